@@ -1,0 +1,66 @@
+//! The hook that sees, completes and may refuse every object before it is stored.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use serde_json::Value;
+
+use crate::auth::Attributes;
+use crate::kinds::KindInfo;
+use crate::status::ApiError;
+
+/// What is about to happen to an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// A new object.
+    Create,
+    /// Another version of an object, also through a subresource.
+    Update,
+    /// A deletion request (called once, when the request comes, not when finalizers are done).
+    Delete,
+}
+
+/// One object on its way into the store.
+#[derive(Debug)]
+pub struct AdmissionRequest<'a> {
+    /// Who asks for what; `attributes.subresource` tells `status` from the object itself.
+    pub attributes: &'a Attributes,
+    /// What is about to happen.
+    pub operation: Operation,
+    /// The kind.
+    pub kind: &'a Arc<KindInfo>,
+    /// Namespace; empty for cluster-scoped kinds.
+    pub namespace: &'a str,
+    /// Name of the object.
+    pub name: &'a str,
+    /// The object to be stored, which may be changed; `None` for deletions.
+    pub object: Option<&'a mut Value>,
+    /// What is stored now; `None` for creations.
+    pub old: Option<&'a Value>,
+    /// Nothing will be stored: have no side effects.
+    pub dry_run: bool,
+    /// Warnings for the client, sent as `Warning` headers.
+    pub warnings: Vec<String>,
+}
+
+/// Sees every write. Several hooks are called in the order in which they were given to the builder: first
+/// [`Self::mutate`] of each, then (defaults and the kind's own validation done) [`Self::validate`] of each.
+pub trait Admission: Send + Sync + 'static {
+    /// Completes the object, or refuses it.
+    ///
+    /// # Errors
+    /// The answer for the client.
+    fn mutate<'a>(&'a self, request: &'a mut AdmissionRequest<'_>) -> BoxFuture<'a, Result<(), ApiError>> {
+        let _ = request;
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Looks at the finished object. Side effects (allocations) belong here, not into [`Self::mutate`].
+    ///
+    /// # Errors
+    /// The answer for the client.
+    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>) -> BoxFuture<'a, Result<(), ApiError>> {
+        let _ = request;
+        Box::pin(std::future::ready(Ok(())))
+    }
+}

@@ -1,0 +1,179 @@
+//! The server as a function from request to response: who asks, may they, and who answers.
+
+pub mod builder;
+mod dispatch;
+pub mod info;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use futures::FutureExt;
+use http::{Request, Response};
+use hyper::body::Body as HttpBody;
+
+use crate::accept::Accepted;
+use crate::auth::{Attributes, AuditRecord, Decision, Identity, Peer};
+use crate::body::{self, Body};
+use crate::query::Query;
+use crate::status::ApiError;
+
+use builder::{Builder, Parts};
+
+/// Requests that are answered at the same time, at most, without watches; the next one is answered with 429.
+pub const REQUESTS_MAX: usize = 1024;
+
+/// Watches at the same time, at most; the next one is answered with 429.
+pub const WATCHES_MAX: usize = 20_000;
+
+/// A Kubernetes API server over a store. Cheap to clone: clones share everything.
+#[derive(Clone)]
+pub struct ApiServer {
+    parts: Arc<Parts>,
+}
+
+/// A request whose sender is known and allowed to make it.
+pub(crate) struct Admitted {
+    pub(crate) head: http::request::Parts,
+    pub(crate) query: Query,
+    pub(crate) attributes: Attributes,
+}
+
+impl ApiServer {
+    /// Starts building a server that reads from `store`.
+    pub fn builder(store: Arc<dyn crate::store::Store>, registry: crate::registry::Registry) -> Builder {
+        Builder::new(store, registry)
+    }
+
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self { parts: Arc::new(parts) }
+    }
+
+    /// Answers one request. A panic on the way becomes a 500 and is logged.
+    pub async fn handle<B>(&self, request: Request<B>, peer: &Peer) -> Response<Body>
+    where
+        B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: std::fmt::Display + Send,
+    {
+        let path = request.uri().path().to_owned();
+        match AssertUnwindSafe(self.answer(request, peer)).catch_unwind().await {
+            Ok(response) => response,
+            Err(_) => {
+                tracing::error!(path, "a request handler panicked; the client got a 500");
+                let error = ApiError::internal("the request could not be handled; see the server's log");
+                body::refusal(&error, &Accepted::default())
+            }
+        }
+    }
+
+    async fn answer<B>(&self, request: Request<B>, peer: &Peer) -> Response<Body>
+    where
+        B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: std::fmt::Display + Send,
+    {
+        let (head, request_body) = request.into_parts();
+        let query = Query::parse(&head.method, head.uri.path(), head.uri.query().unwrap_or_default());
+        let is_watch = query.verb == "watch";
+        let Some(slot) = self.parts.load.enter(is_watch) else {
+            let error = ApiError::too_many_requests("Too many requests, please try again later.");
+            return body::refusal(&error, &Accepted::default());
+        };
+        let (attributes, impersonator) = match self.identify(&head, &query, peer).await {
+            Ok(identified) => identified,
+            Err(error) => return body::refusal(&error, &Accepted::default()),
+        };
+        let noted = self.parts.audit.is_some().then(|| attributes.clone());
+        let response = self.permitted(Admitted { head, query, attributes }, request_body, slot).await;
+        if let Some(attributes) = noted {
+            self.record(&attributes, impersonator.as_ref(), response.status().as_u16());
+        }
+        response
+    }
+
+    async fn permitted<B>(&self, admitted: Admitted, request_body: B, slot: Slot) -> Response<Body>
+    where
+        B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: std::fmt::Display + Send,
+    {
+        let (headers, params) = (&admitted.head.headers, &admitted.query.params);
+        let accepted =
+            Accepted::negotiate(headers, params, crate::accept::Kind::Document).unwrap_or_default();
+        let outcome = match self.parts.authorizer.authorize(&admitted.attributes).await {
+            Decision::Allow => self.dispatch(admitted, request_body, slot).await,
+            Decision::Deny(why) | Decision::NoOpinion(why) => {
+                Err(ApiError::forbidden(&admitted.attributes, &why))
+            }
+        };
+        outcome.unwrap_or_else(|error| body::refusal(&error, &accepted))
+    }
+
+    /// Authentication and impersonation: who asks for what, and who is behind it.
+    async fn identify(
+        &self,
+        head: &http::request::Parts,
+        query: &Query,
+        peer: &Peer,
+    ) -> Result<(Attributes, Option<Identity>), ApiError> {
+        let caller = self.parts.authenticator.authenticate(head, peer).await.map_err(|error| {
+            tracing::debug!(%error, path = query.path, "request refused: bad credentials");
+            ApiError::unauthorized()
+        })?;
+        let mut attributes = query.attributes(caller);
+        if !head.headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
+            return Ok((attributes, None));
+        }
+        let Some(hook) = &self.parts.impersonator else {
+            return Err(ApiError::forbidden(&attributes, "impersonation is not served here"));
+        };
+        let identity = hook.impersonate(&attributes.identity, &head.headers, &attributes).await?;
+        let caller = std::mem::replace(&mut attributes.identity, identity);
+        Ok((attributes, Some(caller)))
+    }
+
+    fn record(&self, attributes: &Attributes, impersonator: Option<&Identity>, code: u16) {
+        if let Some(audit) = &self.parts.audit {
+            audit.record(&AuditRecord { attributes, impersonator, code });
+        }
+    }
+
+    /// Requests that are being answered now, and watches, for metrics.
+    #[must_use]
+    pub fn load(&self) -> (usize, usize) {
+        let load = &self.parts.load;
+        (load.requests.load(Ordering::Relaxed), load.watches.load(Ordering::Relaxed))
+    }
+}
+
+/// Counts what is being answered.
+#[derive(Debug, Default)]
+pub(crate) struct Load {
+    requests: AtomicUsize,
+    watches: AtomicUsize,
+}
+
+/// One place among the requests being answered; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    load: Arc<Load>,
+    watch: bool,
+}
+
+impl Load {
+    fn enter(self: &Arc<Self>, watch: bool) -> Option<Slot> {
+        let (counter, limit) = self.counter(watch);
+        // Taken before it is compared, so that a burst cannot pass together.
+        let slot = Slot { load: Arc::clone(self), watch };
+        (counter.fetch_add(1, Ordering::Relaxed) < limit).then_some(slot)
+    }
+
+    fn counter(&self, watch: bool) -> (&AtomicUsize, usize) {
+        if watch { (&self.watches, WATCHES_MAX) } else { (&self.requests, REQUESTS_MAX) }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.load.counter(self.watch).0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

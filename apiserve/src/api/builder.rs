@@ -1,0 +1,178 @@
+//! Putting a server together.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use parking_lot::Mutex;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{ApiServer, Load, info::ServerInfo};
+use crate::auth::{AllowAll, Always, Attributes, Audit, Authenticator, Authorizer, Identity, Impersonator};
+use crate::backend::{Endpoint, WriteBackend, WriteReply, WriteRequest};
+use crate::body::Body;
+use crate::registry::Registry;
+use crate::status::ApiError;
+use crate::store::Store;
+
+/// Serves paths that are not resources, in place of the server's own answer.
+pub trait Route: Send + Sync + 'static {
+    /// Answers a request whose sender is authenticated and authorized.
+    fn call<'a>(
+        &'a self,
+        request: Request<Bytes>,
+        attributes: &'a Attributes,
+    ) -> BoxFuture<'a, Result<Response<Body>, ApiError>>;
+}
+
+/// One condition of health.
+pub trait Check: Send + Sync + 'static {
+    /// Name as `/readyz?verbose` shows it.
+    fn name(&self) -> &str;
+
+    /// Whether it holds now.
+    ///
+    /// # Errors
+    /// What is wrong; shown to clients that may read health.
+    fn check(&self) -> Result<(), String>;
+}
+
+pub(crate) struct Parts {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) registry: Registry,
+    pub(crate) authenticator: Arc<dyn Authenticator>,
+    pub(crate) authorizer: Arc<dyn Authorizer>,
+    pub(crate) impersonator: Option<Arc<dyn Impersonator>>,
+    pub(crate) audit: Option<Arc<dyn Audit>>,
+    pub(crate) writes: Arc<dyn WriteBackend>,
+    /// By group, resource and subresource.
+    pub(crate) endpoints: HashMap<(String, String, String), Arc<dyn Endpoint>>,
+    /// By path prefix; the first that fits answers.
+    pub(crate) routes: Vec<(String, Arc<dyn Route>)>,
+    pub(crate) checks: Vec<Arc<dyn Check>>,
+    pub(crate) info: ServerInfo,
+    pub(crate) rng: Mutex<StdRng>,
+    pub(crate) stop: CancellationToken,
+    pub(crate) load: Arc<Load>,
+}
+
+/// Collects the parts of an [`ApiServer`]. Without further calls it is a read-only server that lets everybody in.
+#[must_use]
+pub struct Builder {
+    parts: Parts,
+}
+
+impl Builder {
+    pub(super) fn new(store: Arc<dyn Store>, registry: Registry) -> Self {
+        let parts = Parts {
+            store,
+            registry,
+            authenticator: Arc::new(Always(Identity::anonymous())),
+            authorizer: Arc::new(AllowAll),
+            impersonator: None,
+            audit: None,
+            writes: Arc::new(ReadOnly),
+            endpoints: HashMap::new(),
+            routes: Vec::new(),
+            checks: Vec::new(),
+            info: ServerInfo::default(),
+            rng: Mutex::new(StdRng::from_os_rng()),
+            stop: CancellationToken::new(),
+            load: Arc::default(),
+        };
+        Self { parts }
+    }
+
+    /// Finds out who asks. Default: everybody is anonymous.
+    pub fn authenticator(mut self, hook: Arc<dyn Authenticator>) -> Self {
+        self.parts.authenticator = hook;
+        self
+    }
+
+    /// Decides who may do what. Default: everything is allowed.
+    pub fn authorizer(mut self, hook: Arc<dyn Authorizer>) -> Self {
+        self.parts.authorizer = hook;
+        self
+    }
+
+    /// Lets callers act as others. Default: 403.
+    pub fn impersonator(mut self, hook: Arc<dyn Impersonator>) -> Self {
+        self.parts.impersonator = Some(hook);
+        self
+    }
+
+    /// Is told about every answered request.
+    pub fn audit(mut self, hook: Arc<dyn Audit>) -> Self {
+        self.parts.audit = Some(hook);
+        self
+    }
+
+    /// Executes writes. Default: 405.
+    pub fn writes(mut self, backend: Arc<dyn WriteBackend>) -> Self {
+        self.parts.writes = backend;
+        self
+    }
+
+    /// Serves a resource (or one of its subresources) that is not stored. `subresource` is empty for the
+    /// resource itself. The kind table must know it, for discovery.
+    pub fn endpoint(
+        mut self,
+        group: &str,
+        resource: &str,
+        subresource: &str,
+        endpoint: Arc<dyn Endpoint>,
+    ) -> Self {
+        let key = (group.to_owned(), resource.to_owned(), subresource.to_owned());
+        self.parts.endpoints.insert(key, endpoint);
+        self
+    }
+
+    /// Serves all paths that start with `prefix` and are not resources.
+    pub fn route(mut self, prefix: &str, route: Arc<dyn Route>) -> Self {
+        self.parts.routes.push((prefix.to_owned(), route));
+        self
+    }
+
+    /// Adds a condition to `/readyz`.
+    pub fn check(mut self, check: Arc<dyn Check>) -> Self {
+        self.parts.checks.push(check);
+        self
+    }
+
+    /// What `/version` says.
+    pub fn info(mut self, info: ServerInfo) -> Self {
+        self.parts.info = info;
+        self
+    }
+
+    /// The source of randomness: watch timeouts. Default: seeded by the operating system.
+    pub fn rng(mut self, rng: StdRng) -> Self {
+        self.parts.rng = Mutex::new(rng);
+        self
+    }
+
+    /// When cancelled, watches end cleanly and `/readyz` fails.
+    pub fn stop(mut self, stop: CancellationToken) -> Self {
+        self.parts.stop = stop;
+        self
+    }
+
+    /// The finished server.
+    #[must_use]
+    pub fn build(self) -> ApiServer {
+        ApiServer::new(self.parts)
+    }
+}
+
+/// Refuses every write.
+struct ReadOnly;
+
+impl WriteBackend for ReadOnly {
+    fn execute(&self, _: WriteRequest) -> BoxFuture<'_, Result<WriteReply, ApiError>> {
+        Box::pin(std::future::ready(Err(ApiError::method_not_allowed())))
+    }
+}

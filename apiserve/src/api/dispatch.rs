@@ -1,0 +1,419 @@
+//! From an admitted request to whoever answers it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use hyper::body::Body as HttpBody;
+use serde_json::Value;
+use tombolo_proto::object::ObjectKey;
+
+use crate::accept::{Accepted, Form, Kind};
+use crate::auth::{Attributes, Decision};
+use crate::backend::{EndpointRequest, PatchType, WriteReply, WriteRequest, WriteVerb};
+use crate::body::{self, Body};
+use crate::encode::{Encoder, to_bytes};
+use crate::input;
+use crate::kinds::KindInfo;
+use crate::list::{self, ListRequest};
+use crate::protobuf::{self, Expected, Typed};
+use crate::query::params::{self, ListParams, OptionsKind, write_options};
+use crate::query::path::{ResourcePath, Target};
+use crate::registry::Catalog;
+use crate::selector::Selection;
+use crate::status::ApiError;
+use crate::watch::{self, Surroundings, WatchRequest};
+use crate::write;
+
+use super::{Admitted, ApiServer, Slot, info};
+
+/// Largest request body that is read, in bytes (as kube-apiserver's default).
+pub(crate) const BODY_LEN_MAX: usize = 3 * 1024 * 1024;
+
+/// Time for a request body to arrive (kube-apiserver's request timeout).
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Answer to a path that nobody serves, as kube-apiserver writes it.
+const NO_SUCH_PAGE: &str = "404 page not found\n";
+
+type Answer = Result<Response<Body>, ApiError>;
+
+impl ApiServer {
+    pub(super) async fn dispatch<B>(&self, admitted: Admitted, request_body: B, slot: Slot) -> Answer
+    where
+        B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: std::fmt::Display + Send,
+    {
+        let catalog = self.parts.registry.catalog();
+        let Target::Resource(path) = admitted.query.target.clone() else {
+            return self.plain(admitted, request_body, &catalog).await;
+        };
+        if let Some(response) = self.routed(&admitted) {
+            return self.route(response, admitted, request_body).await;
+        }
+        let kind = find(&catalog, &path)?;
+        if let Some(answer) = self.endpoint(&admitted, &kind, &path) {
+            return self.call_endpoint(answer, admitted, kind, request_body).await;
+        }
+        check_verb(&kind, &path, admitted.query.verb)?;
+        check_subresource(&path)?;
+        match admitted.query.verb {
+            "get" => self.get(&admitted, &kind, &path).await,
+            "list" => self.list(&admitted, &kind, &path).await,
+            "watch" => self.watch(&admitted, kind, &path, slot).await,
+            _ => self.write(admitted, kind, request_body).await,
+        }
+    }
+
+    async fn get(&self, admitted: &Admitted, kind: &Arc<KindInfo>, path: &ResourcePath) -> Answer {
+        let accepted = accept(admitted, Kind::Object)?;
+        if let Some(revision) = params::revision(&admitted.query.params, false)? {
+            list::reach(self.parts.store.as_ref(), revision).await?;
+        }
+        let name = path.name.as_deref().unwrap_or_default();
+        let key = ObjectKey::new(kind.storage.clone(), path.namespace.as_deref().unwrap_or_default(), name);
+        let stored = self.parts.store.get(&key)?;
+        let resource = &kind.resource;
+        let stored = stored.ok_or_else(|| ApiError::not_found(&resource.group, &resource.name, name))?;
+        let encoder = Encoder::new(kind, accepted.form, &admitted.query.params)?;
+        if path.subresource.as_deref() == Some("scale") {
+            let object = serde_json::from_slice(&encoder.served(&stored.body)).unwrap_or_default();
+            let scale = crate::scale::of(kind, &object)?;
+            return Ok(body::document(StatusCode::OK, to_bytes(&scale), &accepted));
+        }
+        Ok(body::document(StatusCode::OK, encoder.object(&stored.body), &accepted))
+    }
+
+    async fn list(&self, admitted: &Admitted, kind: &Arc<KindInfo>, path: &ResourcePath) -> Answer {
+        let accepted = accept(admitted, Kind::Collection)?;
+        let request = ListRequest {
+            kind,
+            selection: selection(admitted, kind, path)?,
+            params: ListParams::parse(&admitted.query.params, false)?,
+        };
+        let encoder = Encoder::new(kind, accepted.form, &admitted.query.params)?;
+        list::respond(self.parts.store.as_ref(), &request, &encoder, &accepted).await
+    }
+
+    async fn watch(
+        &self,
+        admitted: &Admitted,
+        kind: Arc<KindInfo>,
+        path: &ResourcePath,
+        slot: Slot,
+    ) -> Answer {
+        let accepted = accept(admitted, Kind::Watch)?;
+        let include = Encoder::new(&kind, accepted.form, &admitted.query.params)?.include;
+        let params = ListParams::parse(&admitted.query.params, true)?;
+        watch::ready(self.parts.store.as_ref(), &params).await?;
+        let selection = selection(admitted, &kind, path)?;
+        let request = WatchRequest { kind, selection, params, form: accepted.form, include };
+        let around = Surroundings {
+            store: &self.parts.store,
+            rng: &mut *self.parts.rng.lock(),
+            stop: self.parts.stop.clone(),
+            slot,
+        };
+        watch::respond(request, around)
+    }
+
+    async fn write<B>(&self, admitted: Admitted, kind: Arc<KindInfo>, request_body: B) -> Answer
+    where
+        B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: std::fmt::Display + Send,
+    {
+        let accepted = accept(&admitted, Kind::Object)?;
+        let encoder_kind = Arc::clone(&kind);
+        let encoder = Encoder::new(&encoder_kind, accepted.form, &admitted.query.params)?;
+        let content_type = input::content_type(&admitted.head.headers);
+        let (verb, options_kind) = write_verb(admitted.query.verb, &content_type)?;
+        let user_agent = header(&admitted, "user-agent").unwrap_or_default();
+        let options = write_options(&admitted.query.params, options_kind, &user_agent)?;
+        let body = Typed { media_type: content_type, bytes: read_body(request_body).await? };
+        let body = self.read_protobuf(body, &admitted, &kind)?;
+        let mut request = WriteRequest {
+            may_create: false,
+            kind,
+            verb,
+            options,
+            body: body.bytes,
+            content_type: body.media_type,
+            path_and_query: admitted.head.uri.path_and_query().map(ToString::to_string).unwrap_or_default(),
+            authorization: header(&admitted, "authorization"),
+            query: admitted.query.params,
+            attributes: admitted.attributes,
+        };
+        request.may_create = self.check_creation(&request).await?;
+        let reply = self.parts.writes.execute(request).await?;
+        Ok(written(reply, &encoder, &accepted))
+    }
+
+    /// Makes JSON of a protobuf body; whoever answers the request reads no protobuf.
+    fn read_protobuf(&self, body: Typed, admitted: &Admitted, kind: &KindInfo) -> Result<Typed, ApiError> {
+        let expected = match admitted.query.verb {
+            "delete" | "deletecollection" => Expected::DeleteOptions,
+            _ => Expected::Object(kind, &admitted.attributes.subresource),
+        };
+        protobuf::to_json(body, expected, &self.parts.registry.catalog().kinds)
+    }
+
+    /// An update or apply of what is not there is a creation, which needs its own right.
+    async fn check_creation(&self, request: &WriteRequest) -> Result<bool, ApiError> {
+        let attributes = &request.attributes;
+        let key = ObjectKey::new(request.kind.storage.clone(), &attributes.namespace, &attributes.name);
+        if !write::creates(request) || self.parts.store.get(&key)?.is_some() {
+            return Ok(false);
+        }
+        let attributes = Attributes { verb: "create".to_owned(), ..attributes.clone() };
+        match self.parts.authorizer.authorize(&attributes).await {
+            Decision::Allow => Ok(true),
+            Decision::Deny(why) | Decision::NoOpinion(why) => Err(ApiError::forbidden(&attributes, &why)),
+        }
+    }
+
+    fn endpoint(
+        &self,
+        admitted: &Admitted,
+        kind: &KindInfo,
+        path: &ResourcePath,
+    ) -> Option<Arc<dyn crate::backend::Endpoint>> {
+        let wanted = path.subresource.clone().unwrap_or_default();
+        if wanted.is_empty() && admitted.query.verb != "create" {
+            return None;
+        }
+        let key = (kind.resource.group.to_string(), kind.resource.name.to_string(), wanted);
+        self.parts.endpoints.get(&key).cloned()
+    }
+
+    async fn call_endpoint<B>(
+        &self,
+        endpoint: Arc<dyn crate::backend::Endpoint>,
+        admitted: Admitted,
+        kind: Arc<KindInfo>,
+        request_body: B,
+    ) -> Answer
+    where
+        B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: std::fmt::Display + Send,
+    {
+        let accepted = accept(&admitted, Kind::Object)?;
+        let user_agent = header(&admitted, "user-agent").unwrap_or_default();
+        let options = write_options(&admitted.query.params, OptionsKind::Create, &user_agent)?;
+        let media_type = input::content_type(&admitted.head.headers);
+        let body = Typed { media_type, bytes: read_body(request_body).await? };
+        let Typed { media_type, bytes } = self.read_protobuf(body, &admitted, &kind)?;
+        let parsed = if bytes.is_empty() { Value::Null } else { input::parse(&media_type, &bytes)? };
+        let query = admitted.head.uri.query().unwrap_or_default().to_owned();
+        let request = EndpointRequest { attributes: admitted.attributes, kind, options, body: parsed, query };
+        let (status, object) = endpoint.call(request).await?;
+        Ok(body::document(status, to_bytes(&object), &accepted))
+    }
+
+    fn routed(&self, admitted: &Admitted) -> Option<Arc<dyn super::builder::Route>> {
+        let path = admitted.query.path.as_str();
+        let fits = |prefix: &str| path.starts_with(prefix);
+        self.parts.routes.iter().find(|(prefix, _)| fits(prefix)).map(|(_, route)| Arc::clone(route))
+    }
+
+    async fn route<B>(
+        &self,
+        route: Arc<dyn super::builder::Route>,
+        admitted: Admitted,
+        request_body: B,
+    ) -> Answer
+    where
+        B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: std::fmt::Display + Send,
+    {
+        let bytes = read_body(request_body).await?;
+        let request = Request::from_parts(admitted.head, bytes);
+        route.call(request, &admitted.attributes).await
+    }
+
+    /// Paths that are not resources.
+    async fn plain<B>(&self, admitted: Admitted, request_body: B, catalog: &Catalog) -> Answer
+    where
+        B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: std::fmt::Display + Send,
+    {
+        if let Some(route) = self.routed(&admitted) {
+            return self.route(route, admitted, request_body).await;
+        }
+        if !matches!(admitted.head.method, Method::GET | Method::HEAD) {
+            return Err(ApiError::method_not_allowed());
+        }
+        let path = admitted.query.path.trim_end_matches('/');
+        if let Some(response) = info::health(&self.parts, path, &admitted.query.params) {
+            return Ok(response);
+        }
+        let root = matches!(path, "/api" | "/apis");
+        let accepted = accept(&admitted, if root { Kind::DiscoveryRoot } else { Kind::Document })?;
+        if let Form::Discovery(version) = accepted.form {
+            return Ok(aggregated(&admitted, catalog, path, version));
+        }
+        let document = match path {
+            "/version" => Some(to_bytes(&self.parts.info.document())),
+            "" => Some(catalog.documents.paths()),
+            _ if path.starts_with("/openapi/v3") => return openapi(&admitted, catalog, path, &accepted),
+            _ => catalog.documents.get(path).cloned(),
+        };
+        match document {
+            Some(document) => Ok(body::document(StatusCode::OK, document, &accepted)),
+            None => Ok(body::text(StatusCode::NOT_FOUND, NO_SUCH_PAGE)),
+        }
+    }
+}
+
+fn find(catalog: &Catalog, path: &ResourcePath) -> Result<Arc<KindInfo>, ApiError> {
+    let kind = catalog.find(path).ok_or_else(ApiError::no_such_path)?;
+    let one_object = path.name.is_some();
+    let scope_fits = match (kind.namespaced, path.namespace.is_some()) {
+        (true, true) | (false, false) => true,
+        // Lists and watches over all namespaces.
+        (true, false) => !one_object,
+        (false, true) => false,
+    };
+    let subresource_known = path.subresource.as_deref().is_none_or(|name| kind.has_subresource(name));
+    if path.excess || !scope_fits || !subresource_known {
+        return Err(ApiError::no_such_path());
+    }
+    Ok(Arc::clone(kind))
+}
+
+fn check_verb(kind: &KindInfo, path: &ResourcePath, verb: &str) -> Result<(), ApiError> {
+    let verbs = match path.subresource.as_deref() {
+        None => &kind.verbs,
+        Some(name) => {
+            let known = kind.subresources.iter().find(|subresource| &*subresource.name == name);
+            &known.ok_or_else(ApiError::no_such_path)?.verbs
+        }
+    };
+    let writes_everywhere = kind.namespaced && path.namespace.is_none();
+    let needs_namespace = !matches!(verb, "get" | "list" | "watch");
+    let misplaced = verb == "create" && path.name.is_some() && path.subresource.is_none();
+    if misplaced || !verbs.iter().any(|known| &**known == verb) || (writes_everywhere && needs_namespace) {
+        return Err(ApiError::method_not_allowed());
+    }
+    Ok(())
+}
+
+/// Subresources that are views of the stored object. Others (logs, exec, proxies) need an endpoint of their own.
+const OBJECT_SUBRESOURCES: [&str; 6] =
+    ["status", "scale", "finalize", "approval", "ephemeralcontainers", "resize"];
+
+fn check_subresource(path: &ResourcePath) -> Result<(), ApiError> {
+    match path.subresource.as_deref() {
+        Some(name) if !OBJECT_SUBRESOURCES.contains(&name) => {
+            let message = format!("the subresource {name:?} of {} is not served here", path.resource);
+            Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "", message))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn selection(admitted: &Admitted, kind: &KindInfo, path: &ResourcePath) -> Result<Selection, ApiError> {
+    let attributes = &admitted.attributes;
+    let mut selection = Selection::parse(
+        kind,
+        path.namespace.as_deref(),
+        &attributes.label_selector,
+        &attributes.field_selector,
+    )?;
+    if let (true, Some(name)) = (path.watch, &path.name) {
+        selection.fields.require("metadata.name", name);
+    }
+    Ok(selection)
+}
+
+fn write_verb(verb: &str, content_type: &str) -> Result<(WriteVerb, OptionsKind), ApiError> {
+    Ok(match verb {
+        "create" => (WriteVerb::Create, OptionsKind::Create),
+        "update" => (WriteVerb::Update, OptionsKind::Update),
+        "delete" => (WriteVerb::Delete, OptionsKind::Delete),
+        "deletecollection" => (WriteVerb::DeleteCollection, OptionsKind::Delete),
+        "patch" => {
+            let patch = input::patch_type(content_type)?;
+            let options = if patch == PatchType::Apply { OptionsKind::Apply } else { OptionsKind::Patch };
+            (WriteVerb::Patch(patch), options)
+        }
+        _ => return Err(ApiError::method_not_allowed()),
+    })
+}
+
+fn written(reply: WriteReply, encoder: &Encoder<'_>, accepted: &Accepted) -> Response<Body> {
+    let shown = if reply.is_object { encoder.shown(&reply.body) } else { reply.body };
+    let mut response = body::document(reply.status, shown, accepted);
+    body::add_warnings(&mut response, &reply.warnings);
+    response
+}
+
+fn accept(admitted: &Admitted, kind: Kind) -> Result<Accepted, ApiError> {
+    Accepted::negotiate(&admitted.head.headers, &admitted.query.params, kind)
+}
+
+fn header(admitted: &Admitted, name: &str) -> Option<String> {
+    admitted.head.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+}
+
+fn aggregated(admitted: &Admitted, catalog: &Catalog, path: &str, version: &'static str) -> Response<Body> {
+    let Some(document) = catalog.documents.aggregated(path, version) else {
+        return body::text(StatusCode::NOT_FOUND, NO_SUCH_PAGE);
+    };
+    let unchanged = header(admitted, "if-none-match").is_some_and(|known| known == document.etag);
+    body::discovery(version, &document.etag, if unchanged { None } else { Some(document.body.clone()) })
+}
+
+/// An OpenAPI document, or the answer that the client has it already.
+fn openapi(admitted: &Admitted, catalog: &Catalog, path: &str, accepted: &Accepted) -> Answer {
+    let Some(document) = catalog.openapi(path) else {
+        return Ok(body::text(StatusCode::NOT_FOUND, NO_SUCH_PAGE));
+    };
+    let etag = document.hash().map(|hash| format!("\"{hash}\""));
+    if etag.is_some() && header(admitted, "if-none-match") == etag {
+        return Ok(body::text(StatusCode::NOT_MODIFIED, ""));
+    }
+    let mut response = body::document(StatusCode::OK, document.write(), accepted);
+    if let Some(etag) = etag {
+        // A path with the hash in it names this content for ever.
+        let named = document.hash() == admitted.query.params.first("hash");
+        body::cacheable(&mut response, &etag, named);
+    }
+    Ok(response)
+}
+
+/// Reads a whole body, of at most [`BODY_LEN_MAX`] and for at most [`BODY_TIMEOUT`].
+async fn read_body<B>(request_body: B) -> Result<Bytes, ApiError>
+where
+    B: HttpBody<Data = Bytes>,
+    B::Error: std::fmt::Display,
+{
+    if request_body.size_hint().lower() > BODY_LEN_MAX as u64 {
+        return Err(ApiError::too_large(BODY_LEN_MAX));
+    }
+    let reading = collect(request_body);
+    tokio::time::timeout(BODY_TIMEOUT, reading).await.unwrap_or_else(|_| {
+        let seconds = BODY_TIMEOUT.as_secs();
+        Err(ApiError::timeout(format!("the body of the request did not arrive within {seconds} seconds")))
+    })
+}
+
+async fn collect<B>(request_body: B) -> Result<Bytes, ApiError>
+where
+    B: HttpBody<Data = Bytes>,
+    B::Error: std::fmt::Display,
+{
+    let mut bytes = Vec::new();
+    let mut request_body = std::pin::pin!(request_body);
+    while let Some(frame) = request_body.frame().await {
+        let frame =
+            frame.map_err(|error| ApiError::bad_request(format!("the body could not be read: {error}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if bytes.len() + data.len() > BODY_LEN_MAX {
+            return Err(ApiError::too_large(BODY_LEN_MAX));
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok(bytes.into())
+}

@@ -1,0 +1,88 @@
+//! `/version`, and the health endpoints.
+
+use http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use crate::body::{self, Body};
+use crate::query::params::Params;
+
+use super::builder::Parts;
+
+/// What `/version` says. Clients read the numbers to decide what the server can do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerInfo {
+    /// Major version of the Kubernetes API that is served.
+    pub major: u32,
+    /// Minor version.
+    pub minor: u32,
+    /// Full version, for example `v1.36.3`; a suffix behind `+` may name this server.
+    pub git_version: String,
+}
+
+impl Default for ServerInfo {
+    fn default() -> Self {
+        Self { major: 1, minor: 36, git_version: "v1.36.3+tombolo".to_owned() }
+    }
+}
+
+impl ServerInfo {
+    pub(crate) fn document(&self) -> Value {
+        json!({
+            "major": self.major.to_string(),
+            "minor": self.minor.to_string(),
+            "gitVersion": self.git_version,
+            "gitCommit": "",
+            "gitTreeState": "",
+            "buildDate": "1970-01-01T00:00:00Z",
+            "goVersion": "",
+            "compiler": "rustc",
+            "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
+        })
+    }
+}
+
+/// Answers `/healthz`, `/livez` and `/readyz`, and single checks below them.
+pub(crate) fn health(parts: &Parts, path: &str, params: &Params) -> Option<Response<Body>> {
+    let (endpoint, single) = match path.trim_matches('/').split_once('/') {
+        Some((endpoint, single)) => (endpoint, Some(single)),
+        None => (path.trim_matches('/'), None),
+    };
+    if !matches!(endpoint, "healthz" | "livez" | "readyz") {
+        return None;
+    }
+    let mut results = vec![("ping".to_owned(), Ok(()))];
+    if endpoint == "readyz" {
+        let stopping =
+            if parts.stop.is_cancelled() { Err("the server is stopping".to_owned()) } else { Ok(()) };
+        results.push(("shutdown".to_owned(), stopping));
+    }
+    if endpoint != "livez" {
+        results.extend(parts.checks.iter().map(|check| (check.name().to_owned(), check.check())));
+    }
+    if let Some(single) = single {
+        let (_, result) = results.into_iter().find(|(name, _)| name == single)?;
+        return Some(match result {
+            Ok(()) => body::text(StatusCode::OK, "ok"),
+            Err(why) => {
+                body::text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {why}\n"))
+            }
+        });
+    }
+    let excluded = |name: &str| params.first("exclude") == Some(name);
+    let failed = results.iter().any(|(name, result)| result.is_err() && !excluded(name));
+    if !failed && !params.flag("verbose") {
+        return Some(body::text(StatusCode::OK, "ok"));
+    }
+    let mut text = String::new();
+    for (name, result) in &results {
+        match result {
+            _ if excluded(name) => text.push_str(&format!("[+]{name} excluded: ok\n")),
+            Ok(()) => text.push_str(&format!("[+]{name} ok\n")),
+            Err(why) => text.push_str(&format!("[-]{name} failed: {why}\n")),
+        }
+    }
+    let (status, verdict) =
+        if failed { (StatusCode::INTERNAL_SERVER_ERROR, "failed") } else { (StatusCode::OK, "passed") };
+    text.push_str(&format!("{endpoint} check {verdict}\n"));
+    Some(body::text(status, text))
+}

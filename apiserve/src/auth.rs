@@ -1,0 +1,189 @@
+//! Who asks, and whether they may: the hooks that the owner of a server implements.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use futures::future::BoxFuture;
+use rustls::pki_types::CertificateDer;
+use thiserror::Error;
+
+use crate::status::ApiError;
+
+/// User name of a request without credentials (Kubernetes convention).
+pub const ANONYMOUS: &str = "system:anonymous";
+
+/// Group of every authenticated user (Kubernetes convention).
+pub const AUTHENTICATED_GROUP: &str = "system:authenticated";
+
+/// Group of every request without credentials (Kubernetes convention).
+pub const UNAUTHENTICATED_GROUP: &str = "system:unauthenticated";
+
+/// A user as Kubernetes knows one.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Identity {
+    /// User name.
+    pub user: String,
+    /// User's UID, where there is one.
+    pub uid: Option<String>,
+    /// Groups.
+    pub groups: Vec<String>,
+    /// Further attributes; keys are lower-case.
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+impl Identity {
+    /// A user with groups and nothing else.
+    #[must_use]
+    pub fn new(user: &str, groups: &[&str]) -> Self {
+        let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+        Self { user: user.to_owned(), groups, ..Self::default() }
+    }
+
+    /// The identity of a request without credentials.
+    #[must_use]
+    pub fn anonymous() -> Self {
+        Self::new(ANONYMOUS, &[UNAUTHENTICATED_GROUP])
+    }
+
+    /// Whether the user is in a group.
+    #[must_use]
+    pub fn in_group(&self, group: &str) -> bool {
+        self.groups.iter().any(|own| own == group)
+    }
+}
+
+/// The other end of a connection.
+#[derive(Debug, Clone, Default)]
+pub struct Peer {
+    /// Its address, when the transport has one.
+    pub remote: Option<SocketAddr>,
+    /// The client certificates that TLS has verified, leaf first; empty without any.
+    pub certificates: Vec<CertificateDer<'static>>,
+    /// Whether the connection is encrypted.
+    pub encrypted: bool,
+}
+
+/// Credentials were given and are not good. Becomes 401.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{reason}")]
+pub struct BadCredentials {
+    /// What is wrong with them. Logged; clients read only `Unauthorized`.
+    pub reason: String,
+}
+
+/// Finds out who asks.
+pub trait Authenticator: Send + Sync + 'static {
+    /// The identity behind a request. A request without credentials is [`Identity::anonymous`] where anonymous
+    /// requests are allowed.
+    ///
+    /// # Errors
+    /// [`BadCredentials`] for credentials that are wrong, or for none where some are required.
+    fn authenticate<'a>(
+        &'a self,
+        request: &'a http::request::Parts,
+        peer: &'a Peer,
+    ) -> BoxFuture<'a, Result<Identity, BadCredentials>>;
+}
+
+/// What a request wants to do, in the terms of Kubernetes authorization.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Attributes {
+    /// Who asks (after impersonation).
+    pub identity: Identity,
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`, `impersonate`, or the
+    /// lower-case HTTP method for paths that are not resources.
+    pub verb: String,
+    /// API group; empty for core.
+    pub group: String,
+    /// API version.
+    pub version: String,
+    /// Plural resource name; empty for paths that are not resources.
+    pub resource: String,
+    /// Subresource; empty without one.
+    pub subresource: String,
+    /// Namespace; empty for cluster-scoped requests.
+    pub namespace: String,
+    /// Object name; empty for collections. Taken from a `metadata.name` field selector when that fixes it.
+    pub name: String,
+    /// Path of the request.
+    pub path: String,
+    /// Whether the request is about a resource.
+    pub is_resource: bool,
+    /// The `fieldSelector` parameter as given (the node authorizer reads `spec.nodeName=`).
+    pub field_selector: String,
+    /// The `labelSelector` parameter as given.
+    pub label_selector: String,
+}
+
+/// Answer of an [`Authorizer`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Allowed.
+    Allow,
+    /// Refused, whatever another authorizer says.
+    Deny(String),
+    /// No opinion; refused when nobody allows. The text may say why.
+    NoOpinion(String),
+}
+
+/// Decides whether a request is allowed.
+pub trait Authorizer: Send + Sync + 'static {
+    /// Decides.
+    fn authorize<'a>(&'a self, attributes: &'a Attributes) -> BoxFuture<'a, Decision>;
+}
+
+/// Treats every request as one fixed user. For servers that only their owner can reach, and for tests.
+#[derive(Debug, Clone)]
+pub struct Always(pub Identity);
+
+impl Authenticator for Always {
+    fn authenticate<'a>(
+        &'a self,
+        _: &'a http::request::Parts,
+        _: &'a Peer,
+    ) -> BoxFuture<'a, Result<Identity, BadCredentials>> {
+        Box::pin(std::future::ready(Ok(self.0.clone())))
+    }
+}
+
+/// Allows every request. For servers that only their owner can reach, and for tests.
+#[derive(Debug, Clone, Copy)]
+pub struct AllowAll;
+
+impl Authorizer for AllowAll {
+    fn authorize<'a>(&'a self, _: &'a Attributes) -> BoxFuture<'a, Decision> {
+        Box::pin(std::future::ready(Decision::Allow))
+    }
+}
+
+/// Lets a caller act as another user (Kubernetes `Impersonate-*` headers). Called after the [`Authenticator`] and
+/// before the [`Authorizer`], for requests that carry such headers.
+pub trait Impersonator: Send + Sync + 'static {
+    /// The identity to go on with. `attributes` describe the request, with the caller as its identity.
+    ///
+    /// # Errors
+    /// The answer for a caller that may not act as that user.
+    fn impersonate<'a>(
+        &'a self,
+        caller: &'a Identity,
+        headers: &'a http::HeaderMap,
+        attributes: &'a Attributes,
+    ) -> BoxFuture<'a, Result<Identity, ApiError>>;
+}
+
+/// One answered request, for an audit log.
+#[derive(Debug)]
+pub struct AuditRecord<'a> {
+    /// Who asked for what; the identity is the impersonated one, if any.
+    pub attributes: &'a Attributes,
+    /// The caller behind an impersonation.
+    pub impersonator: Option<&'a Identity>,
+    /// Code of the answer. A watch is recorded when it starts.
+    pub code: u16,
+}
+
+/// Is told about every answered request.
+pub trait Audit: Send + Sync + 'static {
+    /// Takes note. Must not block.
+    fn record(&self, record: &AuditRecord<'_>);
+}

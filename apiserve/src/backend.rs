@@ -1,0 +1,157 @@
+//! How writes are executed: by this server ([`crate::write::LocalWrites`]), or by whoever implements the hook.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::StatusCode;
+use serde_json::Value;
+
+use crate::auth::Attributes;
+use crate::kinds::KindInfo;
+use crate::query::params::Params;
+use crate::status::ApiError;
+
+/// The kinds of patch that Kubernetes knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PatchType {
+    /// RFC 6902, `application/json-patch+json`.
+    Json,
+    /// RFC 7386, `application/merge-patch+json`.
+    Merge,
+    /// Kubernetes' own, `application/strategic-merge-patch+json`.
+    Strategic,
+    /// Server-side apply, `application/apply-patch+yaml`.
+    Apply,
+}
+
+impl PatchType {
+    /// The media type of such a patch.
+    #[must_use]
+    pub fn media_type(self) -> &'static str {
+        match self {
+            Self::Json => "application/json-patch+json",
+            Self::Merge => "application/merge-patch+json",
+            Self::Strategic => "application/strategic-merge-patch+json",
+            Self::Apply => "application/apply-patch+yaml",
+        }
+    }
+}
+
+/// Which write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteVerb {
+    /// POST to a collection, or to a subresource.
+    Create,
+    /// PUT.
+    Update,
+    /// PATCH.
+    Patch(PatchType),
+    /// DELETE of one object.
+    Delete,
+    /// DELETE of a collection.
+    DeleteCollection,
+}
+
+/// What to do with fields that the kind does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FieldValidation {
+    /// Drop them silently.
+    Ignore,
+    /// Drop them and warn.
+    #[default]
+    Warn,
+    /// Refuse the request.
+    Strict,
+}
+
+/// Query parameters of a write.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WriteOptions {
+    /// `dryRun=All`: do everything but store.
+    pub dry_run: bool,
+    /// `fieldManager`, or what stands for it (the user agent up to its first slash).
+    pub field_manager: String,
+    /// Whether `fieldManager` was a parameter.
+    pub field_manager_given: bool,
+    /// `force` of a server-side apply.
+    pub force: bool,
+    /// `fieldValidation`.
+    pub field_validation: FieldValidation,
+    /// `labelSelector` of a collection deletion.
+    pub label_selector: String,
+    /// `fieldSelector` of a collection deletion.
+    pub field_selector: String,
+}
+
+/// One write request, authenticated and authorized.
+#[derive(Debug, Clone)]
+pub struct WriteRequest {
+    /// Who asks for what: namespace, name and subresource are in here.
+    pub attributes: Attributes,
+    /// The kind that the path names.
+    pub kind: Arc<KindInfo>,
+    /// Which write.
+    pub verb: WriteVerb,
+    /// Parameters.
+    pub options: WriteOptions,
+    /// Whether an update or apply of an object that is not there may create it (the caller is authorized to).
+    pub may_create: bool,
+    /// Body as it came: a JSON or YAML object, a patch, or `DeleteOptions`; may be empty for deletions.
+    pub body: Bytes,
+    /// Media type of the body without parameters; empty when none was given.
+    pub content_type: String,
+    /// All query parameters.
+    pub query: Params,
+    /// Path and query as they came, for backends that pass the request on.
+    pub path_and_query: String,
+    /// Value of the `Authorization` header, for backends that pass the request on.
+    pub authorization: Option<String>,
+}
+
+/// Answer to a write.
+#[derive(Debug, Clone)]
+pub struct WriteReply {
+    /// 200, 201 or 202.
+    pub status: StatusCode,
+    /// JSON text of an object in the version of the path, or of something else (a `Status`, a `Scale`).
+    pub body: Bytes,
+    /// Whether the body is an object of the request's kind, which can be shown as a Table.
+    pub is_object: bool,
+    /// Warnings for the client, sent as `Warning` headers.
+    pub warnings: Vec<String>,
+}
+
+/// Executes writes.
+pub trait WriteBackend: Send + Sync + 'static {
+    /// Executes one write. When it resolves, the change (unless a dry run) is in the store that this server
+    /// reads from.
+    ///
+    /// # Errors
+    /// The answer for the client.
+    fn execute(&self, request: WriteRequest) -> BoxFuture<'_, Result<WriteReply, ApiError>>;
+}
+
+/// A request to a resource or subresource that is not simply stored: reviews, token requests, bindings.
+#[derive(Debug, Clone)]
+pub struct EndpointRequest {
+    /// Who asks for what.
+    pub attributes: Attributes,
+    /// The kind that the path names.
+    pub kind: Arc<KindInfo>,
+    /// Parameters.
+    pub options: WriteOptions,
+    /// Parsed body; null without one.
+    pub body: Value,
+    /// Parameters as they came.
+    pub query: String,
+}
+
+/// Serves one virtual resource or subresource.
+pub trait Endpoint: Send + Sync + 'static {
+    /// Answers a request with a code and an object.
+    ///
+    /// # Errors
+    /// The answer for the client.
+    fn call(&self, request: EndpointRequest) -> BoxFuture<'_, Result<(StatusCode, Value), ApiError>>;
+}

@@ -1,0 +1,193 @@
+//! Bodies of answers: whole or streamed, JSON or YAML, plain or compressed.
+
+use std::io::Write as _;
+
+use bytes::{Bytes, BytesMut};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use futures::stream;
+use http::header::{
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderValue, RETRY_AFTER, VARY, WARNING,
+};
+use http::{Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Frame;
+use serde_json::Value;
+
+use crate::accept::{Accepted, Syntax};
+use crate::status::ApiError;
+
+/// Body of every answer.
+pub type Body = UnsyncBoxBody<Bytes, std::io::Error>;
+
+/// Answers of at least this many bytes are compressed for clients that read gzip (as kube-apiserver does).
+pub const GZIP_MIN: usize = 128 * 1024;
+
+/// Small pieces of a streamed answer are joined up to about this many bytes.
+const PIECE_LEN: usize = 64 * 1024;
+
+/// Warnings of one answer, at most.
+const WARNINGS_MAX: usize = 32;
+
+/// Characters of one warning, at most.
+const WARNING_LEN_MAX: usize = 256;
+
+/// A body that is there as a whole.
+#[must_use]
+pub fn full(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// A document that is written whole, in the syntax that was asked for.
+#[must_use]
+pub fn document(status: StatusCode, json: Bytes, accepted: &Accepted) -> Response<Body> {
+    pieces(status, vec![json], accepted)
+}
+
+/// A document in pieces of JSON text that are shared with the store: nothing is copied as a whole.
+#[must_use]
+pub fn pieces(status: StatusCode, parts: Vec<Bytes>, accepted: &Accepted) -> Response<Body> {
+    let length: usize = parts.iter().map(Bytes::len).sum();
+    if accepted.syntax == Syntax::Yaml || accepted.pretty {
+        return rewritten(status, &join(&parts, length), accepted);
+    }
+    let compress = accepted.gzip && length >= GZIP_MIN;
+    let body = match parts.len() {
+        _ if compress => zipped(parts),
+        1 => full(parts.into_iter().next().unwrap_or_default()),
+        _ if length <= PIECE_LEN => full(join(&parts, length)),
+        _ => streamed(parts),
+    };
+    let mut response = typed(status, body, "application/json");
+    if compress {
+        response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        response.headers_mut().insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+    }
+    response
+}
+
+/// The answer to a refused or failed request. Always JSON or YAML of a `Status`.
+#[must_use]
+pub fn refusal(error: &ApiError, accepted: &Accepted) -> Response<Body> {
+    let mut response = document(error.code, error.to_json(), accepted);
+    if let Some(seconds) = error.retry_after_seconds() {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+/// An answer of plain text.
+#[must_use]
+pub fn text(status: StatusCode, text: impl Into<String>) -> Response<Body> {
+    typed(status, full(text.into()), "text/plain; charset=utf-8")
+}
+
+/// An answer with a content type.
+#[must_use]
+pub fn typed(status: StatusCode, body: Body, content_type: &'static str) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// An aggregated discovery document, or the answer that the client has it already.
+#[must_use]
+pub fn discovery(version: &'static str, etag: &str, document: Option<Bytes>) -> Response<Body> {
+    let content_type = match version {
+        "v2" => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+        _ => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
+    };
+    let status = if document.is_some() { StatusCode::OK } else { StatusCode::NOT_MODIFIED };
+    let mut response = typed(status, full(document.unwrap_or_default()), content_type);
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    if let Ok(etag) = HeaderValue::from_str(etag) {
+        response.headers_mut().insert(ETAG, etag);
+    }
+    response
+}
+
+/// Lets clients keep an answer: under its entity tag, and without asking again when its path names the content.
+pub fn cacheable(response: &mut Response<Body>, etag: &str, immutable: bool) {
+    let headers = response.headers_mut();
+    if let Ok(etag) = HeaderValue::from_str(etag) {
+        headers.insert(ETAG, etag);
+    }
+    let how = if immutable { "public, max-age=31536000, immutable" } else { "no-cache, private" };
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static(how));
+}
+
+/// Adds `Warning` headers (RFC 7234 section 5.5, code 299 as Kubernetes uses it).
+pub fn add_warnings(response: &mut Response<Body>, warnings: &[String]) {
+    for warning in warnings.iter().take(WARNINGS_MAX) {
+        let quoted: String = warning
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(WARNING_LEN_MAX)
+            .flat_map(|c| matches!(c, '"' | '\\').then_some('\\').into_iter().chain([c]))
+            .collect();
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+            response.headers_mut().append(WARNING, value);
+        }
+    }
+}
+
+fn rewritten(status: StatusCode, json: &[u8], accepted: &Accepted) -> Response<Body> {
+    let value: Value = serde_json::from_slice(json).unwrap_or_default();
+    if accepted.syntax == Syntax::Yaml {
+        return match serde_saphyr::to_string(&value) {
+            Ok(text) => typed(status, full(text), "application/yaml"),
+            Err(error) => {
+                let error = ApiError::internal(format!("cannot write YAML: {error}"));
+                typed(error.code, full(error.to_json()), "application/json")
+            }
+        };
+    }
+    let mut text = serde_json::to_vec_pretty(&value).unwrap_or_else(|_| json.to_vec());
+    text.push(b'\n');
+    typed(status, full(text), "application/json")
+}
+
+fn join(parts: &[Bytes], length: usize) -> Bytes {
+    let mut whole = BytesMut::with_capacity(length);
+    parts.iter().for_each(|part| whole.extend_from_slice(part));
+    whole.freeze()
+}
+
+/// Small parts are joined, large ones are passed on as they are.
+fn streamed(parts: Vec<Bytes>) -> Body {
+    let mut parts = parts.into_iter().peekable();
+    let frames = std::iter::from_fn(move || {
+        let first = parts.next()?;
+        if first.len() >= PIECE_LEN {
+            return Some(first);
+        }
+        let mut piece = BytesMut::with_capacity(PIECE_LEN);
+        piece.extend_from_slice(&first);
+        while let Some(next) = parts.next_if(|next| piece.len() + next.len() <= PIECE_LEN) {
+            piece.extend_from_slice(&next);
+        }
+        Some(piece.freeze())
+    });
+    StreamBody::new(stream::iter(frames.map(|bytes| Ok(Frame::data(bytes))))).boxed_unsync()
+}
+
+fn zipped(parts: Vec<Bytes>) -> Body {
+    let mut state = Some((parts.into_iter(), GzEncoder::new(Vec::new(), Compression::fast())));
+    let frames = std::iter::from_fn(move || {
+        let (mut parts, mut encoder) = state.take()?;
+        for part in parts.by_ref() {
+            if let Err(error) = encoder.write_all(&part) {
+                return Some(Err(error));
+            }
+            if encoder.get_ref().len() >= PIECE_LEN {
+                let ready = std::mem::take(encoder.get_mut());
+                state = Some((parts, encoder));
+                return Some(Ok(Frame::data(ready.into())));
+            }
+        }
+        Some(encoder.finish().map(|rest| Frame::data(rest.into())))
+    });
+    StreamBody::new(stream::iter(frames)).boxed_unsync()
+}

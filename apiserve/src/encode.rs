@@ -1,0 +1,249 @@
+//! Objects, lists and watch events as JSON text, in the form that the client asked for.
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::accept::Form;
+use crate::kinds::KindInfo;
+use crate::query::params::Params;
+use crate::raw;
+use crate::status::ApiError;
+use crate::store::Revision;
+
+/// What the rows of a Table carry besides their cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Include {
+    /// `includeObject=None`.
+    Nothing,
+    /// `includeObject=Metadata`, the default.
+    Metadata,
+    /// `includeObject=Object`.
+    Object,
+}
+
+/// Writes the objects of one kind.
+#[derive(Debug, Clone, Copy)]
+pub struct Encoder<'a> {
+    /// The kind, as served.
+    pub kind: &'a KindInfo,
+    /// What to show.
+    pub form: Form,
+    /// What Table rows carry.
+    pub include: Include,
+}
+
+impl<'a> Encoder<'a> {
+    /// Reads `includeObject` for Tables.
+    ///
+    /// # Errors
+    /// 400 for an unknown value.
+    pub fn new(kind: &'a KindInfo, form: Form, params: &Params) -> Result<Self, ApiError> {
+        let include = match (form, params.text("includeObject")) {
+            (Form::Table(_), Some("None")) => Include::Nothing,
+            (Form::Table(_), Some("Object")) => Include::Object,
+            (Form::Table(_), Some(other)) if other != "Metadata" => {
+                let message = format!("unrecognized includeObject value: {other:?}");
+                return Err(ApiError::bad_request(message));
+            }
+            _ => Include::Metadata,
+        };
+        Ok(Self { kind, form, include })
+    }
+
+    /// A stored body under the version that is served.
+    #[must_use]
+    pub fn served(&self, body: &Bytes) -> Bytes {
+        if self.kind.identical_storage() {
+            return body.clone();
+        }
+        let Ok(mut object) = serde_json::from_slice::<Value>(body) else { return body.clone() };
+        self.kind.from_storage(&mut object);
+        to_bytes(&object)
+    }
+
+    /// One stored object.
+    #[must_use]
+    pub fn object(&self, body: &Bytes) -> Bytes {
+        self.shown(&self.served(body))
+    }
+
+    /// One object that is in the served version already.
+    #[must_use]
+    pub fn shown(&self, body: &Bytes) -> Bytes {
+        match self.form {
+            Form::Metadata(version) => metadata_only(body, version),
+            Form::Table(version) => {
+                let revision = raw::revision(body);
+                self.table(version, std::slice::from_ref(body), ListMeta::at(revision), true)
+            }
+            _ => body.clone(),
+        }
+    }
+
+    /// A list, as pieces of JSON text.
+    #[must_use]
+    pub fn list(&self, bodies: &[&Bytes], meta: ListMeta) -> Vec<Bytes> {
+        let (kind, api_version) = match self.form {
+            Form::Table(version) => {
+                let served: Vec<Bytes> = bodies.iter().map(|body| self.served(body)).collect();
+                return vec![self.table(version, &served, meta, true)];
+            }
+            Form::Metadata(version) => {
+                ("PartialObjectMetadataList".to_owned(), format!("meta.k8s.io/{version}"))
+            }
+            _ => (self.kind.list_kind.to_string(), self.kind.api_version()),
+        };
+        let head = json!({"kind": kind, "apiVersion": api_version, "metadata": meta});
+        let mut head = to_bytes(&head).to_vec();
+        head.pop();
+        head.extend_from_slice(b",\"items\":[");
+        let mut parts = Vec::with_capacity(bodies.len() * 2 + 1);
+        parts.push(head.into());
+        for (index, body) in bodies.iter().enumerate() {
+            if index > 0 {
+                parts.push(Bytes::from_static(b","));
+            }
+            parts.push(match self.form {
+                Form::Metadata(version) => metadata_only(&self.served(body), version),
+                _ => self.served(body),
+            });
+        }
+        parts.push(Bytes::from_static(b"]}"));
+        parts
+    }
+
+    /// A Table of served bodies. Watches send the column definitions only once.
+    #[must_use]
+    pub fn table(&self, version: &str, bodies: &[Bytes], meta: ListMeta, columns: bool) -> Bytes {
+        let now = Timestamp::now();
+        let rows: Vec<Row<'_>> = bodies.iter().map(|body| self.row(body, version, now)).collect();
+        let definitions = if columns { self.columns() } else { Value::Null };
+        let table = TableBody {
+            kind: "Table",
+            api_version: format!("meta.k8s.io/{version}"),
+            metadata: meta,
+            column_definitions: definitions,
+            rows,
+        };
+        serde_json::to_vec(&table).map(Bytes::from).unwrap_or_default()
+    }
+
+    fn columns(&self) -> Value {
+        let definition = |column: &crate::kinds::Column| {
+            json!({
+                "name": column.name,
+                "type": column.r#type,
+                "format": column.format,
+                "description": column.description,
+                "priority": column.priority,
+            })
+        };
+        self.kind.columns().iter().map(definition).collect()
+    }
+
+    fn row<'b>(&self, body: &'b Bytes, version: &str, now: Timestamp) -> Row<'b> {
+        let parsed: Value = serde_json::from_slice(body).unwrap_or_default();
+        let object = match self.include {
+            Include::Nothing => None,
+            Include::Metadata => {
+                RawValue::from_string(metadata_text(body, version)).ok().map(RowObject::Owned)
+            }
+            Include::Object => serde_json::from_slice(body).ok().map(RowObject::Borrowed),
+        };
+        Row { cells: self.kind.cells(&parsed, now), object }
+    }
+
+    /// A bookmark's object: a kind, a revision and possibly the mark at the end of the initial events.
+    #[must_use]
+    pub fn bookmark(&self, revision: Revision, initial_events_end: bool) -> Bytes {
+        let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        if initial_events_end {
+            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        let (kind, api_version) = match self.form {
+            Form::Object | Form::Discovery(_) => (self.kind.kind.to_string(), self.kind.api_version()),
+            Form::Metadata(version) | Form::Table(version) => {
+                ("PartialObjectMetadata".to_owned(), format!("meta.k8s.io/{version}"))
+            }
+        };
+        let object = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata});
+        let Form::Table(version) = self.form else { return to_bytes(&object) };
+        let cells: Vec<&str> = self.kind.columns().iter().map(|_| "").collect();
+        to_bytes(&json!({
+            "kind": "Table",
+            "apiVersion": format!("meta.k8s.io/{version}"),
+            "metadata": {"resourceVersion": revision.to_string()},
+            "columnDefinitions": null,
+            "rows": [{"cells": cells, "object": object}],
+        }))
+    }
+}
+
+/// `metadata` of a list.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ListMeta {
+    /// Revision that the list is a picture of.
+    pub resource_version: String,
+    /// Token for the next page.
+    #[serde(rename = "continue", skip_serializing_if = "Option::is_none")]
+    pub continue_token: Option<String>,
+    /// Objects on later pages, when it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remaining_item_count: Option<usize>,
+}
+
+impl ListMeta {
+    fn at(resource_version: String) -> Self {
+        Self { resource_version, ..Self::default() }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TableBody<'a> {
+    kind: &'static str,
+    api_version: String,
+    metadata: ListMeta,
+    column_definitions: Value,
+    rows: Vec<Row<'a>>,
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    cells: Vec<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object: Option<RowObject<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum RowObject<'a> {
+    Borrowed(&'a RawValue),
+    Owned(Box<RawValue>),
+}
+
+fn metadata_only(body: &[u8], version: &str) -> Bytes {
+    metadata_text(body, version).into()
+}
+
+fn metadata_text(body: &[u8], version: &str) -> String {
+    #[derive(Deserialize)]
+    struct Object<'a> {
+        #[serde(borrow)]
+        metadata: Option<&'a RawValue>,
+    }
+    let object: Option<Object<'_>> = serde_json::from_slice(body).ok();
+    let metadata = object.and_then(|object| object.metadata).map_or("{}", RawValue::get);
+    format!(
+        "{{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/{version}\",\"metadata\":{metadata}}}"
+    )
+}
+
+/// JSON text of a value. Values always have one.
+pub(crate) fn to_bytes(value: &Value) -> Bytes {
+    serde_json::to_vec(value).map(Bytes::from).unwrap_or_default()
+}

@@ -1,0 +1,92 @@
+//! Request bodies: what they claim to be, and reading JSON or YAML within limits.
+
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
+use serde_json::Value;
+
+use crate::backend::PatchType;
+use crate::status::ApiError;
+
+#[cfg(test)]
+mod tests;
+
+/// How deep YAML may nest; serde_json sets the same limit for JSON.
+const DEPTH_MAX: usize = 128;
+
+/// Media type of a body without its parameters, lower-case; empty when none is given.
+#[must_use]
+pub fn content_type(headers: &HeaderMap) -> String {
+    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+/// The kind of patch that a media type announces.
+///
+/// # Errors
+/// 415 for any other.
+pub fn patch_type(content_type: &str) -> Result<PatchType, ApiError> {
+    let all = [PatchType::Json, PatchType::Merge, PatchType::Strategic, PatchType::Apply];
+    all.into_iter().find(|patch| patch.media_type() == content_type).ok_or_else(|| {
+        let names: Vec<&str> = all.iter().map(|patch| patch.media_type()).collect();
+        let offered = names.join(", ");
+        ApiError::unsupported_media_type(format!(
+            "the body of the request was in an unknown format - accepted media types include: {offered}"
+        ))
+    })
+}
+
+/// Whether a body of this media type is YAML.
+///
+/// # Errors
+/// 415 for media types that are neither JSON nor YAML; no media type at all means JSON.
+pub fn is_yaml(content_type: &str) -> Result<bool, ApiError> {
+    match content_type {
+        "" | "application/json" => Ok(false),
+        "application/yaml" | "application/apply-patch+yaml" => Ok(true),
+        _ => Err(ApiError::unsupported_media_type(
+            "the body of the request was in an unknown format - accepted media types include: application/json, \
+             application/yaml",
+        )),
+    }
+}
+
+/// Parses a JSON or YAML body.
+///
+/// # Errors
+/// 415 for other media types, 400 when the text is malformed or nests too deep.
+pub fn parse(content_type: &str, body: &[u8]) -> Result<Value, ApiError> {
+    if is_yaml(content_type)? {
+        return parse_yaml(body);
+    }
+    serde_json::from_slice(body).map_err(|error| {
+        ApiError::bad_request(format!("couldn't get version/kind; json parse error: {error}"))
+    })
+}
+
+/// Parses YAML (of which JSON is a part). Aliases are resolved within a budget.
+///
+/// # Errors
+/// 400 when the text is malformed, nests too deep or expands too far.
+pub fn parse_yaml(body: &[u8]) -> Result<Value, ApiError> {
+    let refuse = |why: String| ApiError::bad_request(format!("error converting YAML to JSON: {why}"));
+    // JSON is far more frequent and far cheaper to read.
+    let starts_like_json = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
+    if let (true, Ok(value)) = (starts_like_json, serde_json::from_slice(body)) {
+        return Ok(value);
+    }
+    let text = std::str::from_utf8(body).map_err(|error| refuse(error.to_string()))?;
+    let value: Value = serde_saphyr::from_str(text).map_err(|error| refuse(error.to_string()))?;
+    if depth_exceeds(&value, DEPTH_MAX) {
+        return Err(refuse(format!("it nests deeper than {DEPTH_MAX} levels")));
+    }
+    Ok(value)
+}
+
+fn depth_exceeds(value: &Value, limit: usize) -> bool {
+    let Some(below) = limit.checked_sub(1) else { return true };
+    match value {
+        Value::Array(items) => items.iter().any(|item| depth_exceeds(item, below)),
+        Value::Object(members) => members.values().any(|member| depth_exceeds(member, below)),
+        _ => false,
+    }
+}

@@ -1,0 +1,32 @@
+use super::*;
+
+#[test]
+fn media_types_decide_how_a_body_is_read() {
+    assert_eq!(parse("", br#"{"a":1}"#).unwrap()["a"], 1);
+    assert_eq!(parse("application/yaml", b"a: 1\nb: [x]").unwrap()["b"][0], "x");
+    assert_eq!(parse("application/yaml", br#"{"a": 1}"#).unwrap()["a"], 1);
+    assert_eq!(parse("application/vnd.kubernetes.protobuf", b"k8s").unwrap_err().code.as_u16(), 415);
+    assert_eq!(patch_type("application/json").unwrap_err().code.as_u16(), 415);
+    assert_eq!(patch_type("application/merge-patch+json").unwrap(), PatchType::Merge);
+}
+
+#[test]
+fn deep_or_broken_bodies_are_refused() {
+    let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
+    let deep_yaml = format!("a: {deep}");
+    for (kind, text) in [
+        ("application/json", deep.as_str()),
+        ("application/yaml", deep_yaml.as_str()),
+        ("application/json", "{"),
+        ("application/yaml", "a: [b"),
+        ("application/yaml", "a: &x [*x]"),
+    ] {
+        assert_eq!(parse(kind, text.as_bytes()).unwrap_err().code.as_u16(), 400);
+    }
+    let mut bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n".to_owned();
+    for level in 1..9 {
+        let list = vec![format!("*a{}", level - 1); 9].join(",");
+        bomb.push_str(&format!("a{level}: &a{level} [{list}]\n"));
+    }
+    assert_eq!(parse("application/yaml", bomb.as_bytes()).unwrap_err().code.as_u16(), 400);
+}

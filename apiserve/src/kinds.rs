@@ -1,0 +1,267 @@
+//! The table of kinds: what discovery says about each, and its rules for defaults, validation, columns and merging.
+//!
+//! Built-in kinds come from the table of facts and hand-written rules after the Kubernetes API conventions; custom
+//! kinds come from their CustomResourceDefinition. Everything here is a pure function over JSON values.
+
+pub mod columns;
+pub(crate) mod custom;
+pub(crate) mod defaults;
+pub mod error;
+pub(crate) mod fields;
+pub(crate) mod jsonpath;
+pub(crate) mod prepare;
+mod registry;
+pub(crate) mod storage;
+#[cfg(test)]
+mod tests;
+pub mod validate;
+pub(crate) mod value;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::Value;
+use tombolo_proto::object::Resource;
+
+pub use self::columns::Column;
+use self::custom::Custom;
+pub use self::error::FieldError;
+pub use self::registry::Kinds;
+use crate::schema::decode::{self, DecodeError, Decoded, Target};
+use crate::schema::types::Place;
+use crate::schema::{Schema, canonical};
+
+/// One subresource as discovery shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubresourceInfo {
+    /// Last path segment, for example `status`.
+    pub name: Arc<str>,
+    /// Group of the kind that requests carry; for `scale` it is `autoscaling`.
+    pub group: Arc<str>,
+    /// Version of the kind that requests carry.
+    pub version: Arc<str>,
+    /// Kind that requests carry, for example `Scale`.
+    pub kind: Arc<str>,
+    /// Verbs, sorted.
+    pub verbs: Vec<Arc<str>>,
+}
+
+/// Where a kind with a `scale` subresource keeps what Scale shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScalePaths {
+    /// Field of the wanted count, for example `spec.replicas`.
+    pub spec_replicas: Arc<str>,
+    /// Field of the observed count.
+    pub status_replicas: Arc<str>,
+    /// Field that holds the selector as a string (custom resources only); built-in kinds have `spec.selector`.
+    pub label_selector: Option<Arc<str>>,
+}
+
+/// All that is known about one kind in one version.
+#[derive(Debug)]
+pub struct KindInfo {
+    /// Group, version and plural under which the kind is served.
+    pub resource: Resource,
+    /// Group, version and plural under which objects are stored. Versions of one custom resource share it, and so
+    /// do the two Event kinds.
+    pub storage: Resource,
+    /// Kind, for example `Pod`.
+    pub kind: Arc<str>,
+    /// Kind of lists.
+    pub list_kind: Arc<str>,
+    /// Singular name.
+    pub singular: Arc<str>,
+    /// Whether objects live in namespaces.
+    pub namespaced: bool,
+    /// Short names, for example `po`.
+    pub short_names: Vec<Arc<str>>,
+    /// Categories, for example `all`.
+    pub categories: Vec<Arc<str>>,
+    /// Verbs, sorted.
+    pub verbs: Vec<Arc<str>>,
+    /// Subresources in the order of discovery.
+    pub subresources: Vec<SubresourceInfo>,
+    /// Where the `scale` subresource finds its fields.
+    pub scale: Option<ScalePaths>,
+    /// Whether the kind comes from a CustomResourceDefinition.
+    pub custom: bool,
+    schema: Schema,
+    columns: Vec<Column>,
+    definition: Option<Custom>,
+}
+
+impl KindInfo {
+    /// `group/version`, or the version alone for the core group.
+    #[must_use]
+    pub fn api_version(&self) -> String {
+        match &*self.resource.group {
+            "" => self.resource.version.to_string(),
+            group => format!("{group}/{}", self.resource.version),
+        }
+    }
+
+    /// `Kind` or `Kind.group`: how messages about invalid objects name the kind.
+    #[must_use]
+    pub fn qualified_kind(&self) -> String {
+        match &*self.resource.group {
+            "" => self.kind.to_string(),
+            group => format!("{}.{group}", self.kind),
+        }
+    }
+
+    /// Type of the objects.
+    #[must_use]
+    pub fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    /// Whether a subresource is served.
+    #[must_use]
+    pub fn has_subresource(&self, name: &str) -> bool {
+        self.subresources.iter().any(|subresource| &*subresource.name == name)
+    }
+
+    /// Columns of the Table form.
+    #[must_use]
+    pub fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
+    /// Cells of one row, in the order of [`Self::columns`]. `now` is what ages are counted from.
+    #[must_use]
+    pub fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        match &self.definition {
+            Some(custom) => custom.cells(object, now),
+            None => columns::cells(&self.resource.group, &self.kind, object, now),
+        }
+    }
+
+    /// The value of a field that a field selector names: `None` when this kind cannot be selected by the field.
+    #[must_use]
+    pub fn field_value(&self, object: &Value, field: &str) -> Option<String> {
+        match &self.definition {
+            Some(custom) => custom.field_value(object, field),
+            None => fields::value(self, object, field),
+        }
+    }
+
+    /// Whether a field selector may name a field of this kind.
+    #[must_use]
+    pub fn is_selectable(&self, field: &str) -> bool {
+        self.field_value(&Value::Null, field).is_some()
+    }
+
+    /// Decodes a JSON body.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when the body is not JSON, of another kind, or has a value of a wrong type.
+    pub fn decode(&self, body: &[u8]) -> Result<Decoded, DecodeError> {
+        let (value, duplicates) = decode::parse_json(body)?;
+        self.decode_with(value, duplicates)
+    }
+
+    /// Decodes a value that was parsed elsewhere (YAML, the result of a patch).
+    ///
+    /// # Errors
+    /// [`DecodeError`] when the value is of another kind, or has a value of a wrong type.
+    pub fn decode_value(&self, value: Value) -> Result<Decoded, DecodeError> {
+        self.decode_with(value, Vec::new())
+    }
+
+    fn decode_with(&self, value: Value, duplicates: Vec<String>) -> Result<Decoded, DecodeError> {
+        let target = Target {
+            api_version: &self.api_version(),
+            version: &self.resource.version,
+            kind: &self.kind,
+            schema: &self.schema,
+        };
+        decode::decode(&target, value, duplicates)
+    }
+
+    /// Puts defaults in, and for built-in kinds the form in which the Go types would write the object back.
+    pub fn default(&self, object: &mut Value) {
+        match self.definition.is_some() {
+            true => crate::schema::default::default(self.place(), object),
+            false => {
+                defaults::default(self, object);
+                self.canonical(object);
+            }
+        }
+        self.canonical_metadata(object);
+    }
+
+    /// Drops zero values that the Go types leave out, writes those that they always write. Custom kinds have no such
+    /// form. Idempotent; [`Self::default`] has done it.
+    pub fn canonical(&self, object: &mut Value) {
+        if !self.custom {
+            canonical::canonical(self.place(), object);
+        }
+    }
+
+    /// Metadata has a Go type even where the object has none.
+    fn canonical_metadata(&self, object: &mut Value) {
+        let (place, known) = self.place().child("metadata");
+        if let Some(metadata) = object.get_mut("metadata").filter(|_| known && self.custom) {
+            canonical::canonical(place, metadata);
+        }
+    }
+
+    /// Makes a decoded object ready to be stored for the first time: status and server-set fields are dropped,
+    /// the generation starts at 1.
+    pub fn prepare_create(&self, object: &mut Value) {
+        prepare::create(self, object);
+    }
+
+    /// Makes an update ready: the parts that this endpoint does not write are taken from `old`, the generation grows
+    /// when the wanted state changes. `subresource` is empty for the object itself.
+    pub fn prepare_update(&self, new: &mut Value, old: &Value, subresource: &str) {
+        prepare::update(self, new, old, subresource);
+    }
+
+    /// What is wrong with a new object.
+    #[must_use]
+    pub fn validate_create(&self, object: &Value) -> Vec<FieldError> {
+        validate::create(self, object)
+    }
+
+    /// What is wrong with an update of `old`.
+    #[must_use]
+    pub fn validate_update(&self, new: &Value, old: &Value, subresource: &str) -> Vec<FieldError> {
+        validate::update(self, new, old, subresource)
+    }
+
+    /// Turns an object of the served version into one of the stored version.
+    pub fn to_storage(&self, object: &mut Value) {
+        storage::convert(object, &self.resource, &self.storage);
+    }
+
+    /// Turns a stored object into one of the served version.
+    pub fn from_storage(&self, object: &mut Value) {
+        storage::convert(object, &self.storage, &self.resource);
+    }
+
+    /// Whether objects are served as they are stored, byte for byte.
+    #[must_use]
+    pub fn identical_storage(&self) -> bool {
+        self.resource == self.storage
+    }
+
+    /// Seconds that deletion waits when the request does not say: pods that run are stopped gently.
+    #[must_use]
+    pub fn default_grace(&self, object: &Value) -> i64 {
+        prepare::default_grace(self, object)
+    }
+
+    pub(crate) fn place(&self) -> Place<'_> {
+        Place(Some(self.schema.cursor()))
+    }
+
+    pub(crate) fn definition(&self) -> Option<&Custom> {
+        self.definition.as_ref()
+    }
+
+    /// Group and kind as rules are looked up by.
+    pub(crate) fn group_kind(&self) -> (&str, &str) {
+        (&self.resource.group, &self.kind)
+    }
+}

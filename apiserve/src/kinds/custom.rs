@@ -1,0 +1,211 @@
+//! Kinds that a CustomResourceDefinition defines.
+
+mod definition;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tombolo_proto::object::Resource;
+
+use super::jsonpath::JsonPath;
+use super::value::{at, items, text};
+use super::{Column, FieldError, KindInfo, ScalePaths, SubresourceInfo, columns};
+use crate::schema::Schema;
+use crate::schema::types::Types;
+
+pub(crate) use self::definition::{accept, check};
+
+/// What a definition adds to the kinds it makes.
+#[derive(Debug)]
+pub(crate) struct Custom {
+    /// Paths of the columns after the name, with their type.
+    cells: Vec<(JsonPath, String)>,
+    /// Selectable fields by name.
+    selectable: Vec<(String, JsonPath)>,
+    /// The structural schema as written, for OpenAPI.
+    pub(crate) openapi: Value,
+}
+
+impl Custom {
+    pub(crate) fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let mut row = vec![json!(text(object, &["metadata", "name"]))];
+        row.extend(self.cells.iter().map(|(path, ty)| cell(path.first(object), ty, now)));
+        row
+    }
+
+    pub(crate) fn field_value(&self, object: &Value, field: &str) -> Option<String> {
+        match field {
+            "metadata.name" | "metadata.namespace" => {
+                let key = field.trim_start_matches("metadata.");
+                Some(text(object, &["metadata", key]).to_owned())
+            }
+            _ => {
+                let (_, path) = self.selectable.iter().find(|(name, _)| name == field)?;
+                Some(match path.first(object) {
+                    Some(Value::String(text)) => text.clone(),
+                    Some(value @ (Value::Bool(_) | Value::Number(_))) => value.to_string(),
+                    _ => String::new(),
+                })
+            }
+        }
+    }
+}
+
+/// One cell; a value that does not fit the column's type leaves it empty.
+fn cell(value: Option<&Value>, ty: &str, now: Timestamp) -> Value {
+    match (ty, value) {
+        (_, None) => Value::Null,
+        ("string", Some(Value::String(text))) => json!(text),
+        ("string", Some(Value::Null)) => json!("<none>"),
+        ("string", Some(other)) => json!(other.to_string()),
+        ("date", Some(Value::String(text))) => match text.parse::<Timestamp>() {
+            Ok(_) => json!(columns::age(text, now)),
+            Err(_) => json!("<invalid>"),
+        },
+        ("integer", Some(Value::Number(number))) => {
+            number.as_i64().map_or_else(|| json!(number.as_f64().map(f64::trunc)), |n| json!(n))
+        }
+        ("number", Some(value @ Value::Number(_))) | ("boolean", Some(value @ Value::Bool(_))) => {
+            value.clone()
+        }
+        _ => Value::Null,
+    }
+}
+
+/// The kinds of every served version.
+///
+/// # Errors
+/// What is wrong with the definition.
+pub(crate) fn compile(definition: &Value, builtin: &Types) -> Result<Vec<KindInfo>, Vec<FieldError>> {
+    let errors = check(definition, builtin);
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    let spec = &definition["spec"];
+    let versions = items(spec, &["versions"]);
+    let named = versions.iter().find(|version| version["storage"] == true);
+    // Versions differ in nothing but their name, so objects stay under the first version they were stored in:
+    // naming another storage version moves none of them.
+    let first = items(definition, &["status", "storedVersions"]).first().and_then(Value::as_str);
+    let stored = first.or_else(|| named.and_then(|version| version["name"].as_str())).unwrap_or_default();
+    let storage = Resource::new(text(spec, &["group"]), stored, text(spec, &["names", "plural"]));
+    let mut kinds = Vec::new();
+    for (index, version) in versions.iter().enumerate().filter(|(_, version)| version["served"] == true) {
+        let path = definition::schema_path(versions, index);
+        let openapi = at(version, &["schema", "openAPIV3Schema"]);
+        let schema = crate::schema::crd::compile(openapi, &path, builtin)?;
+        kinds.push(kind(spec, version, &storage, schema));
+    }
+    Ok(kinds)
+}
+
+fn kind(spec: &Value, version: &Value, storage: &Resource, schema: Schema) -> KindInfo {
+    let names = &spec["names"];
+    let name = |key: &str| -> Arc<str> { text(names, &[key]).into() };
+    let list = |key: &str| items(names, &[key]).iter().filter_map(Value::as_str).map(Arc::from).collect();
+    let resource = Resource::new(&storage.group, text(version, &["name"]), &storage.name);
+    let kind: Arc<str> = name("kind");
+    let (columns, cells) = columns_of(version);
+    let selectable = items(version, &["selectableFields"]).iter().filter_map(|field| {
+        let path = text(field, &["jsonPath"]);
+        Some((path.trim_start_matches('.').to_owned(), JsonPath::parse(path).ok()?))
+    });
+    KindInfo {
+        storage: storage.clone(),
+        list_kind: match text(names, &["listKind"]) {
+            "" => format!("{kind}List").into(),
+            list_kind => list_kind.into(),
+        },
+        singular: match text(names, &["singular"]) {
+            "" => kind.to_lowercase().into(),
+            singular => singular.into(),
+        },
+        namespaced: text(spec, &["scope"]) == "Namespaced",
+        short_names: list("shortNames"),
+        categories: list("categories"),
+        verbs: words(&["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"]),
+        subresources: subresources(version, &resource, &kind),
+        scale: scale(version),
+        custom: true,
+        schema,
+        columns,
+        definition: Some(Custom {
+            cells,
+            selectable: selectable.collect(),
+            openapi: at(version, &["schema", "openAPIV3Schema"]).clone(),
+        }),
+        kind,
+        resource,
+    }
+}
+
+fn words(words: &[&str]) -> Vec<Arc<str>> {
+    words.iter().map(|word| Arc::from(*word)).collect()
+}
+
+fn subresources(version: &Value, resource: &Resource, kind: &Arc<str>) -> Vec<SubresourceInfo> {
+    let declared = &version["subresources"];
+    let verbs = || words(&["get", "patch", "update"]);
+    let mut list = Vec::new();
+    if declared["status"].is_object() {
+        list.push(SubresourceInfo {
+            name: "status".into(),
+            group: resource.group.clone(),
+            version: resource.version.clone(),
+            kind: kind.clone(),
+            verbs: verbs(),
+        });
+    }
+    if declared["scale"].is_object() {
+        list.push(SubresourceInfo {
+            name: "scale".into(),
+            group: "autoscaling".into(),
+            version: "v1".into(),
+            kind: "Scale".into(),
+            verbs: verbs(),
+        });
+    }
+    list
+}
+
+fn scale(version: &Value) -> Option<ScalePaths> {
+    let scale = at(version, &["subresources", "scale"]);
+    let path = |key: &str| -> Option<Arc<str>> {
+        let path = text(scale, &[key]).trim_start_matches('.');
+        (!path.is_empty()).then(|| path.into())
+    };
+    Some(ScalePaths {
+        spec_replicas: path("specReplicasPath")?,
+        status_replicas: path("statusReplicasPath")?,
+        label_selector: path("labelSelectorPath"),
+    })
+}
+
+type Cells = Vec<(JsonPath, String)>;
+
+fn columns_of(version: &Value) -> (Vec<Column>, Cells) {
+    let column = |name: &str, ty: &str, format: &str, priority: i32, description: &str| Column {
+        name: name.to_owned(),
+        r#type: ty.to_owned(),
+        format: format.to_owned(),
+        priority,
+        description: description.to_owned(),
+    };
+    let age = json!([{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}]);
+    let declared = match items(version, &["additionalPrinterColumns"]) {
+        [] => items(&age, &[]),
+        declared => declared,
+    };
+    let mut columns = vec![column("Name", "string", "name", 0, "")];
+    let mut cells = Vec::new();
+    for one in declared {
+        let Ok(path) = JsonPath::parse(text(one, &["jsonPath"])) else { continue };
+        let ty = text(one, &["type"]);
+        let (format, description) = (text(one, &["format"]), text(one, &["description"]));
+        let priority = one["priority"].as_i64().and_then(|n| i32::try_from(n).ok()).unwrap_or_default();
+        columns.push(column(text(one, &["name"]), ty, format, priority, description));
+        cells.push((path, ty.to_owned()));
+    }
+    (columns, cells)
+}

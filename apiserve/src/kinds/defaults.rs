@@ -1,0 +1,228 @@
+//! Defaults of built-in kinds, after the Kubernetes API conventions. Kubelet and controllers rely on them: they read
+//! fields such as `enableServiceLinks` and `replicas` without asking whether they are there.
+
+mod pod;
+mod storage;
+mod workload;
+
+use serde_json::{Map, Value, json};
+
+pub(crate) use self::workload::TEMPLATE_GENERATION;
+use super::KindInfo;
+use super::value::{at_mut, items_mut, or_insert, or_number, text};
+use crate::schema::types::object_at;
+
+/// Puts the defaults of a built-in kind into a decoded object.
+pub(crate) fn default(kind: &KindInfo, object: &mut Value) {
+    let Value::Object(map) = object else { return };
+    match kind.group_kind() {
+        ("", "Pod") => pod::pod(object_at(map, "spec")),
+        ("", "PodTemplate") => pod::template(object_at(map, "template")),
+        ("", "ReplicationController") => workload::replication_controller(map),
+        ("", "Service") => service(object_at(map, "spec")),
+        ("", "Secret") => secret(map),
+        ("", "Namespace") => namespace(map),
+        ("", "Node") => node(map),
+        ("", "Endpoints") => endpoints(map),
+        ("", "LimitRange") => limit_range(map),
+        ("", "PersistentVolume") => storage::volume(object_at(map, "spec")),
+        ("", "PersistentVolumeClaim") => storage::claim(map),
+        ("apps" | "batch" | "autoscaling", _) => workload::default(kind.group_kind(), map),
+        ("storage.k8s.io", _) => storage::default(&kind.kind, map),
+        ("discovery.k8s.io", "EndpointSlice") => endpoint_slice(map),
+        ("networking.k8s.io", "NetworkPolicy") => network_policy(object_at(map, "spec")),
+        ("networking.k8s.io", "IngressClass") => ingress_class(map),
+        ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => binding(map),
+        ("certificates.k8s.io", "CertificateSigningRequest") => signing_request(object_at(map, "spec")),
+        ("scheduling.k8s.io", "PriorityClass") => or_insert(map, "preemptionPolicy", "PreemptLowerPriority"),
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => definition(object_at(map, "spec")),
+        ("admissionregistration.k8s.io", _) => webhooks(map),
+        ("flowcontrol.apiserver.k8s.io", "FlowSchema") => {
+            or_number(object_at(map, "spec"), "matchingPrecedence", 1000);
+        }
+        _ => {}
+    }
+}
+
+fn service(spec: &mut Map<String, Value>) {
+    or_insert(spec, "sessionAffinity", "None");
+    if spec.get("sessionAffinity") == Some(&json!("None")) {
+        spec.remove("sessionAffinityConfig");
+    } else {
+        let config = object_at(object_at(spec, "sessionAffinityConfig"), "clientIP");
+        or_insert(config, "timeoutSeconds", 10_800);
+    }
+    or_insert(spec, "type", "ClusterIP");
+    let ty = spec["type"].as_str().unwrap_or_default().to_owned();
+    for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        let Value::Object(port) = port else { continue };
+        or_insert(port, "protocol", "TCP");
+        let number = port.get("port").cloned().unwrap_or_else(|| json!(0));
+        let unset = port.get("targetPort").is_none_or(|target| target == &json!(0) || target == "");
+        if unset {
+            port.insert("targetPort".into(), number);
+        }
+    }
+    let external = matches!(ty.as_str(), "NodePort" | "LoadBalancer");
+    let addressed =
+        spec.get("externalIPs").is_some_and(|list| list.as_array().is_some_and(|l| !l.is_empty()));
+    if external || (addressed && ty == "ClusterIP") {
+        or_insert(spec, "externalTrafficPolicy", "Cluster");
+    }
+    if matches!(ty.as_str(), "ClusterIP" | "NodePort" | "LoadBalancer") {
+        or_insert(spec, "internalTrafficPolicy", "Cluster");
+    }
+    if ty == "LoadBalancer" {
+        or_insert(spec, "allocateLoadBalancerNodePorts", true);
+    }
+}
+
+/// `stringData` is a write-only way to give `data` without base64.
+fn secret(map: &mut Map<String, Value>) {
+    use base64::Engine as _;
+    or_insert(map, "type", "Opaque");
+    if let Some(Value::Object(plain)) = map.remove("stringData") {
+        let data = object_at(map, "data");
+        for (key, value) in plain {
+            let bytes = value.as_str().unwrap_or_default().as_bytes();
+            data.insert(key, base64::engine::general_purpose::STANDARD.encode(bytes).into());
+        }
+    }
+}
+
+fn namespace(map: &mut Map<String, Value>) {
+    let name = map.get("metadata").map(|metadata| text(metadata, &["name"]).to_owned()).unwrap_or_default();
+    if !name.is_empty() {
+        let labels = object_at(object_at(map, "metadata"), "labels");
+        labels.insert("kubernetes.io/metadata.name".into(), name.into());
+    }
+    or_insert(object_at(map, "status"), "phase", "Active");
+}
+
+/// What can be allocated is at least known once the capacity is.
+fn node(map: &mut Map<String, Value>) {
+    let status = object_at(map, "status");
+    let empty = |value: Option<&Value>| {
+        value.is_none_or(|value| value.is_null() || value.as_object().is_some_and(Map::is_empty))
+    };
+    if empty(status.get("allocatable")) && !empty(status.get("capacity")) {
+        let capacity = status["capacity"].clone();
+        status.insert("allocatable".into(), capacity);
+    }
+}
+
+fn endpoints(map: &mut Map<String, Value>) {
+    for subset in map.get_mut("subsets").and_then(Value::as_array_mut).into_iter().flatten() {
+        for port in items_mut(subset, &["ports"]) {
+            if let Value::Object(port) = port {
+                or_insert(port, "protocol", "TCP");
+            }
+        }
+    }
+}
+
+fn endpoint_slice(map: &mut Map<String, Value>) {
+    for port in map.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        let Value::Object(port) = port else { continue };
+        // Unlike elsewhere an empty name is a value here.
+        if port.get("name").is_none_or(Value::is_null) {
+            port.insert("name".into(), "".into());
+        }
+        or_insert(port, "protocol", "TCP");
+    }
+}
+
+fn limit_range(map: &mut Map<String, Value>) {
+    for limit in map.get_mut("spec").map_or(&mut [][..], |spec| items_mut(spec, &["limits"])) {
+        let Value::Object(limit) = limit else { continue };
+        if limit.get("type") != Some(&json!("Container")) {
+            continue;
+        }
+        let fill = |limit: &mut Map<String, Value>, to: &str, from: &str| {
+            if let Some(Value::Object(values)) = limit.get(from).cloned() {
+                let target = object_at(limit, to);
+                for (key, value) in values {
+                    target.entry(key).or_insert(value);
+                }
+            }
+        };
+        fill(limit, "default", "max");
+        fill(limit, "defaultRequest", "default");
+        fill(limit, "defaultRequest", "min");
+    }
+}
+
+fn network_policy(spec: &mut Map<String, Value>) {
+    for (list, below) in [("ingress", "ports"), ("egress", "ports")] {
+        for rule in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            for port in items_mut(rule, &[below]) {
+                if let Value::Object(port) = port {
+                    or_insert(port, "protocol", "TCP");
+                }
+            }
+        }
+    }
+    let has = |list: Option<&Value>| list.and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+    if !has(spec.get("policyTypes")) {
+        let types = if has(spec.get("egress")) { json!(["Ingress", "Egress"]) } else { json!(["Ingress"]) };
+        spec.insert("policyTypes".into(), types);
+    }
+}
+
+fn ingress_class(map: &mut Map<String, Value>) {
+    if let Some(Value::Object(parameters)) =
+        map.get_mut("spec").and_then(|spec| at_mut(spec, &["parameters"]))
+    {
+        or_insert(parameters, "scope", "Cluster");
+    }
+}
+
+const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
+
+fn binding(map: &mut Map<String, Value>) {
+    or_insert(object_at(map, "roleRef"), "apiGroup", RBAC_GROUP);
+    for subject in map.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten() {
+        let Value::Object(subject) = subject else { continue };
+        if matches!(subject.get("kind").and_then(Value::as_str), Some("User" | "Group")) {
+            or_insert(subject, "apiGroup", RBAC_GROUP);
+        }
+    }
+}
+
+fn signing_request(spec: &mut Map<String, Value>) {
+    if spec.get("usages").and_then(Value::as_array).is_none_or(Vec::is_empty) {
+        spec.insert("usages".into(), json!(["digital signature", "key encipherment"]));
+    }
+}
+
+fn definition(spec: &mut Map<String, Value>) {
+    or_insert(spec, "scope", "Namespaced");
+    or_insert(object_at(spec, "conversion"), "strategy", "None");
+    let names = object_at(spec, "names");
+    let kind = names.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+    if !kind.is_empty() {
+        or_insert(names, "singular", kind.to_lowercase());
+        or_insert(names, "listKind", format!("{kind}List"));
+    }
+}
+
+fn webhooks(map: &mut Map<String, Value>) {
+    for webhook in map.get_mut("webhooks").and_then(Value::as_array_mut).into_iter().flatten() {
+        let Value::Object(webhook) = webhook else { continue };
+        or_insert(webhook, "failurePolicy", "Fail");
+        or_insert(webhook, "matchPolicy", "Equivalent");
+        or_insert(webhook, "timeoutSeconds", 10);
+        for selector in ["namespaceSelector", "objectSelector"] {
+            or_insert(webhook, selector, json!({}));
+        }
+        let client = object_at(webhook, "clientConfig");
+        if client.get("service").is_some_and(Value::is_object) {
+            or_insert(object_at(client, "service"), "port", 443);
+        }
+        for rule in webhook.get_mut("rules").and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Value::Object(rule) = rule {
+                or_insert(rule, "scope", "*");
+            }
+        }
+    }
+}

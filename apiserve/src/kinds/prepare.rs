@@ -1,0 +1,339 @@
+//! What the server itself decides when an object is written: which parts an endpoint may write, and generations.
+
+use serde_json::{Map, Value, json};
+
+use super::KindInfo;
+use super::defaults::TEMPLATE_GENERATION;
+use super::value::{at, items, text};
+use crate::schema::types::object_at;
+
+/// Built-in kinds that count changes of the wanted state in `metadata.generation`.
+fn has_generation(group_kind: (&str, &str)) -> bool {
+    match group_kind {
+        ("apps", kind) => kind != "ControllerRevision",
+        ("admissionregistration.k8s.io" | "flowcontrol.apiserver.k8s.io", _) => true,
+        ("", "Pod" | "PodTemplate" | "ReplicationController")
+        | ("batch", _)
+        | ("policy", "PodDisruptionBudget")
+        | ("networking.k8s.io", "Ingress" | "NetworkPolicy" | "IngressClass")
+        | ("discovery.k8s.io", "EndpointSlice")
+        | ("scheduling.k8s.io", "PriorityClass")
+        | ("apiextensions.k8s.io", "CustomResourceDefinition")
+        | ("resource.k8s.io", "DeviceClass" | "ResourceSlice") => true,
+        _ => false,
+    }
+}
+
+/// Kinds whose creator also writes the status: a kubelet registers its node with it.
+fn keeps_status_on_create(group_kind: (&str, &str)) -> bool {
+    matches!(group_kind, ("", "Node"))
+}
+
+/// Makes a new object ready to be stored.
+pub(crate) fn create(kind: &KindInfo, object: &mut Value) {
+    let Value::Object(map) = object else { return };
+    let metadata = object_at(map, "metadata");
+    for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
+        metadata.remove(key);
+    }
+    if kind.custom || has_generation(kind.group_kind()) {
+        metadata.insert("generation".into(), 1.into());
+    }
+    if kind.has_subresource("status") && !keeps_status_on_create(kind.group_kind()) {
+        map.remove("status");
+        if let Some(status) = initial_status(kind.group_kind(), map) {
+            map.insert("status".into(), status);
+        }
+    }
+    match kind.group_kind() {
+        ("batch", "Job") => job_selector(map),
+        ("apps", "DaemonSet") => template_generation(map, 1),
+        // What is in use is kept from vanishing by the controllers that remove these finalizers.
+        ("", "PersistentVolume") => add_finalizer(map, "kubernetes.io/pv-protection"),
+        ("", "PersistentVolumeClaim") => add_finalizer(map, "kubernetes.io/pvc-protection"),
+        _ => {}
+    }
+    if kind.group_kind() == ("", "Namespace") {
+        let spec = object_at(map, "spec");
+        let finalizers = spec.entry("finalizers").or_insert_with(|| json!([]));
+        if let Value::Array(list) = finalizers
+            && !list.contains(&json!("kubernetes"))
+        {
+            list.push(json!("kubernetes"));
+        }
+    }
+    kind.canonical(object);
+}
+
+fn initial_status(group_kind: (&str, &str), object: &Map<String, Value>) -> Option<Value> {
+    match group_kind {
+        ("", "Pod") => Some(json!({"phase": "Pending", "qosClass": qos_class(object)})),
+        ("", "Namespace") => Some(json!({"phase": "Active"})),
+        ("", "PersistentVolume" | "PersistentVolumeClaim") => Some(json!({"phase": "Pending"})),
+        ("apiextensions.k8s.io", _) => {
+            let versions = object.get("spec").map_or(&[][..], |spec| items(spec, &["versions"]));
+            let stored = versions.iter().find(|version| version["storage"] == true);
+            Some(
+                json!({"storedVersions": stored.map(|version| vec![text(version, &["name"])]).unwrap_or_default()}),
+            )
+        }
+        _ => None,
+    }
+}
+
+/// Guaranteed when every container limits CPU and memory to what it requests, BestEffort when none asks anything.
+fn qos_class(pod: &Map<String, Value>) -> &'static str {
+    let Some(spec) = pod.get("spec") else { return "BestEffort" };
+    let containers = || items(spec, &["containers"]).iter().chain(items(spec, &["initContainers"]));
+    let own = |container: &Value| container["resources"].clone();
+    let resources: Vec<Value> = match spec["resources"].is_object() && spec["resources"] != json!({}) {
+        true => vec![spec["resources"].clone()],
+        false => containers().map(own).collect(),
+    };
+    let zero = |value: &Value| value.is_null() || value == "0";
+    let part = |resources: &Value, kind: &str, name: &str| resources[kind][name].clone();
+    let all = |check: &dyn Fn(&Value, &str) -> bool| {
+        resources.iter().all(|resources| ["cpu", "memory"].iter().all(|name| check(resources, name)))
+    };
+    if all(&|r, name| zero(&part(r, "requests", name)) && zero(&part(r, "limits", name))) {
+        return "BestEffort";
+    }
+    match all(&|r, name| {
+        !zero(&part(r, "limits", name)) && part(r, "limits", name) == part(r, "requests", name)
+    }) {
+        true => "Guaranteed",
+        false => "Burstable",
+    }
+}
+
+/// A job selects its pods by its own uid unless its author takes over with `manualSelector`.
+fn job_selector(map: &mut Map<String, Value>) {
+    let uid = map.get("metadata").map(|metadata| text(metadata, &["uid"]).to_owned()).unwrap_or_default();
+    let name = map.get("metadata").map(|metadata| text(metadata, &["name"]).to_owned()).unwrap_or_default();
+    let manual = map.get("spec").is_some_and(|spec| spec["manualSelector"] == true);
+    if manual || uid.is_empty() {
+        return;
+    }
+    let spec = object_at(map, "spec");
+    let labels = object_at(object_at(object_at(spec, "template"), "metadata"), "labels");
+    labels.insert("controller-uid".into(), uid.clone().into());
+    labels.insert("job-name".into(), name.clone().into());
+    labels.insert("batch.kubernetes.io/controller-uid".into(), uid.clone().into());
+    labels.insert("batch.kubernetes.io/job-name".into(), name.into());
+    let labels = labels.clone();
+    let selector = object_at(object_at(spec, "selector"), "matchLabels");
+    selector.insert("batch.kubernetes.io/controller-uid".into(), uid.into());
+    let own = object_at(object_at(map, "metadata"), "labels");
+    if own.is_empty() {
+        *own = labels;
+    }
+}
+
+fn template_generation(map: &mut Map<String, Value>, number: i64) {
+    let annotations = object_at(object_at(map, "metadata"), "annotations");
+    annotations.insert(TEMPLATE_GENERATION.into(), number.to_string().into());
+}
+
+fn add_finalizer(map: &mut Map<String, Value>, name: &str) {
+    let list = object_at(map, "metadata").entry("finalizers").or_insert_with(|| json!([]));
+    if let Value::Array(list) = list
+        && !list.contains(&json!(name))
+    {
+        list.push(name.into());
+    }
+}
+
+/// Makes an update ready to be stored.
+pub(crate) fn update(kind: &KindInfo, new: &mut Value, old: &Value, subresource: &str) {
+    match subresource {
+        "" => {
+            if kind.has_subresource("status") {
+                put(new, "status", &old["status"]);
+            }
+            match kind.group_kind() {
+                ("", "Service") => keep_allocated(new, old),
+                ("apps", "DaemonSet") => {
+                    let number =
+                        text(old, &["metadata", "annotations", TEMPLATE_GENERATION]).parse().unwrap_or(0);
+                    let changed = i64::from(new["spec"]["template"] != old["spec"]["template"]);
+                    template_generation(object(new), i64::saturating_add(number, changed));
+                }
+                ("", "Namespace") => {
+                    let finalizers = at(old, &["spec", "finalizers"]);
+                    put_below(new, "spec", "finalizers", finalizers);
+                }
+                ("certificates.k8s.io", "CertificateSigningRequest") => put(new, "spec", &old["spec"]),
+                _ => {}
+            }
+        }
+        "status" => status_only(kind, new, old),
+        "approval" => {
+            let conditions = at(new, &["status", "conditions"]).clone();
+            restrict(new, old);
+            put_below(new, "status", "conditions", &conditions);
+        }
+        "finalize" => {
+            let finalizers = at(new, &["spec", "finalizers"]).clone();
+            restrict(new, old);
+            put_below(new, "spec", "finalizers", &finalizers);
+        }
+        "ephemeralcontainers" => {
+            let containers = at(new, &["spec", "ephemeralContainers"]).clone();
+            restrict(new, old);
+            put_below(new, "spec", "ephemeralContainers", &containers);
+        }
+        "resize" => resize_only(new, old),
+        _ => {}
+    }
+    keep_metadata(new, old);
+    generation(kind, new, old);
+    kind.canonical(new);
+}
+
+/// Everything but the status and the annotations stays as it was.
+fn status_only(kind: &KindInfo, new: &mut Value, old: &Value) {
+    let status = new["status"].clone();
+    let metadata = new["metadata"].clone();
+    restrict(new, old);
+    put(new, "status", &status);
+    if !kind.custom {
+        for key in ["annotations", "finalizers"] {
+            put_below(new, "metadata", key, &metadata[key]);
+        }
+        if kind.group_kind() == ("", "Node") {
+            put_below(new, "metadata", "labels", &metadata["labels"]);
+        }
+    }
+}
+
+/// Only the resources of containers may change.
+fn resize_only(new: &mut Value, old: &Value) {
+    let wanted = new["spec"].clone();
+    restrict(new, old);
+    for list in ["containers", "initContainers"] {
+        for container in super::value::items_mut(new, &["spec", list]) {
+            let name = container["name"].clone();
+            let found = items(&wanted, &[list]).iter().find(|other| other["name"] == name);
+            for key in ["resources", "resizePolicy"] {
+                if let (Some(found), Some(map)) = (found, container.as_object_mut()) {
+                    map.insert(key.to_owned(), found[key].clone());
+                }
+            }
+        }
+    }
+}
+
+/// Takes everything from `old` but what identifies the version and the writers.
+fn restrict(new: &mut Value, old: &Value) {
+    let metadata = std::mem::take(&mut new["metadata"]);
+    new.clone_from(old);
+    for key in ["resourceVersion", "managedFields"] {
+        put_below(new, "metadata", key, &metadata[key]);
+    }
+}
+
+/// System fields of the metadata that no client writes.
+fn keep_metadata(new: &mut Value, old: &Value) {
+    let (Some(map), Some(before)) = (new.as_object_mut(), old["metadata"].as_object()) else { return };
+    let metadata = object_at(map, "metadata");
+    for key in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        let absent = metadata.get(key).is_none_or(Value::is_null);
+        if let Some(value) = before.get(key).filter(|_| absent) {
+            metadata.insert(key.to_owned(), value.clone());
+        }
+    }
+    match before.get("generation") {
+        Some(generation) => metadata.insert("generation".into(), generation.clone()),
+        None => metadata.remove("generation"),
+    };
+}
+
+fn generation(kind: &KindInfo, new: &mut Value, old: &Value) {
+    if !kind.custom && !has_generation(kind.group_kind()) {
+        return;
+    }
+    if !wanted_differs(kind, new, old) {
+        return;
+    }
+    let next = at(old, &["metadata", "generation"]).as_i64().unwrap_or(0).saturating_add(1);
+    put_below(new, "metadata", "generation", &next.into());
+}
+
+/// Whether the wanted state changed: everything that is neither metadata nor a status of its own.
+fn wanted_differs(kind: &KindInfo, new: &Value, old: &Value) -> bool {
+    let annotated = kind.group_kind() == ("apps", "Deployment")
+        && at(new, &["metadata", "annotations"]) != at(old, &["metadata", "annotations"]);
+    let own_status = kind.has_subresource("status");
+    let skipped = |key: &str| {
+        matches!(key, "metadata" | "apiVersion" | "kind") || (key == "status" && (own_status || !kind.custom))
+    };
+    let (Some(new), Some(old)) = (new.as_object(), old.as_object()) else { return false };
+    let differs = |(key, value): (&String, &Value)| !skipped(key) && old.get(key) != Some(value);
+    annotated || new.iter().any(differs) || old.keys().any(|key| !skipped(key) && !new.contains_key(key))
+}
+
+/// Addresses and ports that were handed out stay with a service whose update does not name them.
+fn keep_allocated(new: &mut Value, old: &Value) {
+    if text(new, &["spec", "type"]) == "ExternalName" || text(old, &["spec", "type"]) == "ExternalName" {
+        return;
+    }
+    if text(new, &["spec", "clusterIP"]).is_empty() {
+        for key in ["clusterIP", "clusterIPs"] {
+            put_below(new, "spec", key, at(old, &["spec", key]));
+        }
+    }
+    if at(new, &["spec", "clusterIPs"]).is_null() {
+        put_below(new, "spec", "clusterIPs", at(old, &["spec", "clusterIPs"]));
+    }
+    for key in ["ipFamilies", "ipFamilyPolicy"] {
+        if at(new, &["spec", key]).is_null() {
+            put_below(new, "spec", key, at(old, &["spec", key]));
+        }
+    }
+    if !matches!(text(new, &["spec", "type"]), "NodePort" | "LoadBalancer") {
+        return;
+    }
+    let before = items(old, &["spec", "ports"]).to_vec();
+    for port in super::value::items_mut(new, &["spec", "ports"]) {
+        let same = |other: &&Value| other["port"] == port["port"] && other["protocol"] == port["protocol"];
+        let found = before.iter().find(same).map(|other| other["nodePort"].clone());
+        if let (Some(found), Value::Object(map)) = (found.filter(Value::is_number), port) {
+            map.entry("nodePort").or_insert(found);
+        }
+    }
+}
+
+fn object(value: &mut Value) -> &mut Map<String, Value> {
+    if !value.is_object() {
+        *value = Value::Object(Map::new());
+    }
+    value.as_object_mut().expect("made an object above")
+}
+
+fn put(target: &mut Value, key: &str, value: &Value) {
+    match value {
+        Value::Null => object(target).remove(key),
+        value => object(target).insert(key.to_owned(), value.clone()),
+    };
+}
+
+fn put_below(target: &mut Value, outer: &str, key: &str, value: &Value) {
+    let map = object_at(object(target), outer);
+    match value {
+        Value::Null => map.remove(key),
+        value => map.insert(key.to_owned(), value.clone()),
+    };
+}
+
+/// Seconds that a deletion waits when nobody says how long.
+pub(crate) fn default_grace(kind: &KindInfo, object: &Value) -> i64 {
+    if kind.group_kind() != ("", "Pod") {
+        return 0;
+    }
+    let finished = matches!(text(object, &["status", "phase"]), "Succeeded" | "Failed");
+    match text(object, &["spec", "nodeName"]) {
+        "" => 0,
+        _ if finished => 0,
+        _ => at(object, &["spec", "terminationGracePeriodSeconds"]).as_i64().unwrap_or(30),
+    }
+}

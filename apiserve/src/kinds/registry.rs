@@ -1,0 +1,175 @@
+//! The set of kinds that a server knows at one moment.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use jiff::Timestamp;
+use serde_json::Value;
+use tombolo_proto::object::Resource;
+
+use super::{FieldError, KindInfo, ScalePaths, SubresourceInfo, columns, custom};
+use crate::schema::Schema;
+use crate::schema::facts::{self, KindFact};
+use crate::schema::types::Types;
+
+/// Kinds by resource. A value is never changed: publishing a custom kind makes a new one that shares the rest.
+#[derive(Clone)]
+pub struct Kinds(Arc<Inner>);
+
+struct Inner {
+    builtin: Arc<Types>,
+    by_resource: BTreeMap<Resource, Arc<KindInfo>>,
+    /// Hashes of the OpenAPI documents, made when first asked for; versions that did not change share them.
+    hashes: BTreeMap<GroupVersion, Arc<OnceLock<String>>>,
+}
+
+type GroupVersion = (Arc<str>, Arc<str>);
+
+impl Inner {
+    fn new(builtin: Arc<Types>, by_resource: BTreeMap<Resource, Arc<KindInfo>>) -> Self {
+        let key = |resource: &Resource| (resource.group.clone(), resource.version.clone());
+        let hashes = by_resource.keys().map(|resource| (key(resource), Arc::default())).collect();
+        Self { builtin, by_resource, hashes }
+    }
+
+    /// Keeps the hashes of the groups that did not change.
+    fn keep_hashes(&mut self, old: &Self, changed_group: &str) {
+        for (key, slot) in &mut self.hashes {
+            if let Some(known) = old.hashes.get(key).filter(|_| &*key.0 != changed_group) {
+                slot.clone_from(known);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Kinds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.by_resource.keys()).finish()
+    }
+}
+
+impl Kinds {
+    /// The built-in kinds. Parses the table of facts: a server does it once and keeps the result.
+    #[must_use]
+    pub fn builtin() -> Self {
+        let facts = facts::load();
+        let types = Arc::new(facts.types);
+        let kinds = facts.kinds.iter().map(|fact| builtin(fact, &types));
+        let by_resource = kinds.map(|kind| (kind.resource.clone(), Arc::new(kind))).collect();
+        Self(Arc::new(Inner::new(types, by_resource)))
+    }
+
+    /// The kind served under a group, version and plural.
+    #[must_use]
+    pub fn get(&self, resource: &Resource) -> Option<&Arc<KindInfo>> {
+        self.0.by_resource.get(resource)
+    }
+
+    /// The kind with a group, version and kind.
+    #[must_use]
+    pub fn by_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<KindInfo>> {
+        self.iter().find(|info| {
+            &*info.resource.group == group && &*info.resource.version == version && &*info.kind == kind
+        })
+    }
+
+    /// All kinds, ordered by group, version and plural.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<KindInfo>> {
+        self.0.by_resource.values()
+    }
+
+    /// Publishes every served version of a CustomResourceDefinition, in place of what it published before.
+    ///
+    /// # Errors
+    /// What is wrong with the definition; the same errors refuse its creation.
+    pub fn with_crd(&self, definition: &Value) -> Result<Self, Vec<FieldError>> {
+        let kinds = custom::compile(definition, &self.0.builtin)?;
+        let group = definition["spec"]["group"].as_str().unwrap_or_default();
+        let plural = definition["spec"]["names"]["plural"].as_str().unwrap_or_default();
+        let mut by_resource = self.0.by_resource.clone();
+        by_resource.retain(|resource, _| !(&*resource.group == group && &*resource.name == plural));
+        by_resource.extend(kinds.into_iter().map(|kind| (kind.resource.clone(), Arc::new(kind))));
+        Ok(self.replaced(by_resource, group))
+    }
+
+    /// Withdraws every version of a group's plural.
+    #[must_use]
+    pub fn without_group_resource(&self, group: &str, plural: &str) -> Self {
+        let mut by_resource = self.0.by_resource.clone();
+        by_resource.retain(|resource, _| !(&*resource.group == group && &*resource.name == plural));
+        self.replaced(by_resource, group)
+    }
+
+    /// Writes the status of a CustomResourceDefinition that was accepted (`NamesAccepted`, `Established`, accepted
+    /// names, stored versions). Conditions that already say so keep their time.
+    pub fn accept_definition(definition: &mut Value, now: Timestamp) {
+        custom::accept(definition, now);
+    }
+
+    /// A built-in type by its name in the table of facts, for example `autoscaling.v1.Scale`.
+    #[must_use]
+    pub fn builtin_type(&self, name: &str) -> Option<Schema> {
+        Some(Schema::new(self.0.builtin.clone(), self.0.builtin.named(name)?))
+    }
+
+    fn replaced(&self, by_resource: BTreeMap<Resource, Arc<KindInfo>>, group: &str) -> Self {
+        let mut inner = Inner::new(self.0.builtin.clone(), by_resource);
+        inner.keep_hashes(&self.0, group);
+        Self(Arc::new(inner))
+    }
+
+    /// The hash of a document, made by `make` at most once; `None` when the group and version are not served.
+    pub(crate) fn document_hash(
+        &self,
+        group: &str,
+        version: &str,
+        make: impl FnOnce() -> String,
+    ) -> Option<String> {
+        let slot = self.0.hashes.get(&(group.into(), version.into()))?;
+        Some(slot.get_or_init(make).clone())
+    }
+
+    pub(crate) fn builtin_types(&self) -> &Arc<Types> {
+        &self.0.builtin
+    }
+}
+
+fn builtin(fact: &KindFact, types: &Arc<Types>) -> KindInfo {
+    let resource = Resource::new(fact.group, fact.version, fact.plural);
+    let storage = match (fact.group, fact.plural) {
+        ("events.k8s.io", "events") => Resource::new("", "v1", "events"),
+        ("autoscaling", plural) => Resource::new("autoscaling", "v2", plural),
+        _ => resource.clone(),
+    };
+    let texts = |list: &[&'static str]| list.iter().map(|text| Arc::from(*text)).collect();
+    let subresources = fact.subresources.iter().map(|sub| SubresourceInfo {
+        name: sub.name.into(),
+        group: sub.group.into(),
+        version: sub.version.into(),
+        kind: sub.kind.into(),
+        verbs: texts(&sub.verbs),
+    });
+    let scales = fact.subresources.iter().any(|sub| sub.name == "scale");
+    KindInfo {
+        storage,
+        kind: fact.kind.into(),
+        list_kind: format!("{}List", fact.kind).into(),
+        singular: fact.singular.into(),
+        namespaced: fact.namespaced,
+        short_names: texts(&fact.short_names),
+        categories: texts(&fact.categories),
+        verbs: texts(&fact.verbs),
+        subresources: subresources.collect(),
+        scale: scales.then(|| ScalePaths {
+            spec_replicas: "spec.replicas".into(),
+            status_replicas: "status.replicas".into(),
+            label_selector: None,
+        }),
+        custom: false,
+        schema: Schema::new(types.clone(), fact.node),
+        columns: columns::columns(fact.group, fact.kind),
+        definition: None,
+        resource,
+    }
+}

@@ -1,0 +1,78 @@
+//! Conversion between the version in which objects are served and the one in which they are stored.
+
+use serde_json::{Map, Value, json};
+use tombolo_proto::object::Resource;
+
+/// Fields of core/v1 Event (left) and events.k8s.io/v1 Event (right) that differ in name only.
+const EVENT_FIELDS: &[(&str, &str)] = &[
+    ("involvedObject", "regarding"),
+    ("message", "note"),
+    ("reportingComponent", "reportingController"),
+    ("source", "deprecatedSource"),
+    ("firstTimestamp", "deprecatedFirstTimestamp"),
+    ("lastTimestamp", "deprecatedLastTimestamp"),
+    ("count", "deprecatedCount"),
+];
+
+/// Rewrites `object` from one version to another of the same kind.
+pub(crate) fn convert(object: &mut Value, from: &Resource, to: &Resource) {
+    if from == to {
+        return;
+    }
+    let Value::Object(map) = object else { return };
+    let api_version = match &*to.group {
+        "" => to.version.to_string(),
+        group => format!("{group}/{}", to.version),
+    };
+    map.insert("apiVersion".into(), api_version.into());
+    match (&*from.name, &*from.group, &*to.group) {
+        ("events", "", _) => rename(map, |names| names),
+        ("events", "events.k8s.io", _) => {
+            rename(map, |(core, events)| (events, core));
+            // The core type writes these even when they are empty.
+            for (key, value) in
+                [("source", json!({})), ("reportingComponent", json!("")), ("reportingInstance", json!(""))]
+            {
+                map.entry(key).or_insert(value);
+            }
+            for key in ["firstTimestamp", "lastTimestamp"] {
+                map.entry(key).or_insert(Value::Null);
+            }
+        }
+        ("horizontalpodautoscalers", ..) => autoscaler(map, &to.version),
+        _ => {}
+    }
+}
+
+type Names = (&'static str, &'static str);
+
+fn rename(map: &mut Map<String, Value>, direction: impl Fn(Names) -> Names) {
+    for names in EVENT_FIELDS {
+        let (from, to) = direction(*names);
+        if let Some(value) = map.remove(from) {
+            map.insert(to.to_owned(), value);
+        }
+    }
+}
+
+/// autoscaling/v1 knows one metric, the CPU utilisation; v2 has a list. Other metrics are not shown in v1.
+fn autoscaler(map: &mut Map<String, Value>, to: &str) {
+    let spec = crate::schema::types::object_at(map, "spec");
+    let is_cpu = |metric: &Value| metric["resource"]["name"] == "cpu";
+    if to == "v2" {
+        if let Some(target) = spec.remove("targetCPUUtilizationPercentage") {
+            let target = json!({"type": "Utilization", "averageUtilization": target});
+            spec.insert(
+                "metrics".into(),
+                json!([{"type": "Resource", "resource": {"name": "cpu", "target": target}}]),
+            );
+        }
+    } else if let Some(Value::Array(metrics)) = spec.remove("metrics") {
+        let target = metrics.iter().find(|metric| is_cpu(metric));
+        let target = target.map(|metric| metric["resource"]["target"]["averageUtilization"].clone());
+        if let Some(target) = target.filter(Value::is_number) {
+            spec.insert("targetCPUUtilizationPercentage".into(), target);
+        }
+        spec.remove("behavior");
+    }
+}

@@ -1,0 +1,91 @@
+//! Validation of built-in kinds: the fields that the system depends on, worded as kube-apiserver words them.
+
+mod meta;
+pub mod names;
+mod network;
+mod objects;
+mod pod;
+mod pod_update;
+mod storage;
+mod workload;
+
+use serde_json::Value;
+
+use super::{FieldError, KindInfo, custom};
+use crate::kinds::error::CAUSES_MAX;
+use crate::schema::check;
+
+/// What is wrong with a new object.
+pub(crate) fn create(kind: &KindInfo, object: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    meta::object(kind, object, &mut errors);
+    content(kind, object, &mut errors);
+    errors.truncate(CAUSES_MAX);
+    errors
+}
+
+/// What is wrong with an update.
+pub(crate) fn update(kind: &KindInfo, new: &Value, old: &Value, subresource: &str) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    meta::object(kind, new, &mut errors);
+    meta::update(new, old, &mut errors);
+    if kind.custom || subresource.is_empty() {
+        content(kind, new, &mut errors);
+    }
+    if !kind.custom && subresource.is_empty() {
+        immutable(kind, new, old, &mut errors);
+    }
+    if kind.group_kind() == ("", "Pod") && subresource == "ephemeralcontainers" {
+        pod_update::ephemeral(new, old, &mut errors);
+    }
+    errors.truncate(CAUSES_MAX);
+    errors
+}
+
+fn content(kind: &KindInfo, object: &Value, errors: &mut Vec<FieldError>) {
+    if kind.custom {
+        errors.extend(check::check(kind.place(), object));
+        return;
+    }
+    match kind.group_kind() {
+        ("", "Pod") => pod::pod(object, errors),
+        ("", "PodTemplate") => pod::template(&object["template"], "template", errors),
+        ("apps" | "batch", _) | ("", "ReplicationController") => workload::create(&kind.kind, object, errors),
+        ("", "Service" | "Endpoints")
+        | ("discovery.k8s.io" | "networking.k8s.io" | "policy" | "coordination.k8s.io", _) => {
+            network::create(&kind.kind, object, errors);
+        }
+        ("", "PersistentVolume" | "PersistentVolumeClaim") | ("storage.k8s.io", _) => {
+            storage::create(&kind.kind, object, errors);
+        }
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => {
+            errors.extend(custom::check(object, kind.schema().types()));
+        }
+        group_kind => objects::create(group_kind, object, errors),
+    }
+}
+
+fn immutable(kind: &KindInfo, new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+    match kind.group_kind() {
+        ("", "Pod") => pod_update::pod(new, old, errors),
+        ("apps" | "batch", _) => workload::update(&kind.kind, new, old, errors),
+        ("", "Service") => network::service_update(new, old, errors),
+        ("", "PersistentVolume" | "PersistentVolumeClaim") | ("storage.k8s.io", _) => {
+            storage::update(&kind.kind, new, old, errors);
+        }
+        ("discovery.k8s.io", "EndpointSlice") => {
+            same(new, old, &["addressType"], errors);
+        }
+        group_kind => objects::update(group_kind, new, old, errors),
+    }
+}
+
+const IMMUTABLE: &str = "field is immutable";
+
+/// Reports a field that may not change.
+fn same(new: &Value, old: &Value, path: &[&str], errors: &mut Vec<FieldError>) {
+    let (now, before) = (super::value::at(new, path), super::value::at(old, path));
+    if now != before {
+        errors.push(FieldError::invalid(path.join("."), now.clone(), IMMUTABLE));
+    }
+}

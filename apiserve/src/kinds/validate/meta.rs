@@ -1,0 +1,160 @@
+//! Validation of object metadata.
+
+use serde_json::Value;
+
+use super::super::value::{at, items, text};
+use super::{FieldError, IMMUTABLE, KindInfo, names};
+
+/// Together the keys and values of annotations may not be larger.
+const ANNOTATIONS_LEN_MAX: usize = 256 * 1024;
+
+/// Finalizers whose name needs no domain.
+const PLAIN_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
+
+/// Checks the metadata of an object.
+pub(super) fn object(kind: &KindInfo, object: &Value, errors: &mut Vec<FieldError>) {
+    let metadata = &object["metadata"];
+    name(kind, metadata, errors);
+    let namespace = text(metadata, &["namespace"]);
+    if kind.namespaced {
+        if namespace.is_empty() {
+            errors.push(FieldError::required("metadata.namespace", ""));
+        } else if let Some(problem) = names::dns1123_label(namespace) {
+            errors.push(FieldError::invalid("metadata.namespace", namespace, problem));
+        }
+    } else if !namespace.is_empty() {
+        errors.push(FieldError::forbidden("metadata.namespace", "not allowed on this type"));
+    }
+    labels(&metadata["labels"], "metadata.labels", errors);
+    annotations(&metadata["annotations"], errors);
+    owners(metadata, errors);
+    for (index, finalizer) in items(metadata, &["finalizers"]).iter().enumerate() {
+        let finalizer = finalizer.as_str().unwrap_or_default();
+        for problem in names::qualified_name(finalizer) {
+            errors.push(FieldError::invalid(format!("metadata.finalizers[{index}]"), finalizer, problem));
+        }
+        // Definitions carry a plain finalizer of their own; the real server checks neither them nor custom kinds.
+        let free = kind.custom || &*kind.resource.group == "apiextensions.k8s.io";
+        if !finalizer.contains('/') && !PLAIN_FINALIZERS.contains(&finalizer) && !free {
+            let text = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.push(FieldError::invalid(format!("metadata.finalizers[{index}]"), finalizer, text));
+        }
+    }
+}
+
+fn name(kind: &KindInfo, metadata: &Value, errors: &mut Vec<FieldError>) {
+    let name = text(metadata, &["name"]);
+    let generate = text(metadata, &["generateName"]);
+    if !generate.is_empty() {
+        // The server appends a suffix, so a trailing dash or dot is fine in the prefix.
+        let prefix = generate.trim_end_matches('-');
+        let probe = if prefix.len() == generate.len() { generate.to_owned() } else { format!("{prefix}-a") };
+        if let Some(problem) = name_problem(kind, &probe) {
+            errors.push(FieldError::invalid("metadata.generateName", generate, problem));
+        }
+    }
+    if name.is_empty() {
+        errors.push(FieldError::required("metadata.name", "name or generateName is required"));
+    } else if let Some(problem) = name_problem(kind, name) {
+        errors.push(FieldError::invalid("metadata.name", name, problem));
+    }
+}
+
+fn name_problem(kind: &KindInfo, name: &str) -> Option<String> {
+    match kind.group_kind() {
+        ("", "Namespace" | "Service") => names::dns1123_label(name),
+        ("rbac.authorization.k8s.io" | "flowcontrol.apiserver.k8s.io", _) => names::path_segment(name),
+        _ => names::dns1123_subdomain(name),
+    }
+}
+
+/// Checks a map of labels.
+pub(super) fn labels(labels: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    for (key, value) in labels.as_object().into_iter().flatten() {
+        for problem in names::qualified_name(key) {
+            errors.push(FieldError::invalid(path, key.as_str(), problem));
+        }
+        let value = value.as_str().unwrap_or_default();
+        for problem in names::label_value(value) {
+            errors.push(FieldError::invalid(path, value, problem));
+        }
+    }
+}
+
+fn annotations(annotations: &Value, errors: &mut Vec<FieldError>) {
+    let mut size = 0;
+    for (key, value) in annotations.as_object().into_iter().flatten() {
+        for problem in names::qualified_name(&key.to_lowercase()) {
+            errors.push(FieldError::invalid("metadata.annotations", key.as_str(), problem));
+        }
+        size += key.len() + value.as_str().map_or(0, str::len);
+    }
+    if size > ANNOTATIONS_LEN_MAX {
+        errors.push(FieldError::too_long("metadata.annotations", ANNOTATIONS_LEN_MAX));
+    }
+}
+
+fn owners(metadata: &Value, errors: &mut Vec<FieldError>) {
+    let mut controllers = 0;
+    for (index, owner) in items(metadata, &["ownerReferences"]).iter().enumerate() {
+        let path = format!("metadata.ownerReferences[{index}]");
+        if text(owner, &["apiVersion"]).is_empty() {
+            let text = "version must not be empty";
+            errors.push(FieldError::invalid(format!("{path}.apiVersion"), "", text));
+        }
+        for (field, message) in
+            [("kind", "must not be empty"), ("name", "must not be empty"), ("uid", "must not be empty")]
+        {
+            if text(owner, &[field]).is_empty() {
+                errors.push(FieldError::required(format!("{path}.{field}"), message));
+            }
+        }
+        controllers += usize::from(owner["controller"] == true);
+    }
+    if controllers > 1 {
+        let text = "Only one reference can have Controller set to true";
+        errors.push(FieldError::invalid(
+            "metadata.ownerReferences",
+            metadata["ownerReferences"].clone(),
+            text,
+        ));
+    }
+}
+
+/// Checks what an update changes in the metadata.
+pub(super) fn update(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+    for key in ["name", "namespace", "uid", "creationTimestamp"] {
+        let (now, before) = (at(new, &["metadata", key]), at(old, &["metadata", key]));
+        if now != before {
+            let shown = if now.is_null() { Value::from("") } else { now.clone() };
+            errors.push(FieldError::invalid(format!("metadata.{key}"), shown, IMMUTABLE));
+        }
+    }
+    for key in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
+        let (now, before) = (at(new, &["metadata", key]), at(old, &["metadata", key]));
+        if now != before {
+            errors.push(FieldError::invalid(format!("metadata.{key}"), now.clone(), IMMUTABLE));
+        }
+    }
+    if !at(old, &["metadata", "deletionTimestamp"]).is_null() {
+        let before = items(old, &["metadata", "finalizers"]);
+        let added: Vec<&str> = items(new, &["metadata", "finalizers"])
+            .iter()
+            .filter(|finalizer| !before.contains(finalizer))
+            .filter_map(Value::as_str)
+            .collect();
+        if !added.is_empty() {
+            let text = format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers {}",
+                shown_list(&added)
+            );
+            errors.push(FieldError::forbidden("metadata.finalizers", text));
+        }
+    }
+}
+
+/// A list of strings as Go prints its slices with `%#v`.
+fn shown_list(list: &[&str]) -> String {
+    let quoted: Vec<String> = list.iter().map(|text| format!("{text:?}")).collect();
+    format!("[]string{{{}}}", quoted.join(", "))
+}

@@ -1,0 +1,302 @@
+//! The store in memory: current objects as raw JSON, one revision counter, a bounded history per resource.
+//!
+//! With a [`Journal`] it is durable: changes are handed to the journal in batches, in revision order, and become
+//! visible only when the journal says that they are safe.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::oneshot;
+use tombolo_proto::object::{ObjectKey, Resource};
+
+use crate::history::{Change, ChangeKind, ChangeStream, LogLimits};
+use crate::store::{Mutation, Revision, Snapshot, Store, StoreError, Stored, WriteStore};
+
+use plan::Plan;
+use state::{State, rewind};
+
+mod plan;
+mod state;
+
+#[cfg(test)]
+mod tests;
+
+/// How long the state at a revision can be listed after later changes (etcd's usual compaction interval).
+pub const SNAPSHOT_AGE_MAX: Duration = Duration::from_secs(300);
+
+/// Changes in one journal batch, at most.
+pub const JOURNAL_BATCH_MAX: usize = 512;
+
+/// Writes that wait for the journal, at most; the next one is refused with [`StoreError::Unavailable`].
+pub const JOURNAL_QUEUE_MAX: usize = 16 * 1024;
+
+/// One change on its way to disk.
+#[derive(Debug, Clone)]
+pub struct JournalEntry {
+    /// The new version, or for a deletion the last state under the deletion's revision.
+    pub object: Arc<Stored>,
+    /// Whether the object is removed.
+    pub deleted: bool,
+}
+
+/// Makes changes durable.
+pub trait Journal: Send + Sync + 'static {
+    /// Writes a batch, in order, in one step: after a crash all of it or nothing is there. Called on a thread
+    /// that may block, never twice at the same time. A restart must see the revision of the last entry, also
+    /// when that is a deletion.
+    ///
+    /// # Errors
+    /// Why nothing of the batch was written. Later batches are tried again.
+    fn append(&self, batch: &[JournalEntry]) -> Result<(), StoreError>;
+}
+
+/// Everything in memory. Cheap to clone: clones share the content.
+#[derive(Clone)]
+pub struct MemoryStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: RwLock<State>,
+    /// Newest visible revision; written under the state lock.
+    revision: AtomicU64,
+    journal: Option<Box<dyn Journal>>,
+    queue: Mutex<Queue>,
+    /// Held by whoever makes changes, so that checks and effects are one step.
+    turn: Mutex<()>,
+    limits: LogLimits,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Waiting>,
+    draining: bool,
+}
+
+struct Waiting {
+    mutation: Mutation,
+    answer: oneshot::Sender<Answer>,
+}
+
+type Answer = Result<Arc<Stored>, StoreError>;
+
+impl MemoryStore {
+    /// An empty store whose first change gets the revision after `start`. Without a journal, a start above every
+    /// revision that clients can have seen (see [`Self::START`]) keeps them from mistaking this store for an
+    /// earlier one.
+    #[must_use]
+    pub fn new(start: Revision, limits: LogLimits) -> Self {
+        Self::restore(start, Vec::new(), None, limits)
+    }
+
+    /// A usual start for stores whose clients have never seen another one.
+    pub const START: Revision = Revision(1);
+
+    /// A store with content, as read from the journal's files. `newest` is the revision of the last entry that
+    /// was journaled. History before it is gone: watches from there are answered with 410.
+    #[must_use]
+    pub fn restore(
+        newest: Revision,
+        objects: impl IntoIterator<Item = Stored>,
+        journal: Option<Box<dyn Journal>>,
+        limits: LogLimits,
+    ) -> Self {
+        let mut state = State::new(newest);
+        for object in objects {
+            let table = state.table(object.key.resource(), limits);
+            table.objects.insert(object.key.clone(), Arc::new(object));
+        }
+        let shared = Shared {
+            state: RwLock::new(state),
+            revision: AtomicU64::new(newest.0),
+            journal,
+            queue: Mutex::default(),
+            turn: Mutex::new(()),
+            limits,
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Removes a resource with all its objects and history; its watches end. For definitions that are withdrawn:
+    /// nothing is journaled, so delete the objects first where they are durable.
+    pub fn forget(&self, resource: &Resource) {
+        let _turn = self.shared.turn.lock();
+        if let Some(table) = self.shared.state.write().tables.remove(resource) {
+            table.log.close();
+        }
+    }
+
+    /// Number of objects, for metrics.
+    #[must_use]
+    pub fn object_count(&self) -> usize {
+        self.shared.state.read().tables.values().map(|table| table.objects.len()).sum()
+    }
+}
+
+impl Store for MemoryStore {
+    fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError> {
+        let state = self.shared.state.read();
+        Ok(state.tables.get(key.resource()).and_then(|table| table.objects.get(key)).cloned())
+    }
+
+    fn list(&self, resource: &Resource, namespace: Option<&str>) -> Result<Snapshot, StoreError> {
+        let state = self.shared.state.read();
+        let revision = self.revision();
+        let items = state.tables.get(resource).map(|table| table.items(resource, namespace));
+        Ok(Snapshot { revision, items: items.unwrap_or_default() })
+    }
+
+    fn list_at(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        revision: Revision,
+    ) -> Result<Snapshot, StoreError> {
+        let state = self.shared.state.read();
+        let newest = self.revision();
+        let oldest = state.oldest_snapshot();
+        if revision > newest || revision < oldest {
+            return Err(StoreError::Expired { requested: revision, oldest });
+        }
+        let Some(table) = state.tables.get(resource) else {
+            return Ok(Snapshot { revision, items: Vec::new() });
+        };
+        let mut items = table.items(resource, namespace);
+        rewind(&mut items, &table.log.newest_first(revision)?, namespace);
+        Ok(Snapshot { revision, items })
+    }
+
+    fn watch(&self, resource: &Resource, since: Revision) -> Result<ChangeStream, StoreError> {
+        let newest = self.revision();
+        if since > newest {
+            return Err(StoreError::Expired { requested: since, oldest: newest });
+        }
+        if let Some(table) = self.shared.state.read().tables.get(resource) {
+            return table.log.subscribe(since);
+        }
+        self.shared.state.write().table(resource, self.shared.limits).log.subscribe(since)
+    }
+
+    fn revision(&self) -> Revision {
+        Revision(self.shared.revision.load(Ordering::Acquire))
+    }
+}
+
+impl WriteStore for MemoryStore {
+    fn commit(&self, mutation: Mutation) -> BoxFuture<'_, Answer> {
+        if self.shared.journal.is_none() {
+            let answer = self.shared.make(vec![mutation]).pop();
+            let answer = answer.unwrap_or_else(|| Err(interrupted()));
+            return Box::pin(std::future::ready(answer));
+        }
+        Box::pin(async move {
+            let answer = self.enqueue(mutation)?;
+            answer.await.unwrap_or_else(|_| Err(interrupted()))
+        })
+    }
+}
+
+impl MemoryStore {
+    /// Adds a change to the queue and makes sure that somebody empties it: a blocking thread that runs to its
+    /// end whatever becomes of the requests that wait.
+    fn enqueue(&self, mutation: Mutation) -> Result<oneshot::Receiver<Answer>, StoreError> {
+        let (answer, receiver) = oneshot::channel();
+        let mut queue = self.shared.queue.lock();
+        if queue.waiting.len() >= JOURNAL_QUEUE_MAX {
+            return Err(StoreError::Unavailable { reason: "too many writes wait for the disk".to_owned() });
+        }
+        queue.waiting.push_back(Waiting { mutation, answer });
+        if !std::mem::replace(&mut queue.draining, true) {
+            let shared = Arc::clone(&self.shared);
+            tokio::task::spawn_blocking(move || shared.drain());
+        }
+        Ok(receiver)
+    }
+}
+
+impl Shared {
+    fn drain(&self) {
+        // A panicking journal must not leave the queue without anybody to empty it.
+        let _reset = ResetDraining(&self.queue);
+        loop {
+            let batch: Vec<Waiting> = {
+                let mut queue = self.queue.lock();
+                let count = queue.waiting.len().min(JOURNAL_BATCH_MAX);
+                if count == 0 {
+                    queue.draining = false;
+                    return;
+                }
+                queue.waiting.drain(..count).collect()
+            };
+            let (mutations, answers): (Vec<_>, Vec<_>) =
+                batch.into_iter().map(|waiting| (waiting.mutation, waiting.answer)).unzip();
+            for (sender, answer) in answers.into_iter().zip(self.make(mutations)) {
+                // The request may have gone away; the change stays.
+                let _ = sender.send(answer);
+            }
+        }
+    }
+
+    /// Makes changes in order: check, journal, publish. One answer a mutation.
+    fn make(&self, mutations: Vec<Mutation>) -> Vec<Answer> {
+        let _turn = self.turn.lock();
+        let mut plan = Plan::new(self);
+        let mut answers: Vec<Answer> = mutations.into_iter().map(|mutation| plan.add(mutation)).collect();
+        let staged = plan.staged;
+        if let (Some(journal), false) = (&self.journal, staged.is_empty()) {
+            let entries: Vec<JournalEntry> = staged.iter().map(|change| JournalEntry::of(change)).collect();
+            if let Err(error) = journal.append(&entries) {
+                for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
+                    *answer = Err(error.clone());
+                }
+                return answers;
+            }
+        }
+        self.publish(staged);
+        answers
+    }
+
+    fn publish(&self, staged: Vec<Arc<Change>>) {
+        let mut state = self.state.write();
+        state.mark(Revision(self.revision.load(Ordering::Acquire)));
+        for change in staged {
+            let revision = change.revision();
+            let key = &change.object.key;
+            let table = state.table(key.resource(), self.limits);
+            match change.kind {
+                ChangeKind::Deleted => table.objects.remove(key),
+                _ => table.objects.insert(key.clone(), Arc::clone(&change.object)),
+            };
+            let log = Arc::clone(&table.log);
+            // Before the watchers wake: whoever reads the store's revision finds all changes up to it in the logs.
+            log.push(change);
+            self.revision.store(revision.0, Ordering::Release);
+        }
+    }
+}
+
+impl JournalEntry {
+    fn of(change: &Change) -> Self {
+        Self { object: Arc::clone(&change.object), deleted: change.kind == ChangeKind::Deleted }
+    }
+}
+
+struct ResetDraining<'a>(&'a Mutex<Queue>);
+
+impl Drop for ResetDraining<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let mut queue = self.0.lock();
+            queue.draining = false;
+            queue.waiting.clear();
+        }
+    }
+}
+
+fn interrupted() -> StoreError {
+    StoreError::Unavailable { reason: "the write was interrupted; its outcome is unknown".to_owned() }
+}

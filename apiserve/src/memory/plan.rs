@@ -1,0 +1,73 @@
+//! Which changes a batch of mutations makes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tombolo_proto::object::ObjectKey;
+
+use crate::history::{Change, ChangeKind};
+use crate::raw;
+use crate::store::{Expect, Mutation, Revision, StoreError, Stored, Write};
+
+use super::{Answer, Shared};
+
+/// Changes of one batch: checked against the store with the batch's earlier changes on top.
+pub(super) struct Plan<'a> {
+    shared: &'a Shared,
+    next: Revision,
+    overlay: HashMap<ObjectKey, Option<Arc<Stored>>>,
+    pub(super) staged: Vec<Arc<Change>>,
+}
+
+impl<'a> Plan<'a> {
+    pub(super) fn new(shared: &'a Shared) -> Self {
+        let next = Revision(shared.revision.load(Ordering::Acquire)).next();
+        Self { shared, next, overlay: HashMap::new(), staged: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, mutation: Mutation) -> Answer {
+        let Mutation { key, expected, write } = mutation;
+        let previous = self.current(&key);
+        check(&key, expected, previous.as_deref())?;
+        let refused = |reason| StoreError::Refused { key: key.clone(), reason };
+        let (kind, object) = match (write, &previous) {
+            (Write::Delete, None) => return Err(StoreError::NotFound { key }),
+            (Write::Delete, Some(last)) => {
+                let body = raw::with_revision(&last.body, self.next).map_err(refused)?;
+                (ChangeKind::Deleted, Stored::new(key.clone(), last.uid.clone(), self.next, body))
+            }
+            (Write::Put { uid, body }, _) => {
+                let body = raw::with_revision(&body, self.next).map_err(refused)?;
+                let kind = if previous.is_some() { ChangeKind::Modified } else { ChangeKind::Added };
+                (kind, Stored::new(key.clone(), uid, self.next, body))
+            }
+        };
+        let object = Arc::new(object);
+        self.next = self.next.next();
+        self.overlay.insert(key, (kind != ChangeKind::Deleted).then(|| Arc::clone(&object)));
+        self.staged.push(Arc::new(Change { kind, object: Arc::clone(&object), previous }));
+        Ok(object)
+    }
+
+    fn current(&self, key: &ObjectKey) -> Option<Arc<Stored>> {
+        match self.overlay.get(key) {
+            Some(staged) => staged.clone(),
+            None => {
+                let state = self.shared.state.read();
+                state.tables.get(key.resource()).and_then(|table| table.objects.get(key)).cloned()
+            }
+        }
+    }
+}
+
+fn check(key: &ObjectKey, expected: Expect, found: Option<&Stored>) -> Result<(), StoreError> {
+    match (expected, found) {
+        (Expect::Absent, Some(_)) => Err(StoreError::AlreadyExists { key: key.clone() }),
+        (Expect::Revision(_) | Expect::Present, None) => Err(StoreError::NotFound { key: key.clone() }),
+        (Expect::Revision(expected), Some(found)) if found.revision != expected => {
+            Err(StoreError::Conflict { key: key.clone(), expected, found: found.revision })
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,324 @@
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use tombolo_proto::ids::Uid;
+
+use super::*;
+use crate::store::{Expect, Write};
+
+fn configmaps() -> Resource {
+    Resource::new("", "v1", "configmaps")
+}
+
+fn key(namespace: &str, name: &str) -> ObjectKey {
+    ObjectKey::new(configmaps(), namespace, name)
+}
+
+fn put(key: &ObjectKey, expected: Expect, text: &str) -> Mutation {
+    let body = Bytes::from(format!(r#"{{"metadata":{{}},"data":{{"text":"{text}"}}}}"#));
+    Mutation { key: key.clone(), expected, write: Write::Put { uid: Uid::parse("u").unwrap(), body } }
+}
+
+fn delete(key: &ObjectKey) -> Mutation {
+    Mutation { key: key.clone(), expected: Expect::Present, write: Write::Delete }
+}
+
+fn small() -> LogLimits {
+    LogLimits { count: 16, bytes: 1 << 20 }
+}
+
+fn commit(store: &MemoryStore, mutation: Mutation) -> Result<Arc<Stored>, StoreError> {
+    futures::executor::block_on(store.commit(mutation))
+}
+
+#[test]
+fn conditions_are_checked_and_named() {
+    let store = MemoryStore::new(MemoryStore::START, small());
+    let a = key("default", "a");
+    assert!(matches!(commit(&store, delete(&a)), Err(StoreError::NotFound { .. })));
+    let first = commit(&store, put(&a, Expect::Absent, "1")).unwrap();
+    assert_eq!(first.revision, Revision(2));
+    assert_eq!(first.body, r#"{"metadata":{"resourceVersion":"2"},"data":{"text":"1"}}"#);
+    assert!(matches!(commit(&store, put(&a, Expect::Absent, "2")), Err(StoreError::AlreadyExists { .. })));
+    let stale = commit(&store, put(&a, Expect::Revision(Revision(1)), "2")).unwrap_err();
+    let wanted = StoreError::Conflict { key: a.clone(), expected: Revision(1), found: Revision(2) };
+    assert_eq!(stale, wanted);
+    assert_eq!(store.revision(), Revision(2), "refused writes take no revision");
+    let gone = commit(&store, delete(&a)).unwrap();
+    assert_eq!(gone.body, r#"{"metadata":{"resourceVersion":"3"},"data":{"text":"1"}}"#);
+    assert_eq!(store.get(&a).unwrap(), None);
+}
+
+#[test]
+fn a_body_without_metadata_is_refused_and_takes_no_revision() {
+    let store = MemoryStore::new(MemoryStore::START, small());
+    let write = Write::Put { uid: Uid::parse("u").unwrap(), body: Bytes::from_static(b"[1]") };
+    let mutation = Mutation { key: key("default", "a"), expected: Expect::Any, write };
+    assert!(matches!(commit(&store, mutation), Err(StoreError::Refused { .. })));
+    assert_eq!(store.revision(), MemoryStore::START);
+}
+
+#[test]
+fn namespaces_are_listed_apart_and_in_order() {
+    let store = MemoryStore::new(MemoryStore::START, small());
+    for (namespace, name) in [("b", "x"), ("a", "z"), ("a", "y"), ("ab", "w")] {
+        commit(&store, put(&key(namespace, name), Expect::Absent, "")).unwrap();
+    }
+    let names = |namespace| -> Vec<String> {
+        let items = store.list(&configmaps(), namespace).unwrap().items;
+        items.iter().map(|item| format!("{}/{}", item.key.namespace(), item.key.name())).collect()
+    };
+    assert_eq!(names(None), ["a/y", "a/z", "ab/w", "b/x"]);
+    assert_eq!(names(Some("a")), ["a/y", "a/z"]);
+    assert_eq!(names(Some("c")), [""; 0]);
+}
+
+#[test]
+fn watches_from_the_future_and_from_before_the_start_have_expired() {
+    let store = MemoryStore::new(Revision(100), small());
+    assert!(matches!(store.watch(&configmaps(), Revision(99)), Err(StoreError::Expired { .. })));
+    assert!(matches!(store.watch(&configmaps(), Revision(101)), Err(StoreError::Expired { .. })));
+    assert!(store.watch(&configmaps(), Revision(100)).is_ok());
+}
+
+#[test]
+fn a_forgotten_resource_ends_its_watches() {
+    let store = MemoryStore::new(MemoryStore::START, small());
+    commit(&store, put(&key("default", "a"), Expect::Absent, "")).unwrap();
+    let mut stream = store.watch(&configmaps(), store.revision()).unwrap();
+    store.forget(&configmaps());
+    assert!(futures::executor::block_on(stream.next()).unwrap().is_none());
+    assert!(store.list(&configmaps(), None).unwrap().items.is_empty());
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Put(u8, u8),
+    Delete(u8, u8),
+    /// Cut watcher number n and let it resume or list again.
+    Cut(usize),
+    /// Let watcher number n read.
+    Read(usize),
+    /// Compare the state at an earlier moment.
+    Back(usize),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => (0..3u8, 0..6u8).prop_map(|(namespace, name)| Op::Put(namespace, name)),
+        2 => (0..3u8, 0..6u8).prop_map(|(namespace, name)| Op::Delete(namespace, name)),
+        1 => (0..4usize).prop_map(Op::Cut),
+        3 => (0..4usize).prop_map(Op::Read),
+        1 => (0..200usize).prop_map(Op::Back),
+    ]
+}
+
+type Contents = BTreeMap<ObjectKey, Arc<Stored>>;
+
+fn contents(items: &[Arc<Stored>]) -> Contents {
+    items.iter().map(|item| (item.key.clone(), Arc::clone(item))).collect()
+}
+
+/// A client that lists, watches, and lists again when it is told that it is too late.
+struct Client {
+    state: Contents,
+    revision: Revision,
+    stream: Option<ChangeStream>,
+}
+
+impl Client {
+    fn new() -> Self {
+        Self { state: Contents::new(), revision: Revision(0), stream: None }
+    }
+
+    fn read(&mut self, store: &MemoryStore) {
+        if self.stream.is_none() {
+            match store.watch(&configmaps(), self.revision) {
+                Ok(stream) => self.stream = Some(stream),
+                Err(_) => return self.list(store),
+            }
+        }
+        let Some(stream) = &mut self.stream else { return };
+        loop {
+            match stream.poll_ready() {
+                Ok(batch) if batch.is_empty() => return,
+                Ok(batch) => {
+                    batch.iter().for_each(|change| apply(&mut self.state, &mut self.revision, change));
+                }
+                Err(_) => return self.list(store),
+            }
+        }
+    }
+
+    fn list(&mut self, store: &MemoryStore) {
+        let snapshot = store.list(&configmaps(), None).unwrap();
+        self.state = contents(&snapshot.items);
+        self.revision = snapshot.revision;
+        self.stream = None;
+    }
+}
+
+/// Checks that the change fits what the client knows: nothing was lost or repeated.
+fn apply(state: &mut Contents, revision: &mut Revision, change: &Change) {
+    assert!(change.revision() > *revision, "revisions only grow");
+    *revision = change.revision();
+    let known = state.get(&change.object.key).cloned();
+    assert_eq!(known, change.previous, "each change follows from the one before");
+    match change.kind {
+        ChangeKind::Added => assert!(known.is_none()),
+        _ => assert!(known.is_some()),
+    }
+    match change.kind {
+        ChangeKind::Deleted => state.remove(&change.object.key),
+        _ => state.insert(change.object.key.clone(), Arc::clone(&change.object)),
+    };
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn watchers_and_old_lists_agree_with_a_brute_force_history(ops in prop::collection::vec(op(), 1..200)) {
+        let store = MemoryStore::new(MemoryStore::START, small());
+        let mut clients: Vec<Client> = (0..4).map(|_| Client::new()).collect();
+        let mut history: Vec<(Revision, Contents)> = vec![(store.revision(), Contents::new())];
+        for op in ops {
+            match op {
+                Op::Put(namespace, name) => {
+                    let key = key(&format!("n{namespace}"), &format!("o{name}"));
+                    let stored = commit(&store, put(&key, Expect::Any, &history.len().to_string())).unwrap();
+                    let mut state = history.last().unwrap().1.clone();
+                    state.insert(key, Arc::clone(&stored));
+                    history.push((stored.revision, state));
+                }
+                Op::Delete(namespace, name) => {
+                    let key = key(&format!("n{namespace}"), &format!("o{name}"));
+                    let mut state = history.last().unwrap().1.clone();
+                    match commit(&store, delete(&key)) {
+                        Ok(gone) => {
+                            prop_assert!(state.remove(&key).is_some());
+                            history.push((gone.revision, state));
+                        }
+                        Err(_) => prop_assert!(!state.contains_key(&key)),
+                    }
+                }
+                Op::Cut(index) => clients[index].stream = None,
+                Op::Read(index) => clients[index].read(&store),
+                Op::Back(steps) => {
+                    let (revision, state) = &history[history.len().saturating_sub(1 + steps)];
+                    match store.list_at(&configmaps(), None, *revision) {
+                        Ok(snapshot) => {
+                            prop_assert_eq!(&contents(&snapshot.items), state);
+                            let keys: Vec<_> = snapshot.items.iter().map(|item| item.key.clone()).collect();
+                            prop_assert!(keys.is_sorted());
+                            let one = store.list_at(&configmaps(), Some("n1"), *revision).unwrap();
+                            prop_assert!(one.items.iter().all(|item| item.key.namespace() == "n1"));
+                            let count = state.keys().filter(|key| key.namespace() == "n1").count();
+                            prop_assert_eq!(one.items.len(), count);
+                        }
+                        Err(_) => prop_assert!(steps >= small().count, "the log reaches further than that"),
+                    }
+                }
+            }
+        }
+        for client in &mut clients {
+            client.read(&store);
+            prop_assert_eq!(&client.state, &history.last().unwrap().1);
+        }
+    }
+}
+
+/// Remembers what was appended; fails on demand.
+#[derive(Default)]
+struct Notebook {
+    entries: Mutex<Vec<(Revision, bool)>>,
+    batches: AtomicU64,
+    full: AtomicBool,
+}
+
+impl Journal for Arc<Notebook> {
+    fn append(&self, batch: &[JournalEntry]) -> Result<(), StoreError> {
+        if self.full.load(Ordering::SeqCst) {
+            return Err(StoreError::Unavailable { reason: "the disk is full".to_owned() });
+        }
+        self.batches.fetch_add(1, Ordering::SeqCst);
+        self.entries.lock().extend(batch.iter().map(|entry| (entry.object.revision, entry.deleted)));
+        Ok(())
+    }
+}
+
+fn durable(notebook: &Arc<Notebook>) -> MemoryStore {
+    MemoryStore::restore(Revision(7), Vec::new(), Some(Box::new(Arc::clone(notebook))), small())
+}
+
+#[tokio::test]
+async fn a_write_is_journaled_before_it_is_answered() {
+    let notebook = Arc::new(Notebook::default());
+    let store = durable(&notebook);
+    let a = key("default", "a");
+    store.commit(put(&a, Expect::Absent, "1")).await.unwrap();
+    store.commit(delete(&a)).await.unwrap();
+    assert_eq!(*notebook.entries.lock(), [(Revision(8), false), (Revision(9), true)]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_journaled_is_not_visible_and_does_not_block_later_writes() {
+    let notebook = Arc::new(Notebook::default());
+    let store = durable(&notebook);
+    let a = key("default", "a");
+    notebook.full.store(true, Ordering::SeqCst);
+    let refused = store.commit(put(&a, Expect::Absent, "1")).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Unavailable { .. }), "{refused}");
+    assert_eq!(store.get(&a).unwrap(), None);
+    assert_eq!(store.revision(), Revision(7));
+    notebook.full.store(false, Ordering::SeqCst);
+    let stored = store.commit(put(&a, Expect::Absent, "1")).await.unwrap();
+    assert_eq!(stored.revision, Revision(8));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_writes_share_batches_and_keep_their_conditions() {
+    const WRITERS: usize = 64;
+    let notebook = Arc::new(Notebook::default());
+    let store = durable(&notebook);
+    let one = key("default", "one");
+    let same: Vec<_> = (0..WRITERS)
+        .map(|_| {
+            let (store, one) = (store.clone(), one.clone());
+            tokio::spawn(async move { store.commit(put(&one, Expect::Absent, "x")).await.is_ok() })
+        })
+        .collect();
+    let mut created = 0;
+    for task in same {
+        created += usize::from(task.await.unwrap());
+    }
+    assert_eq!(created, 1, "only one of them can have found it absent");
+    let own = (0..WRITERS).map(|number| {
+        let (store, own) = (store.clone(), key("default", &format!("n{number}")));
+        async move { store.commit(put(&own, Expect::Absent, "x")).await.unwrap() }
+    });
+    futures::future::join_all(own).await;
+    let revisions: Vec<_> = notebook.entries.lock().iter().map(|(revision, _)| revision.0).collect();
+    assert_eq!(revisions, (8..8 + 1 + WRITERS as u64).collect::<Vec<_>>());
+    let batches = notebook.batches.load(Ordering::SeqCst);
+    assert!(
+        batches < 1 + WRITERS as u64,
+        "{batches} batches: writes that wait together are journaled together"
+    );
+}
+
+#[tokio::test]
+async fn a_request_that_goes_away_does_not_undo_its_write() {
+    let notebook = Arc::new(Notebook::default());
+    let store = durable(&notebook);
+    let a = key("default", "a");
+    let mut pending = store.commit(put(&a, Expect::Absent, "1"));
+    let _ = futures::poll!(&mut pending);
+    drop(pending);
+    tombolo_testkit::wait_for("the write to land", Duration::from_secs(10), || async {
+        store.get(&a).unwrap().map(drop).ok_or_else(|| "not there".to_owned())
+    })
+    .await;
+}

@@ -1,0 +1,78 @@
+//! OpenAPI v3 documents per group and version, made from the same types that decode and merge objects.
+//!
+//! kubectl reads them to learn that the server validates fields, for the merge keys of client-side apply, and for
+//! `explain`. Built-in types carry no descriptions; custom ones carry what their definition says.
+
+mod operations;
+mod schemas;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::kinds::{KindInfo, Kinds};
+
+/// The index under `/openapi/v3`: where the document of each group and version is, with a hash of its content.
+#[must_use]
+pub fn index(kinds: &Kinds) -> Value {
+    let mut paths = Map::new();
+    for (group, version) in group_versions(kinds) {
+        let path = path(&group, &version);
+        let hash = hash(kinds, &group, &version).unwrap_or_default();
+        paths.insert(path.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")}));
+    }
+    json!({"paths": paths})
+}
+
+/// The document of one group and version as JSON; `None` when the server does not serve it. Made on each call:
+/// clients keep it under its hash.
+#[must_use]
+pub fn document(kinds: &Kinds, group: &str, version: &str) -> Option<Arc<[u8]>> {
+    let served: Vec<&Arc<KindInfo>> = kinds
+        .iter()
+        .filter(|kind| &*kind.resource.group == group && &*kind.resource.version == version)
+        .collect();
+    if served.is_empty() {
+        return None;
+    }
+    let mut paths = Map::new();
+    for kind in &served {
+        operations::add(kind, &mut paths);
+    }
+    let document = json!({
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": "v1.36.0"},
+        "paths": paths,
+        "components": {"schemas": schemas::schemas(kinds, &served)},
+    });
+    Some(document.to_string().into_bytes().into())
+}
+
+/// The hash of a document, as the index shows it; `None` when the group and version are not served.
+#[must_use]
+pub fn hash(kinds: &Kinds, group: &str, version: &str) -> Option<String> {
+    kinds.document_hash(group, version, || {
+        let document = document(kinds, group, version).unwrap_or_default();
+        hex_upper(&Sha256::digest(&document))
+    })
+}
+
+fn hex_upper(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02X}")).collect()
+}
+
+fn group_versions(kinds: &Kinds) -> BTreeSet<(Arc<str>, Arc<str>)> {
+    kinds.iter().map(|kind| (kind.resource.group.clone(), kind.resource.version.clone())).collect()
+}
+
+/// `api/v1` or `apis/group/version`.
+fn path(group: &str, version: &str) -> String {
+    match group {
+        "" => format!("api/{version}"),
+        group => format!("apis/{group}/{version}"),
+    }
+}

@@ -1,0 +1,185 @@
+//! Component schemas: built-in types from the arena, custom ones from their definition.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::operations::group_version_kind;
+use crate::kinds::{KindInfo, Kinds};
+use crate::schema::types::{Field, ListShape, NodeId, Rest, Shape, StringKind, StructShape, Topology, Types};
+
+/// The schemas that the kinds need, by name.
+pub(super) fn schemas(kinds: &Kinds, served: &[&Arc<KindInfo>]) -> Map<String, Value> {
+    let mut writer = Writer { types: kinds.builtin_types(), done: BTreeMap::new() };
+    let mut custom = Map::new();
+    for kind in served {
+        match kind.definition() {
+            Some(definition) => {
+                let metadata = writer.reference("meta.v1.ObjectMeta");
+                custom.insert(custom_name(kind), custom_schema(kind, &definition.openapi, &metadata));
+            }
+            None => writer.kind(kind),
+        }
+    }
+    let mut out: Map<String, Value> = writer.done.into_iter().collect();
+    out.extend(custom);
+    out
+}
+
+/// `example.com/v1 Thing` becomes `com.example.v1.Thing`.
+fn custom_name(kind: &KindInfo) -> String {
+    let mut parts: Vec<&str> = kind.resource.group.split('.').collect();
+    parts.reverse();
+    format!("{}.{}.{}", parts.join("."), kind.resource.version, kind.kind)
+}
+
+fn custom_schema(kind: &KindInfo, openapi: &Value, metadata: &Value) -> Value {
+    let mut schema = openapi.as_object().cloned().unwrap_or_default();
+    let mut properties = schema.get("properties").and_then(Value::as_object).cloned().unwrap_or_default();
+    properties.insert("apiVersion".into(), json!({"type": "string"}));
+    properties.insert("kind".into(), json!({"type": "string"}));
+    properties.insert("metadata".into(), json!({"allOf": [metadata]}));
+    schema.insert("properties".into(), Value::Object(properties));
+    schema.insert("x-kubernetes-group-version-kind".into(), json!([group_version_kind(kind)]));
+    Value::Object(schema)
+}
+
+/// The name under which OpenAPI knows a type: the table of facts shortens it.
+fn full_name(short: &str) -> String {
+    match short.split_once('.') {
+        Some(("meta", _)) => format!("io.k8s.apimachinery.pkg.apis.{short}"),
+        Some(("apiextensions", _)) => format!("io.k8s.apiextensions-apiserver.pkg.apis.{short}"),
+        _ => format!("io.k8s.api.{short}"),
+    }
+}
+
+struct Writer<'a> {
+    types: &'a Types,
+    done: BTreeMap<String, Value>,
+}
+
+impl Writer<'_> {
+    fn kind(&mut self, kind: &KindInfo) {
+        let id = kind.schema().cursor().id();
+        let Some(name) = self.types.node(id).name.as_deref().map(full_name) else { return };
+        self.named(id);
+        if let Some(Value::Object(schema)) = self.done.get_mut(&name) {
+            let list = schema.entry("x-kubernetes-group-version-kind").or_insert_with(|| json!([]));
+            if let Value::Array(list) = list {
+                list.push(group_version_kind(kind));
+            }
+        }
+    }
+
+    fn reference(&mut self, short: &str) -> Value {
+        if let Some(id) = self.types.named(short) {
+            self.named(id);
+        }
+        json!({"$ref": format!("#/components/schemas/{}", full_name(short))})
+    }
+
+    /// Writes a named struct and all it refers to, once.
+    fn named(&mut self, id: NodeId) {
+        let node = self.types.node(id);
+        let (Some(name), Shape::Struct(shape)) = (node.name.as_deref().map(full_name), &node.shape) else {
+            return;
+        };
+        if self.done.contains_key(&name) {
+            return;
+        }
+        // Reserved first: types may refer to themselves.
+        self.done.insert(name.clone(), Value::Null);
+        let schema = self.structure(shape);
+        self.done.insert(name, schema);
+    }
+
+    fn structure(&mut self, shape: &StructShape) -> Value {
+        let mut properties = Map::new();
+        let mut required = Vec::new();
+        for field in &shape.fields {
+            properties.insert(field.name.to_string(), self.field(field));
+            if field.required {
+                required.push(field.name.to_string());
+            }
+        }
+        let mut schema = Map::new();
+        schema.insert("type".into(), "object".into());
+        schema.insert("properties".into(), Value::Object(properties));
+        if !required.is_empty() {
+            schema.insert("required".into(), required.into());
+        }
+        if shape.atomic {
+            schema.insert("x-kubernetes-map-type".into(), "atomic".into());
+        }
+        if shape.rest == Rest::Kept {
+            schema.insert("x-kubernetes-preserve-unknown-fields".into(), true.into());
+        }
+        Value::Object(schema)
+    }
+
+    fn field(&mut self, field: &Field) -> Value {
+        let mut schema = self.schema(field.node);
+        let Value::Object(map) = &mut schema else { return schema };
+        if let Some(default) = field.default.as_deref().and_then(|json| serde_json::from_str(json).ok()) {
+            map.insert("default".into(), default);
+        }
+        if field.retain_keys {
+            let strategy = match map.contains_key("x-kubernetes-patch-strategy") {
+                true => "merge,retainKeys",
+                false => "retainKeys",
+            };
+            map.insert("x-kubernetes-patch-strategy".into(), strategy.into());
+        }
+        schema
+    }
+
+    fn schema(&mut self, id: NodeId) -> Value {
+        let node = self.types.node(id);
+        match &node.shape {
+            Shape::Any { .. } => json!({"type": "object"}),
+            Shape::Bool => json!({"type": "boolean"}),
+            Shape::Integer { bits } => json!({"type": "integer", "format": format!("int{bits}")}),
+            Shape::Number => json!({"type": "number", "format": "double"}),
+            Shape::String(StringKind::Plain) => json!({"type": "string"}),
+            Shape::String(StringKind::Bytes) => json!({"type": "string", "format": "byte"}),
+            Shape::String(_) => json!({"type": "string", "format": "date-time"}),
+            Shape::IntOrString => {
+                json!({"format": "int-or-string", "oneOf": [{"type": "integer"}, {"type": "string"}]})
+            }
+            Shape::Quantity => json!({"oneOf": [{"type": "string"}, {"type": "number"}]}),
+            Shape::Struct(shape) => match node.name.as_deref() {
+                Some(name) => json!({"allOf": [self.reference(name)]}),
+                None => self.structure(shape),
+            },
+            Shape::Map { value, atomic } => {
+                let mut schema = json!({"type": "object", "additionalProperties": self.schema(*value)});
+                if *atomic {
+                    schema["x-kubernetes-map-type"] = "atomic".into();
+                }
+                schema
+            }
+            Shape::List(list) => self.list(list),
+        }
+    }
+
+    fn list(&mut self, list: &ListShape) -> Value {
+        let mut schema = json!({"type": "array", "items": self.schema(list.item)});
+        match &list.topology {
+            Topology::Atomic => schema["x-kubernetes-list-type"] = "atomic".into(),
+            Topology::Set => schema["x-kubernetes-list-type"] = "set".into(),
+            Topology::Map(keys) => {
+                let keys: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
+                schema["x-kubernetes-list-type"] = "map".into();
+                schema["x-kubernetes-list-map-keys"] = keys.into();
+            }
+        }
+        if let Some(merge) = &list.merge {
+            schema["x-kubernetes-patch-strategy"] = "merge".into();
+            if let Some(key) = &merge.key {
+                schema["x-kubernetes-patch-merge-key"] = key.to_string().into();
+            }
+        }
+        schema
+    }
+}

@@ -1,0 +1,186 @@
+//! The three kinds of patches that carry a change: JSON patch (RFC 6902), merge patch (RFC 7386) and the strategic
+//! merge patch of Kubernetes. Server-side apply is in [`crate::ssa`].
+
+mod directives;
+mod strategic;
+#[cfg(test)]
+mod tests;
+
+use serde_json::Value;
+
+use crate::schema::decode::depth_over;
+use crate::schema::types::Place;
+use crate::schema::{DEPTH_MAX, Schema};
+
+/// How many operations a JSON patch may have, as in kube-apiserver.
+pub const OPERATIONS_MAX: usize = 10_000;
+
+/// How large a patched object may become, in bytes of its JSON: copy operations can double it again and again.
+pub const PATCHED_LEN_MAX: usize = 3 * 1024 * 1024;
+
+/// Why a patch was not applied.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PatchError {
+    /// The body is not a patch of its type (400).
+    #[error("error decoding patch: {0}")]
+    Malformed(String),
+    /// The patch has more operations than a server applies (413).
+    #[error("The allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {0}")]
+    TooManyOperations(usize),
+    /// The result would be larger than an object may be (413).
+    #[error("the patched object would be larger than {PATCHED_LEN_MAX} bytes")]
+    TooLarge,
+    /// The patch does not fit the object (422).
+    #[error("the server rejected our request due to an error in our request: {0}")]
+    Rejected(String),
+    /// A list has an item without the key that identifies items (500 in kube-apiserver, 422 here: the patch is wrong).
+    #[error("map: {item} does not contain declared merge key: {key}")]
+    MissingKey {
+        /// The item as JSON.
+        item: String,
+        /// The merge key.
+        key: String,
+    },
+}
+
+impl PatchError {
+    /// HTTP status code of the answer.
+    #[must_use]
+    pub fn code(&self) -> u16 {
+        match self {
+            Self::Malformed(_) => 400,
+            Self::TooManyOperations(_) | Self::TooLarge => 413,
+            Self::Rejected(_) | Self::MissingKey { .. } => 422,
+        }
+    }
+}
+
+/// Applies a JSON patch, all operations or none.
+///
+/// # Errors
+/// [`PatchError`] when the body is not a patch, an operation does not fit the object, or a bound is passed.
+pub fn json_patch(object: &Value, patch: &[u8]) -> Result<Value, PatchError> {
+    let operations: Vec<Value> =
+        serde_json::from_slice(patch).map_err(|e| PatchError::Malformed(e.to_string()))?;
+    if operations.len() > OPERATIONS_MAX {
+        return Err(PatchError::TooManyOperations(operations.len()));
+    }
+    let mut patched = object.clone();
+    let mut copied = 0_usize;
+    for operation in operations {
+        let depth = reach(&patched, &operation, &mut copied)?;
+        if depth > DEPTH_MAX {
+            return Err(PatchError::Rejected(format!("the result nests deeper than {DEPTH_MAX}")));
+        }
+        let operation: json_patch::PatchOperation =
+            serde_json::from_value(operation).map_err(|e| PatchError::Malformed(e.to_string()))?;
+        json_patch::patch(&mut patched, &[operation]).map_err(|e| PatchError::Rejected(e.to_string()))?;
+    }
+    check_size(&patched)?;
+    Ok(patched)
+}
+
+/// How deep the value of an operation will lie, and how many bytes copies have added up to: both are bounded before
+/// the operation is applied, because a short patch can make a deep or a huge object.
+fn reach(object: &Value, operation: &Value, copied: &mut usize) -> Result<usize, PatchError> {
+    let segments = operation["path"].as_str().map_or(0, |path| path.matches('/').count());
+    let op = operation["op"].as_str().unwrap_or_default();
+    let value = match op {
+        "add" | "replace" => operation.get("value"),
+        "copy" | "move" => operation["from"].as_str().and_then(|from| object.pointer(from)),
+        _ => None,
+    };
+    let Some(value) = value else { return Ok(segments) };
+    if op == "copy" {
+        *copied = copied.saturating_add(length(value).ok_or(PatchError::TooLarge)?);
+        if *copied > PATCHED_LEN_MAX {
+            return Err(PatchError::TooLarge);
+        }
+    }
+    Ok(segments + depth_of(value))
+}
+
+fn depth_of(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth_of).max().unwrap_or(0),
+        Value::Object(map) => 1 + map.values().map(depth_of).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+fn check_size(value: &Value) -> Result<(), PatchError> {
+    length(value).map(|_| ()).ok_or(PatchError::TooLarge)
+}
+
+/// Bytes of the JSON; `None` when they are more than an object may have.
+fn length(value: &Value) -> Option<usize> {
+    /// Fails at the bound, so that a large value is not encoded to its end.
+    struct Counter(usize);
+    impl std::io::Write for Counter {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 = self.0.saturating_add(bytes.len());
+            if self.0 > PATCHED_LEN_MAX {
+                Err(std::io::ErrorKind::FileTooLarge.into())
+            } else {
+                Ok(bytes.len())
+            }
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut counter = Counter(0);
+    serde_json::to_writer(&mut counter, value).ok()?;
+    Some(counter.0)
+}
+
+/// Applies a merge patch: objects are merged, null removes, everything else replaces.
+///
+/// # Errors
+/// [`PatchError::Malformed`] when the patch is not an object: a Kubernetes object cannot be replaced by a scalar.
+pub fn merge_patch(object: &Value, patch: &Value) -> Result<Value, PatchError> {
+    let Value::Object(_) = patch else {
+        return Err(PatchError::Malformed("a merge patch must be a JSON object".to_owned()));
+    };
+    if depth_over(patch, DEPTH_MAX) {
+        return Err(PatchError::Malformed(format!("nests deeper than {DEPTH_MAX}")));
+    }
+    let mut patched = object.clone();
+    merge(&mut patched, patch);
+    Ok(patched)
+}
+
+/// RFC 7386 for any two values.
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        target.clone_from(patch);
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(serde_json::Map::new());
+    }
+    let Value::Object(target) = target else { return };
+    for (key, value) in patch {
+        if value.is_null() {
+            target.remove(key);
+        } else {
+            merge(target.entry(key.clone()).or_insert(Value::Null), value);
+        }
+    }
+}
+
+/// Applies a strategic merge patch to an object of a built-in type: lists with a merge key are merged item by item.
+///
+/// # Errors
+/// [`PatchError`] when the patch is not an object, a directive is wrong, or an item has no merge key.
+pub fn strategic_merge_patch(schema: &Schema, object: &Value, patch: &Value) -> Result<Value, PatchError> {
+    if !patch.is_object() {
+        return Err(PatchError::Malformed("a strategic merge patch must be a JSON object".to_owned()));
+    }
+    if depth_over(patch, DEPTH_MAX) {
+        return Err(PatchError::Malformed(format!("nests deeper than {DEPTH_MAX}")));
+    }
+    let patched = strategic::merge(Place(Some(schema.cursor())), Some(object), patch)?;
+    check_size(&patched)?;
+    Ok(patched)
+}

@@ -1,0 +1,86 @@
+//! The keys by which a strategic merge patch says more than values can.
+
+use serde_json::{Map, Value};
+
+use super::PatchError;
+
+/// `$patch`: what to do with the object that carries it.
+pub(super) const PATCH: &str = "$patch";
+/// `$retainKeys`: fields that are not listed are removed.
+pub(super) const RETAIN_KEYS: &str = "$retainKeys";
+/// `$deleteFromPrimitiveList/FIELD`: values to remove from a list of scalars.
+const DELETE_FROM: &str = "$deleteFromPrimitiveList";
+/// `$setElementOrder/FIELD`: the order that a merged list shall have.
+const ORDER: &str = "$setElementOrder";
+
+/// What `$patch` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Directive {
+    Merge,
+    Replace,
+    Delete,
+}
+
+/// What a key of a patch means.
+pub(super) enum Key<'a> {
+    /// A field of the object.
+    Field(&'a str),
+    /// Values to remove from the list in a field.
+    DeleteFrom(&'a str),
+    /// The order of the list in a field.
+    Order(&'a str),
+    /// A directive about the object as a whole.
+    Own,
+}
+
+/// Reads a key of a patch.
+pub(super) fn key(key: &str) -> Key<'_> {
+    let of = |prefix: &str| key.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('/'));
+    if key == PATCH || key == RETAIN_KEYS {
+        return Key::Own;
+    }
+    match (of(DELETE_FROM), of(ORDER)) {
+        (Some(field), _) => Key::DeleteFrom(field),
+        (_, Some(field)) => Key::Order(field),
+        _ => Key::Field(key),
+    }
+}
+
+/// The `$patch` of an object.
+pub(super) fn directive(map: &Map<String, Value>) -> Result<Option<Directive>, PatchError> {
+    match map.get(PATCH) {
+        None => Ok(None),
+        Some(value) => match value.as_str() {
+            Some("merge") => Ok(Some(Directive::Merge)),
+            Some("replace") => Ok(Some(Directive::Replace)),
+            Some("delete") => Ok(Some(Directive::Delete)),
+            _ => Err(PatchError::Malformed(format!("unknown patch type found: {value}"))),
+        },
+    }
+}
+
+/// The list that a field of the patch must hold.
+pub(super) fn list<'a>(value: &'a Value, what: &str) -> Result<&'a [Value], PatchError> {
+    match value {
+        Value::Array(items) => Ok(items),
+        _ => Err(PatchError::Malformed(format!("{what} must be a list"))),
+    }
+}
+
+/// A value of the patch without directives and without nulls, as it is put where nothing was.
+pub(super) fn stripped(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let kept =
+                map.iter().filter(|(name, value)| !value.is_null() && matches!(key(name), Key::Field(_)));
+            Value::Object(kept.map(|(name, value)| (name.clone(), stripped(value))).collect())
+        }
+        Value::Array(items) => {
+            let deleted = |item: &&Value| item[PATCH] == "delete";
+            let marker =
+                |item: &&Value| item.as_object().is_some_and(|m| m.len() == 1 && m.contains_key(PATCH));
+            Value::Array(items.iter().filter(|i| !deleted(i) && !marker(i)).map(stripped).collect())
+        }
+        scalar => scalar.clone(),
+    }
+}

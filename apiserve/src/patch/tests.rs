@@ -1,0 +1,233 @@
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::kinds::Kinds;
+
+/// Loaded once: property tests ask a few hundred times.
+static KINDS: LazyLock<Kinds> = LazyLock::new(Kinds::builtin);
+
+fn pod_schema() -> Schema {
+    KINDS.by_kind("", "v1", "Pod").unwrap().schema().clone()
+}
+
+/// The cases of RFC 7386, appendix A.
+#[test]
+fn merge_patch_follows_the_table_of_the_rfc() {
+    let cases = [
+        (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
+        (json!({"a": "b"}), json!({"b": "c"}), json!({"a": "b", "b": "c"})),
+        (json!({"a": "b"}), json!({"a": null}), json!({})),
+        (json!({"a": "b", "b": "c"}), json!({"a": null}), json!({"b": "c"})),
+        (json!({"a": ["b"]}), json!({"a": "c"}), json!({"a": "c"})),
+        (json!({"a": "c"}), json!({"a": ["b"]}), json!({"a": ["b"]})),
+        (json!({"a": {"b": "c"}}), json!({"a": {"b": "d", "c": null}}), json!({"a": {"b": "d"}})),
+        (json!({"a": [{"b": "c"}]}), json!({"a": [1]}), json!({"a": [1]})),
+        (json!(["a", "b"]), json!(["c", "d"]), json!(["c", "d"])),
+        (json!({"a": "b"}), json!(["c"]), json!(["c"])),
+        (json!({"a": "foo"}), json!(null), json!(null)),
+        (json!({"a": "foo"}), json!("bar"), json!("bar")),
+        (json!({"e": null}), json!({"a": 1}), json!({"e": null, "a": 1})),
+        (json!([1, 2]), json!({"a": "b", "c": null}), json!({"a": "b"})),
+        (json!({}), json!({"a": {"bb": {"ccc": null}}}), json!({"a": {"bb": {}}})),
+    ];
+    for (original, patch, expected) in cases {
+        let mut value = original.clone();
+        merge(&mut value, &patch);
+        assert_eq!(value, expected, "{original} patched with {patch}");
+    }
+}
+
+fn pod() -> Value {
+    json!({"spec": {
+        "containers": [
+            {"name": "a", "image": "a:1", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]},
+            {"name": "b", "image": "b:1"},
+        ],
+        "tolerations": [{"key": "k"}],
+        "volumes": [{"name": "v", "emptyDir": {}}],
+    }, "metadata": {"finalizers": ["x/y"], "labels": {"l": "1"}}})
+}
+
+/// Name of the case, patch, place in the result, value there.
+type Case = (&'static str, Value, &'static str, Value);
+
+fn check(cases: &[Case]) {
+    for (name, patch, pointer, expected) in cases {
+        let patched = strategic_merge_patch(&pod_schema(), &pod(), patch).unwrap();
+        assert_eq!(patched.pointer(pointer), Some(expected), "{name}");
+    }
+}
+
+#[test]
+fn strategic_patches_merge_lists_by_key() {
+    check(&[
+        (
+            "an item changes",
+            json!({"spec": {"containers": [{"name": "b", "image": "b:2"}]}}),
+            "/spec/containers/1/image",
+            json!("b:2"),
+        ),
+        (
+            "an item of an inner list goes",
+            json!({"spec": {"containers": [{"name": "a", "env": [{"name": "X", "$patch": "delete"}]}]}}),
+            "/spec/containers/0/env",
+            json!([{"name": "Y", "value": "2"}]),
+        ),
+        (
+            "an item is added",
+            json!({"spec": {"containers": [{"name": "c", "image": "c:1"}]}}),
+            "/spec/containers/2/name",
+            json!("c"),
+        ),
+        (
+            "a list is replaced",
+            json!({"spec": {"containers": [{"$patch": "replace"}, {"name": "c", "image": "c:1"}]}}),
+            "/spec/containers",
+            json!([{"name": "c", "image": "c:1"}]),
+        ),
+        (
+            "a list without merge strategy is replaced",
+            json!({"spec": {"tolerations": [{"key": "other"}]}}),
+            "/spec/tolerations",
+            json!([{"key": "other"}]),
+        ),
+    ]);
+}
+
+#[test]
+fn strategic_patches_follow_their_directives() {
+    check(&[
+        (
+            "scalars are added",
+            json!({"metadata": {"finalizers": ["a/b", "x/y"]}}),
+            "/metadata/finalizers",
+            json!(["x/y", "a/b"]),
+        ),
+        (
+            "scalars are deleted",
+            json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["x/y"]}}),
+            "/metadata/finalizers",
+            json!([]),
+        ),
+        (
+            "the order is set",
+            json!({"spec": {
+                "$setElementOrder/containers": [{"name": "b"}, {"name": "a"}],
+                "containers": [{"name": "b", "image": "b:3"}],
+            }}),
+            "/spec/containers/0/image",
+            json!("b:3"),
+        ),
+        (
+            "keys are retained",
+            json!({"spec": {"volumes": [{"name": "v", "$retainKeys": ["name", "hostPath"], "hostPath": {"path": "/x"}}]}}),
+            "/spec/volumes/0",
+            json!({"name": "v", "hostPath": {"path": "/x"}}),
+        ),
+        ("null removes", json!({"metadata": {"labels": {"l": null}}}), "/metadata/labels", json!({})),
+        (
+            "an object is replaced",
+            json!({"metadata": {"labels": {"$patch": "replace", "n": "2"}}}),
+            "/metadata/labels",
+            json!({"n": "2"}),
+        ),
+    ]);
+}
+
+#[test]
+fn an_item_without_its_key_is_refused() {
+    let patch = json!({"spec": {"containers": [{"image": "x"}]}});
+    let error = strategic_merge_patch(&pod_schema(), &json!({}), &patch).unwrap_err();
+    assert_eq!(error.to_string(), "map: {\"image\":\"x\"} does not contain declared merge key: name");
+    assert_eq!(error.code(), 422);
+}
+
+#[test]
+fn json_patches_are_bounded_and_all_or_nothing() {
+    let object = json!({"a": [1, 2], "b": {"c": 1}});
+    let patched = json_patch(
+        &object,
+        br#"[{"op":"test","path":"/b/c","value":1},{"op":"add","path":"/a/-","value":3}]"#,
+    );
+    assert_eq!(patched.unwrap(), json!({"a": [1, 2, 3], "b": {"c": 1}}));
+    let failed =
+        json_patch(&object, br#"[{"op":"remove","path":"/a"},{"op":"test","path":"/b/c","value":2}]"#)
+            .unwrap_err();
+    assert_eq!(failed.code(), 422);
+    assert_eq!(json_patch(&object, b"{}").unwrap_err().code(), 400);
+    assert_eq!(json_patch(&object, br#"[{"op":"jump"}]"#).unwrap_err().code(), 400);
+    let many = json!(vec![json!({"op": "test", "path": "/b/c", "value": 1}); OPERATIONS_MAX + 1]).to_string();
+    assert_eq!(json_patch(&object, many.as_bytes()).unwrap_err().code(), 413);
+    let doubling = json!(vec![json!({"op": "copy", "from": "/a", "path": "/a/-"}); 60]).to_string();
+    assert_eq!(json_patch(&object, doubling.as_bytes()).unwrap_err(), PatchError::TooLarge);
+    let nesting = json!(vec![json!({"op": "copy", "from": "", "path": "/b/x"}); 200]).to_string();
+    assert_eq!(json_patch(&object, nesting.as_bytes()).unwrap_err().code(), 422);
+}
+
+fn json_value() -> impl Strategy<Value = Value> {
+    let keys = prop_oneof![
+        Just("spec"),
+        Just("containers"),
+        Just("name"),
+        Just("env"),
+        Just("metadata"),
+        Just("finalizers"),
+        Just("$patch"),
+        Just("$retainKeys"),
+        Just("$setElementOrder/containers"),
+        Just("$deleteFromPrimitiveList/finalizers"),
+        Just("image"),
+    ];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i32>().prop_map(Value::from),
+        prop_oneof![Just("delete"), Just("replace"), Just("merge"), Just("a"), Just("b"), Just("name")]
+            .prop_map(Value::from),
+    ];
+    leaf.prop_recursive(6, 48, 6, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..5).prop_map(Value::Array),
+            prop::collection::vec((keys.clone(), inner), 0..6)
+                .prop_map(|pairs| Value::Object(pairs.into_iter().map(|(k, v)| (k.to_owned(), v)).collect())),
+        ]
+    })
+}
+
+/// Names without repetition, so that lists are valid as associative lists.
+fn containers() -> impl Strategy<Value = Vec<Value>> {
+    prop::collection::btree_map("[a-e]", "[a-z]{1,3}", 0..5)
+        .prop_map(|map| map.into_iter().map(|(name, image)| json!({"name": name, "image": image})).collect())
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_patches_never_panic(object in json_value(), patch in json_value()) {
+        let schema = pod_schema();
+        let _ = strategic_merge_patch(&schema, &object, &patch);
+        let _ = merge_patch(&object, &patch);
+        let _ = json_patch(&object, patch.to_string().as_bytes());
+    }
+
+    #[test]
+    fn a_strategic_patch_applied_twice_changes_nothing_more(old in containers(), new in containers()) {
+        let schema = pod_schema();
+        let object = json!({"spec": {"containers": old}});
+        let patch = json!({"spec": {"containers": new}});
+        let once = strategic_merge_patch(&schema, &object, &patch).unwrap();
+        let twice = strategic_merge_patch(&schema, &once, &patch).unwrap();
+        prop_assert_eq!(once, twice);
+    }
+
+    #[test]
+    fn a_merge_patch_leaves_what_it_says(object in json_value(), patch in json_value()) {
+        let mut patched = object;
+        merge(&mut patched, &patch);
+        let mut again = patched.clone();
+        merge(&mut again, &patch);
+        prop_assert_eq!(patched, again);
+    }
+}

@@ -1,0 +1,291 @@
+//! Query parameters, with the refusals that the real server gives.
+
+use crate::backend::{FieldValidation, WriteOptions};
+use crate::status::{ApiError, Cause};
+use crate::store::Revision;
+
+/// Parameters that are read from one request, at most; the rest is ignored.
+const PARAMS_MAX: usize = 256;
+
+/// Longest field manager (Kubernetes convention).
+const FIELD_MANAGER_LEN_MAX: usize = 128;
+
+/// Parameters in the order in which they came.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Params(Vec<(String, String)>);
+
+impl Params {
+    /// Decodes a query string.
+    #[must_use]
+    pub fn parse(query: &str) -> Self {
+        Self(
+            form_urlencoded::parse(query.as_bytes())
+                .take(PARAMS_MAX)
+                .map(|(k, v)| (k.into(), v.into()))
+                .collect(),
+        )
+    }
+
+    /// First value of a parameter.
+    #[must_use]
+    pub fn first(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
+    }
+
+    /// First value of a parameter; an empty one counts as none.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.first(name).filter(|value| !value.is_empty())
+    }
+
+    /// A flag: absent, `false` and `0` are false, everything else (also a bare name) is true.
+    #[must_use]
+    pub fn flag(&self, name: &str) -> bool {
+        self.maybe_flag(name).unwrap_or(false)
+    }
+
+    fn maybe_flag(&self, name: &str) -> Option<bool> {
+        self.first(name).map(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
+    }
+
+    pub(crate) fn number(&self, name: &str) -> Result<Option<i64>, ApiError> {
+        let Some(text) = self.text(name) else { return Ok(None) };
+        let refuse = |_| {
+            let digits = text.trim_start_matches(['-', '+']);
+            let numeric = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+            let why = if numeric { "value out of range" } else { "invalid syntax" };
+            ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: {why}"))
+        };
+        text.parse().map(Some).map_err(refuse)
+    }
+
+    fn every(&self, name: &str) -> Vec<&str> {
+        self.0.iter().filter(|(own, _)| own == name).map(|(_, value)| value.as_str()).collect()
+    }
+}
+
+/// `resourceVersionMatch`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Match {
+    /// The state at exactly this revision.
+    Exact,
+    /// The state at this revision or a later one.
+    NotOlderThan,
+}
+
+/// Parameters of a list or watch.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ListParams {
+    /// `resourceVersion`; `None` when absent or empty.
+    pub revision: Option<Revision>,
+    /// `resourceVersionMatch`.
+    pub revision_match: Option<Match>,
+    /// `limit`; 0 for none.
+    pub limit: usize,
+    /// `continue`; empty for none.
+    pub continue_token: String,
+    /// `allowWatchBookmarks`.
+    pub bookmarks: bool,
+    /// `sendInitialEvents`.
+    pub initial_events: bool,
+    /// `timeoutSeconds`, when above 0.
+    pub timeout_seconds: Option<u64>,
+}
+
+impl ListParams {
+    /// Reads the parameters of a list (or, with `watch`, of a watch).
+    ///
+    /// # Errors
+    /// 400 for what is no number or no revision, 422 for combinations that make no sense.
+    pub fn parse(params: &Params, watch: bool) -> Result<Self, ApiError> {
+        let limit = params.number("limit")?.unwrap_or(0);
+        let timeout = params.number("timeoutSeconds")?;
+        let revision_match = check_list(params, watch)?;
+        Ok(Self {
+            revision: revision(params, watch)?,
+            revision_match,
+            limit: usize::try_from(limit).unwrap_or(0),
+            continue_token: params.first("continue").unwrap_or_default().to_owned(),
+            bookmarks: params.flag("allowWatchBookmarks"),
+            initial_events: params.flag("sendInitialEvents"),
+            timeout_seconds: timeout
+                .and_then(|seconds| u64::try_from(seconds).ok())
+                .filter(|seconds| *seconds > 0),
+        })
+    }
+}
+
+/// `resourceVersion`; `None` when absent or empty.
+///
+/// # Errors
+/// 400 when it is no number.
+pub fn revision(params: &Params, watch: bool) -> Result<Option<Revision>, ApiError> {
+    let Some(text) = params.text("resourceVersion") else { return Ok(None) };
+    let refuse = |_| {
+        let reason = format!(
+            "resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"
+        );
+        // The real server answers a watch with 500 here; 400 is what it means.
+        ApiError::bad_request(if watch { reason } else { format!("invalid resource version: {reason}") })
+    };
+    text.parse().map(|number| Some(Revision(number))).map_err(refuse)
+}
+
+/// The rules on combinations (Kubernetes `ValidateListOptions`).
+fn check_list(params: &Params, watch: bool) -> Result<Option<Match>, ApiError> {
+    let mode = params.text("resourceVersionMatch");
+    let revision = params.text("resourceVersion");
+    let initial = params.maybe_flag("sendInitialEvents");
+    let forbid = |field: &str, why: &str| Err(invalid_list(forbidden(field, why)));
+    const MATCH: &str = "resourceVersionMatch";
+    match initial {
+        Some(_) if !watch => return forbid("sendInitialEvents", "sendInitialEvents is forbidden for list"),
+        Some(_) if mode != Some("NotOlderThan") => {
+            return forbid(MATCH, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
+        }
+        None if watch && mode.is_some() => {
+            return forbid(
+                MATCH,
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+            );
+        }
+        _ => {}
+    }
+    if watch {
+        return Ok(initial.and(Some(Match::NotOlderThan)));
+    }
+    let Some(mode) = mode else { return Ok(None) };
+    if revision.is_none() {
+        return forbid(MATCH, "resourceVersionMatch is forbidden unless resourceVersion is provided");
+    }
+    if params.text("continue").is_some() {
+        return forbid(MATCH, "resourceVersionMatch is forbidden when continue is provided");
+    }
+    match mode {
+        "Exact" if revision == Some("0") => {
+            forbid(MATCH, "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"")
+        }
+        "Exact" => Ok(Some(Match::Exact)),
+        "NotOlderThan" => Ok(Some(Match::NotOlderThan)),
+        other => {
+            let message =
+                format!("Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\", \"\"");
+            Err(invalid_list(Cause::new("FieldValueNotSupported", MATCH, &message)))
+        }
+    }
+}
+
+fn forbidden(field: &str, why: &str) -> Cause {
+    Cause::new("FieldValueForbidden", field, &format!("Forbidden: {why}"))
+}
+
+fn invalid_list(cause: Cause) -> ApiError {
+    ApiError::invalid("meta.k8s.io", "ListOptions", "", vec![cause])
+}
+
+/// Which options object a write's parameters stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OptionsKind {
+    /// `CreateOptions`.
+    Create,
+    /// `UpdateOptions`.
+    Update,
+    /// `PatchOptions` of a patch that is not an apply.
+    Patch,
+    /// `PatchOptions` of a server-side apply.
+    Apply,
+    /// `DeleteOptions`.
+    Delete,
+}
+
+impl OptionsKind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Create => "CreateOptions",
+            Self::Update => "UpdateOptions",
+            Self::Patch | Self::Apply => "PatchOptions",
+            Self::Delete => "DeleteOptions",
+        }
+    }
+}
+
+/// Reads the parameters of a write. `user_agent` stands in for a missing field manager.
+///
+/// # Errors
+/// 422 for values that are not allowed.
+pub fn write_options(params: &Params, kind: OptionsKind, user_agent: &str) -> Result<WriteOptions, ApiError> {
+    let mut causes = Vec::new();
+    let dry_run = dry_run(&params.every("dryRun"), &mut causes);
+    let manager = params.first("fieldManager").unwrap_or_default();
+    if manager.is_empty() && kind == OptionsKind::Apply {
+        causes.push(Cause::new(
+            "FieldValueRequired",
+            "fieldManager",
+            "Required value: is required for apply patch",
+        ));
+    }
+    check_manager(manager, &mut causes);
+    if params.first("force").is_some() && kind == OptionsKind::Patch {
+        causes.push(forbidden("force", "may not be specified for non-apply patch"));
+    }
+    let field_validation = match params.text("fieldValidation") {
+        None | Some("Warn") => FieldValidation::Warn,
+        Some("Ignore") => FieldValidation::Ignore,
+        Some("Strict") => FieldValidation::Strict,
+        Some(other) => {
+            let message = format!(
+                "Unsupported value: {other:?}: supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""
+            );
+            causes.push(Cause::new("FieldValueNotSupported", "fieldValidation", &message));
+            FieldValidation::Warn
+        }
+    };
+    if !causes.is_empty() {
+        return Err(ApiError::invalid("meta.k8s.io", kind.name(), "", causes));
+    }
+    Ok(WriteOptions {
+        dry_run,
+        field_manager: if manager.is_empty() { manager_of(user_agent) } else { manager.to_owned() },
+        field_manager_given: !manager.is_empty(),
+        force: params.flag("force"),
+        field_validation,
+        label_selector: params.first("labelSelector").unwrap_or_default().to_owned(),
+        field_selector: params.first("fieldSelector").unwrap_or_default().to_owned(),
+    })
+}
+
+/// Reads `dryRun` values, wherever they come from.
+pub fn dry_run(values: &[&str], causes: &mut Vec<Cause>) -> bool {
+    if values.iter().any(|value| *value != "All") {
+        let values: Vec<String> = values.iter().map(|value| format!("{value:?}")).collect();
+        let message = format!("Unsupported value: [{}]: supported values: \"All\"", values.join(","));
+        causes.push(Cause::new("FieldValueNotSupported", "dryRun", &message));
+    }
+    !values.is_empty()
+}
+
+fn check_manager(manager: &str, causes: &mut Vec<Cause>) {
+    if manager.len() > FIELD_MANAGER_LEN_MAX {
+        let message = format!("Too long: may not be more than {FIELD_MANAGER_LEN_MAX} bytes");
+        causes.push(Cause::new("FieldValueTooLong", "fieldManager", &message));
+    }
+    if let Some(odd) = manager.chars().find(|c| c.is_control()) {
+        let message =
+            format!("Invalid value: {manager:?}: should only contain printable characters: {odd:?}");
+        causes.push(Cause::new("FieldValueInvalid", "fieldManager", &message));
+    }
+}
+
+/// The manager that a user agent stands for: its product name, cut to the longest manager.
+fn manager_of(user_agent: &str) -> String {
+    let product = user_agent.split('/').next().unwrap_or_default();
+    let printable = product.chars().filter(|c| !c.is_control());
+    let mut manager = String::new();
+    for next in printable {
+        if manager.len() + next.len_utf8() > FIELD_MANAGER_LEN_MAX {
+            break;
+        }
+        manager.push(next);
+    }
+    if manager.is_empty() { "unknown".to_owned() } else { manager }
+}

@@ -1,0 +1,70 @@
+//! Paths of the Kubernetes API.
+
+use percent_encoding::percent_decode_str;
+
+/// What a path names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// Objects of a resource.
+    Resource(ResourcePath),
+    /// Something else: discovery, health, version.
+    Other,
+}
+
+/// A path below a group version.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ResourcePath {
+    /// API group; empty for core.
+    pub group: String,
+    /// API version.
+    pub version: String,
+    /// Namespace, when the path has one.
+    pub namespace: Option<String>,
+    /// Plural resource name.
+    pub resource: String,
+    /// Object name.
+    pub name: Option<String>,
+    /// Subresource.
+    pub subresource: Option<String>,
+    /// Parts behind the subresource, which no resource here has.
+    pub excess: bool,
+    /// The old form of a watch, `/api/v1/watch/...`.
+    pub watch: bool,
+}
+
+/// Percent-decodes a path. Bytes that are no UTF-8 become replacement characters, which no name contains.
+#[must_use]
+pub fn decode(path: &str) -> String {
+    percent_decode_str(path).decode_utf8_lossy().into_owned()
+}
+
+/// What a decoded path names.
+#[must_use]
+pub fn target(path: &str) -> Target {
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let (group, version, rest) = match parts.as_slice() {
+        ["api", version, rest @ ..] if !rest.is_empty() => ("", *version, rest),
+        ["apis", group, version, rest @ ..] if !rest.is_empty() => (*group, *version, rest),
+        _ => return Target::Other,
+    };
+    let (watch, rest) = match rest {
+        ["watch", rest @ ..] if !rest.is_empty() => (true, rest),
+        rest => (false, rest),
+    };
+    let (namespace, rest) = match rest {
+        ["namespaces", _] | ["namespaces", _, "status" | "finalize"] => (None, rest),
+        ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (Some((*namespace).to_owned()), rest),
+        rest => (None, rest),
+    };
+    let part = |index: usize| rest.get(index).map(|part| (*part).to_owned());
+    Target::Resource(ResourcePath {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        namespace,
+        resource: part(0).unwrap_or_default(),
+        name: part(1),
+        subresource: part(2),
+        excess: rest.len() > 3,
+        watch,
+    })
+}

@@ -1,0 +1,121 @@
+//! The kinds that are served now, and everything derived from them, swapped in one step when they change.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tombolo_proto::object::Resource;
+
+use crate::discovery::Documents;
+use crate::encode::to_bytes;
+use crate::kinds::{KindInfo, Kinds};
+use crate::openapi;
+use crate::query::path::ResourcePath;
+
+/// The kinds of one moment.
+pub struct Catalog {
+    /// The kinds.
+    pub kinds: Kinds,
+    pub(crate) documents: Documents,
+}
+
+impl Catalog {
+    fn new(kinds: Kinds) -> Arc<Self> {
+        let documents = Documents::new(&kinds);
+        Arc::new(Self { kinds, documents })
+    }
+
+    /// The kind that a path names, if it is served.
+    #[must_use]
+    pub fn find(&self, path: &ResourcePath) -> Option<&Arc<KindInfo>> {
+        self.kinds.get(&Resource::new(&path.group, &path.version, &path.resource))
+    }
+
+    /// The OpenAPI v3 document under a path.
+    pub(crate) fn openapi(&self, path: &str) -> Option<OpenApi<'_>> {
+        let rest = path.strip_prefix("/openapi/v3")?.trim_start_matches('/');
+        let parts: Vec<&str> = rest.split('/').collect();
+        let (group, version) = match parts.as_slice() {
+            [""] => return Some(OpenApi::Index(&self.kinds)),
+            ["api", version] => ("", *version),
+            ["apis", group, version] => (*group, *version),
+            _ => return None,
+        };
+        let hash = openapi::hash(&self.kinds, group, version)?;
+        Some(OpenApi::Document {
+            kinds: &self.kinds,
+            group: group.to_owned(),
+            version: version.to_owned(),
+            hash,
+        })
+    }
+}
+
+/// An OpenAPI document that has not been written yet: a client that has it needs only its hash.
+pub(crate) enum OpenApi<'a> {
+    /// The list of documents.
+    Index(&'a Kinds),
+    /// The document of one group version.
+    Document { kinds: &'a Kinds, group: String, version: String, hash: String },
+}
+
+impl OpenApi<'_> {
+    /// Changes when the document does.
+    pub(crate) fn hash(&self) -> Option<&str> {
+        match self {
+            Self::Index(_) => None,
+            Self::Document { hash, .. } => Some(hash),
+        }
+    }
+
+    /// JSON text.
+    pub(crate) fn write(&self) -> Bytes {
+        match self {
+            Self::Index(kinds) => to_bytes(&openapi::index(kinds)),
+            Self::Document { kinds, group, version, .. } => {
+                let document = openapi::document(kinds, group, version).unwrap_or_default();
+                Bytes::copy_from_slice(&document)
+            }
+        }
+    }
+}
+
+/// Holds the current [`Catalog`]. Cheap to clone: clones share it.
+#[derive(Clone)]
+pub struct Registry {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    current: ArcSwap<Catalog>,
+    /// Held while a new catalog is made from the current one.
+    change: Mutex<()>,
+}
+
+impl Registry {
+    /// Starts with these kinds.
+    #[must_use]
+    pub fn new(kinds: Kinds) -> Self {
+        let shared = Shared { current: ArcSwap::new(Catalog::new(kinds)), change: Mutex::new(()) };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// What is served now. The answer does not change while it is held.
+    #[must_use]
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.shared.current.load_full()
+    }
+
+    /// Makes new kinds from the current ones and serves them from now on: discovery, OpenAPI and paths change
+    /// together. Concurrent updates come one after the other.
+    ///
+    /// # Errors
+    /// Whatever `change` refuses; nothing is changed then.
+    pub fn update<E>(&self, change: impl FnOnce(&Kinds) -> Result<Kinds, E>) -> Result<(), E> {
+        let _turn = self.shared.change.lock();
+        let kinds = change(&self.shared.current.load().kinds)?;
+        self.shared.current.store(Catalog::new(kinds));
+        Ok(())
+    }
+}

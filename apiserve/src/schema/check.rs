@@ -1,0 +1,100 @@
+//! Value validation of structural schemas: OpenAPI v3 without references, worded as apiextensions words it.
+
+mod lists;
+mod rules;
+
+use serde_json::Value;
+
+pub(crate) use self::rules::{Bound, Checks, JsonType};
+use super::types::{Place, Shape, json_type};
+use crate::kinds::error::{CAUSES_MAX, ErrorKind, FieldError};
+
+/// Checks an object of a custom resource against its type.
+pub(crate) fn check(place: Place<'_>, value: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    walk(place, value, "", &mut errors);
+    errors.truncate(CAUSES_MAX);
+    errors
+}
+
+fn walk(place: Place<'_>, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    if errors.len() >= CAUSES_MAX {
+        return;
+    }
+    let node = place.node();
+    // Nodes without rules are object metadata, which has checks of its own, or untyped.
+    let Some(checks) = &node.checks else { return };
+    if value.is_null() && node.nullable {
+        return;
+    }
+    if !checks.value(value, path, errors) {
+        return;
+    }
+    match (&node.shape, value) {
+        (Shape::Struct(shape), Value::Object(map)) => {
+            for field in shape.fields.iter().filter(|field| field.required) {
+                if !map.contains_key(field.name.as_ref()) {
+                    errors.push(FieldError::required(join(path, &field.name), ""));
+                }
+            }
+            if shape.embedded && !path.is_empty() {
+                embedded(map, path, errors);
+            }
+            for (key, item) in map {
+                walk(place.child(key).0, item, &join(path, key), errors);
+            }
+        }
+        (Shape::Map { .. }, Value::Object(map)) => {
+            for (key, item) in map {
+                walk(place.child(key).0, item, &join(path, key), errors);
+            }
+        }
+        (Shape::List(list), Value::Array(items)) => {
+            lists::unique(list, items, path, errors);
+            for (index, item) in items.iter().enumerate() {
+                walk(place.item(), item, &format!("{path}[{index}]"), errors);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// An embedded object names its type and, in its metadata, itself.
+fn embedded(map: &serde_json::Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) {
+    for key in ["apiVersion", "kind"] {
+        match map.get(key) {
+            None => errors.push(FieldError::required(join(path, key), "must not be empty")),
+            Some(Value::String(text)) if text.is_empty() => {
+                errors.push(FieldError::required(join(path, key), "must not be empty"));
+            }
+            Some(Value::String(_)) => {}
+            Some(other) => errors.push(type_error(&join(path, key), "string", other)),
+        }
+    }
+    if let Some(other) = map.get("metadata").filter(|metadata| !metadata.is_object()) {
+        errors.push(type_error(&join(path, "metadata"), "object", other));
+    }
+}
+
+pub(crate) fn join(path: &str, key: &str) -> String {
+    match path {
+        "" => key.to_owned(),
+        path => format!("{path}.{key}"),
+    }
+}
+
+fn type_error(path: &str, expected: &str, value: &Value) -> FieldError {
+    let found = match json_type(value) {
+        "bool" => "boolean",
+        "number" if value.is_f64() => "number",
+        "number" => "integer",
+        other => other,
+    };
+    let place = if path.is_empty() { "<nil>" } else { path };
+    FieldError {
+        kind: ErrorKind::TypeInvalid,
+        field: place.to_owned(),
+        value: Some(found.into()),
+        detail: format!("{path} in body must be of type {expected}: \"{found}\""),
+    }
+}

@@ -1,0 +1,321 @@
+//! Compiles the structural schema of a CustomResourceDefinition into types.
+
+mod values;
+
+use serde_json::{Map, Value};
+
+use super::Schema;
+use super::check::JsonType;
+use super::types::{
+    Field, ListShape, Name, Node, NodeId, Place, Presence, Rest, Shape, StringKind, StructShape, Topology,
+    Types,
+};
+use crate::kinds::error::{CAUSES_MAX, FieldError};
+
+/// Keywords that structural schemas may not use.
+const REFUSED: &[(&str, &str)] = &[
+    ("$ref", "$ref is not supported"),
+    ("definitions", "definitions is not supported"),
+    ("dependencies", "dependencies is not supported"),
+    ("patternProperties", "patternProperties is not supported"),
+    ("additionalItems", "additionalItems is not supported"),
+    ("id", "id is not supported"),
+];
+
+/// Compiles `openAPIV3Schema`. `path` is where it stands in the definition, for the errors; `metadata` is the arena
+/// that knows `meta.v1.ObjectMeta`.
+///
+/// # Errors
+/// Every keyword that the schema uses wrongly, and every rule that cannot be evaluated here.
+pub(crate) fn compile(schema: &Value, path: &str, metadata: &Types) -> Result<Schema, Vec<FieldError>> {
+    let mut compiler = Compiler { types: Types::default(), metadata, errors: Vec::new() };
+    let root = compiler.root(schema, path);
+    if compiler.errors.is_empty() {
+        compiler.defaults_fit(root, schema, path);
+    }
+    if compiler.errors.is_empty() {
+        return Ok(Schema::new(std::sync::Arc::new(compiler.types), root));
+    }
+    compiler.errors.truncate(CAUSES_MAX);
+    Err(compiler.errors)
+}
+
+struct Compiler<'a> {
+    types: Types,
+    metadata: &'a Types,
+    errors: Vec<FieldError>,
+}
+
+/// Where a schema stands; decides what is demanded of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Position {
+    Root,
+    Property,
+    Item,
+}
+
+impl Compiler<'_> {
+    fn root(&mut self, schema: &Value, path: &str) -> NodeId {
+        match schema["type"].as_str() {
+            Some("object") => {}
+            Some("") | None => {
+                self.errors
+                    .push(FieldError::required(format!("{path}.type"), "must not be empty at the root"));
+            }
+            Some(other) => self.errors.push(FieldError::invalid(
+                format!("{path}.type"),
+                other,
+                "must be object at the root",
+            )),
+        }
+        if schema["nullable"] == true {
+            let at = format!("{path}.nullable");
+            self.errors.push(FieldError::forbidden(at, "nullable cannot be true at the root"));
+        }
+        let root = self.node(schema, path, Position::Root);
+        self.as_object(root);
+        root
+    }
+
+    /// Gives a whole object its metadata, and marks that apiVersion and kind belong to it.
+    fn as_object(&mut self, id: NodeId) {
+        let known =
+            self.metadata.named("meta.v1.ObjectMeta").expect("the table of facts has object metadata");
+        let metadata = self.types.import(self.metadata, known);
+        let node = self.types.node_mut(id);
+        let Shape::Struct(shape) = &mut node.shape else { return };
+        shape.embedded = true;
+        let mut fields: Vec<Field> = std::mem::take(&mut shape.fields).into_vec();
+        fields.retain(|field| !matches!(field.name.as_ref(), "metadata" | "apiVersion" | "kind"));
+        fields.push(field("metadata", metadata, false));
+        fields.sort_by(|a, b| a.name.cmp(&b.name));
+        shape.fields = fields.into();
+    }
+
+    fn node(&mut self, schema: &Value, path: &str, position: Position) -> NodeId {
+        let Some(map) = schema.as_object() else {
+            self.errors.push(FieldError::invalid(path, schema.clone(), "must be a schema"));
+            return self.types.add(Node::new(Shape::Any { atomic: false }));
+        };
+        self.refuse(map, path);
+        let checks = values::checks(schema, path, &mut self.errors);
+        let shape = self.shape(schema, path, position);
+        let mut node = Node::new(shape);
+        node.nullable = schema["nullable"] == true;
+        node.checks = Some(Box::new(checks));
+        node.default = map.get("default").map(|value| Box::new(value.clone()));
+        let id = self.types.add(node);
+        if schema["x-kubernetes-embedded-resource"] == true {
+            self.as_object(id);
+        }
+        id
+    }
+
+    fn refuse(&mut self, map: &Map<String, Value>, path: &str) {
+        for (key, text) in REFUSED {
+            if map.get(*key).is_some_and(|value| !value.is_null()) {
+                self.errors.push(FieldError::forbidden(format!("{path}.{key}"), *text));
+            }
+        }
+        if map.get("uniqueItems") == Some(&Value::Bool(true)) {
+            let text = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
+            self.errors.push(FieldError::forbidden(format!("{path}.uniqueItems"), text));
+        }
+        let rules = map.get("x-kubernetes-validations").and_then(Value::as_array);
+        for (index, _) in rules.into_iter().flatten().enumerate() {
+            let text = "this API server does not evaluate CEL rules: a definition with rules is refused rather \
+                        than accepted without enforcing them; remove x-kubernetes-validations";
+            self.errors
+                .push(FieldError::forbidden(format!("{path}.x-kubernetes-validations[{index}].rule"), text));
+        }
+    }
+
+    fn shape(&mut self, schema: &Value, path: &str, position: Position) -> Shape {
+        let preserve = schema["x-kubernetes-preserve-unknown-fields"] == true;
+        if schema["x-kubernetes-int-or-string"] == true {
+            return Shape::IntOrString;
+        }
+        match schema["type"].as_str().unwrap_or_default() {
+            "object" => self.object(schema, path, preserve),
+            "array" => self.array(schema, path),
+            "string" => Shape::String(StringKind::Plain),
+            "integer" => Shape::Integer { bits: 64 },
+            "number" => Shape::Number,
+            "boolean" => Shape::Bool,
+            "" => {
+                if !preserve && position != Position::Root {
+                    let what = match position {
+                        Position::Item => "array items",
+                        _ => "object fields",
+                    };
+                    let text = format!("must not be empty for specified {what}");
+                    self.errors.push(FieldError::required(format!("{path}.type"), text));
+                }
+                match schema["properties"].is_object() {
+                    true => self.object(schema, path, preserve),
+                    false => Shape::Any { atomic: false },
+                }
+            }
+            other => {
+                let supported = ["array", "boolean", "integer", "number", "object", "string"];
+                self.errors.push(FieldError::not_supported(format!("{path}.type"), other, &supported));
+                Shape::Any { atomic: false }
+            }
+        }
+    }
+
+    fn object(&mut self, schema: &Value, path: &str, preserve: bool) -> Shape {
+        let atomic = schema["x-kubernetes-map-type"] == "atomic";
+        let additional = &schema["additionalProperties"];
+        if additional.is_object() {
+            if schema["properties"].is_object() {
+                let at = format!("{path}.additionalProperties");
+                let text = "additionalProperties and properties are mutual exclusive";
+                self.errors.push(FieldError::forbidden(at, text));
+            }
+            let value = self.node(additional, &format!("{path}.additionalProperties"), Position::Property);
+            return Shape::Map { value, atomic };
+        }
+        let required: Vec<&str> =
+            schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let mut fields = Vec::new();
+        for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+            let node = self.node(property, &format!("{path}.properties[{name}]"), Position::Property);
+            fields.push(field(name, node, required.contains(&name.as_str())));
+        }
+        for name in required {
+            if !fields.iter().any(|field| field.name == name) {
+                // A required field that is not specified is still demanded; its value is free.
+                let mut node = Node::new(Shape::Any { atomic: false });
+                node.checks = Some(Box::default());
+                let node = self.types.add(node);
+                fields.push(field(name, node, true));
+            }
+        }
+        fields.sort_by(|a, b| a.name.cmp(&b.name));
+        let open = preserve || additional == &Value::Bool(true);
+        let rest = if open { Rest::Kept } else { Rest::Pruned };
+        Shape::Struct(StructShape { fields: fields.into(), rest, atomic, embedded: false })
+    }
+
+    fn array(&mut self, schema: &Value, path: &str) -> Shape {
+        let items = &schema["items"];
+        if !items.is_object() {
+            self.errors.push(FieldError::required(format!("{path}.items"), "must be specified"));
+        }
+        let item = match items.is_object() {
+            true => self.node(items, &format!("{path}.items"), Position::Item),
+            false => self.types.add(Node::new(Shape::Any { atomic: false })),
+        };
+        let topology = match schema["x-kubernetes-list-type"].as_str() {
+            None | Some("atomic") => Topology::Atomic,
+            Some("set") => Topology::Set,
+            Some("map") => Topology::Map(self.map_keys(schema, path)),
+            Some(other) => {
+                let at = format!("{path}.x-kubernetes-list-type");
+                self.errors.push(FieldError::not_supported(at, other, &["atomic", "set", "map"]));
+                Topology::Atomic
+            }
+        };
+        Shape::List(ListShape { item, topology, merge: None })
+    }
+
+    fn map_keys(&mut self, schema: &Value, path: &str) -> Box<[Name]> {
+        let keys: Vec<&str> = schema["x-kubernetes-list-map-keys"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
+        let at = format!("{path}.x-kubernetes-list-map-keys");
+        if keys.is_empty() {
+            let text = "must not be empty if x-kubernetes-list-type is map";
+            self.errors.push(FieldError::required(at, text));
+            return Box::default();
+        }
+        let item = &schema["items"];
+        let required: Vec<&str> =
+            item["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        for key in &keys {
+            let property = &item["properties"][*key];
+            if !property.is_object() {
+                let text = "entries must all be names of item properties";
+                self.errors.push(FieldError::invalid(at.clone(), keys.clone(), text));
+            } else if property["default"].is_null() && !required.contains(key) {
+                let text = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a \
+                            required property";
+                let at = format!("{path}.items.properties[{key}].default");
+                self.errors.push(FieldError::required(at, text));
+            }
+        }
+        keys.into_iter().map(|key| Name::Owned(key.to_owned())).collect()
+    }
+
+    /// A default must itself be a valid value of its type.
+    fn defaults_fit(&mut self, id: NodeId, schema: &Value, path: &str) {
+        let node = self.types.node(id);
+        if let Some(default) = &node.default {
+            let place = Place(Some(super::types::Cursor::new(&self.types, id)));
+            for error in super::check::check(place, default) {
+                let below = if error.field == "<nil>" { String::new() } else { format!(".{}", error.field) };
+                let field = format!("{path}.default{below}");
+                self.errors.push(FieldError { field, ..error });
+            }
+        }
+        let mut children = Vec::new();
+        match &self.types.node(id).shape {
+            Shape::Struct(shape) => {
+                for field in &shape.fields {
+                    let property = &schema["properties"][field.name.as_ref()];
+                    if property.is_object() {
+                        children.push((field.node, property, format!("{path}.properties[{}]", field.name)));
+                    }
+                }
+            }
+            Shape::Map { value, .. } => {
+                children.push((
+                    *value,
+                    &schema["additionalProperties"],
+                    format!("{path}.additionalProperties"),
+                ));
+            }
+            Shape::List(list) => children.push((list.item, &schema["items"], format!("{path}.items"))),
+            _ => {}
+        }
+        for (child, schema, path) in children {
+            // Metadata is a built-in type without defaults of its own.
+            if self.types.node(child).checks.is_some() {
+                self.defaults_fit(child, schema, &path);
+            }
+        }
+    }
+}
+
+fn field(name: &str, node: NodeId, required: bool) -> Field {
+    Field {
+        name: Name::Owned(name.to_owned()),
+        node,
+        required,
+        presence: Presence::Keep,
+        retain_keys: false,
+        default: None,
+        go: None,
+        wire: None,
+    }
+}
+
+/// The type that a schema declares.
+fn json_type(schema: &Value) -> Option<JsonType> {
+    if schema["x-kubernetes-int-or-string"] == true {
+        return Some(JsonType::IntOrString);
+    }
+    Some(match schema["type"].as_str()? {
+        "object" => JsonType::Object,
+        "array" => JsonType::Array,
+        "string" => JsonType::String,
+        "integer" => JsonType::Integer,
+        "number" => JsonType::Number,
+        "boolean" => JsonType::Boolean,
+        _ => return None,
+    })
+}

@@ -1,0 +1,259 @@
+//! Walks a parsed body beside its type: removes what the type does not have and finds values of wrong types.
+
+use std::fmt::Write as _;
+
+use base64::Engine as _;
+use serde_json::{Map, Value};
+
+use super::STRICT_ERRORS_MAX;
+use crate::schema::format;
+use crate::schema::types::{Node, Place, Rest, Shape, StringKind, StructShape, json_type};
+
+pub(super) struct Walk<'a> {
+    strict: &'a mut Vec<String>,
+    /// Path with indexes, for unknown fields.
+    path: String,
+    /// Path without indexes, as the Go decoder prints it.
+    go_path: Vec<String>,
+    /// Go struct that holds the current field.
+    go_struct: String,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(strict: &'a mut Vec<String>) -> Self {
+        Self { strict, path: String::new(), go_path: Vec::new(), go_struct: String::new() }
+    }
+
+    /// Checks one value and what is below it.
+    pub(super) fn value(&mut self, place: Place<'_>, value: &mut Value) -> Result<(), String> {
+        let node = place.node();
+        match (&node.shape, value) {
+            (Shape::Struct(shape), Value::Object(map)) => self.fields(place, shape, map),
+            (Shape::Map { .. }, Value::Object(map)) => self.entries(place, map),
+            (Shape::List(_), Value::Array(items)) => self.items(place, items),
+            (_, Value::Null) | (Shape::Any { .. }, _) => Ok(()),
+            // Values of custom resources are judged by validation, which names every wrong field.
+            (_, value) if node.checks.is_none() => self.scalar(place, value),
+            _ => Ok(()),
+        }
+    }
+
+    fn fields(
+        &mut self,
+        place: Place<'_>,
+        shape: &StructShape,
+        map: &mut Map<String, Value>,
+    ) -> Result<(), String> {
+        let node = place.node();
+        let custom = node.checks.is_some();
+        let outer = node.name.as_ref().map(|name| {
+            let short = name.rsplit('.').next().unwrap_or_default();
+            std::mem::replace(&mut self.go_struct, short.to_owned())
+        });
+        self.prune(place, shape, map);
+        let mut nulls = Vec::new();
+        for (key, value) in map.iter_mut() {
+            if shape.embedded && matches!(key.as_str(), "apiVersion" | "kind") {
+                continue;
+            }
+            let (child, known) = place.child(key);
+            if value.is_null() && known && !custom {
+                nulls.push(key.clone());
+            } else if custom && known && child.node().checks.is_none() {
+                // Metadata of custom resources is decoded on its own, so its path starts there.
+                let outer = std::mem::take(&mut self.go_path);
+                self.below(key, |walk| {
+                    walk.go_path.clear();
+                    walk.value(child, value)
+                })?;
+                self.go_path = outer;
+            } else if known {
+                self.below(key, |walk| walk.value(child, value))?;
+            }
+        }
+        for key in &nulls {
+            map.remove(key);
+        }
+        if let Some(outer) = outer {
+            self.go_struct = outer;
+        }
+        Ok(())
+    }
+
+    /// Removes and reports the fields that the type does not have.
+    fn prune(&mut self, place: Place<'_>, shape: &StructShape, map: &mut Map<String, Value>) {
+        if shape.rest == Rest::Kept {
+            return;
+        }
+        map.retain(|key, _| {
+            let known =
+                place.child(key).1 || (shape.embedded && matches!(key.as_str(), "apiVersion" | "kind"));
+            if !known {
+                self.unknown(key);
+            }
+            known
+        });
+    }
+
+    fn entries(&mut self, place: Place<'_>, map: &mut Map<String, Value>) -> Result<(), String> {
+        for (key, value) in map.iter_mut() {
+            let length = self.path.len();
+            let _ = write!(self.path, ".{key}");
+            self.entry(place.child(key).0, value)?;
+            self.path.truncate(length);
+        }
+        Ok(())
+    }
+
+    fn items(&mut self, place: Place<'_>, items: &mut [Value]) -> Result<(), String> {
+        for (index, value) in items.iter_mut().enumerate() {
+            let length = self.path.len();
+            let _ = write!(self.path, "[{index}]");
+            self.entry(place.item(), value)?;
+            self.path.truncate(length);
+        }
+        Ok(())
+    }
+
+    /// A map's value or a list's item: the Go decoder turns null into the zero value there.
+    fn entry(&mut self, place: Place<'_>, value: &mut Value) -> Result<(), String> {
+        let node = place.node();
+        if value.is_null() && node.checks.is_none() && place.0.is_some() {
+            *value = zero(node);
+        }
+        self.value(place, value)
+    }
+
+    fn below<T>(&mut self, key: &str, inner: impl FnOnce(&mut Self) -> T) -> T {
+        let length = self.path.len();
+        if length > 0 {
+            self.path.push('.');
+        }
+        self.path.push_str(key);
+        self.go_path.push(key.to_owned());
+        let out = inner(self);
+        self.go_path.pop();
+        self.path.truncate(length);
+        out
+    }
+
+    fn unknown(&mut self, key: &str) {
+        if self.strict.len() < STRICT_ERRORS_MAX {
+            let dot = if self.path.is_empty() { "" } else { "." };
+            self.strict.push(format!("unknown field \"{}{dot}{key}\"", self.path));
+        }
+    }
+
+    fn scalar(&self, place: Place<'_>, value: &mut Value) -> Result<(), String> {
+        let node = place.node();
+        let fits = match (&node.shape, &*value) {
+            (Shape::Bool, Value::Bool(_)) | (Shape::Number, Value::Number(_)) => true,
+            (Shape::IntOrString, Value::String(_)) => true,
+            (Shape::Integer { bits }, Value::Number(number)) => match number.as_i64() {
+                Some(number) => *bits == 64 || i32::try_from(number).is_ok(),
+                None => false,
+            },
+            (Shape::IntOrString, Value::Number(number)) => {
+                number.as_i64().is_some_and(|number| i32::try_from(number).is_ok())
+            }
+            (Shape::String(kind), Value::String(text)) => return string(*kind, text),
+            (Shape::Quantity, Value::String(text)) => return quantity(text),
+            (Shape::Quantity, Value::Number(number)) => {
+                let text = number.to_string();
+                quantity(&text)?;
+                *value = Value::String(text);
+                return Ok(());
+            }
+            _ => false,
+        };
+        if fits { Ok(()) } else { Err(self.mismatch(place, value)) }
+    }
+
+    fn mismatch(&self, place: Place<'_>, value: &Value) -> String {
+        let found = match (value, &place.node().shape) {
+            (Value::Number(number), Shape::Integer { .. }) => format!("number {number}"),
+            _ => json_type(value).to_owned(),
+        };
+        let path = self.go_path.join(".");
+        let ty = go_type(place);
+        match self.go_struct.as_str() {
+            "" => format!("json: cannot unmarshal {found} into Go value of type {ty}"),
+            name => format!("json: cannot unmarshal {found} into Go struct field {name}.{path} of type {ty}"),
+        }
+    }
+}
+
+/// The zero value that the Go decoder makes of a null.
+fn zero(node: &Node) -> Value {
+    match &node.shape {
+        Shape::Bool => Value::Bool(false),
+        Shape::Integer { .. } | Shape::Number | Shape::IntOrString => 0.into(),
+        Shape::String(_) => "".into(),
+        Shape::Quantity => "0".into(),
+        Shape::Struct(_) => Value::Object(Map::new()),
+        Shape::Map { .. } | Shape::List(_) | Shape::Any { .. } => Value::Null,
+    }
+}
+
+fn string(kind: StringKind, text: &str) -> Result<(), String> {
+    match kind {
+        StringKind::Plain => Ok(()),
+        StringKind::Bytes => match base64::engine::general_purpose::STANDARD.decode(text) {
+            Ok(_) => Ok(()),
+            Err(base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _)) => {
+                Err(format!("illegal base64 data at input byte {at}"))
+            }
+            Err(_) => Err(format!("illegal base64 data at input byte {}", text.len().saturating_sub(1))),
+        },
+        StringKind::Time => time(text, "2006-01-02T15:04:05Z07:00"),
+        StringKind::MicroTime => {
+            const LAYOUT: &str = "2006-01-02T15:04:05.000000Z07:00";
+            time(text, LAYOUT)?;
+            // Six decimals, no more and no less.
+            let tail = text.get(19..).unwrap_or_default();
+            let decimals =
+                tail.strip_prefix('.').map_or(0, |t| t.bytes().take_while(u8::is_ascii_digit).count());
+            match decimals {
+                6 => Ok(()),
+                _ => Err(format!(
+                    "parsing time \"{text}\" as \"{LAYOUT}\": cannot parse \"{tail}\" as \".000000\""
+                )),
+            }
+        }
+    }
+}
+
+fn time(text: &str, layout: &str) -> Result<(), String> {
+    match text.parse::<jiff::Timestamp>() {
+        Ok(_) => Ok(()),
+        Err(_) => {
+            Err(format!("parsing time \"{text}\" as \"{layout}\": cannot parse \"{text}\" as \"2006\""))
+        }
+    }
+}
+
+fn quantity(text: &str) -> Result<(), String> {
+    format::Quantity::parse(text).map(|_| ()).map_err(|error| error.to_string())
+}
+
+/// The Go type that the decoder would name.
+fn go_type(place: Place<'_>) -> String {
+    let node = place.node();
+    match &node.shape {
+        Shape::Bool => "bool".into(),
+        Shape::Integer { bits } => format!("int{bits}"),
+        Shape::Number => "float64".into(),
+        Shape::String(StringKind::Bytes) => "[]uint8".into(),
+        Shape::String(StringKind::Time) => "v1.Time".into(),
+        Shape::String(_) => "string".into(),
+        Shape::IntOrString => "intstr.IntOrString".into(),
+        Shape::Quantity => "resource.Quantity".into(),
+        Shape::Any { .. } => "interface {}".into(),
+        Shape::Map { .. } => format!("map[string]{}", go_type(place.child("").0)),
+        Shape::List(_) => format!("[]{}", go_type(place.item())),
+        Shape::Struct(_) => match node.name.as_ref().and_then(|name| name.split_once('.')) {
+            Some((_, name)) => name.to_owned(),
+            None => "map[string]interface {}".into(),
+        },
+    }
+}

@@ -1,0 +1,181 @@
+//! Resource quantities: `500m`, `1Gi`, `1e3`.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+/// Nano units per unit: the finest that a quantity keeps.
+const NANO: i128 = 1_000_000_000;
+/// Largest magnitude in nano units; greater values are capped, as the Go implementation caps them at 2^63-1.
+const CAP: i128 = (i64::MAX as i128) * NANO;
+
+/// A parsed quantity. Values finer than nano are rounded up, greater than 2^63-1 capped.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Quantity {
+    nano: i128,
+    form: Form,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Binary,
+    Decimal,
+    Exponent,
+}
+
+/// The text is not a quantity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "quantities must match the regular expression \
+     '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+)]
+pub(crate) struct NotAQuantity;
+
+impl Quantity {
+    /// Parses a quantity.
+    pub(crate) fn parse(text: &str) -> Result<Self, NotAQuantity> {
+        let (negative, rest) = match text.as_bytes().first() {
+            Some(b'-') => (true, &text[1..]),
+            Some(b'+') => (false, &text[1..]),
+            _ => (false, text),
+        };
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let (number, suffix) = rest.split_at(end);
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
+            return Err(NotAQuantity);
+        }
+        let (form, scale) = parse_suffix(suffix).ok_or(NotAQuantity)?;
+        let magnitude = scaled(whole, fraction, scale);
+        let nano = if negative { -magnitude } else { magnitude };
+        Ok(Self { nano, form })
+    }
+
+    /// Below, equal to or above zero.
+    pub(crate) fn sign(self) -> Ordering {
+        self.nano.cmp(&0)
+    }
+}
+
+/// What a suffix multiplies by: 1024^n or 10^n.
+#[derive(Clone, Copy)]
+enum Scale {
+    Binary(u32),
+    Ten(i32),
+}
+
+fn parse_suffix(suffix: &str) -> Option<(Form, Scale)> {
+    Some(match suffix {
+        "" => (Form::Decimal, Scale::Ten(0)),
+        "n" => (Form::Decimal, Scale::Ten(-9)),
+        "u" => (Form::Decimal, Scale::Ten(-6)),
+        "m" => (Form::Decimal, Scale::Ten(-3)),
+        "k" => (Form::Decimal, Scale::Ten(3)),
+        "M" => (Form::Decimal, Scale::Ten(6)),
+        "G" => (Form::Decimal, Scale::Ten(9)),
+        "T" => (Form::Decimal, Scale::Ten(12)),
+        "P" => (Form::Decimal, Scale::Ten(15)),
+        "E" => (Form::Decimal, Scale::Ten(18)),
+        "Ki" => (Form::Binary, Scale::Binary(1)),
+        "Mi" => (Form::Binary, Scale::Binary(2)),
+        "Gi" => (Form::Binary, Scale::Binary(3)),
+        "Ti" => (Form::Binary, Scale::Binary(4)),
+        "Pi" => (Form::Binary, Scale::Binary(5)),
+        "Ei" => (Form::Binary, Scale::Binary(6)),
+        _ => {
+            let exponent = suffix.strip_prefix(['e', 'E'])?;
+            let bare = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+            if bare.is_empty() || !bare.bytes().all(|b| b.is_ascii_digit()) {
+                return None;
+            }
+            let exponent: i32 = exponent.parse().unwrap_or(i32::MAX).clamp(-1000, 1000);
+            (Form::Exponent, Scale::Ten(exponent))
+        }
+    })
+}
+
+/// The magnitude in nano units, rounded away from zero and capped.
+fn scaled(whole: &str, fraction: &str, scale: Scale) -> i128 {
+    let mut mantissa: i128 = 0;
+    let mut exponent: i32 = 9;
+    for (digit, fractional) in whole.bytes().map(|b| (b, false)).chain(fraction.bytes().map(|b| (b, true))) {
+        // Thirty digits are beyond both the cap and nano; what follows can only round up.
+        if mantissa >= 10_i128.pow(27) {
+            if !fractional {
+                return CAP;
+            }
+            mantissa += i128::from(digit != b'0' && mantissa % 10 == 0);
+            continue;
+        }
+        mantissa = mantissa * 10 + i128::from(digit - b'0');
+        exponent -= i32::from(fractional);
+    }
+    match scale {
+        Scale::Binary(power) => {
+            // Binary suffixes multiply first, so that fractions such as 0.5Ki stay exact.
+            let factor = 1_i128 << (10 * power);
+            shift(mantissa.checked_mul(factor).unwrap_or(i128::MAX), exponent)
+        }
+        Scale::Ten(power) => shift(mantissa, exponent.saturating_add(power)),
+    }
+}
+
+fn shift(mantissa: i128, exponent: i32) -> i128 {
+    let factor = 10_i128.checked_pow(exponent.unsigned_abs());
+    let value = match factor {
+        _ if mantissa == 0 => 0,
+        None => return if exponent > 0 { CAP } else { 1 },
+        Some(factor) if exponent >= 0 => mantissa.checked_mul(factor).unwrap_or(CAP),
+        Some(factor) => mantissa / factor + i128::from(mantissa % factor != 0),
+    };
+    value.min(CAP)
+}
+
+impl PartialEq for Quantity {
+    fn eq(&self, other: &Self) -> bool {
+        self.nano == other.nano
+    }
+}
+
+impl PartialOrd for Quantity {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.nano.cmp(&other.nano))
+    }
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.nano == 0 {
+            return f.write_str("0");
+        }
+        let small = self.nano.abs() < 1024 * NANO;
+        if self.form == Form::Binary && !small {
+            return binary(self.nano, f);
+        }
+        decimal(self.nano, self.form == Form::Exponent, f)
+    }
+}
+
+fn binary(nano: i128, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    const SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let up = i128::from(nano % NANO != 0) * nano.signum();
+    let (mut value, mut power) = (nano / NANO + up, 0);
+    while value % 1024 == 0 && power + 1 < SUFFIXES.len() {
+        value /= 1024;
+        power += 1;
+    }
+    write!(f, "{value}{}", SUFFIXES[power])
+}
+
+fn decimal(nano: i128, exponent_form: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    const SUFFIXES: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
+    let (mut value, mut power) = (nano, 0);
+    while value % 1000 == 0 && power + 1 < SUFFIXES.len() {
+        value /= 1000;
+        power += 1;
+    }
+    match (exponent_form, power) {
+        (true, 3) => write!(f, "{value}"),
+        (true, power) => write!(f, "{value}e{}", (i64::try_from(power).unwrap_or(3) - 3) * 3),
+        (false, power) => write!(f, "{value}{}", SUFFIXES[power]),
+    }
+}

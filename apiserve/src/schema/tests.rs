@@ -1,0 +1,240 @@
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::kinds::Kinds;
+use crate::kinds::error::FieldError;
+use crate::schema::types::Place;
+
+/// Loaded once: property tests ask a few hundred times.
+static KINDS: LazyLock<Kinds> = LazyLock::new(Kinds::builtin);
+
+fn compile(schema: &Value) -> Result<Schema, Vec<FieldError>> {
+    crd::compile(schema, "schema", KINDS.builtin_types())
+}
+
+fn decode_as(schema: &Schema, value: Value) -> Result<decode::Decoded, decode::DecodeError> {
+    let target = decode::Target { api_version: "a.example/v1", version: "v1", kind: "Thing", schema };
+    decode::decode(&target, value, Vec::new())
+}
+
+#[test]
+fn rules_that_cannot_be_evaluated_refuse_the_definition() {
+    let schema = json!({"type": "object", "properties": {"spec": {
+        "type": "object",
+        "x-kubernetes-validations": [{"rule": "self.a > 1", "message": "too small"}],
+        "properties": {"a": {"type": "integer"}},
+    }}});
+    let errors = compile(&schema).unwrap_err();
+    assert_eq!(errors.len(), 1);
+    assert_eq!(errors[0].field, "schema.properties[spec].x-kubernetes-validations[0].rule");
+    assert!(errors[0].detail.contains("does not evaluate CEL rules"));
+}
+
+#[test]
+fn unknown_fields_are_pruned_unless_they_are_preserved() {
+    let schema = compile(&json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+        "known": {"type": "string"},
+        "open": {"type": "object", "x-kubernetes-preserve-unknown-fields": true,
+            "properties": {"typed": {"type": "object", "properties": {"a": {"type": "string"}}}}},
+        "embedded": {"type": "object", "x-kubernetes-embedded-resource": true,
+            "x-kubernetes-preserve-unknown-fields": true},
+    }}}}))
+    .unwrap();
+    let value = json!({"metadata": {"name": "x", "odd": 1}, "spec": {
+        "known": "k", "unknown": 1,
+        "open": {"free": {"deep": 1}, "typed": {"a": "1", "b": "2"}},
+        "embedded": {"apiVersion": "v1", "kind": "X", "metadata": {"name": "n", "odd": 1}, "spec": {"any": 1}},
+    }});
+    let decoded = decode_as(&schema, value).unwrap();
+    assert_eq!(
+        decoded.object["spec"],
+        json!({
+            "known": "k",
+            "open": {"free": {"deep": 1}, "typed": {"a": "1"}},
+            "embedded": {"apiVersion": "v1", "kind": "X", "metadata": {"name": "n"}, "spec": {"any": 1}},
+        })
+    );
+    let mut strict = decoded.strict;
+    strict.sort();
+    assert_eq!(
+        strict,
+        [
+            "unknown field \"metadata.odd\"",
+            "unknown field \"spec.embedded.metadata.odd\"",
+            "unknown field \"spec.open.typed.b\"",
+            "unknown field \"spec.unknown\"",
+        ]
+    );
+}
+
+#[test]
+fn defaults_fill_what_is_absent_and_nulls_that_are_no_values() {
+    let schema = compile(&json!({"type": "object", "properties": {"spec": {"type": "object", "default": {}, "properties": {
+        "a": {"type": "string", "default": "x"},
+        "n": {"type": "string", "default": "y", "nullable": true},
+        "list": {"type": "array", "items": {"type": "object", "properties": {"p": {"type": "integer", "default": 1}}}},
+        "map": {"type": "object", "additionalProperties": {"type": "object", "properties": {"q": {"type": "boolean", "default": true}}}},
+    }}}}))
+    .unwrap();
+    let mut value = json!({"spec": {"a": null, "n": null, "list": [{}, {"p": 2}], "map": {"k": {}}}});
+    default::default(Place(Some(schema.cursor())), &mut value);
+    assert_eq!(
+        value,
+        json!({"spec": {"a": "x", "n": null, "list": [{"p": 1}, {"p": 2}], "map": {"k": {"q": true}}}})
+    );
+    let mut empty = json!({});
+    default::default(Place(Some(schema.cursor())), &mut empty);
+    assert_eq!(empty, json!({"spec": {"a": "x", "n": "y"}}));
+}
+
+#[test]
+fn alternatives_and_embedded_objects_are_checked() {
+    let schema = compile(&json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+        "port": {"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]},
+        "all": {"type": "integer", "allOf": [{"minimum": 2}, {"maximum": 4}], "not": {"enum": [3]}},
+        "object": {"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true},
+    }}}}))
+    .unwrap();
+    let cases = [
+        (json!({"port": 1}), None),
+        (json!({"port": "http"}), None),
+        (json!({"port": true}), Some("spec.port")),
+        (json!({"all": 2}), None),
+        (json!({"all": 1}), Some("spec.all")),
+        (json!({"all": 5}), Some("spec.all")),
+        (json!({"all": 3}), Some("spec.all")),
+        (json!({"object": {"apiVersion": "v1", "kind": "Pod"}}), None),
+        (json!({"object": {"kind": "Pod"}}), Some("spec.object.apiVersion")),
+        (json!({"object": {"apiVersion": "v1", "kind": "Pod", "metadata": 1}}), Some("spec.object.metadata")),
+    ];
+    for (spec, field) in cases {
+        let errors = check::check(Place(Some(schema.cursor())), &json!({"spec": spec}));
+        assert_eq!(errors.first().map(|error| error.field.as_str()), field, "{spec}");
+    }
+}
+
+#[test]
+fn a_field_is_reported_once() {
+    let kind = KINDS.by_kind("", "v1", "ConfigMap").unwrap();
+    let decoded = kind.decode(br#"{"odd":1,"odd":2,"data":{"a":"1"},"data":{"a":"2"}}"#).unwrap();
+    let mut strict = decoded.strict;
+    strict.sort();
+    assert_eq!(strict, ["duplicate field \"data\"", "unknown field \"odd\""]);
+    assert_eq!(decoded.object["data"]["a"], "2");
+}
+
+#[test]
+fn deep_bodies_are_refused() {
+    let kind = KINDS.by_kind("", "v1", "ConfigMap").unwrap();
+    let body = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
+    let object = format!("{{\"kind\":\"ConfigMap\",\"metadata\":{{\"x\":{body}}}}}");
+    assert!(kind.decode(object.as_bytes()).is_err());
+    let mut value = json!(1);
+    for _ in 0..DEPTH_MAX + 10 {
+        value = json!({"a": value});
+    }
+    assert!(kind.decode_value(value).is_err());
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "[a-zA-Z0-9=:/.-]{0,12}".prop_map(Value::from),
+        Just(json!("2026-01-01T00:00:00Z")),
+    ];
+    leaf.prop_recursive(5, 40, 6, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..5).prop_map(Value::Array),
+            prop::collection::vec((field_name(), inner), 0..6)
+                .prop_map(|pairs| Value::Object(pairs.into_iter().collect())),
+        ]
+    })
+}
+
+/// Names that types and schemas use, so that walks go deep.
+fn field_name() -> impl Strategy<Value = String> {
+    const NAMES: [&str; 26] = [
+        "metadata",
+        "spec",
+        "status",
+        "name",
+        "labels",
+        "finalizers",
+        "managedFields",
+        "containers",
+        "template",
+        "volumes",
+        "ports",
+        "resources",
+        "limits",
+        "type",
+        "properties",
+        "items",
+        "default",
+        "required",
+        "enum",
+        "oneOf",
+        "not",
+        "pattern",
+        "additionalProperties",
+        "x-kubernetes-list-type",
+        "x-kubernetes-list-map-keys",
+        "nullable",
+    ];
+    prop_oneof![prop::sample::select(&NAMES[..]).prop_map(str::to_owned), "[a-z]{1,4}"]
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_objects_never_panic(value in any_json(), other in any_json()) {
+        for (group, kind) in [("", "Pod"), ("apps", "Deployment"), ("", "Service"), ("batch", "Job"), ("", "Node"),
+            ("apiextensions.k8s.io", "CustomResourceDefinition")] {
+            let kind = KINDS.by_kind(group, "v1", kind).unwrap();
+            let wrapped = json!({"metadata": value, "spec": other, "status": value});
+            for body in [value.clone(), wrapped] {
+                let Ok(mut decoded) = kind.decode_value(body) else { continue };
+                kind.default(&mut decoded.object);
+                let mut old = decoded.object.clone();
+                kind.prepare_create(&mut old);
+                let _ = kind.validate_create(&old);
+                let mut new = decoded.object;
+                kind.prepare_update(&mut new, &old, "");
+                let _ = kind.validate_update(&new, &old, "");
+                let _ = kind.cells(&new, jiff::Timestamp::UNIX_EPOCH);
+            }
+        }
+    }
+
+    #[test]
+    fn arbitrary_schemas_and_values_never_panic(schema in any_json(), value in any_json()) {
+        let spec = json!({"type": "object", "properties": {"spec": schema}});
+        if let Ok(schema) = compile(&spec)
+            && let Ok(mut decoded) = decode_as(&schema, json!({"spec": value}))
+        {
+            default::default(Place(Some(schema.cursor())), &mut decoded.object);
+            let _ = check::check(Place(Some(schema.cursor())), &decoded.object);
+        }
+    }
+
+    #[test]
+    fn decoding_and_default_are_idempotent(value in any_json()) {
+        let kind = KINDS.by_kind("", "v1", "Pod").unwrap();
+        let Ok(mut once) = kind.decode_value(json!({"spec": value})) else { return Ok(()) };
+        kind.default(&mut once.object);
+        let mut twice = kind.decode_value(once.object.clone()).unwrap();
+        prop_assert!(twice.strict.is_empty());
+        kind.default(&mut twice.object);
+        prop_assert_eq!(once.object, twice.object);
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = KINDS.by_kind("", "v1", "Pod").unwrap().decode(&body);
+    }
+}

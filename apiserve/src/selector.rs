@@ -1,0 +1,177 @@
+//! Label and field selectors: parsing them as Kubernetes writes them, and matching objects.
+
+pub mod field;
+pub mod label;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::kinds::KindInfo;
+use crate::status::ApiError;
+use crate::store::Stored;
+
+use field::FieldSelector;
+use label::LabelSelector;
+
+#[cfg(test)]
+mod tests;
+
+/// Longest selector that is read, in bytes.
+pub const SELECTOR_LEN_MAX: usize = 64 * 1024;
+
+/// What selectors look at in an object, as far as somebody has asked.
+#[derive(Debug, Default)]
+pub(crate) struct Facts {
+    labels: OnceLock<Labels>,
+    /// Bounded by the selectable fields of the kind. A short list: searched from the front.
+    fields: Mutex<Vec<(Box<str>, Box<str>)>>,
+}
+
+type Labels = Vec<(Box<str>, Box<str>)>;
+
+/// Which objects of a resource a request is about.
+#[derive(Debug, Clone, Default)]
+pub struct Selection {
+    /// Only this namespace.
+    pub namespace: Option<String>,
+    /// Labels that they have.
+    pub labels: LabelSelector,
+    /// Fields that they have.
+    pub fields: FieldSelector,
+}
+
+impl Selection {
+    /// Reads the parameters of a request.
+    ///
+    /// # Errors
+    /// 400 when a selector is malformed or names a field that the kind cannot be selected by.
+    pub fn parse(
+        kind: &KindInfo,
+        namespace: Option<&str>,
+        labels: &str,
+        fields: &str,
+    ) -> Result<Self, ApiError> {
+        let labels =
+            LabelSelector::parse(labels).map_err(|error| ApiError::bad_request(error.to_string()))?;
+        let fields =
+            FieldSelector::parse(fields).map_err(|error| ApiError::bad_request(error.to_string()))?;
+        for field in fields.fields() {
+            if !kind.is_selectable(field) && !is_meta(field) {
+                return Err(unknown_field(kind, field));
+            }
+        }
+        Ok(Self { namespace: namespace.map(str::to_owned), labels, fields })
+    }
+
+    /// Whether every object of the namespace is selected.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    /// Whether an object is selected.
+    #[must_use]
+    pub fn matches(&self, kind: &KindInfo, object: &Stored) -> bool {
+        match object.facts.get() {
+            Some(facts) => self.decide(kind, object, facts),
+            None => self.decide(kind, object, &Facts::default()),
+        }
+    }
+
+    /// Like [`Self::matches`], and remembers what it learnt in the object: for watches, where many watchers look
+    /// at the same version.
+    #[must_use]
+    pub fn matches_shared(&self, kind: &KindInfo, object: &Stored) -> bool {
+        if self.labels.is_empty() && self.fields.fields().all(is_meta) {
+            return self.decide(kind, object, &Facts::default());
+        }
+        self.decide(kind, object, object.facts.get_or_init(Box::default))
+    }
+
+    fn decide(&self, kind: &KindInfo, object: &Stored, facts: &Facts) -> bool {
+        let key = &object.key;
+        if self.namespace.as_deref().is_some_and(|namespace| namespace != key.namespace()) {
+            return false;
+        }
+        let meta_matches = self.fields.matches_where(is_meta, |field| {
+            Cow::Borrowed(if field == "metadata.name" { key.name() } else { key.namespace() })
+        });
+        meta_matches
+            && self.match_labels(facts, object)
+            && self.fields.matches_where(|field| !is_meta(field), |field| facts.field(kind, object, field))
+    }
+
+    fn match_labels(&self, facts: &Facts, object: &Stored) -> bool {
+        if self.labels.is_empty() {
+            return true;
+        }
+        let labels = facts.labels.get_or_init(|| labels(&object.body));
+        self.labels.matches(|name| {
+            labels.iter().find(|(own, _)| &**own == name).map(|(_, value)| Cow::Borrowed(&**value))
+        })
+    }
+}
+
+impl Facts {
+    fn field(&self, kind: &KindInfo, object: &Stored, field: &str) -> Cow<'static, str> {
+        let mut known = self.fields.lock();
+        if let Some((_, value)) = known.iter().find(|(own, _)| &**own == field) {
+            return Cow::Owned(value.to_string());
+        }
+        // A body that does not parse cannot be in a store; it would match like an empty object.
+        let mut parsed: Value = serde_json::from_slice(&object.body).unwrap_or_default();
+        if !kind.identical_storage() {
+            kind.from_storage(&mut parsed);
+        }
+        let value = kind.field_value(&parsed, field).unwrap_or_default();
+        known.push((field.into(), value.as_str().into()));
+        Cow::Owned(value)
+    }
+}
+
+fn is_meta(field: &str) -> bool {
+    matches!(field, "metadata.name" | "metadata.namespace")
+}
+
+fn labels(body: &[u8]) -> Labels {
+    #[derive(Deserialize)]
+    struct Object<'a> {
+        #[serde(borrow)]
+        metadata: Metadata<'a>,
+    }
+    #[derive(Deserialize)]
+    struct Metadata<'a> {
+        #[serde(borrow, default)]
+        labels: Option<HashMap<Cow<'a, str>, Cow<'a, str>>>,
+    }
+    let object: Result<Object<'_>, _> = serde_json::from_slice(body);
+    let labels = object.ok().and_then(|object| object.metadata.labels).unwrap_or_default();
+    labels.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
+}
+
+fn unknown_field(kind: &KindInfo, field: &str) -> ApiError {
+    if kind.custom || !FIELDS_OF_OTHERS.contains(&&*kind.kind) {
+        let known = "\"metadata.name\", \"metadata.namespace\"";
+        return ApiError::bad_request(format!("{field:?} is not a known field selector: only {known}"));
+    }
+    ApiError::bad_request(format!("field label not supported: {field}"))
+}
+
+/// Built-in kinds with selectable fields of their own, whose refusals are worded differently.
+const FIELDS_OF_OTHERS: [&str; 10] = [
+    "Pod",
+    "Node",
+    "Namespace",
+    "Secret",
+    "Service",
+    "ReplicationController",
+    "ReplicaSet",
+    "Job",
+    "CertificateSigningRequest",
+    "Event",
+];

@@ -1,0 +1,146 @@
+//! Field selectors: `a.b=c,d!=e`, with `\` before a literal comma, equals sign or backslash.
+
+use std::borrow::Cow;
+
+use thiserror::Error;
+
+use super::SELECTOR_LEN_MAX;
+
+/// A malformed field selector, in the words of the real server.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum FieldSelectorError {
+    /// No operator in a term.
+    #[error("invalid selector: '{selector}'; can't understand '{term}'")]
+    NoOperator {
+        /// The whole selector.
+        selector: String,
+        /// The term.
+        term: String,
+    },
+    /// A character that must be escaped, or an unknown escape.
+    #[error("invalid field selector: unescaped character in value {0:?}")]
+    Unescaped(String),
+    /// Too long to be read.
+    #[error("the field selector is longer than {SELECTOR_LEN_MAX} bytes")]
+    TooLong,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Term {
+    field: String,
+    value: String,
+    equal: bool,
+}
+
+/// A conjunction of comparisons.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FieldSelector {
+    terms: Vec<Term>,
+}
+
+impl FieldSelector {
+    /// Parses a selector; an empty text selects everything.
+    ///
+    /// # Errors
+    /// [`FieldSelectorError`] when it is malformed.
+    pub fn parse(text: &str) -> Result<Self, FieldSelectorError> {
+        if text.len() > SELECTOR_LEN_MAX {
+            return Err(FieldSelectorError::TooLong);
+        }
+        let mut terms = Vec::new();
+        for part in split(text) {
+            if part.is_empty() {
+                continue;
+            }
+            terms.push(term(text, part)?);
+        }
+        Ok(Self { terms })
+    }
+
+    /// Whether there is no condition.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.terms.is_empty()
+    }
+
+    /// The fields that are compared.
+    pub fn fields(&self) -> impl Iterator<Item = &str> {
+        self.terms.iter().map(|term| term.field.as_str())
+    }
+
+    /// The value that a field must have, when the selector fixes it.
+    #[must_use]
+    pub fn fixed(&self, field: &str) -> Option<&str> {
+        self.terms.iter().find(|term| term.equal && term.field == field).map(|term| term.value.as_str())
+    }
+
+    /// Adds the condition that a field has a value.
+    pub fn require(&mut self, field: &str, value: &str) {
+        self.terms.push(Term { field: field.to_owned(), value: value.to_owned(), equal: true });
+    }
+
+    /// Whether the terms over those fields that `of_interest` picks hold.
+    pub(super) fn matches_where<'a>(
+        &self,
+        of_interest: impl Fn(&str) -> bool,
+        value: impl Fn(&str) -> Cow<'a, str>,
+    ) -> bool {
+        let mut terms = self.terms.iter().filter(|term| of_interest(&term.field));
+        terms.all(|term| (value(&term.field) == term.value.as_str()) == term.equal)
+    }
+}
+
+/// Splits at commas that are not escaped.
+fn split(text: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let mut start = 0;
+    let mut escaped = false;
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b',' => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+fn term(selector: &str, part: &str) -> Result<Term, FieldSelectorError> {
+    let mut escaped = false;
+    for (at, byte) in part.bytes().enumerate() {
+        if escaped {
+            escaped = false;
+            continue;
+        }
+        escaped = byte == b'\\';
+        let rest = &part.as_bytes()[at..];
+        for (operator, equal) in [("!=", false), ("==", true), ("=", true)] {
+            if rest.starts_with(operator.as_bytes()) {
+                let value = unescape(&part[at + operator.len()..])?;
+                return Ok(Term { field: part[..at].to_owned(), value, equal });
+            }
+        }
+    }
+    Err(FieldSelectorError::NoOperator { selector: selector.to_owned(), term: part.to_owned() })
+}
+
+fn unescape(text: &str) -> Result<String, FieldSelectorError> {
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(next) = chars.next() {
+        match next {
+            '\\' => match chars.next() {
+                Some(literal @ ('\\' | ',' | '=')) => out.push(literal),
+                _ => return Err(FieldSelectorError::Unescaped(text.to_owned())),
+            },
+            ',' | '=' => return Err(FieldSelectorError::Unescaped(text.to_owned())),
+            other => out.push(other),
+        }
+    }
+    Ok(out)
+}

@@ -1,0 +1,163 @@
+//! Connections: accepting, TLS, HTTP/1.1 and HTTP/2, limits, a clean end.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::ApiServer;
+use crate::auth::Peer;
+use crate::stall::StallGuard;
+
+/// Connections at the same time, at most; further ones wait in the listen queue of the operating system.
+pub const CONNECTIONS_MAX: usize = 16 * 1024;
+
+/// Time for a TLS handshake.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time for the head of an HTTP/1.1 request, also the longest idle time of a kept-alive connection.
+pub const HEADER_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// A connection whose peer has taken nothing for this long while there is something to send is closed: that is what
+/// ends the watch of a client that does not read.
+pub const WRITE_STALL_MAX: Duration = Duration::from_secs(5);
+
+/// Streams of one HTTP/2 connection at the same time, at most.
+const STREAMS_MAX: u32 = 250;
+
+/// Largest request head, in bytes.
+const HEAD_LEN_MAX: u32 = 64 * 1024;
+
+/// How often an idle HTTP/2 connection is probed.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Time for an answer to a probe.
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Pause after a failed accept, for example when there are no file descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where and how to serve.
+#[derive(Debug, Clone)]
+pub struct Serving {
+    /// TLS, with client certificates as it says; plain HTTP without.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// When cancelled, no further connections are accepted and existing ones end after their current requests. Give
+    /// the same token to [`crate::api::builder::Builder::stop`], or watches run until `grace` is over.
+    pub stop: CancellationToken,
+    /// Time for that; what is still open then is closed.
+    pub grace: Duration,
+}
+
+/// Serves connections until `serving.stop` is cancelled. For HTTP/2 over TLS, the `rustls` configuration must offer
+/// ALPN `h2` and `http/1.1`.
+///
+/// # Errors
+/// When the listener's address cannot be read. Errors of single connections are logged, not returned.
+pub async fn serve(listener: TcpListener, api: ApiServer, serving: Serving) -> io::Result<()> {
+    tracing::debug!(address = %listener.local_addr()?, tls = serving.tls.is_some(), "serving the Kubernetes API");
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let graceful = GracefulShutdown::new();
+    let mut connections = JoinSet::new();
+    loop {
+        let place = tokio::select! {
+            place = Arc::clone(&places).acquire_owned() => place.map_err(io::Error::other)?,
+            () = serving.stop.cancelled() => break,
+        };
+        let stream = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted; trying again");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            },
+            () = serving.stop.cancelled() => break,
+        };
+        while connections.try_join_next().is_some() {}
+        let connection = connection(stream, api.clone(), serving.tls.clone(), graceful.watcher());
+        connections.spawn(async move {
+            connection.await;
+            drop(place);
+        });
+    }
+    drop(listener);
+    if tokio::time::timeout(serving.grace, graceful.shutdown()).await.is_err() {
+        tracing::debug!(
+            open = connections.len(),
+            "connections were still open after the grace period; closed"
+        );
+    }
+    connections.shutdown().await;
+    Ok(())
+}
+
+async fn connection(
+    stream: TcpStream,
+    api: ApiServer,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    watcher: hyper_util::server::graceful::Watcher,
+) {
+    let remote = stream.peer_addr().ok();
+    // Small answers must not wait for an acknowledgement of the one before.
+    let _ = stream.set_nodelay(true);
+    let stream = StallGuard::new(stream, WRITE_STALL_MAX);
+    let Some(config) = tls else {
+        let peer = Peer { remote, ..Peer::default() };
+        return http(stream, peer, api, watcher).await;
+    };
+    let handshake = TlsAcceptor::from(config).accept(stream);
+    let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::debug!(?remote, %error, "TLS handshake failed"),
+        Err(_) => return tracing::debug!(?remote, "TLS handshake timed out"),
+    };
+    let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let certificates = certificates.iter().map(|certificate| certificate.clone().into_owned()).collect();
+    let peer = Peer { remote, certificates, encrypted: true };
+    http(stream, peer, api, watcher).await;
+}
+
+/// Serves HTTP on one stream until it ends.
+async fn http<S>(stream: S, peer: Peer, api: ApiServer, watcher: hyper_util::server::graceful::Watcher)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let remote = peer.remote;
+    let peer = Arc::new(peer);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (api, peer) = (api.clone(), Arc::clone(&peer));
+        async move { Ok::<_, std::convert::Infallible>(api.handle(request, &peer).await) }
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(HEAD_LEN_MAX as usize)
+        .keep_alive(true);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(HEAD_LEN_MAX)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT);
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = watcher.watch(connection.into_owned()).await {
+        tracing::debug!(?remote, %error, "connection ended");
+    }
+}

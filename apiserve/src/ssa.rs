@@ -1,0 +1,402 @@
+//! Server-side apply: who owns which field, and merging what an applier wants into what is stored.
+//!
+//! The rules are those of Kubernetes' structured merge: an applier owns exactly the fields of its last configuration,
+//! other writers own what they changed last; an applied field that another manager owns with another value is a
+//! conflict unless forced; a field that an applier no longer mentions goes when nobody else owns it.
+
+mod conflict;
+mod entries;
+mod path;
+mod set;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+
+pub use self::conflict::{ApplyError, Conflict, conflict_causes, conflict_message};
+use self::entries::{Entry, Identity, Managers, Operation};
+use self::path::{Element, describe};
+use self::set::Set;
+use crate::kinds::KindInfo;
+use crate::schema::types::{Place, object_at};
+
+/// Who writes, through which endpoint, when.
+#[derive(Debug, Clone)]
+pub struct Writer<'a> {
+    /// Field manager: the query parameter, or the first word of the user agent.
+    pub manager: &'a str,
+    /// Version of the request, for example `apps/v1`.
+    pub api_version: String,
+    /// Subresource; empty for the object itself.
+    pub subresource: &'a str,
+    /// Time of the write.
+    pub now: Timestamp,
+}
+
+/// Annotation in which `kubectl apply` without server-side apply keeps its last configuration.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Manager of fields that were there before ownership was tracked.
+const BEFORE_FIRST_APPLY: &str = "before-first-apply";
+
+/// Records ownership for a create (`live` is absent), an update or a patch that is not an apply.
+///
+/// Call it with the defaulted object, before the server itself changes the object, so that the writer does not own
+/// what the server set. An object whose fields were never tracked stays untracked until somebody applies.
+pub fn update(kind: &KindInfo, live: Option<&Value>, new: &mut Value, writer: &Writer<'_>) {
+    let own = !writer.subresource.is_empty();
+    let live_managers = || live.map(|live| Managers::decode(managed_fields(live))).unwrap_or_default();
+    let sent = managed_fields(new).clone();
+    let managers = match &sent {
+        // A client may reset tracking with an empty list or one empty entry.
+        Value::Array(list) if !own && (list.is_empty() || list.as_slice() == [Value::Object(Map::new())]) => {
+            Managers::default()
+        }
+        sent if !own => {
+            let decoded = Managers::decode(sent);
+            if decoded.is_empty() { live_managers() } else { decoded }
+        }
+        _ => live_managers(),
+    };
+    remove_managed_fields(new);
+    if managers.is_empty() && live.is_some() {
+        return;
+    }
+    let mut merge = Merge { place: kind.place(), ignored: ignored(kind, writer.subresource), managers };
+    let bare = live.map_or_else(|| empty(kind), without_managed_fields);
+    merge.update(&bare, new, &identity(writer, Operation::Update), writer);
+    merge.managers.cap(writer);
+    settle(live, new, &merge.managers);
+}
+
+/// Merges an applied configuration into the stored object (`live`; absent when apply creates it).
+///
+/// The result carries the new ownership and still has to be decoded, defaulted and validated like any new object.
+///
+/// # Errors
+/// [`ApplyError::Conflict`] when fields of others would change and `force` is not set; others when the configuration
+/// does not fit the type.
+pub fn apply(
+    kind: &KindInfo,
+    live: Option<&Value>,
+    applied: &Value,
+    writer: &Writer<'_>,
+    force: bool,
+) -> Result<Value, ApplyError> {
+    check_request(applied, writer)?;
+    let place = kind.place();
+    walk::validate(place, applied).map_err(|problem| {
+        ApplyError::Invalid(format!("failed to create typed patch object ({}): {problem}", describe(applied)))
+    })?;
+    let mut managers = live.map(|live| Managers::decode(managed_fields(live))).unwrap_or_default();
+    let bare = live.map(without_managed_fields);
+    let ignored = ignored(kind, writer.subresource);
+    if let Some(bare) = bare.as_ref().filter(|_| managers.is_empty()) {
+        let before = Writer { manager: BEFORE_FIRST_APPLY, ..writer.clone() };
+        let mut merge = Merge { place, ignored: ignored.clone(), managers };
+        merge.update(&empty(kind), bare, &identity(&before, Operation::Update), &before);
+        managers = merge.managers;
+    }
+    let mut merge = Merge { place, ignored, managers };
+    let mut out = merge.apply_as_kubectl(bare.as_ref(), applied, writer, force)?;
+    refresh_last_applied(&mut out, applied, writer);
+    settle(live, &mut out, &merge.managers);
+    Ok(out)
+}
+
+/// The object without any field set, as the Go type writes it: what a create is compared with.
+fn empty(kind: &KindInfo) -> Value {
+    let mut empty = Value::Object(Map::new());
+    kind.canonical(&mut empty);
+    empty
+}
+
+fn check_request(applied: &Value, writer: &Writer<'_>) -> Result<(), ApplyError> {
+    if !applied.is_object() {
+        return Err(ApplyError::BadRequest("an applied configuration must be an object".to_owned()));
+    }
+    let version = applied["apiVersion"].as_str().unwrap_or_default();
+    if version != writer.api_version {
+        return Err(ApplyError::BadRequest(format!(
+            "Incorrect version specified in apply patch. Specified patch version: {version}, expected: {}",
+            writer.api_version
+        )));
+    }
+    if !managed_fields(applied).is_null() {
+        return Err(ApplyError::BadRequest("metadata.managedFields must be nil".to_owned()));
+    }
+    Ok(())
+}
+
+fn identity(writer: &Writer<'_>, operation: Operation) -> Identity {
+    Identity {
+        manager: if writer.manager.is_empty() { "unknown" } else { writer.manager }.to_owned(),
+        operation,
+        subresource: writer.subresource.to_owned(),
+        // An applier is the same in every version, another writer is not.
+        api_version: match operation {
+            Operation::Update => writer.api_version.clone(),
+            Operation::Apply => String::new(),
+        },
+    }
+}
+
+fn managed_fields(object: &Value) -> &Value {
+    &object["metadata"]["managedFields"]
+}
+
+fn remove_managed_fields(object: &mut Value) {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("managedFields");
+    }
+}
+
+fn without_managed_fields(object: &Value) -> Value {
+    let mut copy = object.clone();
+    remove_managed_fields(&mut copy);
+    copy
+}
+
+/// Writes the ownership into the object. When nothing but times would differ from what is stored, the stored times
+/// stay, so that writing the same again changes nothing.
+fn settle(live: Option<&Value>, new: &mut Value, managers: &Managers) {
+    let encoded = managers.encode();
+    let stored = live.map(|live| (without_managed_fields(live), Managers::decode(managed_fields(live))));
+    let unchanged = stored.is_some_and(|(object, before)| object == *new && before.same_but_times(managers));
+    let value = match live.filter(|_| unchanged) {
+        Some(live) => managed_fields(live).clone(),
+        None => encoded,
+    };
+    if let (Value::Object(map), Value::Array(list)) = (new, value)
+        && !list.is_empty()
+    {
+        object_at(map, "metadata").insert("managedFields".into(), Value::Array(list));
+    }
+}
+
+/// What a manager of an endpoint cannot own, because the endpoint does not write it.
+#[derive(Debug, Clone)]
+enum Ignored {
+    Nothing,
+    Fields(&'static [&'static str]),
+    AllBut(&'static str),
+}
+
+fn ignored(kind: &KindInfo, subresource: &str) -> Ignored {
+    match subresource {
+        "" if &*kind.kind == "CertificateSigningRequest" => Ignored::Fields(&["status", "spec"]),
+        "" if kind.has_subresource("status") => Ignored::Fields(&["status"]),
+        "status" if kind.custom => Ignored::AllBut("status"),
+        "status" => Ignored::Fields(&["spec"]),
+        _ => Ignored::Nothing,
+    }
+}
+
+impl Ignored {
+    fn filter(&self, set: Set) -> Set {
+        match self {
+            Self::Nothing => set,
+            Self::Fields(names) => names.iter().fold(set, |set, name| set.without(&Element::field(name))),
+            Self::AllBut(name) => set.only(&Element::field(name)),
+        }
+    }
+}
+
+/// Fields that identify an object and are nobody's.
+const NOBODYS: [&str; 2] = ["apiVersion", "kind"];
+const NOBODYS_METADATA: [&str; 9] = [
+    "name",
+    "namespace",
+    "creationTimestamp",
+    "selfLink",
+    "uid",
+    "clusterName",
+    "generation",
+    "managedFields",
+    "resourceVersion",
+];
+
+fn stripped(set: &Set) -> Set {
+    let mut nobodys = Set::default();
+    for name in NOBODYS {
+        nobodys.insert(&[Element::field(name)]);
+    }
+    let metadata = Element::field("metadata");
+    nobodys.insert(std::slice::from_ref(&metadata));
+    for name in NOBODYS_METADATA {
+        nobodys.insert(&[metadata.clone(), Element::field(name)]);
+    }
+    set.difference(&nobodys)
+}
+
+/// One write's view on an object's ownership.
+struct Merge<'a> {
+    place: Place<'a>,
+    ignored: Ignored,
+    managers: Managers,
+}
+
+impl Merge<'_> {
+    /// A write that is not an apply: the writer owns what it changed.
+    fn update(&mut self, live: &Value, new: &Value, identity: &Identity, writer: &Writer<'_>) {
+        let compared = walk::compare(self.place, Some(live), Some(new));
+        let changed = self.ignored.filter(compared.modified.union(&compared.added));
+        let removed = self.ignored.filter(compared.removed);
+        // The writer's own earlier entry also loses what was removed or is now owned anew.
+        for entry in self.managers.iter_mut() {
+            entry.set = entry.set.difference(&changed).difference(&removed);
+        }
+        self.managers.drop_empty();
+        let own = stripped(&changed);
+        if own.is_empty() {
+            return;
+        }
+        let set = match self.managers.get(identity) {
+            Some(previous) => previous.set.union(&own),
+            None => own,
+        };
+        self.managers.put(
+            identity.clone(),
+            Entry { set, time: Some(writer.now), api_version: writer.api_version.clone() },
+        );
+    }
+
+    /// `kubectl apply --server-side` may take over what `kubectl apply` without it has set.
+    fn apply_as_kubectl(
+        &mut self,
+        live: Option<&Value>,
+        applied: &Value,
+        writer: &Writer<'_>,
+        force: bool,
+    ) -> Result<Value, ApplyError> {
+        let before = self.managers.clone();
+        let result = self.apply(live, applied, writer, force);
+        let Err(Clash::Fields(fields)) = result else { return result.map_err(Clash::into_error) };
+        let allowed =
+            live.filter(|_| writer.manager == "kubectl").and_then(|live| self.last_applied(live, writer));
+        let Some(allowed) = allowed else { return Err(ApplyError::Conflict(conflict::list(&fields))) };
+        let rest: BTreeMap<Identity, Set> = fields
+            .into_iter()
+            .map(|(identity, set)| (identity, set.difference(&allowed)))
+            .filter(|(_, set)| !set.is_empty())
+            .collect();
+        if !rest.is_empty() {
+            return Err(ApplyError::Conflict(conflict::list(&rest)));
+        }
+        self.managers = before;
+        self.apply(live, applied, writer, true).map_err(Clash::into_error)
+    }
+
+    /// The fields of the last-applied annotation that still have the values it gave them.
+    fn last_applied(&self, live: &Value, writer: &Writer<'_>) -> Option<Set> {
+        let text = live["metadata"]["annotations"][LAST_APPLIED].as_str()?;
+        let last: Value = serde_json::from_str(text).ok()?;
+        if last["apiVersion"].as_str() != Some(&writer.api_version) {
+            return None;
+        }
+        let compared = walk::compare(self.place, Some(&last), Some(live));
+        let set = walk::to_set(self.place, &last);
+        Some(set.difference(&compared.modified).difference(&compared.added).difference(&compared.removed))
+    }
+
+    fn apply(
+        &mut self,
+        live: Option<&Value>,
+        applied: &Value,
+        writer: &Writer<'_>,
+        force: bool,
+    ) -> Result<Value, Clash> {
+        let identity = identity(writer, Operation::Apply);
+        let merged = walk::merge(self.place, live, applied).map_err(Clash::Invalid)?;
+        let last = self.managers.get(&identity).map(|entry| entry.set.clone());
+        let time = self.managers.get(&identity).and_then(|entry| entry.time);
+        let set = self.ignored.filter(walk::to_set(self.place, applied));
+        let entry = Entry { set, time, api_version: writer.api_version.clone() };
+        self.managers.put(identity.clone(), entry);
+        let pruned = self.prune(merged, last.as_ref());
+        let clashes = self.take_over(live, &pruned, &identity);
+        if !force && !clashes.is_empty() {
+            return Err(Clash::Fields(clashes));
+        }
+        for (other, set) in clashes {
+            self.managers.take(&other, &set);
+        }
+        self.managers.drop_empty();
+        let changed = live != Some(&pruned);
+        if let Some(mut entry) = self.managers.remove(&identity) {
+            entry.set = stripped(&entry.set);
+            if changed || entry.time.is_none() {
+                entry.time = Some(writer.now);
+            }
+            if !entry.set.is_empty() {
+                self.managers.put(identity, entry);
+            }
+        }
+        Ok(pruned)
+    }
+
+    /// What others own and the write changes; what it removes is taken from them at once.
+    fn take_over(&mut self, live: Option<&Value>, new: &Value, own: &Identity) -> BTreeMap<Identity, Set> {
+        let compared = walk::compare(self.place, live, Some(new));
+        let changed = self.ignored.filter(compared.modified.union(&compared.added));
+        let removed = self.ignored.filter(compared.removed);
+        let mut clashes = BTreeMap::new();
+        let others: Vec<Identity> =
+            self.managers.identities().filter(|other| *other != own).cloned().collect();
+        for other in others {
+            let Some(entry) = self.managers.get(&other) else { continue };
+            let clash = entry.set.intersection(&changed);
+            if !clash.is_empty() {
+                clashes.insert(other.clone(), clash);
+            }
+            self.managers.take(&other, &removed);
+        }
+        clashes
+    }
+
+    /// Removes what this applier owned and no longer mentions, unless somebody else owns it.
+    fn prune(&self, merged: Value, last: Option<&Set>) -> Value {
+        let Some(last) = last.filter(|last| !last.is_empty()) else { return merged };
+        let last = last.with_named_fields(self.place);
+        let pruned = walk::remove(self.place, &merged, &last);
+        let owned = self.managers.union().with_named_fields(self.place);
+        let everything = walk::to_set(self.place, &merged).with_named_fields(self.place);
+        let kept = walk::to_set(self.place, &pruned).with_named_fields(self.place);
+        let pruned = walk::remove(self.place, &merged, &everything.difference(&kept.union(&owned)));
+        let kept = walk::to_set(self.place, &pruned).with_named_fields(self.place);
+        walk::remove(self.place, &merged, &everything.difference(&kept).intersection(&last))
+    }
+}
+
+/// Why applying stopped.
+enum Clash {
+    Fields(BTreeMap<Identity, Set>),
+    Invalid(String),
+}
+
+impl Clash {
+    fn into_error(self) -> ApplyError {
+        match self {
+            Self::Fields(fields) => ApplyError::Conflict(conflict::list(&fields)),
+            Self::Invalid(message) => ApplyError::Invalid(format!("failed to merge config: {message}")),
+        }
+    }
+}
+
+/// Keeps the annotation of client-side apply in step, so that a user can go back to it.
+fn refresh_last_applied(object: &mut Value, applied: &Value, writer: &Writer<'_>) {
+    let present =
+        object["metadata"]["annotations"][LAST_APPLIED].as_str().is_some_and(|text| !text.is_empty());
+    if writer.manager != "kubectl" || !present {
+        return;
+    }
+    let mut config = without_managed_fields(applied);
+    if let Some(Value::Object(annotations)) = config.pointer_mut("/metadata/annotations") {
+        annotations.remove(LAST_APPLIED);
+    }
+    object["metadata"]["annotations"][LAST_APPLIED] = format!("{config}\n").into();
+}

@@ -1,0 +1,76 @@
+//! One step of a field path.
+
+use std::fmt;
+
+use serde_json::Value;
+
+/// One step: a field, an item of an associative list by its keys, an item of a set, or an index.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Element {
+    Field(String),
+    /// The keys as a JSON object, sorted.
+    Keys(String),
+    /// The item as JSON.
+    Item(String),
+    Index(i64),
+}
+
+impl Element {
+    pub(super) fn field(name: &str) -> Self {
+        Self::Field(name.to_owned())
+    }
+
+    /// The form of FieldsV1: `f:name`, `k:{…}`, `v:…`, `i:0`.
+    pub(super) fn encode(&self) -> String {
+        match self {
+            Self::Field(name) => format!("f:{name}"),
+            Self::Keys(json) => format!("k:{json}"),
+            Self::Item(json) => format!("v:{json}"),
+            Self::Index(index) => format!("i:{index}"),
+        }
+    }
+
+    /// Reads the form of FieldsV1; `None` when it is not one.
+    pub(super) fn decode(text: &str) -> Option<Self> {
+        let (tag, rest) = text.split_once(':')?;
+        // JSON is parsed and written again, so that spelling does not make two of one item.
+        let json = || serde_json::from_str::<Value>(rest).ok();
+        Some(match tag {
+            "f" => Self::Field(rest.to_owned()),
+            "k" => Self::Keys(json().filter(Value::is_object)?.to_string()),
+            "v" => Self::Item(json()?.to_string()),
+            "i" => Self::Index(rest.parse().ok()?),
+            _ => return None,
+        })
+    }
+}
+
+/// The form of messages: `.spec`, `[name="a"]`, `[="x"]`, `[0]`.
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Field(name) => write!(f, ".{name}"),
+            Self::Item(json) => write!(f, "[={json}]"),
+            Self::Index(index) => write!(f, "[{index}]"),
+            Self::Keys(json) => {
+                let keys: serde_json::Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
+                let pairs: Vec<String> = keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
+                write!(f, "[{}]", pairs.join(","))
+            }
+        }
+    }
+}
+
+/// How messages name an object: `namespace/name; group/version, Kind=Kind`.
+pub(super) fn describe(object: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let metadata = &object["metadata"];
+    let api_version = text(&object["apiVersion"]);
+    let version = if api_version.contains('/') { api_version } else { format!("/{api_version}") };
+    format!(
+        "{}/{}; {version}, Kind={}",
+        text(&metadata["namespace"]),
+        text(&metadata["name"]),
+        text(&object["kind"])
+    )
+}

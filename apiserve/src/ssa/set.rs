@@ -1,0 +1,174 @@
+//! Sets of field paths, as trees.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value};
+
+use super::path::Element;
+use crate::schema::types::{Place, Shape};
+
+/// A set of paths. A path is a member where its last element is in `members` of the node its other elements lead to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Set {
+    members: BTreeSet<Element>,
+    children: BTreeMap<Element, Self>,
+}
+
+impl Set {
+    pub(super) fn is_empty(&self) -> bool {
+        self.members.is_empty() && self.children.values().all(Self::is_empty)
+    }
+
+    /// Adds a path; the empty path is no field and is ignored.
+    pub(super) fn insert(&mut self, path: &[Element]) {
+        match path {
+            [] => {}
+            [last] => {
+                self.members.insert(last.clone());
+            }
+            [first, rest @ ..] => self.children.entry(first.clone()).or_default().insert(rest),
+        }
+    }
+
+    pub(super) fn has(&self, element: &Element) -> bool {
+        self.members.contains(element)
+    }
+
+    /// The part below an element, when it is not empty.
+    pub(super) fn below(&self, element: &Element) -> Option<&Self> {
+        self.children.get(element).filter(|child| !child.is_empty())
+    }
+
+    pub(super) fn union(&self, other: &Self) -> Self {
+        let mut out = self.clone();
+        out.members.extend(other.members.iter().cloned());
+        for (element, child) in &other.children {
+            let slot = out.children.entry(element.clone()).or_default();
+            *slot = slot.union(child);
+        }
+        out
+    }
+
+    pub(super) fn intersection(&self, other: &Self) -> Self {
+        let members = self.members.intersection(&other.members).cloned().collect();
+        let mut children = BTreeMap::new();
+        for (element, child) in &self.children {
+            if let Some(other) = other.children.get(element) {
+                let both = child.intersection(other);
+                if !both.is_empty() {
+                    children.insert(element.clone(), both);
+                }
+            }
+        }
+        Self { members, children }
+    }
+
+    pub(super) fn difference(&self, other: &Self) -> Self {
+        let members = self.members.difference(&other.members).cloned().collect();
+        let mut children = BTreeMap::new();
+        for (element, child) in &self.children {
+            let rest = match other.children.get(element) {
+                Some(other) => child.difference(other),
+                None => child.clone(),
+            };
+            if !rest.is_empty() {
+                children.insert(element.clone(), rest);
+            }
+        }
+        Self { members, children }
+    }
+
+    /// Without an element and everything below it.
+    pub(super) fn without(mut self, element: &Element) -> Self {
+        self.members.remove(element);
+        self.children.remove(element);
+        self
+    }
+
+    /// Only an element and everything below it.
+    pub(super) fn only(mut self, element: &Element) -> Self {
+        self.members.retain(|member| member == element);
+        self.children.retain(|child, _| child == element);
+        self
+    }
+
+    /// Declared fields on the way to members become members themselves: a struct goes when all in it goes.
+    pub(super) fn with_named_fields(&self, place: Place<'_>) -> Self {
+        let mut out = Self { members: self.members.clone(), children: BTreeMap::new() };
+        for (element, child) in &self.children {
+            let below = match element {
+                Element::Field(name) => {
+                    let (below, declared) = place.child(name);
+                    let declared = declared && matches!(place.node().shape, Shape::Struct(_));
+                    if declared {
+                        out.members.insert(element.clone());
+                    }
+                    below
+                }
+                _ => place.item(),
+            };
+            out.children.insert(element.clone(), child.with_named_fields(below));
+        }
+        out
+    }
+
+    /// Calls `visit` with every path, in order.
+    pub(super) fn paths(&self, visit: &mut impl FnMut(&[Element])) {
+        let mut path = Vec::new();
+        self.walk(&mut path, visit);
+    }
+
+    fn walk(&self, path: &mut Vec<Element>, visit: &mut impl FnMut(&[Element])) {
+        for member in &self.members {
+            path.push(member.clone());
+            visit(path);
+            path.pop();
+        }
+        for (element, child) in &self.children {
+            path.push(element.clone());
+            child.walk(path, visit);
+            path.pop();
+        }
+    }
+
+    /// FieldsV1.
+    pub(super) fn encode(&self) -> Value {
+        let mut map = Map::new();
+        for member in &self.members {
+            map.insert(member.encode(), Value::Object(Map::new()));
+        }
+        for (element, child) in &self.children {
+            if child.is_empty() {
+                continue;
+            }
+            let mut below = child.encode();
+            if let Value::Object(below) = &mut below
+                && self.members.contains(element)
+            {
+                below.insert(".".to_owned(), Value::Object(Map::new()));
+            }
+            map.insert(element.encode(), below);
+        }
+        Value::Object(map)
+    }
+
+    /// Reads FieldsV1; `None` when it is malformed.
+    pub(super) fn decode(value: &Value) -> Option<Self> {
+        let mut out = Self::default();
+        for (key, below) in value.as_object()? {
+            if key == "." {
+                continue;
+            }
+            let element = Element::decode(key)?;
+            let map = below.as_object()?;
+            if map.is_empty() || map.contains_key(".") {
+                out.members.insert(element.clone());
+            }
+            let child = Self::decode(below)?;
+            if !child.is_empty() {
+                out.children.insert(element, child);
+            }
+        }
+        Some(out)
+    }
+}

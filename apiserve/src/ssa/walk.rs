@@ -1,0 +1,174 @@
+//! Walks over values beside their type: which fields there are, what differs, what a merge gives.
+
+mod compare;
+mod merge;
+mod remove;
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+pub(super) use self::compare::compare;
+pub(super) use self::merge::merge;
+pub(super) use self::remove::remove;
+use super::path::Element;
+use super::set::Set;
+use crate::schema::types::{ListShape, Place, Rest, Shape, Topology};
+
+/// How a value is treated: as a whole, or by its parts.
+pub(super) enum Form<'a> {
+    Leaf,
+    Map,
+    List(&'a ListShape),
+}
+
+/// The form of a value of a type. A value that does not fit its type is a leaf.
+pub(super) fn form<'a>(place: Place<'a>, value: &Value) -> Form<'a> {
+    match (&place.node().shape, value) {
+        (Shape::Any { atomic: false }, Value::Object(_)) => Form::Map,
+        (Shape::Struct(shape), Value::Object(_)) if !shape.atomic => Form::Map,
+        (Shape::Map { atomic: false, .. }, Value::Object(_)) => Form::Map,
+        (Shape::List(list), Value::Array(_)) if !matches!(list.topology, Topology::Atomic) => {
+            Form::List(list)
+        }
+        _ => Form::Leaf,
+    }
+}
+
+/// The element that identifies an item of a set or an associative list.
+pub(super) fn identify(place: Place<'_>, list: &ListShape, item: &Value) -> Result<Element, String> {
+    let Topology::Map(keys) = &list.topology else {
+        return match item {
+            Value::Array(_) | Value::Object(_) | Value::Null => {
+                Err("associative list without keys may not have non-scalars as elements".to_owned())
+            }
+            scalar => Ok(Element::Item(scalar.to_string())),
+        };
+    };
+    let Value::Object(map) = item else {
+        return Err("associative list with keys may not have non-map elements".to_owned());
+    };
+    let mut found = Map::new();
+    for key in keys {
+        let given = map.get(key.as_ref()).filter(|value| !value.is_null()).cloned();
+        if let Some(value) = given.or_else(|| key_default(place.item(), key)) {
+            found.insert(key.to_string(), value);
+        }
+    }
+    if found.is_empty() {
+        let names: Vec<String> = keys.iter().map(|key| format!("{key:?}")).collect();
+        return Err(format!(
+            "associative list with keys has an element that omits all key fields {} (and doesn't have default \
+             values for any key fields)",
+            names.join(", ")
+        ));
+    }
+    Ok(Element::Keys(Value::Object(found).to_string()))
+}
+
+/// The default of a key field: from the table of facts, or from a structural schema.
+fn key_default(item: Place<'_>, key: &str) -> Option<Value> {
+    let Shape::Struct(shape) = &item.node().shape else { return None };
+    let stated = shape.field(key)?.default.as_ref().and_then(|json| serde_json::from_str(json).ok());
+    stated.or_else(|| item.child(key).0.node().default.as_deref().cloned())
+}
+
+/// The fields that a value sets.
+pub(super) fn to_set(place: Place<'_>, value: &Value) -> Set {
+    let mut set = Set::default();
+    collect(place, value, &mut Vec::new(), &mut set);
+    set
+}
+
+fn collect(place: Place<'_>, value: &Value, path: &mut Vec<Element>, set: &mut Set) {
+    match (form(place, value), value) {
+        (Form::Map, Value::Object(map)) => {
+            for (key, item) in map {
+                let (child, declared) = place.child(key);
+                path.push(Element::field(key));
+                collect(child, item, path, set);
+                let empty = item.is_null() || item.as_object().is_some_and(Map::is_empty);
+                if empty || !declared {
+                    set.insert(path);
+                }
+                path.pop();
+            }
+        }
+        (Form::List(list), Value::Array(items)) => {
+            let mut counts: HashMap<Element, usize> = HashMap::new();
+            let elements: Vec<Option<Element>> =
+                items.iter().map(|item| identify(place, list, item).ok()).collect();
+            for element in elements.iter().flatten() {
+                *counts.entry(element.clone()).or_default() += 1;
+            }
+            for (item, element) in items.iter().zip(elements) {
+                let Some(element) = element else { continue };
+                let single = counts.get(&element) == Some(&1);
+                path.push(element);
+                set.insert(path);
+                // Items that occur twice are owned as a whole.
+                if single {
+                    collect(place.item(), item, path, set);
+                }
+                path.pop();
+            }
+        }
+        _ => set.insert(path),
+    }
+}
+
+/// Checks that an applied configuration names only fields that the type has, and no item twice.
+pub(super) fn validate(place: Place<'_>, value: &Value) -> Result<(), String> {
+    check(place, value, "")
+}
+
+fn check(place: Place<'_>, value: &Value, path: &str) -> Result<(), String> {
+    match (&place.node().shape, value) {
+        (Shape::Struct(shape), Value::Object(map)) => {
+            for (key, item) in map {
+                let (child, declared) = place.child(key);
+                let typed = matches!(key.as_str(), "apiVersion" | "kind") && shape.embedded;
+                if !declared && !typed && shape.rest == Rest::Pruned {
+                    return Err(format!("{path}.{key}: field not declared in schema"));
+                }
+                check(child, item, &format!("{path}.{key}"))?;
+            }
+            Ok(())
+        }
+        (Shape::Map { .. }, Value::Object(map)) => {
+            map.iter().try_for_each(|(key, item)| check(place.child(key).0, item, &format!("{path}.{key}")))
+        }
+        (Shape::List(list), Value::Array(items)) => {
+            let mut seen = std::collections::HashSet::new();
+            for (index, item) in items.iter().enumerate() {
+                if matches!(list.topology, Topology::Atomic) {
+                    check(place.item(), item, &format!("{path}[{index}]"))?;
+                    continue;
+                }
+                let element = identify(place, list, item)
+                    .map_err(|problem| format!("{path}: element {index}: {problem}"))?;
+                let below = format!("{path}{element}");
+                if !seen.insert(element.clone()) {
+                    return Err(format!("{path}: duplicate entries for key {element}"));
+                }
+                check(place.item(), item, &below)?;
+            }
+            Ok(())
+        }
+        (Shape::Struct(_) | Shape::Map { .. }, other) if !other.is_null() => {
+            Err(format!("{path}: expected map, got {}", shown(other)))
+        }
+        (Shape::List(_), other) if !other.is_null() => {
+            Err(format!("{path}: expected list, got {}", shown(other)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A value in a message, as Go's `&{value}` shows it.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("&{{{text}}}"),
+        other => format!("&{{{other}}}"),
+    }
+}

@@ -1,0 +1,129 @@
+//! What differs between two values of one type.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::{Form, form, identify};
+use crate::schema::types::{ListShape, Place};
+use crate::ssa::path::Element;
+use crate::ssa::set::Set;
+
+/// Which fields only the new value has, only the old one has, and which have another value.
+#[derive(Debug, Default)]
+pub(in crate::ssa) struct Comparison {
+    pub(in crate::ssa) added: Set,
+    pub(in crate::ssa) removed: Set,
+    pub(in crate::ssa) modified: Set,
+}
+
+/// Compares two objects; an absent one has no fields.
+pub(in crate::ssa) fn compare(place: Place<'_>, old: Option<&Value>, new: Option<&Value>) -> Comparison {
+    let mut comparison = Comparison::default();
+    let mut walk = Walk { out: &mut comparison, path: Vec::new() };
+    walk.value(place, old, new);
+    comparison
+}
+
+struct Walk<'a> {
+    out: &'a mut Comparison,
+    path: Vec<Element>,
+}
+
+impl Walk<'_> {
+    fn value(&mut self, place: Place<'_>, old: Option<&Value>, new: Option<&Value>) {
+        match (old, new) {
+            (None, None) => {}
+            (Some(one), None) | (None, Some(one)) => {
+                self.one_side(place, one, old, new);
+            }
+            (Some(before), Some(after)) => match (form(place, before), form(place, after)) {
+                (Form::Map, Form::Map) => self.fields(place, before.as_object(), after.as_object()),
+                (Form::List(list), Form::List(_)) => self.items(place, list, Some(before), Some(after)),
+                (Form::Leaf, Form::Leaf) => {
+                    if before != after {
+                        self.out.modified.insert(&self.path);
+                    }
+                }
+                // Null is a container without content, and not an absent one.
+                (Form::Map, _) if after.is_null() => self.fields(place, before.as_object(), None),
+                (_, Form::Map) if before.is_null() => self.fields(place, None, after.as_object()),
+                (Form::List(list), _) if after.is_null() => self.items(place, list, Some(before), None),
+                (_, Form::List(list)) if before.is_null() => self.items(place, list, None, Some(after)),
+                // The value changed its form: everything of the old one goes, everything of the new one comes.
+                _ => {
+                    self.value(place, Some(before), None);
+                    self.value(place, None, Some(after));
+                    self.out.modified.insert(&self.path);
+                }
+            },
+        }
+    }
+
+    /// A value that is there on one side only: its parts, and the value itself.
+    fn one_side(&mut self, place: Place<'_>, value: &Value, old: Option<&Value>, new: Option<&Value>) {
+        match form(place, value) {
+            Form::Map => self.fields(place, old.and_then(Value::as_object), new.and_then(Value::as_object)),
+            Form::List(list) => self.items(place, list, old, new),
+            Form::Leaf => {}
+        }
+        match old {
+            None => self.out.added.insert(&self.path),
+            Some(_) => self.out.removed.insert(&self.path),
+        }
+    }
+
+    fn fields(
+        &mut self,
+        place: Place<'_>,
+        old: Option<&Map<String, Value>>,
+        new: Option<&Map<String, Value>>,
+    ) {
+        let both_empty = old.is_none_or(Map::is_empty) && new.is_none_or(Map::is_empty);
+        if both_empty {
+            return;
+        }
+        let empty = Map::new();
+        let (old, new) = (old.unwrap_or(&empty), new.unwrap_or(&empty));
+        let only_new = new.keys().filter(|key| !old.contains_key(*key));
+        for key in old.keys().chain(only_new) {
+            self.path.push(Element::field(key));
+            self.value(place.child(key).0, old.get(key), new.get(key));
+            self.path.pop();
+        }
+    }
+
+    fn items(&mut self, place: Place<'_>, list: &ListShape, old: Option<&Value>, new: Option<&Value>) {
+        type Sides<'v> = (Vec<&'v Value>, Vec<&'v Value>);
+        let mut sides: BTreeMap<Element, Sides<'_>> = BTreeMap::new();
+        for (value, new_side) in [(old, false), (new, true)] {
+            for item in value.and_then(Value::as_array).into_iter().flatten() {
+                let Ok(element) = identify(place, list, item) else { continue };
+                let slot = sides.entry(element).or_default();
+                if new_side { slot.1.push(item) } else { slot.0.push(item) }
+            }
+        }
+        for (element, (before, after)) in sides {
+            self.path.push(element);
+            match (before.as_slice(), after.as_slice()) {
+                (before @ ([] | [_]), after @ ([] | [_])) => {
+                    self.value(place.item(), before.first().copied(), after.first().copied());
+                }
+                (before @ [_, _, ..], after @ [_, _, ..]) => {
+                    if before != after {
+                        self.out.modified.insert(&self.path);
+                    }
+                }
+                ([_, _, ..], after) => {
+                    self.value(place.item(), None, after.first().copied());
+                    self.out.removed.insert(&self.path);
+                }
+                (before, _) => {
+                    self.value(place.item(), before.first().copied(), None);
+                    self.out.added.insert(&self.path);
+                }
+            }
+            self.path.pop();
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Merging an applied configuration into what is stored.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value};
+
+use super::{Form, form, identify};
+use crate::schema::types::{ListShape, Place};
+use crate::ssa::path::Element;
+
+/// `live` with everything that `applied` says.
+pub(in crate::ssa) fn merge(
+    place: Place<'_>,
+    live: Option<&Value>,
+    applied: &Value,
+) -> Result<Value, String> {
+    let Some(live) = live else { return Ok(applied.clone()) };
+    match (form(place, live), form(place, applied)) {
+        (Form::Map, Form::Map) => match (live, applied) {
+            (Value::Object(live), Value::Object(applied)) => fields(place, live, applied),
+            _ => Ok(applied.clone()),
+        },
+        (Form::List(list), Form::List(_)) => match (live, applied) {
+            (Value::Array(live), Value::Array(applied)) => items(place, list, live, applied),
+            _ => Ok(applied.clone()),
+        },
+        _ => Ok(applied.clone()),
+    }
+}
+
+fn fields(
+    place: Place<'_>,
+    live: &Map<String, Value>,
+    applied: &Map<String, Value>,
+) -> Result<Value, String> {
+    let mut out = live.clone();
+    for (key, value) in applied {
+        let merged = merge(place.child(key).0, live.get(key), value)?;
+        out.insert(key.clone(), merged);
+    }
+    Ok(Value::Object(out))
+}
+
+/// Items of both: shared ones in the order of the configuration, others where they stood.
+fn items(place: Place<'_>, list: &ListShape, live: &[Value], applied: &[Value]) -> Result<Value, String> {
+    let left = index(place, list, live)?;
+    let right = index(place, list, applied)?;
+    let mut by_left: BTreeMap<&Element, Option<&Value>> = BTreeMap::new();
+    for (element, item) in &left {
+        // An item that occurs twice is not merged with: the configuration replaces it.
+        by_left.entry(element).and_modify(|slot| *slot = None).or_insert(Some(item));
+    }
+    let by_right: BTreeMap<&Element, &Value> = right.iter().map(|(element, item)| (element, *item)).collect();
+    let mut shared = right.iter().map(|(element, _)| element).filter(|e| by_left.contains_key(e)).peekable();
+    let mut merged: BTreeSet<&Element> = BTreeSet::new();
+    let mut out = Vec::with_capacity(left.len().max(right.len()));
+    let (mut l, mut r) = (0, 0);
+    while l < left.len() || r < right.len() {
+        if let (Some((on_left, _)), Some((on_right, item))) = (left.get(l), right.get(r)) {
+            if on_left == on_right {
+                merged.insert(on_right);
+                out.push(merge(place.item(), by_left.get(on_left).copied().flatten(), item)?);
+                (l, r) = (l + 1, r + 1);
+                shared.next();
+                continue;
+            }
+            if by_right.contains_key(on_left) && shared.peek().is_some_and(|next| *next != on_left) {
+                // Shared, but its turn comes with the configuration's order.
+                l += 1;
+                continue;
+            }
+        }
+        if let Some((on_left, item)) = left.get(l) {
+            if !by_right.contains_key(on_left) {
+                out.push((*item).clone());
+                l += 1;
+                continue;
+            }
+            if merged.contains(on_left) {
+                l += 1;
+            }
+        }
+        if let Some((on_right, item)) = right.get(r) {
+            merged.insert(on_right);
+            out.push(merge(place.item(), by_left.get(on_right).copied().flatten(), item)?);
+            r += 1;
+            if shared.peek().is_some_and(|next| *next == on_right) {
+                shared.next();
+            }
+        }
+    }
+    Ok(Value::Array(out))
+}
+
+fn index<'v>(
+    place: Place<'_>,
+    list: &ListShape,
+    items: &'v [Value],
+) -> Result<Vec<(Element, &'v Value)>, String> {
+    items.iter().map(|item| Ok((identify(place, list, item)?, item))).collect()
+}

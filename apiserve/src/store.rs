@@ -1,0 +1,216 @@
+//! What the server needs from whatever holds the objects: reads at a revision, a history, conditional writes.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use thiserror::Error;
+use tombolo_proto::ids::Uid;
+use tombolo_proto::object::{ObjectKey, Resource};
+
+use crate::history::ChangeStream;
+use crate::selector::Facts;
+
+/// Place in one store's history: what clients see as `metadata.resourceVersion`. One counter for all resources,
+/// so that clients may compare revisions as numbers. Never compared with a revision of another store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Revision(pub u64);
+
+impl Revision {
+    /// The revision after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One version of one object. The body is JSON text with `metadata.resourceVersion` already set to `revision`.
+#[derive(Debug)]
+pub struct Stored {
+    /// Which object, under the version in which it is stored.
+    pub key: ObjectKey,
+    /// Incarnation.
+    pub uid: Uid,
+    /// When this version was written.
+    pub revision: Revision,
+    /// JSON text.
+    pub body: Bytes,
+    /// What selectors look at, extracted once for all watchers.
+    pub(crate) facts: OnceLock<Box<Facts>>,
+}
+
+impl Stored {
+    /// Puts a version together. The body must carry `revision` as its `metadata.resourceVersion`.
+    #[must_use]
+    pub fn new(key: ObjectKey, uid: Uid, revision: Revision, body: Bytes) -> Self {
+        Self { key, uid, revision, body, facts: OnceLock::new() }
+    }
+}
+
+impl PartialEq for Stored {
+    fn eq(&self, other: &Self) -> bool {
+        self.revision == other.revision
+            && self.key == other.key
+            && self.uid == other.uid
+            && self.body == other.body
+    }
+}
+
+/// Objects of one resource as they were at one revision, ordered by namespace, then name.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    /// The revision that this is a picture of.
+    pub revision: Revision,
+    /// The objects.
+    pub items: Vec<Arc<Stored>>,
+}
+
+/// A readable store with a history.
+///
+/// Reads answer from memory or from a local file and must not block for long.
+pub trait Store: Send + Sync + 'static {
+    /// The object under a key.
+    ///
+    /// # Errors
+    /// [`StoreError::NotSynced`] when the store cannot know yet.
+    fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError>;
+
+    /// All objects of a resource (of one namespace), now.
+    ///
+    /// # Errors
+    /// [`StoreError::NotSynced`] when the store cannot know yet: an empty list would be a lie.
+    fn list(&self, resource: &Resource, namespace: Option<&str>) -> Result<Snapshot, StoreError>;
+
+    /// All objects of a resource (of one namespace) as they were at an earlier revision.
+    ///
+    /// # Errors
+    /// [`StoreError::Expired`] when the history no longer reaches that far.
+    fn list_at(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        revision: Revision,
+    ) -> Result<Snapshot, StoreError>;
+
+    /// Every change of a resource after a revision, in order, without gaps or repeats.
+    ///
+    /// # Errors
+    /// [`StoreError::Expired`] when the history no longer reaches that far, or the revision is not reached yet.
+    fn watch(&self, resource: &Resource, since: Revision) -> Result<ChangeStream, StoreError>;
+
+    /// The newest revision. Every change up to it is visible in lists and in watches.
+    fn revision(&self) -> Revision;
+}
+
+/// A store that can be written to.
+pub trait WriteStore: Store {
+    /// Makes one conditional change. When it resolves, the change is as durable as the store makes it, and
+    /// visible. The result is the new version; for a deletion, the last state with the deletion's revision.
+    ///
+    /// Dropping the future does not undo a change that was already accepted.
+    ///
+    /// # Errors
+    /// [`StoreError::AlreadyExists`], [`StoreError::NotFound`] or [`StoreError::Conflict`] when `expected`
+    /// does not hold; [`StoreError::Unavailable`] when the change cannot be made durable.
+    fn commit(&self, mutation: Mutation) -> BoxFuture<'_, Result<Arc<Stored>, StoreError>>;
+}
+
+/// A change to make.
+#[derive(Debug, Clone)]
+pub struct Mutation {
+    /// Which object.
+    pub key: ObjectKey,
+    /// What must be there for the change to be made.
+    pub expected: Expect,
+    /// The change.
+    pub write: Write,
+}
+
+/// Condition of a [`Mutation`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    /// Nothing is stored under the key.
+    Absent,
+    /// Exactly this version is stored.
+    Revision(Revision),
+    /// Something is stored.
+    Present,
+    /// Whatever is stored.
+    Any,
+}
+
+/// The change that a [`Mutation`] makes.
+#[derive(Debug, Clone)]
+pub enum Write {
+    /// Stores this JSON text; the store sets `metadata.resourceVersion`.
+    Put {
+        /// `metadata.uid` of the object.
+        uid: Uid,
+        /// JSON text of the object.
+        body: Bytes,
+    },
+    /// Removes the object.
+    Delete,
+}
+
+/// Why a store cannot do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum StoreError {
+    /// The store has never been told what the answer is. Becomes 503 with Retry-After.
+    #[error("{reason}")]
+    NotSynced {
+        /// What is missing, for the client.
+        reason: String,
+    },
+    /// The history does not reach the revision. Becomes 410 Expired.
+    #[error("too old resource version: {requested} ({oldest})")]
+    Expired {
+        /// The revision that was asked for.
+        requested: Revision,
+        /// The oldest revision that can be served.
+        oldest: Revision,
+    },
+    /// Another version is stored than the one expected.
+    #[error("{key} was changed: revision {expected} was expected, {found} is stored")]
+    Conflict {
+        /// Which object.
+        key: ObjectKey,
+        /// Expected revision.
+        expected: Revision,
+        /// Stored revision.
+        found: Revision,
+    },
+    /// Something is stored under the key already.
+    #[error("{key} already exists")]
+    AlreadyExists {
+        /// Which object.
+        key: ObjectKey,
+    },
+    /// Nothing is stored under the key.
+    #[error("{key} is not stored")]
+    NotFound {
+        /// Which object.
+        key: ObjectKey,
+    },
+    /// The store cannot take the object: not JSON of an object with metadata, or too large.
+    #[error("{key} cannot be stored: {reason}")]
+    Refused {
+        /// Which object.
+        key: ObjectKey,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The store cannot work now, for example because its disk is full. Becomes 503.
+    #[error("the store is unavailable: {reason}")]
+    Unavailable {
+        /// What is wrong.
+        reason: String,
+    },
+}

@@ -1,0 +1,354 @@
+//! Watches: the initial events, then every change, bookmarks while nothing happens, and a clean end.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::stream;
+use http::{Response, StatusCode};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use rand::Rng;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::accept::Form;
+use crate::api::Slot;
+use crate::body::{self, Body};
+use crate::encode::{Encoder, Include, ListMeta};
+use crate::history::{Change, ChangeKind, ChangeStream};
+use crate::kinds::KindInfo;
+use crate::list;
+use crate::query::params::ListParams;
+use crate::selector::Selection;
+use crate::status::ApiError;
+use crate::store::{Revision, Store, StoreError, Stored};
+
+/// Shortest and longest watch when the client names no timeout (as kube-apiserver does).
+pub const TIMEOUT_SECONDS: std::ops::RangeInclusive<u64> = 1800..=3600;
+
+/// Longest watch whatever the client asks for.
+pub const TIMEOUT_SECONDS_MAX: u64 = 24 * 3600;
+
+/// How often a bookmark is sent.
+pub const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
+
+/// A bookmark is also sent this long before the timeout, so that the client resumes from a fresh revision.
+const LAST_BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
+
+/// Events are joined up to about this many bytes before they are sent; larger ones travel alone, uncopied.
+const PIECE_LEN: usize = 32 * 1024;
+
+/// How often a snapshot is taken again when the history overtakes it.
+const HANDOVER_ATTEMPTS: usize = 3;
+
+/// One watch request.
+pub struct WatchRequest {
+    /// The kind.
+    pub kind: Arc<KindInfo>,
+    /// Which objects.
+    pub selection: Selection,
+    /// Revision, initial events, bookmarks, timeout.
+    pub params: ListParams,
+    /// What to show.
+    pub form: Form,
+    /// What Table rows carry.
+    pub include: Include,
+}
+
+/// What a watch needs from its server.
+pub(crate) struct Surroundings<'a, R> {
+    pub(crate) store: &'a Arc<dyn Store>,
+    pub(crate) rng: &'a mut R,
+    pub(crate) stop: CancellationToken,
+    pub(crate) slot: Slot,
+}
+
+/// Answers a watch request.
+///
+/// # Errors
+/// 504 for a revision that is not reached in time (with initial events), 503 when the store cannot know yet.
+pub(crate) fn respond<R: Rng>(
+    request: WatchRequest,
+    around: Surroundings<'_, R>,
+) -> Result<Response<Body>, ApiError> {
+    let seconds = match request.params.timeout_seconds {
+        Some(seconds) => seconds.min(TIMEOUT_SECONDS_MAX),
+        None => around.rng.random_range(TIMEOUT_SECONDS),
+    };
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    let start = Start::of(&request, around.store.as_ref())?;
+    let last_bookmark = deadline.checked_sub(LAST_BOOKMARK_BEFORE_END).unwrap_or(deadline);
+    let feed = Feed {
+        store: Arc::clone(around.store),
+        bookmarks: request.params.bookmarks,
+        request,
+        stop: around.stop,
+        _slot: around.slot,
+        start,
+        deadline,
+        bookmark_at: last_bookmark.min(Instant::now() + BOOKMARK_INTERVAL),
+        last_bookmark,
+        columns_sent: false,
+        ended: false,
+        out: Out::default(),
+    };
+    let frames = stream::unfold(feed, |mut feed| async move {
+        let bytes = feed.next_piece().await?;
+        Some((Ok(Frame::data(bytes)), feed))
+    });
+    Ok(body::typed(StatusCode::OK, StreamBody::new(frames).boxed_unsync(), "application/json"))
+}
+
+/// Waits, before a watch with initial events, until the store is as new as the client's last list.
+///
+/// # Errors
+/// 504 when it does not become so in time.
+pub async fn ready(store: &dyn Store, params: &ListParams) -> Result<(), ApiError> {
+    match params.revision {
+        Some(revision) if params.initial_events => list::reach(store, revision).await,
+        _ => Ok(()),
+    }
+}
+
+/// What a watch begins with.
+enum Start {
+    /// These objects as ADDED, possibly a bookmark at their end, then the changes.
+    Objects { items: VecDeque<Arc<Stored>>, mark_at: Option<Revision>, changes: ChangeStream },
+    /// The changes.
+    Changes(ChangeStream),
+    /// One error event and the end.
+    Refused(ApiError),
+}
+
+impl Start {
+    fn of(request: &WatchRequest, store: &dyn Store) -> Result<Self, ApiError> {
+        let params = &request.params;
+        let resource = &request.kind.storage;
+        let revision = params.revision.filter(|revision| revision.0 > 0);
+        if let (Some(since), false) = (revision, params.initial_events) {
+            return match store.watch(resource, since) {
+                Ok(changes) => Ok(Self::Changes(changes)),
+                Err(error @ StoreError::Expired { .. }) => Ok(Self::Refused(error.into())),
+                Err(error) => Err(error.into()),
+            };
+        }
+        let mut attempt = 1;
+        loop {
+            // The snapshot's revision is where the changes go on: nothing is lost or repeated between the two.
+            let snapshot = store.list(resource, request.selection.namespace.as_deref())?;
+            match store.watch(resource, snapshot.revision) {
+                Ok(changes) => {
+                    let wanted = |item: &Arc<Stored>| request.selection.matches(&request.kind, item);
+                    let items = snapshot.items.into_iter().filter(wanted).collect();
+                    let mark_at = params.initial_events.then_some(snapshot.revision);
+                    return Ok(Self::Objects { items, mark_at, changes });
+                }
+                Err(StoreError::Expired { .. }) if attempt < HANDOVER_ATTEMPTS => attempt += 1,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// The state of one running watch.
+struct Feed {
+    store: Arc<dyn Store>,
+    request: WatchRequest,
+    stop: CancellationToken,
+    _slot: Slot,
+    start: Start,
+    deadline: Instant,
+    bookmarks: bool,
+    bookmark_at: Instant,
+    last_bookmark: Instant,
+    columns_sent: bool,
+    ended: bool,
+    out: Out,
+}
+
+impl Feed {
+    /// The next bytes to send; `None` at the end.
+    async fn next_piece(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(piece) = self.out.take() {
+                return Some(piece);
+            }
+            if self.ended {
+                return None;
+            }
+            match std::mem::replace(&mut self.start, Start::Refused(ApiError::no_such_path())) {
+                Start::Refused(error) => {
+                    self.fail(&error);
+                }
+                Start::Objects { items, mark_at, changes } => self.initial(items, mark_at, changes),
+                Start::Changes(mut changes) => {
+                    self.advance(&mut changes).await;
+                    self.start = Start::Changes(changes);
+                }
+            }
+        }
+    }
+
+    /// Writes initial objects until a piece is full.
+    fn initial(
+        &mut self,
+        mut items: VecDeque<Arc<Stored>>,
+        mark_at: Option<Revision>,
+        changes: ChangeStream,
+    ) {
+        while !self.out.is_full() {
+            let Some(item) = items.pop_front() else {
+                if let (Some(revision), true) = (mark_at, self.bookmarks) {
+                    let object = self.encoder().bookmark(revision, true);
+                    self.out.event("BOOKMARK", &object);
+                }
+                self.start = Start::Changes(changes);
+                return;
+            };
+            self.event("ADDED", &item.body);
+        }
+        self.start = Start::Objects { items, mark_at, changes };
+    }
+
+    /// Waits for changes, the time of a bookmark, or the end.
+    async fn advance(&mut self, changes: &mut ChangeStream) {
+        let wake = if self.bookmarks { self.bookmark_at.min(self.deadline) } else { self.deadline };
+        tokio::select! {
+            batch = changes.next() => match batch {
+                Ok(Some(batch)) => self.changes(&batch),
+                Ok(None) => self.ended = true,
+                Err(error) => self.fail(&error.into()),
+            },
+            () = sleep_until(wake) => self.tick(changes),
+            () = self.stop.cancelled() => self.ended = true,
+        }
+    }
+
+    fn tick(&mut self, changes: &mut ChangeStream) {
+        if Instant::now() >= self.deadline {
+            self.ended = true;
+            return;
+        }
+        // Read before the log: all changes up to here are then in what the log gives.
+        let reached = self.store.revision();
+        loop {
+            match changes.poll_ready() {
+                Ok(batch) if batch.is_empty() => break,
+                Ok(batch) => self.changes(&batch),
+                Err(error) => return self.fail(&error.into()),
+            }
+        }
+        changes.advance(reached);
+        let object = self.encoder().bookmark(changes.position(), false);
+        self.out.event("BOOKMARK", &object);
+        let now = Instant::now();
+        self.bookmark_at = now + BOOKMARK_INTERVAL;
+        if now < self.last_bookmark {
+            self.bookmark_at = self.bookmark_at.min(self.last_bookmark);
+        }
+    }
+
+    fn changes(&mut self, batch: &[Arc<Change>]) {
+        for change in batch {
+            if let Some(event) = event_type(&self.request, change) {
+                let body = match (event, &change.previous) {
+                    // An object that left the selection is shown as it was, under the revision at which it left.
+                    ("DELETED", Some(previous)) if change.kind != ChangeKind::Deleted => {
+                        let revised = crate::raw::with_revision(&previous.body, change.revision());
+                        revised.unwrap_or_else(|_| previous.body.clone())
+                    }
+                    _ => change.object.body.clone(),
+                };
+                self.event(event, &body);
+            }
+        }
+    }
+
+    fn event(&mut self, event: &str, body: &Bytes) {
+        let encoder = self.encoder();
+        let object = match self.request.form {
+            Form::Table(version) => {
+                let served = encoder.served(body);
+                let meta = ListMeta { resource_version: crate::raw::revision(body), ..ListMeta::default() };
+                let table = encoder.table(version, &[served], meta, !self.columns_sent);
+                self.columns_sent = true;
+                table
+            }
+            _ => encoder.object(body),
+        };
+        self.out.event(event, &object);
+    }
+
+    fn fail(&mut self, error: &ApiError) {
+        self.out.event("ERROR", &error.to_json());
+        self.ended = true;
+    }
+
+    fn encoder(&self) -> Encoder<'_> {
+        Encoder { kind: &self.request.kind, form: self.request.form, include: self.request.include }
+    }
+}
+
+/// How a change looks through the selection; `None` when it does not show.
+fn event_type(request: &WatchRequest, change: &Change) -> Option<&'static str> {
+    let selected = |object: &Stored| request.selection.matches_shared(&request.kind, object);
+    let before = change.previous.as_deref().is_some_and(selected);
+    if change.kind == ChangeKind::Deleted {
+        return before.then_some("DELETED");
+    }
+    match (before, selected(&change.object)) {
+        (false, true) => Some("ADDED"),
+        (true, true) => Some("MODIFIED"),
+        (true, false) => Some("DELETED"),
+        (false, false) => None,
+    }
+}
+
+/// Bytes on their way out. Bounded: filled only when empty, by one batch at a time.
+#[derive(Default)]
+struct Out {
+    small: BytesMut,
+    ready: VecDeque<Bytes>,
+}
+
+impl Out {
+    fn event(&mut self, event: &str, object: &Bytes) {
+        self.small.extend_from_slice(b"{\"type\":\"");
+        self.small.extend_from_slice(event.as_bytes());
+        self.small.extend_from_slice(b"\",\"object\":");
+        if object.len() < PIECE_LEN {
+            self.small.extend_from_slice(object);
+        } else {
+            self.flush();
+            self.ready.push_back(object.clone());
+        }
+        self.small.extend_from_slice(b"}\n");
+        if self.small.len() >= PIECE_LEN {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        if !self.small.is_empty() {
+            self.ready.push_back(self.small.split().freeze());
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    fn take(&mut self) -> Option<Bytes> {
+        if self.ready.is_empty() {
+            self.flush();
+        }
+        let piece = self.ready.pop_front();
+        if self.ready.is_empty() && self.small.is_empty() {
+            // An idle watch holds no buffer.
+            self.small = BytesMut::new();
+        }
+        piece
+    }
+}

@@ -1,0 +1,268 @@
+//! The complete logic of writes over a [`WriteStore`]: what a request becomes before it is committed.
+//!
+//! Order, as in kube-apiserver: decode, default, field ownership, admission (mutating), the kind's own preparation
+//! and validation, admission (validating), commit. A write without a resource version of its own is tried again
+//! when another one comes in between.
+
+mod create;
+mod delete;
+mod fields;
+mod meta;
+mod options;
+mod update;
+
+pub(crate) use update::creates;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::StatusCode;
+use jiff::Timestamp;
+use serde_json::Value;
+use tombolo_proto::ids::Uid;
+use tombolo_proto::object::ObjectKey;
+
+use crate::admission::{Admission, AdmissionRequest, Operation};
+use crate::backend::{FieldValidation, WriteBackend, WriteReply, WriteRequest, WriteVerb};
+use crate::encode::to_bytes;
+use crate::input;
+use crate::kinds::{FieldError, KindInfo};
+use crate::schema::decode::{DecodeError, Decoded, strict_message};
+use crate::status::{ApiError, Cause};
+use crate::store::{Expect, Mutation, Revision, StoreError, Stored, Write, WriteStore};
+
+/// How often a write without a resource version of its own is tried when others come in between.
+const ATTEMPTS_MAX: usize = 10;
+
+/// Executes writes itself.
+pub struct LocalWrites {
+    store: Arc<dyn WriteStore>,
+    admission: Vec<Arc<dyn Admission>>,
+}
+
+impl LocalWrites {
+    /// Writes to a store, without admission.
+    #[must_use]
+    pub fn new(store: Arc<dyn WriteStore>) -> Self {
+        Self { store, admission: Vec::new() }
+    }
+
+    /// Adds a hook behind those that are there already.
+    #[must_use]
+    pub fn admission(mut self, hook: Arc<dyn Admission>) -> Self {
+        self.admission.push(hook);
+        self
+    }
+}
+
+impl WriteBackend for LocalWrites {
+    fn execute(&self, request: WriteRequest) -> BoxFuture<'_, Result<WriteReply, ApiError>> {
+        Box::pin(async move {
+            match request.verb {
+                WriteVerb::Create => self.create(&request).await,
+                WriteVerb::Update => self.update(&request).await,
+                WriteVerb::Patch(patch) => self.patch(&request, patch).await,
+                WriteVerb::Delete => self.delete(&request).await,
+                WriteVerb::DeleteCollection => self.delete_collection(&request).await,
+            }
+        })
+    }
+}
+
+/// What one write has learnt so far.
+struct Context<'a> {
+    request: &'a WriteRequest,
+    kind: &'a Arc<KindInfo>,
+    name: String,
+    now: Timestamp,
+    warnings: Vec<String>,
+}
+
+impl<'a> Context<'a> {
+    fn new(request: &'a WriteRequest) -> Self {
+        let name = request.attributes.name.clone();
+        Self { request, kind: &request.kind, name, now: Timestamp::now(), warnings: Vec::new() }
+    }
+
+    fn namespace(&self) -> &str {
+        if self.kind.namespaced { &self.request.attributes.namespace } else { "" }
+    }
+
+    fn subresource(&self) -> &str {
+        &self.request.attributes.subresource
+    }
+
+    fn key(&self) -> ObjectKey {
+        ObjectKey::new(self.kind.storage.clone(), self.namespace(), &self.name)
+    }
+
+    /// A body as an object of the kind; unknown and duplicate fields are refused, reported or dropped.
+    fn decode(&mut self, body: &[u8], content_type: &str) -> Result<Value, ApiError> {
+        let decoded = if input::is_yaml(content_type)? {
+            self.kind.decode_value(input::parse_yaml(body)?)
+        } else {
+            self.kind.decode(body)
+        };
+        let Decoded { object, strict } = decoded.map_err(|error| unreadable(&error))?;
+        let kind = &self.kind.kind;
+        let version = &self.kind.resource.version;
+        self.judge_strictness(&strict, |message| {
+            ApiError::bad_request(format!(
+                "{kind} in version {version:?} cannot be handled as a {kind}: {message}"
+            ))
+        })?;
+        Ok(object)
+    }
+
+    fn judge_strictness(
+        &mut self,
+        strict: &[String],
+        refuse: impl FnOnce(&str) -> ApiError,
+    ) -> Result<(), ApiError> {
+        match self.request.options.field_validation {
+            FieldValidation::Strict if !strict.is_empty() => Err(refuse(&strict_message(strict))),
+            FieldValidation::Warn => {
+                self.warnings.extend_from_slice(strict);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn invalid(&self, errors: &[FieldError]) -> ApiError {
+        invalid(self.kind, &self.name, errors)
+    }
+
+    fn not_found(&self) -> ApiError {
+        ApiError::not_found(&self.kind.resource.group, &self.kind.resource.name, &self.name)
+    }
+
+    fn modified(&self) -> ApiError {
+        ApiError::modified(&self.kind.resource.group, &self.kind.resource.name, &self.name)
+    }
+
+    /// An error of the store, about the resource as the client knows it.
+    fn refused(&self, error: StoreError) -> ApiError {
+        let resource = &self.kind.resource;
+        match error {
+            StoreError::AlreadyExists { .. } => {
+                ApiError::already_exists(&resource.group, &resource.name, &self.name)
+            }
+            StoreError::Conflict { .. } => self.modified(),
+            StoreError::NotFound { .. } => self.not_found(),
+            other => other.into(),
+        }
+    }
+
+    fn reply(self, status: StatusCode, object: &Value) -> WriteReply {
+        WriteReply { status, body: to_bytes(object), is_object: true, warnings: self.warnings }
+    }
+}
+
+/// What a commit stores, in the served version, together with what it replaces.
+struct Change<'a> {
+    object: &'a Value,
+    expected: Expect,
+}
+
+impl LocalWrites {
+    /// Runs the mutating hooks.
+    async fn mutate(
+        &self,
+        context: &mut Context<'_>,
+        operation: Operation,
+        object: Option<&mut Value>,
+        old: Option<&Value>,
+    ) -> Result<(), ApiError> {
+        let mut admission = admission_request(context, operation, object, old);
+        for hook in &self.admission {
+            hook.mutate(&mut admission).await?;
+        }
+        let warnings = std::mem::take(&mut admission.warnings);
+        context.warnings.extend(warnings);
+        Ok(())
+    }
+
+    /// Runs the validating hooks.
+    async fn validate(
+        &self,
+        context: &Context<'_>,
+        operation: Operation,
+        object: Option<&mut Value>,
+        old: Option<&Value>,
+    ) -> Result<(), ApiError> {
+        let admission = admission_request(context, operation, object, old);
+        for hook in &self.admission {
+            hook.validate(&admission).await?;
+        }
+        Ok(())
+    }
+
+    /// The stored version and the object in the served version.
+    fn read(&self, context: &Context<'_>) -> Result<Option<(Arc<Stored>, Value)>, ApiError> {
+        let Some(stored) = self.store.get(&context.key())? else { return Ok(None) };
+        let object = served(context.kind, &stored.body)?;
+        Ok(Some((stored, object)))
+    }
+
+    /// Stores an object and returns it as it is now, in the served version.
+    async fn commit(&self, context: &Context<'_>, change: Change<'_>) -> Result<Value, StoreError> {
+        let mut object = change.object.clone();
+        context.kind.to_storage(&mut object);
+        let refuse = |reason: String| StoreError::Refused { key: context.key(), reason };
+        let uid = object.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default();
+        let uid = Uid::parse(uid).map_err(|error| refuse(error.to_string()))?;
+        let write = Write::Put { uid, body: to_bytes(&object) };
+        let mutation = Mutation { key: context.key(), expected: change.expected, write };
+        let stored = self.store.commit(mutation).await?;
+        let mut object = change.object.clone();
+        meta::set(&mut object, "resourceVersion", stored.revision.to_string().into());
+        Ok(object)
+    }
+
+    async fn remove(&self, context: &Context<'_>, expected: Revision) -> Result<Arc<Stored>, StoreError> {
+        let expected = Expect::Revision(expected);
+        self.store.commit(Mutation { key: context.key(), expected, write: Write::Delete }).await
+    }
+}
+
+fn admission_request<'r>(
+    context: &'r Context<'_>,
+    operation: Operation,
+    object: Option<&'r mut Value>,
+    old: Option<&'r Value>,
+) -> AdmissionRequest<'r> {
+    AdmissionRequest {
+        attributes: &context.request.attributes,
+        operation,
+        kind: context.kind,
+        namespace: context.namespace(),
+        name: &context.name,
+        object,
+        old,
+        dry_run: context.request.options.dry_run,
+        warnings: Vec::new(),
+    }
+}
+
+fn served(kind: &KindInfo, body: &Bytes) -> Result<Value, ApiError> {
+    let mut object = serde_json::from_slice(body)
+        .map_err(|error| ApiError::internal(format!("a stored object cannot be read: {error}")))?;
+    kind.from_storage(&mut object);
+    Ok(object)
+}
+
+fn unreadable(error: &DecodeError) -> ApiError {
+    ApiError::bad_request(error.to_string())
+}
+
+/// 422 with the causes of field errors.
+fn invalid(kind: &KindInfo, name: &str, errors: &[FieldError]) -> ApiError {
+    let cause = |error: &FieldError| {
+        let text = error.to_string();
+        let message = text.strip_prefix(&format!("{}: ", error.field)).unwrap_or(&text);
+        Cause::new(error.kind.reason(), &error.field, message)
+    };
+    ApiError::invalid(&kind.resource.group, &kind.kind, name, errors.iter().map(cause).collect())
+}

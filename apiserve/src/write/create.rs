@@ -1,0 +1,116 @@
+//! POST.
+
+use http::StatusCode;
+use rand::Rng;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::admission::Operation;
+use crate::backend::{WriteReply, WriteRequest};
+use crate::status::ApiError;
+use crate::store::{Expect, StoreError};
+
+use super::{ATTEMPTS_MAX, Change, Context, LocalWrites, fields, meta};
+
+/// Longest prefix of a generated name: 63 bytes with the suffix (Kubernetes convention).
+const GENERATED_PREFIX_LEN_MAX: usize = 58;
+
+/// Letters and digits of generated names: none that makes words or is mistaken for another.
+const GENERATED_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+const GENERATED_SUFFIX_LEN: usize = 5;
+
+impl LocalWrites {
+    pub(super) async fn create(&self, request: &WriteRequest) -> Result<WriteReply, ApiError> {
+        let mut context = Context::new(request);
+        if !context.subresource().is_empty() {
+            return Err(ApiError::method_not_allowed());
+        }
+        let mut object = context.decode(&request.body, &request.content_type)?;
+        check_namespace(&context, &mut object)?;
+        if !meta::text(&object, "resourceVersion").is_empty() {
+            let message = "resourceVersion should not be set on objects to be created";
+            return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "", message));
+        }
+        let generated = meta::text(&object, "name").is_empty();
+        let mut attempt = 1;
+        loop {
+            if generated {
+                generate_name(&mut object);
+            }
+            match self.create_named(&mut context, object.clone(), fields::track).await {
+                Ok(created) => return Ok(context.reply(StatusCode::CREATED, &created)),
+                Err(error) if generated && attempt < ATTEMPTS_MAX && error.reason == "AlreadyExists" => {
+                    attempt += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Creates an object whose name is known. `own` records who owns its fields.
+    pub(super) async fn create_named(
+        &self,
+        context: &mut Context<'_>,
+        mut object: Value,
+        own: impl FnOnce(&Context<'_>, Option<&Value>, &mut Value),
+    ) -> Result<Value, ApiError> {
+        context.name = meta::text(&object, "name").to_owned();
+        let kind = context.kind;
+        meta::set(&mut object, "creationTimestamp", meta::time(context.now).into());
+        for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "uid"] {
+            meta::set(&mut object, field, Value::Null);
+        }
+        kind.default(&mut object);
+        own(context, None, &mut object);
+        self.mutate(context, Operation::Create, Some(&mut object), None).await?;
+        kind.prepare_create(&mut object);
+        meta::set(&mut object, "uid", Uuid::new_v4().to_string().into());
+        meta::set(&mut object, "creationTimestamp", meta::time(context.now).into());
+        let errors = kind.validate_create(&object);
+        if !errors.is_empty() {
+            return Err(context.invalid(&errors));
+        }
+        if self.store.get(&context.key())?.is_some() {
+            // Before the validating hooks, which may allocate.
+            return Err(context.refused(StoreError::AlreadyExists { key: context.key() }));
+        }
+        self.validate(context, Operation::Create, Some(&mut object), None).await?;
+        if context.request.options.dry_run {
+            return Ok(object);
+        }
+        let change = Change { object: &object, expected: Expect::Absent };
+        self.commit(context, change).await.map_err(|error| context.refused(error))
+    }
+}
+
+/// Puts the namespace of the path into the object, or refuses one that differs.
+pub(super) fn check_namespace(context: &Context<'_>, object: &mut Value) -> Result<(), ApiError> {
+    let own = meta::text(object, "namespace");
+    if own.is_empty() && context.kind.namespaced {
+        meta::set(object, "namespace", context.namespace().into());
+    } else if own != context.namespace() {
+        return Err(ApiError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    Ok(())
+}
+
+fn generate_name(object: &mut Value) {
+    let prefix = meta::text(object, "generateName");
+    if prefix.is_empty() {
+        // Left to the kind's validation, which words the refusal.
+        return;
+    }
+    let mut end = prefix.len().min(GENERATED_PREFIX_LEN_MAX);
+    while !prefix.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut rng = rand::rng();
+    let suffix: String = (0..GENERATED_SUFFIX_LEN)
+        .map(|_| char::from(GENERATED_ALPHABET[rng.random_range(0..GENERATED_ALPHABET.len())]))
+        .collect();
+    let name = format!("{}{suffix}", &prefix[..end]);
+    meta::set(object, "name", name.into());
+}

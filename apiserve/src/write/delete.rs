@@ -1,0 +1,271 @@
+//! DELETE, of one object and of collections: grace, finalizers, propagation, preconditions.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use crate::admission::Operation;
+use crate::backend::{WriteReply, WriteRequest};
+use crate::encode::to_bytes;
+use crate::kinds::KindInfo;
+use crate::selector::Selection;
+use crate::status::{self, ApiError, Details};
+use crate::store::{Expect, StoreError, Stored};
+
+use super::options::{DeleteOptions, Propagation};
+use super::{ATTEMPTS_MAX, Change, Context, LocalWrites, meta};
+
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+
+/// Kinds whose finished deletion is answered with the object instead of a Status (as kube-apiserver does).
+const ANSWERED_WITH_OBJECT: [(&str, &str); 7] = [
+    ("", "pods"),
+    ("", "persistentvolumes"),
+    ("", "persistentvolumeclaims"),
+    ("", "podtemplates"),
+    ("", "resourcequotas"),
+    ("", "serviceaccounts"),
+    ("", "services"),
+];
+
+/// Kinds whose dependents stay unless the request says otherwise.
+const ORPHANED_BY_DEFAULT: [(&str, &str); 2] = [("batch", "jobs"), ("", "replicationcontrollers")];
+
+/// What became of an object.
+enum Outcome {
+    /// It is gone; its last state.
+    Gone(Value),
+    /// It is marked and goes when its time is up or its finalizers are done.
+    Marked(Value),
+}
+
+impl LocalWrites {
+    pub(super) async fn delete(&self, request: &WriteRequest) -> Result<WriteReply, ApiError> {
+        let mut context = Context::new(request);
+        if !context.subresource().is_empty() {
+            return Err(ApiError::method_not_allowed());
+        }
+        let options = DeleteOptions::of(request)?;
+        let outcome = self.delete_one(&mut context, &options).await?;
+        Ok(reply(context, outcome, &options))
+    }
+
+    pub(super) async fn delete_collection(&self, request: &WriteRequest) -> Result<WriteReply, ApiError> {
+        let options = DeleteOptions::of(request)?;
+        let kind = &request.kind;
+        let namespace = kind.namespaced.then_some(request.attributes.namespace.as_str());
+        let selection = Selection::parse(
+            kind,
+            namespace,
+            &request.options.label_selector,
+            &request.options.field_selector,
+        )?;
+        let snapshot = self.store.list(&kind.storage, namespace)?;
+        let mut items = Vec::new();
+        let mut warnings = Vec::new();
+        for item in snapshot.items.iter().filter(|item| selection.matches(kind, item)) {
+            let mut context = Context::new(request);
+            item.key.name().clone_into(&mut context.name);
+            match self.delete_one(&mut context, &options).await {
+                // As it was before: the list says what has been chosen.
+                Ok(_) => items.push(super::served(kind, &item.body)?),
+                // Somebody else was faster.
+                Err(error) if error.code == StatusCode::NOT_FOUND => {}
+                Err(error) => return Err(error),
+            }
+            warnings.append(&mut context.warnings);
+        }
+        let list = json!({
+            "kind": &*kind.list_kind,
+            "apiVersion": kind.api_version(),
+            "metadata": {"resourceVersion": snapshot.revision.to_string()},
+            "items": items,
+        });
+        Ok(WriteReply { status: StatusCode::OK, body: to_bytes(&list), is_object: false, warnings })
+    }
+
+    async fn delete_one(
+        &self,
+        context: &mut Context<'_>,
+        options: &DeleteOptions,
+    ) -> Result<Outcome, ApiError> {
+        let mut admitted = false;
+        for _ in 0..ATTEMPTS_MAX {
+            let (stored, live) = self.read(context)?.ok_or_else(|| context.not_found())?;
+            check_preconditions(context, &live, options)?;
+            if !admitted {
+                self.mutate(context, Operation::Delete, None, Some(&live)).await?;
+                self.validate(context, Operation::Delete, None, Some(&live)).await?;
+                admitted = true;
+            }
+            match self.attempt_delete(context, options, &stored, live).await {
+                Err(StoreError::Conflict { .. }) => {}
+                outcome => return outcome.map_err(|error| context.refused(error)),
+            }
+        }
+        Err(context.modified())
+    }
+
+    async fn attempt_delete(
+        &self,
+        context: &Context<'_>,
+        options: &DeleteOptions,
+        stored: &Arc<Stored>,
+        live: Value,
+    ) -> Result<Outcome, StoreError> {
+        let mut object = live.clone();
+        let grace = mark(context, options, &mut object);
+        let dry_run = options.dry_run;
+        if grace == 0 && !is_held(context.kind, &object) {
+            if !dry_run {
+                let last = self.remove(context, stored.revision).await?;
+                meta::set(&mut object, "resourceVersion", last.revision.to_string().into());
+            }
+            return Ok(Outcome::Gone(object));
+        }
+        if dry_run || object == live {
+            return Ok(Outcome::Marked(object));
+        }
+        let change = Change { object: &object, expected: Expect::Revision(stored.revision) };
+        Ok(Outcome::Marked(self.commit(context, change).await?))
+    }
+}
+
+/// Whether an update has made the last step of a deletion: it was marked, its time is up, nothing holds it.
+pub(super) fn is_finished(context: &Context<'_>, object: &Value) -> bool {
+    let grace = meta::get(object, "deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+    meta::is_deleting(object) && grace == 0 && !is_held(context.kind, object)
+}
+
+/// Whether finalizers keep an object; namespaces have some of their own.
+fn is_held(kind: &KindInfo, object: &Value) -> bool {
+    let namespace = is(kind, ("", "namespaces"))
+        && object.pointer("/spec/finalizers").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+    namespace || !meta::finalizers(object).is_empty()
+}
+
+fn is(kind: &KindInfo, resource: (&str, &str)) -> bool {
+    (&*kind.resource.group, &*kind.resource.name) == resource
+}
+
+fn check_preconditions(context: &Context<'_>, live: &Value, options: &DeleteOptions) -> Result<(), ApiError> {
+    let kind = context.kind;
+    let refuse = |why: String| Err(ApiError::conflict(&kind.resource.group, &kind.kind, &context.name, &why));
+    let (uid, revision) = (meta::text(live, "uid"), meta::text(live, "resourceVersion"));
+    if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
+        return refuse(format!(
+            "the UID in the precondition ({wanted}) does not match the UID in record ({uid}). The object might have \
+             been deleted and then recreated"
+        ));
+    }
+    if let Some(wanted) = options.revision.as_deref().filter(|wanted| *wanted != revision) {
+        return refuse(format!(
+            "the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record \
+             ({revision}). The object might have been modified"
+        ));
+    }
+    Ok(())
+}
+
+/// Writes into the object that it is being deleted. The seconds that are left to it.
+fn mark(context: &Context<'_>, options: &DeleteOptions, object: &mut Value) -> i64 {
+    let finalizers = finalizers_for(context.kind, object, options);
+    let list = if finalizers.is_empty() { Value::Null } else { json!(finalizers) };
+    meta::set(object, "finalizers", list);
+    let wanted = grace(context.kind, object, options);
+    if meta::is_deleting(object) {
+        return shorten(object, options, wanted);
+    }
+    let until = context.now.saturating_add(SignedDuration::from_secs(wanted)).unwrap_or(context.now);
+    meta::set(object, "deletionTimestamp", meta::time(until).into());
+    meta::set(object, "deletionGracePeriodSeconds", wanted.into());
+    if let Some(generation) = meta::get(object, "generation").and_then(Value::as_i64) {
+        meta::set(object, "generation", generation.saturating_add(1).into());
+    }
+    if is(context.kind, ("", "namespaces")) {
+        meta::set(object, "deletionGracePeriodSeconds", Value::Null);
+        object["status"]["phase"] = "Terminating".into();
+    }
+    wanted
+}
+
+/// A second deletion can only make the time shorter.
+fn shorten(object: &mut Value, options: &DeleteOptions, wanted: i64) -> i64 {
+    let current = meta::get(object, "deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+    if options.grace.is_none() || wanted >= current {
+        return current;
+    }
+    let until: Option<Timestamp> = meta::text(object, "deletionTimestamp").parse().ok();
+    let earlier = until.and_then(|until| {
+        until.saturating_sub(SignedDuration::from_secs(current.saturating_sub(wanted))).ok()
+    });
+    if let Some(earlier) = earlier {
+        meta::set(object, "deletionTimestamp", meta::time(earlier).into());
+    }
+    meta::set(object, "deletionGracePeriodSeconds", wanted.into());
+    wanted
+}
+
+/// Only pods that are bound and not finished are stopped gently.
+fn grace(kind: &KindInfo, object: &Value, options: &DeleteOptions) -> i64 {
+    if !is(kind, ("", "pods")) {
+        return 0;
+    }
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    if text("/spec/nodeName").is_empty() || matches!(text("/status/phase"), "Succeeded" | "Failed") {
+        return 0;
+    }
+    match options.grace {
+        Some(seconds) if seconds < 0 => 1,
+        Some(seconds) => seconds,
+        None => kind.default_grace(object),
+    }
+}
+
+/// The finalizers after the propagation policy has had its say.
+fn finalizers_for(kind: &KindInfo, object: &Value, options: &DeleteOptions) -> Vec<String> {
+    let mut finalizers = meta::finalizers(object);
+    let has = |name: &str| finalizers.iter().any(|own| own == name);
+    let propagation = options.propagation.unwrap_or_else(|| {
+        let orphans = ORPHANED_BY_DEFAULT.iter().any(|resource| is(kind, *resource));
+        match () {
+            () if has(ORPHAN) => Propagation::Orphan,
+            () if has(FOREGROUND) => Propagation::Foreground,
+            () if orphans && !meta::is_deleting(object) => Propagation::Orphan,
+            () => Propagation::Background,
+        }
+    });
+    finalizers.retain(|own| own != ORPHAN && own != FOREGROUND);
+    match propagation {
+        Propagation::Orphan => finalizers.push(ORPHAN.to_owned()),
+        Propagation::Foreground => finalizers.push(FOREGROUND.to_owned()),
+        Propagation::Background => {}
+    }
+    finalizers
+}
+
+fn reply(context: Context<'_>, outcome: Outcome, options: &DeleteOptions) -> WriteReply {
+    let kind = context.kind;
+    let as_object = ANSWERED_WITH_OBJECT.iter().any(|resource| is(kind, *resource));
+    match outcome {
+        Outcome::Gone(object) if as_object => context.reply(StatusCode::OK, &object),
+        Outcome::Gone(object) => {
+            let details = Details {
+                name: context.name.clone(),
+                group: kind.resource.group.to_string(),
+                kind: kind.resource.name.to_string(),
+                uid: meta::text(&object, "uid").to_owned(),
+                ..Details::default()
+            };
+            let body = status::success(&details);
+            WriteReply { status: StatusCode::OK, body, is_object: false, warnings: context.warnings }
+        }
+        Outcome::Marked(object) => {
+            let status = if options.accepted { StatusCode::ACCEPTED } else { StatusCode::OK };
+            context.reply(status, &object)
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Field ownership: who manages which field, for every write.
+
+use http::StatusCode;
+use serde_json::Value;
+
+use crate::ssa::{self, ApplyError, Writer};
+use crate::status::{ApiError, Cause, Details};
+
+use super::Context;
+
+/// Records which fields the writer of a create, update or patch now owns.
+pub(super) fn track(context: &Context<'_>, live: Option<&Value>, new: &mut Value) {
+    ssa::update(context.kind, live, new, &writer(context));
+}
+
+/// Merges an applied configuration into what is stored.
+pub(super) fn apply(context: &Context<'_>, live: Option<&Value>, applied: &Value) -> Result<Value, ApiError> {
+    let force = context.request.options.force;
+    ssa::apply(context.kind, live, applied, &writer(context), force).map_err(|error| match error {
+        ApplyError::Conflict(conflicts) => conflict(&conflicts),
+        ApplyError::BadRequest(message) => ApiError::bad_request(message),
+        // Without a reason, as kube-apiserver answers a configuration that does not fit the schema.
+        ApplyError::Invalid(message) => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "", message),
+    })
+}
+
+fn writer<'a>(context: &'a Context<'_>) -> Writer<'a> {
+    Writer {
+        manager: &context.request.options.field_manager,
+        api_version: context.kind.api_version(),
+        subresource: context.subresource(),
+        now: context.now,
+    }
+}
+
+/// 409 with one cause a field that somebody else owns.
+fn conflict(conflicts: &[ssa::Conflict]) -> ApiError {
+    let causes = conflicts.iter().map(|conflict| {
+        let message = format!("conflict with {}", conflict.manager);
+        Cause::new("FieldManagerConflict", &conflict.field, &message)
+    });
+    let details = Details { causes: causes.collect(), ..Details::default() };
+    ApiError::new(StatusCode::CONFLICT, "Conflict", ssa::conflict_message(conflicts)).with_details(details)
+}

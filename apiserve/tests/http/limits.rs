@@ -1,0 +1,67 @@
+//! What hostile or careless clients send.
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::server::*;
+
+#[tokio::test]
+async fn bodies_are_bounded_whether_announced_or_not() {
+    let server = Server::start().await;
+    let big = vec![b'x'; 4 * 1024 * 1024];
+    let refused = server.call("POST", CONFIGMAPS, JSON, big).await.expect(413);
+    assert_eq!(refused["reason"], "RequestEntityTooLarge");
+    // 10 GiB are announced; the answer comes without waiting for them.
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let head = format!("POST {CONFIGMAPS} HTTP/1.1\r\nhost: x\r\ncontent-length: 10737418240\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut first = [0; 12];
+    tokio::time::timeout(PATIENCE, stream.read_exact(&mut first)).await.unwrap().unwrap();
+    assert_eq!(&first, b"HTTP/1.1 413");
+}
+
+#[tokio::test]
+async fn deep_json_and_odd_names_get_a_status() {
+    let server = Server::start().await;
+    let deep =
+        format!(r#"{{"metadata":{{"name":"a"}},"data":{}{}}}"#, "[".repeat(10_000), "]".repeat(10_000));
+    server.call("POST", CONFIGMAPS, JSON, deep).await.expect(400);
+    for name in ["a/b", "..", "A", "", "a b", &"x".repeat(254)] {
+        let body = json!({"metadata": {"name": name}});
+        assert_eq!(server.post(CONFIGMAPS, &body).await.expect(422)["reason"], "Invalid", "{name:?}");
+    }
+    for path in ["/api/v1/namespaces/default/configmaps/a%2Fb", "/api/v1/namespaces/default/configmaps/%ff"] {
+        assert_eq!(server.get(path).await.expect(404)["kind"], "Status");
+    }
+}
+
+#[tokio::test]
+async fn broken_tokens_and_selectors_get_400() {
+    let server = Server::start().await;
+    for query in ["continue=abc", "continue=e30", "labelSelector=a%20in", "fieldSelector=x", "limit=x"] {
+        let refused = server.get(&format!("{CONFIGMAPS}?{query}")).await.expect(400);
+        assert_eq!(refused["reason"], "BadRequest", "{query}");
+    }
+    let watch = server.get(&format!("{CONFIGMAPS}?watch=1&resourceVersion=abc")).await;
+    watch.expect(400);
+    let accept = server.get_as(CONFIGMAPS, "application/vnd.kubernetes.protobuf").await.expect(406);
+    assert_eq!(accept["reason"], "NotAcceptable");
+    assert_eq!(
+        server.send(server.request("OPTIONS", CONFIGMAPS).body(Default::default()).unwrap()).await.status,
+        405
+    );
+}
+
+#[tokio::test]
+async fn a_thousand_idle_watches_are_cheap_and_released() {
+    let server = Server::start().await;
+    let mut watches = Vec::new();
+    for _ in 0..1000 {
+        watches.push(server.watch(&format!("{CONFIGMAPS}?watch=1&resourceVersion=1")).await);
+    }
+    server.post(CONFIGMAPS, &configmap("a", "1")).await.expect(201);
+    for watch in &mut watches {
+        assert_eq!(watch.brief().await, "ADDED a");
+    }
+}

@@ -1,0 +1,12 @@
+//! The whole server over real sockets: reads, watches, writes, refusals.
+
+mod clients;
+mod discovery;
+mod limits;
+mod protobuf;
+mod reads;
+mod server;
+mod soak;
+mod tls;
+mod watches;
+mod writes;

@@ -1,0 +1,9 @@
+//! `tombolo`: the whole system on one machine, and tools for those who operate it.
+
+mod cluster;
+pub mod manifest;
+pub mod operate;
+pub mod swarm;
+pub mod synced;
+pub mod transport;
+pub mod up;

@@ -1,0 +1,90 @@
+//! `tombolo`: the whole system on one machine, and tools for those who operate it.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tombolo_cli::{operate, swarm, up};
+use tombolo_runtime::telemetry;
+
+#[derive(Parser)]
+#[command(name = "tombolo", version, about = "A cloud/edge message hub for Kubernetes")]
+struct Arguments {
+    /// What to log to standard error, as in `info` or `tombolo_cloud=debug`.
+    #[arg(long, global = true, default_value = "warn", env = "TOMBOLO_LOG")]
+    log: String,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run API server, cloudcore and edge agents on this machine.
+    Up(up::UpOptions),
+    /// Print the present join token of a cluster.
+    Token(operate::ClusterOptions),
+    /// List the edge nodes of a cluster.
+    Nodes(operate::ClusterOptions),
+    /// Load a hub with hollow edge nodes and measure it.
+    Swarm(swarm::SwarmOptions),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if let Err(error) = telemetry::init(telemetry::Format::Text, &arguments.log) {
+        eprintln!("error: --log: {error}");
+        return ExitCode::from(64);
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: cannot start: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let outcome = runtime.block_on(async {
+        match arguments.command {
+            Command::Up(options) => up::run(&options).await,
+            Command::Token(options) => operate::token(&options).await,
+            Command::Nodes(options) => operate::nodes(&options).await,
+            Command::Swarm(options) => swarm::run(&options).await,
+        }
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", sentence(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// An error and its causes in one line; a cause that the text before it already tells is not repeated.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string).filter(|cause| !cause.is_empty()) {
+        if text.contains(&cause) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&cause);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::{Context as _, anyhow};
+
+    use super::sentence;
+
+    #[test]
+    fn causes_are_told_once() {
+        let error = anyhow!("address in use").context("cannot listen: address in use").context("no hub");
+        assert_eq!(sentence(&error), "no hub: cannot listen: address in use");
+        let error = Err::<(), _>(anyhow!("disk full")).context("cannot write").unwrap_err();
+        assert_eq!(sentence(&error), "cannot write: disk full");
+    }
+}

@@ -1,0 +1,210 @@
+//! `tombolo swarm`: hollow edge nodes that load a hub, and what the hub costs meanwhile.
+
+mod cluster;
+mod figures;
+mod fleet;
+mod node;
+mod process;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+
+use crate::transport::TransportOption;
+use cluster::Cluster;
+use figures::{Figures, Sample};
+use fleet::Fleet;
+use process::{Process, Reading};
+
+/// Largest object that the memory test sends: the largest ConfigMap that Kubernetes stores, nearly.
+const LARGE_OBJECT_LEN: usize = 1000 * 1024;
+
+/// Length of the object that updates carry: a ConfigMap of ordinary size.
+const OBJECT_LEN: usize = 1024;
+
+/// Time for any one phase.
+const PHASE_DEADLINE: Duration = Duration::from_secs(300);
+
+/// What `tombolo swarm` is told.
+#[derive(Debug, Clone, Args)]
+pub struct SwarmOptions {
+    /// Number of hollow nodes.
+    #[arg(long, default_value_t = 100)]
+    pub nodes: usize,
+
+    /// Host of the hub.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub cloud: String,
+
+    /// Port of the hub's WebSocket listener.
+    #[arg(long, default_value_t = 10000)]
+    pub websocket_port: u16,
+
+    /// Port of the hub's QUIC listener.
+    #[arg(long, default_value_t = 10001)]
+    pub quic_port: u16,
+
+    /// Port of the hub's join endpoints.
+    #[arg(long, default_value_t = 10002)]
+    pub join_port: u16,
+
+    /// How the nodes connect.
+    #[arg(long, value_enum, default_value_t = TransportOption::Websocket)]
+    pub transport: TransportOption,
+
+    /// Kubeconfig of an administrator: the swarm creates nodes, pods and a ConfigMap, and reads the join token.
+    #[arg(long)]
+    pub kubeconfig: PathBuf,
+
+    /// Process id of the hub, for its processor time and memory.
+    #[arg(long)]
+    pub pid: Option<u32>,
+
+    /// Updates of the ConfigMap that every node needs.
+    #[arg(long, default_value_t = 20)]
+    pub updates: usize,
+
+    /// Questions that every node asks, one after the other.
+    #[arg(long, default_value_t = 20)]
+    pub queries: usize,
+
+    /// Print the figures as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs the whole measurement and prints its figures.
+///
+/// # Errors
+/// When the cluster or the hub refuses, or a phase does not end in time.
+pub async fn run(options: &SwarmOptions) -> Result<()> {
+    ensure!((1..=20_000).contains(&options.nodes), "--nodes must be between 1 and 20000");
+    let meter = Meter::new(options.pid)?;
+    let cluster = Cluster::prepare(options).await?;
+    let fleet = Fleet::enroll(options, &cluster.join_token().await?).await?;
+    let mut run = Run { options, meter, cluster, fleet, figures: Figures::default() };
+    run.connect().await.context("connecting")?;
+    run.updates().await.context("updates")?;
+    run.queries().await.context("queries")?;
+    run.large_object().await.context("a large object")?;
+    run.reconnect().await.context("reconnecting")?;
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&run.figures)?);
+    } else {
+        print!("{}", run.figures.table());
+    }
+    run.cluster.clean_up().await
+}
+
+/// Readings of the process under test, when there is one.
+#[derive(Debug, Clone, Copy)]
+struct Meter(Option<Process>);
+
+impl Meter {
+    fn new(pid: Option<u32>) -> Result<Self> {
+        Ok(Self(pid.map(Process::new).transpose()?))
+    }
+
+    fn read(self) -> Result<Option<Reading>> {
+        self.0.map(Process::read).transpose()
+    }
+}
+
+struct Run<'a> {
+    options: &'a SwarmOptions,
+    meter: Meter,
+    cluster: Cluster,
+    fleet: Fleet,
+    figures: Figures,
+}
+
+impl Run<'_> {
+    fn progress(&self, text: &str) {
+        eprintln!("swarm: {text}");
+    }
+
+    fn cpu_each(&mut self, name: &'static str, before: Option<Reading>, count: usize) -> Result<()> {
+        if let (Some(before), Some(after)) = (before, self.meter.read()?) {
+            self.figures.add_micros_each(name, after.cpu.saturating_sub(before.cpu), count);
+        }
+        Ok(())
+    }
+
+    fn memory_each(&mut self, name: &'static str, before: Option<Reading>) -> Result<()> {
+        if let (Some(before), Some(after)) = (before, self.meter.read()?) {
+            let grown = after.resident as f64 - before.resident as f64;
+            self.figures.add(name, grown / 1024.0 / self.options.nodes as f64, "KiB");
+        }
+        Ok(())
+    }
+
+    async fn connect(&mut self) -> Result<()> {
+        let nodes = self.options.nodes;
+        self.progress(&format!("connecting {nodes} nodes over {}", self.options.transport));
+        let (before, started) = (self.meter.read()?, Instant::now());
+        self.fleet.start();
+        let welcomed = self.fleet.welcomed(nodes, PHASE_DEADLINE).await?;
+        self.figures.add("connections a second", nodes as f64 / started.elapsed().as_secs_f64(), "1/s");
+        self.figures.add_millis("time to connect, p99", welcomed.percentile(99));
+        self.cpu_each("processor time to accept a node", before, nodes)?;
+        self.fleet.caught_up(nodes, PHASE_DEADLINE).await?;
+        self.fleet.delivered(nodes, PHASE_DEADLINE).await?;
+        self.figures.add_millis("time until every node is settled", started.elapsed());
+        self.memory_each("memory per node, settled", before)
+    }
+
+    async fn updates(&mut self) -> Result<()> {
+        let (nodes, updates) = (self.options.nodes, self.options.updates);
+        self.progress(&format!("{updates} updates of an object that every node needs"));
+        let before = self.meter.read()?;
+        let mut arrivals = Vec::new();
+        for _ in 0..updates {
+            let written = self.cluster.update(OBJECT_LEN).await?;
+            arrivals.push(self.fleet.fan_out(written, nodes, PHASE_DEADLINE).await?);
+        }
+        self.cpu_each("processor time per delivered update, acknowledged", before, nodes * updates)?;
+        let middle =
+            |percent| arrivals.iter().map(|sample: &Sample| sample.percentile(percent)).collect::<Sample>();
+        self.figures.add_millis("fan-out of one update, p50", middle(50).percentile(50));
+        self.figures.add_millis("fan-out of one update, p99, median run", middle(99).percentile(50));
+        self.figures.add_millis("fan-out of one update, p99, worst run", middle(99).percentile(100));
+        Ok(())
+    }
+
+    async fn queries(&mut self) -> Result<()> {
+        let (nodes, queries) = (self.options.nodes, self.options.queries);
+        self.progress(&format!("{queries} questions from each node"));
+        let (before, started) = (self.meter.read()?, Instant::now());
+        let answers = self.fleet.ask(self.cluster.question()?, queries, PHASE_DEADLINE).await?;
+        let count = nodes * queries;
+        if answers.bad > 0 {
+            bail!("{} of {count} questions were not answered with the object", answers.bad);
+        }
+        self.figures.add("queries a second", count as f64 / started.elapsed().as_secs_f64(), "1/s");
+        self.figures.add_millis("query, p99", answers.times.percentile(99));
+        self.cpu_each("processor time per query", before, count)
+    }
+
+    async fn large_object(&mut self) -> Result<()> {
+        self.progress("one object of 1 MB to every node, then a small one again");
+        let before = self.meter.read()?;
+        for length in [LARGE_OBJECT_LEN, OBJECT_LEN] {
+            let written = self.cluster.update(length).await?;
+            self.fleet.fan_out(written, self.options.nodes, PHASE_DEADLINE).await?;
+        }
+        self.memory_each("memory per node, grown by a large object", before)
+    }
+
+    async fn reconnect(&mut self) -> Result<()> {
+        let nodes = self.options.nodes;
+        self.progress("every node reconnects with nothing changed");
+        let (before, started) = (self.meter.read()?, Instant::now());
+        self.fleet.reconnect().await;
+        let resent = self.fleet.caught_up_again(nodes, PHASE_DEADLINE).await?;
+        self.figures.add_millis("all nodes back and caught up", started.elapsed());
+        self.figures.add("objects sent again", resent as f64, "");
+        self.cpu_each("processor time per reconnect", before, nodes)
+    }
+}

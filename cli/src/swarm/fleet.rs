@@ -1,0 +1,194 @@
+//! All hollow nodes of a swarm, and what they have told.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use futures::{StreamExt, TryStreamExt, stream};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tombolo_edge::identity::{EnrollOptions, enroll};
+use tombolo_link::client::{Choice, Connector, QuicSocket, Target};
+use tombolo_proto::{Message, NodeId, StoreId};
+
+use super::SwarmOptions;
+use super::cluster::{CONFIG_MAP, node_name};
+use super::figures::Sample;
+use super::node::{Command, HollowNode, Report};
+use crate::transport::TransportOption;
+
+/// Certificates asked for at a time.
+const ENROLL_CONCURRENCY: usize = 16;
+
+/// Reports that wait to be counted; a node that finds no room waits.
+const REPORTS_MAX: usize = 65_536;
+
+/// Every hollow node.
+pub(super) struct Fleet {
+    idle: Vec<HollowNode>,
+    running: JoinSet<()>,
+    commands: Vec<mpsc::Sender<Command>>,
+    reports: mpsc::Receiver<Report>,
+    caught_up: usize,
+    arrivals: Vec<Instant>,
+}
+
+/// Answers to the questions of all nodes.
+pub(super) struct Answers {
+    /// Time of each answer.
+    pub(super) times: Sample,
+    /// Answers that were refusals, and questions without an answer.
+    pub(super) bad: usize,
+}
+
+impl Fleet {
+    /// Gets a certificate for every node.
+    pub(super) async fn enroll(options: &SwarmOptions, token: &str) -> Result<Self> {
+        eprintln!("swarm: {} certificates", options.nodes);
+        let (sender, reports) = mpsc::channel(REPORTS_MAX);
+        let socket = QuicSocket::bind().context("no UDP socket for the swarm")?;
+        let make = |number: usize| {
+            let (sender, socket) = (sender.clone(), socket.clone());
+            async move { hollow_node(options, token, number, sender, socket).await }
+        };
+        let made: Vec<(HollowNode, mpsc::Sender<Command>)> =
+            stream::iter(0..options.nodes).map(make).buffered(ENROLL_CONCURRENCY).try_collect().await?;
+        let (idle, commands) = made.into_iter().unzip();
+        Ok(Self { idle, running: JoinSet::new(), commands, reports, caught_up: 0, arrivals: Vec::new() })
+    }
+
+    /// Starts every node.
+    pub(super) fn start(&mut self) {
+        for node in self.idle.drain(..) {
+            self.running.spawn(node.run());
+        }
+    }
+
+    /// Waits until this many nodes were welcomed; their times to connect.
+    pub(super) async fn welcomed(&mut self, nodes: usize, deadline: Duration) -> Result<Sample> {
+        let mut times = Vec::with_capacity(nodes);
+        let end = Instant::now() + deadline;
+        while times.len() < nodes {
+            if let Report::Welcomed { took } =
+                self.next(end, || format!("{} of {nodes} welcomed", times.len())).await?
+            {
+                times.push(took);
+            }
+        }
+        Ok(times.into_iter().collect())
+    }
+
+    /// Waits until this many nodes hold everything that they should.
+    pub(super) async fn caught_up(&mut self, nodes: usize, deadline: Duration) -> Result<()> {
+        let end = Instant::now() + deadline;
+        while self.caught_up < nodes {
+            let so_far = self.caught_up;
+            self.next(end, || format!("{so_far} of {nodes} caught up")).await?;
+        }
+        self.caught_up = 0;
+        Ok(())
+    }
+
+    /// Waits until every node has its ConfigMap.
+    pub(super) async fn delivered(&mut self, nodes: usize, deadline: Duration) -> Result<()> {
+        self.fan_out(Instant::now(), nodes, deadline).await.map(drop)
+    }
+
+    /// Waits until the ConfigMap has arrived this often; times since it was written.
+    pub(super) async fn fan_out(
+        &mut self,
+        written: Instant,
+        nodes: usize,
+        deadline: Duration,
+    ) -> Result<Sample> {
+        let end = Instant::now() + deadline;
+        while self.arrivals.len() < nodes {
+            let so_far = self.arrivals.len();
+            self.next(end, || format!("{so_far} of {nodes} have the object")).await?;
+        }
+        // The watch may be faster than the answer to the write: then the first arrival is the start.
+        let start = self.arrivals.iter().copied().min().map_or(written, |first| first.min(written));
+        Ok(self.arrivals.drain(..).map(|at| at.duration_since(start)).collect())
+    }
+
+    /// Has every node ask `count` times.
+    pub(super) async fn ask(
+        &mut self,
+        question: Arc<Message>,
+        count: usize,
+        deadline: Duration,
+    ) -> Result<Answers> {
+        for commands in &self.commands {
+            commands.send(Command::Ask(Arc::clone(&question), count)).await.context("a node has ended")?;
+        }
+        let (mut times, mut bad, mut done) = (Vec::new(), 0, 0);
+        let end = Instant::now() + deadline;
+        while done < self.commands.len() {
+            match self.next(end, || format!("{done} nodes have all their answers")).await? {
+                Report::Answered { took, good } => {
+                    times.push(took);
+                    bad += usize::from(!good);
+                }
+                Report::Asked => done += 1,
+                _ => {}
+            }
+        }
+        bad += (self.commands.len() * count).saturating_sub(times.len());
+        Ok(Answers { times: times.into_iter().collect(), bad })
+    }
+
+    /// Has every node close its connection and connect again.
+    pub(super) async fn reconnect(&mut self) {
+        self.caught_up = 0;
+        for commands in &self.commands {
+            // A node that has ended has reported why; the next wait finds that report.
+            let _ = commands.send(Command::Reconnect).await;
+        }
+    }
+
+    /// Waits until every node is caught up after a reconnect; how many objects were sent again.
+    pub(super) async fn caught_up_again(&mut self, nodes: usize, deadline: Duration) -> Result<usize> {
+        self.caught_up(nodes, deadline).await?;
+        Ok(std::mem::take(&mut self.arrivals).len())
+    }
+
+    async fn next(&mut self, end: Instant, progress: impl Fn() -> String) -> Result<Report> {
+        let wait = tokio::time::timeout_at(end.into(), self.reports.recv()).await;
+        let report = wait.with_context(|| format!("no end in time: {}", progress()))?;
+        let report = report.context("every node has ended")?;
+        match &report {
+            Report::Lost { node, reason } => bail!("{node} lost its connection: {reason}"),
+            Report::CaughtUp => self.caught_up += 1,
+            Report::Delivered { key, at } if key.name() == CONFIG_MAP => self.arrivals.push(*at),
+            _ => {}
+        }
+        Ok(report)
+    }
+}
+
+async fn hollow_node(
+    options: &SwarmOptions,
+    token: &str,
+    number: usize,
+    reports: mpsc::Sender<Report>,
+    socket: QuicSocket,
+) -> Result<(HollowNode, mpsc::Sender<Command>)> {
+    let node = NodeId::parse(&node_name(number))?;
+    let join = format!("{}:{}", options.cloud, options.join_port);
+    let options_of_node = EnrollOptions { endpoint: join, node: node.clone(), token: token.to_owned() };
+    let identity = enroll(&options_of_node).await?;
+    let choice = match options.transport {
+        TransportOption::Quic => Choice::Quic,
+        TransportOption::Websocket => Choice::WebSocket,
+    };
+    let target = Target {
+        host: options.cloud.clone(),
+        websocket_port: options.websocket_port,
+        quic_port: options.quic_port,
+        choice,
+    };
+    let connector = Connector::new(target, identity.client_tls()?).with_socket(socket);
+    let (sender, commands) = mpsc::channel(4);
+    let store = StoreId(rand::random());
+    Ok((HollowNode::new(node, store, connector, commands, reports), sender))
+}

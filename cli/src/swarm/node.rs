@@ -1,0 +1,242 @@
+//! A hollow edge node: the real session over a real link, and a store that is a map.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+use tombolo_link::client::Connector;
+use tombolo_link::{Clock, Link, LinkEvent, pump};
+use tombolo_proto::frame::{Change, ReplyBody, RequestBody};
+use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
+use tombolo_proto::{
+    Held, InventoryEntry, Message, NodeId, ObjectKey, ObjectVersion, RequestId, ScopeId, StoreId,
+};
+
+/// How long a hollow node waits for an answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What a hollow node is told.
+#[derive(Debug, Clone)]
+pub(super) enum Command {
+    /// Ask this many times, one after the other.
+    Ask(Arc<Message>, usize),
+    /// Close the connection, keep what is held, connect again.
+    Reconnect,
+}
+
+/// What a hollow node tells.
+#[derive(Debug)]
+pub(super) enum Report {
+    /// The hub accepted the hello.
+    Welcomed { took: Duration },
+    /// Everything that was missing is held.
+    CaughtUp,
+    /// A version of an object was stored and acknowledged.
+    Delivered { key: ObjectKey, at: Instant },
+    /// A question was answered.
+    Answered { took: Duration, good: bool },
+    /// All questions of a command are answered.
+    Asked,
+    /// The connection ended, and was not meant to.
+    Lost { node: NodeId, reason: String },
+}
+
+/// The node's map of what it holds, as the session asks for it.
+#[derive(Debug, Default)]
+struct Holdings(HashMap<ObjectKey, Option<ObjectVersion>>);
+
+impl EdgeView for Holdings {
+    fn inventory(&self, _scope: ScopeId) -> Vec<InventoryEntry> {
+        let entry = |(key, version): (&ObjectKey, &Option<ObjectVersion>)| InventoryEntry {
+            key: key.clone(),
+            held: version.clone().map_or(Held::Absent, Held::Present),
+        };
+        self.0.iter().map(entry).collect()
+    }
+}
+
+impl Holdings {
+    fn store(&mut self, change: &Change) {
+        match change {
+            Change::Upsert(object) => {
+                self.0.insert(object.key.clone(), Some(object.version.clone()));
+            }
+            Change::Absent { key } => {
+                self.0.insert(key.clone(), None);
+            }
+            Change::Delete { key, .. } => {
+                self.0.remove(key);
+            }
+            Change::Adopt { key, version } => {
+                self.0.insert(key.clone(), Some(version.clone()));
+            }
+        }
+    }
+}
+
+/// One hollow node.
+pub(super) struct HollowNode {
+    config: EdgeConfig,
+    connector: Connector,
+    holdings: Holdings,
+    commands: mpsc::Receiver<Command>,
+    reports: mpsc::Sender<Report>,
+}
+
+/// Questions of one command that are not asked yet.
+struct Asking {
+    message: Arc<Message>,
+    left: usize,
+    waiting: RequestId,
+    since: Instant,
+}
+
+enum Ended {
+    Reconnect,
+    Stopped,
+    Lost(String),
+}
+
+impl HollowNode {
+    /// A node that is not connected yet.
+    pub(super) fn new(
+        node: NodeId,
+        store: StoreId,
+        connector: Connector,
+        commands: mpsc::Receiver<Command>,
+        reports: mpsc::Sender<Report>,
+    ) -> Self {
+        let config = EdgeConfig::new(node, store);
+        Self { config, connector, holdings: Holdings::default(), commands, reports }
+    }
+
+    /// Connects and stays connected until the commands end.
+    pub(super) async fn run(mut self) {
+        loop {
+            let started = Instant::now();
+            let ended = match self.connector.connect().await {
+                Ok(link) => self.serve(link, started).await,
+                Err(error) => Ended::Lost(error.to_string()),
+            };
+            match ended {
+                Ended::Reconnect => {}
+                Ended::Stopped => return,
+                Ended::Lost(reason) => {
+                    self.report(Report::Lost { node: self.config.node.clone(), reason }).await;
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn serve(&mut self, mut link: Link, started: Instant) -> Ended {
+        let clock = Clock::start();
+        let mut session = EdgeSession::new(self.config.clone(), clock.now(), &self.holdings);
+        let mut asking: Option<Asking> = None;
+        loop {
+            if let Err(error) = pump(&mut link, |lane| session.poll_transmit(clock.now(), lane)) {
+                return Ended::Lost(error.to_string());
+            }
+            let timeout = session.next_timeout().map(|moment| clock.instant(moment));
+            tokio::select! {
+                event = link.next() => match event {
+                    LinkEvent::Frame(lane, frame) => {
+                        if let Err(error) = session.handle_frame(clock.now(), lane, frame, &self.holdings) {
+                            return Ended::Lost(error.to_string());
+                        }
+                    }
+                    LinkEvent::Writable => {}
+                    LinkEvent::Closed(error) => return Ended::Lost(error.to_string()),
+                },
+                () = sleep_until(timeout) => session.handle_timeout(clock.now()),
+                command = self.commands.recv() => match command {
+                    None => return Ended::Stopped,
+                    Some(Command::Reconnect) => return Ended::Reconnect,
+                    Some(Command::Ask(message, count)) => {
+                        asking = ask(&mut session, &clock, message, count);
+                    }
+                },
+            }
+            while let Some(event) = session.poll_event() {
+                if let Err(reason) = self.handle(event, &mut session, &mut asking, &clock, started).await {
+                    return Ended::Lost(reason);
+                }
+            }
+        }
+    }
+
+    async fn handle(
+        &mut self,
+        event: EdgeEvent,
+        session: &mut EdgeSession,
+        asking: &mut Option<Asking>,
+        clock: &Clock,
+        started: Instant,
+    ) -> Result<(), String> {
+        match event {
+            EdgeEvent::Welcomed { trim_version, .. } => {
+                self.config.trim_version = trim_version;
+                self.report(Report::Welcomed { took: started.elapsed() }).await;
+            }
+            EdgeEvent::Deliver { lane, seq, change, .. } => {
+                self.holdings.store(&change);
+                session.committed(lane, seq);
+                let key = change.key().clone();
+                self.report(Report::Delivered { key, at: Instant::now() }).await;
+            }
+            EdgeEvent::CaughtUp { epoch, .. } => {
+                self.config.epoch = Some(epoch);
+                self.report(Report::CaughtUp).await;
+            }
+            EdgeEvent::Reply(reply) => {
+                let good = matches!(&reply.body, ReplyBody::Message(message) if message.content.is_object());
+                self.answered(reply.id, good, session, asking, clock).await;
+            }
+            EdgeEvent::RequestTimedOut(id) => self.answered(id, false, session, asking, clock).await,
+            EdgeEvent::Closed(goodbye) => return Err(format!("{:?}: {}", goodbye.reason, goodbye.message)),
+            EdgeEvent::LeaseRenewed { .. }
+            | EdgeEvent::SubscriptionClosed { .. }
+            | EdgeEvent::RoundTrip(_) => {}
+        }
+        Ok(())
+    }
+
+    async fn answered(
+        &mut self,
+        id: RequestId,
+        good: bool,
+        session: &mut EdgeSession,
+        asking: &mut Option<Asking>,
+        clock: &Clock,
+    ) {
+        let Some(present) = asking.take_if(|present| present.waiting == id) else { return };
+        self.report(Report::Answered { took: present.since.elapsed(), good }).await;
+        if present.left > 0 {
+            *asking = ask(session, clock, present.message, present.left);
+        }
+        if asking.is_none() {
+            self.report(Report::Asked).await;
+        }
+    }
+
+    async fn report(&self, report: Report) {
+        // Fails only when the run is over and nobody counts any more.
+        let _ = self.reports.send(report).await;
+    }
+}
+
+/// Asks once; none when nothing is to be asked or the session takes no request.
+fn ask(session: &mut EdgeSession, clock: &Clock, message: Arc<Message>, count: usize) -> Option<Asking> {
+    let left = count.checked_sub(1)?;
+    let body = RequestBody::Message(Box::new(Message::clone(&message)));
+    let waiting = session.request(clock.now(), REQUEST_TIMEOUT, body, None).ok()?;
+    Some(Asking { message, left, waiting, since: Instant::now() })
+}
+
+async fn sleep_until(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,130 @@
+//! `tombolo up`: API server, cloudcore and edge agents in one process, with real TLS between them.
+
+mod ports;
+mod system;
+mod table;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use clap::Args;
+use tombolo_runtime::signals::Signals;
+use tombolo_runtime::{Drain, Trigger, drain};
+
+use crate::manifest::{self, Document};
+use crate::transport::TransportOption;
+use system::System;
+use table::Table;
+
+/// Most agents in one process: beyond that `tombolo swarm` is the tool.
+const EDGES_MAX: usize = 200;
+
+/// How often the table is drawn and the comparison repeated.
+const REFRESH: Duration = Duration::from_millis(250);
+
+/// How long a stop waits for sessions, writes and stores.
+const DRAIN_GRACE: Duration = Duration::from_secs(10);
+
+/// What `tombolo up` is told.
+#[derive(Debug, Clone, Args)]
+pub struct UpOptions {
+    /// Number of edge agents; they are called edge-1, edge-2 and so on.
+    #[arg(long, default_value_t = 1)]
+    pub edges: usize,
+
+    /// Manifest to apply once everything runs; may be given several times.
+    #[arg(long, value_name = "FILE")]
+    pub apply: Vec<PathBuf>,
+
+    /// How the agents connect.
+    #[arg(long, value_enum, default_value_t = TransportOption::Quic)]
+    pub transport: TransportOption,
+
+    /// Folder of everything that is kept between two starts.
+    #[arg(long, default_value = ".tombolo", value_name = "FOLDER")]
+    pub data_dir: PathBuf,
+
+    /// Use this cluster instead of the embedded API server.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// End with exit code 0 as soon as every edge lists exactly what it should hold.
+    #[arg(long)]
+    pub until_synced: bool,
+
+    /// With --until-synced: seconds to wait before giving up.
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    pub timeout: u64,
+
+    /// Let the agents walk their pods through the phases of a running pod, without running anything.
+    #[arg(long)]
+    pub simulate_pods: bool,
+}
+
+/// Runs the system until Ctrl-C, or until it is synced.
+///
+/// # Errors
+/// When a manifest is bad, a part does not start or fails, or the edges are not synced in time.
+pub async fn run(options: &UpOptions) -> Result<()> {
+    ensure!((1..=EDGES_MAX).contains(&options.edges), "--edges must be between 1 and {EDGES_MAX}");
+    let mut documents = Vec::new();
+    for file in &options.apply {
+        documents.extend(manifest::read(file)?);
+    }
+    let (trigger, drain) = drain::channel(DRAIN_GRACE);
+    let signals = Signals::register()?;
+    tokio::select! {
+        outcome = serve(options, &documents, &trigger, &drain) => outcome,
+        () = signals.drive(trigger.clone()) => bail!("stopped by a second signal"),
+    }
+}
+
+async fn serve(options: &UpOptions, documents: &[Document], trigger: &Trigger, drain: &Drain) -> Result<()> {
+    let system = tokio::select! {
+        system = System::start(options, drain) => system?,
+        () = drain.started() => bail!("stopped before everything had started"),
+    };
+    println!("kubeconfig: {}", system.kubeconfig().display());
+    let outcome = tokio::select! {
+        outcome = attend(options, documents, &system) => outcome,
+        error = system.failed() => Err(error.into()),
+        () = drain.started() => Ok(()),
+    };
+    if !drain.is_started() {
+        trigger.start();
+    }
+    system.stop(trigger).await;
+    outcome
+}
+
+/// Applies the manifests, then shows the table until the end.
+async fn attend(options: &UpOptions, documents: &[Document], system: &System) -> Result<()> {
+    for document in documents {
+        document.apply(system.client()).await?;
+        println!("applied {}", document.title());
+    }
+    let started = Instant::now();
+    let mut table = Table::default();
+    loop {
+        let comparison = system.compare().await;
+        table.show(&system.rows(&comparison))?;
+        let difference = comparison.into_iter().find_map(|edge| edge.difference);
+        if options.until_synced {
+            match difference {
+                None => {
+                    println!(
+                        "every edge lists what it should hold, after {:.1} s",
+                        started.elapsed().as_secs_f64()
+                    );
+                    return Ok(());
+                }
+                Some(text) if started.elapsed() >= Duration::from_secs(options.timeout) => {
+                    bail!("not synced after {} s: {text}", options.timeout);
+                }
+                Some(_) => {}
+            }
+        }
+        tokio::time::sleep(REFRESH).await;
+    }
+}

@@ -1,0 +1,85 @@
+//! Ports and format of a data folder: the second start uses the ports of the first, so kubeconfigs stay valid.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+/// Layout of the data folder that this program reads and writes.
+const FORMAT: u32 = 1;
+
+const FILE: &str = "up.json";
+
+/// Which listener got which port, kept in the data folder.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Ports {
+    format: u32,
+    ports: BTreeMap<String, u16>,
+    #[serde(skip)]
+    file: PathBuf,
+}
+
+impl Ports {
+    /// Reads the ports of a data folder, which is created when it is missing.
+    ///
+    /// # Errors
+    /// When the folder is of another format or cannot be used.
+    pub(super) fn open(data_dir: &Path) -> Result<Self> {
+        fs::create_dir_all(data_dir).with_context(|| format!("cannot create {}", data_dir.display()))?;
+        let file = data_dir.join(FILE);
+        if !file.exists() {
+            return Ok(Self { format: FORMAT, ports: BTreeMap::new(), file });
+        }
+        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let mut read: Self = serde_json::from_str(&text)
+            .with_context(|| format!("{} is damaged: remove it to have new ports chosen", file.display()))?;
+        if read.format != FORMAT {
+            bail!(
+                "{} was made by another version (format {}, this program reads {FORMAT}): use another --data-dir",
+                data_dir.display(),
+                read.format
+            );
+        }
+        read.file = file;
+        Ok(read)
+    }
+
+    /// The loopback address to bind for a listener: with its former port, or with any.
+    #[must_use]
+    pub(super) fn address(&self, listener: &str) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.ports.get(listener).copied().unwrap_or(0)).into()
+    }
+
+    /// Remembers what a listener was bound to.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(super) fn keep(&mut self, listener: &str, bound: SocketAddr) -> Result<()> {
+        self.ports.insert(listener.to_owned(), bound.port());
+        let half_written = self.file.with_extension("tmp");
+        fs::write(&half_written, serde_json::to_vec_pretty(self)?)
+            .and_then(|()| fs::rename(&half_written, &self.file))
+            .with_context(|| format!("cannot write {}", self.file.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ports;
+
+    #[test]
+    fn ports_are_kept_and_other_formats_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ports = Ports::open(folder.path()).unwrap();
+        assert_eq!(ports.address("hub").port(), 0);
+        ports.keep("hub", ([127, 0, 0, 1], 4242).into()).unwrap();
+        assert_eq!(Ports::open(folder.path()).unwrap().address("hub").port(), 4242);
+
+        std::fs::write(folder.path().join("up.json"), r#"{"format": 9, "ports": {}}"#).unwrap();
+        let error = Ports::open(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("another version (format 9"), "{error}");
+    }
+}

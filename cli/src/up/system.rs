@@ -1,0 +1,241 @@
+//! The parts of `tombolo up`, started in order and stopped together.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tombolo_cloud::embedded;
+use tombolo_edge::identity::{EnrollOptions, Identity};
+use tombolo_edge::{JoinOptions, join};
+use tombolo_proto::NodeId;
+use tombolo_runtime::{Drain, TaskError, Tasks, Trigger};
+
+use super::UpOptions;
+use super::ports::Ports;
+use super::table::Row;
+use crate::transport::TransportOption;
+use crate::{cluster, synced};
+
+/// How long cloudcore may take to have a join token.
+const TOKEN_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Everything that runs.
+pub(super) struct System {
+    tasks: Tasks,
+    kubeconfig: PathBuf,
+    client: Client,
+    cloud: tombolo_cloud::StatusHandle,
+    edges: Vec<Edge>,
+}
+
+struct Edge {
+    node: NodeId,
+    client: Client,
+}
+
+/// One edge's holdings against what they should be.
+pub(super) struct Comparison {
+    /// First difference, in words; none when there is none.
+    pub(super) difference: Option<String>,
+    /// Objects that it lists.
+    listed: usize,
+    /// Objects that it should list.
+    expected: usize,
+}
+
+impl System {
+    /// Starts API server, cloudcore and agents, each when the one before it answers.
+    pub(super) async fn start(options: &UpOptions, drain: &Drain) -> Result<Self> {
+        let mut ports = Ports::open(&options.data_dir)?;
+        let data_dir = options.data_dir.canonicalize()?;
+        let tasks = Tasks::new();
+        let kubeconfig = match &options.kubeconfig {
+            Some(given) => given.clone(),
+            None => start_embedded(&data_dir, &mut ports, &tasks, drain).await?,
+        };
+        let kube = cluster::config(&kubeconfig).await?;
+        let client = Client::try_from(kube.clone())?;
+        let (cloud, addresses) = start_cloud(kube, &data_dir, &mut ports, &tasks, drain).await?;
+        let mut edges = Vec::with_capacity(options.edges);
+        for number in 1..=options.edges {
+            let node = NodeId::parse(&format!("edge-{number}"))?;
+            let config = edge_config(options, &node, &data_dir, &ports, &addresses);
+            edges.push(start_edge(node, config, &addresses.token, &mut ports, &tasks, drain).await?);
+        }
+        Ok(Self { tasks, kubeconfig, client, cloud, edges })
+    }
+
+    /// The administrator's kubeconfig.
+    pub(super) fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// The administrator's client.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Waits until a part fails.
+    pub(super) async fn failed(&self) -> TaskError {
+        self.tasks.failed().await
+    }
+
+    /// Waits until all parts have drained, or the drain is aborted.
+    pub(super) async fn stop(self, trigger: &Trigger) {
+        let outcome = trigger.finished().await;
+        tracing::debug!(?outcome, "drained");
+        if let Err(error) = self.tasks.shutdown(Duration::from_secs(1)).await {
+            eprintln!("while stopping: {error}");
+        }
+    }
+
+    /// Compares every edge with the API server.
+    pub(super) async fn compare(&self) -> Vec<Comparison> {
+        let edges = self.edges.iter().map(|edge| async {
+            let expected = synced::expected(&self.client, edge.node.as_str()).await;
+            let listed = synced::listed(&edge.client).await;
+            match (expected, listed) {
+                (Ok(expected), Ok(listed)) => Comparison {
+                    difference: synced::difference(&expected, &listed)
+                        .map(|difference| format!("{}: {difference}", edge.node)),
+                    listed: listed.len(),
+                    expected: expected.len(),
+                },
+                (Err(error), _) | (_, Err(error)) => Comparison {
+                    difference: Some(format!("{}: {error:#}", edge.node)),
+                    listed: 0,
+                    expected: 0,
+                },
+            }
+        });
+        futures::future::join_all(edges).await
+    }
+
+    /// The lines of the table.
+    pub(super) fn rows(&self, comparisons: &[Comparison]) -> Vec<Row> {
+        let status = self.cloud.snapshot();
+        let rows = self.edges.iter().zip(comparisons).map(|(edge, comparison)| {
+            let seen = status.nodes.iter().find(|node| node.name == edge.node.as_str());
+            let session = match seen {
+                None => "not registered".to_owned(),
+                Some(node) if !node.connected => "away".to_owned(),
+                Some(node) => match &node.transport {
+                    Some(transport) => format!("connected ({transport})"),
+                    None => "connected".to_owned(),
+                },
+            };
+            Row {
+                node: edge.node.to_string(),
+                session,
+                delivered: seen.map_or(0, |node| node.acked),
+                pending: seen.map_or(0, |node| node.pending),
+                lag: seen.and_then(|node| node.last_ack_latency),
+                round_trip: seen.and_then(|node| node.round_trip),
+                holds: match comparison.difference {
+                    None => format!("{} objects, in sync", comparison.listed),
+                    Some(_) => format!("{} of {} objects", comparison.listed, comparison.expected),
+                },
+            }
+        });
+        rows.collect()
+    }
+}
+
+/// Where the hub listens, and the token to join with.
+struct CloudAddresses {
+    websocket: String,
+    quic: String,
+    join: String,
+    token: String,
+}
+
+async fn start_embedded(data_dir: &Path, ports: &mut Ports, tasks: &Tasks, drain: &Drain) -> Result<PathBuf> {
+    let mut options = embedded::Options::new(data_dir.join("cluster"));
+    options.listen = ports.address("kubernetes");
+    let bound = embedded::Embedded::start(options).await?;
+    ports.keep("kubernetes", bound.addr())?;
+    let kubeconfig = data_dir.join("kubeconfig");
+    std::fs::copy(bound.kubeconfig(), &kubeconfig)
+        .with_context(|| format!("cannot write {}", kubeconfig.display()))?;
+    tasks.spawn("embedded API server", bound.run(drain.clone()));
+    Ok(kubeconfig)
+}
+
+async fn start_cloud(
+    kube: kube::Config,
+    data_dir: &Path,
+    ports: &mut Ports,
+    tasks: &Tasks,
+    drain: &Drain,
+) -> Result<(tombolo_cloud::StatusHandle, CloudAddresses)> {
+    let mut config = tombolo_cloud::Config::local(&data_dir.join("cloud"));
+    config.listen.websocket = Some(ports.address("websocket"));
+    config.listen.quic = Some(ports.address("quic"));
+    config.listen.join = ports.address("join");
+    config.listen.admin = Some(ports.address("cloudcore admin"));
+    let bound = tombolo_cloud::App::build(config, tombolo_cloud::Kube::from_config(kube)?).await?;
+    let mut keep = |name: &str, address: Option<std::net::SocketAddr>| -> Result<String> {
+        let address = address.with_context(|| format!("cloudcore has no {name} listener"))?;
+        ports.keep(name, address)?;
+        Ok(address.to_string())
+    };
+    let websocket = keep("websocket", bound.websocket_addr())?;
+    let quic = keep("quic", bound.quic_addr())?;
+    let join = keep("join", Some(bound.join_addr()))?;
+    keep("cloudcore admin", bound.admin_addr())?;
+    let status = bound.status();
+    let tokens = bound.join_tokens();
+    tasks.spawn("cloudcore", bound.run(drain.clone()));
+    let token = tokio::time::timeout(TOKEN_DEADLINE, tokens.current())
+        .await
+        .context("cloudcore has no join token: is the Kubernetes API reachable?")?;
+    Ok((status, CloudAddresses { websocket, quic, join, token }))
+}
+
+fn edge_config(
+    options: &UpOptions,
+    node: &NodeId,
+    data_dir: &Path,
+    ports: &Ports,
+    addresses: &CloudAddresses,
+) -> tombolo_edge::Config {
+    let mut config = tombolo_edge::Config::new(node.clone(), data_dir.join("edges").join(node.as_str()));
+    config.cloud.websocket.clone_from(&addresses.websocket);
+    config.cloud.quic.clone_from(&addresses.quic);
+    config.cloud.join.clone_from(&addresses.join);
+    config.cloud.transport = match options.transport {
+        TransportOption::Quic => tombolo_edge::config::Transport::Quic,
+        TransportOption::Websocket => tombolo_edge::config::Transport::Websocket,
+    };
+    config.local_api.https = ports.address(node.as_str());
+    config.admin = None;
+    config.simulate_pods = options.simulate_pods;
+    config
+}
+
+async fn start_edge(
+    node: NodeId,
+    config: tombolo_edge::Config,
+    token: &str,
+    ports: &mut Ports,
+    tasks: &Tasks,
+    drain: &Drain,
+) -> Result<Edge> {
+    if Identity::load(&config.data_dir, &node).is_err() {
+        let enroll = EnrollOptions {
+            endpoint: config.cloud.join.clone(),
+            node: node.clone(),
+            token: token.to_owned(),
+        };
+        let options = JoinOptions { enroll, data_dir: config.data_dir.clone() };
+        join(&options).await.with_context(|| format!("{node} cannot join"))?;
+    }
+    let bound = tombolo_edge::App::build(config).await.with_context(|| format!("{node} cannot start"))?;
+    ports.keep(node.as_str(), bound.local_api_addr())?;
+    let parsed: Kubeconfig = Kubeconfig::from_yaml(&bound.kubeconfig()?)?;
+    let kube = kube::Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await?;
+    tasks.spawn(format!("edgecore {node}"), bound.run(drain.clone()));
+    Ok(Edge { node, client: Client::try_from(kube)? })
+}

@@ -1,0 +1,325 @@
+//! One cloudcore: everything is bound first, then it runs until the drain.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use prometheus_client::registry::Registry as MetricsRegistry;
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tombolo_link::server::{Arrival, Incoming, Limits, Listen, ServerConfig};
+use tombolo_link::{BindError, Clock, server};
+use tombolo_proto::Epoch;
+use tombolo_proto::frame::GoodbyeReason;
+use tombolo_runtime::admin::AdminState;
+use tombolo_runtime::listen::{self, ListenError};
+use tombolo_runtime::{Backoff, BackoffConfig, Drain, Readiness, ReadyGuard, TaskError, Tasks, admin};
+
+use crate::bootstrap::{self, Bootstrap, BootstrapError, JoinTokens};
+use crate::config::Config;
+use crate::edgecontroller::{Controller, Downstream, INPUTS_MAX, Index, Input, Upstream};
+use crate::epoch::{CHECK_INTERVAL, EpochError, EpochKeeper};
+use crate::hub::{Hub, Registry, Subscriptions};
+use crate::kube::Kube;
+use crate::metrics::Metrics;
+use crate::status::StatusHandle;
+use crate::watches;
+
+/// Why cloudcore does not start or stops.
+#[derive(Debug, Error)]
+pub enum AppError {
+    /// CA, join token or server certificate.
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
+    /// The history of the cluster's revisions.
+    #[error("cannot establish the epoch: {0}")]
+    Epoch(#[from] EpochError),
+    /// A hub listener.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The join or admin listener.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The admin endpoints' thread.
+    #[error("cannot start the admin endpoints: {0}")]
+    Admin(std::io::Error),
+    /// A part that everything depends on has failed.
+    #[error(transparent)]
+    Task(#[from] TaskError),
+}
+
+/// Makes cloudcores.
+#[derive(Debug)]
+pub struct App;
+
+impl App {
+    /// Prepares CA and epoch in the cluster and binds every listener. Nothing is accepted yet.
+    ///
+    /// # Errors
+    /// [`AppError`], which says what to change.
+    pub async fn build(config: Config, kube: impl Into<Kube>) -> Result<Bound, AppError> {
+        let kube = kube.into();
+        let mut options = bootstrap::Options::new(advertised(&config));
+        options.namespace.clone_from(&config.namespace);
+        options.token_refresh = config.token_refresh;
+        options.pki_dir.clone_from(&config.pki_dir);
+        let bootstrap = Bootstrap::prepare(kube.client().clone(), options).await?;
+        let epoch = EpochKeeper::establish(kube.clone(), &config.namespace, &config.data_dir).await?;
+        let listener = |address: Option<SocketAddr>, key: &str| {
+            address.map(|address| Listen { address, setting: format!("listen.{key}") })
+        };
+        let server = ServerConfig {
+            websocket: listener(config.listen.websocket, "websocket"),
+            quic: listener(config.listen.quic, "quic"),
+            foreign: false,
+            limits: Limits::default(),
+        };
+        let server = server::bind(&server, bootstrap.server_tls()).await?;
+        let join = listen::tcp("listen.join", config.listen.join).await?;
+        let join_addr = join.local_addr().unwrap_or(config.listen.join);
+        let admin = config.listen.admin.map(|address| admin::bind("listen.admin", address)).transpose()?;
+        let tasks = Tasks::new();
+        let (hub, inputs, registry) = hub(&config, &kube, &epoch, &tasks);
+        let readiness = Readiness::new();
+        let guards = Guards {
+            lists: readiness.wait_for("first lists of nodes, pods, configmaps and secrets"),
+            permission: readiness.wait_for("permission to impersonate nodes"),
+        };
+        let sockets = Sockets { server, join, join_addr, admin };
+        let watched = Watched { registry, readiness, guards };
+        Ok(Bound { config, kube, bootstrap, epoch, sockets, tasks, hub, inputs, watched })
+    }
+}
+
+/// A cloudcore whose listeners are bound.
+pub struct Bound {
+    config: Config,
+    kube: Kube,
+    bootstrap: Bootstrap,
+    epoch: EpochKeeper,
+    sockets: Sockets,
+    tasks: Tasks,
+    hub: Arc<Hub>,
+    inputs: mpsc::Receiver<Input>,
+    watched: Watched,
+}
+
+struct Sockets {
+    server: server::Bound,
+    join: TcpListener,
+    join_addr: SocketAddr,
+    admin: Option<admin::Bound>,
+}
+
+/// What operators look at.
+struct Watched {
+    registry: MetricsRegistry,
+    readiness: Readiness,
+    guards: Guards,
+}
+
+/// What keeps the process unready.
+struct Guards {
+    lists: ReadyGuard,
+    permission: ReadyGuard,
+}
+
+fn hub(
+    config: &Config,
+    kube: &Kube,
+    epoch: &EpochKeeper,
+    tasks: &Tasks,
+) -> (Arc<Hub>, mpsc::Receiver<Input>, MetricsRegistry) {
+    let mut registry = MetricsRegistry::default();
+    let metrics = Metrics::register(&mut registry);
+    let (sender, inputs) = mpsc::channel(INPUTS_MAX);
+    let down = Arc::new(Downstream::default());
+    let hub = Hub {
+        registry: Arc::new(Registry::new(config.node_limit)),
+        upstream: Upstream::new(kube.clone(), Arc::clone(&down)),
+        subscriptions: Subscriptions::new(kube.clone(), tasks.clone(), metrics.clone()),
+        down,
+        inputs: sender,
+        metrics,
+        epoch: ArcSwap::from_pointee(epoch.epoch()),
+        clock: Clock::start(),
+        tasks: tasks.clone(),
+    };
+    (Arc::new(hub), inputs, registry)
+}
+
+impl Bound {
+    /// Address of the WebSocket listener.
+    #[must_use]
+    pub fn websocket_addr(&self) -> Option<SocketAddr> {
+        self.sockets.server.websocket_addr()
+    }
+
+    /// Address of the QUIC listener.
+    #[must_use]
+    pub fn quic_addr(&self) -> Option<SocketAddr> {
+        self.sockets.server.quic_addr()
+    }
+
+    /// Address of the join endpoints.
+    #[must_use]
+    pub fn join_addr(&self) -> SocketAddr {
+        self.sockets.join_addr
+    }
+
+    /// Address of the admin endpoints.
+    #[must_use]
+    pub fn admin_addr(&self) -> Option<SocketAddr> {
+        self.sockets.admin.as_ref().map(admin::Bound::local_addr)
+    }
+
+    /// The present join token and those that follow it.
+    #[must_use]
+    pub fn join_tokens(&self) -> JoinTokens {
+        self.bootstrap.join_tokens()
+    }
+
+    /// The hub, for connections that come another way than through the listeners.
+    #[must_use]
+    pub fn hub(&self) -> Arc<Hub> {
+        Arc::clone(&self.hub)
+    }
+
+    /// A handle to look at the running cloudcore.
+    #[must_use]
+    pub fn status(&self) -> StatusHandle {
+        StatusHandle::new(Arc::clone(&self.hub), self.watched.readiness.clone())
+    }
+
+    /// Runs until the drain starts, then says goodbye to every node and waits for them to take it.
+    ///
+    /// # Errors
+    /// [`AppError::Task`] when a part that everything depends on has failed.
+    pub async fn run(self, drain: Drain) -> Result<(), AppError> {
+        let _draining = drain.block();
+        let Self { config, kube, bootstrap, epoch, sockets, tasks, hub, inputs, watched } = self;
+        let Watched { registry, readiness, guards } = watched;
+        let Sockets { server, join, admin, .. } = sockets;
+        let state = AdminState { registry: Arc::new(registry), readiness, drain: drain.clone() };
+        let _admin = admin.map(|admin| admin.start(state)).transpose().map_err(AppError::Admin)?;
+        let index = Index::new(Arc::clone(&hub.down));
+        let outlet = Arc::clone(&hub.registry);
+        tasks.spawn("edgecontroller", Controller::new(index, kube.clone(), outlet, guards.lists).run(inputs));
+        tasks.spawn("impersonation probe", probe(kube.clone(), guards.permission));
+        tasks.spawn("epoch", keep_epoch(kube, epoch, Arc::clone(&hub), drain.clone()));
+        tasks.spawn("join endpoints", bootstrap.serve(join, drain.clone()));
+        tasks.spawn("housekeeping", keep_house(Arc::clone(&hub)));
+        tasks.spawn("accept", accept(server.start(&tasks, &drain), Arc::clone(&hub)));
+        let failure = tokio::select! {
+            () = drain.started() => None,
+            failure = tasks.failed() => Some(failure),
+        };
+        hub.end_all(GoodbyeReason::Draining, "this hub stops", config.drain_spread);
+        let grace = tokio::time::sleep(config.drain_grace);
+        tokio::select! {
+            () = all_gone(&hub) => {}
+            () = grace => {}
+            () = drain.aborted() => {}
+        }
+        tasks.abort();
+        failure.map_or(Ok(()), |failure| Err(failure.into()))
+    }
+}
+
+async fn accept(mut incoming: Incoming, hub: Arc<Hub>) {
+    while let Some(arrival) = incoming.next().await {
+        match arrival {
+            Arrival::Tombolo(accepted) => hub.accept(accepted),
+            // Not asked for: `foreign` is off until the other dialect is served.
+            Arrival::Foreign(foreign) => {
+                tracing::warn!(node = %foreign.node, "connection without subprotocol");
+            }
+        }
+    }
+}
+
+/// Finds out how nodes are impersonated; without that no node can do anything.
+async fn probe(kube: Kube, permission: ReadyGuard) {
+    let mut backoff = Backoff::new(BackoffConfig::default());
+    while let Err(error) = kube.probe_impersonation().await {
+        tracing::warn!(%error, "nodes cannot be impersonated yet");
+        let delay = backoff.next_delay(&mut rand::rng());
+        tokio::time::sleep(delay).await;
+    }
+    drop(permission);
+}
+
+/// Runs the watches and starts everything anew when the cloud's history went back: no revision from before can be
+/// compared with one from after.
+async fn keep_epoch(kube: Kube, mut keeper: EpochKeeper, hub: Arc<Hub>, drain: Drain) {
+    let start = || watches::start(&kube, &hub);
+    let mut running = start();
+    while drain.until_started(tokio::time::sleep(CHECK_INTERVAL)).await.is_some() {
+        match keeper.check(&hub.down).await {
+            Ok(false) => {}
+            Ok(true) => {
+                hub.metrics.epochs.inc();
+                running.stop().await;
+                begin_epoch(&hub, keeper.epoch()).await;
+                running = start();
+            }
+            Err(error) => tracing::warn!(%error, "cannot check the epoch; trying again"),
+        }
+    }
+}
+
+/// Order matters: the old history leaves memory before the new epoch is announced, and sessions of the old epoch end
+/// after that. A node can then never be told objects of one history under the name of the other.
+async fn begin_epoch(hub: &Hub, epoch: Epoch) {
+    let (done, reset) = oneshot::channel();
+    // The controller ends with the process alone; then neither the order nor its answer matters.
+    if hub.inputs.send(Input::Reset(done)).await.is_ok() {
+        let _ = reset.await;
+    }
+    hub.epoch.store(Arc::new(epoch));
+    hub.subscriptions.close_all();
+    hub.end_all(GoodbyeReason::Other, "the cloud's history was restored", RESTORE_SPREAD);
+}
+
+/// Over which time the nodes come back after a restore.
+const RESTORE_SPREAD: Duration = Duration::from_secs(2);
+
+/// Time between two rounds of housekeeping.
+const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(10);
+
+async fn keep_house(hub: Arc<Hub>) {
+    let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    loop {
+        hub.subscriptions.sweep();
+        let (nodes, objects, pods) = hub.down.sizes();
+        hub.metrics.nodes.set(gauge(nodes));
+        hub.metrics.objects.set(gauge(objects));
+        hub.metrics.pods.set(gauge(pods));
+        tokio::time::sleep(HOUSEKEEPING_INTERVAL).await;
+    }
+}
+
+async fn all_gone(hub: &Hub) {
+    while !hub.registry.is_empty() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// The names of the server certificate: those that are configured, or this machine's own.
+fn advertised(config: &Config) -> Vec<String> {
+    if !config.advertise.is_empty() {
+        return config.advertise.clone();
+    }
+    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+    names.extend(outward_address().map(|address| address.ip().to_string()));
+    names
+}
+
+/// The address from which this machine would talk to others. Nothing is sent: a UDP socket only chooses a route.
+fn outward_address() -> Option<SocketAddr> {
+    let socket = UdpSocket::bind(("0.0.0.0", 0)).ok()?;
+    socket.connect(("192.0.2.1", 9)).ok()?;
+    socket.local_addr().ok()
+}

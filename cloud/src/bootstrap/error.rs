@@ -1,0 +1,78 @@
+//! Why the join part of cloudcore does not start.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+use tombolo_link::TlsError;
+
+use super::secrets::SecretError;
+
+/// Why certificates and tokens are not ready.
+#[derive(Debug, Error)]
+pub enum BootstrapError {
+    /// The stored certificate authority is unusable. Nothing is overwritten: nodes trust it.
+    #[error(
+        "certificate authority in {origin} is unusable: {reason}. Repair it, or delete it and join every node again"
+    )]
+    Authority {
+        /// File or Secret.
+        origin: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Folder and Secret hold different certificate authorities.
+    #[error(
+        "{folder} and secret {secret} hold different certificate authorities: delete the one that the nodes do not trust"
+    )]
+    TwoAuthorities {
+        /// The folder.
+        folder: String,
+        /// The Secret.
+        secret: String,
+    },
+    /// An address of the hub is neither a host name nor an IP address.
+    #[error(
+        "advertised addresses [{addresses}]: {reason}; expected host names and IP addresses without ports"
+    )]
+    Address {
+        /// All of them.
+        addresses: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A certificate could not be made.
+    #[error("cannot make a certificate: {reason}")]
+    Signing {
+        /// What went wrong.
+        reason: String,
+    },
+    /// The Secrets could not be read or written.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// A file of the key folder could not be read or written.
+    #[error("cannot {action} {path}: {source}")]
+    File {
+        /// Read or write.
+        action: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The TLS library refuses the certificate.
+    #[error("server certificate: {0}")]
+    Tls(#[from] TlsError),
+    /// The join token could not be made.
+    #[error("cannot make a join token: {reason}")]
+    Token {
+        /// What went wrong.
+        reason: String,
+    },
+}
+
+impl BootstrapError {
+    #[allow(clippy::needless_pass_by_value)] // for `map_err`
+    pub(super) fn signing(error: rcgen::Error) -> Self {
+        Self::Signing { reason: error.to_string() }
+    }
+}

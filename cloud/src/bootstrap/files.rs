@@ -1,0 +1,109 @@
+//! The certificate authority as files, for a cloudcore without a cluster (design 9.15).
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::authority::KeyedCertificate;
+use super::error::BootstrapError;
+
+/// The hub's CA in the key folder; the embedded API server keeps its own `ca.crt` beside it.
+const CERTIFICATE: &str = "hub-ca.crt";
+const KEY: &str = "hub-ca.key";
+
+/// `<data-dir>/pki`.
+#[derive(Debug, Clone)]
+pub(super) struct KeyFolder(pub(super) PathBuf);
+
+impl fmt::Display for KeyFolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.display().fmt(f)
+    }
+}
+
+impl KeyFolder {
+    /// Reads the pair; `None` when neither file exists.
+    ///
+    /// # Errors
+    /// [`BootstrapError`] when one of the two is missing, unreadable or no PEM.
+    pub(super) fn read(&self) -> Result<Option<KeyedCertificate>, BootstrapError> {
+        let bad = |reason: String| BootstrapError::Authority { origin: self.to_string(), reason };
+        match (self.file(CERTIFICATE)?, self.file(KEY)?) {
+            (None, None) => Ok(None),
+            (Some(certificate), Some(key)) => {
+                let certificate = CertificateDer::from_pem_slice(&certificate)
+                    .map_err(|error| bad(format!("{CERTIFICATE} is no PEM certificate: {error}")))?;
+                let key = PrivateKeyDer::from_pem_slice(&key)
+                    .map_err(|error| bad(format!("{KEY} is no PEM private key: {error}")))?;
+                let (certificate, key) = (certificate.to_vec(), key.secret_der().to_vec());
+                Ok(Some(KeyedCertificate { certificate, key }))
+            }
+            (Some(_), None) => Err(bad(format!("{KEY} is missing beside {CERTIFICATE}"))),
+            (None, Some(_)) => Err(bad(format!("{CERTIFICATE} is missing beside {KEY}"))),
+        }
+    }
+
+    /// Writes the pair. The key comes first: a crash in between leaves a state that [`Self::read`] names.
+    ///
+    /// # Errors
+    /// [`BootstrapError::File`].
+    pub(super) fn write(&self, pair: &KeyedCertificate) -> Result<(), BootstrapError> {
+        let failed =
+            |path: &Path, source| BootstrapError::File { action: "write", path: path.into(), source };
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.0)
+            .map_err(|source| failed(&self.0, source))?;
+        for (name, label, der) in
+            [(KEY, "EC PRIVATE KEY", &pair.key), (CERTIFICATE, "CERTIFICATE", &pair.certificate)]
+        {
+            let path = self.0.join(name);
+            replace(&path, pem(label, der).as_bytes()).map_err(|source| failed(&path, source))?;
+        }
+        Ok(())
+    }
+
+    fn file(&self, name: &str) -> Result<Option<Vec<u8>>, BootstrapError> {
+        let path = self.0.join(name);
+        match fs::read(&path) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(BootstrapError::File { action: "read", path, source }),
+        }
+    }
+}
+
+/// Writes beside and renames, so that a reader sees the old file or the new one.
+fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let draft = path.with_extension("new");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&draft, path)?;
+    match path.parent() {
+        Some(folder) => File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+fn pem(label: &str, der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    let mut pem = format!("-----BEGIN {label}-----\n");
+    let mut rest = text.as_str();
+    while !rest.is_empty() {
+        let (line, tail) = rest.split_at(rest.len().min(64));
+        pem.push_str(line);
+        pem.push('\n');
+        rest = tail;
+    }
+    pem.push_str(&format!("-----END {label}-----\n"));
+    pem
+}

@@ -1,0 +1,136 @@
+//! Client certificates on the join port: asked for, never required, and judged by the handler.
+//!
+//! The TLS handshake proves that the peer has the private key of the certificate it shows and nothing else. Whether
+//! the certificate is ours, expired or missing is for the route to decide (design 9.6): an edge that was away for
+//! longer than its certificate lives must be able to say so.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+use rustls_pki_types::{CertificateDer, UnixTime};
+use tombolo_link::identity;
+use tombolo_proto::NodeId;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::error::BootstrapError;
+
+/// Lets every client certificate through the handshake, after the peer has proven that it holds the key.
+#[derive(Debug)]
+pub(super) struct AnyClient {
+    provider: Arc<CryptoProvider>,
+}
+
+impl AnyClient {
+    pub(super) fn new(provider: Arc<CryptoProvider>) -> Self {
+        Self { provider }
+    }
+}
+
+impl ClientCertVerifier for AnyClient {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// What the certificate of a connection is worth.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// The peer showed none.
+    Anonymous,
+    /// A valid certificate of this node.
+    Node(NodeId),
+    /// Once a valid certificate of this node; it ended this long ago.
+    Expired(NodeId, Duration),
+    /// A certificate that proves nothing here, and why.
+    Unknown(String),
+}
+
+/// Judges certificates against our CA.
+#[derive(Debug)]
+pub(super) struct Judge {
+    verifier: Arc<dyn ClientCertVerifier>,
+}
+
+impl Judge {
+    pub(super) fn new(
+        authority: CertificateDer<'static>,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Self, BootstrapError> {
+        let refused = |reason: String| BootstrapError::Signing { reason };
+        let mut roots = RootCertStore::empty();
+        roots.add(authority).map_err(|error| refused(error.to_string()))?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .map_err(|error| refused(error.to_string()))?;
+        Ok(Self { verifier })
+    }
+
+    /// What the chain that the peer has shown is worth now.
+    pub(super) fn judge(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> Peer {
+        let Some((leaf, intermediates)) = chain.split_first() else { return Peer::Anonymous };
+        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let end = match end_of(leaf) {
+            Ok(end) => end,
+            Err(reason) => return Peer::Unknown(reason),
+        };
+        // Everything but the end of its life is checked as it was at that end.
+        let at = UnixTime::since_unix_epoch(now.min(end));
+        if let Err(error) = self.verifier.verify_client_cert(leaf, intermediates, at) {
+            return Peer::Unknown(format!("the client certificate is not valid here: {error}"));
+        }
+        match identity::node_of(chain) {
+            Err(error) => Peer::Unknown(error.to_string()),
+            Ok(node) if now <= end => Peer::Node(node),
+            Ok(node) => Peer::Expired(node, now.saturating_sub(end)),
+        }
+    }
+}
+
+fn end_of(leaf: &CertificateDer<'_>) -> Result<Duration, String> {
+    let (_, certificate) = X509Certificate::from_der(leaf)
+        .map_err(|error| format!("the client certificate is unreadable: {error}"))?;
+    let end = certificate.validity().not_after.timestamp();
+    Ok(Duration::from_secs(u64::try_from(end).unwrap_or(0)))
+}

@@ -1,0 +1,244 @@
+//! The routes of the join port (reference 4.1). Every refusal is one plain sentence.
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Body;
+use rustls_pki_types::CertificateDer;
+use tombolo_proto::NodeId;
+
+use super::Inner;
+use super::csr;
+use super::nodes::NodeState;
+use super::peer::Peer;
+use super::token;
+
+/// Largest request body; a signing request has some 300 bytes.
+pub(super) const BODY_LEN_MAX: usize = 64 * 1024;
+
+/// The only extended key usage of a node: clientAuth in Go's numbering (reference 4.1).
+const CLIENT_AUTH: &[u32] = &[2];
+
+const RETRY_SECONDS: &str = "5";
+
+type Answer = Response<Full<Bytes>>;
+
+/// A refusal: status and sentence.
+#[derive(Debug)]
+struct Refusal(StatusCode, String);
+
+impl Refusal {
+    fn new(status: StatusCode, sentence: impl Into<String>) -> Self {
+        Self(status, sentence.into())
+    }
+}
+
+/// Answers one request of a connection that showed `chain`.
+pub(super) async fn answer<B>(inner: &Inner, chain: &[CertificateDer<'_>], request: Request<B>) -> Answer
+where
+    B: Body,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let path = request.uri().path().to_owned();
+    let method = request.method().clone();
+    let result = match (&method, path.as_str()) {
+        (&Method::GET, "/ca.crt") => Ok(der(inner.authority.certificate().to_vec())),
+        (&Method::GET, "/edge.crt") => edge_certificate(inner, chain, request).await,
+        (&Method::GET, path) if path.starts_with("/node/") => node_exists(inner, path).await,
+        (&Method::POST, path) if is_task_report(path) => task_report(inner, chain),
+        (_, path) if is_known(path) => {
+            Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not allowed on {path}")))
+        }
+        (_, path) => Err(Refusal::new(
+            StatusCode::NOT_FOUND,
+            format!(
+                "there is no {path} here: this is the join port, with /ca.crt, /edge.crt and /node/<name>"
+            ),
+        )),
+    };
+    result.unwrap_or_else(|Refusal(status, sentence)| {
+        tracing::info!(%method, path, %status, sentence, "join request refused");
+        text(status, sentence)
+    })
+}
+
+fn is_known(path: &str) -> bool {
+    matches!(path, "/ca.crt" | "/edge.crt") || path.starts_with("/node/") || is_task_report(path)
+}
+
+fn is_task_report(path: &str) -> bool {
+    path == "/nodeupgrade" || path.starts_with("/task/")
+}
+
+/// Reports of node tasks: nobody here started one, and nobody without a node's certificate may claim that.
+fn task_report(inner: &Inner, chain: &[CertificateDer<'_>]) -> Result<Answer, Refusal> {
+    match inner.judge.judge(chain, inner.now()) {
+        Peer::Node(_) => Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "node tasks are not supported")),
+        _ => Err(Refusal::new(StatusCode::UNAUTHORIZED, "reports of node tasks need the node's certificate")),
+    }
+}
+
+async fn node_exists(inner: &Inner, path: &str) -> Result<Answer, Refusal> {
+    let name = path.strip_prefix("/node/").unwrap_or_default();
+    let node = node_id(name)?;
+    match node_state(inner, &node).await? {
+        NodeState::Absent => Ok(text(StatusCode::NOT_FOUND, "Node not found".to_owned())),
+        NodeState::NotReady | NodeState::Ready => Ok(text(StatusCode::OK, "Node found".to_owned())),
+    }
+}
+
+async fn edge_certificate<B>(
+    inner: &Inner,
+    chain: &[CertificateDer<'_>],
+    request: Request<B>,
+) -> Result<Answer, Refusal>
+where
+    B: Body,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let (head, body) = request.into_parts();
+    let node = node_id(header(&head.headers, "NodeName")?.unwrap_or_default())?;
+    authenticate(inner, chain, &head.headers, &node).await?;
+    check_usages(&head.headers)?;
+    let request = read(body).await?;
+    let public_key = csr::check(&request, &node)
+        .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error.to_string()))?;
+    let signed = inner
+        .authority
+        .sign_node(&node, &public_key, inner.now())
+        .map_err(|error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    tracing::info!(%node, "node certificate issued");
+    Ok(der(signed))
+}
+
+fn node_id(name: &str) -> Result<NodeId, Refusal> {
+    if name.is_empty() {
+        return Err(Refusal::new(
+            StatusCode::BAD_REQUEST,
+            "the node name is missing (header NodeName or /node/<name>)",
+        ));
+    }
+    NodeId::parse(name).map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error.to_string()))
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Refusal> {
+    let not_text = |_| Refusal::new(StatusCode::BAD_REQUEST, format!("header {name} is not text"));
+    headers.get(name).map(|value| value.to_str().map_err(not_text)).transpose()
+}
+
+/// A node is known by its certificate, an expired one within the grace period included, or joins by token.
+async fn authenticate(
+    inner: &Inner,
+    chain: &[CertificateDer<'_>],
+    headers: &HeaderMap,
+    node: &NodeId,
+) -> Result<(), Refusal> {
+    let reason = match inner.judge.judge(chain, inner.now()) {
+        Peer::Node(own) | Peer::Expired(own, _) if own != *node => {
+            let sentence =
+                format!("the client certificate is of node {own} and the request is for node {node}");
+            return Err(Refusal::new(StatusCode::FORBIDDEN, sentence));
+        }
+        Peer::Node(_) => return Ok(()),
+        Peer::Expired(_, since) if since <= inner.expired_grace => {
+            return still_registered(inner, node).await;
+        }
+        Peer::Expired(_, since) => format!(
+            "the client certificate expired {} days ago, more than the {} days of grace: join with a new token",
+            since.as_secs() / 86_400,
+            inner.expired_grace.as_secs() / 86_400
+        ),
+        Peer::Unknown(reason) => reason,
+        Peer::Anonymous => {
+            "a join token (Authorization: Bearer) or the node's certificate is needed".to_owned()
+        }
+    };
+    match header(headers, AUTHORIZATION.as_str())? {
+        Some(authorization) => join_by_token(inner, authorization, node).await,
+        None => Err(Refusal::new(StatusCode::UNAUTHORIZED, reason)),
+    }
+}
+
+/// An expired certificate proves who the node was; a node that was deleted since must join again.
+async fn still_registered(inner: &Inner, node: &NodeId) -> Result<(), Refusal> {
+    match node_state(inner, node).await? {
+        NodeState::Absent => Err(Refusal::new(
+            StatusCode::UNAUTHORIZED,
+            format!(
+                "the client certificate has expired and node {node} is no longer registered: join with a token"
+            ),
+        )),
+        NodeState::NotReady | NodeState::Ready => Ok(()),
+    }
+}
+
+async fn join_by_token(inner: &Inner, authorization: &str, node: &NodeId) -> Result<(), Refusal> {
+    let unauthorized = |sentence: String| Refusal::new(StatusCode::UNAUTHORIZED, sentence);
+    let jwt = match authorization.split_once(' ') {
+        Some((scheme, jwt)) if scheme.eq_ignore_ascii_case("bearer") && !jwt.contains(' ') => jwt,
+        _ => return Err(unauthorized("the Authorization header must be: Bearer <join token>".to_owned())),
+    };
+    token::verify(&inner.authority, jwt, inner.now()).map_err(|error| unauthorized(error.to_string()))?;
+    match node_state(inner, node).await? {
+        NodeState::Absent | NodeState::NotReady => Ok(()),
+        NodeState::Ready => Err(Refusal::new(
+            StatusCode::CONFLICT,
+            format!(
+                "node {node} is Ready: a join token does not take over the name of a running node. Stop it and wait \
+                 until it is NotReady, delete the Node, or choose another name"
+            ),
+        )),
+    }
+}
+
+async fn node_state(inner: &Inner, node: &NodeId) -> Result<NodeState, Refusal> {
+    let state = inner.nodes.state(node).await;
+    state.map_err(|error| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))
+}
+
+fn check_usages(headers: &HeaderMap) -> Result<(), Refusal> {
+    let Some(text) = header(headers, "ExtKeyUsages")? else { return Ok(()) };
+    match serde_json::from_str::<Vec<u32>>(text) {
+        Ok(usages) if usages == CLIENT_AUTH => Ok(()),
+        _ => Err(Refusal::new(
+            StatusCode::BAD_REQUEST,
+            format!("header ExtKeyUsages is {text:?}: a node certificate has exactly clientAuth, [2]"),
+        )),
+    }
+}
+
+async fn read<B>(body: B) -> Result<Bytes, Refusal>
+where
+    B: Body,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    match Limited::new(body, BODY_LEN_MAX).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Refusal::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("the request body exceeds {BODY_LEN_MAX} bytes"),
+        )),
+        Err(error) => {
+            Err(Refusal::new(StatusCode::BAD_REQUEST, format!("the request body did not arrive: {error}")))
+        }
+    }
+}
+
+fn der(bytes: Vec<u8>) -> Answer {
+    response(StatusCode::OK, "application/octet-stream", bytes.into())
+}
+
+fn text(status: StatusCode, sentence: String) -> Answer {
+    response(status, "text/plain; charset=utf-8", sentence.into())
+}
+
+fn response(status: StatusCode, content_type: &'static str, body: Bytes) -> Answer {
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static(content_type));
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        response.headers_mut().insert(RETRY_AFTER, http::HeaderValue::from_static(RETRY_SECONDS));
+    }
+    response
+}

@@ -1,0 +1,92 @@
+//! Where the certificate authority, the server certificate and the join token are kept.
+
+mod cluster;
+
+use std::collections::BTreeMap;
+
+use futures::future::BoxFuture;
+use thiserror::Error;
+
+pub use cluster::ClusterSecrets;
+
+/// Keys and values of an Opaque Secret, decoded.
+pub type SecretData = BTreeMap<String, Vec<u8>>;
+
+/// A Secret as it is stored.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoredSecret {
+    /// Its content.
+    pub data: SecretData,
+    /// Opaque version for compare-and-swap.
+    pub version: String,
+}
+
+impl std::fmt::Debug for StoredSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Values are private keys: logs get their names only.
+        f.debug_struct("StoredSecret").field("keys", &self.data.keys()).finish_non_exhaustive()
+    }
+}
+
+/// Why a Secret was not read or written.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SecretError {
+    /// Another replica created it first: read it.
+    #[error("secret {name} exists already")]
+    Exists {
+        /// Which one.
+        name: String,
+    },
+    /// Another replica changed it since it was read: read it again.
+    #[error("secret {name} was changed by somebody else")]
+    Conflict {
+        /// Which one.
+        name: String,
+    },
+    /// The Kubernetes API refused or did not answer.
+    #[error("secret {name}: {reason}")]
+    Unavailable {
+        /// Which one.
+        name: String,
+        /// What the API said.
+        reason: String,
+    },
+}
+
+/// Opaque Secrets of one namespace, with compare-and-swap.
+pub trait SecretStore: Send + Sync + 'static {
+    /// Reads a Secret; `None` when it does not exist.
+    fn get<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<StoredSecret>, SecretError>>;
+
+    /// Creates a Secret; [`SecretError::Exists`] when somebody was faster.
+    fn create<'a>(&'a self, name: &'a str, data: SecretData) -> BoxFuture<'a, Result<(), SecretError>>;
+
+    /// Replaces a Secret that is still at `version`; [`SecretError::Conflict`] when it is not.
+    fn update<'a>(
+        &'a self,
+        name: &'a str,
+        version: &'a str,
+        data: SecretData,
+    ) -> BoxFuture<'a, Result<(), SecretError>>;
+}
+
+/// Writes a Secret whatever it held before: the value of any replica is as good as another's.
+///
+/// # Errors
+/// [`SecretError`] when the API fails, or others keep writing at the same time.
+pub(super) async fn put(store: &dyn SecretStore, name: &str, data: SecretData) -> Result<(), SecretError> {
+    const ATTEMPTS: usize = 3;
+    let mut last = SecretError::Conflict { name: name.to_owned() };
+    for _ in 0..ATTEMPTS {
+        let written = match store.get(name).await? {
+            Some(stored) if stored.data == data => return Ok(()),
+            Some(stored) => store.update(name, &stored.version, data.clone()).await,
+            None => store.create(name, data.clone()).await,
+        };
+        match written {
+            Err(error @ (SecretError::Exists { .. } | SecretError::Conflict { .. })) => last = error,
+            done => return done,
+        }
+    }
+    Err(last)
+}

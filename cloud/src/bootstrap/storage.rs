@@ -1,0 +1,163 @@
+//! The certificate authority and the server certificate in their Secrets, and the authority in a key folder.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::authority::{Authority, KeyedCertificate, LEAF_LIFE, belongs, key_pair};
+use super::error::BootstrapError;
+use super::files::KeyFolder;
+use super::secrets::{self, SecretData, SecretError, SecretStore};
+
+/// Secret of the certificate authority (reference 4.2) and its keys.
+pub(super) const CA_SECRET: &str = "casecret";
+const CA_CERTIFICATE: &str = "cadata";
+const CA_KEY: &str = "cakeydata";
+
+/// Secret of the server certificate and its keys.
+pub(super) const SERVER_SECRET: &str = "cloudcoresecret";
+const SERVER_CERTIFICATE: &str = "cloudcoredata";
+const SERVER_KEY: &str = "cloudcorekeydata";
+
+/// Secret of the join token and its key.
+pub(super) const TOKEN_SECRET: &str = "tokensecret";
+pub(super) const TOKEN: &str = "tokendata";
+
+/// The one CA of the cluster: the stored one, or a new one that is stored by compare-and-swap. Of two replicas that
+/// start together one creates the Secret and the other reads it.
+pub(super) async fn authority(
+    store: &dyn SecretStore,
+    folder: Option<&KeyFolder>,
+    now: SystemTime,
+) -> Result<Authority, BootstrapError> {
+    let filed = folder.map(KeyFolder::read).transpose()?.flatten();
+    let stored = match read_pair(store, CA_SECRET, CA_CERTIFICATE, CA_KEY).await? {
+        Some(stored) => stored?,
+        None => {
+            let candidate = match &filed {
+                Some(filed) => filed.clone(),
+                None => Authority::generate(now)?,
+            };
+            // Refuses damaged files before they become the cluster's CA.
+            Authority::load("the key folder", candidate.clone())?;
+            create_or_read(store, candidate).await?
+        }
+    };
+    match (folder, filed) {
+        (Some(folder), Some(filed)) if filed != stored => {
+            Err(BootstrapError::TwoAuthorities { folder: folder.to_string(), secret: CA_SECRET.to_owned() })
+        }
+        (Some(folder), None) => {
+            let authority = Authority::load(&format!("secret {CA_SECRET}"), stored)?;
+            folder.write(authority.pair())?;
+            Ok(authority)
+        }
+        _ => Authority::load(&format!("secret {CA_SECRET}"), stored),
+    }
+}
+
+async fn create_or_read(
+    store: &dyn SecretStore,
+    candidate: KeyedCertificate,
+) -> Result<KeyedCertificate, BootstrapError> {
+    match store.create(CA_SECRET, data(&candidate, CA_CERTIFICATE, CA_KEY)).await {
+        Ok(()) => Ok(candidate),
+        Err(error @ SecretError::Exists { .. }) => {
+            let winner = read_pair(store, CA_SECRET, CA_CERTIFICATE, CA_KEY).await?;
+            winner.ok_or(BootstrapError::Secret(error))?
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The server certificate for these addresses: the stored one while it fits, else a new one.
+pub(super) async fn server_certificate(
+    store: &dyn SecretStore,
+    authority: &Arc<Authority>,
+    addresses: &[String],
+    now: SystemTime,
+) -> Result<KeyedCertificate, BootstrapError> {
+    let stored = read_pair(store, SERVER_SECRET, SERVER_CERTIFICATE, SERVER_KEY).await?;
+    // A damaged server certificate harms nobody: it is made again.
+    if let Some(Ok(stored)) = stored
+        && fits(&stored, authority, addresses, now)
+    {
+        return Ok(stored);
+    }
+    let issued = authority.issue_server(addresses, now)?;
+    let written = secrets::put(store, SERVER_SECRET, data(&issued, SERVER_CERTIFICATE, SERVER_KEY)).await;
+    if let Err(error) = written {
+        // It serves all the same; the next start makes another one.
+        tracing::warn!(%error, "the new server certificate could not be stored");
+    }
+    Ok(issued)
+}
+
+/// Whether a server certificate is ours, has exactly these addresses and more than a third of its life left.
+pub(super) fn fits(
+    pair: &KeyedCertificate,
+    authority: &Authority,
+    addresses: &[String],
+    now: SystemTime,
+) -> bool {
+    let Ok((_, certificate)) = X509Certificate::from_der(&pair.certificate) else { return false };
+    let ca = authority.certificate();
+    let Ok((_, ca)) = X509Certificate::from_der(&ca) else { return false };
+    let ours = certificate.verify_signature(Some(ca.public_key())).is_ok();
+    let keyed = key_pair(&pair.key).is_ok_and(|key| belongs(&certificate, &key));
+    ours && keyed && names_of(&certificate) == sorted(addresses) && left(&certificate, now) > LEAF_LIFE / 3
+}
+
+fn left(certificate: &X509Certificate<'_>, now: SystemTime) -> Duration {
+    let end = u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or(0);
+    let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Duration::from_secs(end).saturating_sub(now)
+}
+
+fn sorted(addresses: &[String]) -> Vec<String> {
+    let mut addresses = addresses.to_vec();
+    addresses.sort();
+    addresses.dedup();
+    addresses
+}
+
+fn names_of(certificate: &X509Certificate<'_>) -> Vec<String> {
+    let Ok(Some(names)) = certificate.subject_alternative_name() else { return Vec::new() };
+    let text = |name: &GeneralName<'_>| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => match bytes.len() {
+            4 => <[u8; 4]>::try_from(*bytes).ok().map(|ip| std::net::IpAddr::from(ip).to_string()),
+            _ => <[u8; 16]>::try_from(*bytes).ok().map(|ip| std::net::IpAddr::from(ip).to_string()),
+        },
+        _ => None,
+    };
+    sorted(&names.value.general_names.iter().filter_map(text).collect::<Vec<_>>())
+}
+
+fn data(pair: &KeyedCertificate, certificate: &str, key: &str) -> SecretData {
+    SecretData::from([(certificate.to_owned(), pair.certificate.clone()), (key.to_owned(), pair.key.clone())])
+}
+
+type StoredPair = Result<KeyedCertificate, BootstrapError>;
+
+/// `None`: there is no such Secret. An inner error: it is there and incomplete.
+async fn read_pair(
+    store: &dyn SecretStore,
+    name: &str,
+    certificate: &str,
+    key: &str,
+) -> Result<Option<StoredPair>, SecretError> {
+    let Some(mut stored) = store.get(name).await? else { return Ok(None) };
+    let mut take = |field: &str| {
+        let value = stored.data.remove(field).filter(|value| !value.is_empty());
+        value.ok_or_else(|| BootstrapError::Authority {
+            origin: format!("secret {name}"),
+            reason: format!("key {field} is missing"),
+        })
+    };
+    let pair =
+        take(certificate).and_then(|certificate| take(key).map(|key| KeyedCertificate { certificate, key }));
+    Ok(Some(pair))
+}

@@ -1,0 +1,9 @@
+use std::time::{Duration, SystemTime};
+
+use super::*;
+
+mod cluster;
+mod join;
+mod renew;
+mod start;
+mod world;

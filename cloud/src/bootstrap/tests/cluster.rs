@@ -1,0 +1,59 @@
+//! Against a real Kubernetes API: Secrets by compare-and-swap, the namespace on demand, Nodes' readiness.
+
+use k8s_openapi::api::core::v1::{Node, Secret};
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use serde_json::json;
+use tombolo_proto::NodeId;
+use tombolo_testkit::{ControlPlane, ControlPlaneOptions};
+
+use super::world::options;
+use super::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_share_one_ca_in_a_real_cluster() {
+    tombolo_testkit::cluster_or_skip!("replicas_share_one_ca_in_a_real_cluster");
+    let plane =
+        ControlPlane::start(ControlPlaneOptions { controllers: false }).await.expect("a control plane");
+    let client = plane.admin_client().await.expect("a client");
+
+    let prepared =
+        futures::future::join_all((0..4).map(|_| Bootstrap::prepare(client.clone(), options()))).await;
+    let authorities: Vec<_> = prepared.into_iter().map(|one| one.expect("ready").authority()).collect();
+    assert!(authorities.windows(2).all(|pair| pair[0] == pair[1]));
+
+    let secrets = Api::<Secret>::namespaced(client.clone(), NAMESPACE);
+    let stored = secrets.get("casecret").await.expect("stored");
+    assert_eq!(stored.type_.as_deref(), Some("Opaque"));
+    assert_eq!(stored.data.expect("data")["cadata"].0, authorities[0].as_ref());
+
+    conflicts(&client).await;
+    readiness(&client).await;
+}
+
+async fn conflicts(client: &Client) {
+    let store = ClusterSecrets::new(client.clone(), NAMESPACE);
+    let data = |value: &str| SecretData::from([("key".to_owned(), value.as_bytes().to_vec())]);
+    store.create("swap", data("one")).await.expect("created");
+    assert!(matches!(store.create("swap", data("two")).await, Err(SecretError::Exists { .. })));
+    let read = store.get("swap").await.expect("an answer").expect("stored");
+    store.update("swap", &read.version, data("two")).await.expect("still at that version");
+    let late = store.update("swap", &read.version, data("three")).await;
+    assert!(matches!(late, Err(SecretError::Conflict { .. })), "{late:?}");
+    assert_eq!(store.get("swap").await.expect("an answer").expect("stored").data, data("two"));
+    assert_eq!(store.get("none").await.expect("an answer"), None);
+}
+
+async fn readiness(client: &Client) {
+    let (nodes, id) = (ClusterNodes::new(client.clone()), NodeId::parse("edge1").expect("a name"));
+    let state = || async { nodes.state(&id).await.expect("an answer") };
+    assert_eq!(state().await, NodeState::Absent);
+    let api = Api::<Node>::all(client.clone());
+    let node = serde_json::from_value(json!({"metadata": {"name": "edge1"}})).expect("a node");
+    api.create(&PostParams::default(), &node).await.expect("created");
+    assert_eq!(state().await, NodeState::NotReady);
+    for (status, expected) in [("True", NodeState::Ready), ("Unknown", NodeState::NotReady)] {
+        let patch = json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
+        api.patch_status("edge1", &PatchParams::default(), &Patch::Merge(&patch)).await.expect("patched");
+        assert_eq!(state().await, expected);
+    }
+}

@@ -1,0 +1,76 @@
+//! Renewal with a certificate: the current one, an expired one, and those that prove nothing.
+
+use http::StatusCode;
+use rcgen::KeyPair;
+
+use super::world::{NodeIdentity, World, csr};
+use super::*;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+async fn renew(world: &World, identity: &NodeIdentity, node: &str, token: bool) -> (StatusCode, String) {
+    let mut headers = vec![("nodename", node.to_owned())];
+    headers.extend(token.then(|| world.bearer()));
+    let body = csr(node, &KeyPair::generate().expect("a key"));
+    let (status, body) = world.enroll(Some(identity), &headers, body).await;
+    (status, String::from_utf8_lossy(&body).into_owned())
+}
+
+#[tokio::test]
+async fn a_node_renews_with_its_certificate_even_while_it_is_ready() {
+    let world = World::start().await;
+    let identity = world.joined("edge1").await;
+    world.set_node("edge1", Some(NodeState::Ready));
+    assert_eq!(renew(&world, &identity, "edge1", false).await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_certificate_is_good_for_its_own_node_only() {
+    let world = World::start().await;
+    let identity = world.joined("edge1").await;
+    for token in [false, true] {
+        let (status, text) = renew(&world, &identity, "edge2", token).await;
+        assert_eq!(status, StatusCode::FORBIDDEN);
+        assert_eq!(text, "the client certificate is of node edge1 and the request is for node edge2");
+    }
+}
+
+#[tokio::test]
+async fn an_expired_certificate_renews_within_the_grace_period_while_the_node_exists() {
+    let world = World::start().await;
+    let identity = world.joined("edge1").await;
+    world.skip(366 * DAY);
+    let (status, text) = renew(&world, &identity, "edge1", false).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    assert!(text.contains("no longer registered"), "{text}");
+    world.set_node("edge1", None);
+    assert_eq!(renew(&world, &identity, "edge1", false).await.0, StatusCode::SERVICE_UNAVAILABLE);
+    world.set_node("edge1", Some(NodeState::NotReady));
+    assert_eq!(renew(&world, &identity, "edge1", false).await.0, StatusCode::OK);
+    assert_eq!(renew(&world, &identity, "edge2", false).await.0, StatusCode::FORBIDDEN);
+    world.skip(30 * DAY);
+    let (status, text) = renew(&world, &identity, "edge1", false).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    assert!(text.contains("more than the 30 days of grace"), "{text}");
+}
+
+#[tokio::test]
+async fn a_foreign_certificate_proves_nothing_but_a_token_still_does() {
+    let world = World::start().await;
+    let foreign = World::start().await.joined("edge1").await;
+    let (status, text) = renew(&world, &foreign, "edge1", false).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    assert!(text.contains("not valid here"), "{text}");
+    assert_eq!(renew(&world, &foreign, "edge1", true).await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn the_hubs_own_certificate_is_no_node() {
+    let world = World::start().await;
+    let (certificate, key) = (
+        world.secrets.value("cloudcoresecret", "cloudcoredata"),
+        world.secrets.value("cloudcoresecret", "cloudcorekeydata"),
+    );
+    let (status, text) = renew(&world, &NodeIdentity { certificate, key }, "edge1", false).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED, "{text}");
+}

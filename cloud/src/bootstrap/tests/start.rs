@@ -1,0 +1,167 @@
+//! What is found, made, kept and refused at start, and what is kept fresh afterwards.
+
+use std::fs;
+
+use super::world::{MemorySecrets, options, parts};
+use super::*;
+
+async fn start(secrets: &Arc<MemorySecrets>, options: Options) -> Result<Bootstrap, BootstrapError> {
+    Bootstrap::with_parts(parts(secrets), options).await
+}
+
+fn set(secrets: &MemorySecrets, name: &str, key: &str, value: &[u8]) {
+    let mut stored = secrets.secrets.lock();
+    stored.get_mut(name).expect("stored").data.insert(key.to_owned(), value.to_vec());
+}
+
+#[tokio::test]
+async fn replicas_that_start_together_share_one_ca() {
+    for _ in 0..20 {
+        let secrets = Arc::new(MemorySecrets::default());
+        let started = futures::future::join_all((0..4).map(|_| start(&secrets, options()))).await;
+        let authorities: Vec<_> =
+            started.into_iter().map(|bootstrap| bootstrap.expect("ready").authority()).collect();
+        assert!(authorities.windows(2).all(|pair| pair[0] == pair[1]));
+        let created = secrets.writes.lock().iter().filter(|name| *name == "casecret").count();
+        assert_eq!(created, 1);
+    }
+}
+
+#[tokio::test]
+async fn replicas_accept_each_others_tokens() {
+    let secrets = Arc::new(MemorySecrets::default());
+    let (one, two) = futures::join!(start(&secrets, options()), start(&secrets, options()));
+    let (one, two) = (one.expect("ready"), two.expect("ready"));
+    let token = one.join_tokens().latest();
+    assert!(token::verify_whole(&two.inner.authority, &token, SystemTime::now()).is_ok());
+}
+
+#[tokio::test]
+async fn the_server_certificate_follows_the_addresses() {
+    let secrets = Arc::new(MemorySecrets::default());
+    let certificate = || secrets.value("cloudcoresecret", "cloudcoredata");
+    start(&secrets, options()).await.expect("ready");
+    let first = certificate();
+    start(&secrets, options()).await.expect("ready");
+    assert_eq!(certificate(), first, "nothing changed");
+    let more = [options().advertise, vec!["fd00::1".to_owned()]].concat();
+    start(&secrets, Options::new(more.clone())).await.expect("ready");
+    let second = certificate();
+    assert_ne!(second, first);
+    start(&secrets, Options::new(more)).await.expect("ready");
+    assert_eq!(certificate(), second, "IPv6 addresses are recognised");
+    set(&secrets, "cloudcoresecret", "cloudcoredata", b"damaged");
+    start(&secrets, options()).await.expect("made again");
+    assert_ne!(certificate(), b"damaged");
+}
+
+#[tokio::test]
+async fn an_old_server_certificate_is_made_again() {
+    let secrets = Arc::new(MemorySecrets::default());
+    start(&secrets, options()).await.expect("ready");
+    let first = secrets.value("cloudcoresecret", "cloudcoredata");
+    let later = |days: u64| {
+        let mut parts = parts(&secrets);
+        parts.clock = Arc::new(move || SystemTime::now() + Duration::from_secs(days * 86_400));
+        Bootstrap::with_parts(parts, options())
+    };
+    later(240).await.expect("ready");
+    assert_eq!(secrets.value("cloudcoresecret", "cloudcoredata"), first);
+    later(250).await.expect("ready");
+    assert_ne!(secrets.value("cloudcoresecret", "cloudcoredata"), first);
+}
+
+#[tokio::test]
+async fn a_damaged_ca_is_refused_and_left_alone() {
+    let secrets = Arc::new(MemorySecrets::default());
+    start(&secrets, options()).await.expect("ready");
+    let (other, good) = (Arc::new(MemorySecrets::default()), secrets.value("casecret", "cakeydata"));
+    start(&other, options()).await.expect("ready");
+    let foreign = other.value("casecret", "cakeydata");
+    let leaf = secrets.value("cloudcoresecret", "cloudcoredata");
+    let cases: [(&str, &[u8], &str); 4] = [
+        ("cakeydata", b"damaged", "not an ECDSA P-256 key"),
+        ("cakeydata", b"", "cakeydata is missing"),
+        ("cakeydata", &foreign, "does not belong"),
+        ("cadata", &leaf, "not one of a certificate authority"),
+    ];
+    for (key, value, sentence) in cases {
+        let before = secrets.writes.lock().len();
+        set(&secrets, "casecret", key, value);
+        let text = start(&secrets, options()).await.expect_err(sentence).to_string();
+        assert!(text.contains("casecret") && text.contains(sentence), "{text}");
+        assert_eq!(secrets.writes.lock().len(), before, "nothing was overwritten");
+        set(&secrets, "casecret", "cakeydata", &good);
+    }
+}
+
+#[tokio::test]
+async fn a_hub_without_good_addresses_does_not_start() {
+    let secrets = Arc::new(MemorySecrets::default());
+    for addresses in [vec![], vec!["höst:10002".to_owned()]] {
+        let error = start(&secrets, Options::new(addresses)).await.expect_err("no usable address");
+        assert!(matches!(error, BootstrapError::Address { .. }), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn the_key_folder_and_the_secret_agree() {
+    let data = tempfile::tempdir().expect("a folder");
+    let folder = data.path().join("pki");
+    let with_folder = || Options { pki_dir: Some(folder.clone()), ..options() };
+    let secrets = Arc::new(MemorySecrets::default());
+    let first = start(&secrets, with_folder()).await.expect("ready").authority();
+    let key = fs::read_to_string(folder.join("hub-ca.key")).expect("written");
+    assert!(key.starts_with("-----BEGIN EC PRIVATE KEY-----\n"));
+
+    let emptied = Arc::new(MemorySecrets::default());
+    assert_eq!(start(&emptied, with_folder()).await.expect("from the folder").authority(), first);
+    assert_eq!(emptied.value("casecret", "cakeydata"), secrets.value("casecret", "cakeydata"));
+
+    let other = Arc::new(MemorySecrets::default());
+    start(&other, options()).await.expect("ready");
+    let error = start(&other, with_folder()).await.expect_err("two authorities");
+    assert!(matches!(error, BootstrapError::TwoAuthorities { .. }), "{error}");
+
+    fs::remove_file(folder.join("hub-ca.crt")).expect("removed");
+    let error = start(&secrets, with_folder()).await.expect_err("half a pair").to_string();
+    assert!(error.contains("hub-ca.crt is missing"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_are_refreshed_for_ever_even_when_storing_fails_for_a_while() {
+    let secrets = Arc::new(MemorySecrets::default());
+    let (origin, mut parts) = (tokio::time::Instant::now(), parts(&secrets));
+    let wall = SystemTime::now();
+    parts.clock = Arc::new(move || wall + origin.elapsed());
+    let bootstrap = Bootstrap::with_parts(parts, options()).await.expect("ready");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+    let server = tokio::spawn(bootstrap.serve(listener, Drain::never()));
+    let tokens = bootstrap.join_tokens();
+    let first = tokens.latest();
+    let stored = || secrets.secrets.lock().get("tokensecret").map(|secret| secret.data["tokendata"].clone());
+
+    let hours = |hours: u64| tokio::time::sleep(Duration::from_secs(hours * 3600));
+    hours(1).await;
+    assert_eq!(stored().as_deref(), Some(first.as_bytes()));
+    *secrets.broken.lock() = true;
+    hours(12).await;
+    let second = tokens.latest();
+    assert_ne!(second, first, "a new token although it cannot be stored");
+    assert_eq!(stored().as_deref(), Some(first.as_bytes()));
+    *secrets.broken.lock() = false;
+    hours(1).await;
+    assert_eq!(stored().as_deref(), Some(second.as_bytes()), "stored when the store is back");
+    hours(24).await;
+    assert_ne!(tokens.latest(), second);
+    server.abort();
+}
+
+#[tokio::test]
+async fn a_restart_keeps_a_young_token() {
+    let secrets = Arc::new(MemorySecrets::default());
+    let first = start(&secrets, options()).await.expect("ready").join_tokens().latest();
+    let data = SecretData::from([("tokendata".to_owned(), first.clone().into_bytes())]);
+    secrets.create("tokensecret", data).await.expect("stored");
+    assert_eq!(start(&secrets, options()).await.expect("ready").join_tokens().latest(), first);
+}

@@ -1,0 +1,255 @@
+//! A join port on a real socket over in-memory Secrets, and a client for it.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::{PrivateKeyDer, ServerName};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tombolo_proto::NodeId;
+
+use super::*;
+
+/// Secrets in memory. Every operation gives way to others first, so that races happen.
+#[derive(Default)]
+pub(super) struct MemorySecrets {
+    pub(super) secrets: Mutex<BTreeMap<String, StoredSecret>>,
+    /// Writes fail while this is set.
+    pub(super) broken: Mutex<bool>,
+    pub(super) writes: Mutex<Vec<String>>,
+}
+
+impl MemorySecrets {
+    pub(super) fn value(&self, name: &str, key: &str) -> Vec<u8> {
+        self.secrets.lock()[name].data[key].clone()
+    }
+
+    async fn write(&self, name: &str, version: Option<&str>, data: SecretData) -> Result<(), SecretError> {
+        tokio::task::yield_now().await;
+        let name = name.to_owned();
+        if *self.broken.lock() {
+            return Err(SecretError::Unavailable { name, reason: "broken".to_owned() });
+        }
+        let mut secrets = self.secrets.lock();
+        match (secrets.get(&name), version) {
+            (Some(_), None) => return Err(SecretError::Exists { name }),
+            (stored, Some(version)) if stored.is_none_or(|stored| stored.version != version) => {
+                return Err(SecretError::Conflict { name });
+            }
+            _ => {}
+        }
+        let mut writes = self.writes.lock();
+        writes.push(name.clone());
+        secrets.insert(name, StoredSecret { data, version: writes.len().to_string() });
+        Ok(())
+    }
+}
+
+impl SecretStore for MemorySecrets {
+    fn get<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<StoredSecret>, SecretError>> {
+        async move {
+            tokio::task::yield_now().await;
+            Ok(self.secrets.lock().get(name).cloned())
+        }
+        .boxed()
+    }
+
+    fn create<'a>(&'a self, name: &'a str, data: SecretData) -> BoxFuture<'a, Result<(), SecretError>> {
+        self.write(name, None, data).boxed()
+    }
+
+    fn update<'a>(
+        &'a self,
+        name: &'a str,
+        version: &'a str,
+        data: SecretData,
+    ) -> BoxFuture<'a, Result<(), SecretError>> {
+        self.write(name, Some(version), data).boxed()
+    }
+}
+
+/// Every node that is not listed is absent; `None` says that the API does not answer.
+#[derive(Default)]
+pub(super) struct Nodes(pub(super) Mutex<BTreeMap<String, Option<NodeState>>>);
+
+impl NodeReadiness for Nodes {
+    fn state<'a>(&'a self, node: &'a NodeId) -> BoxFuture<'a, Result<NodeState, NodeLookupError>> {
+        let state = self.0.lock().get(node.as_str()).copied().unwrap_or(Some(NodeState::Absent));
+        let error = || NodeLookupError { node: node.clone(), reason: "no answer".to_owned() };
+        std::future::ready(state.ok_or_else(error)).boxed()
+    }
+}
+
+pub(super) struct World {
+    pub(super) bootstrap: Bootstrap,
+    pub(super) nodes: Arc<Nodes>,
+    pub(super) secrets: Arc<MemorySecrets>,
+    ahead: Arc<Mutex<Duration>>,
+    address: std::net::SocketAddr,
+    server: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+/// A node's certificate and key.
+#[derive(Clone)]
+pub(super) struct NodeIdentity {
+    pub(super) certificate: Vec<u8>,
+    pub(super) key: Vec<u8>,
+}
+
+pub(super) fn parts(secrets: &Arc<MemorySecrets>) -> Parts {
+    Parts {
+        secrets: Arc::<MemorySecrets>::clone(secrets),
+        nodes: Arc::new(Nodes::default()),
+        clock: Arc::new(SystemTime::now),
+    }
+}
+
+pub(super) fn options() -> Options {
+    Options::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()])
+}
+
+impl World {
+    pub(super) async fn start() -> Self {
+        let (secrets, nodes) = (Arc::new(MemorySecrets::default()), Arc::new(Nodes::default()));
+        let ahead = Arc::new(Mutex::new(Duration::ZERO));
+        let clock = Arc::clone(&ahead);
+        let parts = Parts {
+            secrets: Arc::<MemorySecrets>::clone(&secrets),
+            nodes: Arc::<Nodes>::clone(&nodes),
+            clock: Arc::new(move || SystemTime::now() + *clock.lock()),
+        };
+        let bootstrap = Bootstrap::with_parts(parts, options()).await.expect("ready");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let address = listener.local_addr().expect("bound");
+        let server = tokio::spawn(bootstrap.serve(listener, Drain::never()));
+        Self { bootstrap, nodes, secrets, ahead, address, server }
+    }
+
+    /// Lets the cloud's clock run ahead of ours.
+    pub(super) fn skip(&self, time: Duration) {
+        *self.ahead.lock() += time;
+    }
+
+    pub(super) fn set_node(&self, name: &str, state: Option<NodeState>) {
+        self.nodes.0.lock().insert(name.to_owned(), state);
+    }
+
+    pub(super) fn jwt(&self) -> String {
+        let token = self.bootstrap.join_tokens().latest();
+        token.split_once('.').expect("a hash and a JWT").1.to_owned()
+    }
+
+    pub(super) fn bearer(&self) -> (&'static str, String) {
+        ("authorization", format!("Bearer {}", self.jwt()))
+    }
+
+    pub(super) async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.expect("listening")
+    }
+
+    /// A TLS connection; the server's certificate is verified.
+    pub(super) async fn secured(&self, identity: Option<&NodeIdentity>) -> TlsStream<TcpStream> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.bootstrap.authority()).expect("a CA");
+        let config = ClientConfig::builder_with_provider(tombolo_link::tls::provider())
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(roots);
+        let config = match identity {
+            Some(NodeIdentity { certificate, key }) => config
+                .with_client_auth_cert(
+                    vec![CertificateDer::from(certificate.clone())],
+                    PrivateKeyDer::try_from(key.clone()).expect("a key"),
+                )
+                .expect("a pair"),
+            None => config.with_no_client_auth(),
+        };
+        let name = ServerName::try_from("localhost").expect("a name");
+        TlsConnector::from(Arc::new(config)).connect(name, self.connect().await).await.expect("TLS")
+    }
+
+    /// One request on a connection of its own.
+    pub(super) async fn ask(
+        &self,
+        identity: Option<&NodeIdentity>,
+        request: Request<Bytes>,
+    ) -> (StatusCode, Bytes) {
+        let stream = self.secured(identity).await;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
+        let driver = tokio::spawn(connection);
+        let response = sender.send_request(request.map(Full::new)).await.expect("an answer");
+        let status = response.status();
+        let body = response.into_body().collect().await.expect("a body").to_bytes();
+        driver.abort();
+        (status, body)
+    }
+
+    pub(super) async fn get(&self, path: &str) -> (StatusCode, String) {
+        let (status, body) = self.ask(None, request(Method::GET, path, &[], Vec::new())).await;
+        (status, String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// `GET /edge.crt` with these headers and body; text or certificate.
+    pub(super) async fn enroll(
+        &self,
+        identity: Option<&NodeIdentity>,
+        headers: &[(&str, String)],
+        body: Vec<u8>,
+    ) -> (StatusCode, Bytes) {
+        self.ask(identity, request(Method::GET, "/edge.crt", headers, body)).await
+    }
+
+    /// Joins by token, as an edge does.
+    pub(super) async fn joined(&self, node: &str) -> NodeIdentity {
+        let key = KeyPair::generate().expect("a key");
+        let headers = [("nodename", node.to_owned()), self.bearer()];
+        let (status, body) = self.enroll(None, &headers, csr(node, &key)).await;
+        assert_eq!(status, StatusCode::OK, "{}", String::from_utf8_lossy(&body));
+        NodeIdentity { certificate: body.to_vec(), key: key.serialize_der() }
+    }
+}
+
+pub(super) fn request(
+    method: Method,
+    path: &str,
+    headers: &[(&str, String)],
+    body: Vec<u8>,
+) -> Request<Bytes> {
+    let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
+    for (name, value) in headers {
+        request = request.header(*name, value);
+    }
+    request.body(body.into()).expect("a request")
+}
+
+/// The subject that a stock edge asks for.
+pub(super) fn csr_params(node: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    let name = &mut params.distinguished_name;
+    name.push(DnType::CountryName, "CN");
+    name.push(DnType::OrganizationName, "system:nodes");
+    name.push(DnType::StateOrProvinceName, "Zhejiang");
+    name.push(DnType::LocalityName, "Hangzhou");
+    name.push(DnType::CommonName, format!("system:node:{node}"));
+    params
+}
+
+pub(super) fn csr(node: &str, key: &KeyPair) -> Vec<u8> {
+    csr_params(node).serialize_request(key).expect("a request").der().to_vec()
+}

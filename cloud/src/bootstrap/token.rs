@@ -1,0 +1,104 @@
+//! Join tokens (reference 4.3): `<hex SHA-256 of the CA's DER>.<JWT>`, signed with the CA's private key.
+//!
+//! Any cloudcore with the same CA accepts the tokens of another one.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use tokio::sync::watch;
+
+use super::authority::Authority;
+use super::error::BootstrapError;
+
+#[derive(Serialize, Deserialize)]
+struct Claims {
+    /// Unix seconds.
+    exp: u64,
+}
+
+/// Why a join token is refused. The texts go to the edge.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub(super) enum TokenError {
+    #[error("the join token is malformed: {0}. Copy the whole token; it has four parts separated by dots")]
+    Malformed(String),
+    #[error(
+        "the join token was not signed by this cloud: it belongs to another cluster or to a former certificate authority"
+    )]
+    Signature,
+    #[error("the join token expired {0} seconds ago: get a new one (`tombolo token`, or secret tokensecret)")]
+    Expired(u64),
+}
+
+/// Makes a token that is valid until `now + life`.
+pub(super) fn issue(
+    authority: &Authority,
+    now: SystemTime,
+    life: Duration,
+) -> Result<String, BootstrapError> {
+    let exp = unix_seconds(now).saturating_add(life.as_secs());
+    let key = EncodingKey::from_secret(&authority.pair().key);
+    let jwt = jsonwebtoken::encode(&Header::new(Algorithm::HS256), &Claims { exp }, &key)
+        .map_err(|error| BootstrapError::Token { reason: error.to_string() })?;
+    Ok(format!("{}.{jwt}", authority.hash()))
+}
+
+/// Checks the JWT part of a token; gives the time that it stays valid.
+pub(super) fn verify(authority: &Authority, jwt: &str, now: SystemTime) -> Result<Duration, TokenError> {
+    let mut validation = Validation::new(Algorithm::HS256);
+    // The clock is the caller's: expiry is judged below.
+    validation.validate_exp = false;
+    let key = DecodingKey::from_secret(&authority.pair().key);
+    let token =
+        jsonwebtoken::decode::<Claims>(jwt, &key, &validation).map_err(|error| match error.kind() {
+            ErrorKind::InvalidSignature | ErrorKind::InvalidAlgorithm => TokenError::Signature,
+            _ => TokenError::Malformed(error.to_string()),
+        })?;
+    let now = unix_seconds(now);
+    match token.claims.exp.checked_sub(now) {
+        Some(left) if left > 0 => Ok(Duration::from_secs(left)),
+        _ => Err(TokenError::Expired(now.saturating_sub(token.claims.exp))),
+    }
+}
+
+/// Checks a whole token, as the Secret holds it.
+pub(super) fn verify_whole(
+    authority: &Authority,
+    token: &str,
+    now: SystemTime,
+) -> Result<Duration, TokenError> {
+    match token.split_once('.') {
+        Some((hash, jwt)) if hash == authority.hash() => verify(authority, jwt, now),
+        Some(_) => Err(TokenError::Signature),
+        None => Err(TokenError::Malformed("it has no dot".to_owned())),
+    }
+}
+
+fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
+}
+
+/// The present join token; follows renewals. Cheap to clone.
+#[derive(Clone)]
+pub struct JoinTokens(pub(super) watch::Receiver<String>);
+
+impl JoinTokens {
+    /// The present token, with which any node may join until it expires.
+    #[must_use]
+    pub fn latest(&self) -> String {
+        self.0.borrow().clone()
+    }
+
+    /// The present token, for callers that wait for one: there is one from the start.
+    pub async fn current(&self) -> String {
+        self.latest()
+    }
+}
+
+impl std::fmt::Debug for JoinTokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("JoinTokens").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,117 @@
+//! What must not lapse while cloudcore runs: the join token and the server certificate.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rustls_pki_types::CertificateDer;
+use tombolo_link::tls::Identity;
+use tombolo_runtime::{Backoff, BackoffConfig, Drain};
+
+use super::authority::{Authority, KeyedCertificate, private_key};
+use super::error::BootstrapError;
+use super::secrets::{self, SecretData, SecretStore};
+use super::storage::{self, TOKEN, TOKEN_SECRET};
+use super::{Inner, token};
+
+/// How often the server certificate is looked at; it is renewed when a third of its life is left.
+const CERTIFICATE_CHECK: Duration = Duration::from_secs(3600);
+
+/// Waits between attempts to store a token.
+const TOKEN_RETRY: BackoffConfig =
+    BackoffConfig { first: Duration::from_secs(1), max: Duration::from_secs(60), factor: 2.0 };
+
+/// A valid token and the time until it must be replaced: the stored one while more than half of its life is left,
+/// else a new one, which others may still have to be told.
+pub(super) struct Token {
+    pub(super) text: String,
+    pub(super) fresh_for: Duration,
+    pub(super) stored: bool,
+}
+
+pub(super) async fn token(
+    store: &dyn SecretStore,
+    authority: &Authority,
+    refresh: Duration,
+    now: SystemTime,
+) -> Result<Token, BootstrapError> {
+    let stored = store.get(TOKEN_SECRET).await.ok().flatten();
+    let stored = stored.and_then(|mut secret| String::from_utf8(secret.data.remove(TOKEN)?).ok());
+    if let Some(text) = stored
+        && let Ok(left) = token::verify_whole(authority, &text, now)
+        && left > refresh
+    {
+        return Ok(Token { text, fresh_for: left.saturating_sub(refresh), stored: true });
+    }
+    let text = token::issue(authority, now, refresh.saturating_mul(2))?;
+    Ok(Token { text, fresh_for: refresh, stored: false })
+}
+
+/// Replaces the token in time, for ever: a failure to store it is retried and never ends the loop (reference 13.2,
+/// item 23). The token is valid for whoever gets it from this process even before it is stored.
+pub(super) async fn keep_token(inner: Arc<Inner>, first: Token) {
+    let mut token = first;
+    let mut backoff = Backoff::new(TOKEN_RETRY);
+    loop {
+        if !token.stored {
+            let data = SecretData::from([(TOKEN.to_owned(), token.text.clone().into_bytes())]);
+            match secrets::put(&*inner.secrets, TOKEN_SECRET, data).await {
+                Ok(()) => backoff.reset(),
+                Err(error) => {
+                    tracing::warn!(%error, "join token could not be stored; trying again");
+                    let wait = backoff.next_delay(&mut rand::rng());
+                    tokio::time::sleep(wait).await;
+                    continue;
+                }
+            }
+        }
+        tokio::time::sleep(token.fresh_for).await;
+        match self::token(&*inner.secrets, &inner.authority, inner.token_refresh, inner.now()).await {
+            Ok(next) => {
+                inner.tokens.send_replace(next.text.clone());
+                token = next;
+            }
+            Err(error) => {
+                tracing::error!(%error, "no new join token; the present one stays");
+                token = Token { fresh_for: TOKEN_RETRY.max, stored: true, ..token };
+            }
+        }
+    }
+}
+
+/// Renews the server certificate before it ends; every listener serves it from the next handshake on.
+pub(super) async fn keep_certificate(inner: Arc<Inner>, mut pair: KeyedCertificate) {
+    loop {
+        tokio::time::sleep(CERTIFICATE_CHECK).await;
+        let now = inner.now();
+        if storage::fits(&pair, &inner.authority, &inner.addresses, now) {
+            continue;
+        }
+        match renew(&inner, now).await {
+            Ok(renewed) => {
+                tracing::info!("server certificate renewed");
+                pair = renewed;
+            }
+            Err(error) => {
+                tracing::error!(%error, "server certificate could not be renewed; trying again later");
+            }
+        }
+    }
+}
+
+async fn renew(inner: &Inner, now: SystemTime) -> Result<KeyedCertificate, BootstrapError> {
+    let pair = storage::server_certificate(&*inner.secrets, &inner.authority, &inner.addresses, now).await?;
+    inner.server_tls.replace_identity(identity(&pair, &inner.authority)?)?;
+    Ok(pair)
+}
+
+/// Certificate, its CA and the key, as the listeners want them.
+pub(super) fn identity(pair: &KeyedCertificate, authority: &Authority) -> Result<Identity, BootstrapError> {
+    let key = private_key(&pair.key).map_err(|reason| BootstrapError::Signing { reason })?;
+    let chain = vec![CertificateDer::from(pair.certificate.clone()), authority.certificate()];
+    Ok(Identity::new(chain, key))
+}
+
+/// Runs until the drain starts.
+pub(super) async fn until_drained(drain: &Drain, work: impl Future<Output = ()>) {
+    let _ = drain.until_started(work).await;
+}

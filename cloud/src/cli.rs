@@ -1,0 +1,121 @@
+//! The command line of `cloudcore`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use clap::Parser;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tombolo_runtime::signals::Signals;
+use tombolo_runtime::telemetry::{self, Format};
+use tombolo_runtime::{Drain, DrainOutcome, drain};
+
+use crate::{App, Config, Kube, embedded};
+
+/// The cloud's side of Tombolo.
+#[derive(Debug, Parser)]
+#[command(name = "cloudcore", version)]
+pub struct Arguments {
+    /// Configuration file (YAML); without one, the defaults.
+    #[arg(long)]
+    config: Option<PathBuf>,
+
+    /// Kubeconfig of the cluster; wins over the configuration file.
+    #[arg(long, conflicts_with = "embedded")]
+    kubeconfig: Option<PathBuf>,
+
+    /// Serve a Kubernetes API in this process, for a machine without a cluster.
+    #[arg(long)]
+    embedded: bool,
+
+    /// Where the embedded API server listens.
+    #[arg(long, requires = "embedded", default_value = "127.0.0.1:0")]
+    embedded_address: SocketAddr,
+
+    /// What to log, as in `info` or `tombolo_cloud=debug`.
+    #[arg(long, default_value = "info")]
+    log: String,
+
+    /// How log lines look: text or json.
+    #[arg(long, default_value = "text")]
+    log_format: Format,
+}
+
+/// Runs until a signal ends it.
+///
+/// # Errors
+/// What kept cloudcore from starting, or what stopped it.
+pub fn run(arguments: Arguments) -> Result<()> {
+    let _filter = telemetry::init(arguments.log_format, &arguments.log)?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start tokio")?;
+    runtime.block_on(serve(arguments))
+}
+
+async fn serve(arguments: Arguments) -> Result<()> {
+    let signals = Signals::register().context("cannot register for signals")?;
+    let mut config = match &arguments.config {
+        Some(path) => Config::load(path)?,
+        None => Config::default(),
+    };
+    if arguments.kubeconfig.is_some() {
+        config.kubeconfig = arguments.kubeconfig;
+    }
+    let (trigger, drain) = drain::channel(config.drain_grace);
+    let signals = tokio::spawn(signals.drive(trigger.clone()));
+    let mut api = None;
+    if arguments.embedded {
+        config.pki_dir = Some(config.data_dir.join("pki"));
+        api = Some(start_embedded(&mut config, arguments.embedded_address).await?);
+    }
+    let kube = Kube::from_config(cluster(config.kubeconfig.as_deref()).await?)?;
+    let result = with_api(api, config, kube, drain).await;
+    trigger.start();
+    if trigger.finished().await == DrainOutcome::DeadlinePassed {
+        tracing::warn!("stopped before everything was finished");
+    }
+    signals.abort();
+    result
+}
+
+/// The API server in this process outlives the hub, which writes to it until it is gone.
+async fn with_api(api: Option<embedded::Bound>, config: Config, kube: Kube, drain: Drain) -> Result<()> {
+    let Some(api) = api else { return Ok(App::build(config, kube).await?.run(drain).await?) };
+    let (stop, stopped) = drain::channel(config.drain_grace);
+    let api = api.run(stopped);
+    tokio::pin!(api);
+    let hub = async {
+        let bound = App::build(config, kube).await?;
+        bound.run(drain).await?;
+        anyhow::Ok(())
+    };
+    let result = tokio::select! {
+        ended = &mut api => return ended.context("the embedded API server has ended"),
+        result = hub => result,
+    };
+    stop.start();
+    api.await.context("the embedded API server did not end well")?;
+    result
+}
+
+async fn start_embedded(config: &mut Config, address: SocketAddr) -> Result<embedded::Bound> {
+    let mut options = embedded::Options::new(&config.data_dir);
+    options.listen = address;
+    let bound = embedded::Embedded::start(options).await?;
+    tracing::info!(kubeconfig = %bound.kubeconfig().display(), address = %bound.addr(), "embedded API server");
+    config.kubeconfig = Some(bound.kubeconfig().to_owned());
+    Ok(bound)
+}
+
+async fn cluster(kubeconfig: Option<&Path>) -> Result<kube::Config> {
+    // A second installation of the same provider is refused, which is what is wanted.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let Some(path) = kubeconfig else {
+        return kube::Config::infer()
+            .await
+            .context("no cluster: give --kubeconfig, or --embedded to run without one");
+    };
+    let unusable = || format!("kubeconfig {} cannot be used", path.display());
+    let parsed = Kubeconfig::read_from(path).with_context(unusable)?;
+    kube::Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await.with_context(unusable)
+}

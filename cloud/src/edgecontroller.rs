@@ -1,0 +1,20 @@
+//! Which node needs which object, and what a node may do.
+
+mod controller;
+pub mod downstream;
+pub mod index;
+pub mod location_cache;
+pub mod pod_manager;
+pub mod references;
+pub mod sightings;
+pub mod trim;
+pub mod upstream;
+
+pub(crate) use controller::INPUTS_MAX;
+pub use controller::{Controller, Input, Outlet};
+pub use downstream::Downstream;
+pub use index::{Effect, Index, Kind};
+pub use location_cache::LocationCache;
+pub use pod_manager::PodManager;
+pub use trim::TRIM_VERSION;
+pub use upstream::Upstream;

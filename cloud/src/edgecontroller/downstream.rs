@@ -1,0 +1,184 @@
+//! What every node should hold, as its owner task reads it: the read side of the index.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dashmap::DashMap;
+use tombolo_proto::object::{ObjectVersion, SharedObject};
+use tombolo_proto::session::Lookup;
+use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Uid};
+
+use super::LocationCache;
+use super::sightings::{Sighting, Sightings};
+use crate::kube::resources;
+
+/// Everything that edges need, encoded once. Written by the edgecontroller's task alone, read by owner tasks.
+#[derive(Debug, Default)]
+pub struct Downstream {
+    pub(super) location: LocationCache,
+    pub(super) nodes: DashMap<NodeId, NodeState>,
+    pub(super) objects: DashMap<ObjectKey, Cached>,
+    revision: AtomicU64,
+    sightings: Sightings,
+}
+
+/// What is known of an object that some node needs.
+#[derive(Debug, Clone)]
+pub(super) enum Cached {
+    /// Being fetched.
+    Pending,
+    /// The API has none; it was gone at this revision (0 when a read said so).
+    Absent(CloudRevision),
+    /// The newest version.
+    Present(Arc<SharedObject>),
+}
+
+impl Cached {
+    pub(super) fn version(&self) -> Option<&ObjectVersion> {
+        match self {
+            Self::Present(object) => Some(&object.version),
+            Self::Pending | Self::Absent(_) => None,
+        }
+    }
+}
+
+/// An edge node: one with the edge label, or one that joined through us (design 9.3).
+#[derive(Debug, Clone, Default)]
+pub(super) struct NodeState {
+    pub(super) joined: bool,
+    /// Its Node object exists.
+    pub(super) registered: Option<Uid>,
+    /// All its pods are known.
+    pub(super) listed: bool,
+}
+
+impl NodeState {
+    pub(super) fn is_ready(&self) -> bool {
+        self.registered.is_some() && self.listed
+    }
+}
+
+/// One edge node, for operators.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeSummary {
+    /// Its name.
+    pub node: NodeId,
+    /// Whether its Node object exists.
+    pub registered: bool,
+    /// Number of pods, ConfigMaps and Secrets that it should hold.
+    pub needed: usize,
+}
+
+impl Downstream {
+    /// Every key that the node should hold. Until the node is registered and its pods are known, that is its own
+    /// Node alone, and [`Self::lookup`] makes everything wait: nothing is delivered and nothing taken away on the
+    /// grounds of half a picture.
+    #[must_use]
+    pub fn wanted(&self, node: &NodeId) -> Vec<ObjectKey> {
+        let mut keys = vec![node_key(node)];
+        if self.is_ready(node) {
+            keys.extend(self.location.needed_by(node));
+        }
+        keys
+    }
+
+    /// What the node should hold under a key.
+    #[must_use]
+    pub fn lookup(&self, node: &NodeId, key: &ObjectKey) -> Lookup {
+        if !self.is_ready(node) {
+            return Lookup::Pending;
+        }
+        if !self.is_wanted(node, key) {
+            return Lookup::Unwanted(None);
+        }
+        match self.objects.get(key).as_deref() {
+            Some(Cached::Present(object)) => Lookup::Present(Arc::clone(object)),
+            Some(Cached::Absent(_)) => Lookup::Absent,
+            Some(Cached::Pending) | None => Lookup::Pending,
+        }
+    }
+
+    /// Whether the node is registered and its pods are known.
+    #[must_use]
+    pub fn is_ready(&self, node: &NodeId) -> bool {
+        self.nodes.get(node).is_some_and(|state| state.is_ready())
+    }
+
+    /// A ConfigMap or Secret that a pod on this node refers to, or the node's own objects; none when the node has no
+    /// claim to it or the cache does not know.
+    #[must_use]
+    pub fn held_for(&self, node: &NodeId, key: &ObjectKey) -> Option<Arc<SharedObject>> {
+        match self.lookup(node, key) {
+            Lookup::Present(object) => Some(object),
+            Lookup::Absent | Lookup::Unwanted(_) | Lookup::Pending => None,
+        }
+    }
+
+    /// Whether the pod with this UID is bound to this node, as far as the watches have told.
+    #[must_use]
+    pub fn is_bound(&self, node: &NodeId, pod: &Uid) -> bool {
+        self.location.is_bound_uid(node, pod)
+    }
+
+    /// Newest revision that any watch has shown.
+    #[must_use]
+    pub fn revision(&self) -> CloudRevision {
+        CloudRevision(self.revision.load(Ordering::Relaxed))
+    }
+
+    /// The evidence of which history the watches have shown.
+    #[must_use]
+    pub fn sightings(&self) -> &Sightings {
+        &self.sightings
+    }
+
+    pub(super) fn saw(&self, sighting: Sighting) {
+        self.revision.fetch_max(sighting.revision.0, Ordering::Relaxed);
+        self.sightings.note(sighting);
+    }
+
+    /// Number of edge nodes, objects and bound pods in memory.
+    #[must_use]
+    pub fn sizes(&self) -> (usize, usize, usize) {
+        (self.nodes.len(), self.objects.len(), self.location.pods())
+    }
+
+    /// All edge nodes.
+    #[must_use]
+    pub fn summaries(&self) -> Vec<NodeSummary> {
+        // Names first: asking for another map while holding a shard of this one invites a deadlock.
+        let nodes: Vec<(NodeId, bool)> =
+            self.nodes.iter().map(|entry| (entry.key().clone(), entry.registered.is_some())).collect();
+        let summary = |(node, registered): (NodeId, bool)| {
+            let needed = self.location.needed_by(&node).len();
+            NodeSummary { node, registered, needed }
+        };
+        nodes.into_iter().map(summary).collect()
+    }
+
+    pub(super) fn clear(&self) {
+        self.location.clear();
+        self.objects.clear();
+        self.nodes.retain(|_, state| {
+            *state = NodeState { joined: state.joined, ..NodeState::default() };
+            state.joined
+        });
+        self.revision.store(0, Ordering::Relaxed);
+        self.sightings.clear();
+    }
+
+    fn is_wanted(&self, node: &NodeId, key: &ObjectKey) -> bool {
+        let resource = key.resource();
+        match &*resource.name {
+            "nodes" if resource.group.is_empty() => key.name() == node.as_str(),
+            "pods" if resource.group.is_empty() => self.location.is_bound(node, key),
+            _ => self.location.is_needed_by(node, key),
+        }
+    }
+}
+
+/// The key of a node's own Node object.
+#[must_use]
+pub fn node_key(node: &NodeId) -> ObjectKey {
+    ObjectKey::new(resources::nodes(), "", node.as_str())
+}

@@ -1,0 +1,307 @@
+//! The write side of the index: watch events in, effects out. Pure: reads from the API are effects too, and their
+//! results come back as events.
+
+mod configs;
+mod nodes;
+mod pods;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use tombolo_proto::object::ObjectVersion;
+use tombolo_proto::{NodeId, ObjectKey, Resource, Uid};
+
+use super::PodManager;
+use super::downstream::{Cached, Downstream};
+use super::sightings::Sighting;
+use super::trim::{self, Trimmed};
+use crate::kube::{ObjectError, ObjectEvent, RawObject, resources};
+
+/// The kinds that cloudcore pushes by itself. Closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Nodes.
+    Node = 0,
+    /// Pods.
+    Pod = 1,
+    /// ConfigMaps.
+    ConfigMap = 2,
+    /// Secrets.
+    Secret = 3,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Node, Self::Pod, Self::ConfigMap, Self::Secret];
+
+    /// Group, version, plural.
+    #[must_use]
+    pub fn resource(self) -> Resource {
+        match self {
+            Self::Node => resources::nodes(),
+            Self::Pod => resources::pods(),
+            Self::ConfigMap => resources::configmaps(),
+            Self::Secret => resources::secrets(),
+        }
+    }
+
+    /// Name of the kind.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Node => "Node",
+            Self::Pod => "Pod",
+            Self::ConfigMap => "ConfigMap",
+            Self::Secret => "Secret",
+        }
+    }
+
+    /// The kind of a key that cloudcore pushes by itself.
+    #[must_use]
+    pub fn of(key: &ObjectKey) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.resource() == *key.resource())
+    }
+}
+
+/// What has to be done after an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// The node's state under this key may have changed.
+    Offer(NodeId, ObjectKey),
+    /// The node's picture is complete: whatever waited for it can be looked up.
+    Ready(NodeId),
+    /// The Node object is gone: tell the edge and end its session.
+    NodeDeleted(NodeId),
+    /// Read this object; an answer "not found" counts only while the cache still has the expected version.
+    Fetch(ObjectKey, Option<ObjectVersion>),
+    /// List the pods that are bound to this node.
+    ListPods(NodeId),
+}
+
+/// All that is known about edge nodes, and the rules that keep it right.
+pub struct Index {
+    down: Arc<Downstream>,
+    pods: PodManager,
+    /// Keys met since the list of this kind began.
+    relists: [Option<HashSet<ObjectKey>>; Kind::ALL.len()],
+    synced: [bool; Kind::ALL.len()],
+    pods_watched: bool,
+    /// Nodes whose pods are being listed.
+    listing: HashSet<NodeId>,
+    /// UIDs of pods that were deleted while reads were under way: an answer older than that revives nobody.
+    graves: HashSet<Uid>,
+    reads: usize,
+    effects: Vec<Effect>,
+    malformed: u64,
+}
+
+impl Index {
+    /// An index that knows nothing and writes into this read side.
+    #[must_use]
+    pub fn new(down: Arc<Downstream>) -> Self {
+        Self {
+            down,
+            pods: PodManager::default(),
+            relists: Default::default(),
+            synced: [false; Kind::ALL.len()],
+            pods_watched: false,
+            listing: HashSet::new(),
+            graves: HashSet::new(),
+            reads: 0,
+            effects: Vec::new(),
+            malformed: 0,
+        }
+    }
+
+    /// Takes a watch event.
+    pub fn handle(&mut self, kind: Kind, event: ObjectEvent) {
+        let outcome = match event {
+            ObjectEvent::Applied(raw) => self.applied(kind, raw),
+            ObjectEvent::Deleted(raw) => self.deleted(kind, &raw),
+            ObjectEvent::RelistStart => {
+                self.relists[kind as usize] = Some(HashSet::new());
+                self.pods_watched |= kind == Kind::Pod;
+                Ok(())
+            }
+            ObjectEvent::RelistEnd => {
+                self.relisted(kind);
+                Ok(())
+            }
+        };
+        self.note(outcome);
+    }
+
+    /// Takes the answer to [`Effect::Fetch`]; none: there is no such object.
+    pub fn fetched(&mut self, key: &ObjectKey, expected: Option<&ObjectVersion>, found: Option<RawObject>) {
+        self.read_ended();
+        let Some(kind) = Kind::of(key) else { return };
+        let outcome = match found {
+            Some(raw) if kind == Kind::Pod && self.is_buried(&raw) => Ok(()),
+            Some(raw) => self.applied(kind, raw),
+            None => {
+                self.not_found(kind, key, expected);
+                Ok(())
+            }
+        };
+        self.note(outcome);
+        self.forget_graves();
+    }
+
+    /// Takes the answer to [`Effect::ListPods`].
+    pub fn pods_listed(&mut self, node: &NodeId, pods: Vec<RawObject>) {
+        self.read_ended();
+        self.listing.remove(node);
+        for raw in pods {
+            if !self.is_buried(&raw) {
+                let outcome = self.pod_applied(raw);
+                self.note(outcome);
+            }
+        }
+        self.set_listed(node);
+        self.forget_graves();
+    }
+
+    /// What has to be done, in order.
+    pub fn take_effects(&mut self) -> Vec<Effect> {
+        let effects = std::mem::take(&mut self.effects);
+        let reads = effects.iter().filter(|effect| matches!(effect, Effect::Fetch(..) | Effect::ListPods(_)));
+        self.reads += reads.count();
+        effects
+    }
+
+    /// Whether every kind has been listed once.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        self.synced.iter().all(|synced| *synced)
+    }
+
+    /// Whether a kind has been listed once.
+    #[must_use]
+    pub fn has_listed(&self, kind: Kind) -> bool {
+        self.synced[kind as usize]
+    }
+
+    /// Objects that came without identity since the start.
+    #[must_use]
+    pub fn malformed(&self) -> u64 {
+        self.malformed
+    }
+
+    /// Forgets everything but who has joined: the cloud's history went back, and no revision compares any more.
+    pub fn reset(&mut self) {
+        let down = Arc::clone(&self.down);
+        down.clear();
+        *self = Self { malformed: self.malformed, ..Self::new(down) };
+    }
+
+    fn applied(&mut self, kind: Kind, raw: RawObject) -> Result<(), ObjectError> {
+        self.down.saw(Sighting {
+            key: raw.key(&kind.resource()),
+            uid: raw.uid()?,
+            revision: raw.revision()?,
+        });
+        if let Some(seen) = &mut self.relists[kind as usize] {
+            let key = raw.key(&kind.resource());
+            // Only keys that are in memory matter at the end of the list.
+            if self.down.objects.contains_key(&key) {
+                seen.insert(key);
+            }
+        }
+        match kind {
+            Kind::Node => self.node_applied(raw),
+            Kind::Pod => self.pod_applied(raw),
+            Kind::ConfigMap | Kind::Secret => self.config_applied(kind, raw),
+        }
+    }
+
+    fn deleted(&mut self, kind: Kind, raw: &RawObject) -> Result<(), ObjectError> {
+        match kind {
+            Kind::Node => self.node_deleted(raw),
+            Kind::Pod => self.pod_deleted(&raw.uid()?),
+            Kind::ConfigMap | Kind::Secret => self.config_deleted(kind, raw)?,
+        }
+        Ok(())
+    }
+
+    /// The list of a kind is complete: what is in memory and was not in it has to be asked for.
+    fn relisted(&mut self, kind: Kind) {
+        let seen = self.relists[kind as usize].take().unwrap_or_default();
+        let resource = kind.resource();
+        let first = !std::mem::replace(&mut self.synced[kind as usize], true);
+        let unseen: Vec<_> = self
+            .down
+            .objects
+            .iter()
+            .filter(|entry| *entry.key().resource() == resource && !seen.contains(entry.key()))
+            .map(|entry| (entry.key().clone(), entry.value().clone()))
+            .collect();
+        for (key, cached) in unseen {
+            // Absent is asked for as well: the object may have come while nobody watched, but then it was in the list.
+            let asked = match cached {
+                Cached::Present(object) => Some(Some(object.version.clone())),
+                Cached::Pending if first => Some(None),
+                Cached::Pending | Cached::Absent(_) => None,
+            };
+            if let Some(expected) = asked {
+                self.effects.push(Effect::Fetch(key, expected));
+            }
+        }
+        if kind == Kind::Pod && first {
+            self.first_pods_listed();
+        }
+    }
+
+    fn not_found(&mut self, kind: Kind, key: &ObjectKey, expected: Option<&ObjectVersion>) {
+        let current = self.down.objects.get(key).map(|cached| cached.clone());
+        let unchanged = match (&current, expected) {
+            (Some(Cached::Pending), None) => true,
+            (Some(Cached::Present(object)), Some(expected)) => object.version == *expected,
+            _ => false,
+        };
+        if !unchanged {
+            return;
+        }
+        match kind {
+            Kind::Node => self.remove_node(key.name()),
+            Kind::Pod => {
+                if let Some(expected) = expected {
+                    self.pod_deleted(&expected.uid);
+                }
+            }
+            Kind::ConfigMap | Kind::Secret => {
+                self.set_config(key, Cached::Absent(tombolo_proto::CloudRevision(0)));
+            }
+        }
+    }
+
+    fn trimmed(kind: Kind, raw: RawObject) -> Result<Trimmed, ObjectError> {
+        trim::trim(&kind.resource(), kind.name(), raw)
+    }
+
+    fn offer(&mut self, node: &NodeId, key: &ObjectKey) {
+        self.effects.push(Effect::Offer(node.clone(), key.clone()));
+    }
+
+    fn note(&mut self, outcome: Result<(), ObjectError>) {
+        if let Err(error) = outcome {
+            self.malformed += 1;
+            tracing::warn!(%error, "the API server sent an object that cannot be used");
+        }
+    }
+
+    fn read_ended(&mut self) {
+        self.reads = self.reads.saturating_sub(1);
+    }
+
+    fn is_buried(&self, raw: &RawObject) -> bool {
+        raw.uid().is_ok_and(|uid| self.graves.contains(&uid))
+    }
+
+    fn forget_graves(&mut self) {
+        if self.reads == 0 {
+            self.graves = HashSet::new();
+        }
+    }
+}

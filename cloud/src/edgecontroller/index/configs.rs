@@ -1,0 +1,60 @@
+//! ConfigMaps and Secrets: in memory only while a pod on an edge node refers to them.
+
+use std::sync::Arc;
+
+use tombolo_proto::ObjectKey;
+
+use super::{Cached, Index, Kind, ObjectError, RawObject};
+
+impl Index {
+    pub(super) fn config_applied(&mut self, kind: Kind, raw: RawObject) -> Result<(), ObjectError> {
+        let key = raw.key(&kind.resource());
+        if !self.down.location.is_referenced(&key) {
+            return Ok(());
+        }
+        let revision = raw.revision()?;
+        let current = self.down.objects.get(&key).map(|cached| cached.clone());
+        let newest = match &current {
+            Some(Cached::Present(object)) => object.version.revision,
+            Some(Cached::Absent(gone)) => *gone,
+            Some(Cached::Pending) | None => tombolo_proto::CloudRevision(0),
+        };
+        // A read may have brought something newer than the watch shows yet, and the other way round.
+        if newest > revision {
+            return Ok(());
+        }
+        let object = Arc::new(Self::trimmed(kind, raw)?.object);
+        let same = current
+            .as_ref()
+            .and_then(Cached::version)
+            .is_some_and(|version| version.uid == object.version.uid && version.hash == object.version.hash);
+        if same {
+            self.down.objects.insert(key, Cached::Present(object));
+        } else {
+            self.set_config(&key, Cached::Present(object));
+        }
+        Ok(())
+    }
+
+    pub(super) fn config_deleted(&mut self, kind: Kind, raw: &RawObject) -> Result<(), ObjectError> {
+        let key = raw.key(&kind.resource());
+        let revision = raw.revision()?;
+        let newer = self.down.objects.get(&key).is_some_and(|cached| match &*cached {
+            Cached::Present(object) => object.version.revision > revision,
+            Cached::Absent(gone) => *gone > revision,
+            Cached::Pending => false,
+        });
+        if !newer && self.down.location.is_referenced(&key) {
+            self.set_config(&key, Cached::Absent(revision));
+        }
+        Ok(())
+    }
+
+    /// The state of a referenced object has changed for all nodes that need it.
+    pub(super) fn set_config(&mut self, key: &ObjectKey, cached: Cached) {
+        self.down.objects.insert(key.clone(), cached);
+        for node in self.down.location.nodes_of(key) {
+            self.offer(&node, key);
+        }
+    }
+}

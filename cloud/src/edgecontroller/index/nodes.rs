@@ -1,0 +1,141 @@
+//! Nodes: which are edge nodes, and what comes and goes with one.
+
+use std::sync::Arc;
+
+use tombolo_proto::NodeId;
+
+use super::{Cached, Effect, Index, Kind, ObjectError, RawObject};
+use crate::edgecontroller::downstream::{NodeState, node_key};
+
+/// Label of an edge node (reference section 6.1).
+pub(crate) const EDGE_LABEL: &str = "node-role.kubernetes.io/edge";
+
+impl Index {
+    /// A node has connected with a certificate of ours.
+    pub fn joined(&mut self, node: &NodeId) {
+        let mut state = self.down.nodes.entry(node.clone()).or_default();
+        state.joined = true;
+        let known = state.registered.is_some();
+        drop(state);
+        if !known {
+            self.down.objects.entry(node_key(node)).or_insert(Cached::Pending);
+            self.effects.push(Effect::Fetch(node_key(node), None));
+        }
+    }
+
+    /// A node's session has ended and no other took over.
+    pub fn left(&mut self, node: &NodeId) {
+        if self.down.nodes.remove_if(node, |_, state| state.registered.is_none()).is_some() {
+            self.down.objects.remove(&node_key(node));
+        }
+    }
+
+    pub(super) fn node_applied(&mut self, raw: RawObject) -> Result<(), ObjectError> {
+        let labelled =
+            raw.value().pointer("/metadata/labels").is_some_and(|labels| labels.get(EDGE_LABEL).is_some());
+        let key = raw.key(&Kind::Node.resource());
+        let Ok(node) = NodeId::parse(key.name()) else { return Ok(()) };
+        let uid = raw.uid()?;
+        let before = self.down.nodes.get(&node).map(|state| state.clone()).unwrap_or_default();
+        if !labelled && !before.joined {
+            if before.registered.is_some() {
+                self.forget_node(&node);
+            }
+            return Ok(());
+        }
+        if before.registered.as_ref().is_some_and(|known| *known != uid) {
+            // Deleted and created again while nobody watched: the edge has to hear of the deletion all the same.
+            self.remove_node(node.as_str());
+            return self.node_applied(raw);
+        }
+        let object = Arc::new(Self::trimmed(Kind::Node, raw)?.object);
+        let current = self.down.objects.get(&key).and_then(|cached| cached.version().cloned());
+        if current.as_ref().is_some_and(|current| current.revision > object.version.revision) {
+            return Ok(());
+        }
+        let changed = current.is_none_or(|current| current.hash != object.version.hash);
+        self.down.objects.insert(key.clone(), Cached::Present(object));
+        let state = NodeState { registered: Some(uid), ..before.clone() };
+        self.down.nodes.insert(node.clone(), state);
+        if before.registered.is_none() && self.pods_watched {
+            // The pod watch has passed over this node's pods until now.
+            self.listing.insert(node.clone());
+            self.effects.push(Effect::ListPods(node));
+        } else if changed {
+            self.offer(&node, &key);
+        }
+        Ok(())
+    }
+
+    pub(super) fn node_deleted(&mut self, raw: &RawObject) {
+        let key = raw.key(&Kind::Node.resource());
+        let Ok(node) = NodeId::parse(key.name()) else { return };
+        let known = self.down.nodes.get(&node).and_then(|state| state.registered.clone());
+        // The deletion of an incarnation that was replaced already says nothing about the present one.
+        if known.is_some() && known == raw.uid().ok() {
+            self.remove_node(key.name());
+        }
+    }
+
+    /// The Node is gone: everything goes with it, and its edge is told.
+    pub(super) fn remove_node(&mut self, name: &str) {
+        let Ok(node) = NodeId::parse(name) else { return };
+        let Some((_, state)) = self.down.nodes.remove(&node) else { return };
+        self.forget_pods_of(&node);
+        if state.registered.is_some() {
+            self.down.objects.remove(&node_key(&node));
+            self.effects.push(Effect::NodeDeleted(node));
+        } else {
+            // Still connected and not registered: known to be absent, and registration is what comes next.
+            self.down.nodes.insert(node, state);
+        }
+    }
+
+    /// Not an edge node any more.
+    fn forget_node(&mut self, node: &NodeId) {
+        self.down.nodes.remove(node);
+        self.down.objects.remove(&node_key(node));
+        self.forget_pods_of(node);
+    }
+
+    fn forget_pods_of(&mut self, node: &NodeId) {
+        let losses = self.down.location.remove_node(node);
+        for (uid, key) in losses.pods {
+            self.pods.remove(&uid);
+            self.down.objects.remove(&key);
+        }
+        for key in losses.unreferenced {
+            self.down.objects.remove(&key);
+        }
+    }
+
+    /// All pods of the nodes that were known before the pod watch began are in memory.
+    pub(super) fn first_pods_listed(&mut self) {
+        let waiting: Vec<NodeId> = self
+            .down
+            .nodes
+            .iter()
+            .filter(|entry| {
+                entry.registered.is_some() && !entry.listed && !self.listing.contains(entry.key())
+            })
+            .map(|entry| entry.key().clone())
+            .collect();
+        for node in waiting {
+            self.set_listed(&node);
+        }
+    }
+
+    /// The node's picture is complete.
+    pub(super) fn set_listed(&mut self, node: &NodeId) {
+        let Some(mut state) = self.down.nodes.get_mut(node) else { return };
+        if state.registered.is_none() || state.listed {
+            return;
+        }
+        state.listed = true;
+        drop(state);
+        for key in self.down.wanted(node) {
+            self.offer(node, &key);
+        }
+        self.effects.push(Effect::Ready(node.clone()));
+    }
+}

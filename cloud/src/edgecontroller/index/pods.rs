@@ -1,0 +1,89 @@
+//! Pods and what they refer to.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tombolo_proto::{NodeId, ObjectKey, Uid};
+
+use super::{Cached, Effect, Index, Kind, ObjectError, RawObject};
+use crate::edgecontroller::pod_manager::{Known, Observed, Verdict};
+
+impl Index {
+    pub(super) fn pod_applied(&mut self, raw: RawObject) -> Result<(), ObjectError> {
+        let node = raw.value().pointer("/spec/nodeName").and_then(Value::as_str);
+        let Some(node) = node.and_then(|name| NodeId::parse(name).ok()) else { return Ok(()) };
+        let is_edge = self.down.nodes.get(&node).is_some_and(|state| state.registered.is_some());
+        if !is_edge {
+            return Ok(());
+        }
+        let pod = Self::trimmed(Kind::Pod, raw)?;
+        let known = self.pods.get(&pod.object.version.uid).is_some();
+        let observed = if known { Observed::Modified } else { Observed::Added };
+        let decision = self.pods.handle(observed, &node, &pod);
+        if let Some(old) = decision.replaced {
+            self.release(&old);
+        }
+        let object = Arc::new(pod.object);
+        match decision.verdict {
+            Verdict::Stale => {}
+            Verdict::Keep => {
+                self.down.objects.insert(object.key.clone(), Cached::Present(object));
+            }
+            Verdict::Insert | Verdict::Update => {
+                let (key, uid) = (object.key.clone(), object.version.uid.clone());
+                let change = self.down.location.set_pod(&node, &uid, &key, &object.dependencies);
+                self.down.objects.insert(key.clone(), Cached::Present(object));
+                for gained in &change.gained {
+                    self.need(&node, gained);
+                }
+                // What a pod needs is offered before it, so that it need not wait at the edge.
+                self.offer(&node, &key);
+                self.lose(&node, &change.lost);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn pod_deleted(&mut self, uid: &Uid) {
+        if self.reads > 0 {
+            self.graves.insert(uid.clone());
+        }
+        if let Some(known) = self.pods.remove(uid) {
+            self.release(&known);
+        }
+    }
+
+    /// The pod is bound to its node no longer.
+    fn release(&mut self, pod: &Known) {
+        let lost = self.down.location.remove_pod(&pod.node, &pod.version.uid);
+        let same = |cached: &Cached| cached.version().is_some_and(|version| version.uid == pod.version.uid);
+        self.down.objects.remove_if(&pod.key, |_, cached| same(cached));
+        self.offer(&pod.node, &pod.key);
+        self.lose(&pod.node, &lost);
+    }
+
+    /// The node refers to an object for the first time.
+    fn need(&mut self, node: &NodeId, key: &ObjectKey) {
+        let mut fresh = false;
+        self.down.objects.entry(key.clone()).or_insert_with(|| {
+            fresh = true;
+            Cached::Pending
+        });
+        // Before the first list of its kind is complete, the list will bring it.
+        let listed = Kind::of(key).is_some_and(|kind| self.has_listed(kind));
+        if fresh && listed {
+            self.effects.push(Effect::Fetch(key.clone(), None));
+        }
+        self.offer(node, key);
+    }
+
+    /// The node refers to these objects no longer; those that nobody refers to leave memory.
+    fn lose(&mut self, node: &NodeId, keys: &[ObjectKey]) {
+        for key in keys {
+            if !self.down.location.is_referenced(key) {
+                self.down.objects.remove(key);
+            }
+            self.offer(node, key);
+        }
+    }
+}

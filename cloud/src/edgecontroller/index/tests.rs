@@ -1,0 +1,331 @@
+use serde_json::{Value, json};
+use tombolo_proto::session::Lookup;
+
+use super::*;
+use crate::edgecontroller::downstream::node_key;
+
+struct World {
+    index: Index,
+    down: Arc<Downstream>,
+    revision: u64,
+}
+
+fn node(name: &str) -> NodeId {
+    NodeId::parse(name).expect("valid")
+}
+
+fn key(kind: Kind, name: &str) -> ObjectKey {
+    ObjectKey::new(kind.resource(), "d", name)
+}
+
+impl World {
+    /// Nodes are listed, the other lists have begun and ended empty.
+    fn synced(nodes: &[&str]) -> Self {
+        let down = Arc::new(Downstream::default());
+        let mut world = Self { index: Index::new(Arc::clone(&down)), down, revision: 10 };
+        world.index.handle(Kind::Node, ObjectEvent::RelistStart);
+        for name in nodes {
+            world.node(name, "u-node");
+        }
+        for kind in Kind::ALL {
+            if kind != Kind::Node {
+                world.index.handle(kind, ObjectEvent::RelistStart);
+            }
+            world.index.handle(kind, ObjectEvent::RelistEnd);
+        }
+        world.index.take_effects();
+        world
+    }
+
+    fn raw(&mut self, namespace: &str, name: &str, uid: &str, rest: &Value) -> RawObject {
+        self.revision += 1;
+        let mut metadata = json!({"name": name, "uid": uid, "resourceVersion": self.revision.to_string()});
+        if !namespace.is_empty() {
+            metadata["namespace"] = namespace.into();
+        }
+        let mut value = json!({ "metadata": metadata });
+        json_patch::merge(&mut value, rest);
+        RawObject::new(value)
+    }
+
+    fn node(&mut self, name: &str, uid: &str) {
+        let raw = self.raw("", name, uid, &json!({"metadata": {"labels": {nodes::EDGE_LABEL: ""}}}));
+        self.index.handle(Kind::Node, ObjectEvent::Applied(raw));
+    }
+
+    fn pod_raw(&mut self, name: &str, on: &str, secrets: &[&str]) -> RawObject {
+        let pull: Vec<_> = secrets.iter().map(|name| json!({ "name": name })).collect();
+        let rest = json!({"spec": {"nodeName": on, "imagePullSecrets": pull}});
+        self.raw("d", name, &format!("u-{name}"), &rest)
+    }
+
+    fn pod(&mut self, name: &str, on: &str, secrets: &[&str]) {
+        let raw = self.pod_raw(name, on, secrets);
+        self.index.handle(Kind::Pod, ObjectEvent::Applied(raw));
+    }
+
+    fn secret(&mut self, name: &str, data: &str) -> RawObject {
+        self.raw("d", name, &format!("u-{name}"), &json!({"data": {"k": data}}))
+    }
+
+    fn offered(&mut self) -> Vec<String> {
+        let show = |effect: Effect| match effect {
+            Effect::Offer(node, key) => format!("{node}<-{}", key.name()),
+            Effect::Ready(node) => format!("{node} ready"),
+            Effect::NodeDeleted(node) => format!("{node} deleted"),
+            Effect::Fetch(key, expected) => {
+                format!("fetch {}{}", key.name(), if expected.is_some() { " again" } else { "" })
+            }
+            Effect::ListPods(node) => format!("list {node}"),
+        };
+        self.index.take_effects().into_iter().map(show).collect()
+    }
+
+    fn state(&self, on: &str, key: &ObjectKey) -> &'static str {
+        match self.down.lookup(&node(on), key) {
+            Lookup::Present(_) => "present",
+            Lookup::Absent => "absent",
+            Lookup::Unwanted(_) => "unwanted",
+            Lookup::Pending => "pending",
+        }
+    }
+}
+
+#[test]
+fn a_secret_flows_while_a_pod_needs_it_and_stops_with_the_last_one() {
+    let mut world = World::synced(&["a", "b"]);
+    let secret = key(Kind::Secret, "s");
+    world.pod("p1", "a", &["s"]);
+    assert_eq!(world.offered(), ["fetch s", "a<-s", "a<-p1"]);
+    assert_eq!((world.state("a", &secret), world.state("b", &secret)), ("pending", "unwanted"));
+    let raw = world.secret("s", "1");
+    world.index.fetched(&secret, None, Some(raw));
+    assert_eq!(world.offered(), ["a<-s"]);
+    assert_eq!(world.state("a", &secret), "present");
+
+    world.pod("p2", "a", &["s"]);
+    assert_eq!(world.offered(), ["a<-p2"], "the node has it already");
+    world.index.pod_deleted(&Uid::parse("u-p1").expect("valid"));
+    assert_eq!(world.offered(), ["a<-p1"]);
+    assert_eq!(world.state("a", &secret), "present");
+    world.index.pod_deleted(&Uid::parse("u-p2").expect("valid"));
+    assert_eq!(world.offered(), ["a<-p2", "a<-s"]);
+    assert_eq!(world.state("a", &secret), "unwanted");
+    let raw = world.secret("s", "2");
+    world.index.handle(Kind::Secret, ObjectEvent::Applied(raw));
+    assert_eq!(world.offered(), Vec::<String>::new());
+    assert_eq!(world.down.objects.len(), 2, "nothing but the two Nodes stays in memory");
+}
+
+#[test]
+fn a_reference_needs_no_object() {
+    let mut world = World::synced(&["a"]);
+    let config = key(Kind::ConfigMap, "c");
+    let raw = world.raw(
+        "d",
+        "p",
+        "u-p",
+        &json!({
+            "spec": {"nodeName": "a", "volumes": [{"configMap": {"name": "c", "optional": true}}]}
+        }),
+    );
+    world.index.handle(Kind::Pod, ObjectEvent::Applied(raw));
+    world.index.take_effects();
+    world.index.fetched(&config, None, None);
+    assert_eq!(world.offered(), ["a<-c"]);
+    assert_eq!(world.state("a", &config), "absent");
+    let raw = world.raw("d", "c", "u-c", &json!({"data": {"k": "v"}}));
+    world.index.handle(Kind::ConfigMap, ObjectEvent::Applied(raw.clone()));
+    assert_eq!(world.offered(), ["a<-c"]);
+    world.index.handle(Kind::ConfigMap, ObjectEvent::Applied(raw));
+    assert_eq!(world.offered(), Vec::<String>::new(), "the same content is no change");
+    let gone = world.raw("d", "c", "u-c", &json!({}));
+    world.index.handle(Kind::ConfigMap, ObjectEvent::Deleted(gone));
+    assert_eq!((world.offered(), world.state("a", &config)), (vec!["a<-c".to_owned()], "absent"));
+}
+
+#[test]
+fn the_newer_of_read_and_watch_wins() {
+    let mut world = World::synced(&["a"]);
+    let secret = key(Kind::Secret, "s");
+    world.pod("p", "a", &["s"]);
+    let (old, new) = (world.secret("s", "old"), world.secret("s", "new"));
+    world.index.handle(Kind::Secret, ObjectEvent::Applied(new));
+    world.index.fetched(&secret, None, Some(old));
+    let Lookup::Present(object) = world.down.lookup(&node("a"), &secret) else { panic!("present") };
+    assert!(std::str::from_utf8(&object.body).expect("JSON").contains("new"));
+
+    let mut world = World::synced(&["a"]);
+    world.pod("p", "a", &["s"]);
+    let old = world.secret("s", "old");
+    let gone = world.secret("s", "old");
+    world.index.handle(Kind::Secret, ObjectEvent::Deleted(gone));
+    world.index.fetched(&secret, None, Some(old));
+    assert_eq!(world.state("a", &secret), "absent", "a read from before the deletion revives nothing");
+}
+
+#[test]
+fn a_pod_bound_before_its_node_exists_is_not_lost() {
+    let mut world = World::synced(&[]);
+    world.pod("early", "a", &[]);
+    assert_eq!(world.offered(), Vec::<String>::new());
+    world.node("a", "u-node");
+    assert_eq!(world.offered(), ["list a"]);
+    assert_eq!(world.state("a", &node_key(&node("a"))), "pending", "half a picture is no picture");
+    let raw = world.pod_raw("early", "a", &[]);
+    world.index.pods_listed(&node("a"), vec![raw]);
+    let effects = world.offered();
+    assert!(
+        effects.contains(&"a<-early".to_owned()) && effects.ends_with(&["a ready".to_owned()]),
+        "{effects:?}"
+    );
+    assert_eq!(world.state("a", &key(Kind::Pod, "early")), "present");
+}
+
+#[test]
+fn a_pod_deleted_while_its_node_is_listed_stays_deleted() {
+    let mut world = World::synced(&[]);
+    world.node("a", "u-node");
+    world.offered();
+    let raw = world.pod_raw("p", "a", &[]);
+    world.index.handle(Kind::Pod, ObjectEvent::Deleted(raw.clone()));
+    world.index.pods_listed(&node("a"), vec![raw]);
+    assert_eq!(world.state("a", &key(Kind::Pod, "p")), "unwanted");
+}
+
+#[test]
+fn a_deleted_node_takes_everything_along_and_comes_back_with_everything() {
+    let mut world = World::synced(&["a"]);
+    world.pod("p", "a", &["s"]);
+    let raw = world.secret("s", "1");
+    world.index.fetched(&key(Kind::Secret, "s"), None, Some(raw));
+    world.index.joined(&node("a"));
+    world.offered();
+    let raw = world.raw("", "a", "u-node", &json!({}));
+    world.index.handle(Kind::Node, ObjectEvent::Deleted(raw));
+    assert_eq!(world.offered(), ["a deleted"]);
+    assert!(world.down.objects.is_empty() && world.down.nodes.is_empty());
+    assert_eq!(
+        world.state("a", &key(Kind::Secret, "s")),
+        "pending",
+        "nothing flows, and nothing is taken away"
+    );
+
+    world.index.joined(&node("a"));
+    assert_eq!(world.offered(), ["fetch a"]);
+    world.index.fetched(&node_key(&node("a")), None, None);
+    assert_eq!(world.state("a", &key(Kind::Pod, "p")), "pending");
+    world.node("a", "u-node-2");
+    assert_eq!(world.offered(), ["list a"]);
+    let raw = world.pod_raw("p", "a", &["s"]);
+    world.index.pods_listed(&node("a"), vec![raw]);
+    assert_eq!(world.state("a", &key(Kind::Pod, "p")), "present");
+}
+
+#[test]
+fn a_node_that_was_created_again_unseen_is_a_deletion_first() {
+    let mut world = World::synced(&["a"]);
+    world.node("a", "u-other");
+    assert_eq!(world.offered(), ["a deleted", "list a"]);
+}
+
+#[test]
+fn heartbeats_are_no_change_and_labels_are() {
+    let mut world = World::synced(&["a"]);
+    world.node("a", "u-node");
+    assert_eq!(world.offered(), Vec::<String>::new());
+    let labels = json!({"metadata": {"labels": {nodes::EDGE_LABEL: "", "zone": "x"}}});
+    let raw = world.raw("", "a", "u-node", &labels);
+    world.index.handle(Kind::Node, ObjectEvent::Applied(raw));
+    assert_eq!(world.offered(), ["a<-a"]);
+}
+
+#[test]
+fn a_node_without_the_label_is_an_edge_once_it_joined() {
+    let mut world = World::synced(&[]);
+    let raw = world.raw("", "plain", "u-node", &json!({}));
+    world.index.handle(Kind::Node, ObjectEvent::Applied(raw.clone()));
+    assert_eq!((world.offered(), world.down.nodes.len()), (vec![], 0));
+    world.index.joined(&node("plain"));
+    assert_eq!(world.offered(), ["fetch plain"]);
+    world.index.fetched(&node_key(&node("plain")), None, Some(raw));
+    assert_eq!(world.offered(), ["list plain"]);
+    world.index.left(&node("plain"));
+    assert_eq!(world.down.nodes.len(), 1, "a registered node stays");
+}
+
+#[test]
+fn what_went_away_while_nobody_watched_is_asked_for() {
+    let mut world = World::synced(&["a"]);
+    world.pod("p", "a", &["s"]);
+    let raw = world.secret("s", "1");
+    world.index.fetched(&key(Kind::Secret, "s"), None, Some(raw.clone()));
+    world.offered();
+    for (kind, again) in
+        [(Kind::Secret, "fetch s again"), (Kind::Pod, "fetch p again"), (Kind::Node, "fetch a again")]
+    {
+        world.index.handle(kind, ObjectEvent::RelistStart);
+        world.index.handle(kind, ObjectEvent::RelistEnd);
+        assert_eq!(world.offered(), [again]);
+    }
+    let version = world.down.objects.get(&key(Kind::Pod, "p")).and_then(|cached| cached.version().cloned());
+    world.index.fetched(&key(Kind::Pod, "p"), version.as_ref(), None);
+    assert_eq!(world.offered(), ["a<-p", "a<-s"]);
+    assert_eq!(world.state("a", &key(Kind::Pod, "p")), "unwanted");
+}
+
+#[test]
+fn what_the_new_list_has_is_not_asked_for() {
+    let mut world = World::synced(&["a"]);
+    world.pod("p", "a", &[]);
+    world.offered();
+    world.index.handle(Kind::Pod, ObjectEvent::RelistStart);
+    world.pod("p", "a", &[]);
+    world.index.handle(Kind::Pod, ObjectEvent::RelistEnd);
+    assert_eq!(world.offered(), Vec::<String>::new());
+}
+
+#[test]
+fn the_first_lists_spare_single_reads() {
+    let down = Arc::new(Downstream::default());
+    let mut world = World { index: Index::new(Arc::clone(&down)), down, revision: 10 };
+    world.index.handle(Kind::Node, ObjectEvent::RelistStart);
+    world.node("a", "u-node");
+    world.index.handle(Kind::Node, ObjectEvent::RelistEnd);
+    world.index.handle(Kind::Pod, ObjectEvent::RelistStart);
+    world.pod("p", "a", &["s", "missing"]);
+    world.index.handle(Kind::Pod, ObjectEvent::RelistEnd);
+    assert!(world.offered().ends_with(&["a ready".to_owned()]));
+    world.index.handle(Kind::Secret, ObjectEvent::RelistStart);
+    for name in ["s", "other"] {
+        let raw = world.secret(name, "1");
+        world.index.handle(Kind::Secret, ObjectEvent::Applied(raw));
+    }
+    world.index.handle(Kind::Secret, ObjectEvent::RelistEnd);
+    assert_eq!(world.offered(), ["a<-s", "fetch missing"]);
+    assert!(
+        !world.down.objects.contains_key(&key(Kind::Secret, "other")),
+        "nobody needs it, nobody keeps it"
+    );
+}
+
+#[test]
+fn a_reset_forgets_the_history_but_not_who_joined() {
+    let mut world = World::synced(&["a", "b"]);
+    world.index.joined(&node("a"));
+    world.pod("p", "a", &[]);
+    world.index.reset();
+    assert_eq!(world.down.nodes.len(), 1);
+    assert!(world.down.objects.is_empty() && !world.index.is_synced());
+    assert_eq!(world.down.revision().0, 0);
+}
+
+#[test]
+fn an_object_without_uid_is_counted_and_harms_nothing() {
+    let mut world = World::synced(&["a"]);
+    let raw = RawObject::new(json!({
+        "metadata": {"name": "p", "namespace": "d", "resourceVersion": "99"}, "spec": {"nodeName": "a"}
+    }));
+    world.index.handle(Kind::Pod, ObjectEvent::Applied(raw));
+    assert_eq!((world.index.malformed(), world.offered()), (1, vec![]));
+}

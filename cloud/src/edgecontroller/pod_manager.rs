@@ -1,0 +1,166 @@
+//! Which pod events are worth a delivery, and in what order (design section 5).
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+use tombolo_proto::object::{ContentHash, ObjectVersion};
+use tombolo_proto::{NodeId, ObjectKey, Uid};
+
+use super::trim::Trimmed;
+
+#[cfg(test)]
+mod tests;
+
+/// What a pod event means for the node that the pod is bound to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The node has to hold a pod that it did not hold.
+    Insert,
+    /// The node has to hold another version. Also an addition that already carries a deletion timestamp, and an
+    /// update of a pod that was not known.
+    Update,
+    /// Nothing that a node acts on has changed; keep the newer version for whoever asks.
+    Keep,
+    /// Older than what is known: forget the event.
+    Stale,
+}
+
+/// How a watch spoke of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Observed {
+    /// It is there, and the watch had not told of it before.
+    Added,
+    /// It is there in another version.
+    Modified,
+}
+
+/// What to do with one event: first the old incarnation goes, then the new one is judged.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// An older incarnation under the same name: delete it first.
+    pub replaced: Option<Known>,
+    /// What to do with the pod of the event.
+    pub verdict: Verdict,
+}
+
+/// What is remembered of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// Its name.
+    pub key: ObjectKey,
+    /// Where it is bound.
+    pub node: NodeId,
+    /// Newest version seen.
+    pub version: ObjectVersion,
+    significant: ContentHash,
+}
+
+/// The pods of edge nodes, by UID.
+#[derive(Debug, Default)]
+pub struct PodManager {
+    pods: HashMap<Uid, Known>,
+    uids: HashMap<ObjectKey, Uid>,
+}
+
+impl PodManager {
+    /// Judges a pod that is there.
+    pub fn handle(&mut self, observed: Observed, node: &NodeId, pod: &Trimmed) -> Decision {
+        let (key, version) = (&pod.object.key, &pod.object.version);
+        let other = self.uids.get(key).filter(|uid| **uid != version.uid).cloned();
+        if let Some(newer) = other.as_ref().and_then(|uid| self.pods.get(uid))
+            && newer.version.revision > version.revision
+        {
+            return Decision { replaced: None, verdict: Verdict::Stale };
+        }
+        let replaced = other.and_then(|uid| self.remove(&uid));
+        let verdict = self.judge(observed, pod);
+        if verdict != Verdict::Stale {
+            let known = Known {
+                key: key.clone(),
+                node: node.clone(),
+                version: version.clone(),
+                significant: pod.significant,
+            };
+            self.uids.insert(key.clone(), version.uid.clone());
+            self.pods.insert(version.uid.clone(), known);
+        }
+        Decision { replaced, verdict }
+    }
+
+    fn judge(&self, observed: Observed, pod: &Trimmed) -> Verdict {
+        match self.pods.get(&pod.object.version.uid) {
+            Some(known) if known.version.revision > pod.object.version.revision => Verdict::Stale,
+            Some(known) if known.significant == pod.significant => Verdict::Keep,
+            Some(_) => Verdict::Update,
+            None if observed == Observed::Modified || is_being_deleted(&pod.object.body) => Verdict::Update,
+            None => Verdict::Insert,
+        }
+    }
+
+    /// The pod with this UID is gone; returns what was known of it.
+    pub fn remove(&mut self, uid: &Uid) -> Option<Known> {
+        let known = self.pods.remove(uid)?;
+        if self.uids.get(&known.key) == Some(uid) {
+            self.uids.remove(&known.key);
+        }
+        Some(known)
+    }
+
+    /// What is known under a name.
+    #[must_use]
+    pub fn by_key(&self, key: &ObjectKey) -> Option<&Known> {
+        self.pods.get(self.uids.get(key)?)
+    }
+
+    /// What is known of an incarnation.
+    #[must_use]
+    pub fn get(&self, uid: &Uid) -> Option<&Known> {
+        self.pods.get(uid)
+    }
+
+    /// Names of all pods.
+    pub fn keys(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.uids.keys()
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+fn is_being_deleted(body: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Pod {
+        metadata: Metadata,
+    }
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Metadata {
+        #[serde(default)]
+        deletion_timestamp: Value,
+    }
+    serde_json::from_slice::<Pod>(body).is_ok_and(|pod| !pod.metadata.deletion_timestamp.is_null())
+}
+
+/// Keeps only the newest event of each key, in the order of those newest events: a burst of changes is one change.
+/// `key_of` gives none for events that are no object's; nothing moves across them.
+pub fn coalesce<E>(events: &mut Vec<E>, key_of: impl Fn(&E) -> Option<ObjectKey>) {
+    let mut newer: std::collections::HashSet<ObjectKey> = std::collections::HashSet::new();
+    let mut kept: Vec<E> = Vec::with_capacity(events.len());
+    for event in events.drain(..).rev() {
+        match key_of(&event) {
+            Some(key) => {
+                if newer.insert(key) {
+                    kept.push(event);
+                }
+            }
+            None => {
+                newer.clear();
+                kept.push(event);
+            }
+        }
+    }
+    kept.reverse();
+    *events = kept;
+}

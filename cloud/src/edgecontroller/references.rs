@@ -1,0 +1,167 @@
+//! Which ConfigMaps and Secrets a pod refers to.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use tombolo_proto::ObjectKey;
+use tombolo_proto::limits::DEPENDENCIES_MAX;
+
+use crate::kube::resources;
+
+/// Places of a Secret's name inside one volume (Kubernetes core/v1 `Volume`). Projected sources are read apart.
+const VOLUME_SECRETS: [&str; 10] = [
+    "/secret/secretName",
+    "/azureFile/secretName",
+    "/cephfs/secretRef/name",
+    "/cinder/secretRef/name",
+    "/csi/nodePublishSecretRef/name",
+    "/flexVolume/secretRef/name",
+    "/iscsi/secretRef/name",
+    "/rbd/secretRef/name",
+    "/scaleIO/secretRef/name",
+    "/storageos/secretRef/name",
+];
+
+/// The lists of containers in a pod's spec.
+const CONTAINER_LISTS: [&str; 3] = ["/spec/containers", "/spec/initContainers", "/spec/ephemeralContainers"];
+
+/// Every ConfigMap and Secret that the pod names, each once, in order; optional ones too, because the pod must see
+/// them when they exist. At most [`DEPENDENCIES_MAX`].
+#[must_use]
+pub fn of_pod(namespace: &str, pod: &Value) -> Vec<ObjectKey> {
+    let mut found = Found::default();
+    for volume in list(pod, "/spec/volumes") {
+        found.volume(volume);
+    }
+    for container in CONTAINER_LISTS.iter().flat_map(|path| list(pod, path)) {
+        found.container(container);
+    }
+    for secret in list(pod, "/spec/imagePullSecrets") {
+        found.secret(secret, "/name");
+    }
+    let (configmaps, secrets) = (resources::configmaps(), resources::secrets());
+    let configmaps = found.configmaps.iter().map(|name| ObjectKey::new(configmaps.clone(), namespace, name));
+    let secrets = found.secrets.iter().map(|name| ObjectKey::new(secrets.clone(), namespace, name));
+    configmaps.chain(secrets).take(DEPENDENCIES_MAX).collect()
+}
+
+#[derive(Default)]
+struct Found<'a> {
+    configmaps: BTreeSet<&'a str>,
+    secrets: BTreeSet<&'a str>,
+}
+
+impl<'a> Found<'a> {
+    fn volume(&mut self, volume: &'a Value) {
+        self.configmap(volume, "/configMap/name");
+        for path in VOLUME_SECRETS {
+            self.secret(volume, path);
+        }
+        for source in list(volume, "/projected/sources") {
+            self.configmap(source, "/configMap/name");
+            self.secret(source, "/secret/name");
+        }
+    }
+
+    fn container(&mut self, container: &'a Value) {
+        for variable in list(container, "/env") {
+            self.configmap(variable, "/valueFrom/configMapKeyRef/name");
+            self.secret(variable, "/valueFrom/secretKeyRef/name");
+        }
+        for source in list(container, "/envFrom") {
+            self.configmap(source, "/configMapRef/name");
+            self.secret(source, "/secretRef/name");
+        }
+    }
+
+    fn configmap(&mut self, value: &'a Value, path: &str) {
+        self.configmaps.extend(name(value, path));
+    }
+
+    fn secret(&mut self, value: &'a Value, path: &str) {
+        self.secrets.extend(name(value, path));
+    }
+}
+
+fn name<'a>(value: &'a Value, path: &str) -> Option<&'a str> {
+    value.pointer(path).and_then(Value::as_str).filter(|name| !name.is_empty())
+}
+
+fn list<'a>(value: &'a Value, path: &str) -> impl Iterator<Item = &'a Value> {
+    value.pointer(path).and_then(Value::as_array).into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn names(spec: &Value) -> Vec<String> {
+        of_pod("d", &json!({ "spec": spec })).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn every_kind_of_volume_that_names_an_object_is_known() {
+        for (volume, reference) in [
+            (json!({"configMap": {"name": "x"}}), "v1/configmaps/d/x"),
+            (json!({"secret": {"secretName": "x"}}), "v1/secrets/d/x"),
+            (json!({"azureFile": {"secretName": "x", "shareName": "s"}}), "v1/secrets/d/x"),
+            (json!({"cephfs": {"secretRef": {"name": "x"}}}), "v1/secrets/d/x"),
+            (json!({"cinder": {"secretRef": {"name": "x"}}}), "v1/secrets/d/x"),
+            (json!({"csi": {"nodePublishSecretRef": {"name": "x"}}}), "v1/secrets/d/x"),
+            (json!({"flexVolume": {"secretRef": {"name": "x"}}}), "v1/secrets/d/x"),
+            (json!({"iscsi": {"secretRef": {"name": "x"}}}), "v1/secrets/d/x"),
+            (json!({"rbd": {"secretRef": {"name": "x"}}}), "v1/secrets/d/x"),
+            (json!({"scaleIO": {"secretRef": {"name": "x"}}}), "v1/secrets/d/x"),
+            (json!({"storageos": {"secretRef": {"name": "x"}}}), "v1/secrets/d/x"),
+            (json!({"projected": {"sources": [{"configMap": {"name": "x"}}]}}), "v1/configmaps/d/x"),
+            (json!({"projected": {"sources": [{"secret": {"name": "x"}}]}}), "v1/secrets/d/x"),
+        ] {
+            assert_eq!(names(&json!({"volumes": [volume.clone()]})), [reference], "{volume}");
+        }
+    }
+
+    #[test]
+    fn all_containers_and_pull_secrets_count() {
+        let container = |tag: &str| {
+            json!({
+                "env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": format!("{tag}-c1"), "key": "k"}}},
+                        {"name": "B", "valueFrom": {"secretKeyRef": {"name": format!("{tag}-s1"), "key": "k"}}},
+                        {"name": "C", "value": "plain"}],
+                "envFrom": [{"configMapRef": {"name": format!("{tag}-c2")}},
+                            {"secretRef": {"name": format!("{tag}-s2"), "optional": true}}]
+            })
+        };
+        let spec = json!({
+            "containers": [container("main")], "initContainers": [container("init")],
+            "ephemeralContainers": [container("debug")], "imagePullSecrets": [{"name": "pull"}, {}]
+        });
+        let mut expected: Vec<String> = Vec::new();
+        for (kind, letter) in [("configmaps", "c"), ("secrets", "s")] {
+            for tag in ["debug", "init", "main"] {
+                expected.extend([1, 2].map(|n| format!("v1/{kind}/d/{tag}-{letter}{n}")));
+            }
+        }
+        expected.push("v1/secrets/d/pull".to_owned());
+        assert_eq!(names(&spec), expected);
+    }
+
+    #[test]
+    fn an_object_named_twice_is_one_reference() {
+        let volume = json!({"configMap": {"name": "x"}});
+        assert_eq!(names(&json!({"volumes": [volume.clone(), volume]})).len(), 1);
+    }
+
+    #[test]
+    fn odd_shapes_are_no_references() {
+        for spec in [
+            json!(null),
+            json!({"volumes": {}}),
+            json!({"volumes": [null, 3, {"secret": {"secretName": ""}}, {"secret": null}]}),
+            json!({"containers": [{"env": "x", "envFrom": [{}]}]}),
+        ] {
+            assert_eq!(names(&spec), Vec::<String>::new(), "{spec}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The objects that the watches showed last: evidence of whether the cloud's history went back.
+//!
+//! After a restore, revisions soon pass the ones that were seen, so that numbers alone tell nothing. An object that
+//! is read again in an older version than was seen tells.
+
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+use tombolo_proto::{CloudRevision, ObjectKey, Uid};
+
+/// Different objects that are remembered.
+const REMEMBERED: usize = 32;
+
+/// One version of one object, as a watch showed it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sighting {
+    /// Which object.
+    pub key: ObjectKey,
+    /// Which incarnation.
+    pub uid: Uid,
+    /// Which version.
+    pub revision: CloudRevision,
+}
+
+/// The newest sightings, and those that were newest when a watch broke.
+#[derive(Debug, Default)]
+pub struct Sightings(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    recent: VecDeque<Sighting>,
+    suspects: Option<Vec<Sighting>>,
+}
+
+impl Sightings {
+    pub(super) fn note(&self, sighting: Sighting) {
+        let mut state = self.0.lock();
+        if let Some(index) = state.recent.iter().position(|seen| seen.key == sighting.key) {
+            state.recent.remove(index);
+        } else if state.recent.len() >= REMEMBERED {
+            state.recent.pop_front();
+        }
+        state.recent.push_back(sighting);
+    }
+
+    /// A watch broke: whatever comes from now on may be of another history.
+    pub fn suspect(&self) {
+        let mut state = self.0.lock();
+        if state.suspects.is_none() {
+            state.suspects = Some(state.recent.iter().cloned().collect());
+        }
+    }
+
+    /// What has to be read again; none while no watch has broken.
+    #[must_use]
+    pub fn suspects(&self) -> Option<Vec<Sighting>> {
+        self.0.lock().suspects.clone()
+    }
+
+    /// The suspects were read.
+    pub fn acquit(&self) {
+        self.0.lock().suspects = None;
+    }
+
+    pub(super) fn clear(&self) {
+        *self.0.lock() = State::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube::resources;
+
+    fn sighting(name: usize, revision: u64) -> Sighting {
+        Sighting {
+            key: ObjectKey::new(resources::configmaps(), "d", &name.to_string()),
+            uid: Uid::parse("u").expect("valid"),
+            revision: CloudRevision(revision),
+        }
+    }
+
+    #[test]
+    fn the_state_at_the_break_is_kept() {
+        let sightings = Sightings::default();
+        assert_eq!(sightings.suspects(), None);
+        for n in 0..40 {
+            sightings.note(sighting(n, n as u64));
+        }
+        sightings.note(sighting(20, 99));
+        sightings.suspect();
+        sightings.note(sighting(20, 100));
+        sightings.suspect();
+        let suspects = sightings.suspects().expect("a watch broke");
+        assert_eq!(suspects.len(), REMEMBERED);
+        assert_eq!(suspects.last(), Some(&sighting(20, 99)));
+        assert!(!suspects.contains(&sighting(0, 0)), "the oldest went first");
+        sightings.acquit();
+        assert_eq!(sightings.suspects(), None);
+    }
+}

@@ -1,0 +1,232 @@
+//! What of an object travels to an edge, as bytes that are the same for the same content.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use serde_json::{Map, Value};
+use tombolo_proto::Resource;
+use tombolo_proto::object::{ContentHash, ObjectVersion, SharedObject};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::references;
+use crate::kube::{ObjectError, RawObject};
+
+/// Version of the rules in this file. Content hashes of different versions cannot be compared, so every change of
+/// what is dropped or how it is written raises it.
+pub const TRIM_VERSION: u32 = 1;
+
+/// Annotation in which `kubectl apply` keeps a second copy of the whole object.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// An object ready to travel.
+#[derive(Debug)]
+pub struct Trimmed {
+    /// What is sent.
+    pub object: SharedObject,
+    /// Hash of the part whose change is worth a delivery: for pods neither status nor generation count, for
+    /// everything else the whole body does.
+    pub significant: ContentHash,
+}
+
+/// Drops what no node needs and encodes the rest.
+///
+/// Dropped are `managedFields`, `selfLink`, the annotation of `kubectl apply`, `resourceVersion` (it travels beside
+/// the body, and an object that only moved in the cloud's history keeps its bytes), and of Nodes the list of images
+/// and the heartbeat times, which the node itself reported. Members are sorted by name.
+///
+/// # Errors
+/// [`ObjectError`] when the object has no uid or revision.
+pub fn trim(resource: &Resource, kind: &str, raw: RawObject) -> Result<Trimmed, ObjectError> {
+    let key = raw.key(resource);
+    let (uid, revision) = (raw.uid()?, raw.revision()?);
+    let mut value = raw.into_value();
+    name_kind(resource, kind, &mut value);
+    trim_metadata(&mut value);
+    let is_core = resource.group.is_empty();
+    if is_core && &*resource.name == "nodes" {
+        trim_node(&mut value);
+    }
+    let body = value.to_string();
+    let hash = ContentHash(xxhash_rust::xxh3::xxh3_64(body.as_bytes()));
+    let is_pod = is_core && &*resource.name == "pods";
+    let dependencies = if is_pod { references::of_pod(key.namespace(), &value) } else { Vec::new() };
+    let significant = if is_pod { pod_significance(&mut value) } else { hash };
+    let version = ObjectVersion { uid, revision, hash };
+    Ok(Trimmed { object: SharedObject::new(key, version, body.into(), dependencies), significant })
+}
+
+/// Items of a list carry neither kind nor version; a body at the edge needs both.
+fn name_kind(resource: &Resource, kind: &str, value: &mut Value) {
+    let Some(object) = value.as_object_mut() else { return };
+    if !kind.is_empty() {
+        object.entry("kind").or_insert_with(|| kind.into());
+    }
+    object.entry("apiVersion").or_insert_with(|| match &*resource.group {
+        "" => Value::from(&*resource.version),
+        group => format!("{group}/{}", resource.version).into(),
+    });
+}
+
+fn trim_metadata(value: &mut Value) {
+    let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    for field in ["managedFields", "selfLink", "resourceVersion"] {
+        metadata.remove(field);
+    }
+    let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) else { return };
+    annotations.remove(LAST_APPLIED);
+    if annotations.is_empty() {
+        metadata.remove("annotations");
+    }
+}
+
+fn trim_node(value: &mut Value) {
+    let Some(status) = value.get_mut("status").and_then(Value::as_object_mut) else { return };
+    status.remove("images");
+    let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);
+    for condition in conditions.into_iter().flatten().filter_map(Value::as_object_mut) {
+        condition.remove("lastHeartbeatTime");
+    }
+}
+
+/// Hash of a pod without its status and generation; takes both out of the value.
+fn pod_significance(value: &mut Value) -> ContentHash {
+    if let Some(object) = value.as_object_mut() {
+        object.remove("status");
+    }
+    if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("generation");
+    }
+    let mut hasher = HashWriter(Xxh3::new());
+    match serde_json::to_writer(&mut hasher, value) {
+        Ok(()) => ContentHash(hasher.0.digest()),
+        // Writing into a hasher cannot fail; a constant would merge different pods, so nothing is merged instead.
+        Err(_) => ContentHash(rand::random()),
+    }
+}
+
+struct HashWriter(Xxh3);
+
+impl io::Write for HashWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The body with `metadata.resourceVersion` put back, for those who read objects without their envelope.
+#[must_use]
+pub fn with_revision(object: &SharedObject) -> Vec<u8> {
+    let Ok(mut value) = serde_json::from_slice::<BTreeMap<String, Value>>(&object.body) else {
+        return object.body.to_vec();
+    };
+    let metadata = value.entry("metadata".to_owned()).or_insert_with(|| Map::new().into());
+    if let Some(metadata) = metadata.as_object_mut() {
+        metadata.insert("resourceVersion".to_owned(), object.version.revision.to_string().into());
+    }
+    serde_json::to_vec(&value).unwrap_or_else(|_| object.body.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::kube::resources;
+
+    fn trimmed(resource: &Resource, kind: &str, value: Value) -> Trimmed {
+        trim(resource, kind, RawObject::new(value)).expect("an object with identity")
+    }
+
+    fn pod(change: impl FnOnce(&mut Value)) -> Trimmed {
+        let mut value = json!({
+            "metadata": {"name": "p", "namespace": "d", "uid": "u", "resourceVersion": "7", "generation": 1,
+                "managedFields": [{"manager": "x"}], "labels": {"b": "1", "a": "2"},
+                "annotations": {LAST_APPLIED: "{}"}},
+            "spec": {"nodeName": "n"}, "status": {"phase": "Pending"}
+        });
+        change(&mut value);
+        trimmed(&resources::pods(), "Pod", value)
+    }
+
+    #[test]
+    fn bodies_are_sorted_and_carry_no_ballast() {
+        let body = pod(|_| {}).object.body;
+        let expected = concat!(
+            r#"{"apiVersion":"v1","kind":"Pod","metadata":{"generation":1,"labels":{"a":"2","b":"1"},"#,
+            r#""name":"p","namespace":"d","uid":"u"},"spec":{"nodeName":"n"},"status":{"phase":"Pending"}}"#
+        );
+        assert_eq!(body, expected);
+    }
+
+    #[test]
+    fn only_what_a_node_acts_on_is_significant_in_a_pod() {
+        let base = pod(|_| {});
+        for (what, change) in [
+            ("revision", json!({"metadata": {"resourceVersion": "8"}})),
+            ("generation", json!({"metadata": {"generation": 2}})),
+            ("status", json!({"status": {"phase": "Running"}})),
+            ("managedFields", json!({"metadata": {"managedFields": []}})),
+        ] {
+            let other = pod(|value| json_patch::merge(value, &change));
+            assert_eq!(other.significant, base.significant, "{what}");
+        }
+        for (what, change) in [
+            ("label", json!({"metadata": {"labels": {"a": "3"}}})),
+            ("deletion", json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})),
+            ("spec", json!({"spec": {"nodeName": "m"}})),
+        ] {
+            let other = pod(|value| json_patch::merge(value, &change));
+            assert_ne!(other.significant, base.significant, "{what}");
+        }
+    }
+
+    #[test]
+    fn the_hash_leaves_the_revision_out() {
+        let config = |revision: &str, data: &str| {
+            let metadata = json!({"name": "c", "namespace": "d", "uid": "u", "resourceVersion": revision});
+            let value = json!({"metadata": metadata, "data": {"k": data}});
+            trimmed(&resources::configmaps(), "ConfigMap", value).object.version
+        };
+        assert_eq!(config("1", "a").hash, config("2", "a").hash);
+        assert_ne!(config("1", "a").hash, config("1", "b").hash);
+        assert_eq!(config("9", "a").revision.0, 9);
+    }
+
+    #[test]
+    fn heartbeats_and_images_of_nodes_do_not_travel() {
+        let node = |time: &str| {
+            let value = json!({
+                "metadata": {"name": "n", "uid": "u", "resourceVersion": "1"},
+                "status": {"images": [{"names": ["x"]}], "conditions": [
+                    {"type": "Ready", "status": "True", "lastHeartbeatTime": time, "lastTransitionTime": "t"}]}
+            });
+            trimmed(&resources::nodes(), "Node", value)
+        };
+        assert_eq!(node("a").object.version.hash, node("b").object.version.hash);
+        let body = node("a").object.body;
+        let expected = concat!(
+            r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"n","uid":"u"},"#,
+            r#""status":{"conditions":[{"lastTransitionTime":"t","status":"True","type":"Ready"}]}}"#
+        );
+        assert_eq!(body, expected);
+    }
+
+    #[test]
+    fn the_revision_can_be_put_back() {
+        let object = pod(|_| {}).object;
+        let value: Value = serde_json::from_slice(&with_revision(&object)).expect("JSON");
+        assert_eq!(value["metadata"]["resourceVersion"], "7");
+        assert_eq!(value["spec"]["nodeName"], "n");
+    }
+
+    #[test]
+    fn an_object_without_uid_is_refused() {
+        let value = json!({"metadata": {"name": "c", "namespace": "d", "resourceVersion": "1"}});
+        let error = trim(&resources::configmaps(), "ConfigMap", RawObject::new(value)).expect_err("no uid");
+        assert!(error.to_string().contains("metadata.uid"), "{error}");
+    }
+}

@@ -1,0 +1,103 @@
+//! What nodes ask and report: every request is run in the node's name, and every request gets an answer.
+//!
+//! There is no dispatcher: a node's owner task runs its requests itself, a bounded number at a time, so that one node
+//! never waits for another. Rights are the API server's to judge (design 9.1 to 9.4): reads that our own index
+//! answers are the one exception, and there the reference of a bound pod is the right.
+
+mod api;
+mod labels;
+mod message;
+mod objects;
+mod outcome;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::json;
+use tombolo_proto::NodeId;
+use tombolo_proto::frame::{ApiReply, Reply, ReplyBody, Request, RequestBody};
+use tombolo_proto::limits::REQUEST_TIMEOUT_MAX;
+use tombolo_proto::message::MessageId;
+
+use super::Downstream;
+use crate::kube::{ApiCall, Caller, Kube};
+use outcome::status_body;
+
+/// How long a service-account token is asked for again while the Node authorizer lags behind (design 9.4).
+const TOKEN_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Wait between two of these attempts.
+const TOKEN_RETRY: Duration = Duration::from_millis(200);
+
+/// Namespace of node leases.
+const LEASE_NAMESPACE: &str = "kube-node-lease";
+
+/// Runs what nodes ask. Cheap to clone.
+#[derive(Clone)]
+pub struct Upstream {
+    kube: Kube,
+    down: Arc<Downstream>,
+}
+
+impl Upstream {
+    /// Upstream of one cluster; `down` answers what the node may read from memory.
+    #[must_use]
+    pub fn new(kube: Kube, down: Arc<Downstream>) -> Self {
+        Self { kube, down }
+    }
+
+    /// Answers one request of a node.
+    pub async fn answer(&self, node: &NodeId, request: Request) -> Reply {
+        let timeout = request.timeout.min(REQUEST_TIMEOUT_MAX);
+        let body = match (request.body, request.caller_token) {
+            (RequestBody::Message(message), None) => {
+                ReplyBody::Message(Box::new(self.answer_message(node, *message).await))
+            }
+            (RequestBody::Message(message), Some(_)) => {
+                let sentence =
+                    "messages are the node's own: send an API call with the token of a local client";
+                ReplyBody::Message(Box::new(message.controller_error(fresh_id(), now_millis(), sentence)))
+            }
+            (RequestBody::Api(call), token) => {
+                ReplyBody::Api(self.answer_api(node, call, token.as_deref(), timeout).await)
+            }
+        };
+        Reply { id: request.id, body }
+    }
+
+    /// Renews the node's lease; returns the HTTP status code of the API server.
+    pub async fn renew_lease(&self, node: &NodeId, renew_time_micros: i64) -> u16 {
+        let Ok(time) = jiff::Timestamp::from_microsecond(renew_time_micros) else { return 400 };
+        let time = format!("{time:.6}");
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases/{node}");
+        let patch = json!({"spec": {"renewTime": time}}).to_string();
+        let call = ApiCall::patch(path, "application/merge-patch+json", patch.into());
+        match self.kube.call(Caller::Node(node), call).await {
+            Ok(answer) => answer.code,
+            Err(error) => {
+                tracing::debug!(%node, %error, "lease not renewed");
+                503
+            }
+        }
+    }
+}
+
+/// A refusal in the form that Kubernetes clients read.
+pub(crate) fn refusal(code: u16, reason: &str, message: &str) -> ApiReply {
+    ApiReply {
+        code,
+        content_type: "application/json".to_owned(),
+        body: status_body(code, reason, message).into(),
+    }
+}
+
+fn fresh_id() -> MessageId {
+    MessageId::from_random_bytes(rand::random())
+}
+
+fn now_millis() -> i64 {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,123 @@
+//! Kubernetes API calls that a node or one of its local clients makes through us.
+
+use std::time::Duration;
+
+use http::Method;
+use tombolo_proto::NodeId;
+use tombolo_proto::frame::{ApiReply, ApiRequest};
+
+use super::outcome::{code_of, reason_of};
+use super::{Upstream, refusal};
+use crate::kube::{ApiCall, Caller};
+
+/// Roots of the paths that may be called: the API, its discovery and its version.
+const ROOTS: [&str; 4] = ["api", "apis", "openapi", "version"];
+
+impl Upstream {
+    pub(super) async fn answer_api(
+        &self,
+        node: &NodeId,
+        request: ApiRequest,
+        token: Option<&str>,
+        timeout: Duration,
+    ) -> ApiReply {
+        let method = match check(&request) {
+            Ok(method) => method,
+            Err(problem) => return refusal(400, "BadRequest", &problem),
+        };
+        let call = ApiCall {
+            method,
+            path_and_query: request.path_and_query,
+            content_type: request.content_type,
+            accept: request.accept,
+            body: request.body,
+            timeout,
+        };
+        let caller = token.map_or(Caller::Node(node), Caller::Token);
+        match self.kube.call(caller, call).await {
+            Ok(answer) => {
+                ApiReply { code: answer.code, content_type: answer.content_type, body: answer.body }
+            }
+            Err(error) => refusal(code_of(&error), reason_of(code_of(&error)), &error.to_string()),
+        }
+    }
+}
+
+/// Whether this is a call with one bounded answer, to a path that cannot be read in two ways.
+fn check(request: &ApiRequest) -> Result<Method, String> {
+    let method = match request.method.as_str() {
+        "GET" => Method::GET,
+        "POST" => Method::POST,
+        "PUT" => Method::PUT,
+        "PATCH" => Method::PATCH,
+        "DELETE" => Method::DELETE,
+        other => return Err(format!("method {other:?} is none of GET, POST, PUT, PATCH, DELETE")),
+    };
+    let (path, query) = request.path_and_query.split_once('?').unwrap_or((&request.path_and_query, ""));
+    let Some(relative) = path.strip_prefix('/') else {
+        return Err(format!("path {path:?} does not start with /"));
+    };
+    let mut segments = relative.split('/');
+    if !segments.next().is_some_and(|root| ROOTS.contains(&root)) {
+        return Err(format!("path {path:?} is no path of the Kubernetes API"));
+    }
+    if segments.any(|segment| segment == "." || segment == "..") || path.contains('%') {
+        return Err(format!("path {path:?} is ambiguous"));
+    }
+    // Field names are compared as the API server would read them after decoding.
+    let endless = |pair: &str| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        matches!(name, "watch" | "follow") && !matches!(value, "0" | "false")
+    };
+    if query.contains("%77") || query.contains("%66") || query.split('&').any(endless) {
+        return Err("an answer without end cannot be carried by a reply: subscribe instead".to_owned());
+    }
+    Ok(method)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(method: &str, path: &str) -> ApiRequest {
+        ApiRequest {
+            method: method.to_owned(),
+            path_and_query: path.to_owned(),
+            content_type: String::new(),
+            accept: String::new(),
+            body: bytes::Bytes::new(),
+        }
+    }
+
+    #[test]
+    fn bounded_calls_pass() {
+        for (method, path) in [
+            ("GET", "/api/v1/namespaces/d/pods?fieldSelector=spec.nodeName%3Dn&limit=5"),
+            ("PATCH", "/api/v1/nodes/n/status"),
+            ("POST", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"),
+            ("GET", "/api/v1/pods?watch=false"),
+            ("GET", "/version"),
+        ] {
+            assert!(check(&request(method, path)).is_ok(), "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn everything_else_is_refused_with_a_reason() {
+        for (method, path) in [
+            ("TRACE", "/api/v1/pods"),
+            ("get", "/api/v1/pods"),
+            ("GET", "api/v1/pods"),
+            ("GET", "https://elsewhere/api"),
+            ("GET", "/metrics"),
+            ("GET", "/apis/../metrics"),
+            ("GET", "/api/v1/namespaces/%2e%2e/x"),
+            ("GET", "/api/v1/pods?watch=true"),
+            ("GET", "/api/v1/pods?limit=1&watch"),
+            ("GET", "/api/v1/pods?%77atch=1"),
+            ("GET", "/api/v1/namespaces/d/pods/p/log?follow=1"),
+        ] {
+            assert!(check(&request(method, path)).is_err(), "{method} {path}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! KubeEdge's messages (reference section 5): which API call each one is, and the shape of its reply.
+
+use bytes::Bytes;
+use http::Method;
+use serde_json::Value;
+use tombolo_proto::NodeId;
+use tombolo_proto::message::{Content, Message, Operation, Outcome, ResourcePath, ResourceType, StatusError};
+
+use super::outcome::{status_of, status_of_failure};
+use super::{Upstream, fresh_id, now_millis};
+use crate::kube::{Answer, ApiCall, CallError, Caller, is_path_segment};
+
+/// Where a request points: checked segments of its resource path.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub(super) namespace: &'a str,
+    pub(super) name: &'a str,
+}
+
+/// What a reply says, before it is put into a message.
+#[derive(Debug)]
+pub(super) enum Said {
+    /// `{"Object": .., "Err": ..}`; the flag says whether the header names the object's version.
+    Wrap(Outcome, bool),
+    /// The object itself, or an error.
+    Object(Outcome),
+    /// `"OK"`, with the version of what was written.
+    Done(String),
+    /// A sentence that says why not.
+    Refused(String),
+}
+
+impl Upstream {
+    pub(super) async fn answer_message(&self, node: &NodeId, request: Message) -> Message {
+        let said = self.run(node, &request).await;
+        reply(&request, said)
+    }
+
+    async fn run(&self, node: &NodeId, request: &Message) -> Said {
+        let Some(path) = request.route.resource.as_object() else {
+            return Said::Refused(format!("resource {:?} names no object", request.route.resource.to_wire()));
+        };
+        let (namespace, name) = (path.namespace(), path.name.as_deref().unwrap_or_default());
+        let segment_ok = |text: &str| text.is_empty() || is_path_segment(text);
+        if !segment_ok(namespace) || !segment_ok(name) {
+            return Said::Refused("namespace and name must be Kubernetes names".to_owned());
+        }
+        let target = Target { namespace, name };
+        let content = &request.content;
+        use {Operation as Op, ResourceType as Type};
+        match (&path.resource_type, &request.route.operation) {
+            (Type::Node, Op::Insert) => self.create_node(node, target, content).await,
+            (Type::Node, Op::Update) => self.update_node(node, target, content).await,
+            (Type::Node, Op::Query) => self.read(node, &format!("/api/v1/nodes/{name}")).await,
+            (Type::NodeStatus, Op::Insert) => self.ensure_node(node, target, content).await,
+            (Type::NodeStatus, Op::Update) => self.update_node_status(node, target, content).await,
+            (Type::NodePatch, _) => {
+                self.patch_status(node, &format!("/api/v1/nodes/{name}/status"), content).await
+            }
+            (Type::PodPatch, _) => {
+                let path = format!("/api/v1/namespaces/{namespace}/pods/{name}/status");
+                self.patch_status(node, &path, content).await
+            }
+            (Type::PodStatus, Op::Update) => self.update_pod_status(node, target, content).await,
+            (Type::Pod, Op::Insert) => {
+                let path = format!("/api/v1/namespaces/{namespace}/pods");
+                self.send(node, Method::POST, &path, content, true).await
+            }
+            (Type::Pod, Op::Delete) => self.delete_pod(node, target, content).await,
+            (Type::Lease, Op::Insert | Op::Update | Op::Query) => self.lease(node, target, request).await,
+            (Type::ConfigMap | Type::Secret, Op::Query) => {
+                self.read_config(node, target, &path.resource_type).await
+            }
+            (Type::ServiceAccountToken, Op::Query) => self.token(node, target, content).await,
+            (Type::PersistentVolume, Op::Query) => {
+                self.read(node, &format!("/api/v1/persistentvolumes/{name}")).await
+            }
+            (Type::PersistentVolumeClaim, Op::Query) => {
+                let path = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}");
+                self.read(node, &path).await
+            }
+            (Type::VolumeAttachment, Op::Query) => {
+                self.read(node, &format!("/apis/storage.k8s.io/v1/volumeattachments/{name}")).await
+            }
+            (Type::CertificateSigningRequest, Op::Insert) => {
+                let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+                self.send(node, Method::POST, path, content, false).await
+            }
+            (Type::CertificateSigningRequest, Op::Query) => {
+                let path = format!("/apis/certificates.k8s.io/v1/certificatesigningrequests/{name}");
+                self.read(node, &path).await
+            }
+            (Type::Event, Op::Insert | Op::Update | Op::Patch) => self.event(node, target, request).await,
+            (kind, operation) => Said::Refused(format!(
+                "unknown operation: {:?} of {:?} is nothing that a node can ask for",
+                operation.as_str(),
+                kind.as_str()
+            )),
+        }
+    }
+
+    /// One call as the node.
+    pub(super) async fn as_node(&self, node: &NodeId, call: ApiCall) -> Result<Bytes, Box<StatusError>> {
+        into_result(self.kube.call(Caller::Node(node), call).await)
+    }
+
+    /// Reads one object as the node.
+    pub(super) async fn read(&self, node: &NodeId, path: &str) -> Said {
+        Said::Object(outcome(self.as_node(node, ApiCall::get(path)).await))
+    }
+
+    /// Writes the message's object as the node.
+    pub(super) async fn send(
+        &self,
+        node: &NodeId,
+        method: Method,
+        path: &str,
+        content: &Content,
+        versioned: bool,
+    ) -> Said {
+        let object: Value = match content.read() {
+            Ok(object @ Value::Object(_)) => object,
+            Ok(_) => return Said::Refused("the content is no object".to_owned()),
+            Err(error) => return Said::Refused(error.to_string()),
+        };
+        Said::Wrap(outcome(self.as_node(node, ApiCall::json(method, path, &object)).await), versioned)
+    }
+
+    /// A strategic merge patch whose text is the message's content.
+    async fn patch_status(&self, node: &NodeId, path: &str, content: &Content) -> Said {
+        let patch = Bytes::from(content.payload().into_owned());
+        let call = ApiCall::patch(path, STRATEGIC, patch);
+        Said::Wrap(outcome(self.as_node(node, call).await), true)
+    }
+}
+
+/// Content type of Kubernetes' own patches.
+pub(super) const STRATEGIC: &str = "application/strategic-merge-patch+json";
+
+/// The API server's body, or its refusal.
+pub(super) fn into_result(answer: Result<Answer, CallError>) -> Result<Bytes, Box<StatusError>> {
+    match answer {
+        Ok(answer) if answer.is_success() => Ok(answer.body),
+        Ok(answer) => Err(Box::new(status_of(&answer))),
+        Err(error) => Err(Box::new(status_of_failure(&error))),
+    }
+}
+
+/// The same, as replies carry it.
+pub(super) fn outcome(result: Result<Bytes, Box<StatusError>>) -> Outcome {
+    match result {
+        Err(error) => Outcome::Failed(*error),
+        Ok(body) => match Content::from_json(&body) {
+            Ok(content) => Outcome::Done(content),
+            Err(error) => Outcome::Failed(StatusError::new(500, "InternalError", &error.to_string())),
+        },
+    }
+}
+
+/// `metadata.resourceVersion` of an object.
+pub(super) fn revision_of(object: &[u8]) -> String {
+    #[derive(serde::Deserialize)]
+    struct Object {
+        metadata: Metadata,
+    }
+    #[derive(serde::Deserialize)]
+    struct Metadata {
+        #[serde(rename = "resourceVersion", default)]
+        resource_version: String,
+    }
+    serde_json::from_slice::<Object>(object)
+        .map(|object| object.metadata.resource_version)
+        .unwrap_or_default()
+}
+
+fn reply(request: &Message, said: Said) -> Message {
+    let resource = reply_resource(&request.route.resource);
+    let with = |content: Content, revision: &str| {
+        request
+            .controller_reply(fresh_id(), now_millis(), resource.clone(), content)
+            .with_resource_version(revision)
+    };
+    match said {
+        Said::Wrap(outcome, versioned) => {
+            let revision = match &outcome {
+                Outcome::Done(object) if versioned => revision_of(object.as_json()),
+                _ => String::new(),
+            };
+            with(outcome.to_content(), &revision)
+        }
+        Said::Object(Outcome::Done(object)) => {
+            let revision = revision_of(object.as_json());
+            with(object, &revision)
+        }
+        // A stock edge stores whatever a response carries as the object, so a failure is an error (reference 5.1).
+        Said::Object(Outcome::Failed(error)) => {
+            request.controller_error(fresh_id(), now_millis(), &error.message)
+        }
+        Said::Done(revision) => with(Content::ok(), &revision),
+        Said::Refused(sentence) => request.controller_error(fresh_id(), now_millis(), &sentence),
+    }
+}
+
+/// Replies to `nodestatus` name the node (reference section 5); all others name what was asked.
+fn reply_resource(resource: &ResourcePath) -> ResourcePath {
+    let mut resource = resource.clone();
+    if let tombolo_proto::message::LocalPath::Object(object) = &mut resource.local
+        && object.resource_type == ResourceType::NodeStatus
+    {
+        object.resource_type = ResourceType::Node;
+    }
+    resource
+}

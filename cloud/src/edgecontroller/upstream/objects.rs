@@ -1,0 +1,220 @@
+//! The messages that are more than one plain call.
+
+use bytes::Bytes;
+use http::Method;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tombolo_proto::message::{Content, Message, Operation, Outcome, ResourceType, StatusError};
+use tombolo_proto::{NodeId, ObjectKey, Uid};
+
+use super::message::{STRATEGIC, Said, Target, outcome, revision_of};
+use super::{LEASE_NAMESPACE, TOKEN_PATIENCE, TOKEN_RETRY, Upstream, labels};
+use crate::edgecontroller::trim;
+use crate::kube::{ApiCall, Caller, resources};
+
+impl Upstream {
+    /// Registers a node: created in its own name, without the labels that it may not set; those on the allow-list
+    /// are then added in ours.
+    pub(super) async fn create_node(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
+        let Ok(mut object @ Value::Object(_)) = content.read() else {
+            return Said::Refused("the content is no Node object".to_owned());
+        };
+        let granted = labels::split(&mut object);
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.insert("name".to_owned(), target.name.into());
+        }
+        let created = self.as_node(node, ApiCall::json(Method::POST, "/api/v1/nodes", &object)).await;
+        let body = match created {
+            Ok(body) if granted.is_empty() => body,
+            Ok(body) => self.grant_labels(target.name, &granted.into(), body).await,
+            Err(error) => return Said::Wrap(Outcome::Failed(*error), false),
+        };
+        Said::Wrap(outcome(Ok(body)), false)
+    }
+
+    /// Adds labels in cloudcore's name. The node exists by now, so a failure is logged and the node is what it is:
+    /// it is an edge node all the same, because it joined through us.
+    async fn grant_labels(&self, name: &str, granted: &Value, created: Bytes) -> Bytes {
+        let patch = json!({"metadata": {"labels": granted}}).to_string();
+        let path = format!("/api/v1/nodes/{name}");
+        let call = ApiCall::patch(path, "application/merge-patch+json", patch.into());
+        match super::message::into_result(self.kube.call(Caller::Own, call).await) {
+            Ok(labelled) => labelled,
+            Err(error) => {
+                tracing::warn!(node = name, error = error.message, "cannot label a new edge node");
+                created
+            }
+        }
+    }
+
+    /// Labels and annotations of an existing node.
+    pub(super) async fn update_node(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
+        let Ok(mut object @ Value::Object(_)) = content.read() else {
+            return Said::Refused("the content is no Node object".to_owned());
+        };
+        labels::split(&mut object);
+        let part =
+            |name: &str| object.pointer(&format!("/metadata/{name}")).cloned().unwrap_or_else(|| json!({}));
+        let patch =
+            json!({"metadata": {"labels": part("labels"), "annotations": part("annotations")}}).to_string();
+        let path = format!("/api/v1/nodes/{}", target.name);
+        done(self.as_node(node, ApiCall::patch(path, STRATEGIC, patch.into())).await)
+    }
+
+    /// Registers a node unless it exists.
+    pub(super) async fn ensure_node(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
+        let path = format!("/api/v1/nodes/{}", target.name);
+        match self.as_node(node, ApiCall::get(path)).await {
+            Ok(_) => return Said::Done(String::new()),
+            Err(error) if error.code != 404 => return Said::Refused(error.message),
+            Err(_) => {}
+        }
+        match self.create_node(node, target, content).await {
+            Said::Wrap(Outcome::Done(_), _) => Said::Done(String::new()),
+            Said::Wrap(Outcome::Failed(error), _) => Said::Refused(error.message),
+            other => other,
+        }
+    }
+
+    /// The deprecated status report: `{"UID", "Status", "ExtendResources"}`. As a strategic merge, so that what
+    /// others wrote (attached volumes, their conditions) survives.
+    pub(super) async fn update_node_status(
+        &self,
+        node: &NodeId,
+        target: Target<'_>,
+        content: &Content,
+    ) -> Said {
+        let report: Value = content.read().unwrap_or_default();
+        let Some(status) = report.get("Status").filter(|status| status.is_object()) else {
+            return Said::Refused("the content has no Status".to_owned());
+        };
+        let patch = json!({ "status": status }).to_string();
+        let path = format!("/api/v1/nodes/{}/status", target.name);
+        done(self.as_node(node, ApiCall::patch(path, STRATEGIC, patch.into())).await)
+    }
+
+    /// The deprecated pod report: one `{"UID", "Name", "Status"}` with a name in the path, an array without. A pod
+    /// that is gone needs no status: that is done, too.
+    pub(super) async fn update_pod_status(
+        &self,
+        node: &NodeId,
+        target: Target<'_>,
+        content: &Content,
+    ) -> Said {
+        let reports = match content.read() {
+            Ok(Value::Array(reports)) => reports,
+            Ok(report @ Value::Object(_)) => vec![report],
+            _ => return Said::Refused("the content is no pod status".to_owned()),
+        };
+        for report in reports.iter().take(POD_REPORTS_MAX) {
+            let text = |key: &str| report.get(key).and_then(Value::as_str).unwrap_or_default();
+            let name = if target.name.is_empty() { text("Name") } else { target.name };
+            if !crate::kube::is_path_segment(name) || !report.get("Status").is_some_and(Value::is_object) {
+                return Said::Refused("a pod status lacks its name or status".to_owned());
+            }
+            let patch = json!({"metadata": {"uid": text("UID")}, "status": report.get("Status")}).to_string();
+            let path = format!("/api/v1/namespaces/{}/pods/{name}/status", target.namespace);
+            match self.as_node(node, ApiCall::patch(path, STRATEGIC, patch.into())).await {
+                Err(error) if !is_settled(&error) => return Said::Refused(error.message),
+                _ => {}
+            }
+        }
+        Said::Done(String::new())
+    }
+
+    /// Deletes a pod: content is `DeleteOptions`, or the UID alone as older edges send it.
+    pub(super) async fn delete_pod(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
+        let options = match content.read() {
+            Ok(options @ Value::Object(_)) => options,
+            _ => match content.as_text() {
+                Some(uid) if Uid::parse(&uid).is_ok() => {
+                    json!({"gracePeriodSeconds": 0, "preconditions": {"uid": uid}})
+                }
+                _ => return Said::Refused("the content is neither DeleteOptions nor a UID".to_owned()),
+            },
+        };
+        let path = format!("/api/v1/namespaces/{}/pods/{}", target.namespace, target.name);
+        match self.as_node(node, ApiCall::json(Method::DELETE, path, &options)).await {
+            Ok(_) => Said::Done(String::new()),
+            Err(error) if is_settled(&error) => Said::Done(String::new()),
+            Err(error) => Said::Refused(error.message),
+        }
+    }
+
+    pub(super) async fn lease(&self, node: &NodeId, target: Target<'_>, request: &Message) -> Said {
+        let namespace = if target.namespace.is_empty() { LEASE_NAMESPACE } else { target.namespace };
+        let all = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases");
+        let one = format!("{all}/{}", target.name);
+        match request.route.operation {
+            Operation::Insert => self.send(node, Method::POST, &all, &request.content, false).await,
+            Operation::Update => self.send(node, Method::PUT, &one, &request.content, false).await,
+            _ => Said::Wrap(outcome(self.as_node(node, ApiCall::get(one)).await), false),
+        }
+    }
+
+    /// From memory when a pod on this node refers to the object, by a read in the node's name otherwise.
+    pub(super) async fn read_config(&self, node: &NodeId, target: Target<'_>, kind: &ResourceType) -> Said {
+        let resource =
+            if *kind == ResourceType::Secret { resources::secrets() } else { resources::configmaps() };
+        let key = ObjectKey::new(resource, target.namespace, target.name);
+        if let Some(object) = self.down.held_for(node, &key) {
+            return Said::Object(outcome(Ok(trim::with_revision(&object).into())));
+        }
+        self.read(node, &crate::kube::path_of(key.resource(), key.namespace(), key.name())).await
+    }
+
+    /// A token for a pod's service account. The Node authorizer learns of a new pod a little later than we do, so a
+    /// refusal is not believed at once while the pod is known to be here (design 9.4).
+    pub(super) async fn token(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
+        let Ok(request @ Value::Object(_)) = content.read() else {
+            return Said::Refused("the content is no TokenRequest".to_owned());
+        };
+        let uid = request.pointer("/spec/boundObjectRef/uid").and_then(Value::as_str);
+        let uid = uid.and_then(|uid| Uid::parse(uid).ok());
+        let path = format!("/api/v1/namespaces/{}/serviceaccounts/{}/token", target.namespace, target.name);
+        let deadline = Instant::now() + TOKEN_PATIENCE;
+        loop {
+            let result = self.as_node(node, ApiCall::json(Method::POST, path.as_str(), &request)).await;
+            let bound = uid.as_ref().is_some_and(|uid| self.down.is_bound(node, uid));
+            let early = matches!(&result, Err(error) if matches!(error.code, 403 | 404));
+            if !(early && bound) || Instant::now() >= deadline {
+                return Said::Object(outcome(result));
+            }
+            tokio::time::sleep(TOKEN_RETRY).await;
+        }
+    }
+
+    pub(super) async fn event(&self, node: &NodeId, target: Target<'_>, request: &Message) -> Said {
+        let all = format!("/api/v1/namespaces/{}/events", target.namespace);
+        let one = format!("{all}/{}", target.name);
+        let Ok(content @ Value::Object(_)) = request.content.read() else {
+            return Said::Refused("the content is no Event".to_owned());
+        };
+        let call = match request.route.operation {
+            Operation::Insert => ApiCall::json(Method::POST, all, &content),
+            Operation::Update => ApiCall::json(Method::PUT, one, &content),
+            _ => {
+                let Some(patch) = content.get("patchData").and_then(Value::as_str) else {
+                    return Said::Refused("the content has no patchData".to_owned());
+                };
+                ApiCall::patch(one, STRATEGIC, patch.to_owned().into())
+            }
+        };
+        done(self.as_node(node, call).await)
+    }
+}
+
+/// Pods of one report; a node carries at most a few hundred.
+const POD_REPORTS_MAX: usize = 1024;
+
+fn done(result: Result<Bytes, Box<StatusError>>) -> Said {
+    match result {
+        Ok(body) => Said::Done(revision_of(&body)),
+        Err(error) => Said::Refused(error.message),
+    }
+}
+
+/// The object is gone, or another one has its name: nothing is left to do for the one that was meant.
+fn is_settled(error: &StatusError) -> bool {
+    matches!(error.code, 404 | 409)
+}

@@ -1,0 +1,68 @@
+//! Answers of the API server as KubeEdge's replies carry them.
+
+use serde_json::{Value, json};
+use tombolo_proto::message::{StatusDetails, StatusError};
+
+use crate::kube::{Answer, CallError};
+
+/// The API server's refusal. A refusal that is no `Status` becomes one: `Err` must never read as "no error".
+pub(super) fn status_of(answer: &Answer) -> StatusError {
+    let status = answer.json();
+    let text = |key: &str| status.get(key).and_then(Value::as_str).unwrap_or_default();
+    let reason = match text("reason") {
+        "" => reason_of(answer.code),
+        reason => reason,
+    };
+    let mut error = StatusError::new(answer.code, reason, &answer.message());
+    error.details = status.get("details").and_then(|details| {
+        let details = serde_json::from_value::<StatusDetails>(details.clone()).ok()?;
+        (details != StatusDetails::default()).then_some(details)
+    });
+    error
+}
+
+/// A call without an answer, as a `Status`.
+pub(super) fn status_of_failure(error: &CallError) -> StatusError {
+    let code = code_of(error);
+    StatusError::new(code, reason_of(code), &error.to_string())
+}
+
+/// HTTP status code for a call without an answer.
+pub(super) fn code_of(error: &CallError) -> u16 {
+    match error {
+        CallError::Invalid(_) => 400,
+        CallError::Unreachable(_) => 503,
+        CallError::TimedOut(_) => 504,
+        CallError::TooLarge => 413,
+        CallError::NoForwarding => 501,
+    }
+}
+
+/// The reason that Kubernetes gives with a code.
+pub(super) fn reason_of(code: u16) -> &'static str {
+    match code {
+        400 => "BadRequest",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "NotFound",
+        405 => "MethodNotAllowed",
+        409 => "Conflict",
+        410 => "Expired",
+        413 => "RequestEntityTooLarge",
+        415 => "UnsupportedMediaType",
+        422 => "Invalid",
+        429 => "TooManyRequests",
+        503 => "ServiceUnavailable",
+        504 => "Timeout",
+        _ => "InternalError",
+    }
+}
+
+/// A `Status` as JSON.
+pub(super) fn status_body(code: u16, reason: &str, message: &str) -> String {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": reason, "code": code
+    })
+    .to_string()
+}

@@ -1,0 +1,354 @@
+//! Every message against a scripted API server: which call it becomes, and the shape of its reply.
+
+use std::sync::Arc;
+
+use http::{Request, Response};
+use http_body_util::BodyExt as _;
+use kube::Client;
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tombolo_proto::RequestId;
+use tombolo_proto::frame::ApiRequest;
+use tombolo_proto::message::{
+    Content, Group, Message, ObjectPath, Operation, Outcome, ResourcePath, ResourceType, Route, Source,
+};
+
+use super::*;
+
+/// One call as the API server saw it.
+#[derive(Debug, Clone, PartialEq)]
+struct Seen {
+    line: String,
+    user: String,
+    body: Value,
+}
+
+type Log = Arc<Mutex<Vec<Seen>>>;
+
+/// A client whose API server answers each call from a function.
+fn scripted(answer: impl Fn(&str) -> (u16, Value) + Clone + Send + Sync + 'static) -> (Client, Log) {
+    let log = Log::default();
+    let seen = Arc::clone(&log);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (seen, answer) = (Arc::clone(&seen), answer.clone());
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect().await?.to_bytes();
+            let line = format!("{} {}", parts.method, parts.uri.path());
+            let user = parts
+                .headers
+                .get("impersonate-user")
+                .and_then(|user| user.to_str().ok())
+                .unwrap_or("cloudcore");
+            let (code, reply) = answer(&line);
+            let body = serde_json::from_slice(&body).unwrap_or_default();
+            seen.lock().push(Seen { line, user: user.to_owned(), body });
+            let response = Response::builder().status(code).header("content-type", "application/json");
+            Ok::<_, tower::BoxError>(response.body(Body::from(reply.to_string().into_bytes()))?)
+        }
+    });
+    (Client::new(service, "default"), log)
+}
+
+fn node() -> NodeId {
+    NodeId::parse("n").expect("valid")
+}
+
+fn upstream(client: Client) -> Upstream {
+    Upstream::new(client.into(), Arc::default())
+}
+
+fn message(operation: Operation, path: impl Into<ResourcePath>, content: &Value) -> Message {
+    let route = Route::new(Source::Edged, Group::Meta, operation, path.into());
+    let id = MessageId::parse("question").expect("valid");
+    Message::new(id, 1, route, Content::from_value(content).expect("JSON"))
+}
+
+fn path(namespace: &str, kind: ResourceType, name: &str) -> ObjectPath {
+    ObjectPath::new(namespace, kind, name)
+}
+
+const GOOD: fn(&str) -> (u16, Value) =
+    |_| (200, json!({"kind": "Thing", "metadata": {"name": "x", "resourceVersion": "77"}}));
+
+#[tokio::test]
+async fn every_message_becomes_its_call_in_the_name_of_the_node() {
+    use {Operation as Op, ResourceType as Type};
+    let text = |value: Value| Value::String(value.to_string());
+    for (operation, at, content, line, shape) in [
+        (Op::Query, path("", Type::Node, "n"), json!(null), "GET /api/v1/nodes/n", "object"),
+        (Op::Update, path("", Type::Node, "n"), json!({"metadata": {}}), "PATCH /api/v1/nodes/n", "ok"),
+        (Op::Insert, path("", Type::NodeStatus, "n"), json!({}), "GET /api/v1/nodes/n", "ok"),
+        (
+            Op::Update,
+            path("", Type::NodeStatus, "n"),
+            json!({"Status": {}}),
+            "PATCH /api/v1/nodes/n/status",
+            "ok",
+        ),
+        (
+            Op::Patch,
+            path("", Type::NodePatch, "n"),
+            text(json!({"status": {}})),
+            "PATCH /api/v1/nodes/n/status",
+            "wrap",
+        ),
+        (
+            Op::Patch,
+            path("d", Type::PodPatch, "p"),
+            text(json!({})),
+            "PATCH /api/v1/namespaces/d/pods/p/status",
+            "wrap",
+        ),
+        (
+            Op::Update,
+            path("d", Type::PodStatus, "p"),
+            json!({"UID": "u", "Name": "p", "Status": {}}),
+            "PATCH /api/v1/namespaces/d/pods/p/status",
+            "ok",
+        ),
+        (
+            Op::Insert,
+            path("d", Type::Pod, "p"),
+            json!({"metadata": {}}),
+            "POST /api/v1/namespaces/d/pods",
+            "wrap",
+        ),
+        (
+            Op::Delete,
+            path("d", Type::Pod, "p"),
+            json!({"gracePeriodSeconds": 0}),
+            "DELETE /api/v1/namespaces/d/pods/p",
+            "ok",
+        ),
+        (Op::Delete, path("d", Type::Pod, "p"), json!("uid-1"), "DELETE /api/v1/namespaces/d/pods/p", "ok"),
+        (
+            Op::Insert,
+            path("l", Type::Lease, "n"),
+            json!({}),
+            "POST /apis/coordination.k8s.io/v1/namespaces/l/leases",
+            "wrap",
+        ),
+        (
+            Op::Update,
+            path("l", Type::Lease, "n"),
+            json!({}),
+            "PUT /apis/coordination.k8s.io/v1/namespaces/l/leases/n",
+            "wrap",
+        ),
+        (
+            Op::Query,
+            path("l", Type::Lease, "n"),
+            json!(null),
+            "GET /apis/coordination.k8s.io/v1/namespaces/l/leases/n",
+            "wrap",
+        ),
+        (
+            Op::Query,
+            path("d", Type::ConfigMap, "c"),
+            json!(null),
+            "GET /api/v1/namespaces/d/configmaps/c",
+            "object",
+        ),
+        (
+            Op::Query,
+            path("d", Type::Secret, "s"),
+            json!(null),
+            "GET /api/v1/namespaces/d/secrets/s",
+            "object",
+        ),
+        (
+            Op::Query,
+            path("d", Type::ServiceAccountToken, "a"),
+            json!({}),
+            "POST /api/v1/namespaces/d/serviceaccounts/a/token",
+            "object",
+        ),
+        (
+            Op::Query,
+            path("d", Type::PersistentVolume, "v"),
+            json!(null),
+            "GET /api/v1/persistentvolumes/v",
+            "object",
+        ),
+        (
+            Op::Query,
+            path("d", Type::PersistentVolumeClaim, "v"),
+            json!(null),
+            "GET /api/v1/namespaces/d/persistentvolumeclaims/v",
+            "object",
+        ),
+        (
+            Op::Query,
+            path("d", Type::VolumeAttachment, "v"),
+            json!(null),
+            "GET /apis/storage.k8s.io/v1/volumeattachments/v",
+            "object",
+        ),
+        (
+            Op::Insert,
+            path("", Type::CertificateSigningRequest, "c"),
+            json!({}),
+            "POST /apis/certificates.k8s.io/v1/certificatesigningrequests",
+            "wrap",
+        ),
+        (
+            Op::Query,
+            path("", Type::CertificateSigningRequest, "c"),
+            json!(null),
+            "GET /apis/certificates.k8s.io/v1/certificatesigningrequests/c",
+            "object",
+        ),
+        (Op::Insert, path("d", Type::Event, "e"), json!({}), "POST /api/v1/namespaces/d/events", "ok"),
+        (Op::Update, path("d", Type::Event, "e"), json!({}), "PUT /api/v1/namespaces/d/events/e", "ok"),
+        (
+            Op::Patch,
+            path("d", Type::Event, "e"),
+            json!({"event": {}, "patchData": "{}"}),
+            "PATCH /api/v1/namespaces/d/events/e",
+            "ok",
+        ),
+    ] {
+        let (client, log) = scripted(GOOD);
+        let request = message(operation, at, &content);
+        let what = request.route.clone();
+        let reply = upstream(client).answer_message(&node(), request).await;
+        let seen = log.lock().clone();
+        assert_eq!(seen.iter().map(|seen| seen.line.as_str()).collect::<Vec<_>>(), [line], "{what:?}");
+        assert_eq!(seen[0].user, "system:node:n", "{what:?}");
+        assert_eq!(
+            (&reply.route.operation, &reply.route.source),
+            (&Op::Response, &Source::EdgeController),
+            "{what:?}"
+        );
+        assert_eq!(reply.header.parent, Some(MessageId::parse("question").expect("valid")));
+        let is = match shape {
+            "ok" => reply.content.is_ok(),
+            "wrap" => matches!(Outcome::read(&reply.content), Ok(Outcome::Done(_))),
+            _ => reply.content.read::<Value>().is_ok_and(|object| object["metadata"]["name"] == "x"),
+        };
+        assert!(is, "{what:?} answers as {shape}: {:?}", reply.content.as_json());
+    }
+}
+
+#[tokio::test]
+async fn refusals_are_answers() {
+    use {Operation as Op, ResourceType as Type};
+    let gone = |_: &str| {
+        (404, json!({"kind": "Status", "reason": "NotFound", "message": "no such thing", "code": 404}))
+    };
+    for (operation, at, content, shape) in [
+        (Op::Insert, path("", Type::Node, "n"), json!({"metadata": {}}), "wrap"),
+        (Op::Query, path("l", Type::Lease, "n"), json!(null), "wrap"),
+        (Op::Query, path("d", Type::ConfigMap, "c"), json!(null), "error"),
+        (Op::Query, path("d", Type::ServiceAccountToken, "a"), json!({}), "error"),
+        (Op::Update, path("", Type::Node, "n"), json!({}), "error"),
+        (Op::Delete, path("d", Type::Pod, "p"), json!({}), "ok"),
+        (Op::Update, path("d", Type::PodStatus, ""), json!([{"Name": "p", "Status": {}}]), "ok"),
+    ] {
+        let (client, _) = scripted(gone);
+        let request = message(operation, at, &content);
+        let what = request.route.clone();
+        let reply = upstream(client).answer_message(&node(), request).await;
+        let is = match shape {
+            "ok" => reply.content.is_ok(),
+            "wrap" => matches!(Outcome::read(&reply.content), Ok(Outcome::Failed(error))
+                if error.code == 404 && error.reason == "NotFound" && error.message == "no such thing"),
+            _ => {
+                reply.route.operation == Op::Error
+                    && reply.content.as_text().as_deref() == Some("no such thing")
+            }
+        };
+        assert!(is, "{what:?} answers as {shape}: {:?}", reply.content.as_json());
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_understood_is_answered_without_a_call() {
+    use {Operation as Op, ResourceType as Type};
+    let wire = |text: &str| ResourcePath::parse_wire(text).expect(text);
+    for (operation, at, content, says) in [
+        (Op::Publish, wire("d/pod/p"), json!(null), "unknown operation"),
+        (Op::Insert, wire("d/nonsense/p"), json!(null), "unknown operation"),
+        (Op::Query, wire("membership"), json!(null), "names no object"),
+        (Op::Query, wire("../configmap/c"), json!(null), "Kubernetes names"),
+        (Op::Insert, wire("null/node/n"), json!([1]), "no Node object"),
+        (Op::Insert, wire("l/lease/n"), json!("x"), "not one JSON value"),
+        (Op::Delete, path("d", Type::Pod, "p").into(), json!(7), "DeleteOptions"),
+        (Op::Patch, path("d", Type::Event, "e").into(), json!({}), "patchData"),
+    ] {
+        let (client, log) = scripted(GOOD);
+        let request = message(operation, at, &content);
+        let what = request.route.clone();
+        let reply = upstream(client).answer_message(&node(), request).await;
+        assert_eq!(reply.route.operation, Op::Error, "{what:?}");
+        let sentence = reply.content.as_text().expect("a sentence").into_owned();
+        assert!(sentence.contains(says), "{what:?}: {sentence}");
+        assert_eq!(*log.lock(), []);
+    }
+}
+
+#[tokio::test]
+async fn registration_adds_granted_labels_in_our_name() {
+    let (client, log) = scripted(GOOD);
+    let labels =
+        json!({"node-role.kubernetes.io/edge": "", "node-restriction.kubernetes.io/a": "b", "shop": "7"});
+    let object = json!({"metadata": {"name": "other", "labels": labels}});
+    let request = message(Operation::Insert, path("", ResourceType::Node, "n"), &object);
+    upstream(client).answer_message(&node(), request).await;
+    let seen = log.lock().clone();
+    assert_eq!(seen[0].line, "POST /api/v1/nodes");
+    assert_eq!(seen[0].user, "system:node:n");
+    assert_eq!(seen[0].body["metadata"], json!({"name": "n", "labels": {"shop": "7"}}));
+    assert_eq!((seen[1].line.as_str(), seen[1].user.as_str()), ("PATCH /api/v1/nodes/n", "cloudcore"));
+    assert_eq!(seen[1].body, json!({"metadata": {"labels": {"node-role.kubernetes.io/edge": ""}}}));
+}
+
+#[tokio::test]
+async fn leases_are_renewed_with_one_patch() {
+    let (client, log) = scripted(GOOD);
+    assert_eq!(upstream(client).renew_lease(&node(), 1_790_000_001_000_001).await, 200);
+    let seen = log.lock().clone();
+    assert_eq!(seen.len(), 1);
+    assert_eq!(seen[0].line, "PATCH /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n");
+    assert_eq!(seen[0].body, json!({"spec": {"renewTime": "2026-09-21T14:13:21.000001Z"}}));
+    let (client, log) = scripted(GOOD);
+    assert_eq!(upstream(client).renew_lease(&node(), i64::MAX).await, 400, "a clock beyond all calendars");
+    assert_eq!(*log.lock(), []);
+}
+
+#[tokio::test]
+async fn tokens_of_local_clients_are_not_mixed_with_our_own_rights() {
+    let (client, log) = scripted(GOOD);
+    let call = ApiRequest {
+        method: "GET".to_owned(),
+        path_and_query: "/api/v1/pods".to_owned(),
+        content_type: String::new(),
+        accept: String::new(),
+        body: bytes::Bytes::new(),
+    };
+    let request = Asked { token: Some("t"), body: RequestBody::Api(call) };
+    let ReplyBody::Api(reply) = request.ask(&upstream(client)).await else { panic!("an API reply") };
+    assert_eq!(reply.code, 501, "this client has no way to pass a token on");
+    assert_eq!(*log.lock(), []);
+    let status: Value = serde_json::from_slice(&reply.body).expect("a Status");
+    assert_eq!(status["kind"], "Status");
+}
+
+struct Asked {
+    token: Option<&'static str>,
+    body: RequestBody,
+}
+
+impl Asked {
+    async fn ask(self, upstream: &Upstream) -> ReplyBody {
+        let request = tombolo_proto::frame::Request {
+            id: RequestId(1),
+            timeout: Duration::from_secs(5),
+            body: self.body,
+            caller_token: self.token.map(str::to_owned),
+        };
+        upstream.answer(&node(), request).await.body
+    }
+}

@@ -1,0 +1,219 @@
+//! The embedded Kubernetes API server of `cloudcore --embedded` and `tombolo up`: one process, one data directory,
+//! no cluster. For development and tests; in production a real cluster is the engine (design section 5).
+//!
+//! Objects live in memory and in a journal; authentication, authorization, admission and the controllers that every
+//! cluster has are here; list, watch and write logic is that of [`tombolo_apiserve`].
+
+mod admission;
+mod audit;
+mod authn;
+mod authz;
+mod bootstrap;
+mod controllers;
+mod datadir;
+mod endpoints;
+mod error;
+mod indexed;
+mod journal;
+mod kubeconfig;
+mod objects;
+mod openid;
+mod options;
+mod pki;
+mod server;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tombolo_apiserve::api::ApiServer;
+use tombolo_apiserve::history::LogLimits;
+use tombolo_apiserve::memory::MemoryStore;
+use tombolo_apiserve::server::{Serving, serve};
+use tombolo_runtime::{Drain, Tasks};
+
+pub use self::error::EmbeddedError;
+pub use self::options::Options;
+
+use self::admission::addresses::{Reservations, ServiceRange};
+use self::authz::Authorization;
+use self::controllers::ownership::Ownership;
+use self::datadir::DataDir;
+use self::indexed::{IndexedJournal, Indexes};
+use self::journal::{OpenStorage, RedbJournal};
+use self::objects::Objects;
+use self::pki::Pki;
+
+/// Time for requests that are being answered when the server stops.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+
+/// Starts embedded API servers.
+#[derive(Debug)]
+pub struct Embedded;
+
+impl Embedded {
+    /// Opens the data directory, reads the objects, binds the listener and writes the kubeconfig. Requests are
+    /// answered once [`Bound::run`] is polled.
+    ///
+    /// # Errors
+    /// [`EmbeddedError`]: the directory is in use, damaged or of another version, or the port is taken.
+    pub async fn start(options: Options) -> Result<Bound, EmbeddedError> {
+        Self::start_on(options, Box::new(journal::file_storage)).await
+    }
+
+    /// Like [`Self::start`], over another storage: tests put failing disks here.
+    async fn start_on(options: Options, storage: Box<OpenStorage>) -> Result<Bound, EmbeddedError> {
+        let range = ServiceRange::parse(&options.service_cidr)?;
+        let data_dir = DataDir::open(&options.data_dir)?;
+        let pki = Arc::new(Pki::open(&options.data_dir, IpAddr::V4(range.kubernetes()), SystemTime::now())?);
+        let indexes = Indexes {
+            authorization: Authorization::new(bootstrap::node_rules()),
+            ownership: Ownership::default(),
+            reservations: Reservations::default(),
+        };
+        let (store, journal) = open_store(&data_dir, storage, &indexes)?;
+        let disk = Disk { journal, data_dir };
+        let data_dir = &disk.data_dir;
+        let objects = Objects::new(store);
+        let facts =
+            bootstrap::Facts { service_cidr: &options.service_cidr, ca_certificate: pki.ca_certificate() };
+        bootstrap::ensure(&objects, &facts).await?;
+        let listener = listen(&options, data_dir).await?;
+        let address =
+            listener.local_addr().map_err(|source| EmbeddedError::Listen { addr: options.listen, source })?;
+        data_dir.keep_port(address.port())?;
+        let host = match address.ip() {
+            IpAddr::V4(v4) if !v4.is_unspecified() => v4,
+            _ => Ipv4Addr::LOCALHOST,
+        };
+        bootstrap::ensure_service(&objects, range.kubernetes(), host, address.port()).await?;
+        let kubeconfig =
+            kubeconfig::write(&options.data_dir, SocketAddr::from((host, address.port())), &pki)?;
+        let stop = CancellationToken::new();
+        let parts = server::Parts {
+            objects,
+            range,
+            pki: Arc::clone(&pki),
+            indexes,
+            options: &options,
+            stop: stop.clone(),
+        };
+        let server::Built { api, context, tls } = server::build(parts)?;
+        Ok(Bound { address, kubeconfig, pki, listener, api, context, tls, stop, _disk: disk })
+    }
+}
+
+/// The store with everything that was written before.
+fn open_store(
+    data_dir: &DataDir,
+    storage: Box<OpenStorage>,
+    indexes: &Indexes,
+) -> Result<(MemoryStore, RedbJournal), EmbeddedError> {
+    let (journal, restored) = RedbJournal::open(&data_dir.join("objects.redb"), storage)?;
+    for object in &restored.objects {
+        indexes.apply(object, false);
+    }
+    let indexed = Box::new(IndexedJournal { journal: journal.clone(), indexes: indexes.clone() });
+    let newest = restored.revision.max(MemoryStore::START);
+    Ok((MemoryStore::restore(newest, restored.objects, Some(indexed), LogLimits::default()), journal))
+}
+
+/// What only one server may have. The journal is closed before the lock of the directory is given up: a request or
+/// controller that is still unwinding must not write into the next server's file.
+struct Disk {
+    journal: RedbJournal,
+    data_dir: DataDir,
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.journal.close();
+    }
+}
+
+async fn listen(options: &Options, data_dir: &DataDir) -> Result<TcpListener, EmbeddedError> {
+    let bind = async |addr: SocketAddr| {
+        TcpListener::bind(addr).await.map_err(|source| EmbeddedError::Listen { addr, source })
+    };
+    if let (0, Some(kept)) = (options.listen.port(), data_dir.port()) {
+        let addr = SocketAddr::new(options.listen.ip(), kept);
+        match bind(addr).await {
+            Ok(listener) => return Ok(listener),
+            Err(error) => tracing::warn!(%error, "the port of the last run is taken; using another one"),
+        }
+    }
+    bind(options.listen).await
+}
+
+/// An embedded API server that listens and is ready to run.
+pub struct Bound {
+    address: SocketAddr,
+    kubeconfig: PathBuf,
+    pki: Arc<Pki>,
+    listener: TcpListener,
+    api: ApiServer,
+    context: Arc<controllers::Context>,
+    tls: Arc<rustls::ServerConfig>,
+    stop: CancellationToken,
+    _disk: Disk,
+}
+
+impl Bound {
+    /// Where it listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The administrator's kubeconfig, mode 0600.
+    #[must_use]
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// The certificate authority's certificate, PEM.
+    #[must_use]
+    pub fn ca(&self) -> &str {
+        self.pki.ca_certificate()
+    }
+
+    /// Serves until the drain starts, then lets current requests end.
+    ///
+    /// # Errors
+    /// [`EmbeddedError::Task`] when a part of the server failed.
+    pub async fn run(self, drain: Drain) -> Result<(), EmbeddedError> {
+        let tasks = Tasks::new();
+        controllers::start(&self.context, &tasks);
+        let serving = Serving { tls: Some(self.tls), stop: self.stop.clone(), grace: STOP_GRACE };
+        let server = serve(self.listener, self.api, serving);
+        tokio::pin!(server);
+        let result = tokio::select! {
+            ended = &mut server => ended.map_err(EmbeddedError::Serve),
+            failure = tasks.failed() => Err(EmbeddedError::Task(failure)),
+            () = drain.started() => {
+                self.stop.cancel();
+                tokio::select! {
+                    ended = &mut server => ended.map_err(EmbeddedError::Serve),
+                    () = drain.aborted() => Ok(()),
+                }
+            }
+        };
+        tasks.abort();
+        result
+    }
+}
+
+impl std::fmt::Debug for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bound")
+            .field("address", &self.address)
+            .field("kubeconfig", &self.kubeconfig)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

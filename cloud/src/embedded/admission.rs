@@ -1,0 +1,70 @@
+//! What happens to an object between a request and the store: the admission plugins that every cluster has.
+
+pub(super) mod addresses;
+pub(super) mod certificates;
+pub(super) mod lifecycle;
+pub(super) mod node_restriction;
+pub(super) mod pods;
+pub(super) mod service_account;
+pub(super) mod services;
+
+use futures::future::BoxFuture;
+use tombolo_apiserve::admission::{Admission, AdmissionRequest, Operation};
+use tombolo_apiserve::auth::Attributes;
+use tombolo_apiserve::status::ApiError;
+
+use self::addresses::Addresses;
+use super::authz::Authorization;
+use super::objects::Objects;
+
+/// All plugins, in the order in which kube-apiserver runs them.
+pub(super) struct Plugins {
+    objects: Objects,
+    addresses: Addresses,
+    authorization: Authorization,
+}
+
+impl Plugins {
+    /// Uses these objects and rules to decide, and this allocator for Services.
+    pub(super) fn new(objects: Objects, addresses: Addresses, authorization: Authorization) -> Self {
+        Self { objects, addresses, authorization }
+    }
+
+    async fn run(&self, request: &mut AdmissionRequest<'_>) -> Result<(), ApiError> {
+        lifecycle::admit(&self.objects, request)?;
+        node_restriction::admit(&self.objects, request)?;
+        let asked = request.attributes;
+        let main = asked.subresource.is_empty();
+        match (asked.group.as_str(), asked.resource.as_str(), request.operation) {
+            ("", "pods", Operation::Create) if main => {
+                service_account::admit(&self.objects, request).await?;
+                pods::admit_new(&self.objects, request)
+            }
+            ("", "pods", Operation::Update) if main => {
+                pods::admit_changed(request);
+                Ok(())
+            }
+            ("", "services", Operation::Create | Operation::Update) if main => {
+                services::admit(&self.addresses, request)
+            }
+            ("certificates.k8s.io", "certificatesigningrequests", _) => {
+                certificates::admit(&self.authorization, request)
+            }
+            ("scheduling.k8s.io", "priorityclasses", Operation::Create | Operation::Update) => {
+                pods::admit_class(&self.objects, request)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Admission for Plugins {
+    fn mutate<'a>(&'a self, request: &'a mut AdmissionRequest<'_>) -> BoxFuture<'a, Result<(), ApiError>> {
+        Box::pin(self.run(request))
+    }
+}
+
+/// A refusal of a plugin, worded as kube-apiserver does.
+fn refuse(asked: &Attributes, name: &str, why: impl AsRef<str>) -> ApiError {
+    ApiError::forbidden_object(&asked.group, &asked.resource, name, why.as_ref())
+}

@@ -1,0 +1,165 @@
+//! What the API server decides about a Service: its cluster address, its address families and its node ports.
+
+use std::net::Ipv4Addr;
+
+use serde_json::{Map, Value, json};
+use tombolo_apiserve::admission::{AdmissionRequest, Operation};
+use tombolo_apiserve::status::{ApiError, Cause};
+
+use super::addresses::{Addresses, port_number};
+use crate::embedded::objects::{items, member, text};
+
+/// Value of `clusterIP` that asks for no address.
+const HEADLESS: &str = "None";
+
+/// Completes a Service.
+///
+/// # Errors
+/// 422 when an address or a port cannot be had.
+pub(super) fn admit(addresses: &Addresses, request: &mut AdmissionRequest<'_>) -> Result<(), ApiError> {
+    let name = request.name.to_owned();
+    let old = if request.operation == Operation::Update { request.old } else { None };
+    let Some(service) = request.object.as_deref_mut() else { return Ok(()) };
+    let refuse = |(field, value, why): Trouble| {
+        let text = format!("Invalid value: {value}: {why}");
+        ApiError::invalid("", "Service", &name, vec![Cause::new("FieldValueInvalid", field, &text)])
+    };
+    if text(service, "/spec/type") == "ExternalName" {
+        let spec = member(service, "spec");
+        for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+            spec.remove(field);
+        }
+        return Ok(());
+    }
+    keep_allocated(member(service, "spec"), old);
+    cluster_address(addresses, member(service, "spec"), old).map_err(refuse)?;
+    node_ports(addresses, member(service, "spec"), old).map_err(refuse)
+}
+
+/// Field, value as JSON text, and what is wrong with it.
+type Trouble = (&'static str, String, String);
+
+/// An update that leaves allocated values out keeps them.
+fn keep_allocated(spec: &mut Map<String, Value>, old: Option<&Value>) {
+    let Some(old) = old.filter(|old| text(old, "/spec/type") != "ExternalName") else { return };
+    let unset = |spec: &Map<String, Value>, field: &str| {
+        spec.get(field).is_none_or(|value| value.is_null() || value == "" || value == &json!([]))
+    };
+    for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+        if let (true, Some(value)) = (unset(spec, field), old.pointer(&format!("/spec/{field}"))) {
+            spec.insert(field.into(), value.clone());
+        }
+    }
+    let kind = spec.get("type").and_then(Value::as_str).unwrap_or("ClusterIP").to_owned();
+    if kind == "ClusterIP" {
+        return;
+    }
+    let old_ports = items(old, "/spec/ports");
+    for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        let same =
+            |old: &&Value| old.get("port") == port.get("port") && old.get("protocol") == port.get("protocol");
+        let kept = old_ports.iter().find(same).and_then(|old| port_number(old, "nodePort"));
+        if let (None, Some(kept)) = (port_number(port, "nodePort"), kept) {
+            port["nodePort"] = json!(kept);
+        }
+    }
+}
+
+fn cluster_address(
+    addresses: &Addresses,
+    spec: &mut Map<String, Value>,
+    old: Option<&Value>,
+) -> Result<(), Trouble> {
+    let first_of_list = spec.get("clusterIPs").and_then(|list| list.get(0)).and_then(Value::as_str);
+    let given = spec.get("clusterIP").and_then(Value::as_str).filter(|ip| !ip.is_empty()).or(first_of_list);
+    let given = given.unwrap_or_default().to_owned();
+    let before = old.map(|old| text(old, "/spec/clusterIP")).unwrap_or_default();
+    let address = if given.is_empty() {
+        let free = addresses.any_address().map_err(|why| ("spec.clusterIPs", "[]".to_owned(), why))?;
+        free.to_string()
+    } else if given == HEADLESS || given == before {
+        given
+    } else {
+        let trouble = |why: String| {
+            ("spec.clusterIPs", format!("[{given:?}]"), format!("failed to allocate IP {given}: {why}"))
+        };
+        let address: Ipv4Addr = given.parse().map_err(|_| trouble("not an IPv4 address".into()))?;
+        addresses.this_address(address).map_err(trouble)?;
+        given
+    };
+    spec.insert("clusterIPs".into(), json!([address]));
+    spec.insert("clusterIP".into(), json!(address));
+    if spec.get("ipFamilies").is_none_or(|families| families == &json!([])) {
+        spec.insert("ipFamilies".into(), json!(["IPv4"]));
+    }
+    if spec.get("ipFamilyPolicy").and_then(Value::as_str).is_none_or(str::is_empty) {
+        spec.insert("ipFamilyPolicy".into(), json!("SingleStack"));
+    }
+    Ok(())
+}
+
+fn node_ports(
+    addresses: &Addresses,
+    spec: &mut Map<String, Value>,
+    old: Option<&Value>,
+) -> Result<(), Trouble> {
+    let kind = spec.get("type").and_then(Value::as_str).unwrap_or("ClusterIP").to_owned();
+    let automatic = match kind.as_str() {
+        "NodePort" => true,
+        "LoadBalancer" => spec.get("allocateLoadBalancerNodePorts") != Some(&json!(false)),
+        _ => return Ok(()),
+    };
+    let before: Vec<u16> = old
+        .map(|old| items(old, "/spec/ports"))
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|port| port_number(port, "nodePort"))
+        .collect();
+    // One number may serve several protocols of one Service.
+    let mut own: Vec<u16> = before;
+    for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        match port_number(port, "nodePort") {
+            Some(given) if own.contains(&given) => {}
+            Some(given) => {
+                let trouble = |why| ("spec.ports.nodePort", given.to_string(), why);
+                addresses.this_port(given).map_err(trouble)?;
+                own.push(given);
+            }
+            None if automatic => {
+                let free =
+                    addresses.any_port().map_err(|why| ("spec.ports.nodePort", "0".to_owned(), why))?;
+                port["nodePort"] = json!(free);
+                own.push(free);
+            }
+            None => {}
+        }
+    }
+    health_port(addresses, spec, &kind, old)
+}
+
+/// A load balancer that keeps traffic on its node asks a port there whether the node has endpoints.
+fn health_port(
+    addresses: &Addresses,
+    spec: &mut Map<String, Value>,
+    kind: &str,
+    old: Option<&Value>,
+) -> Result<(), Trouble> {
+    let wanted = kind == "LoadBalancer" && spec.get("externalTrafficPolicy") == Some(&json!("Local"));
+    if !wanted {
+        return Ok(());
+    }
+    let before = old.and_then(|old| port_number(old.get("spec")?, "healthCheckNodePort"));
+    let given =
+        spec.get("healthCheckNodePort").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
+    let trouble = |why| ("spec.healthCheckNodePort", given.unwrap_or_default().to_string(), why);
+    let port = match given.filter(|port| *port != 0).or(before) {
+        Some(port) if Some(port) == before => port,
+        Some(port) => addresses.this_port(port).map(|()| port).map_err(trouble)?,
+        None => addresses.any_port().map_err(trouble)?,
+    };
+    spec.insert("healthCheckNodePort".into(), json!(port));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+use serde_json::json;
+
+use super::*;
+
+fn graph() -> Graph {
+    let mut graph = Graph::default();
+    let pod = |node: &str, suffix: &str| {
+        json!({"metadata": {"name": "p"}, "spec": {"nodeName": node, "serviceAccountName": format!("account-{suffix}"),
+            "volumes": [{"name": "s", "secret": {"secretName": format!("secret-{suffix}")}}]}})
+    };
+    graph.apply("pods", "shop", "pod-a", Some(&pod("a", "a")));
+    graph.apply("pods", "shop", "pod-b", Some(&pod("b", "b")));
+    graph
+}
+
+/// `verb resource[/subresource] [namespace/]name [fieldSelector]` as node `a`; `-` is no name.
+fn asked(line: &str) -> Attributes {
+    let mut words = line.split(' ');
+    let mut word = || words.next().unwrap_or_default();
+    let (verb, resource, place, selector) = (word(), word(), word(), word());
+    let (group, resource) = resource.rsplit_once(':').unwrap_or(("", resource));
+    let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+    let (namespace, name) = place.split_once('/').unwrap_or(("", place));
+    Attributes {
+        identity: Identity::new("system:node:a", &["system:nodes", "system:authenticated"]),
+        verb: verb.into(),
+        group: group.into(),
+        resource: resource.into(),
+        subresource: subresource.into(),
+        namespace: namespace.into(),
+        name: name.trim_start_matches('-').into(),
+        is_resource: true,
+        field_selector: selector.into(),
+        ..Attributes::default()
+    }
+}
+
+#[test]
+fn what_a_node_may_do() {
+    let graph = graph();
+    let rules = [Rule {
+        verbs: vec!["get".into(), "list".into(), "watch".into()],
+        api_groups: vec![String::new()],
+        resources: vec!["services".into()],
+        ..Rule::default()
+    }];
+    let cases = [
+        ("get secrets shop/secret-a", true),
+        ("watch secrets shop/secret-a", true),
+        ("get secrets shop/secret-b", false),
+        ("list secrets shop/-", false),
+        ("list secrets -", false),
+        ("update secrets shop/secret-a", false),
+        ("get secrets home/secret-a", false),
+        ("get configmaps shop/unknown", false),
+        ("get pods shop/pod-a", true),
+        ("get pods shop/pod-b", false),
+        ("list pods -", false),
+        ("list pods - spec.nodeName=a", true),
+        ("list pods - spec.nodeName==a", true),
+        ("list pods - status.phase=Running,spec.nodeName=a", true),
+        ("list pods - spec.nodeName=b", false),
+        ("list pods - spec.nodeName!=a", false),
+        ("watch pods shop/pod-a", true),
+        ("create pods shop/-", true),
+        ("update pods shop/pod-a", false),
+        ("patch pods/status shop/pod-b", true),
+        ("get pods/log shop/pod-a", false),
+        ("create pods/eviction shop/pod-a", true),
+        ("get nodes a", true),
+        ("get nodes b", false),
+        ("list nodes -", false),
+        ("patch nodes a", true),
+        ("delete nodes a", false),
+        ("patch nodes/status a", true),
+        ("create serviceaccounts/token shop/account-a", true),
+        ("create serviceaccounts/token shop/account-b", false),
+        ("get serviceaccounts shop/account-a", true),
+        ("update serviceaccounts shop/account-a", false),
+        ("get coordination.k8s.io:leases kube-node-lease/a", true),
+        ("get coordination.k8s.io:leases kube-node-lease/b", false),
+        ("create coordination.k8s.io:leases kube-node-lease/-", true),
+        ("create coordination.k8s.io:leases default/-", false),
+        ("list coordination.k8s.io:leases kube-node-lease/-", false),
+        ("get storage.k8s.io:csinodes a", true),
+        ("get storage.k8s.io:csinodes b", false),
+        ("get services shop/x", true),
+        ("create services shop/-", false),
+        ("list discovery.k8s.io:endpointslices -", false),
+    ];
+    for (line, allowed) in cases {
+        let decision = authorize(&graph, &rules, &asked(line));
+        assert_eq!(decision == Decision::Allow, allowed, "{line}: {decision:?}");
+    }
+}
+
+#[test]
+fn only_members_of_the_nodes_group_are_nodes() {
+    let graph = graph();
+    let mut asked = asked("get secrets shop/secret-a");
+    asked.identity.groups.clear();
+    assert_eq!(authorize(&graph, &[], &asked), Decision::NoOpinion(String::new()));
+    asked.identity = Identity::new("system:node:", &[NODES_GROUP]);
+    assert_eq!(
+        authorize(&graph, &[], &asked),
+        Decision::NoOpinion("unknown node for user \"system:node:\"".into())
+    );
+}
+
+#[test]
+fn refusals_are_worded_as_clients_know_them() {
+    let graph = graph();
+    for (line, reason) in [
+        ("get secrets shop/secret-b", "no relationship found between node 'a' and this object"),
+        ("list secrets -", "can only read namespaced object of this type"),
+        ("list secrets shop/-", "No Object name found"),
+        ("list nodes -", "node 'a' cannot read all nodes, only its own Node object"),
+        ("get nodes b", "node 'a' cannot read 'b', only its own Node object"),
+        ("list pods -", "can only list/watch pods with spec.nodeName field selector"),
+    ] {
+        assert_eq!(authorize(&graph, &[], &asked(line)), Decision::NoOpinion(reason.into()), "{line}");
+    }
+}

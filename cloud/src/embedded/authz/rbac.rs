@@ -1,0 +1,204 @@
+//! Roles, ClusterRoles and their bindings, indexed for decisions.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::Value;
+use tombolo_apiserve::auth::{Attributes, Decision, Identity};
+
+use super::rules::Rule;
+
+/// API group of the kinds that this index reads.
+pub(in crate::embedded) const GROUP: &str = "rbac.authorization.k8s.io";
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+struct Subject {
+    kind: String,
+    name: String,
+    #[serde(default)]
+    namespace: String,
+}
+
+impl Subject {
+    /// `namespace` is the binding's: a ServiceAccount without one is in it.
+    fn is(&self, identity: &Identity, namespace: &str) -> bool {
+        match self.kind.as_str() {
+            "User" => self.name == "*" || self.name == identity.user,
+            "Group" => identity.in_group(&self.name),
+            "ServiceAccount" => {
+                let namespace = if self.namespace.is_empty() { namespace } else { &self.namespace };
+                let user = identity.user.strip_prefix("system:serviceaccount:");
+                user.and_then(|user| user.split_once(':')) == Some((namespace, self.name.as_str()))
+            }
+            _ => false,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Binding {
+    cluster_role: bool,
+    role: String,
+    subjects: Vec<Subject>,
+}
+
+impl Binding {
+    fn parse(object: &Value) -> Option<Self> {
+        let reference = object.get("roleRef")?;
+        let subjects =
+            object.get("subjects").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        Some(Self {
+            cluster_role: reference.get("kind")?.as_str()? == "ClusterRole",
+            role: reference.get("name")?.as_str()?.to_owned(),
+            subjects: subjects.iter().filter_map(|s| Subject::deserialize(s).ok()).collect(),
+        })
+    }
+}
+
+/// Name by namespace; the namespace of cluster-wide objects is empty.
+type ByNamespace<T> = HashMap<String, BTreeMap<String, T>>;
+
+/// The rules in force. Grows with the stored RBAC objects, nothing else.
+#[derive(Debug, Default)]
+pub(in crate::embedded) struct Rbac {
+    roles: ByNamespace<Arc<[Rule]>>,
+    bindings: ByNamespace<Binding>,
+}
+
+impl Rbac {
+    /// Takes in the present state of an RBAC object; `None` when it is gone. Other resources are ignored.
+    pub(in crate::embedded) fn apply(
+        &mut self,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+        object: Option<&Value>,
+    ) {
+        match resource {
+            "roles" | "clusterroles" => {
+                set(&mut self.roles, namespace, name, object.map(|o| Rule::all_of(o).into()));
+            }
+            "rolebindings" | "clusterrolebindings" => {
+                set(&mut self.bindings, namespace, name, object.and_then(Binding::parse));
+            }
+            _ => {}
+        }
+    }
+
+    /// Decides by the rules; RBAC never denies, it only has nothing that allows.
+    pub(in crate::embedded) fn authorize(&self, asked: &Attributes) -> Decision {
+        let mut missing = Vec::new();
+        let namespaces = if asked.namespace.is_empty() { &[""][..] } else { &["", asked.namespace.as_str()] };
+        for namespace in namespaces {
+            for (binding, rules) in self.granted(&asked.identity, namespace) {
+                match rules {
+                    Some(rules) if rules.iter().any(|rule| rule.allows(asked)) => return Decision::Allow,
+                    Some(_) => {}
+                    None => missing.push(missing_role(binding)),
+                }
+            }
+        }
+        let reason = if missing.is_empty() { String::new() } else { format!("RBAC: {}", missing.join(", ")) };
+        Decision::NoOpinion(reason)
+    }
+
+    /// Every rule that an identity has in a namespace, cluster-wide ones included.
+    pub(in crate::embedded) fn rules_of(&self, identity: &Identity, namespace: &str) -> Vec<Rule> {
+        let namespaces = if namespace.is_empty() { vec![""] } else { vec!["", namespace] };
+        let granted = namespaces.into_iter().flat_map(|namespace| self.granted(identity, namespace));
+        granted.filter_map(|(_, rules)| rules).flat_map(|rules| rules.iter().cloned()).collect()
+    }
+
+    fn granted<'a>(
+        &'a self,
+        identity: &'a Identity,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = (&'a Binding, Option<&'a Arc<[Rule]>>)> + 'a {
+        let bindings = self.bindings.get(namespace).into_iter().flat_map(BTreeMap::values);
+        bindings.filter(move |b| b.subjects.iter().any(|s| s.is(identity, namespace))).map(move |binding| {
+            let home = if binding.cluster_role { "" } else { namespace };
+            (binding, self.roles.get(home).and_then(|roles| roles.get(&binding.role)))
+        })
+    }
+}
+
+fn missing_role(binding: &Binding) -> String {
+    let kind = if binding.cluster_role { "clusterrole" } else { "role" };
+    format!("{kind}.{GROUP} {:?} not found", binding.role)
+}
+
+fn set<T>(index: &mut ByNamespace<T>, namespace: &str, name: &str, value: Option<T>) {
+    if let Some(value) = value {
+        index.entry(namespace.to_owned()).or_default().insert(name.to_owned(), value);
+    } else if let Some(names) = index.get_mut(namespace) {
+        names.remove(name);
+        if names.is_empty() {
+            index.remove(namespace);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn asked(user: &str, groups: &[&str], namespace: &str, resource: &str) -> Attributes {
+        Attributes {
+            identity: Identity::new(user, groups),
+            verb: "get".into(),
+            resource: resource.into(),
+            namespace: namespace.into(),
+            is_resource: true,
+            ..Attributes::default()
+        }
+    }
+
+    fn index() -> Rbac {
+        let mut rbac = Rbac::default();
+        let role = |resource: &str| json!({"rules": [{"verbs": ["get"], "apiGroups": [""], "resources": [resource]}]});
+        rbac.apply("clusterroles", "", "pod-reader", Some(&role("pods")));
+        rbac.apply("roles", "shop", "secret-reader", Some(&role("secrets")));
+        let bind = |kind: &str, role: &str, subjects: Value| json!({"roleRef": {"kind": kind, "name": role}, "subjects": subjects});
+        let everywhere = bind("ClusterRole", "pod-reader", json!([{"kind": "Group", "name": "readers"}]));
+        rbac.apply("clusterrolebindings", "", "everywhere", Some(&everywhere));
+        let account = bind("ClusterRole", "pod-reader", json!([{"kind": "ServiceAccount", "name": "till"}]));
+        rbac.apply("rolebindings", "shop", "account", Some(&account));
+        let user = bind("Role", "secret-reader", json!([{"kind": "User", "name": "jane"}]));
+        rbac.apply("rolebindings", "shop", "user", Some(&user));
+        let dangling = bind("Role", "gone", json!([{"kind": "User", "name": "joe"}]));
+        rbac.apply("rolebindings", "shop", "dangling", Some(&dangling));
+        rbac
+    }
+
+    #[test]
+    fn bindings_grant_where_they_are() {
+        let rbac = index();
+        let allow = |asked: Attributes| rbac.authorize(&asked) == Decision::Allow;
+        assert!(allow(asked("x", &["readers"], "", "pods")));
+        assert!(allow(asked("x", &["readers"], "shop", "pods")));
+        assert!(!allow(asked("x", &["readers"], "shop", "secrets")));
+        assert!(allow(asked("system:serviceaccount:shop:till", &[], "shop", "pods")));
+        assert!(!allow(asked("system:serviceaccount:shop:till", &[], "home", "pods")));
+        assert!(!allow(asked("system:serviceaccount:home:till", &[], "shop", "pods")));
+        assert!(allow(asked("jane", &[], "shop", "secrets")));
+        assert!(!allow(asked("jane", &[], "", "secrets")));
+    }
+
+    #[test]
+    fn a_missing_role_is_named_in_the_reason() {
+        let Decision::NoOpinion(reason) = index().authorize(&asked("joe", &[], "shop", "pods")) else {
+            panic!()
+        };
+        assert_eq!(reason, r#"RBAC: role.rbac.authorization.k8s.io "gone" not found"#);
+    }
+
+    #[test]
+    fn a_deleted_binding_grants_nothing() {
+        let mut rbac = index();
+        rbac.apply("clusterrolebindings", "", "everywhere", None);
+        assert_ne!(rbac.authorize(&asked("x", &["readers"], "", "pods")), Decision::Allow);
+    }
+}

@@ -1,0 +1,281 @@
+//! The review kinds: asking what somebody may do, or who somebody is, without doing anything.
+
+use futures::future::BoxFuture;
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+use tombolo_apiserve::auth::{Attributes, Decision, Identity};
+use tombolo_apiserve::backend::{Endpoint, EndpointRequest};
+use tombolo_apiserve::status::ApiError;
+
+use super::Authorization;
+use super::rules::Rule;
+use crate::embedded::authn::Authentication;
+use crate::embedded::authn::tokens::ISSUER;
+use crate::embedded::objects::{items, member, text};
+
+/// Which review.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::embedded) enum Review {
+    /// `subjectaccessreviews` and `localsubjectaccessreviews`: may somebody do it?
+    Subject,
+    /// `selfsubjectaccessreviews`: may I do it?
+    SelfSubject,
+    /// `selfsubjectrulesreviews`: what may I do here?
+    Rules,
+    /// `selfsubjectreviews`: who am I?
+    Whoami,
+    /// `tokenreviews`: who is behind this token?
+    Token,
+}
+
+/// Answers reviews.
+pub(in crate::embedded) struct Reviews {
+    /// Which review.
+    pub(in crate::embedded) review: Review,
+    /// Decides.
+    pub(in crate::embedded) authorization: Authorization,
+    /// Knows tokens.
+    pub(in crate::embedded) authentication: Arc<Authentication>,
+}
+
+impl Endpoint for Reviews {
+    fn call(&self, request: EndpointRequest) -> BoxFuture<'_, Result<(StatusCode, Value), ApiError>> {
+        Box::pin(std::future::ready(self.answer(request)))
+    }
+}
+
+impl Reviews {
+    fn answer(&self, request: EndpointRequest) -> Result<(StatusCode, Value), ApiError> {
+        let caller = &request.attributes.identity;
+        let mut review = request.body;
+        if !review.is_object() {
+            return Err(ApiError::bad_request("the body must be an object"));
+        }
+        let status = match self.review {
+            Review::Subject => {
+                let asked = subject_attributes(&review, &request.attributes)?;
+                decision(&self.authorization.decide(&asked))
+            }
+            Review::SelfSubject => {
+                let asked = attributes(&review, caller.clone())?;
+                decision(&self.authorization.decide(&asked))
+            }
+            Review::Rules => self.rules(&review, caller)?,
+            Review::Whoami => json!({"userInfo": user_info(caller)}),
+            Review::Token => self.token(&review),
+        };
+        // Only the question is echoed: what else the body says means nothing here.
+        member(&mut review, "metadata").insert("creationTimestamp".into(), Value::Null);
+        let whole =
+            review.as_object_mut().ok_or_else(|| ApiError::bad_request("the body must be an object"))?;
+        whole.insert("status".into(), status);
+        Ok((StatusCode::CREATED, review))
+    }
+
+    fn rules(&self, review: &Value, caller: &Identity) -> Result<Value, ApiError> {
+        let namespace = text(review, "/spec/namespace");
+        if namespace.is_empty() {
+            return Err(ApiError::bad_request("no namespace on request"));
+        }
+        let (rules, incomplete) = self.authorization.rules_of(caller, namespace);
+        let (resources, paths): (Vec<_>, Vec<_>) =
+            rules.iter().partition(|rule| rule.non_resource_urls.is_empty());
+        let mut status = json!({
+            "resourceRules": resources.iter().map(|rule| resource_rule(rule)).collect::<Vec<_>>(),
+            "nonResourceRules":
+                paths.iter().map(|r| json!({"verbs": r.verbs, "nonResourceURLs": r.non_resource_urls})).collect::<Vec<_>>(),
+            "incomplete": incomplete.is_some(),
+        });
+        if let (Some(why), Some(status)) = (incomplete, status.as_object_mut()) {
+            status.insert("evaluationError".into(), json!(why));
+        }
+        Ok(status)
+    }
+
+    fn token(&self, review: &Value) -> Value {
+        let wanted: Vec<&str> = items(review, "/spec/audiences").iter().filter_map(Value::as_str).collect();
+        let wanted = if wanted.is_empty() { vec![ISSUER] } else { wanted };
+        match self.authentication.identify_token(text(review, "/spec/token")) {
+            Ok((identity, audiences)) => {
+                let common: Vec<&str> =
+                    wanted.into_iter().filter(|wanted| audiences.iter().any(|own| own == wanted)).collect();
+                if common.is_empty() {
+                    let why = format!("token audiences {audiences:?} is invalid for the target audiences");
+                    return json!({"user": {}, "error": why});
+                }
+                json!({"authenticated": true, "user": user_info(&identity), "audiences": common})
+            }
+            Err(why) => json!({"user": {}, "error": why}),
+        }
+    }
+}
+
+fn resource_rule(rule: &Rule) -> Value {
+    let mut value = json!({"verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources});
+    if let (false, Some(object)) = (rule.resource_names.is_empty(), value.as_object_mut()) {
+        object.insert("resourceNames".into(), json!(rule.resource_names));
+    }
+    value
+}
+
+fn decision(decision: &Decision) -> Value {
+    let (allowed, denied, reason) = match decision {
+        Decision::Allow => (true, false, ""),
+        Decision::Deny(reason) => (false, true, reason.as_str()),
+        Decision::NoOpinion(reason) => (false, false, reason.as_str()),
+    };
+    let mut status = Map::from_iter([("allowed".to_owned(), json!(allowed))]);
+    if denied {
+        status.insert("denied".into(), json!(true));
+    }
+    if !reason.is_empty() {
+        status.insert("reason".into(), json!(reason));
+    }
+    Value::Object(status)
+}
+
+/// An identity in the form of `authentication.k8s.io/v1` `UserInfo`.
+pub(in crate::embedded) fn user_info(identity: &Identity) -> Value {
+    let mut info = Map::from_iter([("username".to_owned(), json!(identity.user))]);
+    if let Some(uid) = &identity.uid {
+        info.insert("uid".into(), json!(uid));
+    }
+    info.insert("groups".into(), json!(identity.groups));
+    if !identity.extra.is_empty() {
+        info.insert("extra".into(), json!(identity.extra));
+    }
+    Value::Object(info)
+}
+
+/// What a SubjectAccessReview asks about whom. A local one must ask about its own namespace.
+fn subject_attributes(review: &Value, request: &Attributes) -> Result<Attributes, ApiError> {
+    let strings = |value: &Value| {
+        value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let identity = Identity {
+        user: text(review, "/spec/user").to_owned(),
+        uid: Some(text(review, "/spec/uid").to_owned()).filter(|uid| !uid.is_empty()),
+        groups: review.pointer("/spec/groups").map(strings).unwrap_or_default(),
+        extra: review
+            .pointer("/spec/extra")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+            .map(|(key, values)| (key.to_lowercase(), strings(values)))
+            .collect(),
+    };
+    if identity.user.is_empty() && identity.groups.is_empty() {
+        return Err(invalid(
+            "spec.user",
+            "Invalid value: \"\": at least one of user or group must be specified",
+        ));
+    }
+    let asked = attributes(review, identity)?;
+    if !request.namespace.is_empty() && asked.namespace != request.namespace {
+        let why = format!(
+            "namespace {:?} on spec does not match metadata.namespace {:?}",
+            asked.namespace, request.namespace
+        );
+        return Err(ApiError::bad_request(why));
+    }
+    Ok(asked)
+}
+
+fn attributes(review: &Value, identity: Identity) -> Result<Attributes, ApiError> {
+    let resource = review.pointer("/spec/resourceAttributes").filter(|value| value.is_object());
+    let path = review.pointer("/spec/nonResourceAttributes").filter(|value| value.is_object());
+    match (resource, path) {
+        (Some(resource), None) => {
+            let part = |name: &str| text(resource, &format!("/{name}")).to_owned();
+            Ok(Attributes {
+                identity,
+                verb: part("verb"),
+                group: part("group"),
+                version: part("version"),
+                resource: part("resource"),
+                subresource: part("subresource"),
+                namespace: part("namespace"),
+                name: part("name"),
+                path: String::new(),
+                is_resource: true,
+                field_selector: selector(resource, "fieldSelector"),
+                label_selector: selector(resource, "labelSelector"),
+            })
+        }
+        (None, Some(path)) => {
+            let (verb, path) = (text(path, "/verb").to_owned(), text(path, "/path").to_owned());
+            Ok(Attributes { identity, verb, path, ..Attributes::default() })
+        }
+        (Some(_), Some(_)) => {
+            let why = "Invalid value: cannot be specified in combination with resourceAttributes";
+            Err(invalid("spec.nonResourceAttributes", why))
+        }
+        (None, None) => {
+            let why = "Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified";
+            Err(invalid("spec.resourceAttributes", why))
+        }
+    }
+}
+
+/// A selector as text: the raw one, or the requirements that a text can say.
+fn selector(resource: &Value, name: &str) -> String {
+    let raw = text(resource, &format!("/{name}/rawSelector"));
+    if !raw.is_empty() {
+        return raw.to_owned();
+    }
+    let terms = items(resource, &format!("/{name}/requirements")).iter().filter_map(|requirement| {
+        let key = text(requirement, "/key");
+        let [value] = items(requirement, "/values") else { return None };
+        let sign = match text(requirement, "/operator") {
+            "In" => "=",
+            "NotIn" => "!=",
+            _ => return None,
+        };
+        Some(format!("{key}{sign}{}", value.as_str()?))
+    });
+    terms.collect::<Vec<_>>().join(",")
+}
+
+fn invalid(field: &str, why: &str) -> ApiError {
+    use tombolo_apiserve::status::Cause;
+
+    ApiError::invalid(
+        "authorization.k8s.io",
+        "SubjectAccessReview",
+        "",
+        vec![Cause::new("FieldValueInvalid", field, why)],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reviews_become_attributes() {
+        let review = json!({"spec": {"user": "system:node:a", "groups": ["system:nodes"], "resourceAttributes": {
+            "verb": "list", "resource": "pods", "version": "v1",
+            "fieldSelector": {"requirements": [{"key": "spec.nodeName", "operator": "In", "values": ["a"]}]},
+        }}});
+        let asked = subject_attributes(&review, &Attributes::default()).unwrap();
+        assert_eq!(asked.field_selector, "spec.nodeName=a");
+        assert!(asked.identity.in_group("system:nodes") && asked.is_resource);
+        let raw = json!({"spec": {"user": "u", "resourceAttributes": {"fieldSelector": {"rawSelector": "a=b,c!=d"}}}});
+        assert_eq!(subject_attributes(&raw, &Attributes::default()).unwrap().field_selector, "a=b,c!=d");
+    }
+
+    #[test]
+    fn malformed_reviews_are_refused() {
+        let request = Attributes { namespace: "shop".into(), ..Attributes::default() };
+        for (spec, code) in [
+            (json!({}), 422),
+            (json!({"user": "u"}), 422),
+            (json!({"user": "u", "resourceAttributes": {}, "nonResourceAttributes": {}}), 422),
+            (json!({"user": "u", "resourceAttributes": {"namespace": "home"}}), 400),
+        ] {
+            let refused = subject_attributes(&json!({"spec": spec}), &request).unwrap_err();
+            assert_eq!(refused.code.as_u16(), code, "{spec}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The data directory: format version, lock, remembered port, and files that appear whole or not at all.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::error::EmbeddedError;
+
+/// First line of the `format` file. Grows when a version writes something that its predecessor misreads.
+const FORMAT: &str = "tombolo-embedded/1";
+
+/// An open data directory. Holding it holds the lock: no second process can open it.
+#[derive(Debug)]
+pub(super) struct DataDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl DataDir {
+    /// Opens the directory, creating it when it does not exist.
+    ///
+    /// # Errors
+    /// [`EmbeddedError::InUse`] when another process holds it, [`EmbeddedError::Format`] when another version
+    /// wrote it, [`EmbeddedError::File`] when the file system refuses.
+    pub(super) fn open(path: &Path) -> Result<Self, EmbeddedError> {
+        let create = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+        create.map_err(|e| EmbeddedError::file("create data directory", path, e))?;
+        let lock = lock(path)?;
+        check_format(path)?;
+        Ok(Self { path: path.to_owned(), _lock: lock })
+    }
+
+    /// Path of a file or folder inside.
+    pub(super) fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// The port of the last run, so that kubeconfigs stay valid across restarts.
+    pub(super) fn port(&self) -> Option<u16> {
+        fs::read_to_string(self.join("port")).ok()?.trim().parse().ok()
+    }
+
+    /// Remembers the port for the next run.
+    pub(super) fn keep_port(&self, port: u16) -> Result<(), EmbeddedError> {
+        write_atomic(&self.join("port"), format!("{port}\n").as_bytes(), 0o600)
+    }
+}
+
+fn lock(path: &Path) -> Result<File, EmbeddedError> {
+    let lock_path = path.join("lock");
+    let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&lock_path);
+    let file = file.map_err(|e| EmbeddedError::file("open", &lock_path, e))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(EmbeddedError::InUse(path.to_owned())),
+        Err(TryLockError::Error(e)) => Err(EmbeddedError::file("lock", &lock_path, e)),
+    }
+}
+
+fn check_format(path: &Path) -> Result<(), EmbeddedError> {
+    let file = path.join("format");
+    match fs::read_to_string(&file) {
+        Ok(text) if text.trim() == FORMAT => Ok(()),
+        Ok(text) => Err(EmbeddedError::Format {
+            path: path.to_owned(),
+            found: text.trim().chars().take(64).collect(),
+            expected: FORMAT,
+        }),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            write_atomic(&file, format!("{FORMAT}\n").as_bytes(), 0o600)
+        }
+        Err(e) => Err(EmbeddedError::file("read", &file, e)),
+    }
+}
+
+/// Writes a file so that a reader, or a crash, sees the old content or the new one and nothing between.
+///
+/// # Errors
+/// [`EmbeddedError::File`] when the file system refuses; the old content is still there.
+pub(super) fn write_atomic(path: &Path, content: &[u8], mode: u32) -> Result<(), EmbeddedError> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let temporary = PathBuf::from(temporary);
+    let write = || {
+        // A leftover of a crash may have another mode: the file must be created here.
+        let _ = fs::remove_file(&temporary);
+        let mut file = OpenOptions::new().create_new(true).write(true).mode(mode).open(&temporary)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        sync_parent(path)
+    };
+    write().map_err(|e| EmbeddedError::file("write", path, e))
+}
+
+/// Makes a rename inside the parent directory durable.
+pub(super) fn sync_parent(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_second_opener_is_refused_until_the_first_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = DataDir::open(dir.path()).unwrap();
+        assert!(matches!(DataDir::open(dir.path()), Err(EmbeddedError::InUse(_))));
+        drop(first);
+        DataDir::open(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn another_format_is_refused_in_one_line() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("format"), "tombolo-embedded/9\n").unwrap();
+        let error = DataDir::open(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("tombolo-embedded/9") && error.contains("another --data-dir"), "{error}");
+        assert!(!error.contains('\n'));
+    }
+
+    #[test]
+    fn the_port_is_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        assert_eq!(data.port(), None);
+        data.keep_port(4711).unwrap();
+        assert_eq!(data.port(), Some(4711));
+    }
+
+    #[test]
+    fn an_atomic_write_sets_the_mode_even_over_a_leftover() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        fs::write(dir.path().join("secret.new"), "leftover").unwrap();
+        write_atomic(&path, b"content", 0o600).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"content");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+}

@@ -1,0 +1,139 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use redb::backends::InMemoryBackend;
+use tombolo_proto::ids::Uid;
+use tombolo_proto::object::{ObjectKey, Resource};
+
+use super::*;
+
+fn entry(name: &str, revision: u64, deleted: bool) -> JournalEntry {
+    let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", name);
+    let body = Bytes::from(format!("{{\"v\":{revision}}}"));
+    let object = Stored::new(key, Uid::parse("u").unwrap(), Revision(revision), body);
+    JournalEntry { object: Arc::new(object), deleted }
+}
+
+fn names(restored: &Restored) -> Vec<(String, u64)> {
+    restored.objects.iter().map(|o| (o.key.name().to_owned(), o.revision.0)).collect()
+}
+
+#[test]
+fn a_restart_finds_the_last_state_and_the_revision_of_a_deletion() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal");
+    let (journal, restored) = RedbJournal::open(&path, Box::new(file_storage)).unwrap();
+    assert!(restored.objects.is_empty() && restored.revision == Revision(0));
+    journal.append(&[entry("a", 1, false), entry("b", 2, false), entry("a", 3, false)]).unwrap();
+    journal.append(&[entry("b", 4, true)]).unwrap();
+    drop(journal);
+    let (_, restored) = RedbJournal::open(&path, Box::new(file_storage)).unwrap();
+    assert_eq!(names(&restored), [("a".to_owned(), 3)]);
+    assert_eq!(restored.revision, Revision(4));
+}
+
+/// Writes pass until `full` is set; then everything that writes fails, as on a full disk. With `late`, only the
+/// last sync fails: the batch is on disk although it was refused.
+#[derive(Debug, Clone)]
+struct Disk {
+    content: Arc<InMemoryBackend>,
+    full: Arc<AtomicBool>,
+    late: Arc<AtomicBool>,
+}
+
+impl Disk {
+    fn new() -> Self {
+        Self { content: Arc::new(InMemoryBackend::new()), full: Arc::default(), late: Arc::default() }
+    }
+
+    fn refuse(&self, flag: &AtomicBool) -> io::Result<()> {
+        if flag.load(Ordering::SeqCst) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+}
+
+impl StorageBackend for Disk {
+    fn len(&self) -> io::Result<u64> {
+        self.content.len()
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.content.read(offset, out)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.refuse(&self.full)?;
+        self.content.set_len(len)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.refuse(&self.full)?;
+        self.refuse(&self.late)
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.refuse(&self.full)?;
+        self.content.write(offset, data)
+    }
+}
+
+fn on(disk: &Disk) -> (RedbJournal, Restored) {
+    let disk = disk.clone();
+    RedbJournal::open(Path::new("/nowhere"), Box::new(move |_| Ok(Box::new(disk.clone())))).unwrap()
+}
+
+#[test]
+fn a_full_disk_refuses_and_recovers_without_a_restart() {
+    let disk = Disk::new();
+    let (journal, _) = on(&disk);
+    journal.append(&[entry("a", 1, false)]).unwrap();
+    disk.full.store(true, Ordering::SeqCst);
+    for _ in 0..2 {
+        let refused = journal.append(&[entry("b", 2, false)]).unwrap_err();
+        assert!(matches!(refused, StoreError::Unavailable { .. }), "{refused}");
+    }
+    disk.full.store(false, Ordering::SeqCst);
+    journal.append(&[entry("c", 2, false)]).unwrap();
+    drop(journal);
+    let (_, restored) = on(&disk);
+    assert_eq!(names(&restored), [("a".to_owned(), 1), ("c".to_owned(), 2)]);
+}
+
+#[test]
+fn a_refused_batch_that_reached_the_disk_is_taken_back() {
+    let disk = Disk::new();
+    let (journal, _) = on(&disk);
+    journal.append(&[entry("a", 1, false), entry("b", 2, false)]).unwrap();
+    disk.late.store(true, Ordering::SeqCst);
+    journal
+        .append(&[entry("a", 3, false), entry("b", 4, true), entry("c", 5, false), entry("c", 6, false)])
+        .unwrap_err();
+    disk.late.store(false, Ordering::SeqCst);
+    journal.append(&[entry("d", 3, false)]).unwrap();
+    drop(journal);
+    let (_, restored) = on(&disk);
+    let expected = [("a".to_owned(), 1), ("b".to_owned(), 2), ("d".to_owned(), 3)];
+    assert_eq!(names(&restored), expected);
+    assert_eq!(restored.revision, Revision(3));
+}
+
+#[test]
+fn a_damaged_file_is_reported_with_its_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal");
+    std::fs::write(&path, vec![7_u8; 8192]).unwrap();
+    let error = RedbJournal::open(&path, Box::new(file_storage)).unwrap_err().to_string();
+    assert!(error.contains(&path.display().to_string()), "{error}");
+}
+
+#[test]
+fn a_closed_journal_leaves_the_file_to_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal");
+    let (first, _) = RedbJournal::open(&path, Box::new(file_storage)).unwrap();
+    first.append(&[entry("a", 1, false)]).unwrap();
+    let lingering = first.clone();
+    first.close();
+    let (second, restored) = RedbJournal::open(&path, Box::new(file_storage)).unwrap();
+    assert_eq!(names(&restored), [("a".to_owned(), 1)]);
+    lingering.append(&[entry("b", 2, false)]).unwrap_err();
+    second.append(&[entry("c", 2, false)]).unwrap();
+    second.close();
+    let (_, restored) = RedbJournal::open(&path, Box::new(file_storage)).unwrap();
+    assert_eq!(names(&restored), [("a".to_owned(), 1), ("c".to_owned(), 2)]);
+}

@@ -1,0 +1,47 @@
+//! How an embedded API server is started.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+/// How an embedded API server is started.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// Where objects, keys and the kubeconfig are kept.
+    pub data_dir: PathBuf,
+    /// Where to listen. Port 0 takes the port of the last run, or a free one the first time.
+    pub listen: SocketAddr,
+    /// Cluster addresses of Services: an IPv4 range with a prefix of 16 to 29 bits.
+    pub service_cidr: String,
+    /// A bearer token that is accepted for an administrator, beside the client certificate of the kubeconfig.
+    pub admin_token: Option<String>,
+    /// File that gets one JSON line a request (`audit.k8s.io/v1`, level Metadata).
+    pub audit_log: Option<PathBuf>,
+}
+
+impl Options {
+    /// The usual options for a data directory: loopback, a kept port, services in 10.0.0.0/16, no audit log.
+    #[must_use]
+    pub fn new(data_dir: impl AsRef<Path>) -> Self {
+        Self {
+            data_dir: data_dir.as_ref().to_owned(),
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            service_cidr: "10.0.0.0/16".into(),
+            admin_token: None,
+            audit_log: None,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("data_dir", &self.data_dir)
+            .field("listen", &self.listen)
+            .field("service_cidr", &self.service_cidr)
+            .field("admin_token", &self.admin_token.as_ref().map(|_| "<hidden>"))
+            .field("audit_log", &self.audit_log)
+            .finish()
+    }
+}

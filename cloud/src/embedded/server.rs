@@ -1,0 +1,160 @@
+//! Puts the API server together from its hooks.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use http::HeaderMap;
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_util::sync::CancellationToken;
+use tombolo_apiserve::api::ApiServer;
+use tombolo_apiserve::auth::{Attributes, Identity, Impersonator};
+use tombolo_apiserve::backend::WriteBackend;
+use tombolo_apiserve::kinds::Kinds;
+use tombolo_apiserve::registry::Registry;
+use tombolo_apiserve::status::ApiError;
+use tombolo_apiserve::write::LocalWrites;
+
+use super::admission::Plugins;
+use super::admission::addresses::{Addresses, ServiceRange};
+use super::audit::AuditLog;
+use super::authn::certificates::{AnyCertificate, Certificates};
+use super::authn::tokens::TokenKey;
+use super::authn::{Authentication, impersonation};
+use super::authz::Authorization;
+use super::authz::review::{Review, Reviews};
+use super::controllers::deletion::Deletions;
+use super::controllers::{Context, definitions};
+use super::endpoints::binding::Bindings;
+use super::endpoints::eviction::Evictions;
+use super::endpoints::token::Tokens;
+use super::error::EmbeddedError;
+use super::indexed::Indexes;
+use super::objects::Objects;
+use super::openid::{self, Discovery};
+use super::options::Options;
+use super::pki::Pki;
+
+/// What the server is made of.
+pub(super) struct Parts<'a> {
+    pub(super) objects: Objects,
+    pub(super) range: ServiceRange,
+    pub(super) pki: Arc<Pki>,
+    pub(super) indexes: Indexes,
+    pub(super) options: &'a Options,
+    pub(super) stop: CancellationToken,
+}
+
+/// The finished server.
+pub(super) struct Built {
+    pub(super) api: ApiServer,
+    pub(super) context: Arc<Context>,
+    pub(super) tls: Arc<rustls::ServerConfig>,
+}
+
+/// Builds the server.
+///
+/// # Errors
+/// [`EmbeddedError`] when a key cannot be used or the audit log cannot be opened.
+pub(super) fn build(parts: Parts<'_>) -> Result<Built, EmbeddedError> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let Parts { objects, range, pki, indexes, options, stop } = parts;
+    let authorization = indexes.authorization;
+    let registry = Registry::new(Kinds::builtin());
+    definitions::publish_stored(&objects.list(&definitions::resource(), None), &registry);
+    let addresses = Addresses::new(objects.clone(), range, indexes.reservations);
+    let plugins = Plugins::new(objects.clone(), addresses, authorization.clone());
+    let writes = LocalWrites::new(Arc::new(objects.store().clone())).admission(Arc::new(plugins));
+    let writes: Arc<dyn WriteBackend> = Arc::new(writes);
+    let deletions = Arc::new(Deletions::new(Arc::clone(&writes), registry.clone()));
+    let tokens = Arc::new(TokenKey::from_pem(&pki.token_key)?);
+    let certificates = Certificates::new(pki.ca_der(), Arc::clone(&provider))?;
+    let authentication = Authentication::new(
+        certificates,
+        Arc::clone(&tokens),
+        objects.clone(),
+        options.admin_token.as_deref(),
+    );
+    let authentication = Arc::new(authentication);
+    let mut builder = ApiServer::builder(Arc::new(objects.store().clone()), registry.clone())
+        .authenticator(Arc::clone(&authentication) as _)
+        .authorizer(Arc::new(authorization.clone()))
+        .impersonator(Arc::new(Impersonation(authorization.clone())))
+        .writes(writes)
+        .stop(stop);
+    if let Some(path) = &options.audit_log {
+        builder = builder.audit(Arc::new(AuditLog::open(path)?));
+    }
+    for (group, resource, review) in REVIEWS {
+        let (authorization, authentication) = (authorization.clone(), Arc::clone(&authentication));
+        builder = builder.endpoint(
+            group,
+            resource,
+            "",
+            Arc::new(Reviews { review, authorization, authentication }),
+        );
+    }
+    let bindings = Arc::new(Bindings(objects.clone()));
+    let evictions = Evictions { objects: objects.clone(), deletions: Arc::clone(&deletions) };
+    let issue = Tokens { objects: objects.clone(), key: Arc::clone(&tokens) };
+    let discovery = Arc::new(Discovery(tokens));
+    let api = builder
+        .endpoint("", "pods", "binding", Arc::clone(&bindings) as _)
+        .endpoint("", "bindings", "", bindings)
+        .endpoint("", "pods", "eviction", Arc::new(evictions))
+        .endpoint("", "serviceaccounts", "token", Arc::new(issue))
+        .route(openid::CONFIGURATION, Arc::clone(&discovery) as _)
+        .route(openid::KEYS, discovery)
+        .build();
+    let tls = tls(&pki, &provider)?;
+    let ownership = indexes.ownership;
+    let context = Context { objects, deletions, registry, ownership, authorization, pki };
+    Ok(Built { api, context: Arc::new(context), tls })
+}
+
+const AUTHORIZATION: &str = "authorization.k8s.io";
+const AUTHENTICATION: &str = "authentication.k8s.io";
+
+const REVIEWS: [(&str, &str, Review); 6] = [
+    (AUTHORIZATION, "subjectaccessreviews", Review::Subject),
+    (AUTHORIZATION, "localsubjectaccessreviews", Review::Subject),
+    (AUTHORIZATION, "selfsubjectaccessreviews", Review::SelfSubject),
+    (AUTHORIZATION, "selfsubjectrulesreviews", Review::Rules),
+    (AUTHENTICATION, "selfsubjectreviews", Review::Whoami),
+    (AUTHENTICATION, "tokenreviews", Review::Token),
+];
+
+fn tls(
+    pki: &Pki,
+    provider: &Arc<rustls::crypto::CryptoProvider>,
+) -> Result<Arc<rustls::ServerConfig>, EmbeddedError> {
+    let failed = |e: &dyn std::fmt::Display| EmbeddedError::pki("serving certificate", e);
+    let chain =
+        CertificateDer::pem_slice_iter(pki.serving.certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
+    let key = PrivateKeyDer::from_pem_slice(pki.serving.key.as_bytes()).map_err(|e| failed(&e))?;
+    let config = rustls::ServerConfig::builder_with_provider(Arc::clone(provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|e| failed(&e))?
+        .with_client_cert_verifier(AnyCertificate::new(provider))
+        .with_single_cert(chain.map_err(|e| failed(&e))?, key);
+    let mut config = config.map_err(|e| failed(&e))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// Lets callers act as others, by the rules.
+struct Impersonation(Authorization);
+
+impl Impersonator for Impersonation {
+    fn impersonate<'a>(
+        &'a self,
+        caller: &'a Identity,
+        headers: &'a HeaderMap,
+        attributes: &'a Attributes,
+    ) -> BoxFuture<'a, Result<Identity, ApiError>> {
+        Box::pin(async move {
+            let Some(wanted) = impersonation::wanted(headers)? else { return Ok(caller.clone()) };
+            impersonation::impersonate(&self.0, caller, &wanted, attributes).await
+        })
+    }
+}

@@ -1,0 +1,57 @@
+//! The newest revision seen, outside of what a restored etcd takes back.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// What was seen last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Seen {
+    pub(super) cluster: String,
+    pub(super) generation: u64,
+    pub(super) revision: u64,
+}
+
+/// The file that keeps it.
+#[derive(Debug)]
+pub(super) struct Witness {
+    path: PathBuf,
+}
+
+impl Witness {
+    pub(super) fn new(data_dir: &Path) -> Self {
+        Self { path: data_dir.join("epoch.json") }
+    }
+
+    /// None when nothing was kept, or nothing that can be read: that is the same as a first start.
+    pub(super) fn read(&self) -> Option<Seen> {
+        serde_json::from_slice(&std::fs::read(&self.path).ok()?).ok()
+    }
+
+    /// Replaces the file as a whole. A crash of the machine may lose the newest value, never mix two.
+    pub(super) fn write(&self, seen: &Seen) -> io::Result<()> {
+        let folder = self.path.parent().unwrap_or_else(|| Path::new("."));
+        std::fs::create_dir_all(folder)?;
+        let next = self.path.with_extension("json.new");
+        std::fs::write(&next, serde_json::to_vec(seen)?)?;
+        std::fs::rename(&next, &self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_seen_is_kept_and_damage_reads_as_nothing() {
+        let folder = tempfile::tempdir().expect("folder");
+        let witness = Witness::new(&folder.path().join("new"));
+        assert_eq!(witness.read(), None);
+        let seen = Seen { cluster: "u".to_owned(), generation: 3, revision: 42 };
+        witness.write(&seen).expect("written");
+        assert_eq!(witness.read(), Some(seen));
+        std::fs::write(folder.path().join("new/epoch.json"), "{\"clus").expect("written");
+        assert_eq!(witness.read(), None);
+    }
+}

@@ -1,0 +1,112 @@
+//! The connected nodes: who is connected, what each is told, and the task that owns each connection.
+
+mod access;
+mod kinds;
+mod mailbox;
+mod owner;
+mod registry;
+mod shared;
+mod subscriptions;
+mod view;
+
+pub use access::Access;
+pub use mailbox::Mailbox;
+pub use registry::{Admission, Registry, SessionFacts, SessionHandle};
+pub use subscriptions::Subscriptions;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use arc_swap::ArcSwap;
+use tokio::sync::mpsc;
+use tombolo_link::server::Accepted;
+use tombolo_link::{Clock, Link};
+use tombolo_proto::frame::{Frame, Goodbye, GoodbyeReason};
+use tombolo_proto::{Epoch, Lane, NodeId};
+use tombolo_runtime::Tasks;
+
+use crate::edgecontroller::upstream::Upstream;
+use crate::edgecontroller::{Downstream, Input};
+use crate::metrics::Metrics;
+
+/// Longest wait for a peer to take the last frames.
+pub(crate) const CLOSE_LIMIT: Duration = Duration::from_secs(2);
+
+/// When a node that found the hub full should come back.
+const FULL_RETRY: Duration = Duration::from_secs(30);
+
+/// What every owner task shares. Cheap to clone through its `Arc`.
+pub struct Hub {
+    /// Who is connected.
+    pub registry: Arc<Registry>,
+    pub(crate) down: Arc<Downstream>,
+    pub(crate) upstream: Upstream,
+    pub(crate) subscriptions: Subscriptions,
+    pub(crate) inputs: mpsc::Sender<Input>,
+    pub(crate) metrics: Metrics,
+    pub(crate) epoch: ArcSwap<Epoch>,
+    pub(crate) clock: Clock,
+    pub(crate) tasks: Tasks,
+}
+
+impl Hub {
+    /// Takes a connection over: from now on a task of its own has it.
+    pub fn accept(self: &Arc<Self>, accepted: Accepted) {
+        let Accepted { link, node, .. } = accepted;
+        match self.registry.admit(&node, link.peer()) {
+            Admission::Admitted(handle) => {
+                let hub = Arc::clone(self);
+                let name = format!("session of {node}");
+                self.tasks.spawn_isolated(name, owner::run(hub, node, handle, link));
+            }
+            Admission::Full(limit) => {
+                self.metrics.refused_connections.inc();
+                tracing::warn!(%node, limit, "connection refused: the node limit is reached");
+                let message = format!("this hub serves at most {limit} nodes (nodeLimit)");
+                let goodbye = Goodbye { reason: GoodbyeReason::Overloaded, message, retry_after: FULL_RETRY };
+                self.tasks.spawn_isolated(format!("refusal of {node}"), refuse(link, goodbye));
+            }
+        }
+    }
+
+    /// Ends every session with a goodbye, each node told to come back at a time of its own within `spread`.
+    pub fn end_all(&self, reason: GoodbyeReason, message: &str, spread: Duration) {
+        self.registry.end_all(|node| {
+            let retry_after = spread_wait(node, spread);
+            Goodbye { reason, message: message.to_owned(), retry_after }
+        });
+    }
+}
+
+async fn refuse(mut link: Link, goodbye: Goodbye) {
+    // A frame that does not fit or encode leaves the bare end of the connection as the answer.
+    if link.send(Lane::Control, Frame::Goodbye(goodbye)).is_ok() {
+        link.close(CLOSE_LIMIT).await;
+    }
+}
+
+/// A node's own share of a span, the same each time, so that a fleet does not come back in step.
+fn spread_wait(node: &NodeId, spread: Duration) -> Duration {
+    let hash = xxhash_rust::xxh3::xxh3_64(node.as_str().as_bytes());
+    let share = u32::try_from(hash >> 32).unwrap_or(u32::MAX);
+    spread.mul_f64(f64::from(share) / f64::from(u32::MAX))
+}
+
+pub(crate) fn unix_millis() -> u64 {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_are_spread_and_stable() {
+        let spread = Duration::from_secs(10);
+        let wait = |n: u32| spread_wait(&NodeId::parse(&format!("node-{n}")).expect("valid"), spread);
+        let early = (0..1000).filter(|n| wait(*n) < spread / 2).count();
+        assert!((300..700).contains(&early), "{early} of 1000 in the first half");
+        assert!((0..1000).all(|n| wait(n) <= spread && wait(n) == wait(n)));
+    }
+}

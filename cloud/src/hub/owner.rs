@@ -1,0 +1,344 @@
+//! The task that owns one connection: it drives the session, runs the node's requests and lends nothing to others.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use tokio::time::Instant;
+use tombolo_link::{Link, LinkEvent, pump};
+use tombolo_proto::frame::{Goodbye, GoodbyeReason, Reply, Request, RequestBody, Subscribe};
+use tombolo_proto::limits::REQUESTS_MAX;
+use tombolo_proto::session::{CloudConfig, CloudEvent, CloudSession};
+use tombolo_proto::{NodeId, ScopeId};
+
+use super::access::REVIEW_INTERVAL;
+use super::registry::SessionHandle;
+use super::shared::SharedWatch;
+use super::subscriptions::Closed;
+use super::view::View;
+use super::{CLOSE_LIMIT, Hub, unix_millis};
+use crate::edgecontroller::{Input, TRIM_VERSION};
+use crate::metrics::Label;
+
+/// Requests of one node that run at a time; the others wait in the session's bounded queue.
+const RUNNING_MAX: usize = 16;
+
+/// How long a goodbye may wait for a peer that does not read.
+const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+
+/// What a piece of work of the owner ended with.
+enum Done {
+    Reply(Reply),
+    Lease { renew_time_micros: i64, code: u16 },
+    Subscribed { subscribe: Box<Subscribe>, outcome: Result<Arc<SharedWatch>, Closed> },
+    Reviewed { subscribe: Box<Subscribe>, outcome: Result<(), Closed> },
+}
+
+struct Owner {
+    hub: Arc<Hub>,
+    node: NodeId,
+    handle: Arc<SessionHandle>,
+    session: CloudSession,
+    view: View,
+    work: FuturesUnordered<BoxFuture<'static, Done>>,
+    running: usize,
+    /// Requests that wait for their turn, at most [`REQUESTS_MAX`].
+    waiting: VecDeque<Request>,
+    /// Subscriptions that are being checked; one that the edge gives up meanwhile is not opened.
+    opening: Vec<ScopeId>,
+    lease_running: bool,
+    lease_next: Option<i64>,
+    leave_by: Option<Instant>,
+}
+
+/// Owns a connection until its session is over.
+pub(super) async fn run(hub: Arc<Hub>, node: NodeId, handle: Arc<SessionHandle>, mut link: Link) {
+    hub.metrics.sessions.inc();
+    // Nobody listens when the process ends; the session ends then as well.
+    let _ = hub.inputs.send(Input::Joined(node.clone())).await;
+    let epoch = hub.epoch.load().as_ref().clone();
+    let config = CloudConfig::new(node.clone(), epoch, TRIM_VERSION, unix_millis());
+    let mut owner = Owner {
+        session: CloudSession::new(config, hub.clock.now()),
+        view: View::new(node.clone(), Arc::clone(&hub.down)),
+        work: FuturesUnordered::new(),
+        running: 0,
+        waiting: VecDeque::new(),
+        opening: Vec::new(),
+        lease_running: false,
+        lease_next: None,
+        leave_by: None,
+        hub,
+        node,
+        handle,
+    };
+    while owner.step(&mut link).await {}
+    owner.leave(link).await;
+}
+
+impl Owner {
+    /// One round: everything that is known is put into the session, everything it has to say onto the link, then
+    /// the next event is awaited. False when the connection is over.
+    async fn step(&mut self, link: &mut Link) -> bool {
+        self.take_mail();
+        self.take_events();
+        let now = self.hub.clock.now();
+        let (session, view) = (&mut self.session, &self.view);
+        if let Err(error) = pump(link, |lane| session.poll_transmit(now, lane, view)) {
+            tracing::debug!(node = %self.node, %error, "connection ended while sending");
+            return false;
+        }
+        self.take_events();
+        if self.session.is_closed() {
+            return false;
+        }
+        let timeout = self.session.next_timeout().map(|moment| self.hub.clock.instant(moment));
+        let timeout = timeout.into_iter().chain(self.leave_by).min();
+        tokio::select! {
+            event = link.next() => return self.handle_link(event),
+            () = self.handle.mailbox.arrived() => {}
+            Some(done) = self.work.next() => self.handle_done(done),
+            () = tokio::time::sleep_until(timeout.unwrap_or_else(Instant::now)), if timeout.is_some() => {
+                if self.leave_by.is_some_and(|by| by <= Instant::now()) {
+                    return false;
+                }
+                self.session.handle_timeout(self.hub.clock.now());
+            }
+        }
+        true
+    }
+
+    fn handle_link(&mut self, event: LinkEvent) -> bool {
+        match event {
+            LinkEvent::Frame(lane, frame) => {
+                let now = self.hub.clock.now();
+                if let Err(error) = self.session.handle_frame(now, lane, frame, &self.view) {
+                    tracing::warn!(node = %self.node, %error, "session ends");
+                }
+                true
+            }
+            LinkEvent::Writable => true,
+            LinkEvent::Closed(error) => {
+                tracing::debug!(node = %self.node, %error, "connection ended");
+                false
+            }
+        }
+    }
+
+    fn take_mail(&mut self) {
+        let mail = self.handle.mailbox.take();
+        for (scope, key) in mail.dirty {
+            self.session.offer(scope, key);
+        }
+        if mail.ready {
+            for key in self.view.take_deferred() {
+                self.session.offer(ScopeId::NODE, key);
+            }
+        }
+        for (scope, code, reason) in mail.ended {
+            self.view.close(scope);
+            self.session.close_subscription(scope, code, &reason);
+        }
+        if let Some(goodbye) = mail.goodbye {
+            self.session.say_goodbye(goodbye);
+        }
+    }
+
+    fn take_events(&mut self) {
+        while let Some(event) = self.session.poll_event() {
+            self.handle_event(event);
+        }
+    }
+
+    fn handle_event(&mut self, event: CloudEvent) {
+        let node = &self.node;
+        match event {
+            CloudEvent::Ready { agent, resumed, .. } => {
+                tracing::info!(%node, agent, resumed, transport = %self.handle.transport, "node connected");
+                self.handle.facts.lock().agent = agent;
+            }
+            CloudEvent::CaughtUp { scope } => {
+                if scope == ScopeId::NODE {
+                    self.handle.facts.lock().caught_up = true;
+                }
+            }
+            CloudEvent::Acked { latency, .. } => self.acked(latency),
+            CloudEvent::Refused { key, message, retry_in, .. } => {
+                self.hub.metrics.refused.inc();
+                tracing::warn!(%node, %key, message, ?retry_in, "delivery refused");
+            }
+            CloudEvent::Request(request) => {
+                let kind = match &request.body {
+                    RequestBody::Message(_) => "message",
+                    RequestBody::Api(_) => "api",
+                };
+                self.hub.metrics.requests.get_or_create(&Label { kind }).inc();
+                self.queue(request);
+                self.start_requests();
+            }
+            CloudEvent::LeaseRenew { renew_time_micros } => {
+                self.lease_next = Some(renew_time_micros);
+                self.start_lease();
+            }
+            CloudEvent::Subscribe(subscribe) => self.start_subscription(subscribe),
+            CloudEvent::Unsubscribe { scope } => {
+                self.opening.retain(|opening| *opening != scope);
+                if let Some(watch) = self.view.close(scope) {
+                    watch.unfollow(&self.handle, scope);
+                }
+            }
+            CloudEvent::RoundTrip(time) => self.handle.facts.lock().round_trip = Some(time),
+            CloudEvent::Closed(goodbye) => self.closed(&goodbye),
+        }
+    }
+
+    fn acked(&mut self, latency: Duration) {
+        let metrics = &self.hub.metrics;
+        metrics.acknowledged.inc();
+        metrics.deliveries.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        metrics.delivery_seconds.observe(latency.as_secs_f64());
+        let mut facts = self.handle.facts.lock();
+        facts.acked += 1;
+        facts.last_ack = Some(latency);
+    }
+
+    fn closed(&mut self, goodbye: &Goodbye) {
+        tracing::info!(node = %self.node, reason = ?goodbye.reason, message = goodbye.message, "session over");
+        let kind = reason_label(goodbye.reason);
+        self.hub.metrics.sessions_ended.get_or_create(&Label { kind }).inc();
+        self.leave_by.get_or_insert_with(|| Instant::now() + LEAVE_LIMIT);
+    }
+
+    /// The session bounds the requests that wait for an answer, not those that the edge has given up: they go first.
+    fn queue(&mut self, request: Request) {
+        if self.waiting.len() >= REQUESTS_MAX {
+            let session = &self.session;
+            self.waiting.retain(|waiting| session.awaits_reply(waiting.id));
+        }
+        self.waiting.push_back(request);
+    }
+
+    fn start_requests(&mut self) {
+        while self.running < RUNNING_MAX {
+            let Some(request) = self.waiting.pop_front() else { break };
+            if !self.session.awaits_reply(request.id) {
+                continue;
+            }
+            self.running += 1;
+            let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
+            self.work.push(Box::pin(async move { Done::Reply(hub.upstream.answer(&node, request).await) }));
+        }
+    }
+
+    /// One renewal at a time; of those that come meanwhile, the newest follows.
+    fn start_lease(&mut self) {
+        if self.lease_running {
+            return;
+        }
+        let Some(renew_time_micros) = self.lease_next.take() else { return };
+        self.lease_running = true;
+        let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
+        self.work.push(Box::pin(async move {
+            let code = hub.upstream.renew_lease(&node, renew_time_micros).await;
+            Done::Lease { renew_time_micros, code }
+        }));
+    }
+
+    fn start_subscription(&mut self, subscribe: Subscribe) {
+        let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
+        let subscribe = Box::new(subscribe);
+        self.opening.push(subscribe.scope);
+        self.work.push(Box::pin(async move {
+            let outcome = hub.subscriptions.open(&node, &subscribe).await;
+            Done::Subscribed { subscribe, outcome }
+        }));
+    }
+
+    /// Rights are not for ever: the same question again, for as long as the subscription lasts.
+    fn start_review(&mut self, subscribe: Box<Subscribe>) {
+        let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
+        self.work.push(Box::pin(async move {
+            tokio::time::sleep(REVIEW_INTERVAL).await;
+            let outcome = hub.subscriptions.review(&node, &subscribe).await;
+            Done::Reviewed { subscribe, outcome }
+        }));
+    }
+
+    fn handle_done(&mut self, done: Done) {
+        match done {
+            Done::Reply(reply) => {
+                self.running = self.running.saturating_sub(1);
+                self.session.reply(reply);
+                self.start_requests();
+            }
+            Done::Lease { renew_time_micros, code } => {
+                self.lease_running = false;
+                if code == 200 {
+                    self.hub.metrics.leases.inc();
+                }
+                self.session.lease_renewed(renew_time_micros, code);
+                self.start_lease();
+            }
+            Done::Subscribed { subscribe, outcome } => self.subscribed(subscribe, outcome),
+            Done::Reviewed { subscribe, outcome } => self.reviewed(subscribe, outcome),
+        }
+    }
+
+    fn subscribed(&mut self, subscribe: Box<Subscribe>, outcome: Result<Arc<SharedWatch>, Closed>) {
+        let scope = subscribe.scope;
+        let Some(index) = self.opening.iter().position(|opening| *opening == scope) else { return };
+        self.opening.swap_remove(index);
+        match outcome {
+            Ok(watch) => {
+                watch.follow(&self.handle, scope);
+                self.view.open(scope, watch);
+                self.session.open_subscription(scope, &self.view);
+                self.start_review(subscribe);
+            }
+            Err(closed) => self.session.close_subscription(scope, closed.code, &closed.reason),
+        }
+    }
+
+    fn reviewed(&mut self, subscribe: Box<Subscribe>, outcome: Result<(), Closed>) {
+        let scope = subscribe.scope;
+        let open = self.view.subscriptions().iter().any(|(id, _)| *id == scope);
+        match outcome {
+            _ if !open => {}
+            Ok(()) => self.start_review(subscribe),
+            Err(closed) => {
+                if let Some(watch) = self.view.close(scope) {
+                    watch.unfollow(&self.handle, scope);
+                }
+                self.session.close_subscription(scope, closed.code, &closed.reason);
+            }
+        }
+    }
+
+    async fn leave(self, link: Link) {
+        for (scope, watch) in self.view.subscriptions() {
+            watch.unfollow(&self.handle, *scope);
+        }
+        if self.hub.registry.remove(&self.node, &self.handle) {
+            // Nobody listens when the process ends.
+            let _ = self.hub.inputs.send(Input::Left(self.node.clone())).await;
+        }
+        self.hub.metrics.sessions.dec();
+        link.close(CLOSE_LIMIT).await;
+    }
+}
+
+fn reason_label(reason: GoodbyeReason) -> &'static str {
+    match reason {
+        GoodbyeReason::Draining => "draining",
+        GoodbyeReason::Replaced => "replaced",
+        GoodbyeReason::NodeDeleted => "node_deleted",
+        GoodbyeReason::ProtocolError => "protocol_error",
+        GoodbyeReason::VersionMismatch => "version_mismatch",
+        GoodbyeReason::Forbidden => "forbidden",
+        GoodbyeReason::Timeout => "timeout",
+        GoodbyeReason::Overloaded => "overloaded",
+        GoodbyeReason::Other => "other",
+    }
+}

@@ -1,0 +1,214 @@
+//! Who is connected: the newest connection of a node wins.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use dashmap::mapref::entry::Entry;
+use parking_lot::Mutex;
+use tombolo_link::{PeerInfo, Transport};
+use tombolo_proto::frame::{Goodbye, GoodbyeReason};
+use tombolo_proto::{NodeId, ObjectKey, ScopeId};
+
+use super::Mailbox;
+use crate::edgecontroller::Outlet;
+
+/// All sessions of one hub.
+#[derive(Debug)]
+pub struct Registry {
+    sessions: DashMap<NodeId, Arc<SessionHandle>>,
+    count: AtomicUsize,
+    limit: usize,
+    generations: AtomicU64,
+}
+
+/// One session as the rest of the hub sees it.
+#[derive(Debug)]
+pub struct SessionHandle {
+    /// Tells a session from those of the same node before and after it.
+    pub generation: u64,
+    /// What the owner task has to look at.
+    pub mailbox: Mailbox,
+    /// What carries the session.
+    pub transport: Transport,
+    /// What operators want to know.
+    pub facts: Mutex<SessionFacts>,
+}
+
+/// Facts about one session.
+#[derive(Debug, Clone, Default)]
+pub struct SessionFacts {
+    /// Software version of the edge.
+    pub agent: String,
+    /// Deliveries acknowledged.
+    pub acked: u64,
+    /// Time that the newest acknowledgement took.
+    pub last_ack: Option<Duration>,
+    /// Newest measured round trip.
+    pub round_trip: Option<Duration>,
+    /// Everything that was missing at the start of the session has arrived.
+    pub caught_up: bool,
+}
+
+/// Whether a connection may stay.
+#[derive(Debug)]
+pub enum Admission {
+    /// It is the node's session from now on.
+    Admitted(Arc<SessionHandle>),
+    /// The hub serves this many nodes already.
+    Full(usize),
+}
+
+impl Registry {
+    /// A registry for at most `limit` nodes.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self { sessions: DashMap::new(), count: AtomicUsize::new(0), limit, generations: AtomicU64::new(0) }
+    }
+
+    /// Registers a connection. An older one of the same node is told that it was replaced, and does not count.
+    pub fn admit(&self, node: &NodeId, peer: &PeerInfo) -> Admission {
+        let handle = Arc::new(SessionHandle {
+            generation: self.generations.fetch_add(1, Ordering::Relaxed) + 1,
+            mailbox: Mailbox::default(),
+            transport: peer.transport,
+            facts: Mutex::default(),
+        });
+        match self.sessions.entry(node.clone()) {
+            Entry::Occupied(mut entry) => {
+                let old = entry.insert(Arc::clone(&handle));
+                old.mailbox.end(Goodbye {
+                    reason: GoodbyeReason::Replaced,
+                    message: format!("a newer connection of {node} took over"),
+                    retry_after: Duration::ZERO,
+                });
+            }
+            Entry::Vacant(entry) => {
+                if self.count.fetch_add(1, Ordering::Relaxed) >= self.limit {
+                    self.count.fetch_sub(1, Ordering::Relaxed);
+                    return Admission::Full(self.limit);
+                }
+                entry.insert(Arc::clone(&handle));
+            }
+        }
+        Admission::Admitted(handle)
+    }
+
+    /// Takes a session out; false when a newer one has taken its place already.
+    pub fn remove(&self, node: &NodeId, handle: &SessionHandle) -> bool {
+        let own = |_: &NodeId, current: &Arc<SessionHandle>| current.generation == handle.generation;
+        let removed = self.sessions.remove_if(node, own).is_some();
+        if removed {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+        removed
+    }
+
+    /// The session of a node.
+    #[must_use]
+    pub fn get(&self, node: &NodeId) -> Option<Arc<SessionHandle>> {
+        self.sessions.get(node).map(|handle| Arc::clone(&handle))
+    }
+
+    /// Number of sessions.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Whether nobody is connected.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Names and sessions of all connected nodes.
+    #[must_use]
+    pub fn all(&self) -> Vec<(NodeId, Arc<SessionHandle>)> {
+        self.sessions.iter().map(|entry| (entry.key().clone(), Arc::clone(entry.value()))).collect()
+    }
+
+    /// Ends every session with a goodbye of its own.
+    pub fn end_all(&self, goodbye: impl Fn(&NodeId) -> Goodbye) {
+        for entry in &self.sessions {
+            entry.mailbox.end(goodbye(entry.key()));
+        }
+    }
+}
+
+impl Outlet for Registry {
+    fn offer(&self, node: &NodeId, key: &ObjectKey) {
+        if let Some(session) = self.sessions.get(node) {
+            session.mailbox.offer(ScopeId::NODE, key);
+        }
+    }
+
+    fn ready(&self, node: &NodeId) {
+        if let Some(session) = self.sessions.get(node) {
+            session.mailbox.ready();
+        }
+    }
+
+    fn node_deleted(&self, node: &NodeId) {
+        if let Some(session) = self.sessions.get(node) {
+            session.mailbox.end(Goodbye {
+                reason: GoodbyeReason::NodeDeleted,
+                message: format!("Node {node} was deleted: register it again"),
+                retry_after: Duration::from_secs(1),
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer() -> PeerInfo {
+        PeerInfo { remote: ([127, 0, 0, 1], 1).into(), transport: Transport::Memory, node: None }
+    }
+
+    fn node(name: &str) -> NodeId {
+        NodeId::parse(name).expect("valid")
+    }
+
+    fn admitted(registry: &Registry, name: &str) -> Arc<SessionHandle> {
+        match registry.admit(&node(name), &peer()) {
+            Admission::Admitted(handle) => handle,
+            Admission::Full(limit) => panic!("full at {limit}"),
+        }
+    }
+
+    #[test]
+    fn the_newest_connection_wins_and_replacing_is_not_counted() {
+        let registry = Registry::new(1);
+        let old = admitted(&registry, "a");
+        assert!(matches!(registry.admit(&node("b"), &peer()), Admission::Full(1)));
+        let new = admitted(&registry, "a");
+        let goodbye = old.mailbox.take().goodbye.expect("the old one is told");
+        assert_eq!(goodbye.reason, GoodbyeReason::Replaced);
+        assert!(!registry.remove(&node("a"), &old), "the end of the old one does not end the new one");
+        assert_eq!(registry.len(), 1);
+        assert!(registry.remove(&node("a"), &new));
+        assert!(registry.is_empty());
+        admitted(&registry, "b");
+    }
+
+    #[test]
+    fn offers_coalesce_and_orders_reach_the_session() {
+        let registry = Registry::new(5);
+        let handle = admitted(&registry, "a");
+        let key = crate::edgecontroller::downstream::node_key(&node("a"));
+        for _ in 0..10 {
+            registry.offer(&node("a"), &key);
+        }
+        registry.offer(&node("b"), &key);
+        registry.ready(&node("a"));
+        registry.node_deleted(&node("a"));
+        let mail = handle.mailbox.take();
+        assert_eq!((mail.dirty.len(), mail.ready), (1, true));
+        assert_eq!(mail.goodbye.expect("ordered").reason, GoodbyeReason::NodeDeleted);
+        assert_eq!(handle.mailbox.pending(), 0);
+    }
+}

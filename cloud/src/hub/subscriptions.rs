@@ -1,0 +1,214 @@
+//! Subscriptions of edges: who may follow what, over watches that all edges share (design 9.13).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dashmap::DashMap;
+use kube::runtime::watcher;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+use tombolo_proto::frame::Subscribe;
+use tombolo_proto::limits::SELECTOR_LEN_MAX;
+use tombolo_proto::{NodeId, Resource};
+use tombolo_runtime::Tasks;
+
+use super::access::Access;
+use super::kinds::kind_of;
+use super::shared::{EVENTS_MAX, SharedWatch};
+use crate::kube::{Kube, WatchSpec, is_path_segment, watch};
+use crate::metrics::{Label, Metrics};
+
+/// Shared watches at a time; a further one is refused with 503 until another is closed.
+const SHARED_WATCHES_MAX: usize = 512;
+
+/// A shared watch that nobody has followed for this long is closed.
+const IDLE_LIMIT: Duration = Duration::from_secs(600);
+
+/// Time that an edge waits for the first list.
+const SYNC_LIMIT: Duration = Duration::from_secs(60);
+
+/// Why a subscription ended or was not opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Closed {
+    pub(super) code: u16,
+    pub(super) reason: String,
+}
+
+impl Closed {
+    pub(super) fn new(code: u16, reason: &str) -> Self {
+        Self { code, reason: reason.to_owned() }
+    }
+}
+
+/// What one shared watch follows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Selection {
+    resource: Resource,
+    namespace: String,
+    label_selector: String,
+    field_selector: String,
+}
+
+impl From<&Subscribe> for Selection {
+    fn from(subscribe: &Subscribe) -> Self {
+        Self {
+            resource: subscribe.resource.clone(),
+            namespace: subscribe.namespace.clone(),
+            label_selector: subscribe.label_selector.clone(),
+            field_selector: subscribe.field_selector.clone(),
+        }
+    }
+}
+
+struct Running {
+    watch: Arc<SharedWatch>,
+    tasks: [AbortHandle; 2],
+}
+
+/// All shared watches of one hub. Cheap to clone.
+#[derive(Clone)]
+pub struct Subscriptions {
+    kube: Kube,
+    access: Access,
+    tasks: Tasks,
+    metrics: Metrics,
+    running: Arc<DashMap<Selection, Running>>,
+}
+
+impl Subscriptions {
+    /// No watches yet.
+    #[must_use]
+    pub fn new(kube: Kube, tasks: Tasks, metrics: Metrics) -> Self {
+        let access = Access::new(kube.clone());
+        Self { kube, access, tasks, metrics, running: Arc::default() }
+    }
+
+    /// Checks the right to follow, then finds or starts the watch and waits until it knows everything.
+    pub(super) async fn open(
+        &self,
+        node: &NodeId,
+        subscribe: &Subscribe,
+    ) -> Result<Arc<SharedWatch>, Closed> {
+        let selectors = [&subscribe.label_selector, &subscribe.field_selector];
+        if selectors.iter().any(|selector| selector.len() > SELECTOR_LEN_MAX) {
+            return Err(Closed::new(400, "a selector is too long"));
+        }
+        if !subscribe.namespace.is_empty() && !is_path_segment(&subscribe.namespace) {
+            return Err(Closed::new(400, "the namespace is no Kubernetes name"));
+        }
+        self.access.check(node, subscribe).await?;
+        let watch = self.watch_for(subscribe).await?;
+        match tokio::time::timeout(SYNC_LIMIT, watch.synced()).await {
+            Ok(synced) => synced.map(|()| watch),
+            Err(_) => Err(Closed::new(504, "the first list takes too long: subscribe again")),
+        }
+    }
+
+    /// Asks for the right again.
+    pub(super) async fn review(&self, node: &NodeId, subscribe: &Subscribe) -> Result<(), Closed> {
+        self.access.forget(node, subscribe);
+        match self.access.check(node, subscribe).await {
+            // An API server that does not answer takes no rights away.
+            Err(closed) if closed.code == 503 => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// Closes every watch, for an epoch that has ended.
+    pub fn close_all(&self) {
+        let closed = Closed::new(410, "the cloud's history was restored: subscribe again");
+        self.running.retain(|_, running| {
+            running.stop();
+            running.watch.fail(&closed);
+            false
+        });
+        self.metrics.shared_watches.set(0);
+    }
+
+    /// Closes watches that failed or that nobody has followed for a while. Called now and then.
+    pub fn sweep(&self) {
+        let now = Instant::now();
+        self.running.retain(|_, running| {
+            let idle =
+                running.watch.idle_since().is_some_and(|since| now.duration_since(since) >= IDLE_LIMIT);
+            let keep = !idle && !running.watch.has_failed();
+            if !keep {
+                running.stop();
+            }
+            keep
+        });
+        self.metrics.shared_watches.set(i64::try_from(self.running.len()).unwrap_or(i64::MAX));
+    }
+
+    async fn watch_for(&self, subscribe: &Subscribe) -> Result<Arc<SharedWatch>, Closed> {
+        let selection = Selection::from(subscribe);
+        if let Some(running) = self.running.get(&selection)
+            && !running.watch.has_failed()
+        {
+            return Ok(Arc::clone(&running.watch));
+        }
+        let kind = kind_of(&self.kube, &subscribe.resource).await?;
+        self.sweep();
+        if self.running.len() >= SHARED_WATCHES_MAX {
+            return Err(Closed::new(
+                503,
+                "this hub follows as many different selections as it may: try again later",
+            ));
+        }
+        let mut entry =
+            self.running.entry(selection.clone()).or_insert_with(|| self.start(&selection, &kind));
+        if entry.watch.has_failed() {
+            entry.stop();
+            *entry = self.start(&selection, &kind);
+        }
+        Ok(Arc::clone(&entry.watch))
+    }
+
+    fn start(&self, selection: &Selection, kind: &str) -> Running {
+        let shared = Arc::new(SharedWatch::new(selection.resource.clone(), kind.to_owned()));
+        let spec = WatchSpec {
+            resource: selection.resource.clone(),
+            kind: kind.to_owned(),
+            namespace: selection.namespace.clone(),
+            label_selector: selection.label_selector.clone(),
+            field_selector: selection.field_selector.clone(),
+        };
+        let (sender, receiver) = mpsc::channel(EVENTS_MAX);
+        let (failing, metrics) = (Arc::clone(&shared), self.metrics.clone());
+        let failed = move |error: &watcher::Error| {
+            metrics.watch_failures.get_or_create(&Label { kind: "subscription" }).inc();
+            // Nobody waits for ever for a list that the API server refuses.
+            if let Some(closed) = refused(error)
+                && !failing.is_following()
+            {
+                failing.fail(&closed);
+            }
+        };
+        let name = format!("shared watch of {}", selection.resource);
+        let client = self.kube.client().clone();
+        let watching =
+            self.tasks.spawn_isolated(name.clone(), watch(client, spec, sender, |event| event, failed));
+        let running = self.tasks.spawn_isolated(name, Arc::clone(&shared).run(receiver));
+        Running { watch: shared, tasks: [watching, running] }
+    }
+}
+
+impl Running {
+    fn stop(&self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+/// The API server's refusal, when the failure is one that another attempt does not heal.
+fn refused(error: &watcher::Error) -> Option<Closed> {
+    let (watcher::Error::InitialListFailed(kube::Error::Api(status))
+    | watcher::Error::WatchStartFailed(kube::Error::Api(status))) = error
+    else {
+        return None;
+    };
+    let lasting = matches!(status.code, 400..=405 | 422);
+    lasting.then(|| Closed::new(status.code, &status.message))
+}

@@ -1,0 +1,76 @@
+//! What one session may see: the node's own set, and the subscriptions that were granted to it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tombolo_proto::session::{Lookup, NodeView};
+use tombolo_proto::{CloudRevision, NodeId, ObjectKey, ScopeId};
+
+use super::shared::SharedWatch;
+use crate::edgecontroller::Downstream;
+
+/// The view of one session.
+pub(super) struct View {
+    node: NodeId,
+    down: Arc<Downstream>,
+    /// Keys that were asked for before the node's picture was complete: the edge may hold something under them that
+    /// the index has never heard of. Bounded by the inventory of the edge.
+    deferred: Mutex<HashSet<ObjectKey>>,
+    subscriptions: Vec<(ScopeId, Arc<SharedWatch>)>,
+}
+
+impl View {
+    pub(super) fn new(node: NodeId, down: Arc<Downstream>) -> Self {
+        Self { node, down, deferred: Mutex::default(), subscriptions: Vec::new() }
+    }
+
+    /// The keys that waited for the picture to be complete.
+    pub(super) fn take_deferred(&self) -> HashSet<ObjectKey> {
+        std::mem::take(&mut *self.deferred.lock())
+    }
+
+    pub(super) fn open(&mut self, scope: ScopeId, watch: Arc<SharedWatch>) {
+        self.subscriptions.push((scope, watch));
+    }
+
+    pub(super) fn close(&mut self, scope: ScopeId) -> Option<Arc<SharedWatch>> {
+        let index = self.subscriptions.iter().position(|(id, _)| *id == scope)?;
+        Some(self.subscriptions.swap_remove(index).1)
+    }
+
+    pub(super) fn subscriptions(&self) -> &[(ScopeId, Arc<SharedWatch>)] {
+        &self.subscriptions
+    }
+
+    fn watch(&self, scope: ScopeId) -> Option<&Arc<SharedWatch>> {
+        self.subscriptions.iter().find(|(id, _)| *id == scope).map(|(_, watch)| watch)
+    }
+}
+
+impl NodeView for View {
+    fn wanted(&self, scope: ScopeId) -> Vec<ObjectKey> {
+        match scope {
+            ScopeId::NODE => self.down.wanted(&self.node),
+            _ => self.watch(scope).map(|watch| watch.keys()).unwrap_or_default(),
+        }
+    }
+
+    fn lookup(&self, scope: ScopeId, key: &ObjectKey) -> Lookup {
+        if scope != ScopeId::NODE {
+            return self.watch(scope).map_or(Lookup::Pending, |watch| watch.lookup(key));
+        }
+        let lookup = self.down.lookup(&self.node, key);
+        if matches!(lookup, Lookup::Pending) {
+            self.deferred.lock().insert(key.clone());
+        }
+        lookup
+    }
+
+    fn revision(&self, scope: ScopeId) -> CloudRevision {
+        match scope {
+            ScopeId::NODE => self.down.revision(),
+            _ => self.watch(scope).map(|watch| watch.revision()).unwrap_or_default(),
+        }
+    }
+}

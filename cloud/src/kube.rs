@@ -1,0 +1,145 @@
+//! The Kubernetes API as cloudcore uses it: calls under three identities, and watches as plain events.
+//!
+//! Everything goes through `kube::Client`, which is a tower service: tests put a scripted service in its place.
+
+mod call;
+mod impersonate;
+mod object;
+mod watch;
+
+pub use call::{Answer, ApiCall, CallError, Caller};
+pub use impersonate::Impersonation;
+pub use object::{ObjectError, RawObject};
+pub use watch::{ObjectEvent, WatchSpec, watch};
+
+use std::sync::Arc;
+
+use kube::Client;
+use tombolo_proto::Resource;
+
+/// The clients of one cluster. Cheap to clone.
+#[derive(Clone)]
+pub struct Kube {
+    client: Client,
+    /// Carries no credentials: calls on behalf of a local client of an edge bring their own token, and a client
+    /// certificate of cloudcore on the same connection would outrank it.
+    bare: Option<Client>,
+    impersonation: Arc<Impersonation>,
+}
+
+impl Kube {
+    /// Clients for a cluster.
+    ///
+    /// # Errors
+    /// The configuration holds unusable certificates or addresses.
+    pub fn from_config(config: kube::Config) -> Result<Self, kube::Error> {
+        let mut bare = config.clone();
+        bare.auth_info = kube::config::AuthInfo::default();
+        let bare = Client::try_from(bare)?;
+        let client = Client::try_from(config)?;
+        Ok(Self { client, bare: Some(bare), impersonation: Arc::default() })
+    }
+
+    /// cloudcore's own client.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// How nodes are impersonated, as far as it is known.
+    #[must_use]
+    pub fn impersonation(&self) -> &Impersonation {
+        &self.impersonation
+    }
+}
+
+impl From<Client> for Kube {
+    /// Without a second client, calls with the token of an edge's local client are refused.
+    fn from(client: Client) -> Self {
+        Self { client, bare: None, impersonation: Arc::default() }
+    }
+}
+
+/// The resources that cloudcore pushes to nodes by itself.
+pub mod resources {
+    use super::Resource;
+
+    /// `v1/nodes`.
+    #[must_use]
+    pub fn nodes() -> Resource {
+        Resource::new("", "v1", "nodes")
+    }
+
+    /// `v1/pods`.
+    #[must_use]
+    pub fn pods() -> Resource {
+        Resource::new("", "v1", "pods")
+    }
+
+    /// `v1/configmaps`.
+    #[must_use]
+    pub fn configmaps() -> Resource {
+        Resource::new("", "v1", "configmaps")
+    }
+
+    /// `v1/secrets`.
+    #[must_use]
+    pub fn secrets() -> Resource {
+        Resource::new("", "v1", "secrets")
+    }
+}
+
+/// Path of a collection, or of one object when `name` is not empty; `namespace` is empty for cluster scope and for
+/// all namespaces.
+#[must_use]
+pub fn path_of(resource: &Resource, namespace: &str, name: &str) -> String {
+    let mut path = match &*resource.group {
+        "" => format!("/api/{}", resource.version),
+        group => format!("/apis/{group}/{}", resource.version),
+    };
+    if !namespace.is_empty() {
+        path.push_str("/namespaces/");
+        path.push_str(namespace);
+    }
+    path.push('/');
+    path.push_str(&resource.name);
+    if !name.is_empty() {
+        path.push('/');
+        path.push_str(name);
+    }
+    path
+}
+
+/// Whether a text from a peer is safe as one segment of an API path.
+#[must_use]
+pub fn is_path_segment(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= tombolo_proto::ids::NAME_LEN_MAX
+        && text != "."
+        && text != ".."
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b':'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_follow_the_api_conventions() {
+        let leases = Resource::new("coordination.k8s.io", "v1", "leases");
+        assert_eq!(path_of(&resources::nodes(), "", "n"), "/api/v1/nodes/n");
+        assert_eq!(path_of(&resources::pods(), "", ""), "/api/v1/pods");
+        let lease = path_of(&leases, "kube-node-lease", "n");
+        assert_eq!(lease, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n");
+    }
+
+    #[test]
+    fn segments_cannot_leave_their_place() {
+        for good in ["kube-root-ca.crt", "a", "web-0.x", "system:x"] {
+            assert!(is_path_segment(good), "{good}");
+        }
+        for bad in ["", ".", "..", "a/b", "a?x", "a%2fb", "a b", "ä", &"x".repeat(254)] {
+            assert!(!is_path_segment(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! One call of the Kubernetes API, under the identity that it is for.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::{Method, Request};
+use http_body_util::{BodyExt as _, Limited};
+use kube::client::Body;
+use serde_json::Value;
+use thiserror::Error;
+use tombolo_proto::NodeId;
+
+use super::Kube;
+
+/// Longest answer that is read, in bytes: what still fits a frame with room for its header.
+pub(crate) const ANSWER_LEN_MAX: usize = 16 * 1024 * 1024;
+
+/// Under whose rights a call runs.
+#[derive(Debug, Clone, Copy)]
+pub enum Caller<'a> {
+    /// cloudcore itself.
+    Own,
+    /// A node, by impersonation (design 9.2).
+    Node(&'a NodeId),
+    /// The holder of a bearer token, which is passed on as it is (design 9.5).
+    Token(&'a str),
+}
+
+/// A call as HTTP has it.
+#[derive(Debug, Clone)]
+pub struct ApiCall {
+    /// Method.
+    pub method: Method,
+    /// Path and query.
+    pub path_and_query: String,
+    /// `Content-Type`; empty without a body.
+    pub content_type: String,
+    /// `Accept`; empty for JSON.
+    pub accept: String,
+    /// Body.
+    pub body: Bytes,
+    /// Time after which the call is given up.
+    pub timeout: Duration,
+}
+
+/// Time after which cloudcore's own calls are given up.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl ApiCall {
+    /// Reads one path.
+    #[must_use]
+    pub fn get(path_and_query: impl Into<String>) -> Self {
+        Self::new(Method::GET, path_and_query, "", Bytes::new())
+    }
+
+    /// Sends JSON.
+    #[must_use]
+    pub fn json(method: Method, path_and_query: impl Into<String>, body: &Value) -> Self {
+        Self::new(method, path_and_query, "application/json", body.to_string().into())
+    }
+
+    /// Sends a patch of the type that its content type names.
+    #[must_use]
+    pub fn patch(path_and_query: impl Into<String>, content_type: &str, body: Bytes) -> Self {
+        Self::new(Method::PATCH, path_and_query, content_type, body)
+    }
+
+    fn new(method: Method, path_and_query: impl Into<String>, content_type: &str, body: Bytes) -> Self {
+        Self {
+            method,
+            path_and_query: path_and_query.into(),
+            content_type: content_type.to_owned(),
+            accept: String::new(),
+            body,
+            timeout: CALL_TIMEOUT,
+        }
+    }
+}
+
+/// What the API server answered.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// HTTP status code.
+    pub code: u16,
+    /// `Content-Type`.
+    pub content_type: String,
+    /// Body.
+    pub body: Bytes,
+}
+
+impl Answer {
+    /// Whether the call did what it should.
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        (200..300).contains(&self.code)
+    }
+
+    /// The body as JSON; null when it is none.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+
+    /// `message` of a `Status`, or what the code says.
+    #[must_use]
+    pub fn message(&self) -> String {
+        match self.json().get("message").and_then(Value::as_str) {
+            Some(message) => message.to_owned(),
+            None => format!("the API server answered with code {}", self.code),
+        }
+    }
+}
+
+/// A call that got no answer.
+#[derive(Debug, Error)]
+pub enum CallError {
+    /// Path, header or method are not HTTP.
+    #[error("not a valid request: {0}")]
+    Invalid(String),
+    /// The API server cannot be reached or broke off.
+    #[error("the Kubernetes API does not answer: {0}")]
+    Unreachable(String),
+    /// It took too long.
+    #[error("the Kubernetes API did not answer within {0:?}")]
+    TimedOut(Duration),
+    /// The answer is larger than a frame can carry.
+    #[error(
+        "the answer of the Kubernetes API has more than {ANSWER_LEN_MAX} bytes: ask for pages with limit="
+    )]
+    TooLarge,
+    /// This cloudcore has no client that can carry a foreign token.
+    #[error("this cloudcore cannot pass on the token of a local client")]
+    NoForwarding,
+}
+
+impl Kube {
+    /// Makes one call. An answer with an error code is an answer.
+    ///
+    /// # Errors
+    /// [`CallError`] when there is no answer.
+    pub async fn call(&self, caller: Caller<'_>, call: ApiCall) -> Result<Answer, CallError> {
+        let limit = call.timeout;
+        let client = match caller {
+            Caller::Token(_) => self.bare.as_ref().ok_or(CallError::NoForwarding)?,
+            Caller::Own | Caller::Node(_) => &self.client,
+        };
+        let request = self.request(caller, call)?;
+        let answer = async {
+            let response = client.send(request).await;
+            let response = response.map_err(|error| CallError::Unreachable(error.to_string()))?;
+            read(response).await
+        };
+        tokio::time::timeout(limit, answer).await.map_err(|_| CallError::TimedOut(limit))?
+    }
+
+    fn request(&self, caller: Caller<'_>, call: ApiCall) -> Result<Request<Body>, CallError> {
+        let mut request = Request::builder().method(call.method).uri(&call.path_and_query);
+        if !call.content_type.is_empty() {
+            request = request.header(CONTENT_TYPE, &call.content_type);
+        }
+        let accept = if call.accept.is_empty() { "application/json" } else { &call.accept };
+        request = request.header(ACCEPT, accept);
+        match caller {
+            Caller::Own => {}
+            Caller::Node(node) => {
+                request = request.header(IMPERSONATE_USER, format!("system:node:{node}"));
+                // The group makes a server that knows constrained impersonation fall back to the old check, so it
+                // is sent only to servers that know nothing else (design 9.2).
+                if self.impersonation.needs_group() {
+                    request = request.header(IMPERSONATE_GROUP, "system:nodes");
+                }
+            }
+            Caller::Token(token) => {
+                let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| {
+                    CallError::Invalid("the token has characters that no token has".to_owned())
+                })?;
+                value.set_sensitive(true);
+                request = request.header(AUTHORIZATION, value);
+            }
+        }
+        request.body(Body::from(call.body.to_vec())).map_err(|error| CallError::Invalid(error.to_string()))
+    }
+}
+
+const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user");
+const IMPERSONATE_GROUP: HeaderName = HeaderName::from_static("impersonate-group");
+
+async fn read(response: http::Response<Body>) -> Result<Answer, CallError> {
+    let (parts, body) = response.into_parts();
+    let content_type =
+        parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let body = Limited::new(body, ANSWER_LEN_MAX).collect().await.map_err(|error| {
+        match error.downcast_ref::<http_body_util::LengthLimitError>() {
+            Some(_) => CallError::TooLarge,
+            None => CallError::Unreachable(error.to_string()),
+        }
+    })?;
+    Ok(Answer { code: parts.status.as_u16(), content_type: content_type.to_owned(), body: body.to_bytes() })
+}

@@ -1,0 +1,24 @@
+//! cloudcore: the cloud's side of Tombolo.
+//!
+//! The way down, in one line each: [`kube`] watches the Kubernetes API; [`edgecontroller`] decides which node needs
+//! which object, and keeps those objects encoded once; the hub tells each node's owner task which keys are dirty,
+//! and the task looks the objects up when its session has room for them. The way up: an owner task hands requests
+//! to the upstream part of [`edgecontroller`], which runs them in the node's name.
+
+pub mod app;
+pub mod bootstrap;
+pub mod cli;
+pub mod config;
+pub mod edgecontroller;
+pub mod embedded;
+pub mod epoch;
+pub mod hub;
+pub mod kube;
+pub mod metrics;
+pub mod status;
+mod watches;
+
+pub use app::{App, AppError, Bound};
+pub use config::{Config, ConfigError, Listeners};
+pub use kube::Kube;
+pub use status::{NodeStatus, Status, StatusHandle};

@@ -1,0 +1,99 @@
+//! What cloudcore counts. Labels come from closed sets only; nodes are no labels.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+/// One label of a closed set.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Label {
+    /// The value.
+    pub kind: &'static str,
+}
+
+/// All metrics of one cloudcore. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    /// Nodes connected.
+    pub sessions: Gauge,
+    /// Sessions ended, by reason.
+    pub sessions_ended: Family<Label, Counter>,
+    /// Connections refused because the node limit was reached.
+    pub refused_connections: Counter,
+    /// Deliveries acknowledged.
+    pub acknowledged: Counter,
+    /// Deliveries refused by an edge.
+    pub refused: Counter,
+    /// Seconds from sending to acknowledgement.
+    pub delivery_seconds: Histogram,
+    /// Requests of nodes, by form.
+    pub requests: Family<Label, Counter>,
+    /// Lease renewals stored.
+    pub leases: Counter,
+    /// Failures of watches, by kind.
+    pub watch_failures: Family<Label, Counter>,
+    /// Changes of the epoch.
+    pub epochs: Counter,
+    /// Edge nodes known.
+    pub nodes: Gauge,
+    /// Objects in memory for edges.
+    pub objects: Gauge,
+    /// Pods on edge nodes.
+    pub pods: Gauge,
+    /// Watches shared by subscriptions.
+    pub shared_watches: Gauge,
+    /// Deliveries acknowledged, for the status handle.
+    pub(crate) deliveries: Arc<AtomicU64>,
+}
+
+impl Metrics {
+    /// Makes the metrics and registers them.
+    #[must_use]
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            sessions: Gauge::default(),
+            sessions_ended: Family::default(),
+            refused_connections: Counter::default(),
+            acknowledged: Counter::default(),
+            refused: Counter::default(),
+            delivery_seconds: Histogram::new(exponential_buckets(0.0005, 2.0, 16)),
+            requests: Family::default(),
+            leases: Counter::default(),
+            watch_failures: Family::default(),
+            epochs: Counter::default(),
+            nodes: Gauge::default(),
+            objects: Gauge::default(),
+            pods: Gauge::default(),
+            shared_watches: Gauge::default(),
+            deliveries: Arc::default(),
+        };
+        let registry = registry.sub_registry_with_prefix("tombolo_cloud");
+        registry.register("sessions", "Nodes connected", metrics.sessions.clone());
+        registry.register("sessions_ended", "Sessions ended, by reason", metrics.sessions_ended.clone());
+        let text = "Connections refused because the node limit was reached";
+        registry.register("refused_connections", text, metrics.refused_connections.clone());
+        registry.register("acknowledged", "Deliveries acknowledged", metrics.acknowledged.clone());
+        registry.register("refused", "Deliveries refused by an edge", metrics.refused.clone());
+        let text = "Time from sending an object to its acknowledgement";
+        registry.register("delivery_seconds", text, metrics.delivery_seconds.clone());
+        registry.register("requests", "Requests of nodes, by form", metrics.requests.clone());
+        registry.register("leases", "Lease renewals stored", metrics.leases.clone());
+        registry.register("watch_failures", "Failures of watches, by kind", metrics.watch_failures.clone());
+        registry.register("epochs", "Changes of the epoch", metrics.epochs.clone());
+        registry.register("nodes", "Edge nodes known", metrics.nodes.clone());
+        registry.register("objects", "Objects in memory for edges", metrics.objects.clone());
+        registry.register("pods", "Pods on edge nodes", metrics.pods.clone());
+        registry.register(
+            "shared_watches",
+            "Watches shared by subscriptions",
+            metrics.shared_watches.clone(),
+        );
+        metrics
+    }
+}

@@ -1,0 +1,116 @@
+//! What operators see of a running cloudcore.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tombolo_link::Transport;
+use tombolo_runtime::Readiness;
+
+use crate::hub::Hub;
+
+/// Looks at a running cloudcore. Cheap to clone; outlives it harmlessly.
+#[derive(Clone)]
+pub struct StatusHandle {
+    hub: Arc<Hub>,
+    readiness: Readiness,
+}
+
+/// One look.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Status {
+    /// Every watch has been listed, and nodes can be impersonated.
+    pub ready: bool,
+    /// Generation of the epoch.
+    pub epoch_generation: u64,
+    /// Nodes connected.
+    pub sessions: usize,
+    /// Deliveries acknowledged since the start.
+    pub deliveries: u64,
+    /// Every edge node that is known or connected, by name.
+    pub nodes: Vec<NodeStatus>,
+}
+
+/// One edge node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeStatus {
+    /// Its name.
+    pub name: String,
+    /// Whether its Node object exists.
+    pub registered: bool,
+    /// Whether it is connected.
+    pub connected: bool,
+    /// What carries its connection.
+    pub transport: Option<Transport>,
+    /// Software version of its agent; empty before its hello.
+    pub agent: String,
+    /// Objects that it should hold.
+    pub needed: usize,
+    /// Keys that wait for its session's attention.
+    pub pending: usize,
+    /// Deliveries acknowledged in this connection.
+    pub acked: u64,
+    /// Time that its newest acknowledgement took.
+    pub last_ack_latency: Option<Duration>,
+    /// Its newest measured round trip.
+    pub round_trip: Option<Duration>,
+    /// Everything that was missing when it connected has arrived.
+    pub caught_up: bool,
+}
+
+impl NodeStatus {
+    fn new(name: String) -> Self {
+        Self {
+            name,
+            registered: false,
+            connected: false,
+            transport: None,
+            agent: String::new(),
+            needed: 0,
+            pending: 0,
+            acked: 0,
+            last_ack_latency: None,
+            round_trip: None,
+            caught_up: false,
+        }
+    }
+}
+
+impl StatusHandle {
+    pub(crate) fn new(hub: Arc<Hub>, readiness: Readiness) -> Self {
+        Self { hub, readiness }
+    }
+
+    /// The present state.
+    #[must_use]
+    pub fn snapshot(&self) -> Status {
+        let mut nodes: BTreeMap<String, NodeStatus> = BTreeMap::new();
+        for summary in self.hub.down.summaries() {
+            let mut status = NodeStatus::new(summary.node.to_string());
+            status.registered = summary.registered;
+            status.needed = summary.needed;
+            nodes.insert(status.name.clone(), status);
+        }
+        for (node, session) in self.hub.registry.all() {
+            let name = node.to_string();
+            let status = nodes.entry(name.clone()).or_insert_with(|| NodeStatus::new(name));
+            let facts = session.facts.lock().clone();
+            status.connected = true;
+            status.transport = Some(session.transport);
+            status.pending = session.mailbox.pending();
+            status.agent = facts.agent;
+            status.acked = facts.acked;
+            status.last_ack_latency = facts.last_ack;
+            status.round_trip = facts.round_trip;
+            status.caught_up = facts.caught_up;
+        }
+        Status {
+            ready: self.readiness.is_ready(),
+            epoch_generation: self.hub.epoch.load().generation,
+            sessions: self.hub.registry.len(),
+            deliveries: self.hub.metrics.deliveries.load(Ordering::Relaxed),
+            nodes: nodes.into_values().collect(),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Stock kubectl, as people use it.
+
+use tombolo_testkit::cluster_or_skip;
+
+use crate::harness::Server;
+
+const DEPLOYMENT: &str = r#"{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "till", "labels": {"app": "till"}},
+  "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "till"}}, "template": {"metadata": {"labels": {"app": "till"}},
+  "spec": {"containers": [{"name": "web", "image": "web:1", "ports": [{"containerPort": 80}]}]}}}}"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reading_creating_and_changing() {
+    cluster_or_skip!("embedded::reading_creating_and_changing");
+    let server = Server::start().await;
+    let namespaces = server.kubectl_ok(&["get", "namespaces", "-o", "name"], "").await;
+    assert_eq!(namespaces.lines().count(), 4, "{namespaces}");
+    let map = r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"k": "v"}}"#;
+    server.kubectl_ok(&["create", "-f", "-"], map).await;
+    let map = server.kubectl_ok(&["get", "configmap", "m", "-o", "jsonpath={.data.k}"], "").await;
+    assert_eq!(map, "v");
+    server.kubectl_ok(&["label", "configmap", "m", "tier=front"], "").await;
+    let selected = server.kubectl_ok(&["get", "configmaps", "-l", "tier=front", "-o", "name"], "").await;
+    assert_eq!(selected.trim(), "configmap/m");
+    for (kind, patch, expected) in [
+        ("json", r#"[{"op": "replace", "path": "/data/k", "value": "1"}]"#, "1"),
+        ("merge", r#"{"data": {"k": "2"}}"#, "2"),
+        ("strategic", r#"{"data": {"k": "3"}}"#, "3"),
+    ] {
+        server.kubectl_ok(&["patch", "configmap", "m", "--type", kind, "-p", patch], "").await;
+        let now = server.kubectl_ok(&["get", "configmap", "m", "-o", "jsonpath={.data.k}"], "").await;
+        assert_eq!(now, expected, "{kind}");
+    }
+    let described = server.kubectl_ok(&["describe", "configmap", "m"], "").await;
+    assert!(described.contains("tier=front"), "{described}");
+    let missing = server.kubectl(&["get", "configmap", "absent"], "").await;
+    let missing = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(missing.contains(r#"Error from server (NotFound): configmaps "absent" not found"#), "{missing}");
+    server.kubectl_ok(&["delete", "configmap", "m"], "").await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn applying_on_the_client_and_on_the_server() {
+    cluster_or_skip!("embedded::applying_on_the_client_and_on_the_server");
+    let server = Server::start().await;
+    server.kubectl_ok(&["apply", "-f", "-"], DEPLOYMENT).await;
+    let again = server.kubectl_ok(&["apply", "-f", "-"], DEPLOYMENT).await;
+    assert!(again.contains("unchanged"), "{again}");
+    let scaled = DEPLOYMENT.replace("\"replicas\": 2", "\"replicas\": 3");
+    server.kubectl_ok(&["apply", "-f", "-"], &scaled).await;
+    let replicas = ["get", "deployment", "till", "-o", "jsonpath={.spec.replicas}"];
+    assert_eq!(server.kubectl_ok(&replicas, "").await, "3");
+    let other = DEPLOYMENT.replace("till", "desk");
+    server.kubectl_ok(&["apply", "--server-side", "-f", "-"], &other).await;
+    let foreign = other.replace("\"replicas\": 2", "\"replicas\": 5");
+    let conflict =
+        server.kubectl(&["apply", "--server-side", "--field-manager=other", "-f", "-"], &foreign).await;
+    let text = String::from_utf8_lossy(&conflict.stderr).into_owned();
+    assert!(!conflict.status.success() && text.contains("conflict"), "{text}");
+    let force = ["apply", "--server-side", "--field-manager=other", "--force-conflicts", "-f", "-"];
+    server.kubectl_ok(&force, &foreign).await;
+    server.kubectl_ok(&["scale", "deployment", "desk", "--replicas=1"], "").await;
+    let table = server.kubectl_ok(&["get", "deployments"], "").await;
+    assert!(table.contains("UP-TO-DATE") && table.contains("desk"), "{table}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_stop_gently_and_finalizers_hold() {
+    cluster_or_skip!("embedded::pods_stop_gently_and_finalizers_hold");
+    let server = Server::start().await;
+    let api = server.api().await;
+    server.kubectl_ok(&["run", "p", "--image=i", "--overrides", r#"{"spec": {"nodeName": "n"}}"#], "").await;
+    server.kubectl_ok(&["delete", "pod", "p", "--wait=false"], "").await;
+    let pod = api.wait_code("/api/v1/namespaces/default/pods/p", 200).await;
+    assert_eq!(pod["metadata"]["deletionGracePeriodSeconds"], 30);
+    server.kubectl_ok(&["delete", "pod", "p", "--grace-period=0", "--force"], "").await;
+    api.wait_code("/api/v1/namespaces/default/pods/p", 404).await;
+    let map = r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "held", "finalizers": ["example.com/hold"]}}"#;
+    server.kubectl_ok(&["create", "-f", "-"], map).await;
+    server.kubectl_ok(&["delete", "configmap", "held", "--wait=false"], "").await;
+    let held = api.wait_code("/api/v1/namespaces/default/configmaps/held", 200).await;
+    assert!(held["metadata"]["deletionTimestamp"].is_string());
+    server
+        .kubectl_ok(
+            &[
+                "patch",
+                "configmap",
+                "held",
+                "--type=json",
+                "-p",
+                r#"[{"op": "remove", "path": "/metadata/finalizers"}]"#,
+            ],
+            "",
+        )
+        .await;
+    api.wait_code("/api/v1/namespaces/default/configmaps/held", 404).await;
+    server.stop().await;
+}

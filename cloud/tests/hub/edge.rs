@@ -1,0 +1,273 @@
+//! A bare edge: the session of the protocol over a link in memory, and a map for a store.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::Instant;
+use tombolo_link::{Clock, Link, LinkEvent, pump};
+use tombolo_proto::frame::{
+    ApiReply, ApiRequest, Change, Goodbye, Inventory, ReplyBody, RequestBody, Subscribe,
+};
+use tombolo_proto::message::{
+    Content, Group, Message, MessageId, ObjectPath, Operation, ResourceType, Route, Source,
+};
+use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
+use tombolo_proto::{
+    CloudRevision, Epoch, Held, InventoryEntry, NodeId, ObjectKey, Resource, ScopeId, StoreId,
+};
+
+/// How long a test waits for anything.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// What the edge holds under one key.
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    pub(crate) held: Held,
+    pub(crate) body: Value,
+    pub(crate) dependencies: Vec<String>,
+}
+
+/// Everything that an edge keeps between connections.
+#[derive(Default)]
+pub(crate) struct Store {
+    pub(crate) rows: BTreeMap<(u32, String), (ObjectKey, Row)>,
+    pub(crate) epoch: Option<Epoch>,
+    trim_version: u32,
+}
+
+impl EdgeView for Store {
+    fn inventory(&self, scope: ScopeId) -> Vec<InventoryEntry> {
+        let rows = self.rows.iter().filter(|((id, _), _)| *id == scope.0);
+        rows.map(|(_, (key, row))| InventoryEntry { key: key.clone(), held: row.held.clone() }).collect()
+    }
+}
+
+/// One connected edge.
+pub(crate) struct Edge {
+    pub(crate) store: Store,
+    pub(crate) caught_up: Vec<ScopeId>,
+    pub(crate) goodbye: Option<Goodbye>,
+    pub(crate) lease: Option<u16>,
+    pub(crate) closed: Option<(u16, String)>,
+    /// Keys that were delivered in this connection, in order.
+    pub(crate) delivered: Vec<String>,
+    replies: Vec<ReplyBody>,
+    session: EdgeSession,
+    link: Link,
+    clock: Clock,
+    node: NodeId,
+}
+
+impl Edge {
+    pub(crate) fn new(node: &str, link: Link, store: Store) -> Self {
+        let node = NodeId::parse(node).unwrap();
+        let mut config = EdgeConfig::new(node.clone(), StoreId([7; 16]));
+        config.epoch = store.epoch.clone();
+        config.trim_version = store.trim_version;
+        let clock = Clock::start();
+        let session = EdgeSession::new(config, clock.now(), &store);
+        Self {
+            store,
+            caught_up: Vec::new(),
+            goodbye: None,
+            lease: None,
+            closed: None,
+            delivered: Vec::new(),
+            replies: Vec::new(),
+            session,
+            link,
+            clock,
+            node,
+        }
+    }
+
+    /// Drives the session until the condition holds.
+    pub(crate) async fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + DEADLINE;
+        while !holds(self) {
+            assert!(
+                self.step(deadline).await,
+                "{}: {what} did not come; delivered: {:?}; caught up: {:?}; held: {:?}; goodbye: {:?}",
+                self.node,
+                self.delivered,
+                self.caught_up,
+                self.names(),
+                self.goodbye
+            );
+        }
+    }
+
+    /// Drives the session for a while, for what must not happen.
+    pub(crate) async fn idle(&mut self, time: Duration) {
+        let deadline = Instant::now() + time;
+        while self.step(deadline).await {}
+    }
+
+    async fn step(&mut self, deadline: Instant) -> bool {
+        let session = &mut self.session;
+        let now = self.clock.now();
+        let _ = pump(&mut self.link, |lane| session.poll_transmit(now, lane));
+        let timer = self.session.next_timeout().map_or(deadline, |at| self.clock.instant(at).min(deadline));
+        tokio::select! {
+            event = self.link.next() => match event {
+                LinkEvent::Frame(lane, frame) => {
+                    let _ = self.session.handle_frame(self.clock.now(), lane, frame, &self.store);
+                }
+                LinkEvent::Writable => {}
+                LinkEvent::Closed(_) if self.goodbye.is_some() => return false,
+                LinkEvent::Closed(error) => panic!("{}: link closed without a goodbye: {error}", self.node),
+            },
+            () = tokio::time::sleep_until(timer) => {
+                if Instant::now() >= deadline {
+                    return false;
+                }
+                self.session.handle_timeout(self.clock.now());
+            }
+        }
+        while let Some(event) = self.session.poll_event() {
+            self.handle(event);
+        }
+        true
+    }
+
+    fn handle(&mut self, event: EdgeEvent) {
+        match event {
+            EdgeEvent::Welcomed { trim_version, .. } => self.store.trim_version = trim_version,
+            EdgeEvent::Deliver { lane, seq, scope, change } => {
+                self.delivered.push(change.key().to_string());
+                self.apply(scope, change);
+                self.session.committed(lane, seq);
+            }
+            EdgeEvent::CaughtUp { scope, epoch, revision } => {
+                assert!(revision >= CloudRevision(0));
+                self.store.epoch = Some(epoch);
+                self.caught_up.push(scope);
+            }
+            EdgeEvent::Reply(reply) => self.replies.push(reply.body),
+            EdgeEvent::RequestTimedOut(id) => panic!("no answer to {id:?}"),
+            EdgeEvent::LeaseRenewed { code, .. } => self.lease = Some(code),
+            EdgeEvent::SubscriptionClosed { code, reason, .. } => self.closed = Some((code, reason)),
+            EdgeEvent::RoundTrip(_) => {}
+            EdgeEvent::Closed(goodbye) => self.goodbye = Some(goodbye),
+        }
+    }
+
+    fn apply(&mut self, scope: ScopeId, change: Change) {
+        let at = (scope.0, change.key().to_string());
+        match change {
+            Change::Upsert(object) => {
+                let row = Row {
+                    held: Held::Present(object.version.clone()),
+                    body: serde_json::from_slice(&object.body).unwrap(),
+                    dependencies: object.dependencies.iter().map(ToString::to_string).collect(),
+                };
+                self.store.rows.insert(at, (object.key.clone(), row));
+            }
+            Change::Delete { .. } => {
+                self.store.rows.remove(&at);
+            }
+            Change::Absent { key } => {
+                let row = Row { held: Held::Absent, body: Value::Null, dependencies: Vec::new() };
+                self.store.rows.insert(at, (key, row));
+            }
+            Change::Adopt { version, .. } => {
+                self.store.rows.get_mut(&at).unwrap().1.held = Held::Present(version);
+            }
+        }
+    }
+
+    /// Names of all objects of the pushed set that are held, known absences included.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        self.store.rows.keys().filter(|(scope, _)| *scope == 0).map(|(_, name)| name.as_str()).collect()
+    }
+
+    pub(crate) fn row(&self, scope: u32, name: &str) -> Option<&Row> {
+        self.store.rows.get(&(scope, name.to_owned())).map(|(_, row)| row)
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.row(0, name).is_some_and(|row| matches!(row.held, Held::Present(_)))
+    }
+
+    /// Calls the Kubernetes API through the cloud.
+    pub(crate) async fn api(
+        &mut self,
+        method: &str,
+        path: &str,
+        content_type: &str,
+        body: &Value,
+    ) -> ApiReply {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let request = ApiRequest {
+            method: method.to_owned(),
+            path_and_query: path.to_owned(),
+            content_type: content_type.to_owned(),
+            accept: String::new(),
+            body: body.into(),
+        };
+        match self.ask(RequestBody::Api(request)).await {
+            ReplyBody::Api(reply) => reply,
+            ReplyBody::Message(message) => panic!("a message answers an API call: {message:?}"),
+        }
+    }
+
+    /// Sends one of KubeEdge's messages and waits for its answer.
+    pub(crate) async fn message(
+        &mut self,
+        operation: Operation,
+        path: ObjectPath,
+        content: &Value,
+    ) -> Message {
+        let route = Route::new(Source::Edged, Group::Meta, operation, path.into());
+        let id = MessageId::from_random_bytes([9; 16]);
+        let message = Message::new(id.clone(), 1, route, Content::from_value(content).unwrap());
+        match self.ask(RequestBody::Message(Box::new(message))).await {
+            ReplyBody::Message(reply) => {
+                assert_eq!(reply.header.parent, Some(id));
+                *reply
+            }
+            ReplyBody::Api(reply) => panic!("an API reply answers a message: {}", reply.code),
+        }
+    }
+
+    async fn ask(&mut self, body: RequestBody) -> ReplyBody {
+        let before = self.replies.len();
+        self.session.request(self.clock.now(), DEADLINE, body, None).unwrap();
+        self.until("an answer", |edge| edge.replies.len() > before).await;
+        self.replies.pop().unwrap()
+    }
+
+    pub(crate) fn renew_lease(&mut self, micros: i64) {
+        self.lease = None;
+        self.session.renew_lease(micros);
+    }
+
+    pub(crate) fn subscribe(&mut self, resource: Resource) -> ScopeId {
+        let scope = self.session.next_scope();
+        let subscribe = Subscribe {
+            scope,
+            resource,
+            namespace: String::new(),
+            label_selector: String::new(),
+            field_selector: String::new(),
+            caller_token: None,
+            epoch: None,
+            inventory: Inventory::Full(Vec::new()),
+        };
+        self.session.subscribe(subscribe).unwrap();
+        scope
+    }
+
+    /// Registers the Node as an agent does, and returns what the cloud made of it.
+    pub(crate) async fn register(&mut self) -> Message {
+        let name = self.node.to_string();
+        let node = serde_json::json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": name, "labels": {
+                "kubernetes.io/hostname": name, "node-role.kubernetes.io/edge": "",
+                "node-restriction.kubernetes.io/team": "other"}}
+        });
+        self.message(Operation::Insert, ObjectPath::new("", ResourceType::Node, &name), &node).await
+    }
+}

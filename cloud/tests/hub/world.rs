@@ -1,0 +1,131 @@
+//! A real API server with the rights of `deploy/`, and a cloudcore in this process.
+
+use std::path::Path;
+use std::time::Duration;
+
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::{Value, json};
+use tombolo_cloud::hub::Hub;
+use tombolo_cloud::{App, Config, Kube, StatusHandle};
+use tombolo_link::server::Accepted;
+use tombolo_link::{Transport, mem};
+use tombolo_proto::NodeId;
+use tombolo_runtime::drain::{self, Trigger};
+use tombolo_testkit::{ControlPlane, ControlPlaneOptions, wait_for};
+
+use super::edge::{Edge, Store};
+
+pub(crate) struct World {
+    pub(crate) plane: ControlPlane,
+    pub(crate) status: StatusHandle,
+    pub(crate) hub: std::sync::Arc<Hub>,
+    trigger: Trigger,
+    running: tokio::task::JoinHandle<()>,
+    admin: Client,
+    _data: tempfile::TempDir,
+}
+
+impl World {
+    pub(crate) async fn start() -> Self {
+        let plane = ControlPlane::start(ControlPlaneOptions { controllers: false }).await.unwrap();
+        let admin = plane.admin_client().await.unwrap();
+        let token = grant(&plane).await;
+        let data = tempfile::tempdir().unwrap();
+        let parsed: Kubeconfig = serde_json::from_value(plane.kubeconfig_with_token(&token)).unwrap();
+        let config =
+            kube::Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await.unwrap();
+        let kube = Kube::from_config(config).unwrap();
+        let bound = App::build(Config::local(data.path()), kube).await.unwrap();
+        let (status, hub) = (bound.status(), bound.hub());
+        let (trigger, drain) = drain::channel(Duration::from_secs(5));
+        let running = tokio::spawn(async move { bound.run(drain).await.unwrap() });
+        let world = Self { plane, status, hub, trigger, running, admin, _data: data };
+        wait_for("cloudcore to be ready", Duration::from_secs(30), || async {
+            let status = world.status.snapshot();
+            if status.ready { Ok(()) } else { Err(format!("{status:?}")) }
+        })
+        .await;
+        world
+    }
+
+    /// Connects an edge that holds this.
+    pub(crate) fn connect(&self, name: &str, store: Store) -> Edge {
+        let node = NodeId::parse(name).unwrap();
+        let (cloud, edge, _faults) = mem::pair(node.clone());
+        let remote = cloud.peer().remote;
+        self.hub.accept(Accepted { link: cloud, node, remote, transport: Transport::Memory });
+        Edge::new(name, edge, store)
+    }
+
+    /// Creates, replaces or deletes as the administrator; fails unless the API server agrees.
+    pub(crate) async fn admin(&self, method: &str, path: &str, body: &Value) -> Value {
+        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+        let request = http::Request::builder().method(method).uri(path);
+        let content_type =
+            if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+        let request = request.header("content-type", content_type).body(body).unwrap();
+        let text =
+            self.admin.request_text(request).await.unwrap_or_else(|error| panic!("{method} {path}: {error}"));
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Patches as the administrator once the API server is back from an interruption.
+    pub(crate) async fn patch_until_done(&self, path: &str, patch: &Value) {
+        wait_for("the patch to be taken", Duration::from_secs(30), || async {
+            let request = http::Request::builder().method("PATCH").uri(path);
+            let request = request.header("content-type", "application/merge-patch+json");
+            let request = request.body(patch.to_string().into_bytes()).unwrap();
+            self.admin.request_text(request).await.map(drop).map_err(|error| error.to_string())
+        })
+        .await;
+    }
+
+    /// Removes a pod at once, as the garbage collector of pods would.
+    pub(crate) async fn delete_pod(&self, name: &str) {
+        let options = json!({"gracePeriodSeconds": 0});
+        self.admin("DELETE", &format!("/api/v1/namespaces/default/pods/{name}"), &options).await;
+    }
+
+    pub(crate) async fn config(&self, kind: &str, name: &str, data: &Value) {
+        let body = json!({"metadata": {"name": name}, (if kind == "secrets" { "stringData" } else { "data" }): data});
+        self.admin("POST", &format!("/api/v1/namespaces/default/{kind}"), &body).await;
+    }
+
+    /// Creates a pod on a node that reads a ConfigMap and a Secret.
+    pub(crate) async fn pod(&self, name: &str, node: &str, configmap: &str, secret: &str) -> Value {
+        let pod = json!({
+            "metadata": {"name": name},
+            "spec": {
+                "nodeName": node, "serviceAccountName": "default", "automountServiceAccountToken": false,
+                "containers": [{"name": "c", "image": "none", "envFrom": [{"secretRef": {"name": secret}}]}],
+                "volumes": [
+                    {"name": "v", "configMap": {"name": configmap}},
+                    {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
+                ]
+            }
+        });
+        self.admin("POST", "/api/v1/namespaces/default/pods", &pod).await
+    }
+
+    pub(crate) async fn stop(self) {
+        self.trigger.start();
+        tokio::time::timeout(Duration::from_secs(30), self.running).await.expect("drained in time").unwrap();
+    }
+}
+
+/// Applies the rights that `deploy/` ships and returns a token of cloudcore's account.
+async fn grant(plane: &ControlPlane) -> String {
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/cloudcore");
+    for name in ["namespace", "rbac", "impersonation", "edge-network"] {
+        let path = deploy.join(name).with_extension("yaml").display().to_string();
+        let output = plane.kubectl(&["apply", "-f", &path]).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    // No controller makes it here, and the admission of pods asks for it.
+    let output = plane.kubectl(&["create", "serviceaccount", "default"]).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = plane.kubectl(&["-n", "kubeedge", "create", "token", "cloudcore"]).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}

@@ -1,0 +1,260 @@
+//! One agent: everything is bound first, then run.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::registry::Registry;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use thiserror::Error;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tombolo_proto::ids::NodeId;
+use tombolo_runtime::admin::{self, AdminState};
+use tombolo_runtime::listen::ListenError;
+use tombolo_runtime::{Drain, Readiness, TaskError, Tasks};
+
+use crate::config::{Config, ConfigError, host_and_port};
+use crate::hub::{Client, ClientParts, Dial, HubHandle, NetworkDialer};
+use crate::identity::{Identity, IdentityError, Rotation, rotate};
+use crate::localapi::{LocalApi, LocalApiError};
+use crate::metrics::Metrics;
+use crate::status::StatusHandle;
+use crate::store::{OpenError, Store};
+use crate::upstream::Upstream;
+
+/// Time for tasks to end when the agent stops.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How often sizes of the store are measured for metrics.
+const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Why the agent cannot start or go on.
+#[derive(Debug, Error)]
+pub enum AppError {
+    /// A setting cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// There is no identity.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The store cannot be opened.
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    /// An address cannot be bound.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The local API cannot be served.
+    #[error(transparent)]
+    LocalApi(#[from] LocalApiError),
+    /// A part has failed.
+    #[error(transparent)]
+    Task(#[from] TaskError),
+    /// The operating system refuses.
+    #[error("{0}")]
+    System(String),
+}
+
+/// Puts agents together.
+#[derive(Debug, Clone, Copy)]
+pub struct App;
+
+/// An agent that is ready to run: store open, listeners bound, kubeconfig written.
+pub struct Bound {
+    config: Config,
+    identity: Identity,
+    store: Store,
+    local: LocalApi,
+    admin: Option<admin::Bound>,
+    dialer: Box<dyn Dial>,
+    hub: HubHandle,
+    client: ClientEnds,
+}
+
+struct ClientEnds {
+    commands: tokio::sync::mpsc::Receiver<crate::hub::Command>,
+    state: watch::Sender<crate::hub::HubState>,
+}
+
+impl App {
+    /// Opens the store, binds the listeners, writes the kubeconfig. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// [`AppError`] says what is in the way and what to do.
+    pub async fn build(config: Config) -> Result<Bound, AppError> {
+        let dialer = Box::new(NetworkDialer::new(&config.cloud)?);
+        Self::with_dialer(config, dialer).await
+    }
+
+    async fn with_dialer(config: Config, dialer: Box<dyn Dial>) -> Result<Bound, AppError> {
+        config.validate()?;
+        let identity = Identity::load(&config.data_dir, &config.node_name)?;
+        let folder = config.data_dir.clone();
+        let opened = tokio::task::spawn_blocking(move || Store::open(&folder)).await;
+        let opened = opened.map_err(|error| AppError::System(error.to_string()))??;
+        let local = LocalApi::bind(&config).await?;
+        let admin = config.admin.map(|address| admin::bind("admin", address)).transpose()?;
+        let (hub, commands, state) = HubHandle::new();
+        let client = ClientEnds { commands, state };
+        Ok(Bound { config, identity, store: opened.store, local, admin, dialer, hub, client })
+    }
+}
+
+impl Bound {
+    /// Name of the node.
+    #[must_use]
+    pub fn node(&self) -> &NodeId {
+        &self.config.node_name
+    }
+
+    /// Address of the local API over HTTPS.
+    #[must_use]
+    pub fn local_api_addr(&self) -> SocketAddr {
+        self.local.https_addr(&self.config)
+    }
+
+    /// Address of the local API over plain HTTP, when it is on.
+    #[must_use]
+    pub fn local_http_addr(&self) -> Option<SocketAddr> {
+        self.local.http_addr()
+    }
+
+    /// Address of the admin endpoints, when they are on.
+    #[must_use]
+    pub fn admin_addr(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(admin::Bound::local_addr)
+    }
+
+    /// The kubeconfig of the local API, as it is written in the data folder.
+    ///
+    /// # Errors
+    /// [`AppError::System`] when the file cannot be read.
+    pub fn kubeconfig(&self) -> Result<String, AppError> {
+        let path = self.config.data_dir.join(crate::localapi::KUBECONFIG_FILE);
+        std::fs::read_to_string(&path)
+            .map_err(|error| AppError::System(format!("{}: {error}", path.display())))
+    }
+
+    /// Follows the agent from outside.
+    #[must_use]
+    pub fn status(&self) -> StatusHandle {
+        StatusHandle::new(self.config.node_name.clone(), self.store.clone(), self.hub.clone())
+    }
+
+    /// Runs the agent until the drain starts.
+    ///
+    /// # Errors
+    /// [`AppError`] when a part fails; the others are ended then.
+    pub async fn run(self, drain: Drain) -> Result<(), AppError> {
+        let tasks = Tasks::new();
+        let stop = CancellationToken::new();
+        let store = self.store.clone();
+        let _admin = self.spawn(&tasks, &stop, &drain)?;
+        let failed = tokio::select! {
+            () = drain.started() => None,
+            error = tasks.failed() => Some(error),
+        };
+        stop.cancel();
+        let ended = tasks.shutdown(GRACE).await;
+        store.close().await;
+        match failed {
+            Some(error) => Err(error.into()),
+            None => ended.map_err(AppError::Task),
+        }
+    }
+
+    fn spawn(
+        self,
+        tasks: &Tasks,
+        stop: &CancellationToken,
+        drain: &Drain,
+    ) -> Result<Option<admin::AdminHandle>, AppError> {
+        let Self { config, identity, store, local, admin, dialer, hub, client } = self;
+        let mut rng = StdRng::from_os_rng();
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        let readiness = Readiness::new();
+        let synced = readiness.wait_for("first synchronisation with the cloud");
+        let (current, observer) = watch::channel(Arc::new(identity));
+        local.spawn(tasks, &store, hub.clone(), stop)?;
+        let until = stop.clone();
+        let rotation = Rotation {
+            node: config.node_name.clone(),
+            endpoint: config.cloud.join.clone(),
+            data_dir: config.data_dir.clone(),
+            seed: rng.random(),
+        };
+        tasks.spawn("rotation", async move {
+            until.run_until_cancelled(rotate(rotation, current)).await;
+        });
+        let owner = Client::new(ClientParts {
+            node: config.node_name.clone(),
+            store: store.clone(),
+            dialer,
+            identity: observer,
+            commands: client.commands,
+            state: client.state,
+            metrics: Arc::clone(&metrics),
+            backoff: config.cloud.back_off.into(),
+            rng: StdRng::seed_from_u64(rng.random()),
+        });
+        tasks.spawn("hub", owner.run(drain.clone()));
+        let measured = (store.clone(), Arc::clone(&metrics), stop.clone());
+        tasks.spawn("measure", async move {
+            let (store, metrics, stop) = measured;
+            stop.run_until_cancelled(measure(store, metrics, synced)).await;
+        });
+        let address = config.node.address.or_else(|| local_address(&config.cloud.websocket));
+        let upstream = Upstream {
+            node: config.node_name,
+            settings: config.node,
+            simulate_pods: config.simulate_pods,
+            address,
+            store,
+            hub,
+            metrics,
+            seed: rng.random(),
+        };
+        upstream.spawn(tasks, stop);
+        let state = AdminState { registry: Arc::new(registry), readiness, drain: drain.clone() };
+        admin.map(|bound| bound.start(state).map_err(|error| AppError::System(error.to_string()))).transpose()
+    }
+}
+
+/// Follows the store for metrics, and for readiness: ready is who can say what is on this node.
+async fn measure(store: Store, metrics: Arc<Metrics>, synced: tombolo_runtime::ReadyGuard) {
+    let mut synced = Some(synced);
+    let mut commits = store.commits();
+    loop {
+        commits.borrow_and_update();
+        if synced.is_some() && store.standing().is_ok_and(|standing| standing.synced) {
+            synced = None;
+        }
+        if let Ok(counts) = store.counts() {
+            let gauge = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+            metrics.objects.set(gauge(counts.visible));
+            metrics.pods_hidden.set(gauge(counts.hidden));
+            metrics.reports_waiting.set(gauge(counts.reports));
+        }
+        if synced.is_none() {
+            tokio::time::sleep(MEASURE_INTERVAL).await;
+        }
+        if commits.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The address from which packets to the cloud leave this machine. Nothing is sent to find out.
+fn local_address(cloud: &str) -> Option<IpAddr> {
+    let (host, port) = host_and_port("cloud.websocket", cloud).ok()?;
+    let target = std::net::ToSocketAddrs::to_socket_addrs(&(host, port)).ok()?.next()?;
+    let any: SocketAddr = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().ok()?;
+    let socket = std::net::UdpSocket::bind(any).ok()?;
+    socket.connect(target).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,253 @@
+use std::path::Path;
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tombolo_proto::object::{ObjectKey, Resource};
+use tombolo_runtime::{Trigger, drain};
+
+use super::*;
+use crate::identity::testing::{fetch_local, identity_for};
+use cloud::{FakeCloud, FakeDialer};
+
+mod cloud;
+mod kubectl;
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn key(resource: &str, name: &str) -> ObjectKey {
+    ObjectKey::new(Resource::new("", "v1", resource), "default", name)
+}
+
+/// Tries until the condition holds.
+async fn wait_for(what: &str, deadline: Duration, condition: impl AsyncFn() -> bool) {
+    let holds = async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(deadline, holds).await.unwrap_or_else(|_| panic!("waited {deadline:?} for {what}"));
+}
+
+/// A running agent.
+struct Agent {
+    trigger: Trigger,
+    done: JoinHandle<Result<(), AppError>>,
+    status: StatusHandle,
+    https: SocketAddr,
+    http: SocketAddr,
+    kubeconfig: Value,
+}
+
+impl Agent {
+    async fn start(folder: &Path, cloud: &FakeCloud, simulate: bool) -> Self {
+        let node = NodeId::parse("edge-a").unwrap();
+        if Identity::load(folder, &node).is_err() {
+            identity_for(&node).save(folder).unwrap();
+        }
+        let mut config = Config::new(node.clone(), folder);
+        config.admin = None;
+        config.simulate_pods = simulate;
+        config.local_api.https = "127.0.0.1:0".parse().unwrap();
+        config.local_api.http = Some("127.0.0.1:0".parse().unwrap());
+        config.cloud.back_off.first_millis = 20;
+        config.cloud.back_off.max_millis = 50;
+        config.node.lease_interval_millis = 100;
+        let dialer = Box::new(FakeDialer { cloud: cloud.clone(), node });
+        let bound = App::with_dialer(config, dialer).await.unwrap();
+        let (https, http) = (bound.local_api_addr(), bound.local_http_addr().unwrap());
+        let kubeconfig = serde_json::from_str(&bound.kubeconfig().unwrap()).unwrap();
+        let (trigger, drain) = drain::channel(Duration::from_secs(5));
+        let status = bound.status();
+        Self { trigger, done: tokio::spawn(bound.run(drain)), status, https, http, kubeconfig }
+    }
+
+    async fn stop(self) {
+        self.trigger.start();
+        self.done.await.unwrap().unwrap();
+    }
+
+    /// Answer of the local API over HTTPS with the kubeconfig's credentials.
+    async fn call(&self, method: Method, path: &str, body: &str) -> (StatusCode, Value) {
+        fetch_local(&self.kubeconfig, self.https, method, path, body).await
+    }
+
+    async fn get(&self, path: &str) -> (StatusCode, Value) {
+        self.call(Method::GET, path, "").await
+    }
+
+    /// Names in a list.
+    async fn names(&self, path: &str) -> Vec<String> {
+        let (code, list) = self.get(path).await;
+        if code != StatusCode::OK {
+            return vec![code.to_string()];
+        }
+        let items = list["items"].as_array().unwrap();
+        items.iter().map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+fn pod_spec() -> Value {
+    json!({"spec": {"nodeName": "edge-a", "containers": [{"name": "c", "image": "i"}]}, "status": {"phase": "Pending"}})
+}
+
+#[tokio::test]
+async fn objects_arrive_change_and_go_across_restarts() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let (app, token) = (key("configmaps", "app"), key("secrets", "token"));
+    cloud.put(&app, "u1", &json!({"data": {"a": "1"}}), &[]);
+    cloud.put(&token, "u2", &json!({"data": {}}), &[]);
+    cloud.put(&key("pods", "web"), "u3", &pod_spec(), &[app.clone(), token.clone()]);
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    wait_for("the pod", DEADLINE, async || agent.names("/api/v1/pods").await == ["web"]).await;
+    assert_eq!(agent.names("/api/v1/namespaces/default/secrets").await, ["token"]);
+    cloud.put(&app, "u1", &json!({"data": {"a": "2"}}), &[]);
+    wait_for("the update", DEADLINE, async || {
+        agent.get("/api/v1/namespaces/default/configmaps/app").await.1["data"]["a"] == "2"
+    })
+    .await;
+    let before = agent.status.look().revision;
+    agent.stop().await;
+
+    // While the agent is down one object changes, one goes, one comes.
+    cloud.put(&app, "u1", &json!({"data": {"a": "3"}}), &[]);
+    cloud.delete(&token);
+    cloud.put(&key("configmaps", "new"), "u4", &json!({"data": {}}), &[]);
+    cloud.set_away(true);
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    assert_eq!(agent.names("/api/v1/configmaps").await, ["app"], "what was there is served without a cloud");
+    assert_eq!(agent.names("/api/v1/pods").await, ["web"]);
+    assert!(agent.status.look().revision >= before, "local revisions do not go back");
+    cloud.set_away(false);
+    wait_for("the differences", DEADLINE, async || {
+        agent.names("/api/v1/configmaps").await == ["app", "new"]
+            && agent.names("/api/v1/secrets").await == [] as [String; 0]
+            && agent.get("/api/v1/namespaces/default/configmaps/app").await.1["data"]["a"] == "3"
+    })
+    .await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn before_the_first_word_from_the_cloud_nothing_is_claimed() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    cloud.set_away(true);
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    let (code, status) = agent.get("/api/v1/pods").await;
+    assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(status["message"].as_str().unwrap().contains("has not heard from the cloud"), "{status}");
+    assert!(status["details"]["retryAfterSeconds"].as_u64().unwrap() > 0);
+    cloud.set_away(false);
+    wait_for("an empty list that is true", DEADLINE, async || {
+        agent.get("/api/v1/pods").await.0 == StatusCode::OK
+    })
+    .await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn the_agent_registers_renews_and_reports() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let web = key("pods", "web");
+    cloud.put(&web, "u3", &pod_spec(), &[]);
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    wait_for("leases", DEADLINE, async || cloud.leases() >= 3).await;
+    wait_for("an honest status in the cloud", DEADLINE, async || {
+        cloud.object(&web).is_some_and(|pod| pod["status"]["reason"] == "NoContainerRuntime")
+    })
+    .await;
+    let calls = cloud.calls();
+    assert_eq!(calls[0], "Insert null/node/edge-a", "registration comes before the lease: {calls:?}");
+    for call in [
+        "POST /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases",
+        "PATCH /api/v1/nodes/edge-a/status",
+        "PATCH /api/v1/namespaces/default/pods/web/status",
+    ] {
+        wait_for(call, DEADLINE, async || cloud.calls().iter().any(|made| made == call)).await;
+    }
+    wait_for("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
+    // What the answers said is held already: a new session brings nothing again.
+    let (acknowledged, caught_up) = cloud.progress();
+    cloud.set_away(true);
+    cloud.set_away(false);
+    wait_for("another session", DEADLINE, async || cloud.progress().1 > caught_up).await;
+    assert_eq!(cloud.progress().0, acknowledged, "nothing has changed");
+    // Deletion: nothing runs the pod, so its object may go.
+    let mut deleted = pod_spec();
+    deleted["metadata"] = json!({"deletionTimestamp": "2026-11-21T05:00:00Z"});
+    cloud.put(&web, "u3", &deleted, &[]);
+    wait_for("the removal", DEADLINE, async || cloud.object(&web).is_none()).await;
+    wait_for("the pod to go here", DEADLINE, async || agent.names("/api/v1/pods").await.is_empty()).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn reports_made_without_a_cloud_arrive_after_a_restart() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let web = key("pods", "web");
+    let agent = Agent::start(folder.path(), &cloud, true).await;
+    wait_for("the first synchronisation", DEADLINE, async || agent.status.look().synced).await;
+    cloud.put(&web, "u3", &pod_spec(), &[]);
+    wait_for("the pod", DEADLINE, async || agent.names("/api/v1/pods").await == ["web"]).await;
+    cloud.set_away(true);
+    let path = "/api/v1/namespaces/default/pods/web";
+    wait_for("the simulation to go on alone", DEADLINE, async || {
+        agent.get(path).await.1["status"]["phase"] == "Running"
+    })
+    .await;
+    agent.stop().await;
+    let agent = Agent::start(folder.path(), &cloud, true).await;
+    let pod = agent.get(path).await.1;
+    assert_eq!((&pod["status"]["phase"], &pod["status"]["reason"]), (&json!("Running"), &json!("Simulated")));
+    cloud.set_away(false);
+    wait_for("the status in the cloud", DEADLINE, async || {
+        cloud.object(&web).is_some_and(|pod| pod["status"]["phase"] == "Running")
+    })
+    .await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn writes_go_through_or_say_when_to_try_again() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let app = key("configmaps", "app");
+    cloud.put(&app, "u1", &json!({"data": {"a": "1"}}), &[]);
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    let path = "/api/v1/namespaces/default/configmaps/app";
+    wait_for("the object", DEADLINE, async || agent.get(path).await.0 == StatusCode::OK).await;
+    let (code, answer) = agent.call(Method::PATCH, path, r#"{"data":{"a":"patched"}}"#).await;
+    assert_eq!((code, &answer["data"]["a"]), (StatusCode::OK, &json!("patched")));
+    assert_eq!(agent.get(path).await.1["data"]["a"], "patched", "stored before the client was answered");
+    cloud.set_away(true);
+    wait_for("the loss to be noticed", DEADLINE, async || agent.status.look().transport.is_none()).await;
+    let (code, status) = agent.call(Method::PATCH, path, r#"{"data":{"a":"x"}}"#).await;
+    assert_eq!((code, &status["reason"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("ServiceUnavailable")));
+    assert!(status["details"]["retryAfterSeconds"].as_u64().unwrap() > 0);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn secrets_need_credentials() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    cloud.put(&key("secrets", "s"), "u1", &json!({"data": {}}), &[]);
+    cloud.put(&key("configmaps", "m"), "u2", &json!({"data": {}}), &[]);
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    wait_for("the objects", DEADLINE, async || agent.names("/api/v1/secrets").await == ["s"]).await;
+    let plain = async |path: &str| crate::identity::testing::get_plain(agent.http, path).await;
+    assert_eq!(plain("/api/v1/configmaps").await, StatusCode::OK);
+    for path in ["/api/v1/secrets", "/api/v1/namespaces/default/secrets/s", "/api/v1/secrets?watch=true"] {
+        assert_eq!(plain(path).await, StatusCode::FORBIDDEN, "{path}");
+    }
+    let mut wrong = agent.kubeconfig.clone();
+    wrong["users"][0]["user"]["token"] = "wrong".into();
+    let (code, _) = fetch_local(&wrong, agent.https, Method::GET, "/api/v1/configmaps", "").await;
+    assert_eq!(code, StatusCode::UNAUTHORIZED);
+    use std::os::unix::fs::PermissionsExt;
+    for file in
+        ["kubeconfig", "pki/local-token", "pki/local-ca.pem", "pki/node.pem", "store.key", "store.redb"]
+    {
+        let mode = std::fs::metadata(folder.path().join(file)).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{file}");
+    }
+    agent.stop().await;
+}

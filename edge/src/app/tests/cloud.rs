@@ -1,0 +1,274 @@
+//! A cloud in memory with a real `CloudSession`: holds objects, answers requests, can be away.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tombolo_link::{Clock, Link, LinkEvent, mem, pump};
+use tombolo_proto::frame::{ApiReply, ApiRequest, Reply, ReplyBody, Request, RequestBody};
+use tombolo_proto::ids::{CloudRevision, Epoch, NodeId, ScopeId, Uid};
+use tombolo_proto::message::{Content, MessageId, Outcome};
+use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion, Resource, SharedObject};
+use tombolo_proto::session::{CloudConfig, CloudEvent, CloudSession, Lookup, NodeView};
+
+use crate::hub::Dial;
+use crate::identity::Identity;
+
+/// See the module. Clones share it.
+#[derive(Clone)]
+pub(super) struct FakeCloud {
+    world: Arc<Mutex<World>>,
+    news: watch::Sender<u64>,
+}
+
+struct World {
+    objects: BTreeMap<ObjectKey, Arc<SharedObject>>,
+    revision: u64,
+    away: bool,
+    /// Sessions of a lower number end.
+    generation: u64,
+    calls: Vec<String>,
+    leases: usize,
+    /// Acknowledged deliveries, and scopes caught up.
+    acknowledged: usize,
+    caught_up: usize,
+}
+
+impl FakeCloud {
+    pub(super) fn new() -> Self {
+        let world = World {
+            objects: BTreeMap::new(),
+            revision: 100,
+            away: false,
+            generation: 0,
+            calls: Vec::new(),
+            leases: 0,
+            acknowledged: 0,
+            caught_up: 0,
+        };
+        Self { world: Arc::new(Mutex::new(world)), news: watch::Sender::new(0) }
+    }
+
+    /// Stores an object under a new revision. Pods refer to the objects of `refers`.
+    pub(super) fn put(&self, key: &ObjectKey, uid: &str, rest: &Value, refers: &[ObjectKey]) {
+        let mut object =
+            json!({"apiVersion": "v1", "kind": kind(key), "metadata": {"name": key.name(), "uid": uid}});
+        if !key.namespace().is_empty() {
+            object["metadata"]["namespace"] = key.namespace().into();
+        }
+        for (member, value) in rest.as_object().unwrap() {
+            if member == "metadata" {
+                object["metadata"].as_object_mut().unwrap().extend(value.as_object().unwrap().clone());
+            } else {
+                object[member] = value.clone();
+            }
+        }
+        self.store(key, uid, &object, refers.to_vec());
+        self.news.send_modify(|news| *news += 1);
+    }
+
+    fn store(&self, key: &ObjectKey, uid: &str, object: &Value, refers: Vec<ObjectKey>) -> u64 {
+        let mut world = self.world.lock();
+        world.revision += 1;
+        let body = object.to_string();
+        let version = ObjectVersion {
+            uid: Uid::parse(uid).unwrap(),
+            revision: CloudRevision(world.revision),
+            hash: ContentHash(xxhash_rust::xxh3::xxh3_64(body.as_bytes())),
+        };
+        let object = SharedObject::new(key.clone(), version, body.into(), refers);
+        world.objects.insert(key.clone(), Arc::new(object));
+        world.revision
+    }
+
+    pub(super) fn delete(&self, key: &ObjectKey) {
+        let mut world = self.world.lock();
+        world.revision += 1;
+        world.objects.remove(key);
+        drop(world);
+        self.news.send_modify(|news| *news += 1);
+    }
+
+    /// Ends all sessions; while away there are no new ones.
+    pub(super) fn set_away(&self, away: bool) {
+        let mut world = self.world.lock();
+        world.away = away;
+        world.generation += u64::from(away);
+        drop(world);
+        self.news.send_modify(|news| *news += 1);
+    }
+
+    pub(super) fn object(&self, key: &ObjectKey) -> Option<Value> {
+        let object = self.world.lock().objects.get(key).cloned()?;
+        Some(serde_json::from_slice(&object.body).unwrap())
+    }
+
+    /// `METHOD path` of every request.
+    pub(super) fn calls(&self) -> Vec<String> {
+        self.world.lock().calls.clone()
+    }
+
+    pub(super) fn leases(&self) -> usize {
+        self.world.lock().leases
+    }
+
+    /// Acknowledged deliveries, and how often a session was caught up.
+    pub(super) fn progress(&self) -> (usize, usize) {
+        let world = self.world.lock();
+        (world.acknowledged, world.caught_up)
+    }
+
+    async fn serve(self, mut link: Link, node: NodeId) {
+        let clock = Clock::start();
+        let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+        let epoch = Epoch { cluster: Uid::parse("cluster").unwrap(), generation: 1 };
+        let config = CloudConfig::new(node, epoch, 1, u64::try_from(millis).unwrap());
+        let mut session = CloudSession::new(config, clock.now());
+        let mut news = self.news.subscribe();
+        let generation = self.world.lock().generation;
+        let mut offered: Vec<ObjectKey> = Vec::new();
+        loop {
+            while let Some(event) = session.poll_event() {
+                self.event(&mut session, event);
+            }
+            if pump(&mut link, |lane| session.poll_transmit(clock.now(), lane, &self)).is_err()
+                || session.is_closed()
+                || self.world.lock().generation != generation
+            {
+                return;
+            }
+            let timeout = session.next_timeout().map(|moment| clock.instant(moment));
+            tokio::select! {
+                event = link.next() => match event {
+                    LinkEvent::Frame(lane, frame) => {
+                        session.handle_frame(clock.now(), lane, frame, &self).unwrap();
+                    }
+                    LinkEvent::Writable => {}
+                    LinkEvent::Closed(_) => return,
+                },
+                () = async { match timeout {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                } } => session.handle_timeout(clock.now()),
+                _ = news.changed() => {
+                    offered.extend(self.world.lock().objects.keys().cloned());
+                    offered.sort();
+                    offered.dedup();
+                    for key in &offered {
+                        session.offer(ScopeId::NODE, key.clone());
+                    }
+                }
+            }
+        }
+    }
+
+    fn event(&self, session: &mut CloudSession, event: CloudEvent) {
+        match event {
+            CloudEvent::LeaseRenew { renew_time_micros } => {
+                self.world.lock().leases += 1;
+                session.lease_renewed(renew_time_micros, 200);
+            }
+            CloudEvent::Request(request) => session.reply(self.answer(request)),
+            CloudEvent::Acked { .. } => self.world.lock().acknowledged += 1,
+            CloudEvent::CaughtUp { .. } => self.world.lock().caught_up += 1,
+            _ => {}
+        }
+    }
+
+    fn answer(&self, request: Request) -> Reply {
+        let body = match request.body {
+            RequestBody::Message(message) => {
+                let text = format!("{:?} {}", message.route.operation, message.route.resource.to_wire());
+                self.world.lock().calls.push(text);
+                let mut object: Value = message.content.read().unwrap();
+                object["metadata"]["uid"] = "node-uid".into();
+                let content = Outcome::Done(Content::from_value(&object).unwrap()).to_content();
+                let id = MessageId::from_random_bytes([7; 16]);
+                ReplyBody::Message(Box::new(message.reply(id, 0, content)))
+            }
+            RequestBody::Api(call) => {
+                self.world.lock().calls.push(format!("{} {}", call.method, call.path_and_query));
+                let (code, body) = self.api(&call);
+                ReplyBody::Api(ApiReply {
+                    code,
+                    content_type: "application/json".to_owned(),
+                    body: body.to_string().into(),
+                })
+            }
+        };
+        Reply { id: request.id, body }
+    }
+
+    fn api(&self, call: &ApiRequest) -> (u16, Value) {
+        let parts: Vec<&str> = call.path_and_query.trim_start_matches('/').split('/').collect();
+        let key = match parts.as_slice() {
+            ["api", "v1", "namespaces", namespace, resource, name, ..] => {
+                ObjectKey::new(Resource::new("", "v1", resource), namespace, name)
+            }
+            _ => return (if call.method == "POST" { 201 } else { 200 }, json!({})),
+        };
+        let Some(mut object) = self.object(&key) else {
+            return (404, json!({"kind": "Status", "code": 404, "reason": "NotFound"}));
+        };
+        if call.method == "DELETE" {
+            self.delete(&key);
+            return (200, object);
+        }
+        let patch: Value = serde_json::from_slice(&call.body).unwrap();
+        json_patch::merge(&mut object, &patch);
+        let uid = object["metadata"]["uid"].as_str().unwrap().to_owned();
+        let refers = self.world.lock().objects[&key].dependencies.clone();
+        let revision = self.store(&key, &uid, &object, refers);
+        object["metadata"]["resourceVersion"] = revision.to_string().into();
+        (200, object)
+    }
+}
+
+impl NodeView for FakeCloud {
+    fn wanted(&self, _: ScopeId) -> Vec<ObjectKey> {
+        self.world.lock().objects.keys().cloned().collect()
+    }
+
+    fn lookup(&self, _: ScopeId, key: &ObjectKey) -> Lookup {
+        match self.world.lock().objects.get(key) {
+            Some(object) => Lookup::Present(Arc::clone(object)),
+            None => Lookup::Unwanted(None),
+        }
+    }
+
+    fn revision(&self, _: ScopeId) -> CloudRevision {
+        CloudRevision(self.world.lock().revision)
+    }
+}
+
+/// Connects to a [`FakeCloud`].
+pub(super) struct FakeDialer {
+    pub(super) cloud: FakeCloud,
+    pub(super) node: NodeId,
+}
+
+impl Dial for FakeDialer {
+    fn dial<'a>(&'a mut self, _: &'a Identity) -> BoxFuture<'a, Result<Link, String>> {
+        let link = if self.cloud.world.lock().away {
+            Err("the cloud is away".to_owned())
+        } else {
+            let (cloud, edge, _) = mem::pair(self.node.clone());
+            tokio::spawn(self.cloud.clone().serve(cloud, self.node.clone()));
+            Ok(edge)
+        };
+        Box::pin(std::future::ready(link))
+    }
+}
+
+fn kind(key: &ObjectKey) -> &'static str {
+    match &*key.resource().name {
+        "pods" => "Pod",
+        "configmaps" => "ConfigMap",
+        "secrets" => "Secret",
+        _ => "Node",
+    }
+}

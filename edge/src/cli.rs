@@ -1,0 +1,226 @@
+//! The command line of edgecore.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::{Args, Parser, Subcommand};
+use tombolo_proto::ids::NodeId;
+use tombolo_runtime::signals::Signals;
+use tombolo_runtime::{drain, telemetry};
+
+use crate::config::{CloudConfig, Config, JOIN_PORT, host_and_port};
+use crate::identity::EnrollOptions;
+use crate::localapi::{KUBECONFIG_FILE, LocalCredentials};
+use crate::{App, JoinOptions, join};
+
+/// Where settings are read from unless told otherwise.
+const CONFIG_FILE: &str = "/etc/tombolo/edgecore.yaml";
+
+/// Time for the agent to stop after a signal.
+const DRAIN_GRACE: Duration = Duration::from_secs(10);
+
+/// Threads that serve everything but the store's writer: an edge node has few clients.
+const WORKERS: usize = 2;
+
+/// The agent of one edge node: joins it to the cloud, keeps what it needs, serves it locally.
+#[derive(Debug, Parser)]
+#[command(name = "edgecore", version)]
+struct Arguments {
+    /// Settings file
+    #[arg(long, global = true, default_value = CONFIG_FILE)]
+    config: PathBuf,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Get this node's certificate with a join token
+    Join(JoinArguments),
+    /// Print the kubeconfig of the local API
+    Kubeconfig,
+    /// Print how the running agent stands
+    Status,
+}
+
+#[derive(Debug, Args)]
+struct JoinArguments {
+    /// The token that `tombolo token` prints
+    #[arg(long, env = "TOMBOLO_TOKEN", hide_env_values = true)]
+    token: String,
+    /// Join endpoint of the cloud, HOST or HOST:PORT; also makes the settings file when there is none
+    #[arg(long)]
+    cloud: Option<String>,
+    /// Name of this node, when there is no settings file yet [default: the host's name]
+    #[arg(long)]
+    node_name: Option<String>,
+    /// Data folder, when there is no settings file yet
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+}
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build();
+    let result = runtime.context("cannot start").and_then(|runtime| runtime.block_on(execute(arguments)));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nothing can be done about a closed standard error.
+            let _ = writeln!(std::io::stderr(), "edgecore: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn execute(arguments: Arguments) -> anyhow::Result<()> {
+    match arguments.command {
+        None => run(&arguments.config).await,
+        Some(Command::Join(options)) => join_cloud(&arguments.config, options).await,
+        Some(Command::Kubeconfig) => print(&kubeconfig(&Config::load(&arguments.config)?)?),
+        Some(Command::Status) => print(&status(&Config::load(&arguments.config)?)?),
+    }
+}
+
+async fn run(path: &Path) -> anyhow::Result<()> {
+    let _filter = telemetry::init(telemetry::Format::default(), "info")?;
+    let (trigger, drain) = drain::channel(DRAIN_GRACE);
+    let signals = Signals::register()?;
+    let agent = App::build(Config::load(path)?).await?;
+    tracing::info!(node = %agent.node(), local_api = %agent.local_api_addr(), "edgecore runs");
+    tokio::select! {
+        result = agent.run(drain) => Ok(result?),
+        () = signals.drive(trigger) => bail!("stopped by a second signal"),
+    }
+}
+
+async fn join_cloud(path: &Path, options: JoinArguments) -> anyhow::Result<()> {
+    let made = !path.exists();
+    let mut config = if made { first_config(&options)? } else { Config::load(path)? };
+    if let Some(cloud) = options.cloud.as_deref().filter(|_| !made) {
+        config.cloud.join = endpoint(cloud)?;
+    }
+    let enroll = EnrollOptions {
+        endpoint: config.cloud.join.clone(),
+        node: config.node_name.clone(),
+        token: options.token,
+    };
+    join(&JoinOptions { enroll, data_dir: config.data_dir.clone() }).await?;
+    if made {
+        let text = serde_saphyr::to_string(&config)?;
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        }
+        crate::files::replace(path, text.as_bytes(), crate::files::PUBLIC)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    print(&format!(
+        "node {} has joined; start it with: edgecore --config {}\n",
+        config.node_name,
+        path.display()
+    ))
+}
+
+/// Settings for a node that has none yet.
+fn first_config(options: &JoinArguments) -> anyhow::Result<Config> {
+    let cloud = options
+        .cloud
+        .as_deref()
+        .context("there is no settings file yet: say where the cloud is with --cloud")?;
+    let endpoint = endpoint(cloud)?;
+    let (host, _) = host_and_port("--cloud", &endpoint)?;
+    let name = match &options.node_name {
+        Some(name) => name.clone(),
+        None => {
+            std::fs::read_to_string("/proc/sys/kernel/hostname").context("cannot read the host's name")?
+        }
+    };
+    let node = NodeId::parse(&name.trim().to_lowercase()).context("choose a node name with --node-name")?;
+    let mut config =
+        Config::new(node, options.data_dir.clone().unwrap_or_else(|| "/var/lib/tombolo/edge".into()));
+    config.cloud = CloudConfig { join: endpoint.clone(), ..CloudConfig::at(host) };
+    config.validate()?;
+    Ok(config)
+}
+
+/// `HOST` or `HOST:PORT` as `HOST:PORT`.
+fn endpoint(cloud: &str) -> anyhow::Result<String> {
+    if host_and_port("--cloud", cloud).is_ok() {
+        return Ok(cloud.to_owned());
+    }
+    let with_port = CloudConfig::at(cloud).join;
+    host_and_port("--cloud", &with_port)
+        .with_context(|| format!("the default port is {JOIN_PORT}, another is given as HOST:PORT"))?;
+    Ok(with_port)
+}
+
+/// The kubeconfig that the agent wrote when it started last, or the one that it will write.
+fn kubeconfig(config: &Config) -> anyhow::Result<String> {
+    let path = config.data_dir.join(KUBECONFIG_FILE);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let credentials = LocalCredentials::load(&config.data_dir)?;
+            Ok(credentials.kubeconfig(&config.node_name, config.local_api.https))
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// What the admin endpoints of the running agent tell.
+fn status(config: &Config) -> anyhow::Result<String> {
+    let admin = config.admin.context("the setting admin is off: there is nobody to ask")?;
+    let ready = fetch(admin, "/readyz").with_context(|| format!("no agent answers at {admin}"))?;
+    let metrics = fetch(admin, "/metrics")?;
+    let own = metrics.lines().filter_map(|line| line.strip_prefix("tombolo_edge_"));
+    let lines: Vec<&str> = own.filter(|line| !line.is_empty()).collect();
+    Ok(format!("node: {}\nready: {}\n{}\n", config.node_name, ready.trim(), lines.join("\n")))
+}
+
+fn fetch(address: std::net::SocketAddr, path: &str) -> anyhow::Result<String> {
+    let timeout = Duration::from_secs(5);
+    let mut stream = TcpStream::connect_timeout(&address, timeout)?;
+    stream.set_read_timeout(Some(timeout))?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.take(1024 * 1024).read_to_string(&mut answer)?;
+    let (_, body) = answer.split_once("\r\n\r\n").context("the answer is not HTTP")?;
+    Ok(body.to_owned())
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    std::io::stdout().write_all(text.as_bytes()).context("cannot print")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn a_host_is_enough_to_join() {
+        assert_eq!(endpoint("hub").unwrap(), "hub:10002");
+        assert_eq!(endpoint("hub:7").unwrap(), "hub:7");
+        assert_eq!(endpoint("fd00::1").unwrap(), "[fd00::1]:10002");
+        assert!(endpoint("").is_err());
+        let options = JoinArguments {
+            token: String::new(),
+            cloud: Some("hub".to_owned()),
+            node_name: Some("edge-a".to_owned()),
+            data_dir: Some("/data".into()),
+        };
+        let config = first_config(&options).unwrap();
+        assert_eq!((config.cloud.quic.as_str(), config.cloud.join.as_str()), ("hub:10001", "hub:10002"));
+    }
+}

@@ -1,0 +1,352 @@
+//! Settings of one agent, read from YAML with the field names of Kubernetes style (`docs/edge-node.md`).
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use thiserror::Error;
+use tombolo_proto::ids::NodeId;
+use tombolo_runtime::BackoffConfig;
+
+#[cfg(test)]
+mod tests;
+
+/// Default port of the hub's WebSocket listener (KubeEdge's).
+pub const WEBSOCKET_PORT: u16 = 10000;
+/// Default port of the hub's QUIC listener (KubeEdge's).
+pub const QUIC_PORT: u16 = 10001;
+/// Default port of the hub's join endpoints (KubeEdge's).
+pub const JOIN_PORT: u16 = 10002;
+/// Default port of the local API over HTTPS (design section 6).
+pub const LOCAL_API_PORT: u16 = 10550;
+/// Default port of the admin endpoints.
+pub const ADMIN_PORT: u16 = 9092;
+
+/// Largest settings file that is read, in bytes.
+const FILE_LEN_MAX: u64 = 1024 * 1024;
+
+/// Everything that one agent is told.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Config {
+    /// Name of this node: its identity in the cluster.
+    #[serde(serialize_with = "write_node", deserialize_with = "read_node")]
+    pub node_name: NodeId,
+    /// Folder of everything that the agent keeps: certificate, store, kubeconfig.
+    #[serde(default = "default_data_dir")]
+    pub data_dir: PathBuf,
+    /// Where the cloud is and how to reach it.
+    #[serde(default)]
+    pub cloud: CloudConfig,
+    /// The local Kubernetes API.
+    #[serde(default)]
+    pub local_api: LocalApiConfig,
+    /// Address of `/livez`, `/readyz` and `/metrics`; none turns them off.
+    #[serde(default = "default_admin")]
+    pub admin: Option<SocketAddr>,
+    /// What the agent says about the node.
+    #[serde(default)]
+    pub node: NodeConfig,
+    /// Walks delivered pods through their phases without running them, and says so in their status. For
+    /// demonstrations and load.
+    #[serde(default)]
+    pub simulate_pods: bool,
+}
+
+/// Where the cloud is and how to reach it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct CloudConfig {
+    /// `HOST:PORT` of the hub's WebSocket listener.
+    pub websocket: String,
+    /// `HOST:PORT` of the hub's QUIC listener; with transport `auto` the host of the WebSocket listener.
+    pub quic: String,
+    /// `HOST:PORT` of the join endpoints, used to join and to renew the certificate.
+    pub join: String,
+    /// Which transport to use.
+    pub transport: Transport,
+    /// Waits between attempts to connect.
+    pub back_off: BackOff,
+}
+
+impl CloudConfig {
+    /// The default ports of one host.
+    #[must_use]
+    pub fn at(host: &str) -> Self {
+        let host =
+            if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.into() };
+        Self {
+            websocket: format!("{host}:{WEBSOCKET_PORT}"),
+            quic: format!("{host}:{QUIC_PORT}"),
+            join: format!("{host}:{JOIN_PORT}"),
+            ..Self::default()
+        }
+    }
+}
+
+impl Default for CloudConfig {
+    fn default() -> Self {
+        Self {
+            websocket: format!("127.0.0.1:{WEBSOCKET_PORT}"),
+            quic: format!("127.0.0.1:{QUIC_PORT}"),
+            join: format!("127.0.0.1:{JOIN_PORT}"),
+            transport: Transport::Auto,
+            back_off: BackOff::default(),
+        }
+    }
+}
+
+/// Which transport to use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// QUIC, or WebSocket where UDP is blocked.
+    #[default]
+    Auto,
+    /// QUIC only.
+    Quic,
+    /// WebSocket only.
+    Websocket,
+}
+
+/// Waits between attempts to connect: jittered, growing from the first to the longest.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct BackOff {
+    /// Longest first wait, in milliseconds.
+    pub first_millis: u64,
+    /// Longest wait, in milliseconds.
+    pub max_millis: u64,
+}
+
+impl Default for BackOff {
+    fn default() -> Self {
+        Self { first_millis: 500, max_millis: 60_000 }
+    }
+}
+
+impl From<BackOff> for BackoffConfig {
+    fn from(settings: BackOff) -> Self {
+        Self {
+            first: Duration::from_millis(settings.first_millis),
+            max: Duration::from_millis(settings.max_millis),
+            ..Self::default()
+        }
+    }
+}
+
+/// The local Kubernetes API.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct LocalApiConfig {
+    /// HTTPS with credentials (`edgecore kubeconfig` prints them).
+    pub https: SocketAddr,
+    /// Plain HTTP, anonymous, read-only, never Secrets; a loopback address, none turns it off.
+    pub http: Option<SocketAddr>,
+}
+
+impl Default for LocalApiConfig {
+    fn default() -> Self {
+        Self { https: (Ipv4Addr::LOCALHOST, LOCAL_API_PORT).into(), http: None }
+    }
+}
+
+/// What the agent says about the node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct NodeConfig {
+    /// Whether this agent creates the Node object, keeps its lease and reports its status and its pods. Turn it
+    /// off where a kubelet on this node does.
+    pub register: bool,
+    /// Labels of the Node object, beside those that every node has.
+    pub labels: BTreeMap<String, String>,
+    /// Taints of the Node object.
+    pub taints: Vec<Taint>,
+    /// Address of the node; none: the local address from which the cloud is reached.
+    pub address: Option<IpAddr>,
+    /// How many pods may be bound here.
+    pub max_pods: u32,
+    /// How often the node's lease is renewed, in milliseconds (the kubelet's: a quarter of 40 s).
+    pub lease_interval_millis: u64,
+    /// How often the node's status is sent when nothing in it changes, in milliseconds (the kubelet's: 5 min).
+    pub status_interval_millis: u64,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self {
+            register: true,
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+            address: None,
+            max_pods: 110,
+            lease_interval_millis: 10_000,
+            status_interval_millis: 300_000,
+        }
+    }
+}
+
+/// One taint of the Node object, as Kubernetes has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Taint {
+    /// Key.
+    pub key: String,
+    /// Value; may be empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub value: String,
+    /// What happens to pods that do not tolerate it.
+    pub effect: TaintEffect,
+}
+
+/// Effect of a [`Taint`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TaintEffect {
+    /// New pods are not bound here.
+    NoSchedule,
+    /// New pods are bound here only when nowhere else is better.
+    PreferNoSchedule,
+    /// Pods leave.
+    NoExecute,
+}
+
+/// Settings that cannot be used.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the settings file {path}: {source}", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is no settings file.
+    #[error("{origin}: {message}")]
+    Syntax {
+        /// The file, or what stands for it.
+        origin: String,
+        /// What is wrong, with line and column.
+        message: String,
+    },
+    /// A value cannot be used.
+    #[error("setting {field}: {problem}")]
+    Value {
+        /// Path of the setting.
+        field: &'static str,
+        /// What is wrong and what to do.
+        problem: String,
+    },
+}
+
+impl Config {
+    /// The defaults for a node whose data is in `data_dir`.
+    #[must_use]
+    pub fn new(node_name: NodeId, data_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            node_name,
+            data_dir: data_dir.into(),
+            cloud: CloudConfig::default(),
+            local_api: LocalApiConfig::default(),
+            admin: default_admin(),
+            node: NodeConfig::default(),
+            simulate_pods: false,
+        }
+    }
+
+    /// Reads a settings file.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the file, the line and column, or the setting.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let read = || -> std::io::Result<String> {
+            if std::fs::metadata(path)?.len() > FILE_LEN_MAX {
+                return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, "it is larger than 1 MiB"));
+            }
+            std::fs::read_to_string(path)
+        };
+        let text = read().map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        Self::parse(&text, &path.display().to_string())
+    }
+
+    /// Reads settings from YAML text; `origin` names it in errors.
+    ///
+    /// # Errors
+    /// [`ConfigError`] gives the line and column, or the setting.
+    pub fn parse(text: &str, origin: &str) -> Result<Self, ConfigError> {
+        let config: Self = serde_saphyr::from_str(text)
+            .map_err(|error| ConfigError::Syntax { origin: origin.into(), message: error.to_string() })?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Checks what types cannot say.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] names the first setting that cannot be used.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let (websocket, _) = host_and_port("cloud.websocket", &self.cloud.websocket)?;
+        let (quic, _) = host_and_port("cloud.quic", &self.cloud.quic)?;
+        if self.cloud.transport == Transport::Auto && websocket != quic {
+            let problem =
+                format!("its host is not that of cloud.websocket ({websocket}), as transport auto needs");
+            return Err(ConfigError::Value { field: "cloud.quic", problem });
+        }
+        host_and_port("cloud.join", &self.cloud.join)?;
+        if let Some(http) = self.local_api.http.filter(|http| !http.ip().is_loopback()) {
+            let problem =
+                format!("{http} is not a loopback address; anonymous access is for this machine only");
+            return Err(ConfigError::Value { field: "localApi.http", problem });
+        }
+        let back_off = self.cloud.back_off;
+        if back_off.first_millis == 0 || back_off.max_millis < back_off.first_millis {
+            let problem = "firstMillis must be at least 1 and maxMillis not below it".to_owned();
+            return Err(ConfigError::Value { field: "cloud.backOff", problem });
+        }
+        for (field, millis) in [
+            ("node.leaseIntervalMillis", self.node.lease_interval_millis),
+            ("node.statusIntervalMillis", self.node.status_interval_millis),
+        ] {
+            if millis < 100 {
+                return Err(ConfigError::Value { field, problem: "must be at least 100".to_owned() });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Splits `HOST:PORT`; IPv6 hosts are in brackets, which are taken off.
+///
+/// # Errors
+/// [`ConfigError::Value`] when there is no host or no port.
+pub fn host_and_port<'a>(field: &'static str, text: &'a str) -> Result<(&'a str, u16), ConfigError> {
+    let problem = || ConfigError::Value { field, problem: format!("{text:?} is not HOST:PORT") };
+    let (host, port) = text.rsplit_once(':').ok_or_else(problem)?;
+    let port = port.parse().map_err(|_| problem())?;
+    let host = match host.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']').ok_or_else(problem)?,
+        None if host.contains(':') => return Err(problem()),
+        None => host,
+    };
+    if host.is_empty() { Err(problem()) } else { Ok((host, port)) }
+}
+
+fn default_data_dir() -> PathBuf {
+    PathBuf::from("/var/lib/tombolo/edge")
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "serde asks for the type of the field")]
+fn default_admin() -> Option<SocketAddr> {
+    Some((Ipv4Addr::LOCALHOST, ADMIN_PORT).into())
+}
+
+fn read_node<'de, D: Deserializer<'de>>(deserializer: D) -> Result<NodeId, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    NodeId::parse(&text).map_err(serde::de::Error::custom)
+}
+
+fn write_node<S: Serializer>(node: &NodeId, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(node.as_str())
+}

@@ -1,0 +1,60 @@
+use super::*;
+
+fn problem(text: &str) -> String {
+    Config::parse(text, "edge.yaml").unwrap_err().to_string()
+}
+
+#[test]
+fn a_node_name_is_enough() {
+    let config = Config::parse("nodeName: edge-a\n", "edge.yaml").unwrap();
+    assert_eq!(config, Config::new(NodeId::parse("edge-a").unwrap(), "/var/lib/tombolo/edge"));
+}
+
+#[test]
+fn every_setting_reads_back_as_it_was_written() {
+    let mut config = Config::new(NodeId::parse("edge-a").unwrap(), "/data");
+    config.cloud = CloudConfig::at("fd00::1");
+    config.cloud.transport = Transport::Quic;
+    config.local_api.http = Some("127.0.0.1:10551".parse().unwrap());
+    config.admin = None;
+    config.node.labels.insert("shop".to_owned(), "7".to_owned());
+    config.node.taints.push(Taint {
+        key: "edge".to_owned(),
+        value: String::new(),
+        effect: TaintEffect::NoSchedule,
+    });
+    config.node.address = Some("10.0.0.7".parse().unwrap());
+    config.simulate_pods = true;
+    let text = serde_saphyr::to_string(&config).unwrap();
+    assert_eq!(Config::parse(&text, "edge.yaml").unwrap(), config, "{text}");
+}
+
+#[test]
+fn mistakes_name_their_place() {
+    let unknown = problem("nodeName: edge-a\nsimulatePodz: true\n");
+    assert!(unknown.starts_with("edge.yaml:") && unknown.contains("simulatePodz"), "{unknown}");
+    assert!(unknown.contains("line 2"), "{unknown}");
+    assert!(problem("nodeName: Edge_A\n").contains("Edge_A"));
+    assert!(problem("dataDir: /data\n").contains("nodeName"));
+    let address = problem("nodeName: a\ncloud: {websocket: hub}\n");
+    assert_eq!(address, "setting cloud.websocket: \"hub\" is not HOST:PORT");
+    assert!(problem("nodeName: a\ncloud: {quic: 'b:1'}\n").contains("cloud.quic"));
+    assert!(problem("nodeName: a\nlocalApi: {http: 0.0.0.0:1}\n").contains("loopback"));
+    assert!(problem("nodeName: a\ncloud: {backOff: {firstMillis: 0}}\n").contains("cloud.backOff"));
+    assert!(problem("nodeName: a\nnode: {leaseIntervalMillis: 1}\n").contains("node.leaseIntervalMillis"));
+}
+
+#[test]
+fn hosts_and_ports() {
+    for (text, expected) in [
+        ("hub:1", Some(("hub", 1))),
+        ("[fd00::1]:65535", Some(("fd00::1", 65535))),
+        ("fd00::1", None),
+        ("hub:65536", None),
+        (":1", None),
+        ("[fd00::1:1", None),
+        ("hub", None),
+    ] {
+        assert_eq!(host_and_port("cloud.join", text).ok(), expected, "{text}");
+    }
+}

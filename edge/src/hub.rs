@@ -1,0 +1,158 @@
+//! The connection to the cloud, as the rest of the agent sees it.
+
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+use tombolo_link::Transport;
+use tombolo_proto::frame::{ApiReply, ApiRequest, ReplyBody, RequestBody};
+use tombolo_proto::limits;
+use tombolo_proto::message::Message;
+
+mod apply;
+mod client;
+mod dial;
+mod driver;
+
+pub(crate) use client::{Client, ClientParts};
+pub(crate) use dial::{Dial, NetworkDialer};
+
+/// Requests that wait for the session's owner, at most.
+const COMMANDS_MAX: usize = limits::REQUESTS_MAX;
+
+/// What the owner of the session is asked for.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Request {
+        body: RequestBody,
+        timeout: Duration,
+        caller_token: Option<String>,
+        reply: oneshot::Sender<Result<ReplyBody, CallError>>,
+    },
+    RenewLease(i64),
+}
+
+/// Where the connection stands.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct HubState {
+    /// What carries the session; none while there is none.
+    pub transport: Option<Transport>,
+    /// When the session began.
+    pub since: Option<Instant>,
+    /// Sessions so far: another number is another session.
+    pub sessions: u64,
+    /// Why there is no session, for operators.
+    pub trouble: Option<String>,
+    /// The last answer to a lease renewal: its time in microseconds since the Unix epoch, and the code.
+    pub lease: Option<(i64, u16)>,
+    /// Last measured time for a question and its answer.
+    pub round_trip: Option<Duration>,
+}
+
+impl HubState {
+    /// Whether there is a session.
+    #[must_use]
+    pub fn online(&self) -> bool {
+        self.transport.is_some()
+    }
+}
+
+/// Why the cloud has not answered.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum CallError {
+    /// There is no session.
+    #[error("the cloud cannot be reached now")]
+    Offline,
+    /// The session ended before the answer: the request may have been executed.
+    #[error("the connection to the cloud ended before the answer came")]
+    Lost,
+    /// No answer in time: the request may have been executed.
+    #[error("the cloud did not answer in time")]
+    TimedOut,
+    /// Too many requests wait already, or this one is too large.
+    #[error("{0}")]
+    Refused(String),
+    /// The answer has another form than the question.
+    #[error("the cloud's answer has the wrong form")]
+    WrongForm,
+}
+
+/// Asks the cloud. Clones share the connection.
+#[derive(Debug, Clone)]
+pub struct HubHandle {
+    commands: mpsc::Sender<Command>,
+    state: watch::Receiver<HubState>,
+}
+
+impl HubHandle {
+    /// A handle, and what the owner of the session takes from it.
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Command>, watch::Sender<HubState>) {
+        let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
+        let (state, observer) = watch::channel(HubState::default());
+        (Self { commands, state: observer }, inbox, state)
+    }
+
+    /// Where the connection stands, now and later.
+    #[must_use]
+    pub fn state(&self) -> watch::Receiver<HubState> {
+        self.state.clone()
+    }
+
+    /// Asks the cloud and waits for the answer. Fails at once when there is no session.
+    ///
+    /// # Errors
+    /// [`CallError`] when there is no answer.
+    pub async fn request(
+        &self,
+        body: RequestBody,
+        timeout: Duration,
+        caller_token: Option<String>,
+    ) -> Result<ReplyBody, CallError> {
+        if !self.state.borrow().online() {
+            return Err(CallError::Offline);
+        }
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Request { body, timeout, caller_token, reply };
+        self.commands.send(command).await.map_err(|_| CallError::Offline)?;
+        answer.await.map_err(|_| CallError::Lost)?
+    }
+
+    /// Makes a Kubernetes API call as the node, or as the local client whose token is given.
+    ///
+    /// # Errors
+    /// [`CallError`] when there is no answer. Refusals of the API are answers.
+    pub async fn api(
+        &self,
+        call: ApiRequest,
+        timeout: Duration,
+        caller_token: Option<String>,
+    ) -> Result<ApiReply, CallError> {
+        match self.request(RequestBody::Api(call), timeout, caller_token).await? {
+            ReplyBody::Api(reply) => Ok(reply),
+            ReplyBody::Message(_) => Err(CallError::WrongForm),
+        }
+    }
+
+    /// Sends one of KubeEdge's messages and waits for the answer.
+    ///
+    /// # Errors
+    /// [`CallError`] when there is no answer; a refusal before the message was read is [`CallError::Refused`].
+    pub async fn message(&self, message: Message, timeout: Duration) -> Result<Message, CallError> {
+        match self.request(RequestBody::Message(Box::new(message)), timeout, None).await? {
+            ReplyBody::Message(reply) => Ok(*reply),
+            ReplyBody::Api(reply) => {
+                let text = String::from_utf8_lossy(&reply.body).into_owned();
+                Err(CallError::Refused(format!("{}: {text}", reply.code)))
+            }
+        }
+    }
+
+    /// Renews the node's lease; the answer comes with the state. Does nothing without a session.
+    pub async fn renew_lease(&self, renew_time_micros: i64) {
+        if self.state.borrow().online() {
+            // An error says that the agent ends.
+            let _ = self.commands.send(Command::RenewLease(renew_time_micros)).await;
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! From deliveries to commits: the queue between the session and the store.
+
+use std::collections::VecDeque;
+
+use tombolo_proto::frame::{Change, Refusal, RefusalReason};
+use tombolo_proto::ids::{CloudRevision, Epoch, Lane, ScopeId, Seq};
+
+use crate::store::{Delivery, Refused, Store, Welcome, WriteError};
+
+/// Deliveries in one transaction, at most: beyond it acknowledgements would wait too long.
+const GROUP_MAX: usize = 64;
+
+/// Longest text of a refusal on the wire, in bytes.
+const MESSAGE_MAX: usize = 1024;
+
+/// What the store must do, in the order in which the session told it.
+#[derive(Debug)]
+pub(super) enum Work {
+    Welcome(Welcome),
+    Deliver { lane: Lane, seq: Seq, scope: ScopeId, change: Change },
+    CaughtUp { scope: ScopeId, epoch: Epoch, revision: CloudRevision },
+}
+
+/// Work that waits. Bounded by the session's windows: no more is delivered before something is committed.
+#[derive(Debug, Default)]
+pub(super) struct Queue(VecDeque<Work>);
+
+/// Work that one call of the store does.
+#[derive(Debug)]
+pub(super) enum Group {
+    Welcome(Welcome),
+    Deliver(Vec<(Lane, Seq, Delivery)>),
+    CaughtUp { scope: ScopeId, epoch: Epoch, revision: CloudRevision },
+}
+
+/// What the session must be told.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Outcome {
+    pub(super) refused: Vec<Refusal>,
+    /// Highest finished position of each lane.
+    pub(super) committed: Vec<(Lane, Seq)>,
+}
+
+impl Queue {
+    pub(super) fn push(&mut self, work: Work) {
+        self.0.push_back(work);
+    }
+
+    /// The next work; deliveries that follow each other go together.
+    pub(super) fn next_group(&mut self) -> Option<Group> {
+        let first = match self.0.pop_front()? {
+            Work::Welcome(welcome) => return Some(Group::Welcome(welcome)),
+            Work::CaughtUp { scope, epoch, revision } => {
+                return Some(Group::CaughtUp { scope, epoch, revision });
+            }
+            Work::Deliver { lane, seq, scope, change } => (lane, seq, Delivery { scope, change }),
+        };
+        let mut group = vec![first];
+        while group.len() < GROUP_MAX && matches!(self.0.front(), Some(Work::Deliver { .. })) {
+            if let Some(Work::Deliver { lane, seq, scope, change }) = self.0.pop_front() {
+                group.push((lane, seq, Delivery { scope, change }));
+            }
+        }
+        Some(Group::Deliver(group))
+    }
+}
+
+/// Does the work.
+///
+/// # Errors
+/// [`WriteError`] when the session cannot go on: what the store could not write it must not contradict later.
+pub(super) async fn execute(store: Store, group: Group) -> Result<Outcome, WriteError> {
+    match group {
+        Group::Welcome(welcome) => store.welcome(welcome).await.map(|()| Outcome::default()),
+        Group::CaughtUp { scope, epoch, revision } => {
+            store.caught_up(scope, epoch, revision).await.map(|()| Outcome::default())
+        }
+        Group::Deliver(group) => deliver(&store, group).await,
+    }
+}
+
+async fn deliver(store: &Store, group: Vec<(Lane, Seq, Delivery)>) -> Result<Outcome, WriteError> {
+    let deliveries = group.iter().map(|(.., delivery)| delivery.clone()).collect();
+    let results = match store.apply(deliveries).await {
+        Ok(results) => results,
+        Err(WriteError::Closed) => return Err(WriteError::Closed),
+        Err(error) if group.len() == 1 => vec![Err(refusal(&error))],
+        // One object that does not fit must not take others with it.
+        Err(_) => one_by_one(store, &group).await?,
+    };
+    let mut outcome = Outcome::default();
+    for ((lane, seq, delivery), result) in group.into_iter().zip(results) {
+        if let Err(refused) = result {
+            tracing::warn!(key = %delivery.change.key(), reason = %refused.message, "a delivery is refused");
+            outcome.refused.push(Refusal {
+                lane,
+                seq,
+                reason: refused.reason,
+                message: cut(refused.message),
+            });
+        }
+        match outcome.committed.iter_mut().find(|(known, _)| *known == lane) {
+            Some((_, highest)) => *highest = seq.max(*highest),
+            None => outcome.committed.push((lane, seq)),
+        }
+    }
+    Ok(outcome)
+}
+
+async fn one_by_one(
+    store: &Store,
+    group: &[(Lane, Seq, Delivery)],
+) -> Result<Vec<Result<(), Refused>>, WriteError> {
+    let mut results = Vec::with_capacity(group.len());
+    for (.., delivery) in group {
+        match store.apply(vec![delivery.clone()]).await {
+            Ok(mut one) => results.push(one.pop().unwrap_or(Ok(()))),
+            Err(WriteError::Closed) => return Err(WriteError::Closed),
+            Err(error) => results.push(Err(refusal(&error))),
+        }
+    }
+    Ok(results)
+}
+
+fn refusal(error: &WriteError) -> Refused {
+    let reason = match error {
+        WriteError::Full => RefusalReason::StorageFull,
+        _ => RefusalReason::Storage,
+    };
+    Refused { reason, message: error.to_string() }
+}
+
+fn cut(mut message: String) -> String {
+    let mut end = MESSAGE_MAX.min(message.len());
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    message.truncate(end);
+    message
+}

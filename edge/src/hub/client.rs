@@ -1,0 +1,133 @@
+//! The owner of the session: dials, drives, backs off.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tombolo_link::Link;
+use tombolo_proto::ids::NodeId;
+use tombolo_runtime::{Backoff, BackoffConfig, Drain};
+use tracing::info;
+
+use super::dial::Dial;
+use super::driver::Driver;
+use super::{CallError, Command, HubState};
+use crate::identity::Identity;
+use crate::metrics::Metrics;
+use crate::store::Store;
+
+/// Longest wait that a cloud's goodbye can ask for.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
+
+/// What the owner is made of.
+pub(crate) struct ClientParts {
+    pub(crate) node: NodeId,
+    pub(crate) store: Store,
+    pub(crate) dialer: Box<dyn Dial>,
+    pub(crate) identity: watch::Receiver<Arc<Identity>>,
+    pub(crate) commands: mpsc::Receiver<Command>,
+    pub(crate) state: watch::Sender<HubState>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) backoff: BackoffConfig,
+    pub(crate) rng: StdRng,
+}
+
+/// The owner of the session. One for each agent.
+pub(crate) struct Client {
+    parts: ClientParts,
+}
+
+/// How a session ended.
+pub(super) struct Ended {
+    pub(super) why: String,
+    /// The cloud had accepted the hello.
+    pub(super) welcomed: bool,
+    pub(super) retry_after: Duration,
+}
+
+impl Client {
+    pub(crate) fn new(parts: ClientParts) -> Self {
+        Self { parts }
+    }
+
+    /// Connects again and again until the drain starts.
+    pub(crate) async fn run(mut self, drain: Drain) {
+        let mut backoff = Backoff::new(self.parts.backoff);
+        while !drain.is_started() {
+            let ended = match self.connect(&drain).await {
+                Some(Ok(link)) => self.session(link, &drain).await,
+                Some(Err(why)) => Ended { why, welcomed: false, retry_after: Duration::ZERO },
+                None => return,
+            };
+            if drain.is_started() {
+                return;
+            }
+            if ended.welcomed {
+                backoff.reset();
+            }
+            let delay = backoff.next_delay(&mut self.parts.rng).max(ended.retry_after.min(RETRY_AFTER_MAX));
+            info!(why = %ended.why, retry_in = ?delay, "no connection to the cloud");
+            self.parts.state.send_modify(|state| {
+                *state =
+                    HubState { sessions: state.sessions, trouble: Some(ended.why), ..HubState::default() };
+            });
+            if !self.rest(delay, &drain).await {
+                return;
+            }
+        }
+    }
+
+    /// Dials while requests are told that there is no session; `None` when the drain starts.
+    async fn connect(&mut self, drain: &Drain) -> Option<Result<Link, String>> {
+        let identity = Arc::clone(&self.parts.identity.borrow_and_update());
+        self.parts.metrics.dials.inc();
+        let mut dialing = self.parts.dialer.dial(&identity);
+        loop {
+            tokio::select! {
+                link = &mut dialing => return Some(link),
+                () = drain.started() => return None,
+                command = self.parts.commands.recv() => refuse(command?),
+            }
+        }
+    }
+
+    /// Waits before the next attempt; a renewed certificate ends the wait. False when the agent ends.
+    async fn rest(&mut self, delay: Duration, drain: &Drain) -> bool {
+        let until = Instant::now() + delay;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => return true,
+                () = drain.started() => return false,
+                changed = self.parts.identity.changed() => return changed.is_ok(),
+                command = self.parts.commands.recv() => match command {
+                    Some(command) => refuse(command),
+                    None => return false,
+                },
+            }
+        }
+    }
+
+    /// Drives one session to its end. The store has finished everything that the session handed out when this
+    /// returns, as the next session's inventory must tell the whole truth.
+    async fn session(&mut self, link: Link, drain: &Drain) -> Ended {
+        let mut driver = match Driver::start(&self.parts, link) {
+            Ok(driver) => driver,
+            Err(why) => return Ended { why, welcomed: false, retry_after: Duration::ZERO },
+        };
+        let result = driver.run(&mut self.parts, drain).await;
+        self.parts.metrics.online.set(0);
+        driver.finish(result).await
+    }
+}
+
+fn refuse(command: Command) {
+    match command {
+        Command::Request { reply, .. } => {
+            let _ = reply.send(Err(CallError::Offline));
+        }
+        // There is nobody to renew it with; the next session begins with a renewal.
+        Command::RenewLease(_) => {}
+    }
+}

@@ -1,0 +1,275 @@
+//! One session and its link: frames in, frames out, deliveries into the store.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures::future::BoxFuture;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tombolo_link::{Clock, Link, LinkEvent, pump};
+use tombolo_proto::frame::{Goodbye, GoodbyeReason, ReplyBody};
+use tombolo_proto::ids::{RequestId, ScopeId};
+use tombolo_proto::object::InventoryEntry;
+use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
+use tombolo_runtime::Drain;
+use tracing::{debug, info, warn};
+
+use super::apply::{Outcome, Queue, Work, execute};
+use super::client::{ClientParts, Ended};
+use super::{CallError, Command, HubState};
+use crate::store::{Store, Welcome, WriteError};
+
+/// Time for the last frames of a session that this side ends.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Difference of clocks from which an operator should know.
+const SKEW_MIN: Duration = Duration::from_secs(5 * 60);
+
+/// One session and its link.
+pub(super) struct Driver {
+    link: Option<Link>,
+    session: EdgeSession,
+    clock: Clock,
+    view: StoreView,
+    queue: Queue,
+    applying: Option<BoxFuture<'static, Result<Outcome, WriteError>>>,
+    waiting: HashMap<RequestId, oneshot::Sender<Result<ReplyBody, CallError>>>,
+    welcomed: bool,
+    goodbye: Option<Goodbye>,
+}
+
+impl Driver {
+    pub(super) fn start(parts: &ClientParts, link: Link) -> Result<Self, String> {
+        let view = StoreView { store: parts.store.clone(), failed: Cell::new(None) };
+        let standing = parts.store.standing().map_err(|error| error.to_string())?;
+        let mut config = EdgeConfig::new(parts.node.clone(), standing.store);
+        config.epoch = standing.epoch;
+        config.trim_version = standing.trim_version;
+        let clock = Clock::start();
+        let session = EdgeSession::new(config, clock.now(), &view);
+        view.check()?;
+        Ok(Self {
+            link: Some(link),
+            session,
+            clock,
+            view,
+            queue: Queue::default(),
+            applying: None,
+            waiting: HashMap::new(),
+            welcomed: false,
+            goodbye: None,
+        })
+    }
+
+    /// Runs until the session or the link ends; says why.
+    pub(super) async fn run(&mut self, parts: &mut ClientParts, drain: &Drain) -> Result<(), String> {
+        let mut leaving = false;
+        loop {
+            self.take_events(parts)?;
+            self.start_applying(&parts.store);
+            let link = self.link.as_mut().ok_or("the link is gone")?;
+            let (session, clock) = (&mut self.session, self.clock);
+            pump(link, |lane| session.poll_transmit(clock.now(), lane)).map_err(|error| error.to_string())?;
+            if self.session.is_closed() {
+                return Ok(());
+            }
+            let timeout = self.session.next_timeout().map(|moment| self.clock.instant(moment));
+            tokio::select! {
+                event = link.next() => self.handle(event)?,
+                () = sleep_until(timeout) => self.session.handle_timeout(self.clock.now()),
+                outcome = applied(&mut self.applying) => self.finish_applying(outcome)?,
+                Some(command) = parts.commands.recv() => self.command(command),
+                Ok(()) = parts.identity.changed(), if !leaving => {
+                    leaving = true;
+                    self.leave("the node's certificate was renewed");
+                }
+                () = drain.started(), if !leaving => {
+                    leaving = true;
+                    self.leave("edgecore stops");
+                }
+            }
+        }
+    }
+
+    fn handle(&mut self, event: LinkEvent) -> Result<(), String> {
+        match event {
+            LinkEvent::Frame(lane, frame) => {
+                if let Err(error) = self.session.handle_frame(self.clock.now(), lane, frame, &self.view) {
+                    warn!(%error, "the cloud broke the protocol");
+                }
+                self.view.check()
+            }
+            LinkEvent::Writable => Ok(()),
+            LinkEvent::Closed(error) => Err(error.to_string()),
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::RenewLease(micros) => self.session.renew_lease(micros),
+            Command::Request { body, timeout, caller_token, reply } => {
+                match self.session.request(self.clock.now(), timeout, body, caller_token) {
+                    Ok(id) => {
+                        self.waiting.insert(id, reply);
+                    }
+                    Err(error) => {
+                        let _ = reply.send(Err(CallError::Refused(error.to_string())));
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_events(&mut self, parts: &ClientParts) -> Result<(), String> {
+        while let Some(event) = self.session.poll_event() {
+            match event {
+                EdgeEvent::Welcomed { epoch, resumed, trim_version, unix_millis } => {
+                    self.welcome(parts, unix_millis);
+                    self.queue.push(Work::Welcome(Welcome { epoch, resumed, trim_version }));
+                }
+                EdgeEvent::Deliver { lane, seq, scope, change } => {
+                    parts.metrics.deliveries.inc();
+                    self.queue.push(Work::Deliver { lane, seq, scope, change });
+                }
+                EdgeEvent::CaughtUp { scope, epoch, revision } => {
+                    self.queue.push(Work::CaughtUp { scope, epoch, revision });
+                }
+                EdgeEvent::Reply(reply) => self.answer(reply.id, Ok(reply.body)),
+                EdgeEvent::RequestTimedOut(id) => self.answer(id, Err(CallError::TimedOut)),
+                EdgeEvent::LeaseRenewed { renew_time_micros, code } => {
+                    parts.state.send_modify(|state| state.lease = Some((renew_time_micros, code)));
+                }
+                EdgeEvent::RoundTrip(time) => parts.state.send_modify(|state| state.round_trip = Some(time)),
+                EdgeEvent::SubscriptionClosed { scope, code, reason } => {
+                    debug!(?scope, code, %reason, "a subscription was closed");
+                }
+                EdgeEvent::Closed(goodbye) => self.goodbye = Some(goodbye),
+            }
+        }
+        Ok(())
+    }
+
+    fn welcome(&mut self, parts: &ClientParts, unix_millis: u64) {
+        self.welcomed = true;
+        let transport = self.link.as_ref().map(|link| link.peer().transport);
+        info!(?transport, "connected to the cloud");
+        parts.metrics.online.set(1);
+        parts.metrics.sessions.inc();
+        let cloud = UNIX_EPOCH + Duration::from_millis(unix_millis);
+        let now = SystemTime::now();
+        let skew = now.duration_since(cloud).unwrap_or_else(|error| error.duration());
+        if skew > SKEW_MIN {
+            warn!(
+                minutes = skew.as_secs() / 60,
+                "this node's clock differs from the cloud's: set it, or certificates and leases will fail"
+            );
+        }
+        parts.state.send_modify(|state| {
+            let sessions = state.sessions.wrapping_add(1);
+            *state = HubState { transport, since: Some(Instant::now()), sessions, ..HubState::default() };
+        });
+    }
+
+    fn answer(&mut self, id: RequestId, answer: Result<ReplyBody, CallError>) {
+        if let Some(reply) = self.waiting.remove(&id) {
+            // The caller may have given up.
+            let _ = reply.send(answer);
+        }
+    }
+
+    fn start_applying(&mut self, store: &Store) {
+        if self.applying.is_some() {
+            return;
+        }
+        if let Some(group) = self.queue.next_group() {
+            self.applying = Some(Box::pin(execute(store.clone(), group)));
+        }
+    }
+
+    fn finish_applying(&mut self, outcome: Result<Outcome, WriteError>) -> Result<(), String> {
+        self.applying = None;
+        let outcome = outcome.map_err(|error| format!("the store cannot follow: {error}"))?;
+        for refusal in outcome.refused {
+            self.session.refused(refusal);
+        }
+        for (lane, seq) in outcome.committed {
+            self.session.committed(lane, seq);
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, message: &str) {
+        self.session.say_goodbye(Goodbye {
+            reason: GoodbyeReason::Draining,
+            message: message.to_owned(),
+            retry_after: Duration::ZERO,
+        });
+    }
+
+    /// Waits for the store, tells whoever waits for an answer, sends the last words and closes the link.
+    pub(super) async fn finish(mut self, result: Result<(), String>) -> Ended {
+        if let Some(applying) = self.applying.take() {
+            // What is committed now is in the next inventory; what failed is not.
+            let _ = applying.await;
+        }
+        for (_, reply) in self.waiting.drain() {
+            let _ = reply.send(Err(CallError::Lost));
+        }
+        if let Some(mut link) = self.link.take() {
+            let (session, clock) = (&mut self.session, self.clock);
+            // The reason of the end matters more than a link that takes no more frames.
+            let _ = pump(&mut link, |lane| session.poll_transmit(clock.now(), lane));
+            link.close(CLOSE_TIMEOUT).await;
+        }
+        while let Some(event) = self.session.poll_event() {
+            if let EdgeEvent::Closed(goodbye) = event {
+                self.goodbye = Some(goodbye);
+            }
+        }
+        let (why, retry_after) = match (self.goodbye, result) {
+            (Some(goodbye), _) => (format!("{:?}: {}", goodbye.reason, goodbye.message), goodbye.retry_after),
+            (None, Err(why)) => (why, Duration::ZERO),
+            (None, Ok(())) => ("the session ended".to_owned(), Duration::ZERO),
+        };
+        Ended { why, welcomed: self.welcomed, retry_after }
+    }
+}
+
+/// The store as the session sees it. An inventory that cannot be read must end the session: an empty one would say
+/// that nothing is held.
+struct StoreView {
+    store: Store,
+    failed: Cell<Option<String>>,
+}
+
+impl StoreView {
+    fn check(&self) -> Result<(), String> {
+        self.failed.take().map_or(Ok(()), Err)
+    }
+}
+
+impl EdgeView for StoreView {
+    fn inventory(&self, scope: ScopeId) -> Vec<InventoryEntry> {
+        self.store.inventory(scope).unwrap_or_else(|error| {
+            self.failed.set(Some(error.to_string()));
+            Vec::new()
+        })
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn applied(
+    applying: &mut Option<BoxFuture<'static, Result<Outcome, WriteError>>>,
+) -> Result<Outcome, WriteError> {
+    match applying {
+        Some(work) => work.await,
+        None => std::future::pending().await,
+    }
+}

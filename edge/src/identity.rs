@@ -1,0 +1,249 @@
+//! Who this node is: joining with a token, the files of the certificate, renewal.
+//!
+//! The key never leaves the node. Key and certificate live in one file, which is replaced in one step, so that the
+//! two always fit.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use thiserror::Error;
+use tombolo_link::TlsError;
+use tombolo_link::tls::{self, ClientTls};
+use tombolo_proto::ids::NodeId;
+
+mod certificate;
+mod enroll;
+mod fetch;
+mod rotate;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use enroll::{EnrollOptions, enroll, renew};
+pub(crate) use rotate::{Rotation, rotate};
+
+/// Folder of the files, in the data folder.
+const FOLDER: &str = "pki";
+/// Key and certificate.
+const NODE_FILE: &str = "node.pem";
+/// The CA that signs the cloud's certificate and this node's.
+const CA_FILE: &str = "ca.crt";
+
+/// A node's key, its certificate and the CA of its cloud.
+pub struct Identity {
+    /// The node's certificate.
+    pub certificate: CertificateDer<'static>,
+    /// The CA of the cloud.
+    pub ca: CertificateDer<'static>,
+    key: PrivatePkcs8KeyDer<'static>,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity").field("validity", &self.validity().ok()).finish_non_exhaustive()
+    }
+}
+
+impl Clone for Identity {
+    fn clone(&self) -> Self {
+        Self { certificate: self.certificate.clone(), ca: self.ca.clone(), key: self.key.clone_key() }
+    }
+}
+
+impl Identity {
+    /// What TLS connections to the cloud show.
+    #[must_use]
+    pub fn tls(&self) -> tls::Identity {
+        tls::Identity::new(vec![self.certificate.clone()], PrivateKeyDer::Pkcs8(self.key.clone_key()))
+    }
+
+    /// TLS for links to the cloud.
+    ///
+    /// # Errors
+    /// [`TlsError`] when key and certificate do not fit.
+    pub fn client_tls(&self) -> Result<ClientTls, TlsError> {
+        ClientTls::new(Some(self.tls()), std::slice::from_ref(&self.ca))
+    }
+
+    /// When the certificate begins and ceases to be valid.
+    ///
+    /// # Errors
+    /// [`IdentityError::Unusable`] when the certificate cannot be read.
+    pub fn validity(&self) -> Result<(SystemTime, SystemTime), IdentityError> {
+        certificate::validity(&self.certificate)
+    }
+
+    /// Reads the identity of a data folder.
+    ///
+    /// # Errors
+    /// [`IdentityError`] says what to do.
+    pub fn load(data_dir: &Path, node: &NodeId) -> Result<Self, IdentityError> {
+        let folder = data_dir.join(FOLDER);
+        let read = |name: &str| -> Result<(PathBuf, Vec<u8>), IdentityError> {
+            let path = folder.join(name);
+            let content = crate::files::read_if_there(&path);
+            match content.map_err(|source| IdentityError::Io { path: path.clone(), source })? {
+                Some(content) => Ok((path, content)),
+                None => Err(IdentityError::NotJoined { path }),
+            }
+        };
+        let (path, pem) = read(NODE_FILE)?;
+        let bad = |path: &Path, problem: String| IdentityError::Unusable {
+            what: path.display().to_string(),
+            problem,
+        };
+        let unreadable = |error: rustls_pki_types::pem::Error| bad(&path, error.to_string());
+        let certificate = CertificateDer::from_pem_slice(&pem).map_err(unreadable)?;
+        let key = PrivatePkcs8KeyDer::from_pem_slice(&pem).map_err(unreadable)?;
+        let (ca_path, ca) = read(CA_FILE)?;
+        let ca = CertificateDer::from_pem_slice(&ca).map_err(|error| bad(&ca_path, error.to_string()))?;
+        certificate::belongs_to(&certificate, node).map_err(|problem| bad(&path, problem))?;
+        Ok(Self { certificate, ca, key })
+    }
+
+    /// Writes the identity into a data folder.
+    ///
+    /// # Errors
+    /// [`IdentityError::Io`]; what was there before is then still there.
+    pub fn save(&self, data_dir: &Path) -> Result<(), IdentityError> {
+        let folder = data_dir.join(FOLDER);
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| IdentityError::Io { path, source }
+        };
+        crate::files::private_folder(&folder).map_err(failed(&folder))?;
+        let path = folder.join(CA_FILE);
+        let ca = certificate::pem("CERTIFICATE", &self.ca);
+        crate::files::replace(&path, ca.as_bytes(), crate::files::PUBLIC).map_err(failed(&path))?;
+        let path = folder.join(NODE_FILE);
+        let pair = certificate::pem("PRIVATE KEY", self.key.secret_pkcs8_der())
+            + &certificate::pem("CERTIFICATE", &self.certificate);
+        crate::files::replace(&path, pair.as_bytes(), crate::files::PRIVATE).map_err(failed(&path))
+    }
+}
+
+/// Why there is no usable identity in the data folder.
+#[derive(Debug, Error)]
+pub enum IdentityError {
+    /// The node has not joined.
+    #[error("this node has not joined a cloud yet ({path} is missing): run edgecore join", path = path.display())]
+    NotJoined {
+        /// The missing file.
+        path: PathBuf,
+    },
+    /// A file is not what it should be.
+    #[error("{what}: {problem}; run edgecore join again")]
+    Unusable {
+        /// The file, or the certificate.
+        what: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The file system refuses.
+    #[error("cannot use {path}: {source}", path = path.display())]
+    Io {
+        /// File or folder.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// How to join.
+#[derive(Debug, Clone)]
+pub struct JoinOptions {
+    /// What to ask, and whom.
+    pub enroll: EnrollOptions,
+    /// Where the identity goes.
+    pub data_dir: PathBuf,
+}
+
+/// Joins: asks the cloud for a certificate and keeps it in the data folder.
+///
+/// # Errors
+/// [`JoinError`] says what was refused and what to do.
+pub async fn join(options: &JoinOptions) -> Result<Identity, JoinError> {
+    let identity = enroll(&options.enroll).await?;
+    identity.save(&options.data_dir)?;
+    Ok(identity)
+}
+
+/// Why the node got no certificate.
+#[derive(Debug, Error)]
+pub enum JoinError {
+    /// The token is no join token.
+    #[error("the token {0}: copy the whole token that `tombolo token` prints")]
+    Token(&'static str),
+    /// The cloud cannot be reached.
+    #[error("cannot reach the join endpoint {endpoint}: {problem}{hint}")]
+    Connect {
+        /// `HOST:PORT`.
+        endpoint: String,
+        /// What happened.
+        problem: String,
+        /// What it may come from.
+        hint: String,
+    },
+    /// Somebody else answers at this address, or the token is of another cloud.
+    #[error(
+        "{endpoint} shows a CA certificate with hash {found}, but the token is for {expected}: \
+         the token belongs to another cloud, or somebody is in between"
+    )]
+    WrongCa {
+        /// `HOST:PORT`.
+        endpoint: String,
+        /// SHA-256 of what was shown.
+        found: String,
+        /// SHA-256 in the token.
+        expected: String,
+    },
+    /// The cloud refuses.
+    #[error("the cloud refuses node {node} ({code}): {message}{hint}")]
+    Refused {
+        /// The node's name.
+        node: NodeId,
+        /// HTTP status code.
+        code: u16,
+        /// What the cloud says.
+        message: String,
+        /// What it may come from.
+        hint: String,
+    },
+    /// The answer is not what was asked for.
+    #[error("the cloud's answer cannot be used: {0}")]
+    Answer(String),
+    /// The identity cannot be kept.
+    #[error(transparent)]
+    Keep(#[from] IdentityError),
+}
+
+impl JoinError {
+    /// Whether asking again later may help.
+    #[must_use]
+    pub fn may_heal(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::Keep(_) => true,
+            Self::Refused { code, .. } => *code >= 500 || *code == 429,
+            Self::Token(_) | Self::WrongCa { .. } | Self::Answer(_) => false,
+        }
+    }
+}
+
+/// Difference of clocks from which it is worth a word.
+const SKEW_MIN: Duration = Duration::from_secs(5 * 60);
+
+/// What to add to an error when the cloud's clock and ours differ.
+fn skew_hint(cloud: Option<SystemTime>, here: SystemTime) -> String {
+    let Some(cloud) = cloud else { return String::new() };
+    let (skew, side) = match cloud.duration_since(here) {
+        Ok(ahead) => (ahead, "behind"),
+        Err(error) => (error.duration(), "ahead of"),
+    };
+    if skew < SKEW_MIN {
+        return String::new();
+    }
+    format!(" (this node's clock is {} minutes {side} the cloud's: set it first)", skew.as_secs() / 60)
+}

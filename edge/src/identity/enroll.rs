@@ -1,0 +1,142 @@
+//! Asking for a certificate: with a token the first time, with the present certificate later (reference section 4).
+
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use rustls_pki_types::CertificateDer;
+use sha2::{Digest, Sha256};
+use tombolo_proto::ids::NodeId;
+
+use super::certificate::{self, Request};
+use super::fetch::{Answer, Ask, fetch, unverified, verified};
+use super::{Identity, JoinError, skew_hint};
+
+/// Longest text of a refusal that is repeated, in characters.
+const MESSAGE_MAX: usize = 512;
+
+/// What to ask, and whom.
+#[derive(Debug, Clone)]
+pub struct EnrollOptions {
+    /// `HOST:PORT` of the join endpoints.
+    pub endpoint: String,
+    /// The node's name.
+    pub node: NodeId,
+    /// The join token: hash of the CA, then a JWT.
+    pub token: String,
+}
+
+/// Gets an identity in memory, with a token.
+///
+/// # Errors
+/// [`JoinError`] says what was refused and what to do.
+pub async fn enroll(options: &EnrollOptions) -> Result<Identity, JoinError> {
+    let (hash, jwt) = split(options.token.trim())?;
+    let ca = fetch_ca(options, hash).await?;
+    let mut headers = HeaderMap::new();
+    let bearer = HeaderValue::try_from(format!("Bearer {jwt}"));
+    let mut bearer = bearer.map_err(|_| JoinError::Token("has characters that no token has"))?;
+    bearer.set_sensitive(true);
+    headers.insert(header::AUTHORIZATION, bearer);
+    let place = Place { endpoint: &options.endpoint, ca: &ca };
+    ask(place, &options.node, None, headers).await
+}
+
+/// Gets a certificate for a new key with the present certificate. It may have expired: the handshake proves that we
+/// have its key, which is what the cloud asks for (design 9.6).
+///
+/// # Errors
+/// [`JoinError`] says what was refused and what to do.
+pub async fn renew(identity: &Identity, node: &NodeId, endpoint: &str) -> Result<Identity, JoinError> {
+    let place = Place { endpoint, ca: &identity.ca };
+    ask(place, node, Some(identity), HeaderMap::new()).await
+}
+
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    endpoint: &'a str,
+    ca: &'a CertificateDer<'static>,
+}
+
+/// Hash and JWT of a token.
+fn split(token: &str) -> Result<([u8; 32], &str), JoinError> {
+    let (hash, jwt) = token.split_once('.').ok_or(JoinError::Token("has no dots"))?;
+    if jwt.split('.').count() != 3 {
+        return Err(JoinError::Token("does not have four parts"));
+    }
+    let hash = hex::decode(hash).ok().and_then(|hash| hash.try_into().ok());
+    Ok((hash.ok_or(JoinError::Token("does not begin with the hash of a CA"))?, jwt))
+}
+
+async fn fetch_ca(options: &EnrollOptions, expected: [u8; 32]) -> Result<CertificateDer<'static>, JoinError> {
+    let endpoint = &options.endpoint;
+    let unreachable =
+        |problem| JoinError::Connect { endpoint: endpoint.clone(), problem, hint: String::new() };
+    let tls = unverified().map_err(|error| unreachable(error.to_string()))?;
+    let question =
+        Ask { endpoint, method: Method::GET, path: "/ca.crt", headers: HeaderMap::new(), body: Bytes::new() };
+    let answer = fetch(tls, question).await.map_err(unreachable)?;
+    let found: [u8; 32] = Sha256::digest(&answer.body).into();
+    if found != expected {
+        let (found, expected) = (hex::encode(found), hex::encode(expected));
+        return Err(JoinError::WrongCa { endpoint: endpoint.clone(), found, expected });
+    }
+    Ok(CertificateDer::from(answer.body.to_vec()))
+}
+
+async fn ask(
+    place: Place<'_>,
+    node: &NodeId,
+    present: Option<&Identity>,
+    mut headers: HeaderMap,
+) -> Result<Identity, JoinError> {
+    let connect = |problem: String| JoinError::Connect {
+        endpoint: place.endpoint.to_owned(),
+        hint: connect_hint(&problem).to_owned(),
+        problem,
+    };
+    let request = certificate::request(node).map_err(|error| JoinError::Answer(error.to_string()))?;
+    let name = HeaderValue::from_str(node.as_str()).expect("a DNS name is a valid header value");
+    headers.insert("NodeName", name);
+    let tls = verified(place.ca, present).map_err(|error| connect(error.to_string()))?;
+    let question = Ask {
+        endpoint: place.endpoint,
+        method: Method::GET,
+        path: "/edge.crt",
+        headers,
+        body: request.csr.clone().into(),
+    };
+    let answer = fetch(tls, question).await.map_err(connect)?;
+    accept(&answer, request, place.ca, node)
+}
+
+fn accept(
+    answer: &Answer,
+    request: Request,
+    ca: &CertificateDer<'static>,
+    node: &NodeId,
+) -> Result<Identity, JoinError> {
+    if answer.code != StatusCode::OK {
+        let text = String::from_utf8_lossy(&answer.body);
+        return Err(JoinError::Refused {
+            node: node.clone(),
+            code: answer.code.as_u16(),
+            message: text.trim().chars().filter(|c| !c.is_control()).take(MESSAGE_MAX).collect(),
+            hint: skew_hint(answer.date, SystemTime::now()),
+        });
+    }
+    let certificate = CertificateDer::from(answer.body.to_vec());
+    request.answered_by(&certificate, ca, node).map_err(JoinError::Answer)?;
+    Ok(Identity { certificate, ca: ca.clone(), key: request.key })
+}
+
+/// What a failed handshake may come from.
+fn connect_hint(problem: &str) -> &'static str {
+    if problem.contains("Expired") || problem.contains("NotValidYet") || problem.contains("expired") {
+        " (check this node's clock: the cloud's certificate seems to be of another time)"
+    } else if problem.contains("NotValidForName") || problem.contains("not valid for name") {
+        " (use an address that the cloud's certificate names, or set cloud.serverName)"
+    } else {
+        ""
+    }
+}

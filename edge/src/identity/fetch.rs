@@ -1,0 +1,177 @@
+//! One HTTPS request to the join endpoints.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::FusedFuture;
+use http::{HeaderMap, Method, Request, StatusCode, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::TokioIo;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tombolo_link::tls::provider;
+
+use super::Identity;
+use crate::config::host_and_port;
+
+/// Time for one request, from the connection to the last byte.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Largest answer, in bytes (reference 4.4).
+const ANSWER_LEN_MAX: usize = 1024 * 1024;
+
+/// What to send where.
+pub(super) struct Ask<'a> {
+    /// `HOST:PORT`.
+    pub(super) endpoint: &'a str,
+    pub(super) method: Method,
+    pub(super) path: &'a str,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+}
+
+/// What came back.
+pub(super) struct Answer {
+    pub(super) code: StatusCode,
+    /// The cloud's clock.
+    pub(super) date: Option<SystemTime>,
+    pub(super) body: Bytes,
+}
+
+/// TLS that believes whoever answers. Only for `/ca.crt`, whose hash is checked before anything else is done with it
+/// (docs/security.md, first exception).
+pub(super) fn unverified() -> Result<ClientConfig, rustls::Error> {
+    let provider = provider();
+    let verifier = Arc::new(AnyServer(Arc::clone(&provider)));
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(config.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
+}
+
+/// TLS that expects the cloud's CA and shows the node's certificate, where there is one.
+pub(super) fn verified(
+    ca: &CertificateDer<'static>,
+    identity: Option<&Identity>,
+) -> Result<ClientConfig, rustls::Error> {
+    let mut roots = RootCertStore::empty();
+    roots.add(ca.clone())?;
+    let config = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+    let config = config.with_root_certificates(roots);
+    match identity {
+        Some(identity) => config.with_client_auth_cert(
+            vec![identity.certificate.clone()],
+            PrivateKeyDer::Pkcs8(identity.key.clone_key()),
+        ),
+        None => Ok(config.with_no_client_auth()),
+    }
+}
+
+/// Sends one request and reads the whole answer.
+///
+/// # Errors
+/// What happened, for people.
+pub(super) async fn fetch(tls: ClientConfig, ask: Ask<'_>) -> Result<Answer, String> {
+    let endpoint = ask.endpoint.to_owned();
+    let work = tokio::time::timeout(REQUEST_TIMEOUT, exchange(tls, ask));
+    work.await
+        .unwrap_or_else(|_| Err(format!("{endpoint} did not answer within {} s", REQUEST_TIMEOUT.as_secs())))
+}
+
+async fn exchange(tls: ClientConfig, ask: Ask<'_>) -> Result<Answer, String> {
+    let (host, port) = host_and_port("cloud.join", ask.endpoint).map_err(|error| error.to_string())?;
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| format!("{host:?} is no host name"))?;
+    let stream = TcpStream::connect((host, port)).await.map_err(|error| error.to_string())?;
+    let stream = TlsConnector::from(Arc::new(tls)).connect(name, stream).await;
+    send(stream.map_err(|error| error.to_string())?, ask).await
+}
+
+/// Sends one request without encryption.
+#[cfg(test)]
+pub(super) async fn send_plain(ask: Ask<'_>) -> Result<Answer, String> {
+    let stream = TcpStream::connect(ask.endpoint).await.map_err(|error| error.to_string())?;
+    send(stream, ask).await
+}
+
+async fn send(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    ask: Ask<'_>,
+) -> Result<Answer, String> {
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| error.to_string())?;
+    let mut request = Request::builder().method(ask.method).uri(ask.path).header(header::HOST, ask.endpoint);
+    if let Some(headers) = request.headers_mut() {
+        headers.extend(ask.headers);
+    }
+    let request = request.body(Full::new(ask.body)).map_err(|error| error.to_string())?;
+    let answer = async {
+        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        let (parts, body) = response.into_parts();
+        let body = Limited::new(body, ANSWER_LEN_MAX).collect().await.map_err(|error| error.to_string())?;
+        let date = parts.headers.get(header::DATE).and_then(|date| parse_date(date.to_str().ok()?));
+        Ok(Answer { code: parts.status, date, body: body.to_bytes() })
+    };
+    // The connection must be driven while the answer is awaited; when the answer is there it is of no use any more.
+    let mut connection = pin!(connection.fuse());
+    let mut answer = pin!(answer);
+    loop {
+        tokio::select! {
+            biased;
+            answer = &mut answer => return answer,
+            // A peer that closes right after its answer has still answered: the answer then comes without waiting.
+            ended = &mut connection, if !connection.is_terminated() => if let Err(error) = ended {
+                return Err(error.to_string());
+            },
+        }
+    }
+}
+
+fn parse_date(text: &str) -> Option<SystemTime> {
+    let time = jiff::fmt::rfc2822::parse(text).ok()?;
+    Some(time.timestamp().into())
+}
+
+#[derive(Debug)]
+struct AnyServer(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

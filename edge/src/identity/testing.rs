@@ -1,0 +1,73 @@
+//! Certificates and requests for tests.
+
+use std::net::SocketAddr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use serde_json::Value;
+use tombolo_proto::ids::NodeId;
+
+use super::Identity;
+use super::fetch::{Ask, fetch, send_plain, verified};
+
+/// A CA that signs.
+pub(crate) struct TestCa {
+    pub(crate) certificate: CertificateDer<'static>,
+    pub(crate) issuer: Issuer<'static, KeyPair>,
+}
+
+pub(crate) fn test_ca() -> TestCa {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "KubeEdge");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let certificate = params.self_signed(&key).unwrap().der().clone();
+    TestCa { certificate, issuer: Issuer::new(params, key) }
+}
+
+/// An identity of a CA that nobody else knows.
+pub(crate) fn identity_for(node: &NodeId) -> Identity {
+    let ca = test_ca();
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
+    let certificate = params.signed_by(&key, &ca.issuer).unwrap().der().clone();
+    Identity { certificate, ca: ca.certificate, key: key.serialize_der().into() }
+}
+
+/// Asks a local API with the credentials of its kubeconfig.
+pub(crate) async fn fetch_local(
+    kubeconfig: &Value,
+    address: SocketAddr,
+    method: Method,
+    path: &str,
+    body: &str,
+) -> (StatusCode, Value) {
+    let ca = kubeconfig["clusters"][0]["cluster"]["certificate-authority-data"].as_str().unwrap();
+    let ca = CertificateDer::from_pem_slice(&STANDARD.decode(ca).unwrap()).unwrap();
+    let token = kubeconfig["users"][0]["user"]["token"].as_str().unwrap();
+    let mut headers = HeaderMap::new();
+    headers.insert(header::AUTHORIZATION, HeaderValue::from_str(&format!("Bearer {token}")).unwrap());
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/merge-patch+json"));
+    let endpoint = address.to_string();
+    let ask = Ask { endpoint: &endpoint, method, path, headers, body: body.to_owned().into() };
+    let answer = fetch(verified(&ca, None).unwrap(), ask).await.unwrap();
+    (answer.code, serde_json::from_slice(&answer.body).unwrap_or_default())
+}
+
+/// Code of an anonymous GET without encryption.
+pub(crate) async fn get_plain(address: SocketAddr, path: &str) -> StatusCode {
+    let endpoint = address.to_string();
+    let ask = Ask {
+        endpoint: &endpoint,
+        method: Method::GET,
+        path,
+        headers: HeaderMap::new(),
+        body: Default::default(),
+    };
+    send_plain(ask).await.unwrap().code
+}

@@ -1,0 +1,23 @@
+//! edgecore: the agent of one edge node.
+//!
+//! It joins with a token ([`join`]), keeps what the node needs in a durable [`store`], follows the cloud over one
+//! outbound connection, reports upwards through a durable outbox, and serves a local Kubernetes API. Nothing is
+//! global: several agents run in one process, each with its own data folder.
+
+mod app;
+pub mod cli;
+pub mod config;
+mod files;
+pub mod hub;
+pub mod identity;
+mod localapi;
+mod metrics;
+mod status;
+pub mod store;
+mod upstream;
+
+pub use app::{App, AppError, Bound};
+pub use config::Config;
+pub use identity::{JoinError, JoinOptions, join};
+pub use localapi::LocalApiError;
+pub use status::{EdgeStatus, StatusHandle};

@@ -1,0 +1,153 @@
+//! The local API's own CA, its serving certificate, and the kubeconfig.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType, date_time_ymd,
+};
+use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use serde_json::json;
+use tombolo_link::tls::provider;
+use tombolo_proto::ids::NodeId;
+
+use super::LocalApiError;
+use crate::files;
+use crate::identity::IdentityError;
+
+/// The kubeconfig of the local API, in the data folder.
+pub(crate) const KUBECONFIG_FILE: &str = "kubeconfig";
+
+/// Folder of the files, in the data folder.
+const FOLDER: &str = "pki";
+/// Key and certificate of the local CA.
+const CA_FILE: &str = "local-ca.pem";
+/// The token of the kubeconfig.
+const TOKEN_FILE: &str = "local-token";
+
+/// What the local API shows and asks for.
+pub(crate) struct LocalCredentials {
+    ca_key: KeyPair,
+    ca_pem: String,
+    token: String,
+}
+
+impl LocalCredentials {
+    /// Reads the credentials of a data folder, or makes them.
+    pub(crate) fn load(data_dir: &Path) -> Result<Self, LocalApiError> {
+        let folder = data_dir.join(FOLDER);
+        files::private_folder(&folder).map_err(|source| io(&folder, source))?;
+        let pair = load_or_make(&folder.join(CA_FILE), make_ca)?;
+        let token = load_or_make(&folder.join(TOKEN_FILE), || {
+            let mut token = [0; 32];
+            aws_lc_rs::rand::fill(&mut token).map_err(|_| certificate("no random numbers"))?;
+            Ok(hex::encode(token))
+        })?;
+        let ca_key = KeyPair::from_pem(&pair).map_err(certificate)?;
+        let begin = pair.find("-----BEGIN CERTIFICATE").ok_or_else(|| certificate("no certificate"))?;
+        Ok(Self { ca_key, ca_pem: pair[begin..].to_owned(), token: token.trim().to_owned() })
+    }
+
+    /// The token of the kubeconfig.
+    pub(crate) fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// TLS of the HTTPS listener, with a certificate of its own for loopback and `address`.
+    pub(crate) fn server_config(
+        &self,
+        address: Option<IpAddr>,
+    ) -> Result<rustls::ServerConfig, LocalApiError> {
+        let issuer = Issuer::from_ca_cert_pem(&self.ca_pem, &self.ca_key).map_err(certificate)?;
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(certificate)?;
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).map_err(certificate)?;
+        let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+        params.subject_alt_names.extend(loopback.into_iter().chain(address).map(SanType::IpAddress));
+        params.distinguished_name.push(DnType::CommonName, "tombolo local API");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2120, 1, 1));
+        let leaf = params.signed_by(&key, &issuer).map_err(certificate)?;
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let config = rustls::ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(certificate)?;
+        let mut config = config
+            .with_no_client_auth()
+            .with_single_cert(vec![leaf.der().clone()], key)
+            .map_err(certificate)?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(config)
+    }
+
+    /// The kubeconfig for a local API at `address`.
+    pub(crate) fn kubeconfig(&self, node: &NodeId, address: SocketAddr) -> String {
+        let host = match address.ip() {
+            ip if ip.is_unspecified() => SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), address.port()),
+            ip => SocketAddr::new(ip, address.port()),
+        };
+        let name = node.as_str();
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": name, "cluster": {
+                "server": format!("https://{host}"),
+                "certificate-authority-data": STANDARD.encode(&self.ca_pem),
+            }}],
+            "users": [{"name": name, "user": {"token": self.token}}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+            "current-context": name,
+        });
+        // JSON is YAML, and every reader of kubeconfigs takes it; the indented form is for people.
+        serde_json::to_string_pretty(&config).unwrap_or_default() + "\n"
+    }
+
+    /// Writes the kubeconfig into the data folder (mode 0600).
+    pub(crate) fn write_kubeconfig(
+        &self,
+        data_dir: &Path,
+        node: &NodeId,
+        address: SocketAddr,
+    ) -> Result<(), LocalApiError> {
+        let path = data_dir.join(KUBECONFIG_FILE);
+        let text = self.kubeconfig(node, address);
+        files::replace(&path, text.as_bytes(), files::PRIVATE).map_err(|source| io(&path, source))
+    }
+}
+
+fn make_ca() -> Result<String, LocalApiError> {
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(certificate)?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "tombolo local CA");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    // A clock that is wrong must not lock programs of this machine out.
+    (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2120, 1, 1));
+    let ca = params.self_signed(&key).map_err(certificate)?;
+    Ok(key.serialize_pem() + &ca.pem())
+}
+
+fn load_or_make(
+    path: &Path,
+    make: impl FnOnce() -> Result<String, LocalApiError>,
+) -> Result<String, LocalApiError> {
+    if let Some(content) = files::read_if_there(path).map_err(|source| io(path, source))? {
+        return String::from_utf8(content)
+            .map_err(|_| certificate(format!("{} is not text: remove it", path.display())));
+    }
+    let content = make()?;
+    files::replace(path, content.as_bytes(), files::PRIVATE).map_err(|source| io(path, source))?;
+    Ok(content)
+}
+
+fn io(path: &Path, source: std::io::Error) -> LocalApiError {
+    LocalApiError::Credentials(IdentityError::Io { path: path.into(), source })
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "made for map_err")]
+fn certificate(error: impl ToString) -> LocalApiError {
+    LocalApiError::Certificate(error.to_string())
+}

@@ -1,0 +1,448 @@
+//! One write transaction: what deliveries, replies and reports do to the rows.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use redb::{ReadableTable, ReadableTableMetadata, Table, WriteTransaction};
+use tombolo_apiserve::history::{Change as Published, ChangeKind};
+use tombolo_apiserve::store::{Revision, Stored};
+use tombolo_proto::frame::{Change, RefusalReason};
+use tombolo_proto::ids::{CloudRevision, Epoch, ScopeId, Uid};
+use tombolo_proto::limits;
+use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion, SharedObject};
+
+use super::error::{WriteError, storage};
+use super::outbox::{self, Report, ReportKind};
+use super::row::{LogRow, LogVersion, ObjectRow, State};
+use super::schema::{self, EpochRow, HIDDEN, LOG, META, OBJECTS, OUTBOX, SCOPES, SLOTS, ScopeRow, StateRow};
+use super::seal::Sealer;
+use super::{Delivery, Learned, LogBounds, Refused, Welcome, is_pod, keys, splice, view};
+
+type Bodies<'t> = Table<'t, &'static [u8], &'static [u8]>;
+
+/// A write transaction with its tables open.
+pub(super) struct Batch<'t> {
+    objects: Bodies<'t>,
+    hidden: Table<'t, &'static [u8], ()>,
+    log: Table<'t, u64, &'static [u8]>,
+    outbox: outbox::Rows<'t>,
+    slots: outbox::Slots<'t>,
+    scopes: Table<'t, u32, &'static [u8]>,
+    state: StateRow,
+    sealer: &'t Sealer,
+    bounds: LogBounds,
+    published: Vec<Arc<Published>>,
+}
+
+impl<'t> Batch<'t> {
+    pub(super) fn open(
+        txn: &'t WriteTransaction,
+        sealer: &'t Sealer,
+        bounds: LogBounds,
+    ) -> Result<Self, WriteError> {
+        let state = schema::read_state(&txn.open_table(META).map_err(storage)?)?;
+        Ok(Self {
+            objects: txn.open_table(OBJECTS).map_err(storage)?,
+            hidden: txn.open_table(HIDDEN).map_err(storage)?,
+            log: txn.open_table(LOG).map_err(storage)?,
+            outbox: txn.open_table(OUTBOX).map_err(storage)?,
+            slots: txn.open_table(SLOTS).map_err(storage)?,
+            scopes: txn.open_table(SCOPES).map_err(storage)?,
+            state,
+            sealer,
+            bounds,
+            published: Vec::new(),
+        })
+    }
+
+    /// Writes what is kept once, and hands out what clients will see after the commit.
+    pub(super) fn finish(mut self, txn: &WriteTransaction) -> Result<Vec<Arc<Published>>, WriteError> {
+        self.trim_log()?;
+        let Self { state, published, .. } = self;
+        schema::write_state(txn, &state)?;
+        Ok(published)
+    }
+
+    /// The cloud follows this epoch in the session that starts now. Unless the session resumes the history of the
+    /// store, what is held belongs to no epoch until it was compared, scope by scope.
+    pub(super) fn welcome(&mut self, welcome: &Welcome) -> Result<(), WriteError> {
+        let epoch = EpochRow::from(&welcome.epoch);
+        if self.state.epoch.as_ref() != Some(&epoch) {
+            self.state.era = self.state.era.saturating_add(1);
+            self.state.epoch = Some(epoch.clone());
+        }
+        if welcome.resumed {
+            return Ok(());
+        }
+        self.state.trim_version = welcome.trim_version;
+        let holding = self.holding_scopes()?;
+        let mut scopes = schema::read_scopes(&self.scopes)?;
+        scopes.entry(ScopeId::NODE.0).or_default();
+        for (scope, mut row) in scopes {
+            row.epoch = (!holding.contains(&scope)).then(|| epoch.clone());
+            self.put_scope(scope, &row)?;
+        }
+        Ok(())
+    }
+
+    /// A scope is complete.
+    pub(super) fn caught_up(
+        &mut self,
+        scope: ScopeId,
+        epoch: &Epoch,
+        revision: CloudRevision,
+    ) -> Result<(), WriteError> {
+        let mut row = schema::read_scopes(&self.scopes)?.remove(&scope.0).unwrap_or_default();
+        row.synced = true;
+        row.epoch = Some(epoch.into());
+        row.revision = revision.0;
+        self.put_scope(scope.0, &row)
+    }
+
+    fn put_scope(&mut self, scope: u32, row: &ScopeRow) -> Result<(), WriteError> {
+        let text = serde_json::to_vec(row).map_err(|error| WriteError::Storage(error.to_string()))?;
+        self.scopes.insert(scope, text.as_slice()).map_err(storage)?;
+        Ok(())
+    }
+
+    /// The scopes in which something is held.
+    fn holding_scopes(&self) -> Result<BTreeSet<u32>, WriteError> {
+        let mut holding = BTreeSet::new();
+        for entry in self.objects.iter().map_err(storage)? {
+            holding.extend(ObjectRow::decode(entry.map_err(storage)?.1.value())?.scopes);
+        }
+        Ok(holding)
+    }
+
+    /// Applies one delivery. The inner error says why the edge does not take it.
+    pub(super) fn apply(&mut self, delivery: &Delivery) -> Result<Result<(), Refused>, WriteError> {
+        let scope = delivery.scope.0;
+        let Some(place) = keys::encode(delivery.change.key()) else {
+            return Ok(Err(malformed("its name contains a zero byte")));
+        };
+        match &delivery.change {
+            Change::Upsert(object) => match check(object) {
+                Ok(()) => self.upsert(scope, &place, object)?,
+                Err(refused) => return Ok(Err(refused)),
+            },
+            Change::Delete { key, .. } => self.delete(scope, &place, key)?,
+            Change::Absent { key } => self.absent(scope, &place, key)?,
+            Change::Adopt { version, .. } => return self.adopt(scope, &place, version),
+        }
+        self.reveal()?;
+        Ok(Ok(()))
+    }
+
+    fn upsert(&mut self, scope: u32, place: &[u8], object: &SharedObject) -> Result<(), WriteError> {
+        let old = self.row(place)?;
+        let mut scopes = old.as_ref().map(|row| row.scopes.clone()).unwrap_or_default();
+        add(&mut scopes, scope);
+        let same =
+            old.as_ref().filter(|row| row.state != State::Absent && row.version.uid == object.version.uid);
+        if let Some(held) = same.filter(|held| held.era == self.state.era) {
+            let known = held.version == object.version || object.version.revision < held.version.revision;
+            if known {
+                // A repeat, or older than what another scope or a reply has brought.
+                let row = ObjectRow { scopes, ..held.clone() };
+                return self.put(place, &row);
+            }
+        }
+        let body = match same {
+            Some(held) => self.with_own_status(held, object)?,
+            None => object.body.clone(),
+        };
+        let state = match same {
+            // What clients have seen stays visible: for what it refers to anew they are told to wait.
+            Some(held) if held.state == State::Visible => State::Visible,
+            _ if is_pod(object.key.resource()) && !self.all_known(&object.dependencies)? => State::Hidden,
+            _ => State::Visible,
+        };
+        let row = ObjectRow {
+            state,
+            sealed: false,
+            local: 0,
+            version: object.version.clone(),
+            era: self.state.era,
+            scopes,
+            dependencies: object.dependencies.clone(),
+            body,
+        };
+        self.replace(place, &object.key, old, row)
+    }
+
+    /// The delivered body, with the status that this node has reported and the cloud has not confirmed yet.
+    fn with_own_status(&self, held: &ObjectRow, object: &SharedObject) -> Result<Bytes, WriteError> {
+        let delivered = || object.body.clone();
+        let Some(slot) = outbox::slot(ReportKind::Status, &object.key) else { return Ok(delivered()) };
+        if self.slots.get(slot.as_slice()).map_err(storage)?.is_none() {
+            return Ok(delivered());
+        }
+        let own = view::plain(self.sealer, &object.key, held)?;
+        let Some(status) = splice::status(&own) else { return Ok(delivered()) };
+        splice::with_status(&object.body, status.get()).map_err(WriteError::Rejected)
+    }
+
+    fn delete(&mut self, scope: u32, place: &[u8], key: &ObjectKey) -> Result<(), WriteError> {
+        let Some(mut row) = self.row(place)? else { return Ok(()) };
+        row.scopes.retain(|other| *other != scope);
+        if !row.scopes.is_empty() {
+            return self.put(place, &row);
+        }
+        if row.state == State::Visible {
+            self.publish_deletion(key, &row)?;
+        }
+        self.objects.remove(place).map_err(storage)?;
+        self.hidden.remove(place).map_err(storage)?;
+        Ok(())
+    }
+
+    fn absent(&mut self, scope: u32, place: &[u8], key: &ObjectKey) -> Result<(), WriteError> {
+        let old = self.row(place)?;
+        let mut scopes = old.as_ref().map(|row| row.scopes.clone()).unwrap_or_default();
+        add(&mut scopes, scope);
+        if let Some(row) = old.filter(|row| row.state == State::Visible) {
+            self.publish_deletion(key, &row)?;
+        }
+        self.hidden.remove(place).map_err(storage)?;
+        self.put(place, &ObjectRow::absent(scopes))
+    }
+
+    fn adopt(
+        &mut self,
+        scope: u32,
+        place: &[u8],
+        version: &ObjectVersion,
+    ) -> Result<Result<(), Refused>, WriteError> {
+        let row = self.row(place)?.filter(|row| {
+            row.state != State::Absent && row.version.uid == version.uid && row.version.hash == version.hash
+        });
+        let Some(mut row) = row else {
+            return Ok(Err(Refused {
+                reason: RefusalReason::Other,
+                message: "this content is not held: send the object".to_owned(),
+            }));
+        };
+        row.version = version.clone();
+        row.era = self.state.era;
+        add(&mut row.scopes, scope);
+        self.put(place, &row)?;
+        Ok(Ok(()))
+    }
+
+    /// Keeps the newer version of a held object that came as the reply to a request.
+    pub(super) fn learn(&mut self, learned: &Learned) -> Result<(), WriteError> {
+        let Some(place) = keys::encode(&learned.key) else { return Ok(()) };
+        let Some(old) = self.row(&place)? else { return Ok(()) };
+        let Ok(facts) = splice::facts(&learned.body) else { return Ok(()) };
+        let Ok(revision) = CloudRevision::parse(&facts.resource_version) else { return Ok(()) };
+        let newer = old.state != State::Absent
+            && old.era == self.state.era
+            && old.version.uid.as_str() == facts.uid
+            && revision > old.version.revision;
+        if !newer {
+            return Ok(());
+        }
+        let comparable =
+            self.state.trim_version == splice::TRIM_VERSION && &*learned.key.resource().name != "nodes";
+        let Ok((body, hash)) = splice::trimmed(&learned.body) else { return Ok(()) };
+        let hash = if comparable { hash } else { ContentHash(0) };
+        let version = ObjectVersion { revision, hash, ..old.version.clone() };
+        let row = ObjectRow { version, body, sealed: false, local: 0, ..old.clone() };
+        self.replace(&place, &learned.key, Some(old), row)
+    }
+
+    /// Puts a report into the outbox and shows its status to clients, in one step.
+    pub(super) fn report(&mut self, report: &Report) -> Result<(), WriteError> {
+        let number = self.state.next_report;
+        outbox::put(&mut self.outbox, &mut self.slots, number, report)?;
+        self.state.next_report = number.saturating_add(1);
+        let Some(status) = &report.status else { return Ok(()) };
+        let Some(place) = keys::encode(&report.key) else { return Ok(()) };
+        let Some(old) = self.row(&place)?.filter(|row| row.state != State::Absent) else { return Ok(()) };
+        let body = view::plain(self.sealer, &report.key, &old)?;
+        let text = std::str::from_utf8(status).map_err(|error| WriteError::Rejected(error.to_string()))?;
+        let body = splice::with_status(&body, text).map_err(WriteError::Rejected)?;
+        let row = ObjectRow { body, sealed: false, local: 0, ..old.clone() };
+        self.replace(&place, &report.key, Some(old), row)
+    }
+
+    /// Takes a report out of the outbox, unless a newer one about the same thing waits.
+    pub(super) fn settle(&mut self, number: u64) -> Result<(), WriteError> {
+        outbox::settle(&mut self.outbox, &mut self.slots, number)
+    }
+
+    /// Writes a row in the place of the old one and tells clients what that means for them.
+    fn replace(
+        &mut self,
+        place: &[u8],
+        key: &ObjectKey,
+        old: Option<ObjectRow>,
+        mut row: ObjectRow,
+    ) -> Result<(), WriteError> {
+        let seen = old.filter(|old| old.state == State::Visible);
+        let seen = match seen {
+            Some(old) if old.version.uid != row.version.uid => {
+                self.publish_deletion(key, &old)?;
+                None
+            }
+            seen => seen,
+        };
+        if row.state == State::Hidden {
+            self.hidden.insert(place, ()).map_err(storage)?;
+        } else {
+            self.hidden.remove(place).map_err(storage)?;
+            let previous = seen.map(|old| self.stored(key, &old)).transpose()?;
+            let kind = if previous.is_some() { ChangeKind::Modified } else { ChangeKind::Added };
+            row.local = self.next_revision();
+            row.body = splice::stamp(&row.body, row.local).map_err(WriteError::Rejected)?;
+            let (uid, body) = (row.version.uid.clone(), row.body.clone());
+            let object = Stored::new(key.clone(), uid, Revision(row.local), body);
+            self.publish(kind, object, previous)?;
+        }
+        let (sealed, body) = view::sealed(self.sealer, key, &row.body)
+            .ok_or_else(|| WriteError::Storage("no random numbers for encryption".to_owned()))?;
+        self.put(place, &ObjectRow { sealed, body, ..row })
+    }
+
+    /// Shows the hidden pods whose references are all known now.
+    fn reveal(&mut self) -> Result<(), WriteError> {
+        if self.hidden.is_empty().map_err(storage)? {
+            return Ok(());
+        }
+        let mut waiting = Vec::new();
+        for entry in self.hidden.iter().map_err(storage)? {
+            waiting.push(entry.map_err(storage)?.0.value().to_vec());
+        }
+        for place in waiting {
+            let Some(row) = self.row(&place)? else { continue };
+            if self.all_known(&row.dependencies)? {
+                let key = keys::decode(&place).ok_or_else(|| damaged("key"))?;
+                let body = view::plain(self.sealer, &key, &row)?;
+                let row = ObjectRow { state: State::Visible, body, ..row };
+                self.replace(&place, &key, None, row)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn all_known(&self, dependencies: &[ObjectKey]) -> Result<bool, WriteError> {
+        for key in dependencies {
+            let Some(place) = keys::encode(key) else { continue };
+            if self.objects.get(place.as_slice()).map_err(storage)?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn publish_deletion(&mut self, key: &ObjectKey, old: &ObjectRow) -> Result<(), WriteError> {
+        let previous = self.stored(key, old)?;
+        let revision = self.next_revision();
+        let body = splice::stamp(&previous.body, revision).map_err(WriteError::Rejected)?;
+        let object = Stored::new(key.clone(), previous.uid.clone(), Revision(revision), body);
+        self.publish(ChangeKind::Deleted, object, Some(previous))
+    }
+
+    fn publish(
+        &mut self,
+        kind: ChangeKind,
+        object: Stored,
+        previous: Option<Arc<Stored>>,
+    ) -> Result<(), WriteError> {
+        let change = Published { kind, object: Arc::new(object), previous };
+        let row = log_row(self.sealer, &change).ok_or_else(|| damaged("log"))?;
+        self.state.log_bytes = self.state.log_bytes.saturating_add(row.len() as u64);
+        self.log.insert(change.object.revision.0, row.as_slice()).map_err(storage)?;
+        self.published.push(Arc::new(change));
+        Ok(())
+    }
+
+    fn trim_log(&mut self) -> Result<(), WriteError> {
+        while self.log.len().map_err(storage)? > self.bounds.rows || self.state.log_bytes > self.bounds.bytes
+        {
+            let Some((revision, row)) = self.log.pop_first().map_err(storage)? else { break };
+            self.state.log_bytes = self.state.log_bytes.saturating_sub(row.value().len() as u64);
+            self.state.floor = revision.value();
+        }
+        Ok(())
+    }
+
+    fn stored(&self, key: &ObjectKey, row: &ObjectRow) -> Result<Arc<Stored>, WriteError> {
+        Ok(view::stored(self.sealer, key.clone(), row.clone())?)
+    }
+
+    fn next_revision(&mut self) -> u64 {
+        self.state.revision = self.state.revision.saturating_add(1);
+        self.state.revision
+    }
+
+    fn row(&self, place: &[u8]) -> Result<Option<ObjectRow>, WriteError> {
+        let row = self.objects.get(place).map_err(storage)?;
+        Ok(row.map(|row| ObjectRow::decode(row.value())).transpose()?)
+    }
+
+    fn put(&mut self, place: &[u8], row: &ObjectRow) -> Result<(), WriteError> {
+        self.objects.insert(place, row.encode().as_slice()).map_err(storage)?;
+        Ok(())
+    }
+}
+
+/// Whether the edge can take an object at all.
+fn check(object: &SharedObject) -> Result<(), Refused> {
+    let len = object.body.len();
+    if len > limits::OBJECT_LEN_MAX || object.dependencies.len() > limits::DEPENDENCIES_MAX {
+        let message = format!(
+            "{len} bytes and {} references: at most {} and {} are taken",
+            object.dependencies.len(),
+            limits::OBJECT_LEN_MAX,
+            limits::DEPENDENCIES_MAX
+        );
+        return Err(Refused { reason: RefusalReason::TooLarge, message });
+    }
+    let facts = splice::facts(&object.body).map_err(|problem| malformed(&problem))?;
+    if Uid::parse(&facts.uid).ok().as_ref() != Some(&object.version.uid) {
+        return Err(malformed(&format!(
+            "metadata.uid is {:?}, the delivery says {}",
+            facts.uid, object.version.uid
+        )));
+    }
+    if facts.name != object.key.name() || facts.namespace != object.key.namespace() {
+        return Err(malformed(&format!("the object names itself {:?} in {:?}", facts.name, facts.namespace)));
+    }
+    // Stamping must work later, inside a transaction with other objects.
+    splice::stamp(&object.body, 0).map_err(|problem| malformed(&problem)).map(drop)
+}
+
+fn malformed(problem: &str) -> Refused {
+    Refused { reason: RefusalReason::Malformed, message: problem.to_owned() }
+}
+
+fn damaged(what: &'static str) -> WriteError {
+    super::error::ReadError::Damaged(what).into()
+}
+
+fn add(scopes: &mut Vec<u32>, scope: u32) {
+    if let Err(at) = scopes.binary_search(&scope) {
+        scopes.insert(at, scope);
+    }
+}
+
+fn log_row(sealer: &Sealer, change: &Published) -> Option<Vec<u8>> {
+    let key = &change.object.key;
+    let version = |stored: &Stored| -> Option<(bool, LogVersion)> {
+        let (sealed, body) = view::sealed(sealer, key, &stored.body)?;
+        Some((sealed, LogVersion { uid: stored.uid.clone(), revision: stored.revision.0, body }))
+    };
+    let (sealed, object) = version(&change.object)?;
+    let previous = match &change.previous {
+        Some(previous) => Some(version(previous)?.1),
+        None => None,
+    };
+    let kind = match change.kind {
+        ChangeKind::Added => 0,
+        ChangeKind::Modified => 1,
+        ChangeKind::Deleted => 2,
+    };
+    LogRow { kind, sealed, key: key.clone(), object, previous }.encode()
+}

@@ -1,0 +1,226 @@
+//! A disk that loses power: for tests. Writes that were not synced are kept, torn or lost at random when the power
+//! goes, and space can run out. The generator is seeded, so that a failure can be played again.
+
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use redb::{Builder, Database, DatabaseError, StorageBackend};
+
+use super::medium::Medium;
+
+/// What a disk writes in one piece.
+const SECTOR: usize = 512;
+
+/// A disk in memory. Clones share it.
+#[derive(Debug, Clone)]
+pub struct FaultyDisk {
+    disk: Arc<Mutex<Disk>>,
+}
+
+#[derive(Debug)]
+struct Disk {
+    /// What a reader sees.
+    current: Vec<u8>,
+    /// What was there at the last sync.
+    durable: Vec<u8>,
+    /// What happened since.
+    pending: Vec<Pending>,
+    /// Operations until the power goes.
+    countdown: Option<u64>,
+    /// Grows with each power cut: what was opened before can do nothing any more.
+    boots: u64,
+    capacity: u64,
+    set_aside: u64,
+    rng: StdRng,
+}
+
+#[derive(Debug)]
+enum Pending {
+    Write(usize, Vec<u8>),
+    Resize(usize),
+}
+
+impl FaultyDisk {
+    /// An empty disk that does nothing wrong until it is told to.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let disk = Disk {
+            current: Vec::new(),
+            durable: Vec::new(),
+            pending: Vec::new(),
+            countdown: None,
+            boots: 0,
+            capacity: u64::MAX,
+            set_aside: 0,
+            rng: StdRng::seed_from_u64(seed),
+        };
+        Self { disk: Arc::new(Mutex::new(disk)) }
+    }
+
+    /// Lets the power go after this many more writes, resizes and syncs.
+    pub fn cut_after(&self, operations: u64) {
+        self.disk.lock().countdown = Some(operations);
+    }
+
+    /// The power comes back: what was not synced is there, torn or gone.
+    pub fn restart(&self) {
+        let mut disk = self.disk.lock();
+        let disk = &mut *disk;
+        let mut content = std::mem::take(&mut disk.durable);
+        for pending in disk.pending.drain(..) {
+            match pending {
+                Pending::Resize(len) if disk.rng.random_bool(0.5) => content.resize(len, 0),
+                Pending::Resize(_) => {}
+                Pending::Write(offset, data) => survive(&mut disk.rng, &mut content, offset, &data),
+            }
+        }
+        disk.current.clone_from(&content);
+        disk.durable = content;
+        disk.countdown = None;
+        disk.boots += 1;
+    }
+
+    /// Sets the largest size of the file, in bytes.
+    pub fn set_capacity(&self, bytes: u64) {
+        self.disk.lock().capacity = bytes;
+    }
+
+    /// Size of the file now, in bytes.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.disk.lock().current.len() as u64
+    }
+
+    /// How often the content was moved out of the way.
+    #[must_use]
+    pub fn times_set_aside(&self) -> u64 {
+        self.disk.lock().set_aside
+    }
+
+    /// Turns bytes over at random places.
+    pub fn damage(&self, places: usize) {
+        let mut guard = self.disk.lock();
+        let disk = &mut *guard;
+        for _ in 0..places {
+            let len = disk.current.len();
+            if len == 0 {
+                return;
+            }
+            let at = disk.rng.random_range(0..len);
+            disk.current[at] ^= 0x55;
+            disk.durable.clone_from(&disk.current);
+        }
+    }
+}
+
+/// Applies all of a write, some of its sectors, or nothing.
+fn survive(rng: &mut StdRng, content: &mut Vec<u8>, offset: usize, data: &[u8]) {
+    let whole = rng.random_range(0..4);
+    let mut at = offset;
+    for sector in data.chunks(SECTOR) {
+        let kept = match whole {
+            0 | 1 => true,
+            2 => rng.random_bool(0.5),
+            _ => false,
+        };
+        if kept {
+            if content.len() < at + sector.len() {
+                content.resize(at + sector.len(), 0);
+            }
+            content[at..at + sector.len()].copy_from_slice(sector);
+        }
+        at += sector.len();
+    }
+}
+
+impl Medium for FaultyDisk {
+    fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
+        let boot = self.disk.lock().boots;
+        builder.create_with_backend(Backend { disk: Arc::clone(&self.disk), boot })
+    }
+
+    fn set_aside(&self) -> io::Result<String> {
+        let mut disk = self.disk.lock();
+        disk.current.clear();
+        disk.durable.clear();
+        disk.pending.clear();
+        disk.set_aside += 1;
+        disk.boots += 1;
+        Ok("nowhere".to_owned())
+    }
+}
+
+#[derive(Debug)]
+struct Backend {
+    disk: Arc<Mutex<Disk>>,
+    boot: u64,
+}
+
+impl Backend {
+    /// Runs an operation unless the power is gone.
+    fn powered<T>(&self, costs: u64, operation: impl FnOnce(&mut Disk) -> io::Result<T>) -> io::Result<T> {
+        let mut disk = self.disk.lock();
+        if disk.boots != self.boot {
+            return Err(io::Error::other("opened before the power was cut"));
+        }
+        if let Some(left) = disk.countdown {
+            disk.countdown = Some(left.saturating_sub(costs));
+            if left < costs.max(1) {
+                return Err(io::Error::other("the power is gone"));
+            }
+        }
+        operation(&mut disk)
+    }
+}
+
+impl StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        self.powered(0, |disk| Ok(disk.current.len() as u64))
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.powered(0, |disk| {
+            let start = usize::try_from(offset).map_err(io::Error::other)?;
+            let end = start.checked_add(out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+            out.copy_from_slice(disk.current.get(start..end).ok_or(io::ErrorKind::UnexpectedEof)?);
+            Ok(())
+        })
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.powered(1, |disk| {
+            if len > disk.capacity {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            let len = usize::try_from(len).map_err(io::Error::other)?;
+            disk.current.resize(len, 0);
+            disk.pending.push(Pending::Resize(len));
+            Ok(())
+        })
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.powered(1, |disk| {
+            for pending in disk.pending.drain(..) {
+                match pending {
+                    Pending::Resize(len) => disk.durable.resize(len, 0),
+                    Pending::Write(at, data) => disk.durable[at..at + data.len()].copy_from_slice(&data),
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.powered(1, |disk| {
+            let start = usize::try_from(offset).map_err(io::Error::other)?;
+            let end = start.checked_add(data.len()).ok_or(io::ErrorKind::StorageFull)?;
+            disk.current.get_mut(start..end).ok_or(io::ErrorKind::UnexpectedEof)?.copy_from_slice(data);
+            disk.pending.push(Pending::Write(start, data.to_vec()));
+            Ok(())
+        })
+    }
+}

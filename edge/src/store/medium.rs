@@ -1,0 +1,136 @@
+//! What the store's file is kept on. Everything goes through [`Medium`], so that tests can cut the power.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use redb::{Builder, Database, DatabaseError, StorageBackend};
+
+/// Damaged files that are kept for inspection; older ones are removed.
+const SET_ASIDE_MAX: usize = 2;
+
+/// Bytes of zeros that are written at once when the file grows.
+const GROW_CHUNK: usize = 64 * 1024;
+
+/// Opens the same database again and again.
+pub trait Medium: Send + Sync + 'static {
+    /// Opens the database, or makes an empty one.
+    ///
+    /// # Errors
+    /// Whatever the database says about the file.
+    fn open(&self, builder: &Builder) -> Result<Database, DatabaseError>;
+
+    /// Moves the content out of the way, so that the next [`Medium::open`] makes an empty database. Returns where
+    /// it can be found.
+    ///
+    /// # Errors
+    /// Any failure of the file system.
+    fn set_aside(&self) -> io::Result<String>;
+}
+
+/// A file on disk.
+#[derive(Debug, Clone)]
+pub struct FileMedium {
+    path: PathBuf,
+}
+
+impl FileMedium {
+    /// The file with this path; it need not exist. Whoever opens it must hold the lock of its folder.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+}
+
+impl Medium for FileMedium {
+    fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
+        let mut options = OpenOptions::new();
+        let file =
+            options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&self.path)?;
+        builder.create_with_backend(FileBackend { file })
+    }
+
+    fn set_aside(&self) -> io::Result<String> {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let target = folder.join(format!("{name}.damaged-{seconds}"));
+        std::fs::rename(&self.path, &target)?;
+        forget_oldest(folder, &format!("{name}.damaged-"))?;
+        Ok(target.display().to_string())
+    }
+}
+
+fn forget_oldest(folder: &Path, prefix: &str) -> io::Result<()> {
+    let mut aside: Vec<PathBuf> = std::fs::read_dir(folder)?
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix)))
+        .collect();
+    aside.sort();
+    for path in aside.iter().rev().skip(SET_ASIDE_MAX) {
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+/// The database's own file backend refuses to open a file twice, which re-opening after a full disk needs; the
+/// lock of the data folder stands for that. This one also makes growth real at once: a sparse file would find out
+/// that the disk is full only in the middle of a commit.
+#[derive(Debug)]
+struct FileBackend {
+    file: File,
+}
+
+impl StorageBackend for FileBackend {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(out, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut at = self.len()?;
+        let old = at;
+        let zeros = vec![0; GROW_CHUNK];
+        while at < len {
+            let chunk = usize::try_from(len - at).unwrap_or(GROW_CHUNK).min(GROW_CHUNK);
+            if let Err(error) = self.file.write_all_at(&zeros[..chunk], at) {
+                // The first failure is the one to tell; a file that stays too long is harmless.
+                let _ = self.file.set_len(old);
+                return Err(error);
+            }
+            at += chunk as u64;
+        }
+        self.file.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(data, offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_newest_damaged_files_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        for second in 1..=4 {
+            std::fs::write(folder.path().join(format!("s.damaged-{second}")), b"").unwrap();
+        }
+        forget_oldest(folder.path(), "s.damaged-").unwrap();
+        let mut left: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["s.damaged-3", "s.damaged-4"]);
+    }
+}

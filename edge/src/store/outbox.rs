@@ -1,0 +1,176 @@
+//! Reports that must reach the cloud: they survive a crash, and of two about the same thing the newer one wins.
+
+use bytes::Bytes;
+use redb::{ReadableTable, Table};
+use serde::{Deserialize, Serialize};
+use tombolo_proto::object::ObjectKey;
+
+use super::error::{ReadError, WriteError, reading, storage};
+use super::keys;
+
+/// Reports that wait, at most: beyond it new ones are refused.
+pub const REPORTS_MAX: u64 = 8192;
+
+/// Events that wait, at most: beyond it the oldest event is dropped, as the API server drops old events too.
+pub const EVENTS_MAX: u64 = 512;
+
+/// What a report says about an object. Of each kind the newest report about an object is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ReportKind {
+    /// Its status.
+    Status,
+    /// That it may be removed from the API: what it stood for on this node has ended.
+    Removal,
+    /// An event.
+    Event,
+}
+
+impl ReportKind {
+    fn tag(self) -> u8 {
+        match self {
+            Self::Status => 1,
+            Self::Removal => 2,
+            Self::Event => 3,
+        }
+    }
+}
+
+/// A Kubernetes API call to make as this node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Call {
+    /// HTTP method.
+    pub method: String,
+    /// Path and query.
+    pub path_and_query: String,
+    /// Media type of the body; empty without one.
+    pub content_type: String,
+    /// JSON text; empty for none.
+    pub body: String,
+}
+
+/// A report to make.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// What is said.
+    pub kind: ReportKind,
+    /// About which object.
+    pub key: ObjectKey,
+    /// How it is said.
+    pub call: Call,
+    /// The status that clients of the local API see from now on (JSON text); none: it stays as it is.
+    pub status: Option<Bytes>,
+}
+
+/// A report that waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// Its number; a newer report about the same thing has another one.
+    pub number: u64,
+    /// What is said.
+    pub kind: ReportKind,
+    /// About which object.
+    pub key: ObjectKey,
+    /// How it is said.
+    pub call: Call,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Row {
+    kind: ReportKind,
+    /// Key bytes, hexadecimal.
+    key: String,
+    call: Call,
+}
+
+/// Which reports are about the same thing.
+pub(super) fn slot(kind: ReportKind, key: &ObjectKey) -> Option<Vec<u8>> {
+    let mut slot = vec![kind.tag()];
+    slot.extend_from_slice(&keys::encode(key)?);
+    Some(slot)
+}
+
+pub(super) fn encode(report: &Report) -> Option<Vec<u8>> {
+    let key = hex::encode(keys::encode(&report.key)?);
+    serde_json::to_vec(&Row { kind: report.kind, key, call: report.call.clone() }).ok()
+}
+
+pub(super) fn decode(number: u64, row: &[u8]) -> Result<Waiting, ReadError> {
+    let read = || -> Option<Waiting> {
+        let row: Row = serde_json::from_slice(row).ok()?;
+        let key = keys::decode(&hex::decode(row.key).ok()?)?;
+        Some(Waiting { number, kind: row.kind, key, call: row.call })
+    };
+    read().ok_or(ReadError::Damaged("outbox"))
+}
+
+pub(super) type Rows<'t> = Table<'t, u64, &'static [u8]>;
+pub(super) type Slots<'t> = Table<'t, &'static [u8], u64>;
+
+/// Puts a report in the place of the one about the same thing.
+pub(super) fn put(
+    rows: &mut Rows<'_>,
+    slots: &mut Slots<'_>,
+    number: u64,
+    report: &Report,
+) -> Result<(), WriteError> {
+    let unusable = || WriteError::Rejected(format!("{} cannot be reported", report.key));
+    let slot = slot(report.kind, &report.key).ok_or_else(unusable)?;
+    let row = encode(report).ok_or_else(unusable)?;
+    let older = slots.insert(slot.as_slice(), number).map_err(storage)?.map(|older| older.value());
+    if let Some(older) = older {
+        rows.remove(older).map_err(storage)?;
+    }
+    if report.kind == ReportKind::Event {
+        bound_events(rows, slots)?;
+    }
+    if reading_len(rows)? >= REPORTS_MAX {
+        return Err(WriteError::Rejected(format!("{REPORTS_MAX} reports wait for the cloud already")));
+    }
+    rows.insert(number, row.as_slice()).map_err(storage)?;
+    Ok(())
+}
+
+/// Takes a report out, unless a newer one has taken its place.
+pub(super) fn settle(rows: &mut Rows<'_>, slots: &mut Slots<'_>, number: u64) -> Result<(), WriteError> {
+    let Some(row) = rows.remove(number).map_err(storage)?.map(|row| row.value().to_vec()) else {
+        return Ok(());
+    };
+    let waiting = decode(number, &row)?;
+    if let Some(slot) = slot(waiting.kind, &waiting.key) {
+        slots.remove(slot.as_slice()).map_err(storage)?;
+    }
+    Ok(())
+}
+
+fn reading_len(rows: &Rows<'_>) -> Result<u64, WriteError> {
+    use redb::ReadableTableMetadata;
+    rows.len().map_err(storage)
+}
+
+/// Drops the oldest event when there are too many. Events lie together in the slots, behind their tag.
+fn bound_events(rows: &mut Rows<'_>, slots: &mut Slots<'_>) -> Result<(), WriteError> {
+    let tag = ReportKind::Event.tag();
+    let (start, end) = ([tag], [tag + 1]);
+    let mut count = 0;
+    let mut oldest = u64::MAX;
+    for entry in slots.range(start.as_slice()..end.as_slice()).map_err(storage)? {
+        count += 1;
+        oldest = oldest.min(entry.map_err(storage)?.1.value());
+    }
+    if count > EVENTS_MAX { settle(rows, slots, oldest) } else { Ok(()) }
+}
+
+/// The oldest reports above a number.
+pub(super) fn read(
+    rows: &impl ReadableTable<u64, &'static [u8]>,
+    after: u64,
+    count: usize,
+) -> Result<Vec<Waiting>, ReadError> {
+    let row = |entry: Result<(redb::AccessGuard<'_, u64>, redb::AccessGuard<'_, &'static [u8]>), _>| {
+        let (number, row) = entry.map_err(reading)?;
+        decode(number.value(), row.value())
+    };
+    rows.range(after.saturating_add(1)..).map_err(reading)?.take(count).map(row).collect()
+}

@@ -1,0 +1,231 @@
+//! Tables, the schema version, and what is kept once.
+
+use std::collections::BTreeMap;
+
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError, WriteTransaction};
+use serde::{Deserialize, Serialize};
+use tombolo_proto::ids::{Epoch, StoreId, Uid};
+
+use super::error::{ReadError, WriteError, reading, storage};
+use super::seal::Sealer;
+
+/// Newest schema that this program reads, and the one that it writes. A test keeps a store of schema 1.
+pub(super) const SCHEMA: u32 = 1;
+
+/// Values that exist once.
+pub(super) const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+/// Key bytes to [`super::row::ObjectRow`].
+pub(super) const OBJECTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("objects");
+/// Keys of the objects that clients do not see yet.
+pub(super) const HIDDEN: TableDefinition<'_, &[u8], ()> = TableDefinition::new("hidden");
+/// Local revision to [`super::row::LogRow`].
+pub(super) const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
+/// Number of a report to the report.
+pub(super) const OUTBOX: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("outbox");
+/// What a report is about to the number of the newest one.
+pub(super) const SLOTS: TableDefinition<'_, &[u8], u64> = TableDefinition::new("outbox_slots");
+/// Scope number to [`ScopeRow`].
+pub(super) const SCOPES: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("scopes");
+
+const SCHEMA_KEY: &str = "schema";
+const STATE_KEY: &str = "state";
+const SEAL_KEY: &str = "seal";
+const SEAL_TEXT: &[u8] = b"tombolo";
+
+/// What is kept once and changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct StateRow {
+    /// Identity of this store, hexadecimal.
+    store: String,
+    /// Newest local revision.
+    pub(super) revision: u64,
+    /// The log holds every change after this revision.
+    pub(super) floor: u64,
+    /// Bytes of the log's rows.
+    pub(super) log_bytes: u64,
+    /// Counts the epochs that this store has seen.
+    pub(super) era: u32,
+    /// The epoch of the era.
+    pub(super) epoch: Option<EpochRow>,
+    /// Trimming rules under which the content hashes were made; 0 before anything was caught up.
+    pub(super) trim_version: u32,
+    /// Number of the next report.
+    pub(super) next_report: u64,
+}
+
+impl StateRow {
+    fn new(store: StoreId) -> Self {
+        Self {
+            store: hex::encode(store.0),
+            revision: 1,
+            floor: 1,
+            log_bytes: 0,
+            era: 0,
+            epoch: None,
+            trim_version: 0,
+            next_report: 1,
+        }
+    }
+
+    pub(super) fn store(&self) -> Option<StoreId> {
+        hex::decode(&self.store).ok()?.try_into().ok().map(StoreId)
+    }
+}
+
+/// An epoch as a row has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct EpochRow {
+    cluster: String,
+    generation: u64,
+}
+
+impl From<&Epoch> for EpochRow {
+    fn from(epoch: &Epoch) -> Self {
+        Self { cluster: epoch.cluster.as_str().to_owned(), generation: epoch.generation }
+    }
+}
+
+impl EpochRow {
+    pub(super) fn epoch(&self) -> Option<Epoch> {
+        Some(Epoch { cluster: Uid::parse(&self.cluster).ok()?, generation: self.generation })
+    }
+}
+
+/// What is known about a scope.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ScopeRow {
+    /// Whether it was ever complete: only then can clients be told what is not there.
+    pub(super) synced: bool,
+    /// The history that all of its objects belong to; none when it is between two.
+    pub(super) epoch: Option<EpochRow>,
+    /// The cloud's revision at which it was last compared.
+    pub(super) revision: u64,
+    /// What it follows; none for the pushed set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) subscription: Option<SubscriptionRow>,
+}
+
+/// What a subscription follows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct SubscriptionRow {
+    pub(super) group: String,
+    pub(super) version: String,
+    pub(super) resource: String,
+    pub(super) namespace: String,
+    pub(super) label_selector: String,
+    pub(super) field_selector: String,
+}
+
+/// Why a file cannot be used as it is.
+pub(super) enum Unusable {
+    /// A newer program wrote it.
+    Newer(u32),
+    /// It is damaged, or encrypted with another key.
+    Damaged(String),
+    /// The disk refuses; the content may be in order.
+    Disk(WriteError),
+}
+
+impl From<WriteError> for Unusable {
+    fn from(error: WriteError) -> Self {
+        Self::Disk(error)
+    }
+}
+
+/// Checks a store, or makes the tables of a new one.
+pub(super) fn prepare(db: &Database, sealer: &Sealer, fresh: StoreId) -> Result<(), Unusable> {
+    match found(db)? {
+        None => create(db, sealer, fresh).map_err(Unusable::Disk),
+        Some(schema) if schema > SCHEMA => Err(Unusable::Newer(schema)),
+        Some(schema) => {
+            migrate(schema)?;
+            check(db, sealer)
+        }
+    }
+}
+
+/// The schema of the file; `None` for an empty one.
+fn found(db: &Database) -> Result<Option<u32>, Unusable> {
+    let damaged = |what: String| Unusable::Damaged(what);
+    let txn = db.begin_read().map_err(|error| damaged(error.to_string()))?;
+    let table = match txn.open_table(META) {
+        Ok(table) => table,
+        Err(TableError::TableDoesNotExist(_)) => return Ok(None),
+        Err(error) => return Err(damaged(error.to_string())),
+    };
+    let row = table.get(SCHEMA_KEY).map_err(|error| damaged(error.to_string()))?;
+    let row = row.ok_or_else(|| damaged("it has no schema version".to_owned()))?;
+    let bytes = row.value().try_into().map_err(|_| damaged("its schema version is unreadable".to_owned()))?;
+    Ok(Some(u32::from_le_bytes(bytes)))
+}
+
+fn create(db: &Database, sealer: &Sealer, fresh: StoreId) -> Result<(), WriteError> {
+    let txn = db.begin_write().map_err(storage)?;
+    {
+        let mut meta = txn.open_table(META).map_err(storage)?;
+        meta.insert(SCHEMA_KEY, SCHEMA.to_le_bytes().as_slice()).map_err(storage)?;
+        let sealed = sealer.seal(SEAL_KEY.as_bytes(), SEAL_TEXT);
+        let sealed = sealed.ok_or_else(|| WriteError::Storage("no random numbers".to_owned()))?;
+        meta.insert(SEAL_KEY, &*sealed).map_err(storage)?;
+    }
+    txn.open_table(OBJECTS).map_err(storage)?;
+    txn.open_table(HIDDEN).map_err(storage)?;
+    txn.open_table(LOG).map_err(storage)?;
+    txn.open_table(OUTBOX).map_err(storage)?;
+    txn.open_table(SLOTS).map_err(storage)?;
+    txn.open_table(SCOPES).map_err(storage)?;
+    write_state(&txn, &StateRow::new(fresh))?;
+    txn.commit().map_err(storage)
+}
+
+/// Where older schemas are turned into the present one: copy into new tables, then switch in one transaction.
+fn migrate(schema: u32) -> Result<(), Unusable> {
+    match schema {
+        SCHEMA => Ok(()),
+        older => Err(Unusable::Damaged(format!("schema {older} was never released"))),
+    }
+}
+
+fn check(db: &Database, sealer: &Sealer) -> Result<(), Unusable> {
+    let read = || -> Result<bool, ReadError> {
+        let txn = db.begin_read().map_err(reading)?;
+        let meta = txn.open_table(META).map_err(reading)?;
+        let sealed = meta.get(SEAL_KEY).map_err(reading)?;
+        Ok(sealed.is_some_and(|row| sealer.open(SEAL_KEY.as_bytes(), row.value()).is_some()))
+    };
+    match read() {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            Err(Unusable::Damaged("it is encrypted with a key that is not here any more".to_owned()))
+        }
+        Err(error) => Err(Unusable::Damaged(error.to_string())),
+    }
+}
+
+pub(super) fn read_state(
+    meta: &impl ReadableTable<&'static str, &'static [u8]>,
+) -> Result<StateRow, ReadError> {
+    let row = meta.get(STATE_KEY).map_err(reading)?.ok_or(ReadError::Damaged("state"))?;
+    serde_json::from_slice(row.value()).map_err(|_| ReadError::Damaged("state"))
+}
+
+pub(super) fn write_state(txn: &WriteTransaction, state: &StateRow) -> Result<(), WriteError> {
+    let text = serde_json::to_vec(state).map_err(|error| WriteError::Storage(error.to_string()))?;
+    let mut meta = txn.open_table(META).map_err(storage)?;
+    meta.insert(STATE_KEY, text.as_slice()).map_err(storage)?;
+    Ok(())
+}
+
+pub(super) fn read_scopes(
+    table: &impl ReadableTable<u32, &'static [u8]>,
+) -> Result<BTreeMap<u32, ScopeRow>, ReadError> {
+    let row = |entry: Result<(redb::AccessGuard<'_, u32>, redb::AccessGuard<'_, &'static [u8]>), _>| {
+        let (scope, row) = entry.map_err(reading)?;
+        let row = serde_json::from_slice(row.value()).map_err(|_| ReadError::Damaged("scope"))?;
+        Ok((scope.value(), row))
+    };
+    table.iter().map_err(reading)?.map(row).collect()
+}

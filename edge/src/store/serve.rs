@@ -1,0 +1,103 @@
+//! The store as the local API reads it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tombolo_apiserve::history::{ChangeKind, ChangeStream};
+use tombolo_apiserve::store::{Revision, Snapshot, Store as ServedStore, StoreError, Stored};
+use tombolo_proto::ids::ScopeId;
+use tombolo_proto::object::{ObjectKey, Resource};
+
+use super::error::ReadError;
+use super::view::{Found, View};
+use super::{Store, is_core, is_pod, is_pushed};
+
+impl Store {
+    fn reading<T>(&self, read: impl FnOnce(&View) -> Result<T, ReadError>) -> Result<T, StoreError> {
+        self.read(read).map_err(|error| StoreError::Unavailable { reason: error.to_string() })
+    }
+}
+
+impl ServedStore for Store {
+    fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError> {
+        let (found, known) = self.reading(|view| Ok((view.find(key)?, known(view, key.resource()))))?;
+        match found {
+            Found::Visible(object) => Ok(Some(object)),
+            Found::Absent => Ok(None),
+            Found::Hidden => Err(not_synced(format!("{key} waits for something that it refers to"))),
+            Found::Unknown => {
+                known?;
+                // All pods of this node are here; of other resources only what this node needs.
+                if is_pod(key.resource()) {
+                    return Ok(None);
+                }
+                Err(not_synced(format!("{key} is not on this node, which holds only what its pods refer to")))
+            }
+        }
+    }
+
+    fn list(&self, resource: &Resource, namespace: Option<&str>) -> Result<Snapshot, StoreError> {
+        self.reading(|view| {
+            if let Err(unknown) = known(view, resource) {
+                return Ok(Err(unknown));
+            }
+            let items = view.list(resource, namespace)?;
+            Ok(Ok(Snapshot { revision: view.revision(), items }))
+        })?
+    }
+
+    fn list_at(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        revision: Revision,
+    ) -> Result<Snapshot, StoreError> {
+        let now = self.list(resource, namespace)?;
+        if revision == now.revision {
+            return Ok(now);
+        }
+        let mut items: BTreeMap<ObjectKey, Arc<Stored>> =
+            now.items.into_iter().map(|item| (item.key.clone(), item)).collect();
+        for change in self.shared.log(resource).newest_first(revision)? {
+            let key = &change.object.key;
+            let elsewhere = namespace.is_some_and(|namespace| namespace != key.namespace());
+            if elsewhere || change.object.revision > now.revision {
+                continue;
+            }
+            match (&change.kind, &change.previous) {
+                (ChangeKind::Modified | ChangeKind::Deleted, Some(previous)) => {
+                    items.insert(key.clone(), Arc::clone(previous));
+                }
+                _ => {
+                    items.remove(key);
+                }
+            }
+        }
+        Ok(Snapshot { revision, items: items.into_values().collect() })
+    }
+
+    fn watch(&self, resource: &Resource, since: Revision) -> Result<ChangeStream, StoreError> {
+        self.reading(|view| Ok(known(view, resource)))??;
+        self.shared.log(resource).subscribe(since)
+    }
+
+    fn revision(&self) -> Revision {
+        self.local_revision()
+    }
+}
+
+/// Whether the store can answer for a resource: an empty list that is not true is worse than none.
+fn known(view: &View, resource: &Resource) -> Result<(), StoreError> {
+    if !is_pushed(resource) {
+        let what = if is_core(resource) { &*resource.name } else { &resource.to_string() };
+        return Err(not_synced(format!("{what} are not synced to this node")));
+    }
+    if view.scopes.get(&ScopeId::NODE.0).is_some_and(|row| row.synced) {
+        return Ok(());
+    }
+    Err(not_synced("this node has not heard from the cloud yet".to_owned()))
+}
+
+fn not_synced(reason: String) -> StoreError {
+    StoreError::NotSynced { reason }
+}

@@ -1,0 +1,178 @@
+//! Changes of single members in JSON text, without parsing the rest: bodies stay as the cloud sent them.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
+use tombolo_proto::inventory::content_hash;
+use tombolo_proto::object::ContentHash;
+
+/// Members by name; of equal names the last one counts, as for Kubernetes.
+type Members<'a> = BTreeMap<Cow<'a, str>, Cow<'a, RawValue>>;
+
+/// What the store must know of an object's metadata.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Facts {
+    pub(crate) uid: String,
+    pub(crate) name: String,
+    pub(crate) namespace: String,
+    pub(crate) resource_version: String,
+    pub(crate) deletion_timestamp: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct WithMetadata<'a> {
+    #[serde(borrow)]
+    metadata: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct WithStatus<'a> {
+    #[serde(borrow)]
+    status: Option<&'a RawValue>,
+}
+
+/// Name, namespace, UID and version of an object.
+///
+/// # Errors
+/// What is wrong, when the text is not a JSON object with a `metadata` object.
+pub(crate) fn facts(body: &[u8]) -> Result<Facts, String> {
+    let metadata = metadata(body)?;
+    serde_json::from_str(metadata.get()).map_err(|error| format!("its metadata is not readable: {error}"))
+}
+
+/// The text with this `metadata.resourceVersion` and without `metadata.managedFields`.
+pub(crate) fn stamp(body: &[u8], revision: u64) -> Result<Bytes, String> {
+    let old = metadata(body)?;
+    let mut members: Members<'_> =
+        serde_json::from_str(old.get()).map_err(|error| format!("its metadata is no object: {error}"))?;
+    members.remove("managedFields");
+    let version = to_raw_value(&revision.to_string()).map_err(|error| error.to_string())?;
+    members.insert("resourceVersion".into(), Cow::Owned(version));
+    let new = serde_json::to_string(&members).map_err(|error| error.to_string())?;
+    Ok(replace(body, span(body, old), &new))
+}
+
+/// The `status` member; `None` when there is none.
+pub(crate) fn status(body: &[u8]) -> Option<&RawValue> {
+    serde_json::from_slice::<WithStatus<'_>>(body).ok()?.status
+}
+
+/// The text with this `status`.
+pub(crate) fn with_status(body: &[u8], new: &str) -> Result<Bytes, String> {
+    let object: WithStatus<'_> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    if let Some(old) = object.status {
+        return Ok(replace(body, span(body, old), new));
+    }
+    // An object with metadata has at least that member, so the comma is right.
+    metadata(body)?;
+    let brace = body.iter().position(|byte| *byte == b'{').ok_or("it is no object")?;
+    Ok(replace(body, brace + 1..brace + 1, &format!("\"status\":{new},")))
+}
+
+/// Version of the cloud's trimming rules that [`trimmed`] follows.
+pub(crate) const TRIM_VERSION: u32 = 1;
+
+/// Annotation in which `kubectl apply` keeps a second copy of the whole object.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// An object as the cloud would deliver it, and the hash of that: the reply to a request is then not delivered once
+/// more after a reconnect. A mistake here costs a delivery and nothing else. Not for Nodes, of which more is dropped.
+pub(crate) fn trimmed(body: &[u8]) -> Result<(Bytes, ContentHash), String> {
+    let mut object: Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let metadata = object.get_mut("metadata").and_then(Value::as_object_mut).ok_or("it has no metadata")?;
+    for member in ["managedFields", "selfLink", "resourceVersion"] {
+        metadata.remove(member);
+    }
+    if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+        annotations.remove(LAST_APPLIED);
+        if annotations.is_empty() {
+            metadata.remove("annotations");
+        }
+    }
+    let body = object.to_string();
+    let hash = content_hash(body.as_bytes());
+    Ok((body.into(), hash))
+}
+
+fn metadata(body: &[u8]) -> Result<&RawValue, String> {
+    let object: WithMetadata<'_> =
+        serde_json::from_slice(body).map_err(|error| format!("it is no JSON object: {error}"))?;
+    object.metadata.ok_or_else(|| "it has no metadata".to_owned())
+}
+
+/// Where a part that was borrowed from `body` lies in it.
+fn span(body: &[u8], part: &RawValue) -> Range<usize> {
+    let start = (part.get().as_ptr() as usize).saturating_sub(body.as_ptr() as usize);
+    start..start + part.get().len()
+}
+
+fn replace(body: &[u8], place: Range<usize>, text: &str) -> Bytes {
+    [&body[..place.start], text.as_bytes(), &body[place.end..]].concat().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parse(text: &[u8]) -> Value {
+        serde_json::from_slice(text).unwrap()
+    }
+
+    #[test]
+    fn stamping_changes_the_version_and_drops_managed_fields() {
+        let body = br#" {"a":1.50,"metadata":{"name":"x","managedFields":[{"a":{}}],"resourceVersion":"9","z":{}}, "spec":{"b":12345678901234567890}}"#;
+        let stamped = stamp(body, 42).unwrap();
+        assert_eq!(
+            parse(&stamped),
+            json!({"a": 1.50, "metadata": {"name": "x", "resourceVersion": "42", "z": {}}, "spec": {"b": 12345678901234567890_u64}})
+        );
+        assert!(String::from_utf8_lossy(&stamped).contains("1.50"), "numbers stay as they were written");
+        let stamped = stamp(br#"{"metadata":{}}"#, 1).unwrap();
+        assert_eq!(parse(&stamped), json!({"metadata": {"resourceVersion": "1"}}));
+    }
+
+    #[test]
+    fn a_status_is_replaced_or_added() {
+        for body in [r#"{"metadata":{},"status":{"phase":"Pending"}}"#, r#"{ "metadata":{}}"#] {
+            let new = with_status(body.as_bytes(), r#"{"phase":"Running"}"#).unwrap();
+            assert_eq!(parse(&new), json!({"metadata": {}, "status": {"phase": "Running"}}));
+            assert_eq!(status(&new).unwrap().get(), r#"{"phase":"Running"}"#);
+        }
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused() {
+        for body in ["", "[]", "{}", r#"{"metadata":7}"#, r#"{"metadata":null}"#, "{\"metadata\":{}", "nul"] {
+            assert!(stamp(body.as_bytes(), 1).is_err(), "{body}");
+            assert!(facts(body.as_bytes()).is_err() || body.contains("{}"), "{body}");
+        }
+        assert!(with_status(b"{}", "{}").is_err());
+    }
+
+    #[test]
+    fn a_reply_becomes_what_the_cloud_would_deliver() {
+        let reply = br#"{"spec":{},"metadata":{"uid":"u","resourceVersion":"7","name":"n","managedFields":[],
+            "annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{}"}},"kind":"Pod"}"#;
+        let (body, hash) = trimmed(reply).unwrap();
+        assert_eq!(body, r#"{"kind":"Pod","metadata":{"name":"n","uid":"u"},"spec":{}}"#);
+        assert_eq!(hash, content_hash(&body));
+    }
+
+    #[test]
+    fn facts_are_read() {
+        let facts = facts(br#"{"metadata":{"uid":"u","name":"n","resourceVersion":"5"}}"#).unwrap();
+        assert_eq!(
+            (facts.uid.as_str(), facts.name.as_str(), facts.resource_version.as_str()),
+            ("u", "n", "5")
+        );
+        assert_eq!(facts.namespace, "");
+    }
+}

@@ -1,0 +1,209 @@
+use std::collections::BTreeMap;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::*;
+
+/// Power cuts in one run of the test. `TOMBOLO_POWER_CUTS` asks for more.
+const CUTS: u64 = 1_000;
+
+/// What must be there after the power comes back: of each object the acknowledged version, or one that was being
+/// written when the power went.
+#[derive(Default)]
+struct Oracle {
+    acknowledged: BTreeMap<ObjectKey, Option<u64>>,
+    in_flight: BTreeMap<ObjectKey, Vec<Option<u64>>>,
+    revision: u64,
+    reports: u64,
+}
+
+impl Oracle {
+    fn check(&self, store: &Store, seed: u64) {
+        for (key, acknowledged) in &self.acknowledged {
+            let found = match store.get(key) {
+                Ok(found) => {
+                    found.map(|stored| value(&stored)["data"]["at"].as_str().unwrap().parse().unwrap())
+                }
+                Err(StoreError::NotSynced { .. }) => None,
+                Err(error) => panic!("seed {seed}: {key}: {error}"),
+            };
+            let possible = self.in_flight.get(key).is_some_and(|versions| versions.contains(&found));
+            assert!(
+                found == *acknowledged || possible,
+                "seed {seed}: {key} is {found:?}, acknowledged was {acknowledged:?}"
+            );
+        }
+        assert!(store.revision().0 >= self.revision, "seed {seed}: the revision went back");
+        let reports = store.counts().unwrap().reports;
+        assert!((self.reports..=self.reports + 1).contains(&reports), "seed {seed}: {reports} reports");
+    }
+
+    fn adopt(&mut self, store: &Store) {
+        for (key, acknowledged) in &mut self.acknowledged {
+            *acknowledged = store
+                .get(key)
+                .ok()
+                .flatten()
+                .map(|stored| value(&stored)["data"]["at"].as_str().unwrap().parse().unwrap());
+        }
+        self.in_flight.clear();
+        self.reports = store.counts().unwrap().reports;
+    }
+}
+
+fn random_batch(rng: &mut StdRng, revision: &mut u64) -> Vec<(ObjectKey, Option<u64>, Delivery)> {
+    let one = |rng: &mut StdRng, revision: &mut u64| {
+        let resource = ["configmaps", "secrets"][rng.random_range(0..2)];
+        let key = key(resource, &format!("o{}", rng.random_range(0..6)));
+        *revision += 1;
+        if rng.random_bool(0.2) {
+            return (key.clone(), None, delete(&key));
+        }
+        let delivery = upsert(&key, "u1", *revision, &[]);
+        (key, Some(*revision), delivery)
+    };
+    // One version of one object in a batch, as the sessions deliver.
+    let mut batch: BTreeMap<ObjectKey, (ObjectKey, Option<u64>, Delivery)> = BTreeMap::new();
+    for _ in 0..rng.random_range(1..6) {
+        let change = one(rng, revision);
+        batch.insert(change.0.clone(), change);
+    }
+    batch.into_values().collect()
+}
+
+fn event(number: u64) -> Report {
+    let key = ObjectKey::new(Resource::new("", "v1", "pods"), "default", &format!("p{number}"));
+    let call = Call {
+        method: "PATCH".to_owned(),
+        path_and_query: "/".to_owned(),
+        content_type: String::new(),
+        body: "{}".to_owned(),
+    };
+    Report { kind: ReportKind::Status, key, call, status: None }
+}
+
+#[tokio::test]
+async fn power_cuts_lose_nothing_that_was_acknowledged() {
+    let cuts = std::env::var("TOMBOLO_POWER_CUTS").ok().and_then(|n| n.parse().ok()).unwrap_or(CUTS);
+    let runs = cuts / 20;
+    for seed in 0..runs {
+        let disk = FaultyDisk::new(seed);
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut oracle = Oracle::default();
+        let mut revision = 10;
+        synced(&disk).await.close().await;
+        for _ in 0..20 {
+            let store = open(&disk);
+            oracle.check(&store, seed);
+            oracle.adopt(&store);
+            disk.cut_after(rng.random_range(1..60));
+            run_until_dark(&store, &mut oracle, &mut rng, &mut revision).await;
+            store.close().await;
+            disk.restart();
+        }
+        assert_eq!(disk.times_set_aside(), 0, "seed {seed}: a power cut must not cost the store");
+    }
+}
+
+async fn run_until_dark(store: &Store, oracle: &mut Oracle, rng: &mut StdRng, revision: &mut u64) {
+    loop {
+        if rng.random_bool(0.3) {
+            *revision += 1;
+            match store.report(event(*revision)).await {
+                Ok(()) => oracle.reports += 1,
+                Err(_) => return,
+            }
+        }
+        let batch = random_batch(rng, revision);
+        let deliveries = batch.iter().map(|(.., delivery)| delivery.clone()).collect();
+        match store.apply(deliveries).await {
+            Ok(outcomes) => {
+                assert!(outcomes.iter().all(Result::is_ok));
+                for (key, version, _) in batch {
+                    oracle.acknowledged.insert(key, version);
+                }
+                oracle.revision = store.revision().0;
+            }
+            Err(_) => {
+                for (key, version, _) in batch {
+                    oracle.acknowledged.entry(key.clone()).or_default();
+                    oracle.in_flight.entry(key).or_default().push(version);
+                }
+                return;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_writes_and_serves_reads() {
+    let disk = FaultyDisk::new(1);
+    let store = synced(&disk).await;
+    let small = key("configmaps", "small");
+    apply(&store, &[upsert(&small, "u1", 1, &[])]).await;
+    disk.set_capacity(disk.used());
+    let large = |revision: u64| {
+        let key = key("configmaps", &format!("large-{revision}"));
+        let text = body(&key, "u1", &json!({"x": "x".repeat(400_000)})).to_string();
+        let version = ObjectVersion {
+            uid: Uid::parse("u1").unwrap(),
+            revision: CloudRevision(revision),
+            hash: ContentHash(0),
+        };
+        let change = Change::Upsert(Arc::new(SharedObject::new(key, version, text.into(), Vec::new())));
+        Delivery { scope: ScopeId::NODE, change }
+    };
+    let mut full = None;
+    for revision in 2..40 {
+        if let Err(error) = store.apply(vec![large(revision)]).await {
+            full = Some((revision, error));
+            break;
+        }
+    }
+    let (revision, error) = full.expect("the disk must run full");
+    assert_eq!(error, WriteError::Full);
+    assert!(store.get(&small).unwrap().is_some(), "reads go on");
+    assert_eq!(store.list(small.resource(), None).unwrap().items.len() as u64, revision - 1);
+    disk.set_capacity(u64::MAX);
+    apply(&store, &[large(revision)]).await;
+    assert_eq!(disk.times_set_aside(), 0);
+}
+
+#[tokio::test]
+async fn a_damaged_store_is_set_aside_and_another_one_takes_its_place() {
+    for seed in 0..40 {
+        let disk = FaultyDisk::new(seed);
+        let store = synced(&disk).await;
+        let first = store.standing().unwrap().store;
+        for number in 0..20 {
+            apply(&store, &[upsert(&key("configmaps", &format!("m{number}")), "u1", 5, &[])]).await;
+        }
+        store.close().await;
+        drop(store);
+        disk.damage(4_000);
+        let opened = Store::open_on(Box::new(disk.clone()), Sealer::new(&KEY), LogBounds::default()).unwrap();
+        let standing = opened.store.standing().unwrap();
+        if opened.set_aside.is_some() {
+            assert_ne!(standing.store, first, "seed {seed}");
+            assert_eq!(standing.epoch, None);
+            assert!(matches!(
+                opened.store.list(key("pods", "x").resource(), None),
+                Err(StoreError::NotSynced { .. })
+            ));
+        } else {
+            // Damage in unused space is none.
+            assert_eq!(opened.store.counts().unwrap().visible, 20, "seed {seed}: damage was not noticed");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lost_key_means_another_store() {
+    let disk = FaultyDisk::new(1);
+    let store = synced(&disk).await;
+    apply(&store, &[upsert(&key("secrets", "s"), "u1", 5, &[])]).await;
+    store.close().await;
+    let opened = Store::open_on(Box::new(disk), Sealer::new(&[1; 32]), LogBounds::default()).unwrap();
+    assert!(opened.set_aside.unwrap().contains("encrypted with a key"), "the reason is said");
+}

@@ -1,0 +1,91 @@
+use super::*;
+
+fn status_report(key: &ObjectKey, phase: &str) -> Report {
+    let call = Call {
+        method: "PATCH".to_owned(),
+        path_and_query: format!("/api/v1/namespaces/default/pods/{}/status", key.name()),
+        content_type: "application/strategic-merge-patch+json".to_owned(),
+        body: json!({"status": {"phase": phase}}).to_string(),
+    };
+    let status = json!({"phase": phase}).to_string().into();
+    Report { kind: ReportKind::Status, key: key.clone(), call, status: Some(status) }
+}
+
+fn phase(store: &Store, key: &ObjectKey) -> Value {
+    value(&store.get(key).unwrap().unwrap())["status"]["phase"].clone()
+}
+
+#[tokio::test]
+async fn the_newest_report_survives_and_is_shown() {
+    let disk = FaultyDisk::new(20);
+    let store = synced(&disk).await;
+    let pod = key("pods", "web");
+    apply(&store, &[upsert(&pod, "u1", 10, &[])]).await;
+    store.report(status_report(&pod, "Pending")).await.unwrap();
+    store.report(status_report(&pod, "Running")).await.unwrap();
+    store.close().await;
+
+    let store = open(&disk);
+    let waiting = store.reports(0, 10).unwrap();
+    assert_eq!(waiting.len(), 1, "the newer report takes the older one's place");
+    assert!(waiting[0].call.body.contains("Running"));
+    assert_eq!(phase(&store, &pod), "Running");
+    // A delivery that the cloud made before it knew the status does not take it away.
+    apply(&store, &[upsert(&pod, "u1", 11, &[])]).await;
+    assert_eq!(phase(&store, &pod), "Running");
+    assert_eq!(value(&store.get(&pod).unwrap().unwrap())["data"]["at"], "11");
+}
+
+#[tokio::test]
+async fn an_answer_removes_only_the_report_that_it_answers() {
+    let store = synced(&FaultyDisk::new(21)).await;
+    let pod = key("pods", "web");
+    apply(&store, &[upsert(&pod, "u1", 10, &[])]).await;
+    store.report(status_report(&pod, "Pending")).await.unwrap();
+    let first = store.reports(0, 10).unwrap()[0].number;
+    store.report(status_report(&pod, "Running")).await.unwrap();
+    store.settle(first, None).await.unwrap();
+    let second = store.reports(0, 10).unwrap();
+    assert_eq!(second.len(), 1);
+
+    let mut reply = body(&pod, "u1", &json!({"from": "reply"}));
+    reply["metadata"]["resourceVersion"] = "15".into();
+    reply["metadata"]["managedFields"] = json!([{"manager": "edgecore"}]);
+    reply["status"] = json!({"phase": "Running", "qosClass": "BestEffort"});
+    let learned = Learned { key: pod.clone(), body: reply.to_string().into() };
+    store.settle(second[0].number, Some(learned)).await.unwrap();
+    assert_eq!(store.counts().unwrap().reports, 0);
+    let now = value(&store.get(&pod).unwrap().unwrap());
+    assert_eq!(now["status"]["qosClass"], "BestEffort");
+    assert_eq!(now["metadata"].get("managedFields"), None);
+    // What was on its way before the reply is older than the reply.
+    apply(&store, &[upsert(&pod, "u1", 14, &[])]).await;
+    assert_eq!(value(&store.get(&pod).unwrap().unwrap())["status"]["qosClass"], "BestEffort");
+    apply(&store, &[upsert(&pod, "u1", 16, &[])]).await;
+    assert_eq!(value(&store.get(&pod).unwrap().unwrap())["data"]["at"], "16");
+}
+
+#[tokio::test]
+async fn events_are_bounded_oldest_first() {
+    let store = synced(&FaultyDisk::new(22)).await;
+    let mut sent = Vec::new();
+    for number in 0..EVENTS_MAX + 3 {
+        let key = ObjectKey::new(Resource::new("", "v1", "events"), "default", &format!("e{number}"));
+        let call = Call {
+            method: "POST".to_owned(),
+            path_and_query: "/api/v1/namespaces/default/events".to_owned(),
+            content_type: "application/json".to_owned(),
+            body: "{}".to_owned(),
+        };
+        let store = store.clone();
+        sent.push(
+            async move { store.report(Report { kind: ReportKind::Event, key, call, status: None }).await },
+        );
+    }
+    for report in futures::future::join_all(sent).await {
+        report.unwrap();
+    }
+    let waiting = store.reports(0, usize::MAX).unwrap();
+    assert_eq!(waiting.len() as u64, EVENTS_MAX);
+    assert_eq!(waiting[0].key.name(), "e3");
+}

@@ -1,0 +1,187 @@
+//! What readers read: the store as it was after one commit.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata};
+use tombolo_apiserve::store::{Revision, Stored};
+use tombolo_proto::ids::ScopeId;
+use tombolo_proto::object::{Held, InventoryEntry, ObjectKey, Resource};
+
+use super::error::{ReadError, reading};
+use super::outbox::{self, Waiting};
+use super::row::{LogRow, ObjectRow, State};
+use super::schema::{self, LOG, META, OBJECTS, OUTBOX, SCOPES, ScopeRow, StateRow};
+use super::seal::Sealer;
+use super::{is_secret, keys};
+
+/// One committed state. Readers share it until the next commit.
+pub(super) struct View {
+    txn: ReadTransaction,
+    sealer: Arc<Sealer>,
+    pub(super) state: StateRow,
+    pub(super) scopes: BTreeMap<u32, ScopeRow>,
+}
+
+/// What a reader finds under a key.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Found {
+    /// An object that clients see.
+    Visible(Arc<Stored>),
+    /// An object that clients do not see yet.
+    Hidden,
+    /// The knowledge that the cloud has no such object.
+    Absent,
+    /// Nothing.
+    Unknown,
+}
+
+impl View {
+    /// The newest committed state.
+    pub(super) fn read(db: &Database, sealer: Arc<Sealer>) -> Result<Self, ReadError> {
+        let txn = db.begin_read().map_err(reading)?;
+        let state = schema::read_state(&txn.open_table(META).map_err(reading)?)?;
+        let scopes = schema::read_scopes(&txn.open_table(SCOPES).map_err(reading)?)?;
+        Ok(Self { txn, sealer, state, scopes })
+    }
+
+    pub(super) fn revision(&self) -> Revision {
+        Revision(self.state.revision)
+    }
+
+    pub(super) fn find(&self, key: &ObjectKey) -> Result<Found, ReadError> {
+        let Some(row) = self.row(key)? else { return Ok(Found::Unknown) };
+        Ok(match row.state {
+            State::Visible => Found::Visible(stored(&self.sealer, key.clone(), row)?),
+            State::Hidden => Found::Hidden,
+            State::Absent => Found::Absent,
+        })
+    }
+
+    /// The objects of a resource (of one namespace) that clients see, ordered by namespace, then name.
+    pub(super) fn list(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+    ) -> Result<Vec<Arc<Stored>>, ReadError> {
+        let Some((start, end)) = keys::range(resource, namespace) else { return Ok(Vec::new()) };
+        let table = self.txn.open_table(OBJECTS).map_err(reading)?;
+        let mut items = Vec::new();
+        for entry in table.range(start.as_slice()..end.as_slice()).map_err(reading)? {
+            let (key, row) = entry.map_err(reading)?;
+            let row = ObjectRow::decode(row.value())?;
+            if row.state == State::Visible {
+                let key = keys::decode(key.value()).ok_or(ReadError::Damaged("key"))?;
+                items.push(stored(&self.sealer, key, row)?);
+            }
+        }
+        Ok(items)
+    }
+
+    /// What the store holds in one scope.
+    pub(super) fn inventory(&self, scope: ScopeId) -> Result<Vec<InventoryEntry>, ReadError> {
+        let table = self.txn.open_table(OBJECTS).map_err(reading)?;
+        let mut entries = Vec::new();
+        for entry in table.iter().map_err(reading)? {
+            let (key, row) = entry.map_err(reading)?;
+            let row = ObjectRow::decode(row.value())?;
+            if !row.scopes.contains(&scope.0) {
+                continue;
+            }
+            let key = keys::decode(key.value()).ok_or(ReadError::Damaged("key"))?;
+            let held = match row.state {
+                State::Absent => Held::Absent,
+                State::Visible | State::Hidden => Held::Present(row.version),
+            };
+            entries.push(InventoryEntry { key, held });
+        }
+        Ok(entries)
+    }
+
+    /// The whole log, oldest first.
+    pub(super) fn log(&self) -> Result<Vec<LogRow>, ReadError> {
+        let table = self.txn.open_table(LOG).map_err(reading)?;
+        let mut rows = Vec::new();
+        for entry in table.iter().map_err(reading)? {
+            let mut row = LogRow::decode(entry.map_err(reading)?.1.value())?;
+            if row.sealed {
+                let place = keys::encode(&row.key).ok_or(ReadError::Damaged("log key"))?;
+                let open = |body: &Bytes| {
+                    self.sealer.open(&place, body).ok_or(ReadError::Damaged("encrypted body in the log"))
+                };
+                row.object.body = open(&row.object.body)?;
+                if let Some(previous) = &mut row.previous {
+                    previous.body = open(&previous.body)?;
+                }
+            }
+            rows.push(row);
+        }
+        Ok(rows)
+    }
+
+    pub(super) fn reports(&self, after: u64, count: usize) -> Result<Vec<Waiting>, ReadError> {
+        outbox::read(&self.txn.open_table(OUTBOX).map_err(reading)?, after, count)
+    }
+
+    pub(super) fn reports_waiting(&self) -> Result<u64, ReadError> {
+        self.txn.open_table(OUTBOX).map_err(reading)?.len().map_err(reading)
+    }
+
+    /// Reads every row once.
+    pub(super) fn verify(&self) -> Result<(), ReadError> {
+        let table = self.txn.open_table(OBJECTS).map_err(reading)?;
+        for entry in table.iter().map_err(reading)? {
+            let (key, row) = entry.map_err(reading)?;
+            let key = keys::decode(key.value()).ok_or(ReadError::Damaged("key"))?;
+            plain(&self.sealer, &key, &ObjectRow::decode(row.value())?)?;
+        }
+        self.log()?;
+        self.reports(0, usize::MAX).map(drop)
+    }
+
+    /// How many objects of each state there are: visible, hidden, absent.
+    pub(super) fn counts(&self) -> Result<[u64; 3], ReadError> {
+        let table = self.txn.open_table(OBJECTS).map_err(reading)?;
+        let mut counts = [0; 3];
+        for entry in table.iter().map_err(reading)? {
+            let at = match ObjectRow::decode(entry.map_err(reading)?.1.value())?.state {
+                State::Visible => 0,
+                State::Hidden => 1,
+                State::Absent => 2,
+            };
+            counts[at] += 1;
+        }
+        Ok(counts)
+    }
+
+    fn row(&self, key: &ObjectKey) -> Result<Option<ObjectRow>, ReadError> {
+        let Some(bytes) = keys::encode(key) else { return Ok(None) };
+        let table = self.txn.open_table(OBJECTS).map_err(reading)?;
+        let row = table.get(bytes.as_slice()).map_err(reading)?;
+        row.map(|row| ObjectRow::decode(row.value())).transpose()
+    }
+}
+
+/// An object as the local API serves it.
+pub(super) fn stored(sealer: &Sealer, key: ObjectKey, row: ObjectRow) -> Result<Arc<Stored>, ReadError> {
+    let body = plain(sealer, &key, &row)?;
+    Ok(Arc::new(Stored::new(key, row.version.uid, Revision(row.local), body)))
+}
+
+/// The text of a row's body.
+pub(super) fn plain(sealer: &Sealer, key: &ObjectKey, row: &ObjectRow) -> Result<Bytes, ReadError> {
+    if !row.sealed {
+        return Ok(row.body.clone());
+    }
+    let place = keys::encode(key).ok_or(ReadError::Damaged("key"))?;
+    sealer.open(&place, &row.body).ok_or(ReadError::Damaged("encrypted body"))
+}
+
+/// A body as it is written: encrypted where that is the rule.
+pub(super) fn sealed(sealer: &Sealer, key: &ObjectKey, body: &Bytes) -> Option<(bool, Bytes)> {
+    if !is_secret(key.resource()) {
+        return Some((false, body.clone()));
+    }
+    Some((true, sealer.seal(&keys::encode(key)?, body)?))
+}

@@ -1,0 +1,210 @@
+//! The one writer: a thread that puts waiting commands into one transaction, commits, and publishes the result.
+
+use std::sync::Arc;
+
+use redb::Database;
+use tokio::sync::{mpsc, oneshot};
+use tombolo_apiserve::history::Change as Published;
+use tombolo_proto::ids::{CloudRevision, Epoch, ScopeId};
+use tracing::{error, warn};
+
+use super::batch::Batch;
+use super::error::{WriteError, storage};
+use super::outbox::Report;
+use super::shared::Shared;
+use super::view::View;
+use super::{Delivery, Learned, Refused, Welcome};
+
+/// Commands that wait for the writer, at most; senders wait beyond it.
+pub(super) const QUEUE_MAX: usize = 256;
+
+/// Commands in one transaction, at most.
+const GROUP_MAX: usize = 64;
+
+/// What the writer does.
+#[derive(Debug)]
+pub(super) enum Command {
+    Apply(Vec<Delivery>),
+    Welcome(Welcome),
+    CaughtUp {
+        scope: ScopeId,
+        epoch: Epoch,
+        revision: CloudRevision,
+    },
+    Report(Report),
+    Settle {
+        number: u64,
+        learned: Option<Learned>,
+    },
+    Learn(Learned),
+    /// Opens the file again: a reader has met a failed disk.
+    Reopen,
+    Close,
+}
+
+/// What a command that was committed has to say.
+#[derive(Debug)]
+pub(super) enum Done {
+    Nothing,
+    Applied(Vec<Result<(), Refused>>),
+}
+
+/// A command and who waits for it.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) command: Command,
+    pub(super) reply: oneshot::Sender<Result<Done, WriteError>>,
+}
+
+/// Owner of the database.
+pub(super) struct Writer {
+    pub(super) db: Option<Database>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) jobs: mpsc::Receiver<Job>,
+    /// Committed changes that readers have not been told of, because the file had to be opened again first.
+    pub(super) unpublished: Vec<Arc<Published>>,
+}
+
+impl Writer {
+    /// Runs until the store is closed or dropped.
+    pub(super) fn run(mut self) {
+        while let Some(first) = self.jobs.blocking_recv() {
+            let mut group = vec![first];
+            while group.len() < GROUP_MAX
+                && let Ok(job) = self.jobs.try_recv()
+            {
+                group.push(job);
+            }
+            if self.execute(group) {
+                break;
+            }
+        }
+        self.shared.close();
+        self.db = None;
+        self.shared.unlock();
+    }
+
+    /// Executes a group; true says that the store was closed.
+    fn execute(&mut self, group: Vec<Job>) -> bool {
+        let closing = group.iter().any(|job| matches!(job.command, Command::Close));
+        if group.iter().any(|job| matches!(job.command, Command::Reopen)) {
+            self.reopen();
+        }
+        match self.attempt(&group) {
+            Ok(done) => {
+                if closing {
+                    self.shared.close();
+                    self.db = None;
+                    self.shared.unlock();
+                }
+                for (job, done) in group.into_iter().zip(done) {
+                    // Nobody waits any more where the caller was cancelled.
+                    let _ = job.reply.send(Ok(done));
+                }
+            }
+            Err(error) if group.len() == 1 => {
+                for job in group {
+                    let _ = job.reply.send(Err(error.clone()));
+                }
+            }
+            // One command must not make others fail: each gets a transaction of its own.
+            Err(_) => {
+                for job in group {
+                    let result = self.attempt(std::slice::from_ref(&job)).map(|mut done| done.pop());
+                    let _ = job.reply.send(result.map(|done| done.unwrap_or(Done::Nothing)));
+                }
+            }
+        }
+        closing
+    }
+
+    fn attempt(&mut self, group: &[Job]) -> Result<Vec<Done>, WriteError> {
+        if self.db.is_none() {
+            self.reopen();
+        }
+        let db =
+            self.db.as_ref().ok_or_else(|| WriteError::Storage("its file cannot be opened".to_owned()))?;
+        match commit(db, &self.shared, group) {
+            Ok((done, published)) => {
+                self.unpublished.extend(published);
+                self.publish();
+                Ok(done)
+            }
+            Err(error) => {
+                if !matches!(error, WriteError::Rejected(_)) {
+                    warn!(%error, "the store could not commit");
+                    // After a failed write the database refuses everything until it is opened again.
+                    self.reopen();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn publish(&mut self) {
+        let Some(db) = &self.db else { return };
+        match View::read(db, Arc::clone(&self.shared.sealer)) {
+            Ok(view) => self.shared.publish(view, std::mem::take(&mut self.unpublished)),
+            Err(error) => {
+                warn!(%error, "the store could not read what it has committed");
+                self.reopen();
+            }
+        }
+    }
+
+    /// Opens the file again and shows readers what is in it.
+    fn reopen(&mut self) {
+        self.db = None;
+        let opened = self.shared.open_database().map_err(|error| error.to_string()).and_then(|db| {
+            let view = View::read(&db, Arc::clone(&self.shared.sealer)).map_err(|error| error.to_string())?;
+            Ok((db, view))
+        });
+        match opened {
+            Ok((db, view)) => {
+                self.shared.publish(view, std::mem::take(&mut self.unpublished));
+                self.db = Some(db);
+            }
+            Err(error) => {
+                error!(%error, "the store could not be opened again; it will be tried with the next write");
+            }
+        }
+    }
+}
+
+/// Executes commands in one transaction. Nothing is left of it when one fails.
+fn commit(
+    db: &Database,
+    shared: &Shared,
+    group: &[Job],
+) -> Result<(Vec<Done>, Vec<Arc<Published>>), WriteError> {
+    let txn = db.begin_write().map_err(storage)?;
+    let mut batch = Batch::open(&txn, &shared.sealer, shared.bounds)?;
+    let mut done = Vec::with_capacity(group.len());
+    for job in group {
+        done.push(run(&mut batch, &job.command)?);
+    }
+    let published = batch.finish(&txn)?;
+    txn.commit().map_err(storage)?;
+    Ok((done, published))
+}
+
+fn run(batch: &mut Batch<'_>, command: &Command) -> Result<Done, WriteError> {
+    match command {
+        Command::Apply(deliveries) => {
+            let outcomes = deliveries.iter().map(|delivery| batch.apply(delivery));
+            return Ok(Done::Applied(outcomes.collect::<Result<_, _>>()?));
+        }
+        Command::Welcome(welcome) => batch.welcome(welcome)?,
+        Command::CaughtUp { scope, epoch, revision } => batch.caught_up(*scope, epoch, *revision)?,
+        Command::Report(report) => batch.report(report)?,
+        Command::Settle { number, learned } => {
+            batch.settle(*number)?;
+            if let Some(learned) = learned {
+                batch.learn(learned)?;
+            }
+        }
+        Command::Learn(learned) => batch.learn(learned)?,
+        Command::Reopen | Command::Close => {}
+    }
+    Ok(Done::Nothing)
+}

@@ -1,0 +1,182 @@
+//! The node's registration, lease and status.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use jiff::Timestamp;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
+use tokio::time::MissedTickBehavior;
+use tombolo_apiserve::store::Store as _;
+use tombolo_proto::frame::ApiRequest;
+use tombolo_proto::message::{
+    Content, Group, LocalPath, Message, MessageId, ObjectPath, Operation, Outcome, ResourcePath,
+    ResourceType, Route, Source,
+};
+use tombolo_proto::object::{ObjectKey, Resource};
+use tombolo_runtime::{Backoff, BackoffConfig};
+use tracing::{debug, info, warn};
+
+use super::status::{NodeFacts, node_object, node_status};
+use super::{CALL_TIMEOUT, STRATEGIC_MERGE, Upstream, micros};
+use crate::store::{Call, Report, ReportKind};
+
+/// Namespace of node leases (Kubernetes convention).
+const LEASE_NAMESPACE: &str = "kube-node-lease";
+
+/// How long a renewal is good for, in seconds (the kubelet's).
+const LEASE_SECONDS: u32 = 40;
+
+/// Waits between attempts to register.
+const RETRY: BackoffConfig =
+    BackoffConfig { first: Duration::from_millis(500), max: Duration::from_secs(30), factor: 2.0 };
+
+pub(super) async fn run(upstream: Arc<Upstream>) {
+    let mut rng = StdRng::seed_from_u64(upstream.seed.wrapping_add(1));
+    let facts = NodeFacts::gather(&upstream);
+    let mut state = upstream.hub.state();
+    while let Ok(online) = state.wait_for(crate::hub::HubState::online).await.map(|state| state.sessions) {
+        let same = |state: &crate::hub::HubState| state.online() && state.sessions == online;
+        let mut observer = upstream.hub.state();
+        tokio::select! {
+            () = present(&upstream, &facts, &mut rng) => {}
+            // Another session may be with another cloudcore, or the Node object may be gone: begin again.
+            _ = observer.wait_for(|state| !same(state)) => {}
+        }
+    }
+}
+
+/// One session: registers, then keeps lease and status fresh until it is dropped.
+async fn present(upstream: &Upstream, facts: &NodeFacts, rng: &mut StdRng) {
+    let mut backoff = Backoff::new(RETRY);
+    let uid = loop {
+        match register(upstream, facts, rng).await {
+            Ok(uid) => break uid,
+            Err(why) => {
+                let delay = backoff.next_delay(rng);
+                warn!(%why, retry_in = ?delay, "the node could not be registered");
+                tokio::time::sleep(delay).await;
+            }
+        }
+    };
+    create_lease(upstream, uid.as_deref()).await;
+    let mut lease = interval(upstream.settings.lease_interval_millis);
+    let mut status = interval(upstream.settings.status_interval_millis);
+    let mut state = upstream.hub.state();
+    loop {
+        tokio::select! {
+            _ = lease.tick() => upstream.hub.renew_lease(now_micros()).await,
+            _ = status.tick() => report_status(upstream, facts).await,
+            changed = state.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let answer = state.borrow_and_update().lease;
+                if matches!(answer, Some((_, 404))) {
+                    create_lease(upstream, uid.as_deref()).await;
+                    upstream.hub.renew_lease(now_micros()).await;
+                }
+            }
+        }
+    }
+}
+
+fn interval(millis: u64) -> tokio::time::Interval {
+    let mut interval = tokio::time::interval(Duration::from_millis(millis));
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+/// Creates the Node object, or finds that it is there. Gives its UID when the answer tells it.
+async fn register(
+    upstream: &Upstream,
+    facts: &NodeFacts,
+    rng: &mut StdRng,
+) -> Result<Option<String>, String> {
+    let object = node_object(facts, upstream.simulate_pods, Timestamp::now());
+    let path = LocalPath::Object(ObjectPath::new("", ResourceType::Node, upstream.node.as_str()));
+    let route =
+        Route::new(Source::Edged, Group::Meta, Operation::Insert, ResourcePath { node: None, local: path });
+    let content = Content::from_value(&object).map_err(|error| error.to_string())?;
+    let id = MessageId::from_random_bytes(rng.random());
+    let message = Message::new(id, now_micros() / 1000, route, content);
+    let reply = upstream.hub.message(message, CALL_TIMEOUT).await.map_err(|error| error.to_string())?;
+    if reply.route.operation == Operation::Error {
+        return Err(reply.content.as_text().unwrap_or_default().into_owned());
+    }
+    match Outcome::read(&reply.content).map_err(|error| error.to_string())? {
+        Outcome::Done(object) => {
+            info!(node = %upstream.node, "the node is registered");
+            let object: Value = object.read().map_err(|error| error.to_string())?;
+            Ok(object["metadata"]["uid"].as_str().map(str::to_owned))
+        }
+        Outcome::Failed(status) if status.code == 409 => Ok(held_uid(upstream)),
+        Outcome::Failed(status) => Err(format!("{}: {}", status.code, status.message)),
+    }
+}
+
+/// The UID of the Node object that the store holds.
+fn held_uid(upstream: &Upstream) -> Option<String> {
+    let node = upstream.store.get(&node_key(upstream)).ok()??;
+    Some(node.uid.as_str().to_owned())
+}
+
+fn node_key(upstream: &Upstream) -> ObjectKey {
+    ObjectKey::new(Resource::new("", "v1", "nodes"), "", upstream.node.as_str())
+}
+
+async fn create_lease(upstream: &Upstream, uid: Option<&str>) {
+    let mut metadata = json!({"name": upstream.node.as_str(), "namespace": LEASE_NAMESPACE});
+    if let Some(uid) = uid {
+        metadata["ownerReferences"] =
+            json!([{"apiVersion": "v1", "kind": "Node", "name": upstream.node.as_str(), "uid": uid}]);
+    }
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": metadata,
+        "spec": {
+            "holderIdentity": upstream.node.as_str(),
+            "leaseDurationSeconds": LEASE_SECONDS,
+            "renewTime": micros(Timestamp::now()),
+        },
+    });
+    let call = ApiRequest {
+        method: "POST".to_owned(),
+        path_and_query: format!("/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"),
+        content_type: "application/json".to_owned(),
+        accept: String::new(),
+        body: lease.to_string().into(),
+    };
+    match upstream.hub.api(call, CALL_TIMEOUT, None).await {
+        Ok(reply) if matches!(reply.code, 200..=299 | 409) => debug!(code = reply.code, "the lease is there"),
+        Ok(reply) => {
+            let answer = String::from_utf8_lossy(&reply.body).into_owned();
+            warn!(code = reply.code, %answer, "the node's lease could not be created");
+        }
+        Err(error) => warn!(%error, "the node's lease could not be created"),
+    }
+}
+
+async fn report_status(upstream: &Upstream, facts: &NodeFacts) {
+    let key = node_key(upstream);
+    let held = upstream.store.get(&key).ok().flatten();
+    let held: Option<Value> = held.and_then(|node| serde_json::from_slice(&node.body).ok());
+    let status = node_status(facts, upstream.simulate_pods, held.as_ref(), Timestamp::now());
+    let call = Call {
+        method: "PATCH".to_owned(),
+        path_and_query: format!("/api/v1/nodes/{}/status", upstream.node),
+        content_type: STRATEGIC_MERGE.to_owned(),
+        body: json!({"status": status}).to_string(),
+    };
+    let report = Report { kind: ReportKind::Status, key, call, status: None };
+    if let Err(error) = upstream.store.report(report).await {
+        warn!(%error, "the node's status could not be put into the outbox");
+    }
+}
+
+fn now_micros() -> i64 {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(elapsed.as_micros()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,203 @@
+//! Follows the delivered pods and reports about them.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tombolo_apiserve::history::ChangeKind;
+use tombolo_apiserve::store::{Store as _, StoreError, Stored};
+use tombolo_proto::object::{ObjectKey, Resource};
+use tracing::{debug, warn};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::status::{Step, merged, next_step};
+use super::{STRATEGIC_MERGE, Upstream};
+use crate::store::{Call, Report, ReportKind};
+
+/// How long the store is left alone when it cannot be read.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Pods whose next step has its time, and the addresses in use.
+#[derive(Default)]
+struct Pods {
+    due: BTreeSet<(Instant, ObjectKey)>,
+    times: HashMap<ObjectKey, Instant>,
+    addresses: HashMap<Ipv4Addr, ObjectKey>,
+}
+
+pub(super) async fn run(upstream: Arc<Upstream>) {
+    loop {
+        match follow(&upstream).await {
+            // The watch has fallen behind or the store knows nothing yet: look at everything again.
+            Ok(()) | Err(StoreError::NotSynced { .. } | StoreError::Expired { .. }) => {
+                let mut commits = upstream.store.commits();
+                if commits.changed().await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                warn!(%error, "delivered pods cannot be read");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+async fn follow(upstream: &Upstream) -> Result<(), StoreError> {
+    let resource = Resource::new("", "v1", "pods");
+    let snapshot = upstream.store.list(&resource, None)?;
+    let mut changes = upstream.store.watch(&resource, snapshot.revision)?;
+    let mut pods = Pods::default();
+    for pod in &snapshot.items {
+        consider(upstream, &mut pods, pod).await;
+    }
+    loop {
+        tokio::select! {
+            batch = changes.next() => {
+                let Some(batch) = batch? else { return Ok(()) };
+                for change in batch {
+                    if change.kind == ChangeKind::Deleted {
+                        pods.forget(&change.object.key);
+                    } else {
+                        consider(upstream, &mut pods, &change.object).await;
+                    }
+                }
+            }
+            () = pods.wait() => {
+                while let Some(key) = pods.pop_due(Instant::now()) {
+                    if let Ok(Some(pod)) = upstream.store.get(&key) {
+                        act(upstream, &mut pods, &pod, false).await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn consider(upstream: &Upstream, pods: &mut Pods, pod: &Stored) {
+    act(upstream, pods, pod, true).await;
+}
+
+/// Does the next step for a pod, or notes when it is due.
+async fn act(upstream: &Upstream, pods: &mut Pods, pod: &Stored, may_wait: bool) {
+    let Ok(object) = serde_json::from_slice::<Value>(&pod.body) else { return };
+    let address = pods.address(&pod.key, pod.uid.as_str());
+    let report = match next_step(&object, upstream.simulate_pods, address, Timestamp::now()) {
+        Step::Rest => return pods.unschedule(&pod.key),
+        Step::Status { after, .. } if may_wait && !after.is_zero() => {
+            return pods.schedule(&pod.key, Instant::now() + after);
+        }
+        Step::Status { status, .. } => status_report(pod, &object, &status),
+        Step::Remove => removal(pod),
+    };
+    pods.unschedule(&pod.key);
+    debug!(key = %pod.key, kind = ?report.kind, "reporting about a pod");
+    if let Err(error) = upstream.store.report(report).await {
+        warn!(key = %pod.key, %error, "a report about a pod could not be put into the outbox");
+        pods.schedule(&pod.key, Instant::now() + RETRY);
+    }
+}
+
+fn status_report(pod: &Stored, object: &Value, status: &Value) -> Report {
+    let call = Call {
+        method: "PATCH".to_owned(),
+        path_and_query: format!("{}/status", path(&pod.key)),
+        content_type: STRATEGIC_MERGE.to_owned(),
+        // The UID keeps the status from a pod that has taken the name meanwhile.
+        body: json!({"metadata": {"uid": pod.uid.as_str()}, "status": status}).to_string(),
+    };
+    let shown = merged(&object["status"], status).to_string();
+    Report { kind: ReportKind::Status, key: pod.key.clone(), call, status: Some(shown.into()) }
+}
+
+fn removal(pod: &Stored) -> Report {
+    let options = json!({
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "gracePeriodSeconds": 0,
+        "preconditions": {"uid": pod.uid.as_str()},
+    });
+    let call = Call {
+        method: "DELETE".to_owned(),
+        path_and_query: path(&pod.key),
+        content_type: "application/json".to_owned(),
+        body: options.to_string(),
+    };
+    Report { kind: ReportKind::Removal, key: pod.key.clone(), call, status: None }
+}
+
+fn path(key: &ObjectKey) -> String {
+    format!("/api/v1/namespaces/{}/pods/{}", key.namespace(), key.name())
+}
+
+impl Pods {
+    /// An address for a simulated pod in 10.0.0.0/8, always the same for the same pod, and not that of another pod
+    /// of this node.
+    fn address(&mut self, key: &ObjectKey, uid: &str) -> Ipv4Addr {
+        let mut low = u32::try_from(xxh3_64(uid.as_bytes()) % (1 << 24)).unwrap_or_default();
+        loop {
+            let address = Ipv4Addr::from((10 << 24) | low);
+            let last = address.octets()[3];
+            let owner = self.addresses.get(&address);
+            if !matches!(last, 0 | 255) && owner.is_none_or(|owner| owner == key) {
+                self.addresses.insert(address, key.clone());
+                return address;
+            }
+            low = (low + 1) % (1 << 24);
+        }
+    }
+
+    fn schedule(&mut self, key: &ObjectKey, at: Instant) {
+        self.unschedule(key);
+        self.times.insert(key.clone(), at);
+        self.due.insert((at, key.clone()));
+    }
+
+    fn unschedule(&mut self, key: &ObjectKey) {
+        if let Some(at) = self.times.remove(key) {
+            self.due.remove(&(at, key.clone()));
+        }
+    }
+
+    fn forget(&mut self, key: &ObjectKey) {
+        self.unschedule(key);
+        self.addresses.retain(|_, owner| owner != key);
+    }
+
+    fn pop_due(&mut self, now: Instant) -> Option<ObjectKey> {
+        let (at, key) = self.due.first()?.clone();
+        if at > now {
+            return None;
+        }
+        self.unschedule(&key);
+        Some(key)
+    }
+
+    async fn wait(&self) {
+        match self.due.first() {
+            Some((at, _)) => tokio::time::sleep_until(*at).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_unique_and_stay() {
+        let mut pods = Pods::default();
+        let key =
+            |number: usize| ObjectKey::new(Resource::new("", "v1", "pods"), "default", &format!("p{number}"));
+        let mut seen = std::collections::HashSet::new();
+        for number in 0..500 {
+            assert!(seen.insert(pods.address(&key(number), "same uid, so that every address is taken")));
+        }
+        assert_eq!(pods.address(&key(0), "u"), pods.address(&key(0), "u"));
+    }
+}

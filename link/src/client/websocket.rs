@@ -1,0 +1,97 @@
+//! Dialling over WebSocket: TCP, TLS with our certificate, upgrade.
+
+use std::error::Error as StdError;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::header::SEC_WEBSOCKET_PROTOCOL;
+use http::{HeaderValue, Request};
+use rustls_pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsConnector, TlsStream};
+use tokio_tungstenite::client_async_with_config;
+use tokio_tungstenite::tungstenite::Error as WsError;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+
+use super::STEP_TIMEOUT;
+use crate::SUBPROTOCOL;
+use crate::conn::{Link, PeerInfo, Transport};
+use crate::error::ConnectError;
+use crate::tcp;
+use crate::tls::ClientTls;
+use crate::ws::{TLS_BUFFER, Tls, WsWire, package_config};
+
+/// Bytes of a refusal's body that are shown.
+const BODY_MAX: usize = 1024;
+
+pub(super) async fn connect(
+    address: SocketAddr,
+    name: &ServerName<'static>,
+    host: &str,
+    tls: &ClientTls,
+) -> Result<Link, ConnectError> {
+    let stream = within("TCP", address, TcpStream::connect(address)).await?;
+    let stream = stream.map_err(|source| ConnectError::Unreachable { address, source })?;
+    tcp::tune(&stream).map_err(|source| ConnectError::Unreachable { address, source })?;
+    let connector = TlsConnector::from(tls.websocket()?);
+    let stream = within("TLS", address, connector.connect(name.clone(), stream)).await?;
+    let mut stream = stream.map_err(|error| tls_error(address, &error))?;
+    stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
+    // The future holds large buffers and is not to become part of the caller's.
+    let upgrade = Box::pin(upgrade(address, host, TlsStream::Client(stream)));
+    let wire = within("the WebSocket upgrade", address, upgrade).await??;
+    let peer = PeerInfo { remote: address, transport: Transport::WebSocket, node: None };
+    Ok(Link::new(Box::new(wire), peer))
+}
+
+async fn within<T>(
+    step: &'static str,
+    address: SocketAddr,
+    work: impl Future<Output = T>,
+) -> Result<T, ConnectError> {
+    const LIMIT: Duration = STEP_TIMEOUT;
+    tokio::time::timeout(LIMIT, work).await.map_err(|_| ConnectError::TimedOut {
+        step,
+        address,
+        limit: LIMIT,
+    })
+}
+
+async fn upgrade(address: SocketAddr, host: &str, stream: Tls) -> Result<WsWire, ConnectError> {
+    let request = request(host, address.port()).map_err(|error| upgrade_error(address, error))?;
+    let upgraded = client_async_with_config(request, stream, Some(package_config())).await;
+    // tungstenite has checked that the answer names the subprotocol that was asked for.
+    let (stream, _response) = upgraded.map_err(|error| upgrade_error(address, error))?;
+    Ok(WsWire::new(stream))
+}
+
+fn request(host: &str, port: u16) -> Result<Request<()>, WsError> {
+    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let mut request = format!("wss://{host}:{port}/").into_client_request()?;
+    request.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
+    Ok(request)
+}
+
+fn tls_error(address: SocketAddr, error: &io::Error) -> ConnectError {
+    ConnectError::Tls { address, reason: error.to_string() }
+}
+
+/// In TLS 1.3 the client is done before the server has judged its certificate: a refused certificate shows as an
+/// alert while the upgrade's answer is awaited.
+fn upgrade_error(address: SocketAddr, error: WsError) -> ConnectError {
+    match error {
+        WsError::Io(error)
+            if error.get_ref().is_some_and(<dyn StdError + Send + Sync>::is::<rustls::Error>) =>
+        {
+            tls_error(address, &error)
+        }
+        WsError::Io(source) => ConnectError::Unreachable { address, source },
+        WsError::Http(response) => {
+            let body = response.body().as_deref().unwrap_or_default();
+            let body = String::from_utf8_lossy(body.get(..BODY_MAX).unwrap_or(body)).into_owned();
+            ConnectError::Upgrade { address, status: response.status().as_u16(), body }
+        }
+        other => ConnectError::Protocol { address, reason: other.to_string() },
+    }
+}

@@ -1,0 +1,288 @@
+//! A link: frames in lanes over any transport.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tombolo_proto::frame::features;
+use tombolo_proto::package::{Assembler, Header, Package, PackageError};
+use tombolo_proto::{Frame, Lane, NodeId, codec};
+
+use crate::error::LinkError;
+use crate::queue::SendQueue;
+
+/// What carries a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// TLS over TCP.
+    WebSocket,
+    /// QUIC over UDP.
+    Quic,
+    /// A pair of queues, for tests.
+    Memory,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::WebSocket => "websocket",
+            Self::Quic => "quic",
+            Self::Memory => "memory",
+        })
+    }
+}
+
+/// Who is at the other end.
+#[derive(Debug, Clone)]
+pub struct PeerInfo {
+    /// Network address; unspecified for links in memory.
+    pub remote: SocketAddr,
+    /// What carries the link.
+    pub transport: Transport,
+    /// The node that the peer's certificate names; none on the edge's side.
+    pub node: Option<NodeId>,
+}
+
+/// What [`Link::next`] tells.
+#[derive(Debug)]
+pub enum LinkEvent {
+    /// A whole frame arrived.
+    Frame(Lane, Frame),
+    /// A lane that was full has room again: pump.
+    Writable,
+    /// The link has ended; every later call says the same.
+    Closed(LinkError),
+}
+
+/// Which way a frame went, as the tapped side sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// Sent by this side.
+    Out,
+    /// Received by this side.
+    In,
+}
+
+/// Sees every frame of a link: the recorder's seam (design section 9). Called by the link's owner, so it must
+/// not block.
+pub trait Tap: Send + Sync {
+    /// A frame was queued for sending, or was received.
+    fn frame(&self, at: Instant, direction: Direction, lane: Lane, frame: &Frame);
+}
+
+/// One transport's way of moving packages.
+pub(crate) trait Wire: Send {
+    /// Moves as much out of the queue as the transport takes; ready when all is written and flushed.
+    fn poll_send(&mut self, cx: &mut Context<'_>, queue: &mut SendQueue) -> Poll<Result<(), LinkError>>;
+
+    /// The next package.
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Package, LinkError>>;
+
+    /// Ends the connection after everything was flushed; ready when the peer has what was written.
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+}
+
+/// A connection to a peer that carries frames in lanes. See the crate's text for the loop that owns it.
+pub struct Link {
+    wire: Box<dyn Wire>,
+    queue: SendQueue,
+    assembler: Assembler,
+    /// Lanes in which a frame has begun and not ended.
+    unfinished: [bool; 3],
+    /// Empty packages seen: QUIC opens each lane with one.
+    empty: usize,
+    peer: PeerInfo,
+    compress: bool,
+    /// Reading goes first after a `Writable`, so that a fast sender still hears its peer.
+    read_first: bool,
+    /// Writing failed; what the peer said before is still read.
+    write_failed: Option<LinkError>,
+    closed: Option<LinkError>,
+    tap: Option<Arc<dyn Tap>>,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("peer", &self.peer).field("closed", &self.closed).finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    pub(crate) fn new(wire: Box<dyn Wire>, peer: PeerInfo) -> Self {
+        Self {
+            wire,
+            queue: SendQueue::default(),
+            assembler: Assembler::new(),
+            unfinished: [false; 3],
+            empty: 0,
+            peer,
+            compress: false,
+            read_first: false,
+            write_failed: None,
+            closed: None,
+            tap: None,
+        }
+    }
+
+    /// Who is at the other end.
+    #[must_use]
+    pub fn peer(&self) -> &PeerInfo {
+        &self.peer
+    }
+
+    /// Lets a recorder see every frame from now on.
+    pub fn set_tap(&mut self, tap: Arc<dyn Tap>) {
+        self.tap = Some(tap);
+    }
+
+    /// Whether object bodies may travel compressed. The side that sends a welcome need not call this: the link
+    /// reads the agreed features as the welcome passes.
+    pub fn set_compression(&mut self, on: bool) {
+        self.compress = on;
+    }
+
+    /// Whether the lane takes another frame; false for every lane once the link has ended.
+    #[must_use]
+    pub fn can_send(&self, lane: Lane) -> bool {
+        self.closed.is_none() && self.queue.has_room(lane)
+    }
+
+    /// Encodes and queues a frame. It is written by [`Self::next`], [`Self::flush`] or [`Self::close`].
+    ///
+    /// # Errors
+    /// [`LinkError::LaneFull`] when [`Self::can_send`] is false for the lane, [`LinkError::Package`] when the frame
+    /// is larger than `FRAME_LEN_MAX` (the link stays usable), or the reason of the link's end.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "a sent frame is given away, whatever a transport keeps of it"
+    )]
+    pub fn send(&mut self, lane: Lane, frame: Frame) -> Result<(), LinkError> {
+        if let Some(reason) = &self.closed {
+            return Err(reason.clone());
+        }
+        if !self.queue.has_room(lane) {
+            return Err(LinkError::LaneFull(lane));
+        }
+        let bytes = codec::encode(&frame, self.compress);
+        Header::new(lane, false, bytes.len())?;
+        self.watch(Direction::Out, lane, &frame);
+        if let Frame::Welcome(welcome) = &frame {
+            self.compress = welcome.features & features::ZSTD != 0;
+        }
+        self.queue.push(lane, bytes);
+        Ok(())
+    }
+
+    /// Writes what is queued and waits for the next event. Cancel-safe: a dropped call loses nothing.
+    pub async fn next(&mut self) -> LinkEvent {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// The poll form of [`Self::next`].
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<LinkEvent> {
+        if let Some(reason) = &self.closed {
+            return Poll::Ready(LinkEvent::Closed(reason.clone()));
+        }
+        if std::mem::take(&mut self.read_first)
+            && let Poll::Ready(event) = self.poll_frame(cx)
+        {
+            return Poll::Ready(event);
+        }
+        self.poll_write(cx);
+        if self.queue.take_freed() {
+            self.read_first = true;
+            return Poll::Ready(LinkEvent::Writable);
+        }
+        if let Poll::Ready(event) = self.poll_frame(cx) {
+            return Poll::Ready(event);
+        }
+        match self.write_failed.take() {
+            Some(error) => Poll::Ready(self.end(error)),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Writes everything that is queued and waits until the transport has taken it. Nothing is read meanwhile: two
+    /// peers that flush large frames at each other would wait for ever, so this is for the small ones.
+    ///
+    /// # Errors
+    /// The reason of the link's end.
+    pub async fn flush(&mut self) -> Result<(), LinkError> {
+        if let Some(reason) = &self.closed {
+            return Err(reason.clone());
+        }
+        let flushed = poll_fn(|cx| self.wire.poll_send(cx, &mut self.queue)).await;
+        flushed.inspect_err(|error| self.closed = Some(error.clone()))
+    }
+
+    /// Writes what is queued (a goodbye), ends the connection in good order, and waits at most `limit` for that.
+    pub async fn close(mut self, limit: Duration) {
+        let orderly = async {
+            if self.flush().await.is_ok() {
+                poll_fn(|cx| self.wire.poll_close(cx)).await;
+            }
+        };
+        if tokio::time::timeout(limit, orderly).await.is_err() {
+            tracing::debug!(peer = %self.peer.remote, "the peer did not take the last frames in time");
+        }
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>) {
+        if self.write_failed.is_none()
+            && let Poll::Ready(Err(error)) = self.wire.poll_send(cx, &mut self.queue)
+        {
+            self.write_failed = Some(error);
+        }
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<LinkEvent> {
+        loop {
+            match ready!(self.wire.poll_receive(cx)).and_then(|package| self.assemble(package)) {
+                Ok(Some((lane, frame))) => return Poll::Ready(LinkEvent::Frame(lane, frame)),
+                Ok(None) => {}
+                Err(LinkError::ClosedByPeer) => return Poll::Ready(self.closed_by_peer()),
+                Err(error) => return Poll::Ready(self.end(error)),
+            }
+        }
+    }
+
+    /// An orderly end in the middle of a frame is none.
+    fn closed_by_peer(&mut self) -> LinkEvent {
+        let cut = Lane::ALL.into_iter().find(|lane| self.unfinished[lane.index()]);
+        self.end(cut.map_or(LinkError::ClosedByPeer, LinkError::Truncated))
+    }
+
+    fn assemble(&mut self, package: Package) -> Result<Option<(Lane, Frame)>, LinkError> {
+        if package.payload.is_empty() && !package.more {
+            // The opening of a lane's stream on QUIC: no frame is empty. More of them would be a way to keep
+            // this side busy for nothing.
+            self.empty += 1;
+            return if self.empty > Lane::ALL.len() {
+                Err(PackageError::EmptyPiece.into())
+            } else {
+                Ok(None)
+            };
+        }
+        self.unfinished[package.lane.index()] = package.more;
+        let Some((lane, bytes)) = self.assembler.accept(package)? else { return Ok(None) };
+        let frame =
+            codec::decode(bytes).map_err(|source| LinkError::Frame { lane, source: Arc::new(source) })?;
+        self.watch(Direction::In, lane, &frame);
+        Ok(Some((lane, frame)))
+    }
+
+    fn watch(&self, direction: Direction, lane: Lane, frame: &Frame) {
+        if let Some(tap) = &self.tap {
+            tap.frame(Instant::now(), direction, lane, frame);
+        }
+    }
+
+    fn end(&mut self, error: LinkError) -> LinkEvent {
+        self.closed = Some(error.clone());
+        LinkEvent::Closed(error)
+    }
+}

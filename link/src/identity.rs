@@ -1,0 +1,89 @@
+//! Who a peer is: the node that its verified certificate names (design section 5, the hub).
+
+use rustls_pki_types::CertificateDer;
+use tombolo_proto::NodeId;
+use x509_parser::prelude::{FromDer, X509Certificate, X509Name};
+
+use crate::error::IdentityError;
+
+/// What a node's common name starts with (Kubernetes Node authorization).
+pub const NODE_NAME_PREFIX: &str = "system:node:";
+
+/// The organisation of every node (Kubernetes Node authorization).
+pub const NODE_GROUP: &str = "system:nodes";
+
+/// Reads the node out of a chain whose signature TLS has verified: exactly one common name
+/// `system:node:<name>` and the organisation `system:nodes` in the first certificate.
+///
+/// # Errors
+/// [`IdentityError`] when there is no certificate or its subject is another one.
+pub fn node_of(chain: &[CertificateDer<'_>]) -> Result<NodeId, IdentityError> {
+    let leaf = chain.first().ok_or(IdentityError::NoCertificate)?;
+    let (rest, certificate) =
+        X509Certificate::from_der(leaf).map_err(|error| IdentityError::Unreadable(error.to_string()))?;
+    if !rest.is_empty() {
+        return Err(IdentityError::Unreadable("bytes follow the certificate".to_owned()));
+    }
+    node_of_subject(certificate.subject())
+}
+
+fn node_of_subject(subject: &X509Name<'_>) -> Result<NodeId, IdentityError> {
+    let refuse = |rule| IdentityError::Subject { subject: subject.to_string(), rule };
+    let mut common_names = subject.iter_common_name().map(x509_parser::x509::AttributeTypeAndValue::as_str);
+    let (Some(Ok(name)), None) = (common_names.next(), common_names.next()) else {
+        return Err(refuse("must have exactly one common name"));
+    };
+    let in_group = subject.iter_organization().any(|group| group.as_str() == Ok(NODE_GROUP));
+    if !in_group {
+        return Err(refuse("must have the organisation system:nodes"));
+    }
+    let node = name.strip_prefix(NODE_NAME_PREFIX);
+    let node = node.ok_or_else(|| refuse("must have a common name that starts with system:node:"))?;
+    NodeId::parse(node).map_err(|_| refuse("must name a node: a lower-case DNS-1123 subdomain"))
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DnType, KeyPair};
+
+    use super::*;
+
+    fn certificate(subject: &[(DnType, &str)]) -> CertificateDer<'static> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        for (kind, value) in subject {
+            params.distinguished_name.push(kind.clone(), *value);
+        }
+        let key = KeyPair::generate().unwrap();
+        params.self_signed(&key).unwrap().der().clone()
+    }
+
+    #[test]
+    fn reads_the_node_and_refuses_other_subjects() {
+        let (name, group) = (DnType::CommonName, DnType::OrganizationName);
+        let good = certificate(&[(group.clone(), "system:nodes"), (name.clone(), "system:node:edge-1.shop")]);
+        assert_eq!(node_of(&[good]).unwrap().as_str(), "edge-1.shop");
+
+        let cases: [(&[(DnType, &str)], &str); 5] = [
+            (&[(group.clone(), "system:nodes")], "exactly one common name"),
+            (&[(name.clone(), "system:node:a")], "organisation system:nodes"),
+            (&[(group.clone(), "system:masters"), (name.clone(), "system:node:a")], "organisation"),
+            (&[(group.clone(), "system:nodes"), (name.clone(), "kubelet")], "starts with system:node:"),
+            (&[(group.clone(), "system:nodes"), (name.clone(), "system:node:A/../b")], "DNS-1123"),
+        ];
+        for (subject, expected) in cases {
+            let error = node_of(&[certificate(subject)]).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error} lacks {expected}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_no_certificate() {
+        assert_eq!(node_of(&[]).unwrap_err(), IdentityError::NoCertificate);
+        let garbage = CertificateDer::from(vec![0x30, 0x03, 0x01, 0x02, 0x03]);
+        assert!(matches!(node_of(&[garbage]).unwrap_err(), IdentityError::Unreadable(_)));
+        let mut tail = certificate(&[(DnType::CommonName, "system:node:a")]).to_vec();
+        tail.push(0);
+        assert!(matches!(node_of(&[tail.into()]).unwrap_err(), IdentityError::Unreadable(_)));
+    }
+}

@@ -1,0 +1,45 @@
+//! Links: frames of dialect `tombolo` over WebSocket, QUIC or memory, both ends.
+//!
+//! A [`Link`] is owned by one task, which also owns the session. The owner's loop is:
+//!
+//! ```text
+//! pump(&mut link, |lane| session.poll_transmit(now, lane, ..))   fill the lanes that have room
+//! select! {
+//!     event = link.next()            => a frame, room in a lane, or the end
+//!     _ = sleep_until(next_timeout)  => session.handle_timeout(now)
+//!     command = commands.recv()      => what the application wants
+//! }
+//! ```
+//!
+//! Nothing is written or read outside [`Link::next`], [`Link::flush`] and [`Link::close`]: a link has no task of
+//! its own. [`server`] accepts links, [`client`] makes them, [`mem`] makes pairs for tests, and [`tls`] holds the
+//! certificates of both sides.
+
+pub mod client;
+mod conn;
+mod error;
+pub mod identity;
+pub mod mem;
+mod pump;
+mod queue;
+mod quic;
+pub mod server;
+mod tcp;
+pub mod tls;
+mod udp;
+mod ws;
+
+pub use conn::{Direction, Link, LinkEvent, PeerInfo, Tap, Transport};
+pub use error::{BindError, ConnectError, IdentityError, LinkError, TlsError};
+pub use pump::{Clock, pump};
+pub use queue::{LANE_QUEUE_BYTES, LANE_QUEUE_FRAMES};
+pub use ws::TextSocket;
+
+/// WebSocket subprotocol that selects dialect `tombolo` (design section 4).
+pub const SUBPROTOCOL: &str = "tombolo.v1";
+
+/// ALPN protocol of QUIC connections (design section 4).
+pub const QUIC_ALPN: &[u8] = b"tombolo/1";
+
+/// ALPN protocol of the WebSocket listener: HTTP/2 is never chosen, an upgrade needs HTTP/1.1.
+pub const HTTP_ALPN: &[u8] = b"http/1.1";

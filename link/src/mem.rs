@@ -1,0 +1,286 @@
+//! Links in memory, with delay, back pressure and loss of connection on request.
+//!
+//! The same packages pass as on a wire. Time is tokio's: under paused time a run is deterministic.
+
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep};
+use tombolo_proto::limits::FRAGMENT_LEN;
+use tombolo_proto::package::Package;
+use tombolo_proto::{Lane, NodeId};
+
+use crate::conn::{Link, PeerInfo, Transport, Wire};
+use crate::error::LinkError;
+use crate::queue::SendQueue;
+
+/// Bytes that each lane holds in each direction before the writer has to wait.
+pub const DEFAULT_CAPACITY: usize = 256 * 1024;
+
+/// Which way packages go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// Cloud to edge.
+    Down,
+    /// Edge to cloud.
+    Up,
+}
+
+impl Way {
+    fn index(self) -> usize {
+        match self {
+            Self::Down => 0,
+            Self::Up => 1,
+        }
+    }
+
+    fn back(self) -> Self {
+        match self {
+            Self::Down => Self::Up,
+            Self::Up => Self::Down,
+        }
+    }
+}
+
+/// Two connected links, the cloud's and the edge's, and the means to disturb them. The cloud's side knows its
+/// peer as `node`, as a certificate would tell.
+#[must_use]
+pub fn pair(node: NodeId) -> (Link, Link, Faults) {
+    let shared = Arc::new(Mutex::new(State::default()));
+    let link = |out, node| {
+        let wire = MemoryWire { shared: Arc::clone(&shared), out, alarm: None };
+        let remote = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        Link::new(Box::new(wire), PeerInfo { remote, transport: Transport::Memory, node })
+    };
+    (link(Way::Down, Some(node)), link(Way::Up, None), Faults { shared: Arc::clone(&shared) })
+}
+
+/// Disturbs a pair. Clones disturb the same one.
+#[derive(Debug, Clone)]
+pub struct Faults {
+    shared: Arc<Mutex<State>>,
+}
+
+impl Faults {
+    /// Packages written from now on arrive this much later, in order within their lane.
+    pub fn set_delay(&self, way: Way, lane: Lane, delay: Duration) {
+        self.change(way, lane, |queue| queue.delay = delay);
+    }
+
+    /// Bytes that the lane holds before its writer has to wait.
+    pub fn set_capacity(&self, way: Way, lane: Lane, bytes: usize) {
+        self.change(way, lane, |queue| queue.capacity = bytes);
+    }
+
+    /// A held lane delivers nothing until it is released, as behind a peer that does not read.
+    pub fn hold(&self, way: Way, lane: Lane, held: bool) {
+        self.change(way, lane, |queue| queue.held = held);
+    }
+
+    /// Breaks the connection: both ends are told at once, and what was under way is lost.
+    pub fn cut(&self) {
+        lock(&self.shared).cut();
+    }
+
+    /// Breaks the connection when this many more packages have arrived that way; zero breaks it now.
+    pub fn cut_after(&self, way: Way, packages: usize) {
+        let mut state = lock(&self.shared);
+        state.ways[way.index()].packages_left = Some(packages);
+        if packages == 0 {
+            state.cut();
+        }
+    }
+
+    fn change(&self, way: Way, lane: Lane, change: impl FnOnce(&mut LaneQueue)) {
+        let mut state = lock(&self.shared);
+        change(&mut state.ways[way.index()].lanes[lane.index()]);
+        state.ways[way.index()].wake();
+    }
+}
+
+fn lock(shared: &Mutex<State>) -> MutexGuard<'_, State> {
+    // Each change is complete before the guard goes; a panic elsewhere leaves usable state.
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Debug, Default)]
+struct State {
+    ways: [WayState; 2],
+    cut: bool,
+}
+
+impl State {
+    fn cut(&mut self) {
+        self.cut = true;
+        for way in &mut self.ways {
+            way.wake();
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct WayState {
+    lanes: [LaneQueue; 3],
+    /// The writing side closed or dropped its link.
+    finished: bool,
+    packages_left: Option<usize>,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+impl WayState {
+    fn wake(&mut self) {
+        for waker in [self.reader.take(), self.writer.take()].into_iter().flatten() {
+            waker.wake();
+        }
+    }
+
+    /// The package that may arrive now, or when to look again.
+    fn arrival(&mut self, now: Instant) -> Result<Package, Option<Instant>> {
+        let mut next = None;
+        for queue in self.lanes.iter_mut().filter(|queue| !queue.held) {
+            match queue.packages.front() {
+                Some((due, _)) if *due > now => next = Some(next.map_or(*due, |at: Instant| at.min(*due))),
+                Some(_) => {
+                    if let Some((_, package)) = queue.packages.pop_front() {
+                        queue.bytes = queue.bytes.saturating_sub(package.payload.len());
+                        return Ok(package);
+                    }
+                }
+                None => {}
+            }
+        }
+        Err(next)
+    }
+
+    fn is_drained(&self) -> bool {
+        self.lanes.iter().all(|queue| queue.packages.is_empty())
+    }
+}
+
+#[derive(Debug)]
+struct LaneQueue {
+    packages: VecDeque<(Instant, Package)>,
+    bytes: usize,
+    capacity: usize,
+    delay: Duration,
+    held: bool,
+}
+
+impl Default for LaneQueue {
+    fn default() -> Self {
+        Self {
+            packages: VecDeque::new(),
+            bytes: 0,
+            capacity: DEFAULT_CAPACITY,
+            delay: Duration::ZERO,
+            held: false,
+        }
+    }
+}
+
+impl LaneQueue {
+    fn push(&mut self, package: Package, now: Instant) {
+        let due = now + self.delay;
+        let due = self.packages.back().map_or(due, |(before, _)| due.max(*before));
+        self.bytes = self.bytes.saturating_add(package.payload.len());
+        self.packages.push_back((due, package));
+    }
+}
+
+struct MemoryWire {
+    shared: Arc<Mutex<State>>,
+    out: Way,
+    alarm: Option<Pin<Box<Sleep>>>,
+}
+
+impl MemoryWire {
+    /// Wakes the reader when the next package is due.
+    fn set_alarm(&mut self, cx: &mut Context<'_>, due: Option<Instant>) {
+        self.alarm = due.map(|due| Box::pin(tokio::time::sleep_until(due)));
+        if let Some(alarm) = &mut self.alarm
+            && alarm.as_mut().poll(cx).is_ready()
+        {
+            cx.waker().wake_by_ref();
+        }
+    }
+}
+
+impl Wire for MemoryWire {
+    fn poll_send(&mut self, cx: &mut Context<'_>, queue: &mut SendQueue) -> Poll<Result<(), LinkError>> {
+        let mut state = lock(&self.shared);
+        if state.cut {
+            return Poll::Ready(Err(LinkError::Cut));
+        }
+        let now = Instant::now();
+        let way = &mut state.ways[self.out.index()];
+        let mut moved = false;
+        for lane in Lane::ALL {
+            let lane_queue = &mut way.lanes[lane.index()];
+            while lane_queue.bytes < lane_queue.capacity {
+                let Some(package) = queue.pop_lane(lane, FRAGMENT_LEN) else { break };
+                lane_queue.push(Package::parse(&package?)?, now);
+                moved = true;
+            }
+        }
+        if moved && let Some(reader) = way.reader.take() {
+            reader.wake();
+        }
+        if queue.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        way.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Package, LinkError>> {
+        let shared = Arc::clone(&self.shared);
+        let mut state = lock(&shared);
+        if state.cut {
+            return Poll::Ready(Err(LinkError::Cut));
+        }
+        let way = &mut state.ways[self.out.back().index()];
+        match way.arrival(Instant::now()) {
+            Ok(package) => {
+                if let Some(writer) = way.writer.take() {
+                    writer.wake();
+                }
+                if let Some(left) = &mut way.packages_left {
+                    *left = left.saturating_sub(1);
+                    if *left == 0 {
+                        state.cut();
+                    }
+                }
+                Poll::Ready(Ok(package))
+            }
+            Err(None) if way.finished && way.is_drained() => Poll::Ready(Err(LinkError::ClosedByPeer)),
+            Err(due) => {
+                way.reader = Some(cx.waker().clone());
+                self.set_alarm(cx, due);
+                Poll::Pending
+            }
+        }
+    }
+
+    fn poll_close(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = lock(&self.shared);
+        let way = &mut state.ways[self.out.index()];
+        way.finished = true;
+        way.wake();
+        Poll::Ready(())
+    }
+}
+
+impl Drop for MemoryWire {
+    fn drop(&mut self) {
+        let mut state = lock(&self.shared);
+        for way in &mut state.ways {
+            way.finished = true;
+            way.wake();
+        }
+    }
+}

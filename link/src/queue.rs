@@ -1,0 +1,165 @@
+//! What waits to be written: one bounded queue a lane, lowest lane first.
+
+use std::collections::VecDeque;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use tombolo_proto::Lane;
+use tombolo_proto::package::{HEADER_LEN, Header, PackageError};
+
+/// Encoded bytes that wait in one lane before it counts as full. One frame may go beyond it: a lane with less
+/// than this takes a frame of any legal size, so that a large object can pass at all.
+pub const LANE_QUEUE_BYTES: usize = 64 * 1024;
+
+/// Frames that wait in one lane before it counts as full.
+pub const LANE_QUEUE_FRAMES: usize = 256;
+
+/// Queues larger than this give their memory back once empty.
+const KEEP_CAPACITY: usize = 8;
+
+/// The outbound side of a link.
+#[derive(Debug, Default)]
+pub(crate) struct SendQueue {
+    lanes: [LaneQueue; 3],
+    freed: bool,
+}
+
+#[derive(Debug, Default)]
+struct LaneQueue {
+    /// Encoded frames; the first may have lost the part that was cut off as packages already.
+    frames: VecDeque<Bytes>,
+    bytes: usize,
+    /// Was found full and has not been reported as free since.
+    choked: bool,
+}
+
+impl LaneQueue {
+    fn has_room(&self) -> bool {
+        self.bytes < LANE_QUEUE_BYTES && self.frames.len() < LANE_QUEUE_FRAMES
+    }
+
+    /// Half empty: reporting room earlier would wake the owner for each package.
+    fn is_relaxed(&self) -> bool {
+        self.bytes <= LANE_QUEUE_BYTES / 2 && self.frames.len() <= LANE_QUEUE_FRAMES / 2
+    }
+}
+
+impl SendQueue {
+    /// Whether the lane takes another frame.
+    pub(crate) fn has_room(&self, lane: Lane) -> bool {
+        self.lanes[lane.index()].has_room()
+    }
+
+    /// Queues an encoded frame behind those of its lane. The caller has asked for room.
+    pub(crate) fn push(&mut self, lane: Lane, frame: Bytes) {
+        let queue = &mut self.lanes[lane.index()];
+        queue.bytes = queue.bytes.saturating_add(frame.len());
+        queue.frames.push_back(frame);
+        queue.choked |= !queue.has_room();
+    }
+
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lanes.iter().all(|queue| queue.frames.is_empty())
+    }
+
+    /// Whether a lane that was full has room again; true once for each time.
+    pub(crate) fn take_freed(&mut self) -> bool {
+        std::mem::take(&mut self.freed)
+    }
+
+    /// The next package of the lowest lane in which something waits, at most `piece_max` payload bytes.
+    pub(crate) fn pop(&mut self, piece_max: usize) -> Option<Result<Bytes, PackageError>> {
+        Lane::ALL.into_iter().find_map(|lane| self.pop_lane(lane, piece_max))
+    }
+
+    /// The lane's next package, at most `piece_max` payload bytes: header and payload in one buffer.
+    pub(crate) fn pop_lane(&mut self, lane: Lane, piece_max: usize) -> Option<Result<Bytes, PackageError>> {
+        let (piece, more) = self.cut(lane, piece_max)?;
+        let header = match Header::new(lane, more, piece.len()) {
+            Ok(header) => header.encode(),
+            Err(error) => return Some(Err(error)),
+        };
+        let mut package = BytesMut::with_capacity(HEADER_LEN + piece.len());
+        package.put_slice(&header);
+        package.put_slice(&piece);
+        Some(Ok(package.freeze()))
+    }
+
+    /// Cuts the lane's next piece off; also tells whether the frame goes on.
+    fn cut(&mut self, lane: Lane, piece_max: usize) -> Option<(Bytes, bool)> {
+        let queue = &mut self.lanes[lane.index()];
+        let frame = queue.frames.front_mut()?;
+        let piece = frame.split_to(frame.len().min(piece_max));
+        let more = !frame.is_empty();
+        if !more {
+            queue.frames.pop_front();
+        }
+        queue.bytes = queue.bytes.saturating_sub(piece.len());
+        if queue.choked && queue.is_relaxed() {
+            queue.choked = false;
+            self.freed = true;
+        }
+        if queue.frames.is_empty() && queue.frames.capacity() > KEEP_CAPACITY {
+            queue.frames = VecDeque::new();
+        }
+        Some((piece, more))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_proto::package::Package;
+
+    use super::*;
+
+    fn pop(queue: &mut SendQueue, piece_max: usize) -> Option<(Lane, bool, usize)> {
+        let package = Package::parse(&queue.pop(piece_max)?.unwrap()).unwrap();
+        Some((package.lane, package.more, package.payload.len()))
+    }
+
+    #[test]
+    fn a_control_frame_overtakes_the_rest_of_a_bulk_frame() {
+        let mut queue = SendQueue::default();
+        queue.push(Lane::Bulk, vec![7; 25].into());
+        assert_eq!(pop(&mut queue, 10), Some((Lane::Bulk, true, 10)));
+        queue.push(Lane::Delivery, vec![1; 4].into());
+        queue.push(Lane::Control, vec![1; 12].into());
+        let rest: Vec<_> = std::iter::from_fn(|| pop(&mut queue, 10)).collect();
+        let expected = [
+            (Lane::Control, true, 10),
+            (Lane::Control, false, 2),
+            (Lane::Delivery, false, 4),
+            (Lane::Bulk, true, 10),
+            (Lane::Bulk, false, 5),
+        ];
+        assert_eq!(rest, expected);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn a_full_lane_reports_room_once_it_is_half_empty() {
+        let mut queue = SendQueue::default();
+        queue.push(Lane::Bulk, vec![0; 3 * LANE_QUEUE_BYTES].into());
+        assert!(!queue.has_room(Lane::Bulk) && queue.has_room(Lane::Control));
+        let piece = LANE_QUEUE_BYTES;
+        pop(&mut queue, piece);
+        pop(&mut queue, piece);
+        assert!(!queue.take_freed(), "a whole measure still waits");
+        pop(&mut queue, piece);
+        assert!(queue.take_freed() && !queue.take_freed());
+        assert!(queue.has_room(Lane::Bulk));
+    }
+
+    #[test]
+    fn the_number_of_frames_is_bounded_too() {
+        let mut queue = SendQueue::default();
+        for _ in 0..LANE_QUEUE_FRAMES {
+            assert!(queue.has_room(Lane::Control));
+            queue.push(Lane::Control, Bytes::from_static(b"x"));
+        }
+        assert!(!queue.has_room(Lane::Control));
+        while pop(&mut queue, 10).is_some() {}
+        assert!(queue.take_freed());
+        assert_eq!(queue.lanes[0].frames.capacity(), 0, "an idle link keeps no queue memory");
+    }
+}

@@ -1,0 +1,168 @@
+//! The WebSocket listener: TCP, TLS with a client certificate, upgrade.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::SEC_WEBSOCKET_PROTOCOL;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use rustls::{ProtocolVersion, ServerConfig};
+use thiserror::Error;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::{TlsAcceptor, TlsStream};
+use tokio_tungstenite::accept_hdr_async_with_config;
+use tokio_tungstenite::tungstenite::Error as WsError;
+use tokio_tungstenite::tungstenite::handshake::server::{Callback, ErrorResponse, Request, Response};
+use tombolo_proto::NodeId;
+
+use super::pace::Pace;
+use super::{Accepted, Arrival, Foreign, Gate, PATH_LEN_MAX};
+use crate::SUBPROTOCOL;
+use crate::conn::{Link, PeerInfo, Transport};
+use crate::error::{IdentityError, TlsError};
+use crate::identity::node_of;
+use crate::tcp;
+use crate::tls::ServerTls;
+use crate::ws::{TLS_BUFFER, TextSocket, WsWire, package_config};
+
+/// Wait after a failed accept: most often no file descriptors are left, and trying again at once would spin.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// A bound listener.
+#[derive(Debug)]
+pub(super) struct Listener {
+    tcp: TcpListener,
+    tls: Arc<ServerConfig>,
+    foreign: bool,
+}
+
+impl Listener {
+    pub(super) fn new(tcp: TcpListener, tls: &ServerTls, foreign: bool) -> Result<Self, TlsError> {
+        Ok(Self { tcp, tls: tls.websocket(foreign)?, foreign })
+    }
+
+    pub(super) async fn run(self, gate: Gate) {
+        let acceptor = TlsAcceptor::from(self.tls);
+        let mut pace = Pace::new(gate.limits.accepts_per_second, gate.limits.accept_burst);
+        let accept = async {
+            loop {
+                // The semaphore is never closed.
+                let Ok(slot) = Arc::clone(&gate.slots).acquire_owned().await else { return };
+                pace.turn().await;
+                match self.tcp.accept().await {
+                    Ok((stream, remote)) => {
+                        let upgrade = accept_upgrade(acceptor.clone(), stream, remote, self.foreign);
+                        gate.admit(remote, slot, upgrade);
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "accept failed");
+                        tokio::time::sleep(ACCEPT_RETRY).await;
+                    }
+                }
+            }
+        };
+        gate.drain.until_started(accept).await;
+    }
+}
+
+#[derive(Debug, Error)]
+enum UpgradeError {
+    #[error("TLS: {0}")]
+    Tls(io::Error),
+    #[error("upgrade: {0}")]
+    Upgrade(String),
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+}
+
+async fn accept_upgrade(
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    remote: SocketAddr,
+    foreign: bool,
+) -> Result<Arrival, UpgradeError> {
+    tcp::tune(&stream).map_err(UpgradeError::Tls)?;
+    let mut tls = acceptor.accept(stream).await.map_err(UpgradeError::Tls)?;
+    let session = tls.get_mut().1;
+    session.set_buffer_limit(Some(TLS_BUFFER));
+    let node = node_of(session.peer_certificates().unwrap_or_default());
+    let mut request = None;
+    let judge = Judge {
+        node: node.as_ref().err(),
+        modern: session.protocol_version() == Some(ProtocolVersion::TLSv1_3),
+        foreign,
+        request: &mut request,
+    };
+    let config = Some(package_config());
+    let stream = accept_hdr_async_with_config(TlsStream::Server(tls), judge, config).await;
+    // A refusal that names the certificate is worth more in the log than the status it was answered with.
+    let node = node?;
+    let stream = stream.map_err(refusal)?;
+    match request {
+        None => Ok(Arrival::Tombolo(accepted(WsWire::new(stream), node, remote))),
+        Some((path, headers)) => {
+            let socket = TextSocket::take_over(stream).await;
+            Ok(Arrival::Foreign(Foreign { socket, node, remote, path, headers }))
+        }
+    }
+}
+
+fn accepted(wire: WsWire, node: NodeId, remote: SocketAddr) -> Accepted {
+    let transport = Transport::WebSocket;
+    let peer = PeerInfo { remote, transport, node: Some(node.clone()) };
+    Accepted { link: Link::new(Box::new(wire), peer), node, remote, transport }
+}
+
+fn refusal(error: WsError) -> UpgradeError {
+    match error {
+        WsError::Http(response) => {
+            UpgradeError::Upgrade(format!("refused with status {}", response.status()))
+        }
+        other => UpgradeError::Upgrade(other.to_string()),
+    }
+}
+
+/// Decides about an upgrade request, while the client can still be told why not.
+struct Judge<'a> {
+    node: Option<&'a IdentityError>,
+    /// TLS 1.3 is in use.
+    modern: bool,
+    foreign: bool,
+    /// Path and headers, when the connection is for another dialect.
+    request: &'a mut Option<(String, HeaderMap)>,
+}
+
+impl Callback for Judge<'_> {
+    fn on_request(self, request: &Request, mut response: Response) -> Result<Response, ErrorResponse> {
+        if let Some(error) = self.node {
+            return Err(refuse(StatusCode::FORBIDDEN, error.to_string()));
+        }
+        if offers_subprotocol(request.headers()) {
+            if !self.modern {
+                let reason = format!("subprotocol {SUBPROTOCOL} needs TLS 1.3");
+                return Err(refuse(StatusCode::UPGRADE_REQUIRED, reason));
+            }
+            response.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
+            return Ok(response);
+        }
+        if !self.foreign {
+            let reason = format!("this listener speaks WebSocket subprotocol {SUBPROTOCOL} only");
+            return Err(refuse(StatusCode::BAD_REQUEST, reason));
+        }
+        let path: String = request.uri().path().chars().take(PATH_LEN_MAX).collect();
+        *self.request = Some((path, request.headers().clone()));
+        Ok(response)
+    }
+}
+
+fn offers_subprotocol(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(SEC_WEBSOCKET_PROTOCOL).into_iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).any(|offer| offer.trim() == SUBPROTOCOL)
+}
+
+fn refuse(status: StatusCode, reason: String) -> ErrorResponse {
+    let mut response = ErrorResponse::new(Some(reason));
+    *response.status_mut() = status;
+    response
+}

@@ -1,0 +1,18 @@
+//! Socket options of TCP links.
+
+use std::io;
+
+use socket2::SockRef;
+use tokio::net::TcpStream;
+
+/// Unsent bytes in the kernel above which a socket counts as full. A control frame waits behind at most this much
+/// of its own connection's older bytes (design section 3).
+const NOTSENT_LOWAT: u32 = 16 * 1024;
+
+/// Small frames leave at once, and the kernel keeps a short queue.
+pub(crate) fn tune(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    SockRef::from(stream).set_tcp_notsent_lowat(NOTSENT_LOWAT)?;
+    Ok(())
+}

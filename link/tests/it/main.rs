@@ -1,0 +1,12 @@
+//! Links over real loopback sockets and in memory.
+
+mod fallback;
+mod frames;
+mod hostile;
+mod lanes;
+mod memory;
+mod pki;
+mod sessions;
+mod tls;
+mod upgrades;
+mod world;

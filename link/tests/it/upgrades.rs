@@ -1,0 +1,185 @@
+//! What the WebSocket listener makes of upgrade requests.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use futures::{SinkExt, StreamExt};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::{ClientConfig, ProtocolVersion, SupportedProtocolVersion};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::{Error as WsError, Message};
+use tokio_tungstenite::{WebSocketStream, client_async};
+use tombolo_link::server::{Arrival, Limits};
+use tombolo_link::{SUBPROTOCOL, tls};
+
+use crate::pki::Ca;
+use crate::world::{Hub, soon};
+
+/// A client made of the bare libraries, as a foreign peer would be.
+pub(crate) struct Bare {
+    pub(crate) versions: Vec<&'static SupportedProtocolVersion>,
+    pub(crate) alpn: Vec<&'static str>,
+}
+
+impl Default for Bare {
+    fn default() -> Self {
+        Self { versions: vec![&rustls::version::TLS13], alpn: Vec::new() }
+    }
+}
+
+impl Bare {
+    pub(crate) fn config(&self, ca: &Ca) -> ClientConfig {
+        let (chain, key) = ca.node_pem("edge-1");
+        let chain = CertificateDer::pem_slice_iter(chain.as_bytes()).collect::<Result<_, _>>().unwrap();
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+        let mut config = ClientConfig::builder_with_provider(tls::provider())
+            .with_protocol_versions(&self.versions)
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Anyone))
+            .with_client_auth_cert(chain, key)
+            .unwrap();
+        config.alpn_protocols = self.alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+        config
+    }
+
+    pub(crate) async fn tls(&self, ca: &Ca, hub: SocketAddr) -> std::io::Result<TlsStream<TcpStream>> {
+        let stream = TcpStream::connect(hub).await?;
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        TlsConnector::from(Arc::new(self.config(ca))).connect(name, stream).await
+    }
+
+    pub(crate) async fn websocket(
+        &self,
+        ca: &Ca,
+        hub: SocketAddr,
+        headers: &[(&'static str, &'static str)],
+    ) -> Result<WebSocketStream<TlsStream<TcpStream>>, WsError> {
+        let stream = self.tls(ca, hub).await?;
+        let mut request = format!("wss://{hub}/e632aba927ea4ac2b575ec1603d56f10/edge-1/events")
+            .into_client_request()
+            .unwrap();
+        for (name, value) in headers {
+            request.headers_mut().insert(*name, value.parse().unwrap());
+        }
+        Ok(client_async(request, stream).await?.0)
+    }
+}
+
+pub(crate) const OURS: (&str, &str) = ("sec-websocket-protocol", SUBPROTOCOL);
+
+/// The hub's certificate is not what these tests are about.
+#[derive(Debug)]
+struct Anyone;
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        tls::provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+async fn status(ca: &Ca, hub: &Hub, bare: Bare, headers: &[(&'static str, &'static str)]) -> (u16, String) {
+    match soon("the upgrade", bare.websocket(ca, hub.websocket, headers)).await {
+        Err(WsError::Http(response)) => {
+            let body = response.body().clone().unwrap_or_default();
+            (response.status().as_u16(), String::from_utf8(body).unwrap())
+        }
+        other => panic!("expected a refusal, got {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn http2_is_never_chosen() {
+    let ca = Ca::new("ours");
+    let hub = Hub::start(&ca.server_tls()).await;
+    let both = Bare { alpn: vec!["h2", "http/1.1"], ..Bare::default() };
+    let stream = both.tls(&ca, hub.websocket).await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+    let only = Bare { alpn: vec!["h2"], ..Bare::default() };
+    let error = only.tls(&ca, hub.websocket).await.unwrap_err();
+    assert!(error.to_string().to_lowercase().contains("applicationprotocol"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgrade_without_the_subprotocol_is_refused_or_handed_on() {
+    let ca = Ca::new("ours");
+    let hub = Hub::start(&ca.server_tls()).await;
+    let (code, body) = status(&ca, &hub, Bare::default(), &[]).await;
+    assert_eq!(code, 400);
+    assert!(body.contains("tombolo.v1"), "{body}");
+    let (code, _) = status(&ca, &hub, Bare::default(), &[("sec-websocket-protocol", "tombolo.v9")]).await;
+    assert_eq!(code, 400);
+
+    let mut hub = Hub::start_with(&ca.server_tls(), true, Limits::default()).await;
+    let stock = [("node_id", "edge-1"), ("ConnectionUse", "msg")];
+    for version in [&rustls::version::TLS13, &rustls::version::TLS12] {
+        let bare = Bare { versions: vec![version], ..Bare::default() };
+        let mut client = bare.websocket(&ca, hub.websocket, &stock).await.unwrap();
+        let Some(Arrival::Foreign(mut foreign)) = soon("an arrival", hub.incoming.next()).await else {
+            panic!("expected a foreign socket");
+        };
+        assert_eq!(foreign.node.as_str(), "edge-1");
+        assert_eq!(foreign.path, "/e632aba927ea4ac2b575ec1603d56f10/edge-1/events");
+        assert_eq!(foreign.headers["node_id"], "edge-1");
+        assert_eq!(foreign.headers["connectionuse"], "msg");
+
+        let text = "x".repeat(200_000);
+        client.send(Message::text(&text)).await.unwrap();
+        assert_eq!(soon("text", foreign.socket.next()).await.unwrap().unwrap(), text.as_bytes());
+        foreign.socket.send("{\"answer\":1}".to_owned()).await.unwrap();
+        let answer = soon("an answer", client.next()).await.unwrap().unwrap();
+        assert_eq!(answer, Message::text("{\"answer\":1}"));
+        let closing = tokio::spawn(foreign.socket.close(std::time::Duration::from_secs(5)));
+        while let Some(Ok(_)) = soon("the end", client.next()).await {}
+        closing.await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn our_dialect_needs_tls_13_even_beside_stock_peers() {
+    let ca = Ca::new("ours");
+    let hub = Hub::start_with(&ca.server_tls(), true, Limits::default()).await;
+    let old = || Bare { versions: vec![&rustls::version::TLS12], ..Bare::default() };
+    let stream = old().tls(&ca, hub.websocket).await.unwrap();
+    assert_eq!(stream.get_ref().1.protocol_version(), Some(ProtocolVersion::TLSv1_2));
+    let (code, body) = status(&ca, &hub, old(), &[OURS]).await;
+    assert_eq!(code, 426);
+    assert!(body.contains("needs TLS 1.3"), "{body}");
+
+    let strict = Hub::start(&ca.server_tls()).await;
+    assert!(old().tls(&ca, strict.websocket).await.is_err(), "without stock peers there is no TLS 1.2");
+}

@@ -1,0 +1,126 @@
+//! Frames as protobuf and back (dialect `tombolo`, version 1; `protocol/tombolo.proto`).
+//!
+//! Durations travel as whole milliseconds, rounded up. Sentences and software versions are cut to their limits on
+//! the way out and on the way in; every other text beyond its limit is refused.
+
+mod guard;
+mod parts;
+mod read;
+mod wire;
+mod write;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::Message as _;
+use thiserror::Error;
+
+use crate::error::IdError;
+use crate::frame::Frame;
+use crate::ids::Lane;
+use crate::limits;
+use crate::message::{ContentError, FieldError};
+use crate::package::{HEADER_LEN, Header, PackageError};
+
+/// Why bytes are no frame of this version.
+#[derive(Debug, Error)]
+pub enum CodecError {
+    /// The bytes break the rules of protobuf.
+    #[error("frame is not valid protobuf: {0}")]
+    Protobuf(#[from] prost::DecodeError),
+    /// The bytes hold no frame.
+    #[error("frame has no content")]
+    Empty,
+    /// A frame of a later version.
+    #[error("frame kind {tag} is unknown to this version: the peer must not send it after the welcome")]
+    UnknownKind {
+        /// Field number of the frame.
+        tag: u32,
+    },
+    /// More than one frame in one payload.
+    #[error("payload holds several frames (kinds {first} and {second}), expected one")]
+    Several {
+        /// Field number of the first.
+        first: u32,
+        /// Field number of the second.
+        second: u32,
+    },
+    /// A field that the frame needs is not there.
+    #[error("{field} is missing")]
+    Missing {
+        /// Which one.
+        field: &'static str,
+    },
+    /// A number outside of its set.
+    #[error("{field} is {value}, expected {rule}")]
+    Value {
+        /// Which one.
+        field: &'static str,
+        /// What came.
+        value: u64,
+        /// What is allowed.
+        rule: &'static str,
+    },
+    /// Too long or too many.
+    #[error("{field}: {size} exceeds the limit of {max}")]
+    Limit {
+        /// Which field.
+        field: &'static str,
+        /// Bytes or entries that came.
+        size: usize,
+        /// Bytes or entries allowed.
+        max: usize,
+    },
+    /// An identity that breaks its grammar.
+    #[error("{field}: {source}")]
+    Id {
+        /// Which field.
+        field: &'static str,
+        /// Which rule.
+        source: IdError,
+    },
+    /// A field of a message breaks its rule.
+    #[error("message {0}")]
+    Message(#[from] FieldError),
+    /// Message content that is not JSON.
+    #[error("message content: {0}")]
+    Content(#[from] ContentError),
+    /// A compressed body that does not decompress to what was announced.
+    #[error("compressed body: {0}")]
+    Compression(String),
+}
+
+/// Writes a frame as protobuf. `zstd` says that the peer reads compressed bodies (`features::ZSTD`).
+#[must_use]
+pub fn encode(frame: &Frame, zstd: bool) -> Bytes {
+    write::frame(frame, zstd).encode_to_vec().into()
+}
+
+/// Writes a frame as one whole package, header and payload in one allocation: what fits a WebSocket message.
+///
+/// # Errors
+/// [`PackageError::TooLarge`] when the frame exceeds [`limits::FRAME_LEN_MAX`].
+pub fn encode_package(lane: Lane, frame: &Frame, zstd: bool) -> Result<Bytes, PackageError> {
+    let wire = write::frame(frame, zstd);
+    let len = wire.encoded_len();
+    let header = Header::new(lane, false, len)?;
+    let mut out = BytesMut::with_capacity(HEADER_LEN.saturating_add(len));
+    out.put_slice(&header.encode());
+    wire.encode_raw(&mut out);
+    Ok(out.freeze())
+}
+
+/// Reads a frame. Object bodies and message contents share the payload's bytes.
+///
+/// # Errors
+/// [`CodecError`] when the bytes are no frame of this version or exceed a limit; counts are checked before memory is
+/// taken for their entries.
+pub fn decode(payload: Bytes) -> Result<Frame, CodecError> {
+    if payload.len() > limits::FRAME_LEN_MAX {
+        return Err(CodecError::Limit { field: "frame", size: payload.len(), max: limits::FRAME_LEN_MAX });
+    }
+    guard::check(&payload)?;
+    let kind = wire::Frame::decode(payload)?.kind.ok_or(CodecError::Empty)?;
+    read::frame(kind)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! A look over a payload before it is decoded: which frame it is, and how many entries its lists have.
+//!
+//! The decoder takes memory for every entry of a list, and an empty entry costs two bytes on the wire but a hundred
+//! in memory. Counting first keeps a hostile frame of 32 MiB from taking gigabytes.
+
+use bytes::Buf;
+use prost::DecodeError;
+
+use super::CodecError;
+use crate::limits;
+
+/// Highest field number of `Frame.kind`.
+const KIND_MAX: u32 = 18;
+
+/// (frame kind, field of the list, name of the list, entries allowed), from `protocol/tombolo.proto`.
+const LISTS: &[(u32, u32, &str, usize)] = &[
+    (1, 6, "deliver.dependencies", limits::DEPENDENCIES_MAX),
+    (2, 1, "ack.lanes", LANES_MAX),
+    (11, 9, "hello.inventory", limits::HELLO_INVENTORY_MAX),
+    (14, 2, "inventory_part.entries", limits::INVENTORY_PART_MAX),
+    (15, 10, "subscribe.inventory", limits::HELLO_INVENTORY_MAX),
+];
+
+const LANES_MAX: usize = 3;
+
+/// Refuses payloads that are not exactly one known frame with lists within their limits.
+pub(super) fn check(payload: &[u8]) -> Result<(), CodecError> {
+    let mut found: Option<(u32, &[u8])> = None;
+    let mut unknown = None;
+    for field in Fields(payload) {
+        let (tag, value) = field?;
+        match found {
+            _ if tag > KIND_MAX => unknown = unknown.or(Some(tag)),
+            None => found = Some((tag, value)),
+            Some((first, _)) => return Err(CodecError::Several { first, second: tag }),
+        }
+    }
+    match (found, unknown) {
+        (Some((kind, body)), _) => check_lists(kind, body),
+        (None, Some(tag)) => Err(CodecError::UnknownKind { tag }),
+        (None, None) => Err(CodecError::Empty),
+    }
+}
+
+fn check_lists(kind: u32, body: &[u8]) -> Result<(), CodecError> {
+    for (_, list, field, max) in LISTS.iter().filter(|(of, ..)| *of == kind) {
+        let mut size = 0_usize;
+        for entry in Fields(body) {
+            size = size.saturating_add(usize::from(entry?.0 == *list));
+        }
+        if size > *max {
+            return Err(CodecError::Limit { field, size, max: *max });
+        }
+    }
+    Ok(())
+}
+
+/// The fields of one protobuf message: number, and bytes when the field has a length.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Result<(u32, &'a [u8]), CodecError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let field = self.read();
+        if field.is_err() {
+            self.0 = &[];
+        }
+        Some(field)
+    }
+}
+
+impl<'a> Fields<'a> {
+    fn read(&mut self) -> Result<(u32, &'a [u8]), CodecError> {
+        let key = self.varint()?;
+        let tag = u32::try_from(key >> 3).map_err(|_| bad("field number"))?;
+        let value = match key & 7 {
+            0 => {
+                self.varint()?;
+                &[]
+            }
+            1 => self.take(8)?,
+            2 => {
+                let len = self.varint()?;
+                self.take(usize::try_from(len).map_err(|_| bad("length"))?)?
+            }
+            5 => self.take(4)?,
+            _ => return Err(bad("wire type")),
+        };
+        Ok((tag, value))
+    }
+
+    fn varint(&mut self) -> Result<u64, CodecError> {
+        let mut value = 0_u64;
+        for shift in (0..64).step_by(7) {
+            if self.0.is_empty() {
+                break;
+            }
+            let byte = self.0.get_u8();
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(bad("number"))
+    }
+
+    fn take(&mut self, len: usize) -> Result<&'a [u8], CodecError> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or_else(|| bad("length"))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+}
+
+fn bad(what: &str) -> CodecError {
+    #[allow(deprecated)] // prost has no other public way to make its error
+    let error = DecodeError::new(format!("bad {what}"));
+    CodecError::Protobuf(error)
+}

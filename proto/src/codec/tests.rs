@@ -1,0 +1,245 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::frame::{Change, Deliver, Hello, Inventory};
+use crate::ids::{CloudRevision, NodeId, ScopeId, Seq, StoreId, Uid};
+use crate::object::{ContentHash, ObjectKey, ObjectVersion, Resource, SharedObject};
+
+mod strategies;
+
+/// Protobuf of a frame, changed before it is read.
+fn tampered(frame: &Frame, change: impl FnOnce(&mut wire::frame::Kind)) -> Result<Frame, CodecError> {
+    let mut kind = write::frame(frame, false).kind.expect("always set");
+    change(&mut kind);
+    decode(wire::Frame { kind: Some(kind) }.encode_to_vec().into())
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", name)
+}
+
+fn upsert(body: Vec<u8>) -> Frame {
+    let version = ObjectVersion {
+        uid: Uid::parse("3f0c1d2e-0000-4000-8000-00000000000a").expect("a uid"),
+        revision: CloudRevision(7),
+        hash: ContentHash(8),
+    };
+    let object = SharedObject::new(key("web"), version, body.into(), vec![key("other")]);
+    Frame::Deliver(Deliver { seq: Seq(1), scope: ScopeId::NODE, change: Change::Upsert(Arc::new(object)) })
+}
+
+fn hello(inventory: Inventory) -> Frame {
+    Frame::Hello(Hello {
+        versions: (1, 1),
+        node: NodeId::parse("edge1").expect("a node"),
+        store: StoreId([1; 16]),
+        epoch: None,
+        trim_version: 1,
+        features: 1,
+        inventory,
+        agent: "x".repeat(1000),
+    })
+}
+
+proptest! {
+    #[test]
+    fn every_frame_survives(frame in strategies::frame(), zstd in any::<bool>()) {
+        let bytes = encode(&frame, zstd);
+        prop_assert_eq!(decode(bytes.clone()).expect("own frame"), frame.clone());
+        let package = encode_package(Lane::Bulk, &frame, zstd).expect("below the limit");
+        prop_assert_eq!(&package[HEADER_LEN..], &bytes[..]);
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let _ = decode(bytes.into());
+    }
+
+    #[test]
+    fn damaged_frames_never_panic(
+        frame in strategies::frame(),
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        keep in any::<prop::sample::Index>(),
+    ) {
+        let mut bytes = encode(&frame, true).to_vec();
+        prop_assume!(!bytes.is_empty());
+        for (at, value) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        bytes.truncate(keep.index(bytes.len()) + 1);
+        let _ = decode(bytes.into());
+    }
+}
+
+#[test]
+fn bodies_are_compressed_only_where_allowed_and_useful() {
+    let large = upsert(b"{\"a\":\"b\"}".repeat(10_000));
+    let (plain, packed) = (encode(&large, false), encode(&large, true));
+    assert!(plain.len() > 90_000 && packed.len() < 2_000, "{} {}", plain.len(), packed.len());
+    assert_eq!(decode(packed).expect("own frame"), large);
+    let small = upsert(b"{}".to_vec());
+    assert_eq!(encode(&small, true), encode(&small, false));
+}
+
+#[test]
+fn a_decompression_bomb_is_refused_before_memory_is_taken() {
+    let packed = zstd::bulk::compress(&vec![0; 64 * 1024 * 1024], 3).expect("compressible");
+    let bomb = |decoded_len: u32| {
+        tampered(&upsert(Vec::new()), |kind| {
+            let wire::frame::Kind::Deliver(deliver) = kind else { unreachable!("a delivery") };
+            deliver.set_encoding(wire::BodyEncoding::Zstd);
+            (deliver.body, deliver.decoded_len) = (packed.clone().into(), decoded_len);
+        })
+    };
+    assert!(matches!(bomb(64 * 1024 * 1024), Err(CodecError::Limit { field: "deliver.decoded_len", .. })));
+    assert!(matches!(bomb(1000), Err(CodecError::Compression(_))), "more comes out than was announced");
+}
+
+#[test]
+fn a_short_or_damaged_compressed_body_is_refused() {
+    let packed = zstd::bulk::compress(&vec![7; 5000], 3).expect("compressible");
+    let damaged = packed.get(..packed.len() - 1).expect("not empty").to_vec();
+    for (body, decoded_len) in [(packed, 6000), (damaged, 5000), (b"not zstd".to_vec(), 5000)] {
+        let result = tampered(&upsert(Vec::new()), |kind| {
+            let wire::frame::Kind::Deliver(deliver) = kind else { unreachable!("a delivery") };
+            deliver.set_encoding(wire::BodyEncoding::Zstd);
+            (deliver.body, deliver.decoded_len) = (body.into(), decoded_len);
+        });
+        assert!(matches!(result, Err(CodecError::Compression(_))), "{result:?}");
+    }
+}
+
+/// Two bytes an entry on the wire.
+fn empty_entries(kind: u8, list: u8, count: usize) -> Bytes {
+    let entries = [list << 3 | 2, 0].repeat(count);
+    let mut payload = vec![kind << 3 | 2];
+    prost::encode_length_delimiter(entries.len(), &mut payload).expect("a Vec grows");
+    payload.extend_from_slice(&entries);
+    payload.into()
+}
+
+#[test]
+fn lists_are_counted_before_they_take_memory() {
+    let cases = [
+        (1, 6, limits::DEPENDENCIES_MAX),
+        (2, 1, 3),
+        (11, 9, limits::HELLO_INVENTORY_MAX),
+        (14, 2, limits::INVENTORY_PART_MAX),
+        (15, 10, limits::HELLO_INVENTORY_MAX),
+    ];
+    for (kind, list, allowed) in cases {
+        let over = decode(empty_entries(kind, list, allowed + 1));
+        assert!(
+            matches!(over, Err(CodecError::Limit { size, max, .. }) if size == allowed + 1 && max == allowed),
+            "{over:?}"
+        );
+        let within = decode(empty_entries(kind, list, allowed));
+        assert!(!matches!(within, Err(CodecError::Limit { .. })), "{within:?}");
+    }
+}
+
+/// The guard knows lists by number. A list that is added to the schema must be added there.
+#[test]
+fn every_list_of_the_schema_is_guarded() {
+    let schema = include_str!("../../protocol/tombolo.proto");
+    let lists = schema.lines().filter(|line| line.trim_start().starts_with("repeated ")).count();
+    assert_eq!(lists, 5, "a new `repeated` field needs a line in codec/guard.rs and in the test above");
+}
+
+#[test]
+fn payloads_that_are_not_one_known_frame_are_told_apart() {
+    let ping = encode(&Frame::Ping { id: 300 }, false);
+    let twice = [&ping[..], &ping[..]].concat();
+    assert!(matches!(decode(Bytes::new()), Err(CodecError::Empty)));
+    assert!(matches!(decode(twice.into()), Err(CodecError::Several { first: 5, second: 5 })));
+    // Field 99 of `Frame`, an empty message: a frame of a later version.
+    assert!(matches!(decode(Bytes::from_static(&[0x9a, 0x06, 0])), Err(CodecError::UnknownKind { tag: 99 })));
+    let extended = [&ping[..], &[0x9a, 0x06, 0][..]].concat();
+    assert_eq!(decode(extended.into()).expect("later additions are ignored"), Frame::Ping { id: 300 });
+    assert!(matches!(decode(Bytes::from_static(b"GET / HTTP/1.1")), Err(CodecError::Protobuf(_))));
+}
+
+#[test]
+fn open_sets_read_as_other_and_closed_sets_refuse() {
+    use crate::frame::{Goodbye, GoodbyeReason};
+    let goodbye = Goodbye {
+        reason: GoodbyeReason::Draining,
+        message: String::new(),
+        retry_after: std::time::Duration::ZERO,
+    };
+    let later = tampered(&Frame::Goodbye(goodbye), |kind| {
+        let wire::frame::Kind::Goodbye(goodbye) = kind else { unreachable!("a goodbye") };
+        goodbye.reason = 77;
+    });
+    assert!(matches!(later, Ok(Frame::Goodbye(Goodbye { reason: GoodbyeReason::Other, .. }))));
+    for unknown in [0, 5, -1] {
+        let result = tampered(&upsert(Vec::new()), |kind| {
+            let wire::frame::Kind::Deliver(deliver) = kind else { unreachable!("a delivery") };
+            deliver.kind = unknown;
+        });
+        assert!(matches!(result, Err(CodecError::Value { field: "deliver.kind", .. })), "{result:?}");
+    }
+}
+
+#[test]
+fn objects_without_identity_are_refused() {
+    type Change = fn(&mut wire::Deliver);
+    let cases: [(Change, &str); 7] = [
+        (|deliver| deliver.version = None, "deliver.version is missing"),
+        (|deliver| deliver.key = None, "object key is missing"),
+        (|deliver| uid(deliver, "", &[]), "object uid"),
+        (|deliver| uid(deliver, "", &[1; 15]), "object uid is 15, expected 16 bytes"),
+        (|deliver| name(deliver, ""), "object name is missing"),
+        (|deliver| name(deliver, "../../etc"), "object name: bad path segment"),
+        (|deliver| name(deliver, &"x".repeat(254)), "object name: bad path segment"),
+    ];
+    for (change, expected) in cases {
+        let result = tampered(&upsert(Vec::new()), |kind| {
+            let wire::frame::Kind::Deliver(deliver) = kind else { unreachable!("a delivery") };
+            change(deliver);
+        });
+        let text = result.expect_err(expected).to_string();
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+fn uid(deliver: &mut wire::Deliver, text: &str, uuid: &[u8]) {
+    let version = deliver.version.as_mut().expect("set");
+    (version.uid, version.uuid) = (text.to_owned(), Bytes::copy_from_slice(uuid));
+}
+
+fn name(deliver: &mut wire::Deliver, name: &str) {
+    deliver.key.as_mut().expect("set").name = name.to_owned();
+}
+
+#[test]
+fn agents_are_cut_and_bad_nodes_refused() {
+    let read = decode(encode(&hello(Inventory::Full(Vec::new())), false)).expect("own frame");
+    assert!(matches!(read, Frame::Hello(hello) if hello.agent.len() == limits::AGENT_LEN_MAX));
+    let result = tampered(&hello(Inventory::Full(Vec::new())), |kind| {
+        let wire::frame::Kind::Hello(hello) = kind else { unreachable!("a hello") };
+        hello.node = "Not A Node".to_owned();
+    });
+    assert!(matches!(result, Err(CodecError::Id { field: "hello.node", .. })));
+}
+
+#[test]
+fn oversized_payloads_are_refused_unread() {
+    let huge = Bytes::from(vec![0; limits::FRAME_LEN_MAX + 1]);
+    assert!(matches!(decode(huge), Err(CodecError::Limit { field: "frame", .. })));
+}
+
+#[test]
+fn cutting_respects_characters() {
+    assert_eq!(parts::cut("aé".to_owned(), 2), "a");
+    assert_eq!(parts::cut("aé".to_owned(), 3), "aé");
+}
+
+#[test]
+fn durations_round_up() {
+    let millis = |nanos| parts::write_millis(std::time::Duration::from_nanos(nanos));
+    assert_eq!((millis(0), millis(1), millis(1_000_000), millis(1_000_001)), (0, 1, 1, 2));
+}

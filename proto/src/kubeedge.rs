@@ -1,0 +1,155 @@
+//! KubeEdge's JSON envelope: one message, one JSON document (reference 1.1 and 1.2).
+//!
+//! Decoding is as lenient as Go's: unknown members are ignored, member names match in any case, the last of two
+//! equal members counts, `null` is an absent value, and what follows the first JSON value is discarded. Content is
+//! cut out as it is. Encoding writes Go's member order and leaves out what Go leaves out.
+
+mod envelope;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::limits;
+use crate::message::{Content, FieldError, Message, MessageId};
+use envelope::Envelope;
+
+/// Why bytes are no message.
+#[derive(Debug, Error)]
+pub enum EnvelopeError {
+    /// The document is too large.
+    #[error("message of {len} bytes exceeds the limit of {max} bytes")]
+    TooLarge {
+        /// Bytes that came.
+        len: usize,
+        /// Bytes allowed.
+        max: usize,
+    },
+    /// The bytes are not a JSON object with the envelope's members.
+    #[error("message is not a KubeEdge JSON envelope: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A field of the header or the route breaks its rule.
+    #[error("message {0}")]
+    Field(#[from] FieldError),
+}
+
+/// Reads one message, its resource path in the spelling of the wire. The content shares the document's bytes.
+///
+/// # Errors
+/// [`EnvelopeError`] when the document is empty, too large or not an envelope, has no `msg_id`, or a field breaks its
+/// limit. Unknown operations, types, sources and groups are no errors.
+pub fn decode(document: &Bytes) -> Result<Message, EnvelopeError> {
+    if document.len() > limits::FRAME_LEN_MAX {
+        return Err(EnvelopeError::TooLarge { len: document.len(), max: limits::FRAME_LEN_MAX });
+    }
+    // The deserializer stops after the first value: what follows is discarded as Go does.
+    let mut deserializer = serde_json::Deserializer::from_slice(document);
+    let Envelope { raw, content } = Envelope::deserialize(&mut deserializer)?;
+    let content = match content {
+        Some(value) => Content::from_checked(document.slice_ref(value.get().as_bytes())),
+        None => Content::null(),
+    };
+    Ok(raw.check(content)?)
+}
+
+/// Writes one message, its resource path in the spelling of the wire.
+#[must_use]
+pub fn encode(message: &Message) -> Bytes {
+    let content = message.content.as_json();
+    let mut out = Vec::with_capacity(content.len().saturating_add(HEAD_LEN));
+    out.extend_from_slice(b"{\"header\":");
+    append(&mut out, &HeaderOut::of(message));
+    out.extend_from_slice(b",\"route\":");
+    append(&mut out, &RouteOut::of(message));
+    out.extend_from_slice(b",\"content\":");
+    out.extend_from_slice(content);
+    out.push(b'}');
+    out.into()
+}
+
+/// What header and route usually take, in bytes.
+const HEAD_LEN: usize = 384;
+
+/// Appends a value that has only texts, numbers and flags, which serde_json always writes.
+fn append(out: &mut Vec<u8>, value: &impl Serialize) {
+    let start = out.len();
+    if serde_json::to_writer(&mut *out, value).is_err() {
+        out.truncate(start);
+        out.extend_from_slice(b"{}");
+    }
+}
+
+#[derive(Serialize)]
+struct HeaderOut<'a> {
+    #[serde(serialize_with = "id_text")]
+    msg_id: &'a MessageId,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "parent_text")]
+    parent_msg_id: Option<&'a MessageId>,
+    timestamp: i64,
+    #[serde(rename = "resourceversion", skip_serializing_if = "str::is_empty")]
+    resource_version: &'a str,
+    #[serde(skip_serializing_if = "is_false")]
+    sync: bool,
+    #[serde(rename = "type", skip_serializing_if = "str::is_empty")]
+    context_type: &'a str,
+}
+
+impl<'a> HeaderOut<'a> {
+    fn of(message: &'a Message) -> Self {
+        let header = &message.header;
+        Self {
+            msg_id: &header.id,
+            parent_msg_id: header.parent.as_ref(),
+            timestamp: header.timestamp_millis,
+            resource_version: &header.resource_version,
+            sync: header.sync,
+            context_type: &header.context_type,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct RouteOut<'a> {
+    #[serde(skip_serializing_if = "str::is_empty")]
+    source: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    destination: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    group: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    operation: &'a str,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    resource: String,
+}
+
+impl<'a> RouteOut<'a> {
+    fn of(message: &'a Message) -> Self {
+        let route = &message.route;
+        Self {
+            source: route.source.as_str(),
+            destination: &route.destination,
+            group: route.group.as_str(),
+            operation: route.operation.as_str(),
+            resource: route.resource.to_wire(),
+        }
+    }
+}
+
+fn id_text<S: serde::Serializer>(id: &&MessageId, serializer: S) -> Result<S::Ok, S::Error> {
+    id.with_text(|text| serializer.serialize_str(text))
+}
+
+fn parent_text<S: serde::Serializer>(id: &Option<&MessageId>, serializer: S) -> Result<S::Ok, S::Error> {
+    match id {
+        Some(id) => id_text(id, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde's `skip_serializing_if` passes a reference
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+//! Objects as the protocol sees them: an identity, a version and opaque JSON bytes.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+
+use crate::ids::{CloudRevision, Uid};
+use crate::limits;
+
+/// Group, version and plural name of a kind, for example `apps`/`v1`/`deployments`. The core group is empty.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Resource {
+    /// API group; empty for core.
+    pub group: Arc<str>,
+    /// API version, for example `v1`.
+    pub version: Arc<str>,
+    /// Plural, lower-case resource name.
+    pub name: Arc<str>,
+}
+
+impl Resource {
+    /// Puts a resource together.
+    #[must_use]
+    pub fn new(group: &str, version: &str, name: &str) -> Self {
+        Self { group: group.into(), version: version.into(), name: name.into() }
+    }
+}
+
+impl fmt::Debug for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.group {
+            "" => write!(f, "{}/{}", self.version, self.name),
+            group => write!(f, "{group}/{}/{}", self.version, self.name),
+        }
+    }
+}
+
+#[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct KeyParts {
+    resource: Resource,
+    namespace: Box<str>,
+    name: Box<str>,
+}
+
+/// Which object: resource, namespace and name. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectKey(Arc<KeyParts>);
+
+impl ObjectKey {
+    /// Puts a key together; `namespace` is empty for cluster-scoped objects.
+    #[must_use]
+    pub fn new(resource: Resource, namespace: &str, name: &str) -> Self {
+        Self(Arc::new(KeyParts { resource, namespace: namespace.into(), name: name.into() }))
+    }
+
+    /// Group, version and plural.
+    #[must_use]
+    pub fn resource(&self) -> &Resource {
+        &self.0.resource
+    }
+
+    /// Namespace; empty for cluster-scoped objects.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.0.namespace
+    }
+
+    /// Object name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+}
+
+impl fmt::Debug for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.namespace() {
+            "" => write!(f, "{}/{}", self.resource(), self.name()),
+            namespace => write!(f, "{}/{namespace}/{}", self.resource(), self.name()),
+        }
+    }
+}
+
+/// XXH3 of an object's trimmed JSON without `metadata.resourceVersion`: what two epochs compare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct ContentHash(pub u64);
+
+/// Which version of an object: its incarnation, its place in the cloud's history, and its content.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ObjectVersion {
+    /// Incarnation.
+    pub uid: Uid,
+    /// Place in the cloud's history, within one epoch.
+    pub revision: CloudRevision,
+    /// Content, comparable across epochs.
+    pub hash: ContentHash,
+}
+
+/// What a store holds under a key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Held {
+    /// An object.
+    Present(ObjectVersion),
+    /// The knowledge that the cloud has no such object: a pod may need to know (design 9.8).
+    Absent,
+}
+
+/// One line of an inventory.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct InventoryEntry {
+    /// Which object.
+    pub key: ObjectKey,
+    /// What is held under the key.
+    pub held: Held,
+}
+
+/// One version of one object, trimmed and encoded once, shared by every node that needs it.
+#[derive(Debug)]
+pub struct SharedObject {
+    /// Which object.
+    pub key: ObjectKey,
+    /// Which version.
+    pub version: ObjectVersion,
+    /// Trimmed JSON.
+    pub body: Bytes,
+    /// Objects without which this one must stay invisible at the edge (a pod's references).
+    pub dependencies: Vec<ObjectKey>,
+    compressed: OnceLock<Option<Bytes>>,
+}
+
+impl SharedObject {
+    /// Wraps trimmed JSON for delivery.
+    #[must_use]
+    pub fn new(key: ObjectKey, version: ObjectVersion, body: Bytes, dependencies: Vec<ObjectKey>) -> Self {
+        Self { key, version, body, dependencies, compressed: OnceLock::new() }
+    }
+
+    /// The body as one zstd frame, made at most once; `None` when the body is small or does not shrink.
+    #[must_use]
+    pub fn compressed(&self) -> Option<&Bytes> {
+        let compress = || {
+            if self.body.len() < limits::COMPRESS_MIN {
+                return None;
+            }
+            let packed = zstd::bulk::compress(&self.body, 3).ok()?;
+            (packed.len() < self.body.len()).then(|| packed.into())
+        };
+        self.compressed.get_or_init(compress).as_ref()
+    }
+}

@@ -1,0 +1,94 @@
+//! Packages out of a byte stream.
+
+use bytes::{Bytes, BytesMut};
+
+use super::{HEADER_LEN, Header, Package, PackageError};
+
+/// Cuts a byte stream into packages.
+///
+/// The header is judged as soon as its ten bytes are there, and the buffer grows with the bytes received, never
+/// with the length that the header declares. After an error the stream is lost: every later call fails alike.
+#[derive(Debug, Default)]
+pub struct Reader {
+    buffer: BytesMut,
+    state: State,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Header,
+    Payload(Header),
+    Failed(PackageError),
+}
+
+impl Reader {
+    /// A reader at the start of a stream.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes bytes that arrived. Call [`Self::pop`] until it has no more before the next bytes, so that no more than
+    /// one incomplete package waits here.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if !matches!(self.state, State::Failed(_)) {
+            self.buffer.extend_from_slice(bytes);
+        }
+    }
+
+    /// The next complete package, if its last byte has arrived.
+    ///
+    /// # Errors
+    /// [`PackageError`] when the stream holds something else.
+    pub fn pop(&mut self) -> Result<Option<Package>, PackageError> {
+        loop {
+            match &self.state {
+                State::Failed(error) => return Err(error.clone()),
+                State::Header => {
+                    let Some(head) = self.buffer.first_chunk::<HEADER_LEN>() else { return Ok(None) };
+                    match Header::decode(head) {
+                        Ok(header) => {
+                            let _ = self.take(HEADER_LEN);
+                            self.state = State::Payload(header);
+                        }
+                        Err(error) => {
+                            self.buffer = BytesMut::new();
+                            self.state = State::Failed(error);
+                        }
+                    }
+                }
+                State::Payload(header) => {
+                    let header = *header;
+                    if self.buffer.len() < header.payload_len() {
+                        return Ok(None);
+                    }
+                    self.state = State::Header;
+                    let payload = self.take(header.payload_len());
+                    return Ok(Some(Package { lane: header.lane, more: header.more, payload }));
+                }
+            }
+        }
+    }
+
+    /// Whether the stream may end here: no package is half received.
+    #[must_use]
+    pub fn is_between_packages(&self) -> bool {
+        matches!(self.state, State::Header) && self.buffer.is_empty()
+    }
+
+    /// Memory held for packages that are not complete, in bytes.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.buffer.capacity()
+    }
+
+    fn take(&mut self, len: usize) -> Bytes {
+        let taken = self.buffer.split_to(len).freeze();
+        if self.buffer.is_empty() {
+            // What is left would keep the whole allocation of a large package alive.
+            self.buffer = BytesMut::new();
+        }
+        taken
+    }
+}

@@ -1,0 +1,313 @@
+//! The cloud's end of a connection.
+
+mod api;
+mod compare;
+mod delivery;
+mod handshake;
+mod requests;
+mod scope;
+mod slot;
+mod subscriptions;
+mod transmit;
+mod window;
+
+use std::collections::VecDeque;
+
+pub use api::{CloudConfig, CloudEvent, CloudStats, Lookup, NodeView};
+pub use compare::LAG_GRACE;
+
+use crate::frame::{Frame, Goodbye, Reply};
+use crate::ids::{Lane, Moment, RequestId, ScopeId};
+use crate::limits::HANDSHAKE_TIMEOUT;
+use crate::object::ObjectKey;
+use crate::session::liveness::Liveness;
+use crate::session::patience::Patience;
+use crate::session::words;
+use crate::session::{ACK_TIMEOUT, SessionError, UNACKED_MAX};
+use requests::Requests;
+use scope::Scope;
+use transmit::Notice;
+use window::Window;
+
+/// Elements of which an empty queue keeps the memory.
+const KEPT_CAPACITY: usize = 4;
+
+/// Where a session stands.
+#[derive(Debug)]
+enum Phase {
+    /// Nothing was heard yet.
+    AwaitingHello {
+        /// When waiting ends.
+        deadline: Moment,
+    },
+    /// The hello was accepted.
+    Open,
+    /// A goodbye waits to be sent. Whatever comes in is ignored.
+    Leaving(Goodbye),
+    /// Over.
+    Closed,
+}
+
+/// The cloud's end of one connection of one node. See the [module](crate::session) for how to drive it.
+#[derive(Debug)]
+pub struct CloudSession {
+    config: CloudConfig,
+    phase: Phase,
+    /// The newest moment that a caller passed.
+    now: Moment,
+    opened_at: Moment,
+    features: u64,
+    /// The edge's content hashes were made under the view's trimming rules.
+    same_rules: bool,
+    liveness: Liveness,
+    patience: Patience,
+    /// In the order of their ids, which only grow. The pushed set comes first once the hello is there.
+    scopes: Vec<Scope>,
+    newest_scope: ScopeId,
+    /// Of the delivery and the bulk lane.
+    windows: [Window; 2],
+    requests: Requests,
+    /// The newest lease answer that is not sent yet.
+    lease_answer: Option<(i64, u16)>,
+    notices: VecDeque<Notice>,
+    events: VecDeque<CloudEvent>,
+    counters: CloudStats,
+}
+
+impl CloudSession {
+    /// A session that waits for the hello. `now` is when the connection was accepted.
+    #[must_use]
+    pub fn new(config: CloudConfig, now: Moment) -> Self {
+        let count = config.window_count.clamp(1, UNACKED_MAX);
+        let window = |lane| Window::new(lane, count, config.window_bytes);
+        Self {
+            phase: Phase::AwaitingHello { deadline: now + HANDSHAKE_TIMEOUT },
+            now,
+            opened_at: now,
+            features: 0,
+            same_rules: false,
+            liveness: Liveness::new(now, config.ping_interval, config.idle_timeout),
+            patience: Patience::new(now),
+            scopes: Vec::new(),
+            newest_scope: ScopeId::NODE,
+            windows: [window(Lane::Delivery), window(Lane::Bulk)],
+            requests: Requests::default(),
+            lease_answer: None,
+            notices: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: CloudStats::default(),
+            config,
+        }
+    }
+
+    /// Takes a frame that came in. Frames after a goodbye are ignored.
+    ///
+    /// # Errors
+    /// [`SessionError`] when the frame ends the session; the goodbye for the edge waits in `poll_transmit`.
+    pub fn handle_frame(
+        &mut self,
+        now: Moment,
+        lane: Lane,
+        frame: Frame,
+        view: &impl NodeView,
+    ) -> Result<(), SessionError> {
+        self.now = now;
+        let outcome = match self.phase {
+            Phase::Leaving(_) | Phase::Closed => return Ok(()),
+            Phase::AwaitingHello { .. } => self.handle_first(frame, view),
+            Phase::Open => self.handle_open(lane, frame, view),
+        };
+        self.liveness.heard(now);
+        outcome.inspect_err(|error| self.leave(error.goodbye()))
+    }
+
+    fn handle_open(&mut self, lane: Lane, frame: Frame, view: &impl NodeView) -> Result<(), SessionError> {
+        let now = self.now;
+        match frame {
+            Frame::Ack { lanes } => self.handle_ack(&lanes),
+            Frame::Refuse(refusal) => self.handle_refuse(refusal),
+            Frame::InventoryPart(part) => self.handle_part(part, view),
+            Frame::Request(request) => {
+                let event = self.requests.handle(now, request)?.map(CloudEvent::Request);
+                self.events.extend(event);
+                Ok(())
+            }
+            Frame::LeaseRenew { renew_time_micros } => {
+                self.events.push_back(CloudEvent::LeaseRenew { renew_time_micros });
+                Ok(())
+            }
+            Frame::Subscribe(subscribe) => self.handle_subscribe(subscribe),
+            Frame::Unsubscribe { scope } => self.handle_unsubscribe(scope),
+            Frame::Ping { id } => {
+                self.liveness.handle_ping(id);
+                Ok(())
+            }
+            Frame::Pong { id } => match self.liveness.handle_pong(now, id) {
+                None => self.patience.ignore(now, "a pong without its ping"),
+                Some(time) => {
+                    self.events.push_back(CloudEvent::RoundTrip(time));
+                    Ok(())
+                }
+            },
+            Frame::Goodbye(goodbye) => {
+                self.end(goodbye);
+                Ok(())
+            }
+            Frame::Hello(_) => {
+                Err(SessionError::Protocol("a second hello came on one connection".to_owned()))
+            }
+            other => Err(SessionError::Protocol(format!(
+                "{} came from an edge in lane {lane:?}, but only the cloud sends it",
+                words::name(&other)
+            ))),
+        }
+    }
+
+    /// Does what time demands: pings, retries, forgotten requests, and the end of a session whose peer is silent.
+    pub fn handle_timeout(&mut self, now: Moment) {
+        self.now = now;
+        if let Err(error) = self.check_timers() {
+            self.leave(error.goodbye());
+        }
+    }
+
+    fn check_timers(&mut self) -> Result<(), SessionError> {
+        let now = self.now;
+        match self.phase {
+            Phase::Leaving(_) | Phase::Closed => return Ok(()),
+            Phase::AwaitingHello { deadline } if deadline <= now => {
+                let seconds = HANDSHAKE_TIMEOUT.as_secs();
+                return Err(SessionError::Timeout(format!("no hello came within {seconds} s")));
+            }
+            Phase::AwaitingHello { .. } => return Ok(()),
+            Phase::Open => {}
+        }
+        self.liveness.handle_timeout(now)?;
+        self.requests.handle_timeout(now);
+        for scope in &mut self.scopes {
+            if scope.comparison_deadline().is_some_and(|deadline| deadline <= now) {
+                return Err(SessionError::Timeout(format!(
+                    "the inventory of scope {} was asked for and does not come",
+                    scope.id.0
+                )));
+            }
+            scope.handle_timeout(now);
+        }
+        if self.ack_deadline().is_some_and(|deadline| deadline <= now) {
+            let seconds = ACK_TIMEOUT.as_secs();
+            return Err(SessionError::Timeout(format!("no delivery was acknowledged for {seconds} s")));
+        }
+        Ok(())
+    }
+
+    /// When to call [`Self::handle_timeout`] at the latest; none when the session is over.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Moment> {
+        match self.phase {
+            Phase::Leaving(_) | Phase::Closed => None,
+            Phase::AwaitingHello { deadline } => Some(deadline),
+            Phase::Open => {
+                let scopes = self.scopes.iter();
+                let scopes = scopes.flat_map(|scope| [scope.deadline(), scope.comparison_deadline()]);
+                let others = [Some(self.liveness.deadline()), self.requests.deadline(), self.ack_deadline()];
+                scopes.chain(others).flatten().min()
+            }
+        }
+    }
+
+    fn ack_deadline(&self) -> Option<Moment> {
+        self.windows.iter().filter_map(Window::waiting_since).min().map(|since| since + ACK_TIMEOUT)
+    }
+
+    /// Marks a key dirty: its state is looked up when there is room to send it. Ten offers become one delivery. Offers
+    /// for a scope that is not open, or not compared yet, cost nothing and lose nothing.
+    pub fn offer(&mut self, scope: ScopeId, key: ObjectKey) {
+        if let Some(scope) = self.scope_mut(scope) {
+            scope.offer(key);
+        }
+    }
+
+    /// Whether the edge still waits for the answer to this request. Work on one that nobody waits for can be dropped;
+    /// an owner that queues requests must do so, because the session bounds only those that wait.
+    #[must_use]
+    pub fn awaits_reply(&self, id: RequestId) -> bool {
+        self.requests.awaits_reply(id)
+    }
+
+    /// Answers a request. An answer that comes too late, twice or unasked is dropped.
+    pub fn reply(&mut self, reply: Reply) {
+        self.requests.reply(reply);
+    }
+
+    /// Answers the newest lease renewal; an older answer that has not left yet is replaced.
+    pub fn lease_renewed(&mut self, renew_time_micros: i64, code: u16) {
+        if self.lease_answer.is_none_or(|(older, _)| older <= renew_time_micros) {
+            self.lease_answer = Some((renew_time_micros, code));
+        }
+    }
+
+    /// Ends the session; what is not sent yet is dropped.
+    pub fn say_goodbye(&mut self, goodbye: Goodbye) {
+        self.leave(goodbye);
+    }
+
+    /// What the owner must know next.
+    pub fn poll_event(&mut self) -> Option<CloudEvent> {
+        let event = self.events.pop_front();
+        if self.events.is_empty() && self.events.capacity() > KEPT_CAPACITY {
+            self.events = VecDeque::new();
+        }
+        event
+    }
+
+    /// Nothing more comes out of this session: close the link.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        matches!(self.phase, Phase::Closed)
+    }
+
+    /// What both sides can do, see [`crate::frame::features`]; 0 before the hello.
+    #[must_use]
+    pub fn features(&self) -> u64 {
+        self.features
+    }
+
+    /// What the session has done and holds. Counts the keys: for metrics and tests, not for every frame.
+    #[must_use]
+    pub fn stats(&self) -> CloudStats {
+        CloudStats {
+            in_flight: self.windows.iter().map(Window::len).sum(),
+            dirty: self.scopes.iter().map(Scope::dirty).sum(),
+            parked: self.scopes.iter().map(Scope::parked).sum(),
+            held: self.scopes.iter().map(Scope::held).sum(),
+            requests: self.requests.len(),
+            subscriptions: self.scopes.len().saturating_sub(1),
+            ..self.counters
+        }
+    }
+
+    fn scope_mut(&mut self, id: ScopeId) -> Option<&mut Scope> {
+        let index = self.scope_index(id)?;
+        self.scopes.get_mut(index)
+    }
+
+    fn scope_index(&self, id: ScopeId) -> Option<usize> {
+        self.scopes.binary_search_by_key(&id, |scope| scope.id).ok()
+    }
+
+    fn leave(&mut self, goodbye: Goodbye) {
+        if !matches!(self.phase, Phase::Leaving(_) | Phase::Closed) {
+            self.end(goodbye.clone());
+            self.phase = Phase::Leaving(goodbye);
+        }
+    }
+
+    /// The session is over: everything it holds is dropped, the events of what happened before are kept.
+    fn end(&mut self, goodbye: Goodbye) {
+        self.phase = Phase::Closed;
+        self.scopes = Vec::new();
+        self.notices = VecDeque::new();
+        self.requests = Requests::default();
+        self.events.push_back(CloudEvent::Closed(goodbye));
+    }
+}

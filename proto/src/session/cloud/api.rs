@@ -1,0 +1,162 @@
+//! What the owner of a [`CloudSession`](super::CloudSession) gives and gets.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::frame::{Goodbye, RefusalReason, Request, Subscribe};
+use crate::ids::{CloudRevision, Epoch, NodeId, ScopeId, StoreId};
+use crate::limits;
+use crate::object::{ObjectKey, ObjectVersion, SharedObject};
+
+/// What the cloud knows about one node's scopes. Answers come from memory; a session asks when it compares an
+/// inventory and when it sends, never earlier: pending work is a set of keys, not a queue of bodies.
+pub trait NodeView {
+    /// Every key that the scope should hold, known absences included.
+    fn wanted(&self, scope: ScopeId) -> Vec<ObjectKey>;
+    /// What the scope should hold under this key now.
+    fn lookup(&self, scope: ScopeId, key: &ObjectKey) -> Lookup;
+    /// The newest revision that the view has seen, 0 when unknown. An edge that comes from a faster replica may hold
+    /// something newer; what this view does not want is then deleted only after [`super::LAG_GRACE`].
+    fn revision(&self, scope: ScopeId) -> CloudRevision;
+}
+
+/// Answer of a [`NodeView`]. Closed.
+#[derive(Debug, Clone)]
+pub enum Lookup {
+    /// Wanted, and this is its newest version.
+    Present(Arc<SharedObject>),
+    /// Wanted, and the API is known to have no such object.
+    Absent,
+    /// Not wanted (any more). The version that went, when it is known.
+    Unwanted(Option<ObjectVersion>),
+    /// Wanted, but not fetched yet. The owner offers the key once the answer is known.
+    Pending,
+}
+
+/// How a cloud session behaves.
+#[derive(Debug, Clone)]
+pub struct CloudConfig {
+    /// The node of the certificate; the hello must name the same.
+    pub node: NodeId,
+    /// History that the revisions of the view belong to.
+    pub epoch: Epoch,
+    /// Version of the rules under which the view's content hashes were made.
+    pub trim_version: u32,
+    /// Software version for the peer's operator.
+    pub agent: String,
+    /// Wall clock at the `now` of `CloudSession::new`, milliseconds since the Unix epoch.
+    pub unix_millis: u64,
+    /// Silence of this side after which it pings. Told to the edge, which does the same.
+    pub ping_interval: Duration,
+    /// Silence of the edge after which the session ends. Told to the edge, which does the same.
+    pub idle_timeout: Duration,
+    /// Deliveries of one lane in flight, at most; between 1 and [`super::super::UNACKED_MAX`].
+    pub window_count: usize,
+    /// Bytes of one lane in flight, at most; one larger object travels alone.
+    pub window_bytes: usize,
+}
+
+impl CloudConfig {
+    /// The configuration with the limits of [`crate::limits`].
+    #[must_use]
+    pub fn new(node: NodeId, epoch: Epoch, trim_version: u32, unix_millis: u64) -> Self {
+        Self {
+            node,
+            epoch,
+            trim_version,
+            agent: concat!("tombolo/", env!("CARGO_PKG_VERSION")).to_owned(),
+            unix_millis,
+            ping_interval: limits::PING_INTERVAL,
+            idle_timeout: limits::IDLE_TIMEOUT,
+            window_count: limits::WINDOW_COUNT,
+            window_bytes: limits::WINDOW_BYTES,
+        }
+    }
+}
+
+/// What the owner of a cloud session must know. Closed.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CloudEvent {
+    /// The hello was accepted.
+    Ready {
+        /// Which store the edge keeps.
+        store: StoreId,
+        /// Software version of the edge.
+        agent: String,
+        /// The edge follows the same epoch and trimming rules: only real differences are sent.
+        resumed: bool,
+    },
+    /// Everything that was missing in the scope when it was compared is on the edge's disk; a parked key does not
+    /// hold this up unless the edge still holds a version of another epoch under it.
+    CaughtUp {
+        /// Pushed set or subscription.
+        scope: ScopeId,
+    },
+    /// A delivery is on the edge's disk.
+    Acked {
+        /// Pushed set or subscription.
+        scope: ScopeId,
+        /// Which object.
+        key: ObjectKey,
+        /// The version that the edge holds now; none when it holds the object no more or knows of its absence.
+        version: Option<ObjectVersion>,
+        /// Time from `poll_transmit` to the acknowledgement.
+        latency: Duration,
+    },
+    /// A delivery was refused by the edge, or not even sent because no edge could take it.
+    Refused {
+        /// Pushed set or subscription.
+        scope: ScopeId,
+        /// Which object.
+        key: ObjectKey,
+        /// Kind of trouble.
+        reason: RefusalReason,
+        /// Sentence for the operator.
+        message: String,
+        /// Wait before the same version is sent again; [`Duration::MAX`]: never, only another version is sent. A
+        /// newer version never waits.
+        retry_in: Duration,
+    },
+    /// The edge asks; answer with `reply`.
+    Request(Request),
+    /// The edge renews its lease; answer with `lease_renewed`. A newer renewal replaces an unanswered one.
+    LeaseRenew {
+        /// `spec.renewTime`, microseconds since the Unix epoch.
+        renew_time_micros: i64,
+    },
+    /// The edge wants to follow a resource; answer with `open_subscription` or `close_subscription`. The inventory
+    /// stays in the session and reads as empty here.
+    Subscribe(Subscribe),
+    /// The edge follows a subscription no longer; it is closed already.
+    Unsubscribe {
+        /// The subscription.
+        scope: ScopeId,
+    },
+    /// A ping came back after this time.
+    RoundTrip(Duration),
+    /// The session is over: either side's goodbye. Comes once and last.
+    Closed(Goodbye),
+}
+
+/// What a cloud session has done and holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CloudStats {
+    /// Deliveries sent.
+    pub delivered: u64,
+    /// Deliveries acknowledged.
+    pub acked: u64,
+    /// Deliveries refused, by the edge or by [`limits::OBJECT_LEN_MAX`].
+    pub refused: u64,
+    /// Deliveries in flight, all lanes.
+    pub in_flight: usize,
+    /// Keys that wait to be sent, all scopes.
+    pub dirty: usize,
+    /// Keys that wait after a refusal, all scopes.
+    pub parked: usize,
+    /// Keys that the edge is known to hold, all scopes.
+    pub held: usize,
+    /// Requests that wait for their reply.
+    pub requests: usize,
+    /// Open subscriptions.
+    pub subscriptions: usize,
+}

@@ -1,0 +1,249 @@
+//! The exact difference between what an edge holds and what it should hold.
+//!
+//! Listed entries are equal when UID, revision and content hash are equal, in every epoch. Equal content under another
+//! revision is adopted, not resent; the rest is sent; what is held and not wanted is deleted. Nothing is delivered in
+//! a scope before it is compared, so the inventory is never overtaken.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use crate::frame::{Inventory, InventoryPart};
+use crate::ids::{CloudRevision, Epoch, Moment, ScopeId};
+use crate::inventory;
+use crate::limits::{HANDSHAKE_TIMEOUT, HELLO_INVENTORY_MAX, INVENTORY_MAX, INVENTORY_PART_MAX};
+use crate::object::{Held, InventoryEntry, ObjectKey};
+use crate::session::SessionError;
+use crate::session::cloud::scope::{Scope, Stage};
+use crate::session::cloud::slot::{Belief, Slot, Verdict};
+use crate::session::cloud::{Lookup, NodeView};
+
+/// Wait before a view is believed that does not want an object which the edge holds in a version that the view has
+/// not seen yet: the edge comes from a replica that is ahead, and a pod must not die of that.
+pub const LAG_GRACE: Duration = Duration::from_secs(5);
+
+/// What an edge says it holds, before it is compared.
+#[derive(Debug)]
+pub(super) struct Comparison {
+    /// The history that the edge's copy follows.
+    epoch: Option<Epoch>,
+    /// The edge's content hashes were made under the trimming rules of the view.
+    same_rules: bool,
+    claim: Claim,
+}
+
+#[derive(Debug)]
+enum Claim {
+    /// As it came; a subscription waits here for the owner's decision.
+    Announced(Inventory),
+    /// The whole inventory was asked for.
+    Collecting { entries: Vec<InventoryEntry>, deadline: Moment },
+}
+
+/// What opening a scope leads to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Opening {
+    /// The scope is compared and follows the view.
+    Compared,
+    /// The summary differs: the whole inventory is needed.
+    NeedsInventory,
+}
+
+impl Comparison {
+    /// Checks the bounds of an announced inventory.
+    ///
+    /// # Errors
+    /// [`SessionError::Protocol`] when it has more entries than a hello may carry, or an edge may hold.
+    pub(super) fn new(
+        epoch: Option<Epoch>,
+        same_rules: bool,
+        inventory: Inventory,
+    ) -> Result<Self, SessionError> {
+        match &inventory {
+            Inventory::Full(entries) if entries.len() > HELLO_INVENTORY_MAX => {
+                let entries = entries.len();
+                return Err(SessionError::Protocol(format!(
+                    "an inventory of {entries} entries was sent whole, but above {HELLO_INVENTORY_MAX} a digest is due"
+                )));
+            }
+            Inventory::Digest { count, .. } if *count > INVENTORY_MAX as u64 => return Err(too_many(*count)),
+            _ => {}
+        }
+        Ok(Self { epoch, same_rules, claim: Claim::Announced(inventory) })
+    }
+
+    fn deadline(&self) -> Option<Moment> {
+        match self.claim {
+            Claim::Announced(_) => None,
+            Claim::Collecting { deadline, .. } => Some(deadline),
+        }
+    }
+
+    fn is_announced(&self) -> bool {
+        matches!(self.claim, Claim::Announced(_))
+    }
+}
+
+fn too_many(count: u64) -> SessionError {
+    SessionError::Protocol(format!(
+        "an inventory of {count} entries is more than the {INVENTORY_MAX} allowed"
+    ))
+}
+
+impl Scope {
+    /// When the inventory that was asked for must have made progress.
+    pub(super) fn comparison_deadline(&self) -> Option<Moment> {
+        match &self.stage {
+            Stage::Comparing(comparison) => comparison.deadline(),
+            Stage::CatchingUp(_) | Stage::Following => None,
+        }
+    }
+
+    /// Compares the announced inventory, or finds that it is only a summary and differs. Does nothing for a scope that
+    /// was opened before.
+    ///
+    /// # Errors
+    /// [`SessionError::Protocol`] when the inventory contradicts itself.
+    pub(super) fn open(
+        &mut self,
+        now: Moment,
+        ours: &Epoch,
+        view: &impl NodeView,
+    ) -> Result<Option<Opening>, SessionError> {
+        let Stage::Comparing(comparison) = &mut self.stage else { return Ok(None) };
+        if !comparison.is_announced() {
+            return Ok(None);
+        }
+        let comparable = comparison.same_rules && comparison.epoch.as_ref() == Some(ours);
+        let collecting = Claim::Collecting { entries: Vec::new(), deadline: now + HANDSHAKE_TIMEOUT };
+        let entries = match std::mem::replace(&mut comparison.claim, collecting) {
+            Claim::Announced(Inventory::Full(entries)) => Some(entries),
+            // A digest has no content hashes: it says something within one epoch and one set of trimming rules only.
+            Claim::Announced(Inventory::Digest { count, digest }) if comparable => {
+                matching(self.id, view, (digest, count))
+            }
+            Claim::Announced(Inventory::Digest { .. }) | Claim::Collecting { .. } => None,
+        };
+        let Some(entries) = entries else { return Ok(Some(Opening::NeedsInventory)) };
+        self.compare(now, &entries, ours, view)?;
+        Ok(Some(Opening::Compared))
+    }
+
+    /// Takes a part of the inventory; after the last one the scope is compared. False when no inventory is awaited.
+    ///
+    /// # Errors
+    /// [`SessionError::Protocol`] when a part or the whole is too large or contradicts itself.
+    pub(super) fn add_part(
+        &mut self,
+        now: Moment,
+        part: InventoryPart,
+        ours: &Epoch,
+        view: &impl NodeView,
+    ) -> Result<bool, SessionError> {
+        let Stage::Comparing(comparison) = &mut self.stage else { return Ok(false) };
+        let Claim::Collecting { entries, deadline } = &mut comparison.claim else { return Ok(false) };
+        if part.entries.len() > INVENTORY_PART_MAX {
+            let size = part.entries.len();
+            return Err(SessionError::Protocol(format!(
+                "an inventory part of {size} entries is more than the {INVENTORY_PART_MAX} allowed"
+            )));
+        }
+        let total = entries.len().saturating_add(part.entries.len());
+        if total > INVENTORY_MAX {
+            return Err(too_many(total as u64));
+        }
+        if part.entries.is_empty() && !part.last {
+            return Err(SessionError::Protocol(
+                "an inventory part is empty, but not the last one".to_owned(),
+            ));
+        }
+        entries.extend(part.entries);
+        *deadline = now + HANDSHAKE_TIMEOUT;
+        if part.last {
+            let entries = std::mem::take(entries);
+            self.compare(now, &entries, ours, view)?;
+        }
+        Ok(true)
+    }
+
+    fn compare(
+        &mut self,
+        now: Moment,
+        entries: &[InventoryEntry],
+        ours: &Epoch,
+        view: &impl NodeView,
+    ) -> Result<(), SessionError> {
+        let foreign = match &self.stage {
+            Stage::Comparing(comparison) => comparison.epoch.as_ref() != Some(ours),
+            Stage::CatchingUp(_) | Stage::Following => return Ok(()),
+        };
+        let mut claimed: HashMap<&ObjectKey, &Held> = HashMap::with_capacity(entries.len());
+        for entry in entries {
+            if claimed.insert(&entry.key, &entry.held).is_some() {
+                let text = format!("the inventory of scope {} lists {} twice", self.id.0, entry.key);
+                return Err(SessionError::Protocol(text));
+            }
+        }
+        let wanted = view.wanted(self.id);
+        let distinct: HashSet<&ObjectKey> = wanted.iter().collect();
+        self.slots.reserve(distinct.len());
+        let revision = view.revision(self.id);
+        self.stage = Stage::CatchingUp(revision);
+        // Deletions first: they make room for what follows. Keys of wanted objects come from the view, which shares
+        // them among all nodes; the inventory's own copies are dropped.
+        let unwanted = entries.iter().map(|entry| &entry.key).filter(|key| !distinct.contains(key));
+        for key in unwanted.chain(wanted.iter()) {
+            let belief = claimed.get(key).map_or(Belief::Nothing, |held| Belief::from((*held).clone()));
+            let lag = if foreign { CloudRevision(0) } else { revision };
+            self.compare_key(now, key, Slot::new(belief, foreign), lag, view);
+        }
+        Ok(())
+    }
+
+    /// `seen` is the newest revision of the view, 0 when it does not compare with the edge's.
+    fn compare_key(
+        &mut self,
+        now: Moment,
+        key: &ObjectKey,
+        slot: Slot,
+        seen: CloudRevision,
+        view: &impl NodeView,
+    ) {
+        if self.slots.contains_key(key) {
+            return;
+        }
+        let newer_than_view = matches!(&slot.belief, Belief::Version(held)
+            if seen != CloudRevision(0) && held.revision > seen);
+        self.slots.insert(key.clone(), slot);
+        let lookup = self.lookup(view, key);
+        let verdict = self.slots.get(key).map(|slot| slot.judge(key, lookup));
+        match verdict {
+            None | Some(Verdict::Settled) => self.settle(key),
+            Some(Verdict::Forget) => {
+                self.slots.remove(key);
+            }
+            Some(Verdict::Send(step)) if newer_than_view && step.version().is_none() => {
+                self.park_until(key.clone(), now + LAG_GRACE);
+            }
+            // Large objects are found out again, and reported, when they would be sent.
+            Some(Verdict::Send(_) | Verdict::TooLarge { .. }) => {
+                self.make_due(key);
+                self.make_ready(key.clone());
+            }
+            Some(Verdict::Wait) => self.make_due(key),
+        }
+    }
+}
+
+/// The entries that the view wants, when their digest is the announced one.
+fn matching(scope: ScopeId, view: &impl NodeView, announced: ([u8; 16], u64)) -> Option<Vec<InventoryEntry>> {
+    let mut entries = Vec::new();
+    for key in view.wanted(scope) {
+        let held = match view.lookup(scope, &key) {
+            Lookup::Present(object) => Held::Present(object.version.clone()),
+            Lookup::Absent => Held::Absent,
+            Lookup::Unwanted(_) | Lookup::Pending => return None,
+        };
+        entries.push(InventoryEntry { key, held });
+    }
+    (inventory::digest(&entries) == announced).then_some(entries)
+}

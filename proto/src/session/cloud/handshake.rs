@@ -1,0 +1,56 @@
+//! From the hello to the comparison of the pushed set.
+
+use crate::frame::{Frame, Hello, features};
+use crate::ids::ScopeId;
+use crate::session::cloud::compare::{Comparison, Opening};
+use crate::session::cloud::scope::Scope;
+use crate::session::cloud::{CloudEvent, CloudSession, NodeView, Notice, Phase};
+use crate::session::{ProtocolVersion, SessionError, words};
+
+impl CloudSession {
+    /// The first frame of a connection: a hello, or an edge that changed its mind.
+    pub(super) fn handle_first(&mut self, frame: Frame, view: &impl NodeView) -> Result<(), SessionError> {
+        match frame {
+            Frame::Hello(hello) => self.handle_hello(hello, view),
+            Frame::Goodbye(goodbye) => {
+                self.end(goodbye);
+                Ok(())
+            }
+            other => Err(SessionError::Protocol(format!("{} came before the hello", words::name(&other)))),
+        }
+    }
+
+    fn handle_hello(&mut self, hello: Hello, view: &impl NodeView) -> Result<(), SessionError> {
+        if ProtocolVersion::negotiate(hello.versions).is_none() {
+            let (oldest, newest) = ProtocolVersion::range();
+            let (peer_oldest, peer_newest) = hello.versions;
+            return Err(SessionError::VersionMismatch { peer_oldest, peer_newest, oldest, newest });
+        }
+        if hello.node != self.config.node {
+            let (claimed, certified) = (hello.node.to_string(), self.config.node.to_string());
+            return Err(SessionError::WrongNode { claimed, certified });
+        }
+        self.features = hello.features & features::ZSTD;
+        self.same_rules = hello.trim_version == self.config.trim_version;
+        let resumed = self.same_rules && hello.epoch.as_ref() == Some(&self.config.epoch);
+        let comparison = Comparison::new(hello.epoch, self.same_rules, hello.inventory)?;
+        self.phase = Phase::Open;
+        self.events.push_back(CloudEvent::Ready { store: hello.store, agent: hello.agent, resumed });
+        self.notify(Notice::Welcome);
+        self.scopes.push(Scope::new(ScopeId::NODE, comparison));
+        self.open_scope(ScopeId::NODE, view)
+    }
+
+    /// Compares a scope, or asks for the inventory that the comparison needs.
+    pub(super) fn open_scope(&mut self, id: ScopeId, view: &impl NodeView) -> Result<(), SessionError> {
+        let now = self.now;
+        let Some(index) = self.scope_index(id) else { return Ok(()) };
+        let Some(scope) = self.scopes.get_mut(index) else { return Ok(()) };
+        match scope.open(now, &self.config.epoch, view)? {
+            Some(Opening::NeedsInventory) => self.notify(Notice::InventoryRequest(id)),
+            Some(Opening::Compared) => self.announce_caught_up(index),
+            None => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,131 @@
+//! Questions of the edge, from their arrival until their answer has left.
+
+use std::collections::VecDeque;
+
+use crate::frame::{ApiReply, Reply, ReplyBody, Request};
+use crate::ids::{Lane, Moment, RequestId};
+use crate::limits::{BULK_OBJECT_MIN, FRAME_LEN_MAX, REQUEST_TIMEOUT_MAX, REQUESTS_MAX};
+use crate::session::SessionError;
+
+/// Refusals that may wait for a peer that sends too many requests. One more ends the session: it does not read.
+const REJECTED_MAX: usize = 64;
+
+/// Room that a reply's frame needs besides the body.
+const REPLY_OVERHEAD: usize = 64 * 1024;
+
+#[derive(Debug)]
+struct Waiting {
+    id: RequestId,
+    deadline: Moment,
+    /// The answer, once it is known; kept here until it leaves, so that unread answers count as waiting requests.
+    answer: Option<(Lane, ReplyBody)>,
+}
+
+/// Questions that wait for their answer, or whose answer waits for the link.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    /// Oldest first. Few: a list is smaller and faster than a map.
+    waiting: VecDeque<Waiting>,
+    rejected: VecDeque<RequestId>,
+}
+
+impl Requests {
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Takes a question; none when there are too many, which the edge is told.
+    ///
+    /// # Errors
+    /// [`SessionError::Protocol`] for the id of a question that waits already, [`SessionError::Overloaded`] when the
+    /// edge goes on asking and does not read the refusals.
+    pub(super) fn handle(
+        &mut self,
+        now: Moment,
+        mut request: Request,
+    ) -> Result<Option<Request>, SessionError> {
+        if self.waiting.iter().any(|waiting| waiting.id == request.id) {
+            let id = request.id.0;
+            return Err(SessionError::Protocol(format!(
+                "request {id} came twice, and the first one still waits"
+            )));
+        }
+        if self.waiting.len() >= REQUESTS_MAX {
+            if self.rejected.len() >= REJECTED_MAX {
+                return Err(SessionError::Overloaded(format!(
+                    "more than {REQUESTS_MAX} requests wait and their refusals are not read"
+                )));
+            }
+            self.rejected.push_back(request.id);
+            return Ok(None);
+        }
+        request.timeout = request.timeout.min(REQUEST_TIMEOUT_MAX);
+        let deadline = now + request.timeout;
+        self.waiting.push_back(Waiting { id: request.id, deadline, answer: None });
+        Ok(Some(request))
+    }
+
+    pub(super) fn awaits_reply(&self, id: RequestId) -> bool {
+        self.waiting.iter().any(|waiting| waiting.id == id && waiting.answer.is_none())
+    }
+
+    /// Takes an answer. One to a question that is answered, expired or unknown is dropped.
+    pub(super) fn reply(&mut self, reply: Reply) {
+        let open = self.waiting.iter_mut().find(|waiting| waiting.id == reply.id && waiting.answer.is_none());
+        let Some(waiting) = open else { return };
+        let len = body_len(&reply.body);
+        waiting.answer = Some(if len > FRAME_LEN_MAX - REPLY_OVERHEAD {
+            let text =
+                format!("the answer has {len} bytes, more than a frame may carry: ask for less at a time");
+            (Lane::Control, failure(500, "InternalError", &text))
+        } else if len >= BULK_OBJECT_MIN {
+            (Lane::Bulk, reply.body)
+        } else {
+            (Lane::Control, reply.body)
+        });
+    }
+
+    /// The next answer for a lane.
+    pub(super) fn poll(&mut self, lane: Lane) -> Option<Reply> {
+        if lane == Lane::Control
+            && let Some(id) = self.rejected.pop_front()
+        {
+            let text = format!("{REQUESTS_MAX} requests of this node wait already: ask again later");
+            return Some(Reply { id, body: failure(429, "TooManyRequests", &text) });
+        }
+        let ready = |waiting: &Waiting| matches!(waiting.answer, Some((wanted, _)) if wanted == lane);
+        let index = self.waiting.iter().position(ready)?;
+        let Waiting { id, answer, .. } = self.waiting.remove(index)?;
+        if self.waiting.is_empty() {
+            // A burst must not leave its memory behind.
+            self.waiting = VecDeque::new();
+        }
+        answer.map(|(_, body)| Reply { id, body })
+    }
+
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        self.waiting.iter().map(|waiting| waiting.deadline).min()
+    }
+
+    /// Forgets the questions for which the edge waits no longer, and their answers.
+    pub(super) fn handle_timeout(&mut self, now: Moment) {
+        self.waiting.retain(|waiting| waiting.deadline > now);
+    }
+}
+
+fn body_len(body: &ReplyBody) -> usize {
+    match body {
+        ReplyBody::Api(reply) => reply.body.len(),
+        ReplyBody::Message(message) => message.content.as_json().len(),
+    }
+}
+
+/// A Kubernetes `Status`, as an API server words its own refusals.
+fn failure(code: u16, reason: &str, message: &str) -> ReplyBody {
+    let status = serde_json::json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {},
+        "status": "Failure", "message": message, "reason": reason, "code": code,
+    });
+    let body = status.to_string().into();
+    ReplyBody::Api(ApiReply { code, content_type: "application/json".to_owned(), body })
+}

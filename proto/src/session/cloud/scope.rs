@@ -1,0 +1,371 @@
+//! One scope of one edge: which keys it holds, which must be sent, which wait after a refusal.
+//!
+//! Pending work is state: a key is in one slot, in one phase, however often it is offered. The body is looked up when
+//! it leaves. What a scope holds is bounded by what is wanted and what the edge holds.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+use crate::frame::RefusalReason;
+use crate::ids::{CloudRevision, Lane, Moment, ScopeId};
+use crate::limits::{PARK_DELAY_MAX, PARK_DELAY_MIN};
+use crate::object::{ObjectKey, ObjectVersion};
+use crate::session::cloud::CloudEvent;
+use crate::session::cloud::compare::Comparison;
+use crate::session::cloud::slot::{Belief, Park, Phase, Slot, Step, Verdict};
+use crate::session::cloud::window::{InFlight, Window};
+use crate::session::cloud::{Lookup, NodeView};
+
+/// How far the scope has come.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// Not compared yet. Offers need no memory: the comparison looks everything up.
+    Comparing(Box<Comparison>),
+    /// Compared at this revision; what was missing is not acknowledged yet.
+    CatchingUp(CloudRevision),
+    /// Caught up once.
+    Following,
+}
+
+/// Why `Scope::next` gives nothing, or what it gives.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// No key of this scope has anything for the lane.
+    Nothing,
+    /// The window has no room for the scope's next delivery. Nobody overtakes it: large objects would starve.
+    Blocked,
+    /// Send this.
+    Send(Step),
+}
+
+/// One scope of one edge.
+#[derive(Debug)]
+pub(super) struct Scope {
+    pub(super) id: ScopeId,
+    pub(super) stage: Stage,
+    pub(super) slots: HashMap<ObjectKey, Slot>,
+    /// Ready keys, oldest first: of the delivery lane (where every key starts) and of the bulk lane.
+    ready: [VecDeque<ObjectKey>; 2],
+    /// Keys to make ready at a moment. An entry whose slot has moved on is stale and does nothing.
+    timers: BTreeSet<(Moment, ObjectKey)>,
+    /// Number of slots that are due.
+    backlog: usize,
+}
+
+/// Elements of which a ready queue keeps the memory while it is empty.
+const KEPT_CAPACITY: usize = 4;
+
+impl Scope {
+    pub(super) fn new(id: ScopeId, comparison: Comparison) -> Self {
+        Self {
+            id,
+            stage: Stage::Comparing(Box::new(comparison)),
+            slots: HashMap::new(),
+            ready: [VecDeque::new(), VecDeque::new()],
+            timers: BTreeSet::new(),
+            backlog: 0,
+        }
+    }
+
+    /// Marks a key dirty. Coalesces: a key is ready once, and a key in flight becomes ready after its acknowledgement.
+    pub(super) fn offer(&mut self, key: ObjectKey) {
+        if matches!(self.stage, Stage::Comparing(_)) {
+            return;
+        }
+        let slot = self.slots.entry(key.clone()).or_insert_with(|| Slot::new(Belief::Nothing, false));
+        match slot.phase {
+            Phase::Ready => {}
+            Phase::InFlight { .. } => slot.phase = Phase::InFlight { again: true },
+            Phase::Idle | Phase::Parked => {
+                slot.phase = Phase::Ready;
+                self.ready[0].push_back(key);
+            }
+        }
+    }
+
+    pub(super) fn make_ready(&mut self, key: ObjectKey) {
+        if let Some(slot) = self.slots.get_mut(&key) {
+            slot.phase = Phase::Ready;
+            self.ready[0].push_back(key);
+        }
+    }
+
+    /// Puts a key aside until `until`.
+    pub(super) fn park_until(&mut self, key: ObjectKey, until: Moment) {
+        if let Some(slot) = self.slots.get_mut(&key) {
+            slot.phase = Phase::Parked;
+            self.timers.insert((until, key));
+        }
+    }
+
+    /// Counts a slot into the backlog that `CaughtUp` waits for.
+    pub(super) fn make_due(&mut self, key: &ObjectKey) {
+        if let Some(slot) = self.slots.get_mut(key)
+            && !std::mem::replace(&mut slot.due, true)
+        {
+            self.backlog += 1;
+        }
+    }
+
+    /// The next delivery of this scope for a lane. Keys that need nothing leave the queue, keys of the other lane
+    /// change queues.
+    pub(super) fn next(
+        &mut self,
+        now: Moment,
+        window: &Window,
+        lane: Lane,
+        view: &impl NodeView,
+        events: &mut VecDeque<CloudEvent>,
+    ) -> Next {
+        let queue = queue_of(lane);
+        while let Some(key) = self.ready[queue].front().cloned() {
+            let Some(slot) = self.slots.get_mut(&key).filter(|slot| slot.phase == Phase::Ready) else {
+                self.ready[queue].pop_front();
+                continue;
+            };
+            match slot.judge(&key, view.lookup(self.id, &key)) {
+                Verdict::Send(step) if step.lane == lane => {
+                    let early = slot.park.as_ref().filter(|park| park.holds_back(step.version(), now));
+                    if let Some(park) = early {
+                        let until = park.until;
+                        self.ready[queue].pop_front();
+                        self.wait_out(key, until);
+                        continue;
+                    }
+                    if !window.has_room(step.bytes) {
+                        return Next::Blocked;
+                    }
+                    slot.phase = Phase::InFlight { again: false };
+                    self.ready[queue].pop_front();
+                    return Next::Send(step);
+                }
+                Verdict::Send(step) => {
+                    self.ready[queue].pop_front();
+                    self.ready[queue_of(step.lane)].push_back(key);
+                }
+                verdict => {
+                    self.ready[queue].pop_front();
+                    self.set_aside(key, verdict, events);
+                }
+            }
+        }
+        self.release_queue(queue);
+        Next::Nothing
+    }
+
+    /// A refused version was offered again too early: back to its place among the parked.
+    fn wait_out(&mut self, key: ObjectKey, until: Option<Moment>) {
+        match until {
+            Some(until) => self.park_until(key, until),
+            None => self.set_phase(&key, Phase::Parked),
+        }
+    }
+
+    fn set_phase(&mut self, key: &ObjectKey, phase: Phase) {
+        if let Some(slot) = self.slots.get_mut(key) {
+            slot.phase = phase;
+        }
+    }
+
+    /// Ends the turn of a ready key for which nothing is sent.
+    fn set_aside(&mut self, key: ObjectKey, verdict: Verdict, events: &mut VecDeque<CloudEvent>) {
+        match verdict {
+            Verdict::Settled => self.settle(&key),
+            Verdict::Forget => {
+                self.resolve(&key);
+                self.forget(&key);
+            }
+            Verdict::Wait => {
+                self.set_phase(&key, Phase::Idle);
+                // A key that nobody holds and nobody waits for needs no slot: the owner offers it once it is known.
+                if self.slots.get(&key).is_some_and(|slot| !slot.due && slot.belief == Belief::Nothing) {
+                    self.forget(&key);
+                }
+            }
+            Verdict::TooLarge { version, limit } => self.refuse_large(key, version, &limit, events),
+            Verdict::Send(_) => {}
+        }
+    }
+
+    /// The edge holds the right thing.
+    pub(super) fn settle(&mut self, key: &ObjectKey) {
+        self.end_wait(key);
+        if let Some(slot) = self.slots.get_mut(key) {
+            slot.phase = Phase::Idle;
+            slot.foreign = false;
+            self.resolve(key);
+        }
+    }
+
+    fn refuse_large(
+        &mut self,
+        key: ObjectKey,
+        version: ObjectVersion,
+        limit: &str,
+        events: &mut VecDeque<CloudEvent>,
+    ) {
+        let Some(slot) = self.slots.get_mut(&key) else { return };
+        slot.phase = Phase::Parked;
+        if slot.park.as_ref().is_some_and(|park| park.version.as_ref() == Some(&version)) {
+            return;
+        }
+        self.end_wait(&key);
+        let Some(slot) = self.slots.get_mut(&key) else { return };
+        slot.park = Some(Box::new(Park { version: Some(version), until: None, delay: Duration::ZERO }));
+        let message = format!("{key} is not sent: {limit}; make it smaller");
+        self.resolve_parked(&key);
+        let (scope, reason) = (self.id, RefusalReason::TooLarge);
+        events.push_back(CloudEvent::Refused { scope, key, reason, message, retry_in: Duration::MAX });
+    }
+
+    /// The edge has stored a delivery.
+    pub(super) fn acked(&mut self, key: &ObjectKey, becomes: Belief) {
+        let Some(slot) = self.slots.get_mut(key) else { return };
+        let again = slot.phase == Phase::InFlight { again: true };
+        let gone = becomes == Belief::Nothing;
+        slot.belief = becomes;
+        slot.foreign = false;
+        slot.phase = Phase::Idle;
+        if std::mem::take(&mut slot.due) {
+            self.backlog = self.backlog.saturating_sub(1);
+        }
+        // The ordinary case ends here: this runs once for each delivery of each node.
+        if slot.park.is_some() {
+            self.end_wait(key);
+        }
+        if again {
+            self.make_ready(key.clone());
+        } else if gone {
+            self.forget(key);
+        }
+    }
+
+    /// The edge could not store a delivery. The wait before the same version is sent again.
+    pub(super) fn refused(&mut self, now: Moment, flight: &InFlight) -> Duration {
+        let key = &flight.key;
+        let former = self.end_wait(key).map_or(Duration::ZERO, |park| park.delay);
+        let Some(slot) = self.slots.get_mut(key) else { return Duration::ZERO };
+        let again = slot.phase == Phase::InFlight { again: true };
+        if flight.adoption {
+            slot.belief = Belief::Unknown;
+            self.make_ready(key.clone());
+            return Duration::ZERO;
+        }
+        let delay = (former * 2).clamp(PARK_DELAY_MIN, PARK_DELAY_MAX);
+        let version = match &flight.becomes {
+            Belief::Version(version) => Some(version.clone()),
+            _ => None,
+        };
+        slot.park = Some(Box::new(Park { version, until: Some(now + delay), delay }));
+        self.resolve_parked(key);
+        if again {
+            self.make_ready(key.clone());
+        } else {
+            self.park_until(key.clone(), now + delay);
+        }
+        delay
+    }
+
+    /// Takes a key's back-off and its timer away, so that there is one timer a key, however often it is refused.
+    fn end_wait(&mut self, key: &ObjectKey) -> Option<Box<Park>> {
+        let park = self.slots.get_mut(key)?.park.take()?;
+        if let Some(until) = park.until {
+            self.timers.remove(&(until, key.clone()));
+        }
+        Some(park)
+    }
+
+    /// When the next parked key becomes ready.
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        self.timers.first().map(|(until, _)| *until)
+    }
+
+    /// Makes the parked keys ready whose wait is over.
+    pub(super) fn handle_timeout(&mut self, now: Moment) {
+        while self.deadline().is_some_and(|until| until <= now) {
+            let Some((_, key)) = self.timers.pop_first() else { return };
+            if self.slots.get(&key).is_some_and(|slot| slot.phase == Phase::Parked) {
+                self.make_ready(key);
+            }
+        }
+    }
+
+    /// The revision of the comparison, once: when everything that was missing then is resolved.
+    pub(super) fn take_caught_up(&mut self) -> Option<CloudRevision> {
+        match self.stage {
+            Stage::CatchingUp(revision) if self.backlog == 0 => {
+                self.stage = Stage::Following;
+                Some(revision)
+            }
+            _ => None,
+        }
+    }
+
+    fn resolve(&mut self, key: &ObjectKey) {
+        if let Some(slot) = self.slots.get_mut(key)
+            && std::mem::take(&mut slot.due)
+        {
+            self.backlog = self.backlog.saturating_sub(1);
+        }
+    }
+
+    /// One refused object must not keep the whole scope from being caught up. The exception is a key under which the
+    /// edge still holds a version of another epoch: recording the new epoch beside it would make two histories one.
+    fn resolve_parked(&mut self, key: &ObjectKey) {
+        if self.slots.get(key).is_some_and(|slot| !slot.foreign) {
+            self.resolve(key);
+        }
+    }
+
+    fn forget(&mut self, key: &ObjectKey) {
+        self.end_wait(key);
+        self.slots.remove(key);
+        if self.slots.capacity() > 64 && self.slots.len() < self.slots.capacity() / 4 {
+            self.slots.shrink_to_fit();
+        }
+    }
+
+    fn release_queue(&mut self, queue: usize) {
+        if self.ready[queue].capacity() > KEPT_CAPACITY {
+            self.ready[queue] = VecDeque::new();
+        }
+    }
+
+    /// Keys that wait to be sent.
+    pub(super) fn dirty(&self) -> usize {
+        self.count(|slot| matches!(slot.phase, Phase::Ready | Phase::InFlight { again: true }))
+    }
+
+    /// Keys that wait after a refusal.
+    pub(super) fn parked(&self) -> usize {
+        self.count(|slot| slot.phase == Phase::Parked)
+    }
+
+    /// Keys that the edge is known to hold.
+    pub(super) fn held(&self) -> usize {
+        self.count(|slot| slot.belief != Belief::Nothing)
+    }
+
+    fn count(&self, matches: impl Fn(&Slot) -> bool) -> usize {
+        self.slots.values().filter(|slot| matches(slot)).count()
+    }
+
+    /// What the view says of a key, with its UID shared if the belief names the same one.
+    pub(super) fn lookup(&mut self, view: &impl NodeView, key: &ObjectKey) -> Lookup {
+        let lookup = view.lookup(self.id, key);
+        if let (Lookup::Present(object), Some(slot)) = (&lookup, self.slots.get_mut(key))
+            && let Belief::Version(held) = &mut slot.belief
+            && held.uid == object.version.uid
+        {
+            held.uid = object.version.uid.clone();
+        }
+        lookup
+    }
+}
+
+fn queue_of(lane: Lane) -> usize {
+    usize::from(lane == Lane::Bulk)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! Bounds of a scope's inner state, which no frame shows.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use super::*;
+use crate::frame::Inventory;
+use crate::ids::{Epoch, Uid};
+use crate::object::{ContentHash, Resource, SharedObject};
+
+/// One object whose revision a test moves on.
+struct View(Cell<u64>);
+
+impl View {
+    fn key() -> ObjectKey {
+        ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", "settings")
+    }
+
+    fn next(&self) {
+        self.0.set(self.0.get() + 1);
+    }
+}
+
+impl NodeView for View {
+    fn wanted(&self, _: ScopeId) -> Vec<ObjectKey> {
+        vec![Self::key()]
+    }
+
+    fn lookup(&self, _: ScopeId, key: &ObjectKey) -> Lookup {
+        let uid = Uid::parse("u").expect("valid");
+        let version =
+            ObjectVersion { uid, revision: CloudRevision(self.0.get()), hash: ContentHash(self.0.get()) };
+        Lookup::Present(Arc::new(SharedObject::new(key.clone(), version, "{}".into(), Vec::new())))
+    }
+
+    fn revision(&self, _: ScopeId) -> CloudRevision {
+        CloudRevision(self.0.get())
+    }
+}
+
+fn opened(view: &View) -> Scope {
+    let comparison = Comparison::new(None, true, Inventory::Full(Vec::new())).expect("an empty inventory");
+    let mut scope = Scope::new(ScopeId::NODE, comparison);
+    let epoch = Epoch { cluster: Uid::parse("c").expect("valid"), generation: 1 };
+    scope.open(Moment::default(), &epoch, view).expect("consistent");
+    scope
+}
+
+fn flight(step: Step) -> InFlight {
+    let (scope, key) = (ScopeId::NODE, step.change.key().clone());
+    let sent_at = Moment::default();
+    InFlight { scope, key, becomes: step.becomes, adoption: false, bytes: step.bytes, sent_at, refused: true }
+}
+
+fn next(scope: &mut Scope, now: Moment, view: &View) -> Option<Step> {
+    let window = Window::new(Lane::Delivery, 8, 1 << 20);
+    match scope.next(now, &window, Lane::Delivery, view, &mut VecDeque::new()) {
+        Next::Send(step) => Some(step),
+        Next::Nothing => None,
+        Next::Blocked => panic!("an empty window has room"),
+    }
+}
+
+#[test]
+fn a_key_that_is_refused_a_thousand_times_has_one_timer() {
+    let view = View(Cell::new(1));
+    let mut scope = opened(&view);
+    for _ in 0..1000 {
+        let step = next(&mut scope, Moment::default(), &view).expect("a newer version never waits");
+        assert!(scope.refused(Moment::default(), &flight(step)) >= PARK_DELAY_MIN);
+        assert_eq!(scope.timers.len(), 1);
+        view.next();
+        scope.offer(View::key());
+    }
+    let step = next(&mut scope, Moment::default(), &view).expect("a newer version never waits");
+    scope.acked(&View::key(), step.becomes);
+    assert!(scope.timers.is_empty(), "what is stored has no back-off");
+    assert_eq!((scope.dirty(), scope.parked(), scope.held()), (0, 0, 1));
+}
+
+#[test]
+fn a_key_is_ready_once_however_often_it_is_offered() {
+    let view = View(Cell::new(1));
+    let mut scope = opened(&view);
+    for _ in 0..1000 {
+        scope.offer(View::key());
+    }
+    assert_eq!(scope.ready.iter().map(VecDeque::len).sum::<usize>(), 1);
+    next(&mut scope, Moment::default(), &view).expect("one delivery");
+    assert!(next(&mut scope, Moment::default(), &view).is_none());
+    assert!(
+        scope.ready.iter().all(|queue| queue.capacity() <= KEPT_CAPACITY),
+        "an idle scope keeps no burst"
+    );
+}
+
+#[test]
+fn keys_that_nobody_wants_leave_nothing_behind() {
+    let view = View(Cell::new(1));
+    let mut scope = opened(&view);
+    let other = ObjectKey::new(Resource::new("", "v1", "secrets"), "default", "other");
+    struct Unwanted;
+    impl NodeView for Unwanted {
+        fn wanted(&self, _: ScopeId) -> Vec<ObjectKey> {
+            Vec::new()
+        }
+        fn lookup(&self, _: ScopeId, _: &ObjectKey) -> Lookup {
+            Lookup::Unwanted(None)
+        }
+        fn revision(&self, _: ScopeId) -> CloudRevision {
+            CloudRevision(0)
+        }
+    }
+    next(&mut scope, Moment::default(), &view).expect("the wanted one");
+    scope.offer(other.clone());
+    let window = Window::new(Lane::Delivery, 8, 1 << 20);
+    let outcome = scope.next(Moment::default(), &window, Lane::Delivery, &Unwanted, &mut VecDeque::new());
+    assert!(matches!(outcome, Next::Nothing));
+    assert!(!scope.slots.contains_key(&other));
+}

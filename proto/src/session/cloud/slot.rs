@@ -1,0 +1,190 @@
+//! One key of one scope: what the edge is believed to hold, and what has to be sent so that it holds the right thing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::frame::Change;
+use crate::ids::{Lane, Moment};
+use crate::limits::{BULK_OBJECT_MIN, DEPENDENCIES_MAX, OBJECT_LEN_MAX};
+use crate::object::{Held, ObjectKey, ObjectVersion, SharedObject};
+use crate::session::cloud::Lookup;
+
+/// What the edge holds under a key, as far as acknowledgements and its inventory tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Belief {
+    /// Nothing.
+    Nothing,
+    /// Something, but not what was believed: it refused to adopt a version.
+    Unknown,
+    /// The knowledge that the cloud has no such object.
+    Absent,
+    /// This version.
+    Version(ObjectVersion),
+}
+
+impl From<Held> for Belief {
+    fn from(held: Held) -> Self {
+        match held {
+            Held::Absent => Self::Absent,
+            Held::Present(version) => Self::Version(version),
+        }
+    }
+}
+
+/// Where a key stands on its way to the edge. At most one version of a key is in flight, over all lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nothing to do.
+    Idle,
+    /// In a ready queue.
+    Ready,
+    /// Sent, not acknowledged.
+    InFlight {
+        /// Offered again meanwhile: becomes ready when the acknowledgement comes.
+        again: bool,
+    },
+    /// Waits for a timer or for another version.
+    Parked,
+}
+
+/// A refused version and its back-off.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Park {
+    /// The refused version; none for deletions and absences.
+    pub(super) version: Option<ObjectVersion>,
+    /// The refused version is not sent before this; never when none.
+    pub(super) until: Option<Moment>,
+    /// The wait that ends at `until`.
+    pub(super) delay: Duration,
+}
+
+impl Park {
+    /// The same version again, too early.
+    pub(super) fn holds_back(&self, version: Option<&ObjectVersion>, now: Moment) -> bool {
+        self.version.as_ref() == version && self.until.is_none_or(|until| now < until)
+    }
+}
+
+/// One key of one scope.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) belief: Belief,
+    pub(super) phase: Phase,
+    /// The belief is a version of another epoch, whose revision compares with nothing.
+    pub(super) foreign: bool,
+    /// Missing when the scope was compared, and not resolved since.
+    pub(super) due: bool,
+    /// Boxed, because hardly any key is ever refused and every connected node pays for the size of a slot.
+    pub(super) park: Option<Box<Park>>,
+}
+
+impl Slot {
+    pub(super) fn new(belief: Belief, foreign: bool) -> Self {
+        let foreign = foreign && matches!(belief, Belief::Version(_));
+        Self { belief, phase: Phase::Idle, foreign, due: false, park: None }
+    }
+
+    /// What must be sent so that the edge holds what `lookup` says.
+    pub(super) fn judge(&self, key: &ObjectKey, lookup: Lookup) -> Verdict {
+        match lookup {
+            Lookup::Pending => Verdict::Wait,
+            Lookup::Present(object) => self.judge_present(object),
+            Lookup::Absent if self.belief == Belief::Absent => Verdict::Settled,
+            Lookup::Absent => Verdict::small(Change::Absent { key: key.clone() }, Belief::Absent),
+            Lookup::Unwanted(_) if self.belief == Belief::Nothing => Verdict::Forget,
+            Lookup::Unwanted(version) => {
+                Verdict::small(Change::Delete { key: key.clone(), version }, Belief::Nothing)
+            }
+        }
+    }
+
+    fn judge_present(&self, object: Arc<SharedObject>) -> Verdict {
+        let wanted = &object.version;
+        if let Belief::Version(held) = &self.belief {
+            // Revisions of one epoch have one order over all objects: a view that shows an older one lags behind
+            // the replica that served this edge before. Going back is never right; the newer one is offered in time.
+            if held == wanted || (!self.foreign && held.revision > wanted.revision) {
+                return Verdict::Settled;
+            }
+            if held.uid == wanted.uid && held.hash == wanted.hash {
+                let (key, version) = (object.key.clone(), wanted.clone());
+                return Verdict::small(
+                    Change::Adopt { key, version: version.clone() },
+                    Belief::Version(version),
+                );
+            }
+        }
+        if let Some(limit) = exceeded(&object) {
+            return Verdict::TooLarge { version: wanted.clone(), limit };
+        }
+        let bytes = object.body.len().saturating_add(CHANGE_OVERHEAD);
+        let lane = if object.body.len() >= BULK_OBJECT_MIN { Lane::Bulk } else { Lane::Delivery };
+        let becomes = Belief::Version(wanted.clone());
+        Verdict::Send(Step { change: Change::Upsert(object), becomes, lane, bytes })
+    }
+}
+
+/// Bytes that a delivery takes in a window on top of its body; also what keeps a window of empty bodies finite.
+const CHANGE_OVERHEAD: usize = 128;
+
+fn exceeded(object: &SharedObject) -> Option<String> {
+    if object.body.len() > OBJECT_LEN_MAX {
+        return Some(format!(
+            "{} bytes are more than the {OBJECT_LEN_MAX} that an object may have",
+            object.body.len()
+        ));
+    }
+    let dependencies = object.dependencies.len();
+    (dependencies > DEPENDENCIES_MAX).then(|| {
+        format!("{dependencies} dependencies are more than the {DEPENDENCIES_MAX} that an object may list")
+    })
+}
+
+/// Outcome of [`Slot::judge`].
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// The edge holds the right thing.
+    Settled,
+    /// Neither wanted nor held: the key needs no slot.
+    Forget,
+    /// The view does not know yet.
+    Wait,
+    /// This must be sent.
+    Send(Step),
+    /// This must be sent and never can be.
+    TooLarge {
+        /// The version that is too large.
+        version: ObjectVersion,
+        /// Which limit it breaks, in words.
+        limit: String,
+    },
+}
+
+impl Verdict {
+    fn small(change: Change, becomes: Belief) -> Self {
+        Self::Send(Step { change, becomes, lane: Lane::Delivery, bytes: CHANGE_OVERHEAD })
+    }
+}
+
+/// A delivery before it has a position.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) change: Change,
+    /// What the edge holds once it has acknowledged.
+    pub(super) becomes: Belief,
+    pub(super) lane: Lane,
+    pub(super) bytes: usize,
+}
+
+impl Step {
+    /// The version that arrives, for the back-off: none for deletions and absences.
+    pub(super) fn version(&self) -> Option<&ObjectVersion> {
+        match &self.becomes {
+            Belief::Version(version) => Some(version),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! The table of `docs/consistency.md`: what is held against what is wanted.
+
+use super::*;
+use crate::ids::{CloudRevision, Uid};
+use crate::object::{ContentHash, Resource};
+
+fn key() -> ObjectKey {
+    ObjectKey::new(Resource::new("", "v1", "pods"), "default", "web-0")
+}
+
+fn version(uid: &str, revision: u64, hash: u64) -> ObjectVersion {
+    let uid = Uid::parse(uid).expect("valid");
+    ObjectVersion { uid, revision: CloudRevision(revision), hash: ContentHash(hash) }
+}
+
+fn held(uid: &str, revision: u64, hash: u64) -> Belief {
+    Belief::Version(version(uid, revision, hash))
+}
+
+fn wanted(uid: &str, revision: u64, hash: u64) -> Lookup {
+    let version = version(uid, revision, hash);
+    Lookup::Present(Arc::new(SharedObject::new(key(), version, "{}".into(), Vec::new())))
+}
+
+fn gone() -> Lookup {
+    Lookup::Unwanted(None)
+}
+
+/// The verdict in one word.
+fn judged(belief: Belief, foreign: bool, lookup: Lookup) -> &'static str {
+    match Slot::new(belief, foreign).judge(&key(), lookup) {
+        Verdict::Settled => "settled",
+        Verdict::Forget => "forget",
+        Verdict::Wait => "wait",
+        Verdict::TooLarge { .. } => "too large",
+        Verdict::Send(step) => match step.change {
+            Change::Upsert(_) => "upsert",
+            Change::Delete { .. } => "delete",
+            Change::Absent { .. } => "absent",
+            Change::Adopt { .. } => "adopt",
+        },
+    }
+}
+
+#[test]
+fn within_one_epoch() {
+    for (belief, lookup, verdict) in [
+        (Belief::Nothing, wanted("a", 5, 1), "upsert"),
+        (Belief::Absent, wanted("a", 5, 1), "upsert"),
+        (Belief::Unknown, wanted("a", 5, 1), "upsert"),
+        (held("a", 5, 1), wanted("a", 5, 1), "settled"),
+        (held("a", 4, 1), wanted("a", 5, 1), "adopt"),
+        (held("a", 4, 1), wanted("a", 5, 2), "upsert"),
+        // Other trimming rules: the same revision has another content.
+        (held("a", 5, 1), wanted("a", 5, 2), "upsert"),
+        (held("a", 4, 1), wanted("b", 5, 1), "upsert"),
+        // The view lags behind the edge, for one incarnation or across two.
+        (held("a", 6, 2), wanted("a", 5, 1), "settled"),
+        (held("b", 6, 2), wanted("a", 5, 1), "settled"),
+        (held("a", 6, 1), wanted("a", 5, 1), "settled"),
+        (Belief::Nothing, Lookup::Absent, "absent"),
+        (Belief::Absent, Lookup::Absent, "settled"),
+        (held("a", 5, 1), Lookup::Absent, "absent"),
+        (Belief::Unknown, Lookup::Absent, "absent"),
+        (Belief::Nothing, gone(), "forget"),
+        (Belief::Absent, gone(), "delete"),
+        (Belief::Unknown, gone(), "delete"),
+        (held("a", 5, 1), gone(), "delete"),
+        (Belief::Nothing, Lookup::Pending, "wait"),
+        (held("a", 5, 1), Lookup::Pending, "wait"),
+    ] {
+        let case = format!("{belief:?} against {lookup:?}");
+        assert_eq!(judged(belief, false, lookup), verdict, "{case}");
+    }
+}
+
+#[test]
+fn across_epochs_revisions_have_no_order() {
+    for (belief, lookup, verdict) in [
+        (held("a", 9, 1), wanted("a", 5, 1), "adopt"),
+        (held("a", 2, 1), wanted("a", 5, 1), "adopt"),
+        (held("a", 9, 1), wanted("a", 5, 2), "upsert"),
+        (held("a", 9, 1), wanted("b", 5, 1), "upsert"),
+        // The revisions meet by chance: the content tells.
+        (held("a", 5, 1), wanted("a", 5, 2), "upsert"),
+        (held("a", 5, 1), wanted("a", 5, 1), "settled"),
+        (held("a", 9, 1), gone(), "delete"),
+        (Belief::Absent, Lookup::Absent, "settled"),
+    ] {
+        let case = format!("{belief:?} against {lookup:?}");
+        assert_eq!(judged(belief, true, lookup), verdict, "{case}");
+    }
+}
+
+#[test]
+fn what_no_frame_may_carry_is_too_large() {
+    let object = |body: usize, dependencies: usize| {
+        let body = vec![b' '; body].into();
+        Lookup::Present(Arc::new(SharedObject::new(
+            key(),
+            version("a", 1, 1),
+            body,
+            vec![key(); dependencies],
+        )))
+    };
+    assert_eq!(judged(Belief::Nothing, false, object(OBJECT_LEN_MAX, DEPENDENCIES_MAX)), "upsert");
+    assert_eq!(judged(Belief::Nothing, false, object(OBJECT_LEN_MAX + 1, 0)), "too large");
+    assert_eq!(judged(Belief::Nothing, false, object(10, DEPENDENCIES_MAX + 1)), "too large");
+}
+
+#[test]
+fn the_size_chooses_the_lane() {
+    let lane = |len: usize| {
+        let object = SharedObject::new(key(), version("a", 1, 1), vec![b' '; len].into(), Vec::new());
+        match Slot::new(Belief::Nothing, false).judge(&key(), Lookup::Present(Arc::new(object))) {
+            Verdict::Send(step) => step.lane,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((lane(BULK_OBJECT_MIN - 1), lane(BULK_OBJECT_MIN)), (Lane::Delivery, Lane::Bulk));
+}
+
+/// Every connected node pays for its slots: twenty to thirty of them in a map.
+#[test]
+fn a_slot_stays_small() {
+    assert!(size_of::<Slot>() <= 64, "{} bytes", size_of::<Slot>());
+}

@@ -1,0 +1,143 @@
+//! What the owner of an [`EdgeSession`](super::EdgeSession) gives and gets.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::frame::{Change, Goodbye, Reply};
+use crate::ids::{CloudRevision, Epoch, Lane, NodeId, RequestId, ScopeId, Seq, StoreId};
+use crate::object::InventoryEntry;
+
+/// What the edge's store holds.
+pub trait EdgeView {
+    /// Everything held in the scope: all that is committed, and nothing that may still be lost. Writes that an older
+    /// session handed out must be finished or given up before a session starts; the cloud takes this list as the
+    /// whole truth.
+    fn inventory(&self, scope: ScopeId) -> Vec<InventoryEntry>;
+}
+
+/// How an edge session introduces itself.
+#[derive(Debug, Clone)]
+pub struct EdgeConfig {
+    /// The node of the client certificate.
+    pub node: NodeId,
+    /// Which store this is.
+    pub store: StoreId,
+    /// The history that the pushed set follows; none when it was never caught up or is between two epochs.
+    pub epoch: Option<Epoch>,
+    /// Version of the trimming rules under which the held content hashes were made; 0 when nothing is held.
+    pub trim_version: u32,
+    /// Software version for the peer's operator.
+    pub agent: String,
+    /// What this edge can do, see [`crate::frame::features`].
+    pub features: u64,
+}
+
+impl EdgeConfig {
+    /// An edge that holds nothing yet and reads zstd.
+    #[must_use]
+    pub fn new(node: NodeId, store: StoreId) -> Self {
+        Self {
+            node,
+            store,
+            epoch: None,
+            trim_version: 0,
+            agent: concat!("tombolo/", env!("CARGO_PKG_VERSION")).to_owned(),
+            features: crate::frame::features::ZSTD,
+        }
+    }
+}
+
+/// What the owner of an edge session must know. Closed.
+#[derive(Debug, Clone, PartialEq)]
+pub enum EdgeEvent {
+    /// The cloud accepted the hello. Comes before every delivery.
+    ///
+    /// When `resumed` is false the store must, in one transaction and before it stores anything else, adopt
+    /// `trim_version`, forget the epoch of every scope that holds something, and give this epoch to every scope that
+    /// holds nothing. [`EdgeEvent::CaughtUp`] then brings the epochs one by one. A store that is cut off in between says
+    /// truthfully that it follows no epoch.
+    Welcomed {
+        /// History of the cloud's revisions.
+        epoch: Epoch,
+        /// Epoch and trimming rules are those of the hello.
+        resumed: bool,
+        /// Version of the trimming rules in force.
+        trim_version: u32,
+        /// The cloud's wall clock, milliseconds since the Unix epoch.
+        unix_millis: u64,
+    },
+    /// Store this, then call `committed`, or call `refused`. Each delivery needs one of them, also those of scopes
+    /// that are followed no longer.
+    Deliver {
+        /// Lane that carried it.
+        lane: Lane,
+        /// Position in the lane.
+        seq: Seq,
+        /// Pushed set or subscription.
+        scope: ScopeId,
+        /// What happens to which object.
+        change: Change,
+    },
+    /// Everything that was missing when the scope was compared is stored: its epoch may be recorded.
+    CaughtUp {
+        /// Pushed set or subscription.
+        scope: ScopeId,
+        /// The history that the scope follows now.
+        epoch: Epoch,
+        /// The cloud's revision when the scope was compared.
+        revision: CloudRevision,
+    },
+    /// Answer to a request.
+    Reply(Reply),
+    /// No answer came in time. One that comes later is ignored.
+    RequestTimedOut(RequestId),
+    /// Outcome of a lease renewal.
+    LeaseRenewed {
+        /// The renewal that is answered.
+        renew_time_micros: i64,
+        /// HTTP status code of the API server; 200 when it is stored.
+        code: u16,
+    },
+    /// The cloud refused or ended a subscription; its scope id is never used again in this session.
+    SubscriptionClosed {
+        /// The subscription.
+        scope: ScopeId,
+        /// HTTP status code that a Kubernetes client would see.
+        code: u16,
+        /// Sentence for the operator.
+        reason: String,
+    },
+    /// A question came back after this time.
+    RoundTrip(Duration),
+    /// The session is over: either side's goodbye. Comes once and last.
+    Closed(Goodbye),
+}
+
+/// Why a request was not taken. Closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum RequestError {
+    /// [`crate::limits::REQUESTS_MAX`] requests wait already.
+    #[error("too many requests wait for the cloud's answer: try again later")]
+    Busy,
+    /// The request does not fit a frame.
+    #[error("the request is larger than a frame may be ({0} bytes)")]
+    TooLarge(usize),
+    /// The session is over.
+    #[error("the session with the cloud is over: try again after the next connection")]
+    Closed,
+}
+
+/// Why a subscription was not taken. Closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum SubscribeError {
+    /// The scope id is not [`EdgeSession::next_scope`](super::EdgeSession::next_scope) or larger.
+    #[error("scope ids only grow within a session, and {} was used already: take the session's next one", .0.0)]
+    ScopeUsed(ScopeId),
+    /// [`crate::limits::SUBSCRIPTIONS_MAX`] subscriptions are open already.
+    #[error("too many subscriptions are open: close one first")]
+    Full,
+    /// The session is over.
+    #[error("the session with the cloud is over: subscribe again after the next connection")]
+    Closed,
+}

@@ -1,0 +1,154 @@
+//! What comes in at the edge.
+
+use crate::frame::{Change, Deliver, Frame, Welcome};
+use crate::ids::{Lane, Moment, ScopeId};
+use crate::session::edge::inbox::Arrival;
+use crate::session::edge::scopes::Standing;
+use crate::session::edge::{EdgeEvent, EdgeSession, EdgeView, Phase};
+use crate::session::{EARLY_BYTES_MAX, ProtocolVersion, SessionError, UNACKED_MAX, words};
+
+impl EdgeSession {
+    /// Before the welcome: the welcome, a goodbye, or deliveries whose lane was faster than the control lane.
+    pub(super) fn handle_first(&mut self, now: Moment, lane: Lane, frame: Frame) -> Result<(), SessionError> {
+        match frame {
+            Frame::Welcome(welcome) => self.handle_welcome(now, &welcome),
+            Frame::Goodbye(goodbye) => {
+                self.end(goodbye);
+                Ok(())
+            }
+            Frame::Deliver(deliver) => self.keep_early(lane, deliver),
+            other => Err(SessionError::Protocol(format!("{} came before the welcome", words::name(&other)))),
+        }
+    }
+
+    fn keep_early(&mut self, lane: Lane, deliver: Deliver) -> Result<(), SessionError> {
+        let bytes = match &deliver.change {
+            Change::Upsert(object) => object.body.len(),
+            _ => 0,
+        };
+        self.early_bytes = self.early_bytes.saturating_add(bytes);
+        if self.early.len() >= UNACKED_MAX || self.early_bytes > EARLY_BYTES_MAX {
+            return Err(SessionError::Protocol("too many deliveries came before the welcome".to_owned()));
+        }
+        self.early.push_back((lane, deliver));
+        Ok(())
+    }
+
+    fn handle_welcome(&mut self, now: Moment, welcome: &Welcome) -> Result<(), SessionError> {
+        if ProtocolVersion::from_number(welcome.version).is_none() {
+            let (oldest, newest) = ProtocolVersion::range();
+            return Err(SessionError::Protocol(format!(
+                "the cloud chose protocol version {}, but {oldest} to {newest} were offered",
+                welcome.version
+            )));
+        }
+        self.phase = Phase::Open;
+        self.features = self.config.features & welcome.features;
+        self.liveness.adopt(welcome.ping_interval, welcome.idle_timeout);
+        let same_rules = self.config.trim_version == welcome.trim_version;
+        self.events.push_back(EdgeEvent::Welcomed {
+            epoch: welcome.epoch.clone(),
+            resumed: same_rules && self.config.epoch.as_ref() == Some(&welcome.epoch),
+            trim_version: welcome.trim_version,
+            unix_millis: welcome.unix_millis,
+        });
+        self.events.push_back(EdgeEvent::RoundTrip(now.since(self.greeted_at)));
+        for (lane, deliver) in std::mem::take(&mut self.early) {
+            self.handle_deliver(now, lane, deliver)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn handle_open(
+        &mut self,
+        now: Moment,
+        lane: Lane,
+        frame: Frame,
+        view: &impl EdgeView,
+    ) -> Result<(), SessionError> {
+        match frame {
+            Frame::Deliver(deliver) => return self.handle_deliver(now, lane, deliver),
+            Frame::InventoryRequest { scope } => return self.handle_inventory_request(now, scope, view),
+            Frame::CaughtUp { scope, epoch, revision } => {
+                if self.scopes.standing(scope, "a caught-up mark")? == Standing::Open {
+                    self.events.push_back(EdgeEvent::CaughtUp { scope, epoch, revision });
+                }
+            }
+            Frame::Reply(reply) => {
+                // An answer that crossed its deadline is nobody's fault, so it costs no patience.
+                if self.requests.answered(reply.id) {
+                    self.events.push_back(EdgeEvent::Reply(reply));
+                }
+            }
+            Frame::SubscriptionClosed { scope, code, reason } => {
+                return self.handle_closed(scope, code, reason);
+            }
+            Frame::LeaseRenewed { renew_time_micros, code } => {
+                self.events.push_back(EdgeEvent::LeaseRenewed { renew_time_micros, code });
+            }
+            Frame::Ping { id } => self.liveness.handle_ping(id),
+            Frame::Pong { id } => match self.liveness.handle_pong(now, id) {
+                None => return self.patience.ignore(now, "a pong without its ping"),
+                Some(time) => self.events.push_back(EdgeEvent::RoundTrip(time)),
+            },
+            Frame::Goodbye(goodbye) => self.end(goodbye),
+            Frame::Welcome(_) => {
+                return Err(SessionError::Protocol("a second welcome came on one connection".to_owned()));
+            }
+            other => {
+                return Err(SessionError::Protocol(format!(
+                    "{} came from the cloud in lane {lane:?}, but only an edge sends it",
+                    words::name(&other)
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_deliver(&mut self, now: Moment, lane: Lane, deliver: Deliver) -> Result<(), SessionError> {
+        let Deliver { seq, scope, change } = deliver;
+        let standing = self.scopes.standing(scope, "a delivery")?;
+        let Some(inbox) = self.inbox_mut(lane) else {
+            return Err(SessionError::Protocol("a delivery came in lane Control".to_owned()));
+        };
+        if inbox.receive(seq)? == Arrival::Repeat {
+            return self.patience.ignore(now, "a delivery that came before");
+        }
+        match standing {
+            Standing::Open => self.events.push_back(EdgeEvent::Deliver { lane, seq, scope, change }),
+            // The edge followed this scope a moment ago: nothing to store, and the cloud's window must go on.
+            Standing::Ended => {
+                inbox.finish(seq);
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_inventory_request(
+        &mut self,
+        now: Moment,
+        scope: ScopeId,
+        view: &impl EdgeView,
+    ) -> Result<(), SessionError> {
+        if self.scopes.standing(scope, "an inventory request")? == Standing::Ended {
+            return Ok(());
+        }
+        if self.scopes.upload(scope, || view.inventory(scope)) {
+            return Ok(());
+        }
+        self.patience.ignore(now, "a second request for an inventory that is under way")
+    }
+
+    fn handle_closed(&mut self, scope: ScopeId, code: u16, reason: String) -> Result<(), SessionError> {
+        if scope == ScopeId::NODE {
+            return Err(SessionError::Protocol(
+                "the pushed set is not a subscription to be closed".to_owned(),
+            ));
+        }
+        if self.scopes.standing(scope, "the closing of a subscription")? == Standing::Open {
+            self.scopes.close(scope);
+            self.events.push_back(EdgeEvent::SubscriptionClosed { scope, code, reason });
+        }
+        Ok(())
+    }
+}

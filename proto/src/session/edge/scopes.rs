@@ -1,0 +1,119 @@
+//! Scopes of this edge: which are open, what must be told about them, and inventories under way.
+
+use std::collections::VecDeque;
+
+use crate::frame::{Frame, Inventory, InventoryPart, Subscribe};
+use crate::ids::ScopeId;
+use crate::limits::{INVENTORY_PART_MAX, SUBSCRIPTIONS_MAX};
+use crate::object::InventoryEntry;
+use crate::session::SessionError;
+use crate::session::edge::SubscribeError;
+use crate::session::inventory::summarise;
+
+/// What a scope id is to the edge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Followed.
+    Open,
+    /// Followed once: frames about it may still be under way.
+    Ended,
+}
+
+#[derive(Debug)]
+struct Upload {
+    scope: ScopeId,
+    entries: std::vec::IntoIter<InventoryEntry>,
+}
+
+/// Open scopes and what waits to be sent about them.
+#[derive(Debug)]
+pub(super) struct Scopes {
+    newest: ScopeId,
+    open: Vec<ScopeId>,
+    /// Subscriptions and their ends, in one lane and thus in order.
+    outgoing: VecDeque<Frame>,
+    uploads: VecDeque<Upload>,
+}
+
+impl Scopes {
+    pub(super) fn new() -> Self {
+        let outgoing = VecDeque::new();
+        Self { newest: ScopeId::NODE, open: vec![ScopeId::NODE], outgoing, uploads: VecDeque::new() }
+    }
+
+    pub(super) fn next(&self) -> ScopeId {
+        ScopeId(self.newest.0.saturating_add(1))
+    }
+
+    pub(super) fn subscribe(&mut self, mut subscribe: Subscribe) -> Result<(), SubscribeError> {
+        if subscribe.scope <= self.newest {
+            return Err(SubscribeError::ScopeUsed(subscribe.scope));
+        }
+        if self.open.len() > SUBSCRIPTIONS_MAX {
+            return Err(SubscribeError::Full);
+        }
+        self.newest = subscribe.scope;
+        self.open.push(subscribe.scope);
+        if let Inventory::Full(entries) = subscribe.inventory {
+            subscribe.inventory = summarise(entries);
+        }
+        self.outgoing.push_back(Frame::Subscribe(subscribe));
+        Ok(())
+    }
+
+    pub(super) fn unsubscribe(&mut self, scope: ScopeId) {
+        if scope == ScopeId::NODE || !self.close(scope) {
+            return;
+        }
+        let before = self.outgoing.len();
+        self.outgoing.retain(|frame| !matches!(frame, Frame::Subscribe(unsent) if unsent.scope == scope));
+        // One that never left needs no end.
+        if self.outgoing.len() == before {
+            self.outgoing.push_back(Frame::Unsubscribe { scope });
+        }
+    }
+
+    /// Follows the scope no longer. False when it is not open.
+    pub(super) fn close(&mut self, scope: ScopeId) -> bool {
+        self.uploads.retain(|upload| upload.scope != scope);
+        let index = self.open.iter().position(|open| *open == scope);
+        index.map(|index| self.open.remove(index)).is_some()
+    }
+
+    /// # Errors
+    /// [`SessionError::Protocol`] when the scope was never opened in this session.
+    pub(super) fn standing(&self, scope: ScopeId, what: &str) -> Result<Standing, SessionError> {
+        if self.open.contains(&scope) {
+            Ok(Standing::Open)
+        } else if scope <= self.newest {
+            Ok(Standing::Ended)
+        } else {
+            let text = format!("{what} came for scope {}, which was never opened", scope.0);
+            Err(SessionError::Protocol(text))
+        }
+    }
+
+    /// Queues the inventory of a scope for sending. False when it is under way already.
+    pub(super) fn upload(&mut self, scope: ScopeId, entries: impl FnOnce() -> Vec<InventoryEntry>) -> bool {
+        if self.uploads.iter().any(|upload| upload.scope == scope) {
+            return false;
+        }
+        self.uploads.push_back(Upload { scope, entries: entries().into_iter() });
+        true
+    }
+
+    pub(super) fn poll_outgoing(&mut self) -> Option<Frame> {
+        self.outgoing.pop_front()
+    }
+
+    pub(super) fn poll_upload(&mut self) -> Option<InventoryPart> {
+        let upload = self.uploads.front_mut()?;
+        let scope = upload.scope;
+        let entries: Vec<_> = upload.entries.by_ref().take(INVENTORY_PART_MAX).collect();
+        let last = upload.entries.len() == 0;
+        if last {
+            self.uploads.pop_front();
+        }
+        Some(InventoryPart { scope, entries, last })
+    }
+}

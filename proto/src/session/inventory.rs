@@ -1,0 +1,33 @@
+//! How an edge announces what it holds in a scope.
+
+use crate::frame::Inventory;
+use crate::inventory::digest;
+use crate::limits::HELLO_INVENTORY_MAX;
+use crate::object::InventoryEntry;
+
+/// The entries themselves when they are few enough for a hello or a subscription, their digest otherwise.
+#[must_use]
+pub fn summarise(entries: Vec<InventoryEntry>) -> Inventory {
+    if entries.len() <= HELLO_INVENTORY_MAX {
+        return Inventory::Full(entries);
+    }
+    let (digest, count) = digest(&entries);
+    Inventory::Digest { count, digest }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::{Held, ObjectKey, Resource};
+
+    #[test]
+    fn summaries_start_above_the_hello_limit() {
+        let entry = |n| InventoryEntry {
+            key: ObjectKey::new(Resource::new("", "v1", "pods"), "default", &format!("p{n}")),
+            held: Held::Absent,
+        };
+        let entries: Vec<_> = (0..=HELLO_INVENTORY_MAX).map(entry).collect();
+        assert!(matches!(summarise(entries[1..].to_vec()), Inventory::Full(list) if list.len() == 512));
+        assert!(matches!(summarise(entries), Inventory::Digest { count: 513, .. }));
+    }
+}

@@ -1,0 +1,259 @@
+//! Frames of version 1 as files: what they say must be understood for ever.
+//!
+//! A new kind of frame gets a line in [`expected`] and its file from
+//! `cargo test -p tombolo-proto --test fixtures_v1 -- --ignored write_missing`, which never touches a file that
+//! exists. A fixture that no longer decodes to its value is a broken protocol, not an old fixture.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tombolo_proto::frame::*;
+use tombolo_proto::ids::*;
+use tombolo_proto::message::{
+    Content, Group, Message, MessageId, ObjectPath, Operation, ResourceType, Route, Source,
+};
+use tombolo_proto::object::*;
+use tombolo_proto::{Frame, codec};
+
+fn uid() -> Uid {
+    Uid::parse("7c9e6679-7425-40de-944b-e07fc1f90ae7").expect("a uid")
+}
+
+fn epoch() -> Epoch {
+    Epoch { cluster: uid(), generation: 2 }
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", name)
+}
+
+fn version() -> ObjectVersion {
+    ObjectVersion { uid: uid(), revision: CloudRevision(4711), hash: ContentHash(0x0123_4567_89ab_cdef) }
+}
+
+fn deliver(change: Change) -> Frame {
+    Frame::Deliver(Deliver { seq: Seq(9), scope: ScopeId::NODE, change })
+}
+
+fn upsert(body: Vec<u8>) -> Frame {
+    deliver(Change::Upsert(Arc::new(SharedObject::new(key("web"), version(), body.into(), vec![key("ca")]))))
+}
+
+fn entries() -> Vec<InventoryEntry> {
+    let foreign = ObjectVersion { uid: Uid::parse("not-a-uuid").expect("a uid"), ..version() };
+    vec![
+        InventoryEntry { key: key("web"), held: Held::Present(version()) },
+        InventoryEntry { key: key("foreign"), held: Held::Present(foreign) },
+        InventoryEntry { key: key("gone"), held: Held::Absent },
+    ]
+}
+
+fn hello(inventory: Inventory, epoch: Option<Epoch>) -> Frame {
+    Frame::Hello(Hello {
+        versions: (1, 1),
+        node: NodeId::parse("edge1").expect("a node"),
+        store: StoreId([0xa5; 16]),
+        epoch,
+        trim_version: 3,
+        features: features::ZSTD,
+        inventory,
+        agent: "edgecore/0.1.0".to_owned(),
+    })
+}
+
+fn message(operation: Operation, content: Content) -> Box<Message> {
+    let resource = ObjectPath::new("default", ResourceType::ConfigMap, "web").into();
+    let mut route = Route::new(Source::Edged, Group::Meta, operation, resource);
+    route.destination = "cloud".to_owned();
+    let mut message = Message::new(MessageId::from_random_bytes([7; 16]), 1_786_000_000_300, route, content);
+    message.header.parent = Some(MessageId::parse("G").expect("an id"));
+    message.header.sync = true;
+    message.header.context_type = "channel".to_owned();
+    Box::new(message.with_resource_version("380"))
+}
+
+fn request(body: RequestBody) -> Frame {
+    let timeout = Duration::from_millis(2500);
+    Frame::Request(Request { id: RequestId(5), timeout, body, caller_token: Some("token".to_owned()) })
+}
+
+fn reply(body: ReplyBody) -> Frame {
+    Frame::Reply(Reply { id: RequestId(5), body })
+}
+
+/// File name without ending, and what the file says.
+fn expected() -> Vec<(&'static str, Frame)> {
+    let mut frames = deliveries();
+    frames.extend(handshake());
+    frames.extend(requests());
+    frames.extend(control());
+    frames
+}
+
+fn deliveries() -> Vec<(&'static str, Frame)> {
+    let refusal = Refusal {
+        lane: Lane::Bulk,
+        seq: Seq(10),
+        reason: RefusalReason::StorageFull,
+        message: "no space left".to_owned(),
+    };
+    vec![
+        ("deliver_upsert", upsert(br#"{"kind":"ConfigMap","data":{"n":"9007199254740993"}}"#.to_vec())),
+        ("deliver_upsert_zstd", upsert(b"{\"kind\":\"ConfigMap\"} ".repeat(400))),
+        ("deliver_delete", deliver(Change::Delete { key: key("web"), version: Some(version()) })),
+        ("deliver_absent", deliver(Change::Absent { key: key("web") })),
+        ("deliver_adopt", deliver(Change::Adopt { key: key("web"), version: version() })),
+        ("ack", Frame::Ack { lanes: vec![(Lane::Delivery, Seq(9)), (Lane::Bulk, Seq(300))] }),
+        ("refuse", Frame::Refuse(refusal)),
+        (
+            "caught_up",
+            Frame::CaughtUp { scope: ScopeId(3), epoch: epoch(), revision: CloudRevision(u64::MAX) },
+        ),
+    ]
+}
+
+fn handshake() -> Vec<(&'static str, Frame)> {
+    let welcome = Welcome {
+        version: 1,
+        epoch: epoch(),
+        features: features::ZSTD,
+        trim_version: 3,
+        ping_interval: Duration::from_secs(30),
+        idle_timeout: Duration::from_secs(75),
+        unix_millis: 1_786_000_000_000,
+        agent: "cloudcore/0.1.0".to_owned(),
+    };
+    let digest = Inventory::Digest { count: 600, digest: [0x5a; 16] };
+    vec![
+        ("hello_empty", hello(Inventory::Full(Vec::new()), None)),
+        ("hello_full", hello(Inventory::Full(entries()), Some(epoch()))),
+        ("hello_digest", hello(digest, Some(epoch()))),
+        ("welcome", Frame::Welcome(welcome)),
+        ("inventory_request", Frame::InventoryRequest { scope: ScopeId(0) }),
+        (
+            "inventory_part",
+            Frame::InventoryPart(InventoryPart { scope: ScopeId(0), entries: entries(), last: true }),
+        ),
+    ]
+}
+
+fn requests() -> Vec<(&'static str, Frame)> {
+    let json = "application/json".to_owned();
+    let api = ApiRequest {
+        method: "PATCH".to_owned(),
+        path_and_query: "/api/v1/nodes/edge1/status?fieldManager=kubelet".to_owned(),
+        content_type: "application/strategic-merge-patch+json".to_owned(),
+        accept: json.clone(),
+        body: Bytes::from_static(b"{}"),
+    };
+    let answer =
+        ApiReply { code: 409, content_type: json, body: Bytes::from_static(b"{\"kind\":\"Status\"}") };
+    let object = Content::from_json(&Bytes::from_static(b"{\"n\":9007199254740993}")).expect("JSON");
+    let subscribe = Subscribe {
+        scope: ScopeId(3),
+        resource: Resource::new("discovery.k8s.io", "v1", "endpointslices"),
+        namespace: "default".to_owned(),
+        label_selector: "app=web".to_owned(),
+        field_selector: "metadata.name=web".to_owned(),
+        caller_token: None,
+        epoch: Some(epoch()),
+        inventory: Inventory::Full(entries()),
+    };
+    let reason = "forbidden".to_owned();
+    vec![
+        ("request_message", request(RequestBody::Message(message(Operation::Query, Content::null())))),
+        ("request_api", request(RequestBody::Api(api))),
+        ("reply_message", reply(ReplyBody::Message(message(Operation::Response, object)))),
+        ("reply_api", reply(ReplyBody::Api(answer))),
+        ("subscribe", Frame::Subscribe(subscribe)),
+        ("unsubscribe", Frame::Unsubscribe { scope: ScopeId(3) }),
+        ("subscription_closed", Frame::SubscriptionClosed { scope: ScopeId(3), code: 403, reason }),
+    ]
+}
+
+fn control() -> Vec<(&'static str, Frame)> {
+    let goodbye = Goodbye {
+        reason: GoodbyeReason::Draining,
+        message: "moving".to_owned(),
+        retry_after: Duration::from_millis(1500),
+    };
+    let renew_time_micros = 1_786_000_000_123_456;
+    vec![
+        ("lease_renew", Frame::LeaseRenew { renew_time_micros }),
+        ("lease_renewed", Frame::LeaseRenewed { renew_time_micros, code: 200 }),
+        ("ping", Frame::Ping { id: 77 }),
+        ("pong", Frame::Pong { id: 77 }),
+        ("goodbye", Frame::Goodbye(goodbye)),
+    ]
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/v1")
+}
+
+#[test]
+fn fixtures_decode_to_what_they_always_said() {
+    for (name, frame) in expected() {
+        let path = folder().join(name).with_extension("bin");
+        let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let decoded = codec::decode(bytes.into()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(decoded, frame, "{name}");
+    }
+}
+
+#[test]
+fn every_file_is_expected() {
+    let files: BTreeSet<String> = fs::read_dir(folder())
+        .expect("fixtures")
+        .map(|entry| {
+            entry.expect("an entry").path().file_stem().expect("a name").to_string_lossy().into_owned()
+        })
+        .collect();
+    let names: BTreeSet<String> = expected().into_iter().map(|(name, _)| name.to_owned()).collect();
+    assert_eq!(files, names);
+}
+
+/// A frame kind cannot be forgotten: the match does not compile without it, and its name must begin a fixture's.
+#[test]
+fn every_kind_has_a_fixture() {
+    let kind = |frame: &Frame| match frame {
+        Frame::Hello(_) => "hello",
+        Frame::Welcome(_) => "welcome",
+        Frame::InventoryRequest { .. } => "inventory_request",
+        Frame::InventoryPart(_) => "inventory_part",
+        Frame::Deliver(_) => "deliver",
+        Frame::Ack { .. } => "ack",
+        Frame::Refuse(_) => "refuse",
+        Frame::CaughtUp { .. } => "caught_up",
+        Frame::Request(_) => "request",
+        Frame::Reply(_) => "reply",
+        Frame::Subscribe(_) => "subscribe",
+        Frame::Unsubscribe { .. } => "unsubscribe",
+        Frame::SubscriptionClosed { .. } => "subscription_closed",
+        Frame::LeaseRenew { .. } => "lease_renew",
+        Frame::LeaseRenewed { .. } => "lease_renewed",
+        Frame::Ping { .. } => "ping",
+        Frame::Pong { .. } => "pong",
+        Frame::Goodbye(_) => "goodbye",
+    };
+    let kinds: BTreeSet<&str> = expected().iter().map(|(_, frame)| kind(frame)).collect();
+    assert_eq!(kinds.len(), 18);
+    for (name, frame) in expected() {
+        assert!(name.starts_with(kind(&frame)), "{name}");
+    }
+}
+
+#[test]
+#[ignore = "writes files; only for a new kind of frame"]
+fn write_missing() {
+    for (name, frame) in expected() {
+        let path = folder().join(name).with_extension("bin");
+        if !path.exists() {
+            fs::write(&path, codec::encode(&frame, true)).expect("fixtures are writable");
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Cloud and edge sessions against each other, on a virtual clock, through the real codec.
+
+#[path = "session/cut.rs"]
+mod cut;
+#[path = "session/delivery.rs"]
+mod delivery;
+#[path = "session/handshake.rs"]
+mod handshake;
+#[path = "session/harness.rs"]
+mod harness;
+#[path = "session/inventories.rs"]
+mod inventories;
+#[path = "session/requests.rs"]
+mod requests;
+#[path = "session/schedules.rs"]
+mod schedules;
+#[path = "session/subscriptions.rs"]
+mod subscriptions;

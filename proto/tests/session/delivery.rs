@@ -1,0 +1,357 @@
+//! Windows, coalescing, refusals, lanes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tombolo_proto::frame::{Change, Frame, Refusal, RefusalReason};
+use tombolo_proto::limits::{BULK_OBJECT_MIN, OBJECT_LEN_MAX, PARK_DELAY_MAX};
+use tombolo_proto::session::{ACK_TIMEOUT, CloudEvent, SessionError};
+use tombolo_proto::{CloudRevision, Lane, ScopeId, Seq};
+
+use super::harness::cloud::key;
+use super::harness::solo::{Solo, deliveries};
+use super::harness::world::{Settings, World};
+
+fn names(frames: &[Frame]) -> Vec<String> {
+    deliveries(frames).into_iter().map(|(_, name)| name).collect()
+}
+
+fn revision(frame: &Frame) -> u64 {
+    match frame {
+        Frame::Deliver(deliver) => match &deliver.change {
+            Change::Upsert(object) => object.version.revision.0,
+            other => panic!("an object expected, not {other:?}"),
+        },
+        other => panic!("a delivery expected, not {other:?}"),
+    }
+}
+
+#[test]
+fn ten_updates_of_a_slow_node_become_one_delivery_of_the_newest() {
+    let mut solo = Solo::new(0).greeted();
+    for _ in 0..10 {
+        solo.change(|view| {
+            view.put(&key(0, 0), 16);
+            view.want(0, &key(0, 0), true);
+        });
+    }
+    let sent = solo.sent(Lane::Delivery);
+    assert_eq!(sent.len(), 1);
+    assert_eq!(revision(&sent[0]), 10);
+    for _ in 0..5 {
+        solo.change(|view| view.put(&key(0, 0), 16));
+    }
+    assert!(solo.sent(Lane::Delivery).is_empty(), "one version in flight at a time");
+    solo.ack(Lane::Delivery, 1);
+    let sent = solo.sent(Lane::Delivery);
+    assert_eq!(sent.iter().map(revision).collect::<Vec<_>>(), [15]);
+    solo.ack(Lane::Delivery, 2);
+    assert!(solo.sent(Lane::Delivery).is_empty());
+}
+
+#[test]
+fn an_offer_of_what_is_held_sends_nothing() {
+    let mut solo = Solo::new(2).greeted();
+    assert_eq!(solo.sent(Lane::Delivery).len(), 2);
+    solo.ack(Lane::Delivery, 2);
+    solo.session.offer(ScopeId::NODE, key(0, 0));
+    solo.session.offer(ScopeId::NODE, key(0, 9));
+    solo.session.offer(ScopeId(5), key(0, 0));
+    assert!(solo.sent(Lane::Delivery).is_empty());
+    let stats = solo.session.stats();
+    assert_eq!((stats.held, stats.dirty, stats.delivered, stats.acked), (2, 0, 2, 2));
+}
+
+#[test]
+fn the_window_counts_deliveries() {
+    let mut solo = Solo::with(10, |config| config.window_count = 3).greeted();
+    assert_eq!(names(&solo.sent(Lane::Delivery)), ["object0", "object1", "object2"]);
+    solo.ack(Lane::Delivery, 2);
+    assert_eq!(names(&solo.sent(Lane::Delivery)), ["object3", "object4"]);
+    solo.ack(Lane::Delivery, 2);
+    assert!(solo.sent(Lane::Delivery).is_empty(), "a repeated acknowledgement opens nothing");
+}
+
+#[test]
+fn the_window_counts_bytes_and_a_large_object_travels_alone() {
+    let mut solo = Solo::with(0, |config| config.window_bytes = 3 * BULK_OBJECT_MIN).greeted();
+    solo.change(|view| {
+        for (number, len) in
+            [BULK_OBJECT_MIN, BULK_OBJECT_MIN, 5 * BULK_OBJECT_MIN, BULK_OBJECT_MIN].iter().enumerate()
+        {
+            view.put(&key(0, number), *len);
+            view.want(0, &key(0, number), true);
+        }
+    });
+    assert!(solo.sent(Lane::Delivery).is_empty(), "all of them are for the bulk lane");
+    assert_eq!(names(&solo.sent(Lane::Bulk)), ["object0", "object1"]);
+    solo.ack(Lane::Bulk, 1);
+    assert!(solo.sent(Lane::Bulk).is_empty(), "the large one waits for an empty lane, and is not overtaken");
+    solo.ack(Lane::Bulk, 2);
+    assert_eq!(names(&solo.sent(Lane::Bulk)), ["object2"]);
+    solo.ack(Lane::Bulk, 3);
+    assert_eq!(names(&solo.sent(Lane::Bulk)), ["object3"]);
+}
+
+#[test]
+fn a_key_keeps_one_version_in_flight_over_all_lanes() {
+    let mut solo = Solo::new(1).greeted();
+    assert_eq!(solo.sent(Lane::Delivery).len(), 1);
+    solo.change(|view| view.put(&key(0, 0), BULK_OBJECT_MIN));
+    assert!(solo.sent(Lane::Delivery).is_empty() && solo.sent(Lane::Bulk).is_empty());
+    solo.ack(Lane::Delivery, 1);
+    assert!(solo.sent(Lane::Delivery).is_empty(), "it has grown into the bulk lane");
+    assert_eq!(names(&solo.sent(Lane::Bulk)), ["object0"]);
+}
+
+#[test]
+fn large_objects_delay_neither_leases_nor_small_objects() {
+    let bulk = Duration::from_secs(20);
+    let control = Duration::from_millis(10);
+    let mut world = World::new(Settings { delays: [control, control, bulk], ..Settings::default() });
+    world.keep_events = true;
+    world.connect();
+    world.run_for(Duration::from_millis(50));
+    for number in 0..4 {
+        world.cloud.put(&key(0, number), if number == 3 { 16 } else { 1024 * 1024 });
+        world.cloud.want(0, &key(0, number), true);
+    }
+    world.offer_changes();
+    world.run_for(Duration::from_millis(50));
+    world.renew_lease();
+    world.run_for(2 * control);
+    assert_eq!(world.oracle.newest_lease, 1, "the renewal reached the cloud");
+    assert!(
+        world.edge_events.iter().any(|e| matches!(e, tombolo_proto::session::EdgeEvent::LeaseRenewed { .. }))
+    );
+    assert!(world.store.areas[0].rows.contains_key(&key(0, 3)), "the small object is there");
+    assert_eq!(world.store.areas[0].rows.len(), 1, "the large ones are still under way");
+    world.heal();
+}
+
+/// Time passes, and the peer shows signs of life meanwhile.
+fn stay_alive(solo: &mut Solo, mut time: Duration) {
+    while time > Duration::ZERO {
+        let part = time.min(Duration::from_secs(10));
+        solo.wait(part);
+        solo.feed(Lane::Control, Frame::Ping { id: 0 }).expect("any frame is a sign of life");
+        time -= part;
+    }
+}
+
+fn refuse(solo: &mut Solo, seq: u64) -> Duration {
+    let message = "no space left on device".to_owned();
+    let refusal =
+        Refusal { lane: Lane::Delivery, seq: Seq(seq), reason: RefusalReason::StorageFull, message };
+    solo.feed(Lane::Control, Frame::Refuse(refusal)).expect("in flight");
+    solo.ack(Lane::Delivery, seq);
+    let refused = solo.events().into_iter().find_map(|event| match event {
+        CloudEvent::Refused { retry_in, key, .. } => Some((retry_in, key)),
+        _ => None,
+    });
+    refused.expect("the owner is told").0
+}
+
+#[test]
+fn a_refused_object_is_parked_with_back_off_and_blocks_nobody() {
+    let mut solo = Solo::new(1).greeted();
+    let mut waits = Vec::new();
+    for seq in (1..).step_by(2).take(11) {
+        assert_eq!(deliveries(&solo.sent(Lane::Delivery)), [(seq, "object0".to_owned())]);
+        let wait = refuse(&mut solo, seq);
+        assert!(
+            !solo.events().iter().any(|event| matches!(event, CloudEvent::Acked { .. })),
+            "passed, not stored"
+        );
+        // Another key flows at once.
+        solo.change(|view| {
+            view.put(&key(0, 1), 16);
+            view.want(0, &key(0, 1), true);
+        });
+        assert_eq!(deliveries(&solo.sent(Lane::Delivery)), [(seq + 1, "object1".to_owned())]);
+        solo.ack(Lane::Delivery, seq + 1);
+        // The same version, offered again, waits its time out.
+        stay_alive(&mut solo, wait - Duration::from_millis(1));
+        solo.session.offer(ScopeId::NODE, key(0, 0));
+        assert!(solo.sent(Lane::Delivery).is_empty(), "too early after {wait:?}");
+        solo.wait(Duration::from_millis(1));
+        waits.push(wait.as_secs());
+    }
+    assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
+    assert_eq!(PARK_DELAY_MAX, Duration::from_secs(300));
+}
+
+#[test]
+fn a_newer_version_of_a_parked_object_is_sent_at_once() {
+    let mut solo = Solo::new(1).greeted();
+    solo.sent(Lane::Delivery);
+    refuse(&mut solo, 1);
+    assert_eq!(solo.session.stats().parked, 1);
+    solo.change(|view| view.put(&key(0, 0), 16));
+    assert_eq!(deliveries(&solo.sent(Lane::Delivery)), [(2, "object0".to_owned())]);
+    solo.ack(Lane::Delivery, 2);
+    let stats = solo.session.stats();
+    assert_eq!((stats.parked, stats.refused, stats.acked, stats.held), (0, 1, 1, 1));
+}
+
+#[test]
+fn a_newer_version_offered_before_the_refusal_came_is_sent_at_once() {
+    let mut solo = Solo::new(1).greeted();
+    solo.sent(Lane::Delivery);
+    solo.change(|view| view.put(&key(0, 0), 16));
+    refuse(&mut solo, 1);
+    assert_eq!(deliveries(&solo.sent(Lane::Delivery)), [(2, "object0".to_owned())]);
+}
+
+#[test]
+fn an_object_above_the_limit_is_never_sent_and_reported_once() {
+    let mut solo = Solo::new(0).greeted();
+    solo.change(|view| {
+        view.put(&key(0, 0), OBJECT_LEN_MAX);
+        view.want(0, &key(0, 0), true);
+        view.put(&key(0, 1), 16);
+        view.want(0, &key(0, 1), true);
+    });
+    assert_eq!(names(&solo.sent(Lane::Delivery)), ["object1"]);
+    assert!(solo.sent(Lane::Bulk).is_empty());
+    let refused: Vec<_> =
+        solo.events().into_iter().filter(|e| matches!(e, CloudEvent::Refused { .. })).collect();
+    let [CloudEvent::Refused { reason, message, retry_in, .. }] = &refused[..] else { panic!("{refused:?}") };
+    assert_eq!((*reason, *retry_in), (RefusalReason::TooLarge, Duration::MAX));
+    assert!(message.contains("area0/object0") && message.contains("3145728"), "{message}");
+    solo.session.offer(ScopeId::NODE, key(0, 0));
+    assert!(solo.sent(Lane::Delivery).is_empty());
+    assert!(
+        !solo.events().iter().any(|event| matches!(event, CloudEvent::Refused { .. })),
+        "told once a version"
+    );
+    solo.change(|view| view.put(&key(0, 0), 16));
+    assert_eq!(names(&solo.sent(Lane::Delivery)), ["object0"], "a smaller version goes");
+}
+
+#[test]
+fn scopes_take_turns() {
+    let mut solo = Solo::with(6, |config| config.window_count = 6).greeted();
+    for number in 0..6 {
+        solo.view.put(&key(1, number), 16);
+        solo.view.want(1, &key(1, number), true);
+    }
+    solo.view.take_offers();
+    solo.view.scopes.insert(ScopeId(1), 1);
+    solo.feed(Lane::Delivery, Frame::Subscribe(super::subscriptions::subscribe(1))).expect("the first one");
+    solo.session.open_subscription(ScopeId(1), &solo.view);
+    let scopes: Vec<_> = solo
+        .sent(Lane::Delivery)
+        .iter()
+        .map(|frame| match frame {
+            Frame::Deliver(deliver) => deliver.scope.0,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(scopes, [1, 0, 1, 0, 1, 0]);
+}
+
+#[test]
+fn acknowledgements_of_what_was_never_sent_end_the_session() {
+    for (lanes, text) in [
+        (
+            vec![(Lane::Delivery, Seq(2))],
+            "position 2 of lane Delivery was acknowledged, but only 1 were sent",
+        ),
+        (vec![(Lane::Bulk, Seq(u64::MAX))], "but only 0 were sent"),
+        (vec![(Lane::Control, Seq(1))], "lane Control carries no deliveries"),
+        (vec![(Lane::Bulk, Seq(0)); 4], "names 4 lanes"),
+    ] {
+        let mut solo = Solo::new(1).greeted();
+        solo.sent(Lane::Delivery);
+        let error = solo.feed(Lane::Control, Frame::Ack { lanes }).expect_err(text);
+        assert!(matches!(&error, SessionError::Protocol(found) if found.contains(text)), "{error}");
+    }
+}
+
+#[test]
+fn an_edge_that_answers_pings_and_stores_nothing_is_dropped() {
+    let mut solo = Solo::new(1).greeted();
+    solo.sent(Lane::Delivery);
+    for _ in 0..ACK_TIMEOUT.as_secs() / 10 - 1 {
+        solo.wait(Duration::from_secs(10));
+        solo.feed(Lane::Control, Frame::Ping { id: 1 }).expect("alive");
+        solo.sent(Lane::Control);
+    }
+    assert!(!solo.session.is_closed());
+    solo.wait(Duration::from_secs(10));
+    let goodbye = solo.sent(Lane::Control);
+    assert!(
+        matches!(&goodbye[..], [Frame::Goodbye(bye)] if bye.message.contains("no delivery was acknowledged")),
+        "{goodbye:?}"
+    );
+}
+
+#[test]
+fn a_key_that_is_not_fetched_yet_waits_for_its_offer() {
+    let mut solo = Solo::new(2);
+    solo.view.pending.insert(key(0, 0));
+    let mut solo = solo.greeted();
+    assert_eq!(names(&solo.sent(Lane::Delivery)), ["object1"]);
+    solo.ack(Lane::Delivery, 1);
+    assert!(!solo.events().contains(&CloudEvent::CaughtUp { scope: ScopeId::NODE }));
+    solo.view.pending.clear();
+    solo.session.offer(ScopeId::NODE, key(0, 0));
+    assert_eq!(names(&solo.sent(Lane::Delivery)), ["object0"]);
+    solo.ack(Lane::Delivery, 2);
+    assert!(solo.events().contains(&CloudEvent::CaughtUp { scope: ScopeId::NODE }));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever the order of updates, sends and acknowledgements: each delivery carries the newest version of its
+    /// moment, a key is in flight once, and in the end the newest version of every key was delivered.
+    #[test]
+    fn coalescing_keeps_the_newest(steps in proptest::collection::vec((0_u8..4, 0_usize..3), 0..60)) {
+        let mut solo = Solo::with(0, |config| config.window_count = 2).greeted();
+        let mut newest: BTreeMap<String, u64> = BTreeMap::new();
+        let mut delivered: BTreeMap<String, u64> = BTreeMap::new();
+        let mut in_flight: Vec<(u64, String)> = Vec::new();
+        let mut updates = 0;
+        let settle = [(2, 0), (3, 0)].repeat(40);
+        for (kind, number) in steps.into_iter().chain(settle) {
+            match kind {
+                0 | 1 => {
+                    solo.change(|view| {
+                        view.put(&key(0, number), 16);
+                        view.want(0, &key(0, number), true);
+                    });
+                    newest.insert(format!("object{number}"), solo.view.truth.revision);
+                    updates += 1;
+                }
+                2 => {
+                    let frame = solo.session.poll_transmit(solo.now, Lane::Delivery, &solo.view);
+                    let Some(frame) = frame else { continue };
+                    let (seq, name) = deliveries(std::slice::from_ref(&frame)).remove(0);
+                    prop_assert_eq!(Some(&revision(&frame)), newest.get(&name));
+                    prop_assert!(!in_flight.iter().any(|(_, other)| *other == name), "{} twice in flight", name);
+                    delivered.insert(name.clone(), revision(&frame));
+                    in_flight.push((seq, name));
+                    prop_assert!(in_flight.len() <= 2);
+                }
+                _ if !in_flight.is_empty() => {
+                    let (seq, _) = in_flight.remove(0);
+                    solo.ack(Lane::Delivery, seq);
+                }
+                _ => {}
+            }
+        }
+        prop_assert_eq!(&delivered, &newest);
+        prop_assert!(solo.session.stats().delivered <= updates);
+        let held: Vec<_> = solo.events().into_iter().filter_map(|event| match event {
+            CloudEvent::Acked { key, version, .. } => Some((key.name().to_owned(), version)),
+            _ => None,
+        }).collect();
+        for (name, revision) in newest {
+            let last = held.iter().rfind(|(acked, _)| *acked == name).and_then(|(_, version)| version.clone());
+            prop_assert_eq!(last.map(|version| version.revision), Some(CloudRevision(revision)));
+        }
+    }
+}

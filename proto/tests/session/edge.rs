@@ -1,0 +1,106 @@
+//! An edge store as a map: what is on disk, and what waits to be written.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tombolo_proto::frame::Change;
+use tombolo_proto::session::EdgeView;
+use tombolo_proto::{
+    Epoch, Held, InventoryEntry, Lane, Moment, ObjectKey, ObjectVersion, ScopeId, Seq, StoreId,
+};
+
+use super::cloud::AREAS;
+
+/// One key on disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Row {
+    Present { version: ObjectVersion, body: String },
+    Absent,
+}
+
+/// One scope on disk.
+#[derive(Debug, Clone, Default)]
+pub struct Area {
+    pub rows: BTreeMap<ObjectKey, Row>,
+    pub epoch: Option<Epoch>,
+    /// The last session that compared this area said that it is caught up.
+    pub caught_up: bool,
+}
+
+/// A delivery that is not on disk yet.
+#[derive(Debug)]
+pub struct Pending {
+    pub due: Moment,
+    pub lane: Lane,
+    pub seq: Seq,
+    pub area: usize,
+    pub change: Change,
+}
+
+/// The edge's side of the world.
+#[derive(Debug)]
+pub struct Store {
+    pub id: StoreId,
+    pub areas: [Area; AREAS],
+    pub trim_version: u32,
+    /// One writer, in order of arrival.
+    pub pending: VecDeque<Pending>,
+    pub disk_full: bool,
+    /// Which area a scope of the present connection is.
+    pub scopes: BTreeMap<ScopeId, usize>,
+}
+
+impl Store {
+    pub fn new(id: u8) -> Self {
+        Self {
+            id: StoreId([id; 16]),
+            areas: std::array::from_fn(|_| Area::default()),
+            trim_version: 0,
+            pending: VecDeque::new(),
+            disk_full: false,
+            scopes: BTreeMap::new(),
+        }
+    }
+
+    /// Writes one change to disk. False when a version is to be adopted for content that is not held.
+    pub fn apply(&mut self, area: usize, change: &Change) -> bool {
+        let rows = &mut self.areas[area].rows;
+        match change {
+            Change::Upsert(object) => {
+                let body = String::from_utf8(object.body.to_vec()).expect("JSON");
+                rows.insert(object.key.clone(), Row::Present { version: object.version.clone(), body });
+            }
+            Change::Delete { key, .. } => {
+                rows.remove(key);
+            }
+            Change::Absent { key } => {
+                rows.insert(key.clone(), Row::Absent);
+            }
+            Change::Adopt { key, version } => match rows.get_mut(key) {
+                Some(Row::Present { version: held, .. })
+                    if held.uid == version.uid && held.hash == version.hash =>
+                {
+                    *held = version.clone();
+                }
+                _ => return false,
+            },
+        }
+        true
+    }
+
+    pub fn entries(&self, area: usize) -> Vec<InventoryEntry> {
+        let entry = |(key, row): (&ObjectKey, &Row)| InventoryEntry {
+            key: key.clone(),
+            held: match row {
+                Row::Present { version, .. } => Held::Present(version.clone()),
+                Row::Absent => Held::Absent,
+            },
+        };
+        self.areas[area].rows.iter().map(entry).collect()
+    }
+}
+
+impl EdgeView for Store {
+    fn inventory(&self, scope: ScopeId) -> Vec<InventoryEntry> {
+        self.entries(*self.scopes.get(&scope).expect("only followed scopes are asked for"))
+    }
+}

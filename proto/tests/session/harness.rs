@@ -1,0 +1,16 @@
+//! Two real sessions, the bytes between them, a cloud and an edge store as simple as can be, and an oracle.
+//!
+//! Everything is driven by a virtual clock and by the operations of [`ops`]; nothing here draws random numbers, so that
+//! the same list of operations, from a seed or from a fuzzer, always runs the same way.
+
+#![allow(dead_code, unreachable_pub)] // shared by several test binaries and a fuzz target, none of which uses all of it
+
+pub mod cloud;
+pub mod edge;
+pub mod events;
+pub mod hostile;
+pub mod ops;
+pub mod oracle;
+pub mod solo;
+pub mod wire;
+pub mod world;

@@ -1,0 +1,305 @@
+//! What a reconnect sends: exactly the difference.
+
+use std::time::Duration;
+
+use tombolo_proto::frame::{Change, Frame, Inventory, InventoryPart};
+use tombolo_proto::inventory::digest;
+use tombolo_proto::limits::{HELLO_INVENTORY_MAX, INVENTORY_MAX, INVENTORY_PART_MAX};
+use tombolo_proto::session::{CloudEvent, EdgeEvent, EdgeView, LAG_GRACE};
+use tombolo_proto::{Held, InventoryEntry, Lane, ScopeId};
+
+use super::harness::cloud::key;
+use super::harness::edge::Store;
+use super::harness::oracle::Coverage;
+use super::harness::solo::Solo;
+use super::harness::world::{Settings, World};
+
+/// A world whose edge holds `objects` objects and is caught up.
+fn synced(objects: usize) -> World {
+    let mut world = World::new(Settings::default());
+    for number in 0..objects {
+        world.cloud.put(&key(0, number), 16);
+        world.cloud.want(0, &key(0, number), true);
+    }
+    world.assume_synced();
+    world.keep_events = true;
+    world.keep_trace = true;
+    world
+}
+
+/// Cuts, lets the cloud change, reconnects and converges. What reached the disk: upserts, adoptions, deletions.
+fn reconnect(world: &mut World, change: impl FnOnce(&mut World)) -> (u64, u64, u64) {
+    world.cut();
+    change(world);
+    world.connect();
+    world.heal();
+    let Coverage { upserts, adoptions, deletions, .. } = world.oracle.coverage;
+    (upserts, adoptions, deletions)
+}
+
+fn count(world: &World, wanted: impl Fn(&Frame) -> bool) -> usize {
+    world.trace.iter().filter(|(_, _, frame)| wanted(frame)).count()
+}
+
+#[test]
+fn nothing_changed_costs_hello_and_welcome_and_nothing_else() {
+    for objects in [0, 5, HELLO_INVENTORY_MAX, HELLO_INVENTORY_MAX + 1] {
+        let mut world = synced(objects);
+        assert_eq!(reconnect(&mut world, |_| {}), (0, 0, 0), "{objects} objects");
+        assert_eq!(world.trace.len(), 3, "hello, welcome, caught up: {:?}", world.trace);
+        assert!(matches!(world.edge_events[0], EdgeEvent::Welcomed { resumed: true, .. }));
+        let digested = count(
+            &world,
+            |frame| matches!(frame, Frame::Hello(hello) if matches!(hello.inventory, Inventory::Digest { .. })),
+        );
+        assert_eq!(digested, usize::from(objects > HELLO_INVENTORY_MAX));
+    }
+}
+
+#[test]
+fn only_the_difference_is_sent_below_and_above_the_hello_limit() {
+    for objects in [8, HELLO_INVENTORY_MAX, HELLO_INVENTORY_MAX + 100] {
+        let mut world = synced(objects);
+        let sent = reconnect(&mut world, |world| {
+            world.cloud.put(&key(0, 1), 16);
+            world.cloud.remove(&key(0, 2));
+            world.cloud.put(&key(0, 2), 16);
+            world.cloud.want(0, &key(0, 3), false);
+            world.cloud.put(&key(0, objects), 16);
+            world.cloud.want(0, &key(0, objects), true);
+            world.cloud.remove(&key(0, 4));
+        });
+        assert_eq!(sent, (3, 0, 1), "updated, re-created, new; not wanted: {objects} objects");
+        assert_eq!(world.oracle.coverage.absences, 1, "wanted and deleted");
+        let requests = count(&world, |frame| matches!(frame, Frame::InventoryRequest { .. }));
+        assert_eq!(requests, usize::from(objects > HELLO_INVENTORY_MAX), "{objects} objects");
+    }
+}
+
+#[test]
+fn a_large_inventory_comes_in_parts() {
+    let objects = 2 * INVENTORY_PART_MAX + 1;
+    let mut world = synced(objects);
+    let sent = reconnect(&mut world, |world| world.cloud.put(&key(0, 0), 16));
+    assert_eq!(sent, (1, 0, 0));
+    assert_eq!(count(&world, |frame| matches!(frame, Frame::InventoryPart(_))), 3);
+}
+
+#[test]
+fn after_a_restore_equal_content_is_adopted_and_only_the_rest_sent() {
+    for objects in [5, HELLO_INVENTORY_MAX + 10] {
+        let mut world = World::new(Settings::default());
+        for number in 0..objects {
+            world.cloud.put(&key(0, number), 16);
+            world.cloud.want(0, &key(0, number), true);
+        }
+        world.cloud.snapshot = world.cloud.truth.clone();
+        // After the backup: one object changes its content, one its revision alone, one is added.
+        world.cloud.put(&key(0, 0), 16);
+        world.cloud.touch(&key(0, 1));
+        world.cloud.put(&key(0, objects), 16);
+        world.cloud.want(0, &key(0, objects), true);
+        world.heal();
+        world.oracle.coverage = Coverage::default();
+        world.keep_events = true;
+        let sent = reconnect(&mut world, |world| world.cloud.restore());
+        assert_eq!(sent, (1, 1, 1), "content back, revision back, gone: {objects} objects");
+        assert!(matches!(world.edge_events[0], EdgeEvent::Welcomed { resumed: false, .. }));
+        // The revisions are right: within the new epoch the next reconnect finds nothing to do.
+        world.oracle.coverage = Coverage::default();
+        assert_eq!(reconnect(&mut world, |_| {}), (0, 0, 0));
+    }
+}
+
+/// Revisions are the same then, and with them the digest: it must not be taken for an answer.
+#[test]
+fn other_trimming_rules_resend_what_they_change_and_nothing_else() {
+    for objects in [4, HELLO_INVENTORY_MAX + 1] {
+        let mut world = synced(objects);
+        let sent = reconnect(&mut world, |world| world.cloud.change_rules());
+        assert_eq!(sent, (objects as u64, 0, 0), "the rules are part of the body here");
+        assert_eq!(world.store.trim_version, 2);
+        world.oracle.coverage = Coverage::default();
+        assert_eq!(reconnect(&mut world, |_| {}), (0, 0, 0));
+    }
+}
+
+#[test]
+fn a_revision_without_new_content_is_adopted_in_a_running_session_too() {
+    let mut world = synced(2);
+    world.heal();
+    world.cloud.touch(&key(0, 0));
+    world.offer_changes();
+    world.heal();
+    assert_eq!((world.oracle.coverage.upserts, world.oracle.coverage.adoptions), (0, 1));
+}
+
+#[test]
+fn an_adoption_that_the_edge_cannot_follow_is_answered_by_the_whole_object() {
+    let mut world = synced(2);
+    world.heal();
+    world.refuse_next = 1;
+    world.cloud.touch(&key(0, 0));
+    world.offer_changes();
+    world.run_for(Duration::from_secs(1));
+    world.heal();
+    assert_eq!((world.oracle.coverage.upserts, world.oracle.coverage.adoptions), (1, 0));
+}
+
+#[test]
+fn a_refused_object_does_not_keep_a_scope_from_being_caught_up() {
+    let mut world = World::new(Settings::default());
+    world.keep_events = true;
+    world.cloud.put(&key(0, 0), 16);
+    world.cloud.want(0, &key(0, 0), true);
+    world.refuse_next = usize::MAX;
+    world.connect();
+    world.run_for(Duration::from_secs(1));
+    assert!(world.edge_events.iter().any(|event| matches!(event, EdgeEvent::CaughtUp { .. })));
+    world.heal();
+}
+
+#[test]
+fn between_two_epochs_a_refused_object_keeps_the_scope_from_being_caught_up() {
+    let mut world = synced(1);
+    world.cut();
+    world.cloud.snapshot = world.cloud.truth.clone();
+    world.cloud.restore();
+    world.cloud.put(&key(0, 0), 16);
+    world.refuse_next = usize::MAX;
+    world.connect();
+    world.run_for(Duration::from_secs(10));
+    assert!(!world.edge_events.iter().any(|event| matches!(event, EdgeEvent::CaughtUp { .. })));
+    assert_eq!(world.store.areas[0].epoch, None, "the store follows no epoch and says so");
+    world.heal();
+    assert!(world.edge_events.iter().any(|event| matches!(event, EdgeEvent::CaughtUp { .. })));
+}
+
+/// A session with an edge that holds objects 0 and 1, of which the view does not want 1; the view has seen `seen`.
+fn lagging(newest: u64, edge_revision: u64) -> Solo {
+    let mut solo = Solo::new(2);
+    solo.view.want(0, &key(0, 1), false);
+    while solo.view.truth.revision < newest {
+        solo.view.touch(&key(0, 0));
+    }
+    solo.view.take_offers();
+    let mut hello = solo.hello();
+    let mut ahead = solo.view.truth.objects[&key(0, 1)].clone();
+    ahead.revision = edge_revision;
+    let held = Held::Present(ahead.shared(&key(0, 1), 1).version.clone());
+    hello.inventory = Inventory::Full(vec![InventoryEntry { key: key(0, 1), held }]);
+    solo.feed(Lane::Control, Frame::Hello(hello)).expect("a good hello");
+    solo
+}
+
+fn deletes(frames: &[Frame]) -> usize {
+    let is_delete =
+        |frame: &&Frame| matches!(frame, Frame::Deliver(d) if matches!(d.change, Change::Delete { .. }));
+    frames.iter().filter(is_delete).count()
+}
+
+#[test]
+fn a_replica_that_lags_behind_the_edge_deletes_nothing_at_once() {
+    let mut solo = lagging(10, 11);
+    assert_eq!(deletes(&solo.sent(Lane::Delivery)), 0, "the edge knows more than the view");
+    solo.ack(Lane::Delivery, 1);
+    solo.wait(LAG_GRACE);
+    assert_eq!(deletes(&solo.sent(Lane::Delivery)), 1, "the view has had its time");
+
+    let mut solo = lagging(10, 9);
+    assert_eq!(deletes(&solo.sent(Lane::Delivery)), 1, "the view has seen everything that the edge has");
+}
+
+#[test]
+fn a_replica_that_lags_sends_no_older_version() {
+    let mut solo = Solo::new(1);
+    let mut hello = solo.hello();
+    let mut ahead = solo.view.truth.objects[&key(0, 0)].clone();
+    ahead.revision += 5;
+    ahead.content += 1;
+    let held = Held::Present(ahead.shared(&key(0, 0), 1).version.clone());
+    hello.inventory = Inventory::Full(vec![InventoryEntry { key: key(0, 0), held }]);
+    solo.feed(Lane::Control, Frame::Hello(hello)).expect("a good hello");
+    assert!(solo.sent(Lane::Delivery).is_empty());
+    assert!(solo.events().contains(&CloudEvent::CaughtUp { scope: ScopeId::NODE }));
+}
+
+fn absent(number: usize) -> InventoryEntry {
+    InventoryEntry { key: key(0, number), held: Held::Absent }
+}
+
+/// A session that waits for an inventory, because the digest differs.
+fn collecting() -> Solo {
+    let mut solo = Solo::new(1);
+    let mut hello = solo.hello();
+    hello.inventory = Inventory::Digest { count: 513, digest: [1; 16] };
+    solo.feed(Lane::Control, Frame::Hello(hello)).expect("a good hello");
+    assert!(matches!(&solo.sent(Lane::Control)[..], [Frame::Welcome(_), Frame::InventoryRequest { .. }]));
+    assert!(solo.sent(Lane::Delivery).is_empty(), "nothing is delivered before the comparison");
+    solo
+}
+
+fn part(entries: Vec<InventoryEntry>, last: bool) -> Frame {
+    Frame::InventoryPart(InventoryPart { scope: ScopeId::NODE, entries, last })
+}
+
+#[test]
+fn inventories_that_break_the_rules_are_refused_with_a_reason() {
+    let too_long = (0..=INVENTORY_PART_MAX).map(absent).collect();
+    for (frame, text) in [
+        (part(vec![absent(3), absent(3)], true), "lists v1/configmaps/area0/object3 twice"),
+        (part(too_long, false), "2049 entries is more than the 2048"),
+        (part(Vec::new(), false), "empty, but not the last"),
+    ] {
+        let error = collecting().feed(Lane::Bulk, frame).expect_err(text);
+        assert!(error.to_string().contains(text), "{error}");
+    }
+    let mut solo = Solo::new(0);
+    let mut hello = solo.hello();
+    hello.inventory = Inventory::Full((0..=HELLO_INVENTORY_MAX).map(absent).collect());
+    let error = solo.feed(Lane::Control, Frame::Hello(hello)).expect_err("too long for a hello");
+    assert!(error.to_string().contains("513 entries was sent whole"), "{error}");
+    let mut solo = Solo::new(0);
+    let mut hello = solo.hello();
+    hello.inventory = Inventory::Digest { count: INVENTORY_MAX as u64 + 1, digest: [0; 16] };
+    let error = solo.feed(Lane::Control, Frame::Hello(hello)).expect_err("too many entries");
+    assert!(error.to_string().contains("200001 entries is more than the 200000"), "{error}");
+}
+
+#[test]
+fn an_inventory_that_does_not_come_ends_the_session() {
+    let mut solo = collecting();
+    solo.wait(Duration::from_secs(9));
+    solo.feed(Lane::Bulk, part(vec![absent(7)], false)).expect("progress");
+    solo.wait(Duration::from_secs(9));
+    assert!(solo.sent(Lane::Control).is_empty(), "a part is progress");
+    solo.wait(Duration::from_secs(1));
+    let goodbye = solo.sent(Lane::Control);
+    assert!(
+        matches!(&goodbye[..], [Frame::Goodbye(bye)] if bye.message.contains("inventory of scope 0")),
+        "{goodbye:?}"
+    );
+}
+
+#[test]
+fn offers_before_the_comparison_are_not_lost() {
+    let mut solo = collecting();
+    solo.change(|view| view.put(&key(0, 0), 16));
+    let newest = solo.view.truth.revision;
+    solo.feed(Lane::Bulk, part(Vec::new(), true)).expect("an empty inventory");
+    let sent = solo.sent(Lane::Delivery);
+    assert!(
+        matches!(&sent[..], [Frame::Deliver(d)] if matches!(&d.change, Change::Upsert(o) if o.version.revision.0 == newest)),
+        "{sent:?}"
+    );
+}
+
+#[test]
+fn the_digest_of_the_store_is_the_one_of_the_view() {
+    let mut world = synced(HELLO_INVENTORY_MAX + 1);
+    world.heal();
+    let Store { scopes, .. } = &world.store;
+    assert_eq!(scopes.len(), 1);
+    let entries = world.store.inventory(ScopeId::NODE);
+    assert_eq!(digest(&entries).1, 513);
+}

@@ -1,0 +1,178 @@
+//! What must hold whatever happens (design section 4, guarantees 1, 2 and 5). It looks at the truth, the disk and the
+//! events; it shares no code and no state with the sessions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tombolo_proto::frame::Change;
+use tombolo_proto::{ObjectKey, ObjectVersion, RequestId};
+
+use super::cloud::{AREAS, Cloud, Truth};
+use super::edge::{Row, Store};
+
+/// Remembers what was applied and asked.
+#[derive(Debug, Default)]
+pub struct Oracle {
+    /// Newest (epoch generation, revision) that the disk ever had, per key.
+    newest: BTreeMap<ObjectKey, (u64, u64)>,
+    waiting: BTreeSet<RequestId>,
+    /// Adoptions that the edge refused: the only reason to send equal content.
+    pub adoption_refused: BTreeSet<ObjectKey>,
+    pub newest_lease: i64,
+    pub coverage: Coverage,
+    /// The edge is served by a replica that was behind when it took over.
+    pub lagging: bool,
+}
+
+/// What happened, counted: a schedule that meets nothing proves nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Coverage {
+    pub upserts: u64,
+    pub adoptions: u64,
+    pub deletions: u64,
+    pub absences: u64,
+    pub refusals: u64,
+    pub connections: u64,
+    pub caught_up: u64,
+    pub answers: u64,
+    pub timeouts: u64,
+}
+
+impl Coverage {
+    pub fn add(self, other: Self) -> Self {
+        Self {
+            upserts: self.upserts + other.upserts,
+            adoptions: self.adoptions + other.adoptions,
+            deletions: self.deletions + other.deletions,
+            absences: self.absences + other.absences,
+            refusals: self.refusals + other.refusals,
+            connections: self.connections + other.connections,
+            caught_up: self.caught_up + other.caught_up,
+            answers: self.answers + other.answers,
+            timeouts: self.timeouts + other.timeouts,
+        }
+    }
+}
+
+impl Oracle {
+    /// A store that lost everything starts anew.
+    pub fn forget_store(&mut self) {
+        self.newest.clear();
+    }
+
+    /// Called before a change is written.
+    pub fn check_apply(&mut self, store: &Store, area: usize, change: &Change, generation: u64) {
+        let held = store.areas[area].rows.get(change.key());
+        let present = matches!(held, Some(Row::Present { .. })) && store.areas[area].epoch.is_some();
+        match change {
+            Change::Upsert(object) => {
+                self.coverage.upserts += 1;
+                self.check_forward(present, change.key(), &object.version, generation);
+                if let Some(Row::Present { version, .. }) = held {
+                    let equal = version.uid == object.version.uid && version.hash == object.version.hash;
+                    let excused = self.adoption_refused.remove(change.key());
+                    assert!(!equal || excused, "{} was sent again although the edge holds it", change.key());
+                }
+            }
+            Change::Adopt { version, .. } => {
+                self.coverage.adoptions += 1;
+                self.check_forward(present, change.key(), version, generation);
+                if let Some(Row::Present { version: held, .. }) = held {
+                    assert_ne!(held, version, "an adoption of {} that changes nothing", change.key());
+                }
+            }
+            Change::Delete { .. } => {
+                self.coverage.deletions += 1;
+                assert!(held.is_some(), "{} was deleted although the edge does not hold it", change.key());
+            }
+            Change::Absent { .. } => {
+                self.coverage.absences += 1;
+                assert_ne!(held, Some(&Row::Absent), "{} was absent already", change.key());
+            }
+        }
+    }
+
+    /// Guarantee 1: versions only move forward. Revisions of one epoch order all incarnations of a key as well. The
+    /// stated exceptions are for a replica that lags: it can bring back what the edge has deleted, because the edge
+    /// remembers nothing of that, and what the edge holds while it is between two epochs.
+    fn check_forward(&mut self, comparable: bool, key: &ObjectKey, version: &ObjectVersion, generation: u64) {
+        let present = (generation, version.revision.0);
+        let newest = self.newest.entry(key.clone()).or_insert(present);
+        if self.lagging && !comparable {
+            *newest = present;
+        }
+        assert!(
+            present >= *newest,
+            "{key} went back from {newest:?} to {present:?} (epoch generation, revision)"
+        );
+        *newest = present;
+    }
+
+    /// Guarantee 2: what is acknowledged is on disk, exactly.
+    pub fn check_acked(store: &Store, area: usize, key: &ObjectKey, version: Option<&ObjectVersion>) {
+        let held = match store.areas[area].rows.get(key) {
+            Some(Row::Present { version, .. }) => Some(version),
+            Some(Row::Absent) | None => None,
+        };
+        assert_eq!(held, version, "{key} is acknowledged, but the disk holds something else");
+    }
+
+    /// One version of a key is under way at a time.
+    pub fn check_arrival(store: &Store, area: usize, change: &Change) {
+        let under_way = store.pending.iter().any(|p| p.area == area && p.change.key() == change.key());
+        assert!(!under_way, "{} arrives while an earlier version waits for its commit", change.key());
+    }
+
+    pub fn asked(&mut self, id: RequestId) {
+        assert!(self.waiting.insert(id), "request id {} was given twice", id.0);
+    }
+
+    /// An answer or a timeout: exactly one for each request.
+    pub fn answered(&mut self, id: RequestId) {
+        assert!(self.waiting.remove(&id), "request {} was answered twice or never asked", id.0);
+    }
+
+    pub fn session_over(&mut self) {
+        self.waiting.clear();
+    }
+
+    pub fn open_requests(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub fn lease(&mut self, micros: i64) {
+        assert!(micros > self.newest_lease, "an older lease renewal came after a newer one");
+        self.newest_lease = micros;
+    }
+
+    /// What keeps the edge from holding exactly what it should, none when nothing does.
+    pub fn difference(cloud: &Cloud, store: &Store, followed: &[bool; AREAS]) -> Option<String> {
+        let areas = store.areas.iter().enumerate().filter(|(number, _)| followed[*number]);
+        for (number, area) in areas {
+            let wanted = wanted_rows(&cloud.truth, number, cloud.trim_version);
+            for (key, row) in &wanted {
+                if area.rows.get(key) != Some(row) {
+                    return Some(format!("{key}: wanted {row:?}, held {:?}", area.rows.get(key)));
+                }
+            }
+            if let Some(key) = area.rows.keys().find(|key| !wanted.contains_key(key)) {
+                return Some(format!("{key} is held, but not wanted"));
+            }
+            if !area.caught_up || area.epoch.as_ref() != Some(&cloud.epoch()) {
+                return Some(format!("area {number} was not told that it is caught up: {:?}", area.epoch));
+            }
+        }
+        None
+    }
+}
+
+/// What the disk should hold of an area.
+pub fn wanted_rows(truth: &Truth, area: usize, trim_version: u32) -> BTreeMap<ObjectKey, Row> {
+    let row = |key: &ObjectKey| match truth.objects.get(key) {
+        None => Row::Absent,
+        Some(object) => {
+            let shared = object.shared(key, trim_version);
+            Row::Present { version: shared.version.clone(), body: object.body(trim_version) }
+        }
+    };
+    truth.wanted[area].iter().map(|key| (key.clone(), row(key))).collect()
+}

@@ -1,0 +1,122 @@
+//! Random schedules: faults in any order, then heal and converge.
+
+use rand::rngs::StdRng;
+use rand::{RngCore, SeedableRng};
+use tombolo_proto::limits::HELLO_INVENTORY_MAX;
+
+use super::harness::ops::{Op, fuzz, run_crowded};
+use super::harness::oracle::Coverage;
+
+/// Schedules of one test run.
+const SCHEDULES: u64 = 10_000;
+
+/// Seeds that once failed while the sessions were written: always run.
+const KNOWN: [u64; 4] = [24, 35, 2510, 4242];
+
+/// Schedules with large inventories of one test run.
+const CROWDED: u64 = 100;
+
+/// Hostile peers of one test run.
+const HOSTILE: u64 = 20_000;
+
+/// Prints the seed when the test fails.
+struct Report(u64, Vec<u8>);
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!(
+                "the schedule of seed {} failed; TOMBOLO_SEED={} replays it alone; its operations:",
+                self.0, self.0
+            );
+            for (number, pair) in self.1.get(4..).unwrap_or_default().chunks_exact(2).enumerate() {
+                eprintln!("  {number}: {:?}", Op::from_bytes(pair[0], pair[1]));
+            }
+        }
+    }
+}
+
+fn run(seed: u64) -> Coverage {
+    run_with(seed, 0)
+}
+
+fn run_with(seed: u64, crowd: usize) -> Coverage {
+    let mut random = StdRng::seed_from_u64(seed);
+    let operations = 8 + random.next_u32() as usize % 100;
+    let mut bytes = vec![0; 4 + 2 * operations];
+    random.fill_bytes(&mut bytes);
+    let report = Report(seed, bytes);
+    run_crowded(&report.1, crowd).oracle.coverage
+}
+
+#[test]
+fn ten_thousand_random_schedules_converge() {
+    if let Ok(seed) = std::env::var("TOMBOLO_SEED") {
+        run(seed.parse().expect("TOMBOLO_SEED is a number"));
+        return;
+    }
+    KNOWN.into_iter().for_each(|seed| _ = run(seed));
+    let first = rand::rng().next_u64();
+    println!("seeds from {first}");
+    let seeds = (0..SCHEDULES).map(|number| first.wrapping_add(number));
+    let total = seeds.map(run).fold(Coverage::default(), Coverage::add);
+    // Schedules that never meet the rare paths would prove nothing.
+    let Coverage {
+        upserts,
+        adoptions,
+        deletions,
+        absences,
+        refusals,
+        connections,
+        caught_up,
+        answers,
+        timeouts,
+    } = total;
+    for (what, count, least) in [
+        ("upserts", upserts, 30_000),
+        ("adoptions", adoptions, 1_000),
+        ("deletions", deletions, 5_000),
+        ("absences", absences, 5_000),
+        ("refusals", refusals, 1_000),
+        ("connections", connections, 20_000),
+        ("scopes caught up", caught_up, 20_000),
+        ("answers", answers, 500),
+        ("timeouts", timeouts, 50),
+    ] {
+        println!("{count} {what}");
+        assert!(count >= least, "only {count} {what} in {SCHEDULES} schedules");
+    }
+}
+
+/// Above the limit of the hello every reconnect goes by digest, and by whole inventories where it differs.
+#[test]
+fn schedules_above_the_hello_limit_converge() {
+    let first = rand::rng().next_u64();
+    println!("seeds from {first}");
+    let total = (0..CROWDED)
+        .map(|number| run_with(first.wrapping_add(number), HELLO_INVENTORY_MAX))
+        .fold(Coverage::default(), Coverage::add);
+    // The crowd is held from the beginning: were it sent again, the oracle would have said so.
+    assert!(total.connections > CROWDED && total.upserts > CROWDED, "{total:?}");
+}
+
+/// The fuzz target's other half on stable, for a bounded time.
+#[test]
+fn hostile_peers_break_nothing() {
+    let only = std::env::var("TOMBOLO_SEED").ok().map(|seed| seed.parse().expect("TOMBOLO_SEED is a number"));
+    let first = only.unwrap_or_else(|| rand::rng().next_u64());
+    for number in 0..if only.is_some() { 1 } else { HOSTILE } {
+        let seed = first.wrapping_add(number);
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut bytes = vec![0; 4 * (2 + random.next_u32() as usize % 60)];
+        random.fill_bytes(&mut bytes);
+        // Most sessions must get past the handshake to see anything.
+        if !seed.is_multiple_of(8) {
+            bytes[..4].copy_from_slice(&[u8::from(!seed.is_multiple_of(2)), 1, 0, 0]);
+        }
+        bytes.insert(0, 255);
+        let report = Report(seed, Vec::new());
+        fuzz(&bytes);
+        drop(report);
+    }
+}

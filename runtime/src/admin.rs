@@ -1,0 +1,269 @@
+//! The admin endpoints: `/livez`, `/readyz` and `/metrics`, on a listener and a thread of their own, so that a
+//! busy data path never makes a probe fail.
+//!
+//! Slow clients hold nothing for long: headers must arrive within [`HEADER_TIMEOUT`], a connection lives for
+//! [`CONNECTION_LIFETIME`] at most, and only [`CONNECTIONS_MAX`] are served at a time; others wait in the
+//! kernel's queue.
+
+use std::fmt::Write as _;
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdTcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::drain::Drain;
+use crate::listen::ListenError;
+use crate::ready::Readiness;
+use crate::tasks::Tasks;
+
+/// Time in which a request's headers must arrive.
+pub const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Longest life of one connection.
+pub const CONNECTION_LIFETIME: Duration = Duration::from_secs(30);
+
+/// Connections served at a time.
+pub const CONNECTIONS_MAX: usize = 64;
+
+/// Wait after a failed accept (no file descriptors left) before the next.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Binds the admin listener without serving yet. `setting` is the configuration key of the address.
+///
+/// # Errors
+/// [`ListenError`], which says what to change.
+pub fn bind(setting: &str, address: SocketAddr) -> Result<Bound, ListenError> {
+    let open = || {
+        let listener = StdTcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let local = listener.local_addr()?;
+        Ok(Bound { listener, local })
+    };
+    open().map_err(|source| ListenError { protocol: "TCP", address, setting: setting.to_owned(), source })
+}
+
+/// What the endpoints tell.
+#[derive(Debug, Clone)]
+pub struct AdminState {
+    /// The process's metrics, all registered.
+    pub registry: Arc<Registry>,
+    /// What is pending.
+    pub readiness: Readiness,
+    /// A started drain makes the process unready, so that load balancers look elsewhere.
+    pub drain: Drain,
+}
+
+/// A bound admin listener.
+#[derive(Debug)]
+pub struct Bound {
+    listener: StdTcpListener,
+    local: SocketAddr,
+}
+
+impl Bound {
+    /// The address, with the port that the system chose when 0 was asked for.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Serves on a thread and runtime of their own until the handle is dropped.
+    ///
+    /// # Errors
+    /// The thread or its runtime could not be made.
+    pub fn start(self, state: AdminState) -> io::Result<AdminHandle> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let serve = move || {
+            runtime.block_on(async move {
+                match TcpListener::from_std(self.listener) {
+                    Ok(listener) => accept_until(listener, state, stopped).await,
+                    Err(error) => tracing::error!(%error, "admin listener is unusable"),
+                }
+            });
+        };
+        let thread = std::thread::Builder::new().name("admin".to_owned()).spawn(serve)?;
+        Ok(AdminHandle { stop, thread: Some(thread) })
+    }
+}
+
+/// The serving thread; ends when this is dropped.
+#[derive(Debug)]
+pub struct AdminHandle {
+    stop: CancellationToken,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for AdminHandle {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        // The thread only waits for timers and sockets, which the token ends: the join is short.
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the admin thread panicked");
+        }
+    }
+}
+
+async fn accept_until(listener: TcpListener, state: AdminState, stop: CancellationToken) {
+    let router = Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(state);
+    let tasks = Tasks::new();
+    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let accept = async {
+        loop {
+            // Closing the semaphore is never done, so that `acquire` cannot fail.
+            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let router = router.clone();
+                    tasks.spawn_isolated("admin connection", async move {
+                        serve_connection(stream, router).await;
+                        drop(slot);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "admin accept failed");
+                    tokio::time::sleep(ACCEPT_RETRY).await;
+                }
+            }
+        }
+    };
+    stop.run_until_cancelled(accept).await;
+    tasks.abort();
+}
+
+async fn serve_connection(stream: TcpStream, router: Router) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    match tokio::time::timeout(CONNECTION_LIFETIME, connection).await {
+        Ok(Err(error)) => tracing::debug!(%error, "admin connection ended"),
+        Err(_) => tracing::debug!("admin connection outlived its time"),
+        Ok(Ok(())) => {}
+    }
+}
+
+async fn readyz(State(state): State<AdminState>) -> Response {
+    if state.drain.is_started() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
+    }
+    let pending = state.readiness.pending();
+    if pending.is_empty() {
+        return "ready\n".into_response();
+    }
+    let mut text = String::new();
+    for name in pending {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "pending: {name}");
+    }
+    (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+}
+
+async fn metrics(State(state): State<AdminState>) -> Response {
+    let mut text = String::new();
+    match encode(&mut text, &state.registry) {
+        Ok(()) => ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
+        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "a metric could not be encoded\n").into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::metrics::counter::Counter;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::drain;
+
+    struct World {
+        address: SocketAddr,
+        readiness: Readiness,
+        trigger: drain::Trigger,
+        _handle: AdminHandle,
+    }
+
+    fn world() -> World {
+        let mut registry = Registry::default();
+        let counter = Counter::<u64>::default();
+        registry.register("tombolo_test_things", "Things", counter.clone());
+        counter.inc();
+        let bound = bind("admin.listen", "127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = bound.local_addr();
+        let readiness = Readiness::new();
+        let (trigger, drain) = drain::channel(Duration::ZERO);
+        let state = AdminState { registry: Arc::new(registry), readiness: readiness.clone(), drain };
+        let handle = bound.start(state).unwrap();
+        World { address, readiness, trigger, _handle: handle }
+    }
+
+    async fn fetch(address: SocketAddr, path: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).await.unwrap();
+        let code = reply.split(' ').nth(1).unwrap().parse().unwrap();
+        let body = reply.split_once("\r\n\r\n").unwrap().1.to_owned();
+        (code, body)
+    }
+
+    #[tokio::test]
+    async fn tells_what_is_pending_and_when_it_drains() {
+        let world = world();
+        assert_eq!(fetch(world.address, "/livez").await, (200, "ok\n".into()));
+        let guard = world.readiness.wait_for("node watch");
+        assert_eq!(fetch(world.address, "/readyz").await, (503, "pending: node watch\n".into()));
+        drop(guard);
+        assert_eq!(fetch(world.address, "/readyz").await, (200, "ready\n".into()));
+        world.trigger.start();
+        assert_eq!(fetch(world.address, "/readyz").await, (503, "draining\n".into()));
+    }
+
+    #[tokio::test]
+    async fn serves_metrics_and_404() {
+        let world = world();
+        let (code, body) = fetch(world.address, "/metrics").await;
+        assert_eq!(code, 200);
+        assert!(body.contains("tombolo_test_things_total 1"), "{body}");
+        assert_eq!(fetch(world.address, "/secret").await.0, 404);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_sends_half_a_header_is_dropped() {
+        let world = world();
+        let mut slow = TcpStream::connect(world.address).await.unwrap();
+        slow.write_all(b"GET /livez HTT").await.unwrap();
+        let mut rest = Vec::new();
+        let ended = tokio::time::timeout(HEADER_TIMEOUT * 3, slow.read_to_end(&mut rest)).await;
+        assert!(ended.is_ok(), "the server kept a half-sent request");
+    }
+
+    #[tokio::test]
+    async fn a_second_listener_on_the_port_names_the_setting() {
+        let world = world();
+        let error = bind("admin.listen", world.address).unwrap_err();
+        assert!(error.to_string().contains("(setting admin.listen): the address is in use"), "{error}");
+    }
+}

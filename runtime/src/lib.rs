@@ -1,0 +1,19 @@
+//! The process shell that every Tombolo program shares: signals and drain, readiness, supervised tasks,
+//! back-off, logs, listeners and the admin endpoints.
+//!
+//! Nothing here is global except what the operating system makes global (signals) and the one call of
+//! [`telemetry::init`]: a cloud and many edges can run in one process, each with its own values.
+
+pub mod admin;
+pub mod backoff;
+pub mod drain;
+pub mod listen;
+pub mod ready;
+pub mod signals;
+pub mod tasks;
+pub mod telemetry;
+
+pub use backoff::{Backoff, BackoffConfig};
+pub use drain::{Drain, DrainBlocker, DrainOutcome, Trigger};
+pub use ready::{Readiness, ReadyGuard};
+pub use tasks::{TaskError, Tasks};

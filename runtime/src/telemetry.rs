@@ -1,0 +1,125 @@
+//! Logs: structured, to standard error, as text or JSON, with a filter that can be changed while running.
+
+use std::str::FromStr;
+
+use thiserror::Error;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
+
+/// Environment variable whose filter wins over the configured one, in the syntax of
+/// `tracing_subscriber::EnvFilter` ("info,tombolo_link=debug").
+pub const FILTER_VARIABLE: &str = "TOMBOLO_LOG";
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line, for collectors.
+    Json,
+}
+
+impl FromStr for Format {
+    type Err = TelemetryError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            other => Err(TelemetryError::Format(other.to_owned())),
+        }
+    }
+}
+
+/// Why logs could not be set up.
+#[derive(Debug, Error)]
+pub enum TelemetryError {
+    /// Unknown format.
+    #[error("unknown log format {0:?}: use \"text\" or \"json\"")]
+    Format(String),
+    /// The filter does not parse.
+    #[error("bad log filter {filter:?} ({origin}): {reason}")]
+    Filter {
+        /// The text.
+        filter: String,
+        /// Where it came from.
+        origin: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A subscriber is set already: `init` is for `main`, once.
+    #[error("logs are set up already")]
+    AlreadySet,
+}
+
+/// Sets up the process's logs. For `main` only: the subscriber is the one thing that a process has once.
+///
+/// # Errors
+/// [`TelemetryError`] when a filter does not parse or a subscriber is set already.
+pub fn init(format: Format, default_filter: &str) -> Result<FilterHandle, TelemetryError> {
+    let from_env = std::env::var(FILTER_VARIABLE).ok();
+    let filter = choose_filter(from_env.as_deref(), default_filter)?;
+    let (filter, handle) = reload::Layer::new(filter);
+    let registry = tracing_subscriber::registry().with(filter);
+    let layer = fmt::layer().with_writer(std::io::stderr);
+    let set = match format {
+        Format::Text => registry.with(layer).try_init(),
+        Format::Json => registry.with(layer.json().flatten_event(true)).try_init(),
+    };
+    set.map_err(|_| TelemetryError::AlreadySet)?;
+    Ok(FilterHandle { handle })
+}
+
+/// Changes the log filter of the running process.
+#[derive(Debug, Clone)]
+pub struct FilterHandle {
+    handle: reload::Handle<EnvFilter, Registry>,
+}
+
+impl FilterHandle {
+    /// Replaces the filter.
+    ///
+    /// # Errors
+    /// [`TelemetryError::Filter`] when it does not parse; the old one stays.
+    pub fn set(&self, filter: &str) -> Result<(), TelemetryError> {
+        let filter = parse(filter, "request")?;
+        self.handle.reload(filter).map_err(|_| TelemetryError::AlreadySet)
+    }
+}
+
+fn choose_filter(from_env: Option<&str>, default: &str) -> Result<EnvFilter, TelemetryError> {
+    match from_env {
+        Some(filter) if !filter.trim().is_empty() => parse(filter, FILTER_VARIABLE),
+        _ => parse(default, "configuration"),
+    }
+}
+
+fn parse(filter: &str, origin: &'static str) -> Result<EnvFilter, TelemetryError> {
+    EnvFilter::try_new(filter).map_err(|error| TelemetryError::Filter {
+        filter: filter.to_owned(),
+        origin,
+        reason: error.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_wins_and_mistakes_name_their_origin() {
+        assert_eq!(choose_filter(Some("debug"), "info").unwrap().to_string(), "debug");
+        assert_eq!(choose_filter(Some(" "), "info").unwrap().to_string(), "info");
+        assert_eq!(choose_filter(None, "info").unwrap().to_string(), "info");
+        let error = choose_filter(Some("a=b=c"), "info").unwrap_err().to_string();
+        assert!(error.starts_with("bad log filter \"a=b=c\" (TOMBOLO_LOG): "), "{error}");
+    }
+
+    #[test]
+    fn formats_by_name() {
+        assert_eq!("json".parse::<Format>().unwrap(), Format::Json);
+        assert!("xml".parse::<Format>().is_err());
+    }
+}

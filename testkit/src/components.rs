@@ -1,0 +1,79 @@
+//! Where the Kubernetes binaries are.
+
+use std::path::{Path, PathBuf};
+use std::{env, fmt, fs};
+
+/// Set by the envtest convention: a folder with `etcd`, `kube-apiserver`, `kubectl` and their like.
+const ASSETS_VARIABLE: &str = "KUBEBUILDER_ASSETS";
+
+/// Set to `1` by `cargo xtask test --without-cluster`.
+const WITHOUT_CLUSTER_VARIABLE: &str = "TOMBOLO_WITHOUT_CLUSTER";
+
+/// A file to which skipped tests append their names.
+const SKIP_LOG_VARIABLE: &str = "TOMBOLO_SKIP_LOG";
+
+/// A folder of Kubernetes binaries.
+#[derive(Debug, Clone)]
+pub struct Components {
+    folder: PathBuf,
+}
+
+/// No folder of binaries was named.
+#[derive(Debug)]
+pub struct MissingComponents;
+
+impl fmt::Display for MissingComponents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{ASSETS_VARIABLE} does not name a folder with etcd and kube-apiserver: run the tests with \
+             `cargo xtask test`, which builds them, or with `--without-cluster`"
+        )
+    }
+}
+
+impl std::error::Error for MissingComponents {}
+
+/// The binaries that `KUBEBUILDER_ASSETS` names.
+///
+/// # Errors
+/// [`MissingComponents`] when the variable is unset or the folder has no kube-apiserver.
+pub fn components() -> Result<Components, MissingComponents> {
+    let folder = env::var_os(ASSETS_VARIABLE).map(PathBuf::from).ok_or(MissingComponents)?;
+    if !folder.join("kube-apiserver").is_file() || !folder.join("etcd").is_file() {
+        return Err(MissingComponents);
+    }
+    Ok(Components { folder })
+}
+
+/// Whether tests that need a cluster may leave without one.
+#[must_use]
+pub fn skips_allowed() -> bool {
+    env::var(WITHOUT_CLUSTER_VARIABLE).is_ok_and(|value| value == "1")
+}
+
+/// Notes that a test could not run.
+pub fn record_skip(test: &str) {
+    eprintln!("SKIPPED {test}: {MissingComponents}");
+    if let Some(log) = env::var_os(SKIP_LOG_VARIABLE) {
+        let appended = fs::OpenOptions::new().create(true).append(true).open(log);
+        if let Ok(mut file) = appended {
+            // One short write: lines of tests that run side by side do not mix.
+            let _ = std::io::Write::write_all(&mut file, format!("{test}\n").as_bytes());
+        }
+    }
+}
+
+impl Components {
+    /// Path of one binary.
+    #[must_use]
+    pub fn binary(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// The folder itself.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}

@@ -1,0 +1,25 @@
+//! What the tests of every crate share: the real Kubernetes components and conditions with deadlines.
+//!
+//! Nothing here knows Tombolo: whoever uses it judges the product from outside.
+
+mod components;
+mod control_plane;
+mod process;
+mod wait;
+
+pub use components::{Components, MissingComponents, components, record_skip, skips_allowed};
+pub use control_plane::{AuditEvent, ControlPlane, ControlPlaneOptions};
+pub use process::{Child, free_port};
+pub use wait::{wait_for, wait_for_value};
+
+/// Leaves the test when there are no Kubernetes binaries and `cargo xtask test --without-cluster` allows that;
+/// fails it when they are missing otherwise. The skip is recorded, so that it is never counted as a pass.
+#[macro_export]
+macro_rules! cluster_or_skip {
+    ($test:expr) => {
+        if $crate::components().is_err() && $crate::skips_allowed() {
+            $crate::record_skip($test);
+            return;
+        }
+    };
+}

@@ -1,0 +1,93 @@
+//! Processes that end with the test.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+/// A running process, its output in a file, killed when dropped.
+#[derive(Debug)]
+pub struct Child {
+    name: String,
+    log: PathBuf,
+    inner: std::process::Child,
+}
+
+impl Child {
+    /// Starts a command with its output in `<folder>/<name>.log`.
+    ///
+    /// # Errors
+    /// When the log cannot be made or the program cannot be started.
+    pub fn spawn(name: &str, folder: &Path, command: &mut Command) -> Result<Self> {
+        let log = folder.join(format!("{name}.log"));
+        let file = File::options().create(true).append(true).open(&log)?;
+        let inner = command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .spawn()
+            .with_context(|| format!("start {name}: {:?}", command.get_program()))?;
+        Ok(Self { name: name.to_owned(), log, inner })
+    }
+
+    /// Process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.inner.id()
+    }
+
+    /// Sends SIGKILL and waits for the end.
+    pub fn kill(&mut self) {
+        let _ = self.inner.kill();
+        let _ = self.inner.wait();
+    }
+
+    /// Fails with the end of the log when the process has ended.
+    ///
+    /// # Errors
+    /// When the process is no longer running.
+    pub fn check_running(&mut self) -> Result<()> {
+        match self.inner.try_wait()? {
+            None => Ok(()),
+            Some(status) => anyhow::bail!("{} ended with {status}:\n{}", self.name, self.log_tail(40)),
+        }
+    }
+
+    /// Waits for the process to end by itself.
+    ///
+    /// # Errors
+    /// When the operating system cannot tell.
+    pub fn wait(&mut self) -> Result<std::process::ExitStatus> {
+        Ok(self.inner.wait()?)
+    }
+
+    /// All output so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Last lines of the output.
+    #[must_use]
+    pub fn log_tail(&self, lines: usize) -> String {
+        let text = self.log();
+        let all: Vec<&str> = text.lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A TCP port on 127.0.0.1 that was free a moment ago, for programs that cannot report the port they chose.
+///
+/// # Errors
+/// When no port can be bound.
+pub fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}

@@ -1,0 +1,41 @@
+//! The floor: what the bare libraries cost (design section 8).
+//!
+//! A server and a client made of rustls and tungstenite, or quinn, without any logic run as two processes. The
+//! figures come from the server's `/proc` entry. With `--stack link` the same run goes over `tombolo-link`, which
+//! shows what lanes, packages and frames add.
+//!
+//! ```text
+//! cargo run --release -p tombolo-tests --bin floor -- --connections 1000 --transport ws
+//! ```
+
+#[path = "../floor/args.rs"]
+mod args;
+#[path = "../floor/channel.rs"]
+mod channel;
+#[path = "../floor/load.rs"]
+mod load;
+#[path = "../floor/pki.rs"]
+mod pki;
+#[path = "../floor/process.rs"]
+mod process;
+#[path = "../floor/report.rs"]
+mod report;
+#[path = "../floor/server.rs"]
+mod server;
+
+use args::{Args, Role};
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse(std::env::args().skip(1))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match args.role {
+            Role::Serve => server::run(&args).await,
+            Role::Load => {
+                let report = load::run(&args).await?;
+                println!("{}", if args.json { report.json()? } else { report.table() });
+                Ok(())
+            }
+        }
+    })
+}

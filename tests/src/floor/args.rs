@@ -1,0 +1,118 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+
+const USAGE: &str = "usage: floor [--connections N] [--transport ws|quic] [--stack bare|link] \
+[--updates ROUNDS] [--query-seconds S] [--large] [--json]";
+
+/// Which side this process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The client and the measuring side; starts the other one.
+    Load,
+    /// The measured side.
+    Serve,
+}
+
+/// What carries the messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// WebSocket over TLS over TCP.
+    WebSocket,
+    /// QUIC.
+    Quic,
+}
+
+/// Which code carries them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stack {
+    /// The libraries alone.
+    Bare,
+    /// `tombolo-link`.
+    Link,
+}
+
+/// What to do.
+#[derive(Debug, Clone)]
+pub(crate) struct Args {
+    pub(crate) role: Role,
+    pub(crate) connections: usize,
+    pub(crate) transport: Transport,
+    pub(crate) stack: Stack,
+    pub(crate) updates: usize,
+    pub(crate) query_seconds: u64,
+    pub(crate) large: bool,
+    pub(crate) json: bool,
+    /// Where the certificates are; set for the serving process.
+    pub(crate) pki: Option<PathBuf>,
+}
+
+impl Default for Args {
+    fn default() -> Self {
+        Self {
+            role: Role::Load,
+            connections: 1000,
+            transport: Transport::WebSocket,
+            stack: Stack::Bare,
+            updates: 20,
+            query_seconds: 3,
+            large: false,
+            json: false,
+            pki: None,
+        }
+    }
+}
+
+impl Args {
+    pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> anyhow::Result<Self> {
+        let mut args = Self::default();
+        while let Some(word) = words.next() {
+            let mut value = || words.next().with_context(|| format!("{word} needs a value\n{USAGE}"));
+            match word.as_str() {
+                "serve" => args.role = Role::Serve,
+                "--connections" => args.connections = value()?.parse().context("--connections")?,
+                "--updates" => args.updates = value()?.parse().context("--updates")?,
+                "--query-seconds" => args.query_seconds = value()?.parse().context("--query-seconds")?,
+                "--large" => args.large = true,
+                "--json" => args.json = true,
+                "--pki" => args.pki = Some(value()?.into()),
+                "--transport" => args.transport = transport(&value()?)?,
+                "--stack" => args.stack = stack(&value()?)?,
+                other => bail!("unknown argument {other:?}\n{USAGE}"),
+            }
+        }
+        Ok(args)
+    }
+
+    pub(crate) fn transport_name(&self) -> &'static str {
+        match self.transport {
+            Transport::WebSocket => "ws",
+            Transport::Quic => "quic",
+        }
+    }
+
+    pub(crate) fn stack_name(&self) -> &'static str {
+        match self.stack {
+            Stack::Bare => "bare",
+            Stack::Link => "link",
+        }
+    }
+}
+
+fn transport(text: &str) -> anyhow::Result<Transport> {
+    match text {
+        "ws" | "websocket" => Ok(Transport::WebSocket),
+        "quic" => Ok(Transport::Quic),
+        other => bail!("unknown transport {other:?}: use ws or quic"),
+    }
+}
+
+fn stack(text: &str) -> anyhow::Result<Stack> {
+    match text {
+        "bare" => Ok(Stack::Bare),
+        "link" => Ok(Stack::Link),
+        other => bail!("unknown stack {other:?}: use bare or link"),
+    }
+}

@@ -1,0 +1,165 @@
+//! One connection that carries messages: of the bare libraries, or a link.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use futures::{SinkExt, StreamExt};
+use quinn::{Connection, RecvStream, SendStream};
+use socket2::SockRef;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsStream;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tombolo_link::{Link, LinkEvent};
+use tombolo_proto::frame::{ApiRequest, Request, RequestBody};
+use tombolo_proto::{Frame, Lane, RequestId};
+
+/// First byte of a message: what it is.
+pub(crate) mod kind {
+    /// Server to client: acknowledge this.
+    pub(crate) const UPDATE: u8 = b'u';
+    /// Client to server: got it.
+    pub(crate) const ACK: u8 = b'a';
+    /// Client to server: answer this.
+    pub(crate) const QUERY: u8 = b'q';
+    /// Server to client: the answer.
+    pub(crate) const REPLY: u8 = b'r';
+    /// Client to server: nothing, but makes a QUIC stream visible.
+    pub(crate) const HELLO: u8 = b'h';
+}
+
+/// Messages from this size on go through the bulk lane of a link.
+const BULK_MIN: usize = 64 * 1024;
+
+/// A message of a kind, filled up to a length.
+pub(crate) fn message(kind: u8, stamp: u64, len: usize) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(len);
+    bytes.put_u8(kind);
+    bytes.put_u64(stamp);
+    bytes.resize(len, b'.');
+    bytes.freeze()
+}
+
+/// The time that a message carries.
+pub(crate) fn stamp(message: &Bytes) -> u64 {
+    message.get(1..9).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_be_bytes)
+}
+
+/// tungstenite's configuration for both sides of the bare run: the smallest buffers that make sense.
+pub(crate) fn websocket_config() -> WebSocketConfig {
+    WebSocketConfig::default().read_buffer_size(4096).write_buffer_size(0)
+}
+
+/// A UDP socket on loopback with room for a thousand acknowledgements at once: without it the floor would measure
+/// the kernel dropping them.
+pub(crate) fn udp_socket() -> std::io::Result<UdpSocket> {
+    const KERNEL_BUFFER: usize = 4 * 1024 * 1024;
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    SockRef::from(&socket).set_recv_buffer_size(KERNEL_BUFFER)?;
+    SockRef::from(&socket).set_send_buffer_size(KERNEL_BUFFER)?;
+    Ok(socket)
+}
+
+/// A connection.
+pub(crate) enum Channel {
+    /// tungstenite over rustls.
+    WebSocket(Box<WebSocketStream<TlsStream<TcpStream>>>),
+    /// One stream of quinn's, messages behind their length.
+    Quic(Box<QuicChannel>),
+    /// `tombolo-link`.
+    Link(Box<Link>),
+}
+
+/// A QUIC connection with one stream.
+pub(crate) struct QuicChannel {
+    pub(crate) send: SendStream,
+    pub(crate) receive: RecvStream,
+    pub(crate) buffer: BytesMut,
+    /// The stream ends with the last handle.
+    pub(crate) _connection: Connection,
+}
+
+impl Channel {
+    /// The next message; none when the peer has gone. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> anyhow::Result<Option<Bytes>> {
+        match self {
+            Self::WebSocket(stream) => match stream.next().await {
+                Some(Ok(Message::Binary(bytes))) => Ok(Some(bytes)),
+                Some(Ok(_)) | None => Ok(None),
+                Some(Err(error)) => Err(error.into()),
+            },
+            Self::Quic(quic) => quic.next().await,
+            Self::Link(link) => loop {
+                match link.next().await {
+                    LinkEvent::Frame(_, frame) => return unwrap(frame).map(Some),
+                    LinkEvent::Writable => {}
+                    LinkEvent::Closed(_) => return Ok(None),
+                }
+            },
+        }
+    }
+
+    /// Sends a message and waits until the transport has it.
+    pub(crate) async fn send(&mut self, bytes: Bytes) -> anyhow::Result<()> {
+        match self {
+            Self::WebSocket(stream) => stream.send(Message::Binary(bytes)).await.context("send"),
+            Self::Quic(quic) => {
+                let len = u32::try_from(bytes.len())?.to_be_bytes();
+                let mut parts = [Bytes::copy_from_slice(&len), bytes];
+                quic.send.write_all_chunks(&mut parts).await.context("send")
+            }
+            Self::Link(link) => {
+                let lane = if bytes.len() < BULK_MIN { Lane::Control } else { Lane::Bulk };
+                link.send(lane, wrap(bytes))?;
+                link.flush().await.context("flush")
+            }
+        }
+    }
+}
+
+impl QuicChannel {
+    async fn next(&mut self) -> anyhow::Result<Option<Bytes>> {
+        loop {
+            if let Some(head) = self.buffer.first_chunk::<4>() {
+                let len = usize::try_from(u32::from_be_bytes(*head))?;
+                if self.buffer.len() >= 4 + len {
+                    self.buffer.advance(4);
+                    return Ok(Some(self.buffer.split_to(len).freeze()));
+                }
+            }
+            if self.buffer.is_empty() {
+                self.buffer = BytesMut::new();
+            }
+            match self.receive.read_chunk(16 * 1024, true).await {
+                Ok(Some(chunk)) => self.buffer.extend_from_slice(&chunk.bytes),
+                Ok(None) | Err(_) => return Ok(None),
+            }
+        }
+    }
+}
+
+fn wrap(body: Bytes) -> Frame {
+    let call = ApiRequest {
+        method: String::new(),
+        path_and_query: String::new(),
+        content_type: String::new(),
+        accept: String::new(),
+        body,
+    };
+    Frame::Request(Request {
+        id: RequestId(1),
+        timeout: Duration::from_secs(1),
+        body: RequestBody::Api(call),
+        caller_token: None,
+    })
+}
+
+fn unwrap(frame: Frame) -> anyhow::Result<Bytes> {
+    match frame {
+        Frame::Request(Request { body: RequestBody::Api(call), .. }) => Ok(call.body),
+        other => bail!("unexpected frame {other:?}"),
+    }
+}

@@ -1,0 +1,268 @@
+//! The measuring side: starts the server, makes the connections, drives the phases.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use bytes::BytesMut;
+use futures::{StreamExt, stream};
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{Endpoint, EndpointConfig, TokioRuntime};
+use rustls_pki_types::ServerName;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::net::TcpStream;
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_rustls::{TlsConnector, TlsStream};
+use tokio_tungstenite::client_async_with_config;
+use tombolo_link::client::{Choice, Connector, QuicSocket, Target};
+use tombolo_runtime::Tasks;
+
+use crate::args::{Args, Stack, Transport};
+use crate::channel::{Channel, QuicChannel, kind, message, stamp, udp_socket, websocket_config};
+use crate::report::Report;
+use crate::server::now_nanos;
+use crate::{pki, process};
+
+/// Connections made and kept before anything is measured, so that one-time costs are not counted.
+const WARM_UP: usize = 20;
+
+/// Handshakes at once.
+const DIALS_AT_ONCE: usize = 16;
+
+/// Connections that ask at once.
+const ASKING: usize = 32;
+
+/// Bytes of an acknowledgement and of a query.
+const SMALL_LEN: usize = 64;
+
+/// Waits for the kernel and the allocator to settle before memory is read.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// The serving process and the pipe to it.
+struct Server {
+    child: Child,
+    commands: ChildStdin,
+    answers: Lines<BufReader<ChildStdout>>,
+    pid: u32,
+}
+
+impl Server {
+    async fn start(args: &Args, dir: &Path) -> anyhow::Result<(Self, SocketAddr)> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["serve", "--transport", args.transport_name(), "--stack", args.stack_name(), "--pki"])
+            .arg(dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .context("start the server process")?;
+        let commands = child.stdin.take().context("no pipe to the server")?;
+        let answers = BufReader::new(child.stdout.take().context("no pipe from the server")?).lines();
+        let pid = child.id().context("the server has ended")?;
+        let mut server = Self { child, commands, answers, pid };
+        let port: u16 = server.answer().await?.parse()?;
+        Ok((server, (Ipv4Addr::LOCALHOST, port).into()))
+    }
+
+    async fn answer(&mut self) -> anyhow::Result<String> {
+        self.answers.next_line().await?.context("the server has ended")
+    }
+
+    async fn command(&mut self, line: String) -> anyhow::Result<()> {
+        self.commands.write_all(format!("{line}\n").as_bytes()).await?;
+        self.answer().await.map(drop)
+    }
+
+    fn cpu(&self) -> anyhow::Result<u64> {
+        process::cpu_nanos(self.pid)
+    }
+}
+
+/// What all client tasks share.
+struct Fleet {
+    asking: watch::Sender<bool>,
+    latencies: Mutex<Vec<u64>>,
+    answers: std::sync::atomic::AtomicU64,
+    tasks: Tasks,
+}
+
+/// Runs all phases.
+pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
+    let dir = tempfile::tempdir()?;
+    pki::write(dir.path())?;
+    let (mut server, address) = Server::start(args, dir.path()).await?;
+    let dialler = Dialler::new(args, dir.path(), address)?;
+    let fleet = Arc::new(Fleet {
+        asking: watch::Sender::new(false),
+        latencies: Mutex::default(),
+        answers: 0.into(),
+        tasks: Tasks::new(),
+    });
+    let mut report = Report::new(args);
+
+    connect(&dialler, &fleet, 0, WARM_UP).await?;
+    server.command(format!("connected {WARM_UP}")).await?;
+    tokio::time::sleep(SETTLE).await;
+    let (memory, ticks) = (process::resident(server.pid)?, process::cpu_ticks(server.pid)?);
+    let (cpu, begin) = (server.cpu()?, Instant::now());
+    connect(&dialler, &fleet, WARM_UP, args.connections).await?;
+    let total = WARM_UP + args.connections;
+    server.command(format!("connected {total}")).await?;
+    report.accepted(server.cpu()? - cpu, begin.elapsed());
+    tokio::time::sleep(SETTLE).await;
+    report.idle_memory(process::resident(server.pid)?.saturating_sub(memory));
+
+    updates(&mut server, &fleet, &mut report, total).await?;
+    queries(&mut server, &fleet, &mut report, args.query_seconds).await?;
+    if args.large {
+        server.command(format!("large {total}")).await?;
+    }
+    tokio::time::sleep(SETTLE).await;
+    report.memory_after_work(process::resident(server.pid)?.saturating_sub(memory));
+    report.cpu_ticks = process::cpu_ticks(server.pid)? - ticks;
+    report.cpu_nanos = server.cpu()? - cpu;
+    server.child.kill().await?;
+    Ok(report)
+}
+
+async fn updates(
+    server: &mut Server,
+    fleet: &Fleet,
+    report: &mut Report,
+    total: usize,
+) -> anyhow::Result<()> {
+    // The first round grows buffers; it is not measured.
+    server.command(format!("update {total}")).await?;
+    fleet.latencies.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    let cpu = server.cpu()?;
+    for _ in 0..report.updates {
+        server.command(format!("update {total}")).await?;
+    }
+    let latencies = std::mem::take(&mut *fleet.latencies.lock().unwrap_or_else(PoisonError::into_inner));
+    report.updated(server.cpu()? - cpu, total, latencies);
+    Ok(())
+}
+
+async fn queries(
+    server: &mut Server,
+    fleet: &Fleet,
+    report: &mut Report,
+    seconds: u64,
+) -> anyhow::Result<()> {
+    use std::sync::atomic::Ordering::SeqCst;
+    let (cpu, before, begin) = (server.cpu()?, fleet.answers.load(SeqCst), Instant::now());
+    fleet.asking.send_replace(true);
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    let answers = fleet.answers.load(SeqCst) - before;
+    report.queried(server.cpu()? - cpu, answers, begin.elapsed());
+    fleet.asking.send_replace(false);
+    Ok(())
+}
+
+async fn connect(dialler: &Dialler, fleet: &Arc<Fleet>, first: usize, count: usize) -> anyhow::Result<()> {
+    let mut dials = stream::iter(first..first + count)
+        .map(|number| async move { (number, dialler.dial().await) })
+        .buffer_unordered(DIALS_AT_ONCE);
+    while let Some((number, channel)) = dials.next().await {
+        let client = client(channel?, Arc::clone(fleet), number < ASKING);
+        fleet.tasks.spawn_isolated("client", client);
+    }
+    Ok(())
+}
+
+/// Acknowledges updates and, in the query phase, asks again with each answer.
+async fn client(mut channel: Channel, fleet: Arc<Fleet>, asks: bool) -> anyhow::Result<()> {
+    let ack = message(kind::ACK, 0, SMALL_LEN);
+    let query = message(kind::QUERY, 0, SMALL_LEN);
+    let mut asking = fleet.asking.subscribe();
+    loop {
+        tokio::select! {
+            received = channel.next() => {
+                let Some(received) = received? else { return Ok(()) };
+                if received.first() == Some(&kind::UPDATE) {
+                    let latency = now_nanos().saturating_sub(stamp(&received));
+                    fleet.latencies.lock().unwrap_or_else(PoisonError::into_inner).push(latency);
+                    channel.send(ack.clone()).await?;
+                } else {
+                    fleet.answers.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    let more = *asking.borrow();
+                    if more {
+                        channel.send(query.clone()).await?;
+                    }
+                }
+            }
+            changed = asking.changed(), if asks => {
+                changed?;
+                let start = *asking.borrow_and_update();
+                if start {
+                    channel.send(query.clone()).await?;
+                }
+            }
+        }
+    }
+}
+
+/// Makes connections of one kind.
+enum Dialler {
+    WebSocket(TlsConnector, SocketAddr),
+    Quic(Endpoint, SocketAddr),
+    Link(Target, tombolo_link::tls::ClientTls, QuicSocket),
+}
+
+impl Dialler {
+    fn new(args: &Args, dir: &Path, address: SocketAddr) -> anyhow::Result<Self> {
+        Ok(match (args.stack, args.transport) {
+            (Stack::Bare, Transport::WebSocket) => {
+                Self::WebSocket(TlsConnector::from(Arc::new(pki::client(dir, b"http/1.1")?)), address)
+            }
+            (Stack::Bare, Transport::Quic) => {
+                let crypto = QuicClientConfig::try_from(pki::client(dir, b"floor")?)?;
+                let runtime = Arc::new(TokioRuntime);
+                let mut endpoint = Endpoint::new(EndpointConfig::default(), None, udp_socket()?, runtime)?;
+                endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
+                Self::Quic(endpoint, address)
+            }
+            (Stack::Link, transport) => {
+                let choice = match transport {
+                    Transport::WebSocket => Choice::WebSocket,
+                    Transport::Quic => Choice::Quic,
+                };
+                let host = address.ip().to_string();
+                let (websocket_port, quic_port) = (address.port(), address.port());
+                let target = Target { host, websocket_port, quic_port, choice };
+                Self::Link(target, pki::link_client(dir)?, QuicSocket::bind()?)
+            }
+        })
+    }
+
+    async fn dial(&self) -> anyhow::Result<Channel> {
+        match self {
+            Self::WebSocket(connector, address) => {
+                let stream = TcpStream::connect(address).await?;
+                stream.set_nodelay(true)?;
+                let name = ServerName::from(address.ip());
+                let tls = TlsStream::Client(connector.connect(name, stream).await?);
+                let url = format!("wss://{address}/");
+                let (stream, _) = client_async_with_config(url, tls, Some(websocket_config())).await?;
+                Ok(Channel::WebSocket(Box::new(stream)))
+            }
+            Self::Quic(endpoint, address) => {
+                let connection = endpoint.connect(*address, "127.0.0.1")?.await?;
+                let (mut send, receive) = connection.open_bi().await?;
+                // The stream becomes visible to the server with its first byte.
+                send.write_all(&[0, 0, 0, 1, kind::HELLO]).await?;
+                let quic = QuicChannel { send, receive, buffer: BytesMut::new(), _connection: connection };
+                Ok(Channel::Quic(Box::new(quic)))
+            }
+            Self::Link(target, tls, socket) => {
+                let mut connector = Connector::new(target.clone(), tls.clone()).with_socket(socket.clone());
+                Ok(Channel::Link(Box::new(connector.connect().await?)))
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The figures.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::args::Args;
+use crate::process;
+
+/// One run's figures, of the server process unless said otherwise.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    machine: String,
+    transport: &'static str,
+    stack: &'static str,
+    connections: usize,
+    pub(crate) updates: usize,
+    accept_cpu_micros: f64,
+    accepts_per_second: f64,
+    idle_kib_per_connection: f64,
+    after_work_kib_per_connection: f64,
+    update_cpu_micros: f64,
+    fan_out_p50_ms: f64,
+    fan_out_p99_ms: f64,
+    queries_per_second: f64,
+    query_cpu_micros: f64,
+    /// Whole run, as the scheduler counts.
+    pub(crate) cpu_nanos: u64,
+    /// Whole run, as the kernel's accounting counts: ticks of 10 ms.
+    pub(crate) cpu_ticks: u64,
+    large_messages: bool,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "figures for people")]
+impl Report {
+    pub(crate) fn new(args: &Args) -> Self {
+        Self {
+            machine: process::machine(),
+            transport: args.transport_name(),
+            stack: args.stack_name(),
+            connections: args.connections,
+            updates: args.updates,
+            accept_cpu_micros: 0.0,
+            accepts_per_second: 0.0,
+            idle_kib_per_connection: 0.0,
+            after_work_kib_per_connection: 0.0,
+            update_cpu_micros: 0.0,
+            fan_out_p50_ms: 0.0,
+            fan_out_p99_ms: 0.0,
+            queries_per_second: 0.0,
+            query_cpu_micros: 0.0,
+            cpu_nanos: 0,
+            cpu_ticks: 0,
+            large_messages: args.large,
+        }
+    }
+
+    pub(crate) fn accepted(&mut self, cpu_nanos: u64, took: Duration) {
+        self.accept_cpu_micros = cpu_nanos as f64 / 1e3 / self.connections as f64;
+        self.accepts_per_second = self.connections as f64 / took.as_secs_f64();
+    }
+
+    pub(crate) fn idle_memory(&mut self, bytes: u64) {
+        self.idle_kib_per_connection = bytes as f64 / 1024.0 / self.connections as f64;
+    }
+
+    pub(crate) fn memory_after_work(&mut self, bytes: u64) {
+        self.after_work_kib_per_connection = bytes as f64 / 1024.0 / self.connections as f64;
+    }
+
+    pub(crate) fn updated(&mut self, cpu_nanos: u64, receivers: usize, mut latencies: Vec<u64>) {
+        self.update_cpu_micros = cpu_nanos as f64 / 1e3 / (receivers * self.updates.max(1)) as f64;
+        latencies.sort_unstable();
+        let rank = |of_hundred: usize| latencies.get(latencies.len() * of_hundred / 100).copied();
+        self.fan_out_p50_ms = rank(50).unwrap_or_default() as f64 / 1e6;
+        self.fan_out_p99_ms = rank(99).unwrap_or_default() as f64 / 1e6;
+    }
+
+    pub(crate) fn queried(&mut self, cpu_nanos: u64, answers: u64, took: Duration) {
+        self.queries_per_second = answers as f64 / took.as_secs_f64();
+        self.query_cpu_micros = cpu_nanos as f64 / 1e3 / answers.max(1) as f64;
+    }
+
+    pub(crate) fn json(&self) -> anyhow::Result<String> {
+        Ok(serde_json::to_string_pretty(self)?)
+    }
+
+    pub(crate) fn table(&self) -> String {
+        let work = if self.large_messages { "after work and 1 MiB each" } else { "after work" };
+        let rows = [
+            ("CPU to accept a connection (mutual TLS)", self.accept_cpu_micros, "µs"),
+            ("connections accepted", self.accepts_per_second, "/s"),
+            ("memory per idle connection", self.idle_kib_per_connection, "KiB"),
+            ("memory per connection,", self.after_work_kib_per_connection, "KiB"),
+            ("CPU per 1 KiB update with its ack", self.update_cpu_micros, "µs"),
+            ("fan-out p50", self.fan_out_p50_ms, "ms"),
+            ("fan-out p99", self.fan_out_p99_ms, "ms"),
+            ("queries answered", self.queries_per_second, "/s"),
+            ("CPU per query", self.query_cpu_micros, "µs"),
+            ("CPU of the run by schedstat", self.cpu_nanos as f64 / 1e9, "s"),
+            ("CPU of the run by utime + stime", self.cpu_ticks as f64 / 100.0, "s"),
+        ];
+        let mut out = format!(
+            "floor: {} stack, {}, {} connections, {} updates\n{}\n\n",
+            self.stack, self.transport, self.connections, self.updates, self.machine
+        );
+        for (name, value, unit) in rows {
+            let name = if name.ends_with(',') { format!("{name} {work}") } else { name.to_owned() };
+            out.push_str(&format!("{name:<52} {value:>10.2} {unit}\n"));
+        }
+        out
+    }
+}

@@ -1,0 +1,5 @@
+//! Whole-system tests: what they share. Judges the product from outside: processes, sockets, `kubectl`.
+
+pub mod node;
+pub mod source;
+pub mod world;

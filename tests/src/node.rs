@@ -1,0 +1,146 @@
+//! A node without an agent: the real session and link, driven by a test, to ask for what an agent never would.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tombolo_edge::identity::{EnrollOptions, enroll};
+use tombolo_link::client::{Target, connect};
+use tombolo_link::{Clock, Link, LinkEvent, pump};
+use tombolo_proto::frame::{ApiReply, ApiRequest, Goodbye, ReplyBody, RequestBody};
+use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
+use tombolo_proto::{InventoryEntry, NodeId, RequestId, ScopeId, StoreId};
+
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Where and as whom to connect.
+#[derive(Debug, Clone)]
+pub struct RawNodeOptions {
+    /// Hub.
+    pub target: Target,
+    /// `HOST:PORT` of the join endpoints.
+    pub join: String,
+    /// Join token.
+    pub token: String,
+    /// Name that the certificate carries.
+    pub certified: NodeId,
+    /// Name that the hello says.
+    pub claimed: NodeId,
+}
+
+/// A connected node.
+#[derive(Debug)]
+pub struct RawNode {
+    asks: mpsc::Sender<(RequestBody, oneshot::Sender<ReplyBody>)>,
+    task: JoinHandle<Goodbye>,
+}
+
+struct NothingHeld;
+
+impl EdgeView for NothingHeld {
+    fn inventory(&self, _scope: ScopeId) -> Vec<InventoryEntry> {
+        Vec::new()
+    }
+}
+
+impl RawNode {
+    /// Gets a certificate and connects.
+    ///
+    /// # Errors
+    /// When the join or the connection is refused.
+    pub async fn connect(options: RawNodeOptions) -> Result<Self> {
+        let RawNodeOptions { target, join, token, certified, claimed } = options;
+        let identity = enroll(&EnrollOptions { endpoint: join, node: certified, token }).await?;
+        let link = connect(target, identity.client_tls()?).await?;
+        let (asks, questions) = mpsc::channel(16);
+        let config = EdgeConfig::new(claimed, StoreId(rand::random()));
+        Ok(Self { asks, task: tokio::spawn(serve(link, config, questions)) })
+    }
+
+    /// Makes a Kubernetes API call as the node.
+    ///
+    /// # Errors
+    /// When no answer of the right form comes in time.
+    pub async fn api(&self, method: &str, path: &str, content_type: &str, body: &str) -> Result<ApiReply> {
+        let request = ApiRequest {
+            method: method.to_owned(),
+            path_and_query: path.to_owned(),
+            content_type: content_type.to_owned(),
+            accept: String::new(),
+            body: Bytes::copy_from_slice(body.as_bytes()),
+        };
+        match self.ask(RequestBody::Api(request)).await? {
+            ReplyBody::Api(reply) => Ok(reply),
+            ReplyBody::Message(_) => bail!("{method} {path} was answered with a message"),
+        }
+    }
+
+    /// Asks anything as the node.
+    ///
+    /// # Errors
+    /// When no answer comes in time.
+    pub async fn ask(&self, body: RequestBody) -> Result<ReplyBody> {
+        let (answer, answered) = oneshot::channel();
+        self.asks.send((body, answer)).await.ok().context("the session is over")?;
+        Ok(tokio::time::timeout(ANSWER_TIMEOUT, answered).await??)
+    }
+
+    /// Waits for the session's end and returns why it ended.
+    ///
+    /// # Errors
+    /// When it does not end in time.
+    pub async fn ended(self) -> Result<Goodbye> {
+        Ok(tokio::time::timeout(ANSWER_TIMEOUT, self.task).await??)
+    }
+}
+
+async fn serve(
+    mut link: Link,
+    config: EdgeConfig,
+    mut questions: mpsc::Receiver<(RequestBody, oneshot::Sender<ReplyBody>)>,
+) -> Goodbye {
+    let clock = Clock::start();
+    let mut session = EdgeSession::new(config, clock.now(), &NothingHeld);
+    let mut waiting: HashMap<RequestId, oneshot::Sender<ReplyBody>> = HashMap::new();
+    let lost = |message: String| Goodbye {
+        reason: tombolo_proto::frame::GoodbyeReason::Other,
+        message,
+        retry_after: Duration::ZERO,
+    };
+    loop {
+        if let Err(error) = pump(&mut link, |lane| session.poll_transmit(clock.now(), lane)) {
+            return lost(error.to_string());
+        }
+        tokio::select! {
+            event = link.next() => match event {
+                LinkEvent::Frame(lane, frame) => {
+                    if let Err(error) = session.handle_frame(clock.now(), lane, frame, &NothingHeld) {
+                        return lost(error.to_string());
+                    }
+                }
+                LinkEvent::Writable => {}
+                LinkEvent::Closed(error) => return lost(error.to_string()),
+            },
+            Some((body, answer)) = questions.recv() => {
+                match session.request(clock.now(), ANSWER_TIMEOUT, body, None) {
+                    Ok(id) => drop(waiting.insert(id, answer)),
+                    Err(error) => return lost(error.to_string()),
+                }
+            }
+        }
+        while let Some(event) = session.poll_event() {
+            match event {
+                EdgeEvent::Deliver { lane, seq, .. } => session.committed(lane, seq),
+                EdgeEvent::Reply(reply) => {
+                    // A test that stopped waiting needs no answer.
+                    let _ = waiting.remove(&reply.id).map(|answer| answer.send(reply.body));
+                }
+                EdgeEvent::Closed(goodbye) => return goodbye,
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,426 @@
+//! One system of real processes: an API server, `cloudcore`, and any number of `edgecore`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::json;
+use tempfile::TempDir;
+use tombolo_cli::synced;
+use tombolo_link::client::{Choice, Target};
+use tombolo_proto::NodeId;
+use tombolo_testkit::{Child, ControlPlane, ControlPlaneOptions, free_port, wait_for, wait_for_value};
+
+use crate::node::{RawNode, RawNodeOptions};
+
+mod cluster_access;
+pub mod objects;
+mod slow;
+
+pub use slow::SlowLink;
+
+/// Everything in a world must happen within this time on a busy machine of two cores.
+pub const DEADLINE: Duration = Duration::from_secs(90);
+
+/// Which Kubernetes API the world stands on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Api {
+    /// `cloudcore --embedded`.
+    Embedded,
+    /// etcd and kube-apiserver; cloudcore has the rights of `deploy/` and no others.
+    Real,
+}
+
+/// How edges connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// WebSocket only.
+    WebSocket,
+    /// QUIC only.
+    Quic,
+}
+
+impl Transport {
+    /// The value of the setting.
+    #[must_use]
+    pub fn setting(self) -> &'static str {
+        match self {
+            Self::WebSocket => "websocket",
+            Self::Quic => "quic",
+        }
+    }
+}
+
+/// A running system. Its processes end when it is dropped.
+#[derive(Debug)]
+pub struct World {
+    /// Real control plane, when the world stands on one.
+    pub plane: Option<ControlPlane>,
+    api: Api,
+    transport: Transport,
+    cloud: Option<Child>,
+    edges: BTreeMap<String, Edge>,
+    ports: CloudPorts,
+    slow: Option<SlowLink>,
+    // Last: every process writes into it.
+    folder: TempDir,
+}
+
+#[derive(Debug)]
+struct Edge {
+    process: Option<Child>,
+    api_port: u16,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct CloudPorts {
+    websocket: u16,
+    quic: u16,
+    join: u16,
+    admin: u16,
+    embedded: u16,
+}
+
+impl World {
+    /// Starts the API server and cloudcore, and waits until cloudcore is ready.
+    ///
+    /// # Errors
+    /// When a process cannot be started or ends; the text has the end of its log.
+    pub async fn start(api: Api, transport: Transport) -> Result<Self> {
+        // A second installation of the same provider is refused, which is what we want.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let folder = tempfile::Builder::new().prefix("tombolo-world-").tempdir()?;
+        let plane = match api {
+            Api::Real => Some(ControlPlane::start(ControlPlaneOptions { controllers: true }).await?),
+            Api::Embedded => None,
+        };
+        let ports = CloudPorts {
+            websocket: free_port()?,
+            quic: free_port()?,
+            join: free_port()?,
+            admin: free_port()?,
+            embedded: free_port()?,
+        };
+        let mut world =
+            Self { plane, api, transport, cloud: None, edges: BTreeMap::new(), ports, slow: None, folder };
+        if let Some(plane) = &world.plane {
+            let kubeconfig = cluster_access::grant(plane).await?;
+            fs::write(world.folder.path().join("cloudcore.kubeconfig"), kubeconfig.to_string())?;
+        }
+        world.start_cloud().await?;
+        Ok(world)
+    }
+
+    /// Starts cloudcore (again) and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it ends or does not become ready.
+    pub async fn start_cloud(&mut self) -> Result<()> {
+        let config = self.folder.path().join("cloudcore.yaml");
+        fs::write(&config, self.cloud_config().to_string())?;
+        let mut command = Command::new(binary("cloudcore")?);
+        // As deploy/ sets it.
+        command.env("MALLOC_MMAP_THRESHOLD_", "131072").arg("--config").arg(&config);
+        if self.api == Api::Embedded {
+            command
+                .arg("--embedded")
+                .args(["--embedded-address", &format!("127.0.0.1:{}", self.ports.embedded)]);
+        }
+        self.cloud = Some(Child::spawn("cloudcore", self.folder.path(), &mut command)?);
+        let ready = format!("http://127.0.0.1:{}/readyz", self.ports.admin);
+        let cloud = self.cloud.as_mut().context("just started")?;
+        wait_for_value("cloudcore to be ready", DEADLINE, || {
+            let ended = cloud.check_running();
+            let ready = get_ok(ready.clone());
+            async move {
+                // Waiting longer would not help.
+                assert!(ended.is_ok(), "{ended:?}");
+                ready.await
+            }
+        })
+        .await;
+        Ok(())
+    }
+
+    fn cloud_config(&self) -> serde_json::Value {
+        let address = |port: u16| format!("127.0.0.1:{port}");
+        let mut config = json!({
+            "listen": {
+                "websocket": address(self.ports.websocket),
+                "quic": address(self.ports.quic),
+                "join": address(self.ports.join),
+                "admin": address(self.ports.admin),
+            },
+            "advertise": ["127.0.0.1"],
+            "dataDir": self.folder.path().join("cloud"),
+        });
+        if self.api == Api::Real {
+            config["kubeconfig"] = json!(self.folder.path().join("cloudcore.kubeconfig"));
+        }
+        config
+    }
+
+    /// Kills cloudcore: SIGKILL, nothing is drained.
+    pub fn kill_cloud(&mut self) {
+        self.cloud = None;
+    }
+
+    /// Process id of cloudcore, while it runs.
+    #[must_use]
+    pub fn cloud_id(&self) -> Option<u32> {
+        self.cloud.as_ref().map(Child::id)
+    }
+
+    /// Ports of the hub: WebSocket, QUIC, join.
+    #[must_use]
+    pub fn hub_ports(&self) -> [u16; 3] {
+        [self.ports.websocket, self.ports.quic, self.ports.join]
+    }
+
+    /// What cloudcore has logged.
+    #[must_use]
+    pub fn cloud_log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("cloudcore.log")).unwrap_or_default()
+    }
+
+    /// The administrator's kubeconfig of the world's API.
+    #[must_use]
+    pub fn kubeconfig(&self) -> PathBuf {
+        match &self.plane {
+            Some(plane) => plane.kubeconfig(),
+            None => self.folder.path().join("cloud/kubeconfig"),
+        }
+    }
+
+    /// An administrator's client of the world's API.
+    ///
+    /// # Errors
+    /// When the kubeconfig cannot be used.
+    pub async fn client(&self) -> Result<Client> {
+        client_of(&self.kubeconfig()).await
+    }
+
+    /// Runs kubectl as the administrator; fails when kubectl does.
+    ///
+    /// # Errors
+    /// What kubectl wrote to standard error.
+    pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        kubectl(&self.kubeconfig(), arguments)
+    }
+
+    /// Joins (the first time) and starts the agent of a node.
+    ///
+    /// # Errors
+    /// When joining is refused or the process cannot be started.
+    pub async fn start_edge(&mut self, node: &str) -> Result<()> {
+        let api_port = match self.edges.get(node) {
+            Some(edge) => edge.api_port,
+            None => self.join(node).await?,
+        };
+        let mut command = Command::new(binary("edgecore")?);
+        command.arg("--config").arg(self.edge_config(node));
+        let process = Child::spawn(node, self.folder.path(), &mut command)?;
+        self.edges.insert(node.to_owned(), Edge { process: Some(process), api_port });
+        Ok(())
+    }
+
+    /// Puts a slow link between cloudcore and the edges that join from now on.
+    ///
+    /// # Errors
+    /// When no port can be bound.
+    pub async fn slow_down(&mut self, bytes_per_second: u32) -> Result<()> {
+        self.slow = Some(SlowLink::start(self.ports.websocket, self.ports.quic, bytes_per_second).await?);
+        Ok(())
+    }
+
+    async fn join(&self, node: &str) -> Result<u16> {
+        let api_port = free_port()?;
+        let direct = (self.ports.websocket, self.ports.quic);
+        let (websocket, quic) = self.slow.as_ref().map_or(direct, |slow| (slow.tcp_port, slow.udp_port));
+        let config = json!({
+            "nodeName": node,
+            "dataDir": self.edge_dir(node),
+            "cloud": {
+                "websocket": format!("127.0.0.1:{websocket}"),
+                "quic": format!("127.0.0.1:{quic}"),
+                "join": format!("127.0.0.1:{}", self.ports.join),
+                "transport": self.transport.setting(),
+                "backOff": {"firstMillis": 50, "maxMillis": 1000},
+            },
+            "localApi": {"https": format!("127.0.0.1:{api_port}")},
+            "admin": null,
+            "node": {"leaseIntervalMillis": 1000},
+            "simulatePods": true,
+        });
+        fs::create_dir_all(self.edge_dir(node))?;
+        fs::write(self.edge_config(node), config.to_string())?;
+        let token = wait_for_value("a join token", DEADLINE, || self.join_token()).await;
+        let mut command = Command::new(binary("edgecore")?);
+        command.arg("join").arg("--config").arg(self.edge_config(node)).args(["--token", &token]);
+        let output = command.output()?;
+        ensure!(output.status.success(), "join: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(api_port)
+    }
+
+    /// Connects a node without an agent.
+    ///
+    /// # Errors
+    /// When the join or the connection is refused.
+    pub async fn raw_node(&self, certified: &str, claimed: &str) -> Result<RawNode> {
+        let choice = match self.transport {
+            Transport::WebSocket => Choice::WebSocket,
+            Transport::Quic => Choice::Quic,
+        };
+        let target = Target {
+            host: "127.0.0.1".to_owned(),
+            websocket_port: self.ports.websocket,
+            quic_port: self.ports.quic,
+            choice,
+        };
+        RawNode::connect(RawNodeOptions {
+            target,
+            join: format!("127.0.0.1:{}", self.ports.join),
+            token: wait_for_value("a join token", DEADLINE, || self.join_token()).await,
+            certified: NodeId::parse(certified)?,
+            claimed: NodeId::parse(claimed)?,
+        })
+        .await
+    }
+
+    async fn join_token(&self) -> Result<String, String> {
+        let client = self.client().await.map_err(|error| format!("{error:#}"))?;
+        let secrets: kube::Api<k8s_openapi::api::core::v1::Secret> =
+            kube::Api::namespaced(client, "kubeedge");
+        let secret = secrets.get("tokensecret").await.map_err(|error| error.to_string())?;
+        let data = secret.data.and_then(|mut data| data.remove("tokendata")).ok_or("no tokendata")?;
+        String::from_utf8(data.0).map_err(|error| error.to_string())
+    }
+
+    /// Kills the agent of a node: SIGKILL, nothing is drained.
+    pub fn kill_edge(&mut self, node: &str) {
+        if let Some(edge) = self.edges.get_mut(node) {
+            edge.process = None;
+        }
+    }
+
+    /// What the agent of a node has logged.
+    #[must_use]
+    pub fn edge_log(&self, node: &str) -> String {
+        fs::read_to_string(self.folder.path().join(format!("{node}.log"))).unwrap_or_default()
+    }
+
+    /// Folder of a node's data.
+    #[must_use]
+    pub fn edge_dir(&self, node: &str) -> PathBuf {
+        self.folder.path().join("edges").join(node)
+    }
+
+    fn edge_config(&self, node: &str) -> PathBuf {
+        self.edge_dir(node).join("edgecore.yaml")
+    }
+
+    /// Path of a kubeconfig for a node's local API, as `edgecore kubeconfig` prints it.
+    ///
+    /// # Errors
+    /// When the command fails, as it does before the agent has started for the first time.
+    pub fn edge_kubeconfig(&self, node: &str) -> Result<PathBuf> {
+        let mut command = Command::new(binary("edgecore")?);
+        let output = command.arg("kubeconfig").arg("--config").arg(self.edge_config(node)).output()?;
+        ensure!(output.status.success(), "kubeconfig: {}", String::from_utf8_lossy(&output.stderr));
+        let path = self.edge_dir(node).join("operator.kubeconfig");
+        fs::write(&path, output.stdout)?;
+        Ok(path)
+    }
+
+    /// A client of a node's local API.
+    ///
+    /// # Errors
+    /// When there is no kubeconfig yet.
+    pub async fn edge_client(&self, node: &str) -> Result<Client> {
+        client_of(&self.edge_kubeconfig(node)?).await
+    }
+
+    /// Waits until a node's local API lists exactly what the API server says that the node should hold.
+    ///
+    /// # Panics
+    /// When that is not so within [`DEADLINE`]; the message has the first difference and the agent's last lines.
+    pub async fn converges(&self, node: &str) {
+        let check = || async {
+            let answer = self.difference(node).await;
+            match answer {
+                Ok(None) => Ok(()),
+                Ok(Some(difference)) => Err(format!("{difference}\n{}", tail(&self.edge_log(node)))),
+                Err(error) => Err(format!("{error:#}\n{}", tail(&self.edge_log(node)))),
+            }
+        };
+        wait_for(&format!("{node} to hold what it should"), DEADLINE, check).await;
+    }
+
+    /// First difference between what a node should hold and what it lists.
+    ///
+    /// # Errors
+    /// When one of the two does not answer.
+    pub async fn difference(&self, node: &str) -> Result<Option<String>> {
+        let expected = synced::expected(&self.client().await?, node).await?;
+        let listed = synced::listed(&self.edge_client(node).await?).await?;
+        Ok(synced::difference(&expected, &listed))
+    }
+}
+
+/// Runs kubectl with a kubeconfig; fails when kubectl does.
+///
+/// # Errors
+/// What kubectl wrote to standard error.
+pub fn kubectl(kubeconfig: &Path, arguments: &[&str]) -> Result<String> {
+    let mut command = Command::new(tombolo_testkit::components()?.binary("kubectl"));
+    let home = kubeconfig.parent().unwrap_or(Path::new("/"));
+    let output = command.env("KUBECONFIG", kubeconfig).env("HOME", home).args(arguments).output()?;
+    if !output.status.success() {
+        bail!("kubectl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+async fn client_of(kubeconfig: &Path) -> Result<Client> {
+    let parsed = Kubeconfig::read_from(kubeconfig)?;
+    let config = kube::Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await?;
+    Ok(Client::try_from(config)?)
+}
+
+/// A program of the workspace, built with the tests.
+fn binary(name: &str) -> Result<PathBuf> {
+    let tests = std::env::current_exe()?;
+    // Tests are in target/PROFILE/deps, programs in target/PROFILE.
+    let mut folders = tests.ancestors().skip(1).take(2).map(|folder| folder.join(name));
+    let path = folders.find(|path| path.is_file()).unwrap_or_else(|| tests.with_file_name(name));
+    ensure!(path.is_file(), "{} is not built: run `cargo build --workspace --bins` first", path.display());
+    Ok(path)
+}
+
+async fn get_ok(url: String) -> Result<(), String> {
+    let (host, path) = url.trim_start_matches("http://").split_once('/').ok_or("bad url")?;
+    let answer = http_get(host, path).await.map_err(|error| error.to_string())?;
+    let ok = answer.starts_with("HTTP/1.1 200");
+    if ok { Ok(()) } else { Err(answer) }
+}
+
+async fn http_get(host: &str, path: &str) -> std::io::Result<String> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = tokio::net::TcpStream::connect(host).await?;
+    stream
+        .write_all(format!("GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes())
+        .await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+fn tail(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(15)..].join("\n")
+}

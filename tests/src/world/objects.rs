@@ -1,0 +1,116 @@
+//! Objects that the scenarios create.
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, Secret};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+/// Namespace of every object here.
+pub const NAMESPACE: &str = "shops";
+
+/// Typed handles of the administrator.
+#[derive(Clone)]
+pub struct Objects {
+    client: Client,
+}
+
+impl Objects {
+    /// Creates the namespace and returns handles; waits for nothing.
+    ///
+    /// # Errors
+    /// When the API server refuses.
+    pub async fn new(client: Client) -> Result<Self> {
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}}))?;
+        if namespaces.get_opt(NAMESPACE).await?.is_none() {
+            namespaces.create(&PostParams::default(), &namespace).await?;
+        }
+        Ok(Self { client })
+    }
+
+    /// Handles for an API in which nothing is to be created: an edge's.
+    #[must_use]
+    pub fn new_for_reading(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// Pods of the namespace.
+    #[must_use]
+    pub fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// ConfigMaps of the namespace.
+    #[must_use]
+    pub fn config_maps(&self) -> Api<ConfigMap> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// Secrets of the namespace.
+    #[must_use]
+    pub fn secrets(&self) -> Api<Secret> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// All nodes.
+    #[must_use]
+    pub fn nodes(&self) -> Api<Node> {
+        Api::all(self.client.clone())
+    }
+
+    /// Creates or replaces the data of a ConfigMap.
+    ///
+    /// # Errors
+    /// When the API server refuses.
+    pub async fn config_map(&self, name: &str, value: &str) -> Result<()> {
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"value": value}});
+        self.config_maps().patch(name, &apply(), &Patch::Apply(object)).await?;
+        Ok(())
+    }
+
+    /// Creates or replaces the data of a Secret.
+    ///
+    /// # Errors
+    /// When the API server refuses.
+    pub async fn secret(&self, name: &str, value: &str) -> Result<()> {
+        let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {"value": value}});
+        self.secrets().patch(name, &apply(), &Patch::Apply(object)).await?;
+        Ok(())
+    }
+
+    /// Creates a pod bound to a node that mounts these ConfigMaps and Secrets.
+    ///
+    /// # Errors
+    /// When the API server refuses, as it does before the namespace has its default ServiceAccount.
+    pub async fn pod(&self, name: &str, node: &str, config_maps: &[&str], secrets: &[&str]) -> Result<()> {
+        let maps = config_maps.iter().map(|map| json!({"name": map, "configMap": {"name": map}}));
+        let hidden = secrets.iter().map(|secret| json!({"name": secret, "secret": {"secretName": secret}}));
+        let volumes: Vec<Value> = maps.chain(hidden).collect();
+        let pod = serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {
+                "nodeName": node,
+                "containers": [{"name": "shop", "image": "registry.example/shop:1"}],
+                "volumes": volumes,
+                "terminationGracePeriodSeconds": 1,
+            },
+        }))?;
+        self.pods().create(&PostParams::default(), &pod).await?;
+        Ok(())
+    }
+
+    /// Deletes a pod without a grace period, as the node's agent does at the end.
+    ///
+    /// # Errors
+    /// When the API server refuses.
+    pub async fn remove_pod(&self, name: &str) -> Result<()> {
+        let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+        self.pods().delete(name, &at_once).await?;
+        Ok(())
+    }
+}
+
+fn apply() -> PatchParams {
+    PatchParams::apply("tests").force()
+}

@@ -1,0 +1,123 @@
+//! The repository keeps its own rules: layers, sizes, and crates without IO.
+
+use std::fs;
+
+use tombolo_tests::source::{CRATES, files, functions, product_lines, relative, root};
+
+const FILE_LINES_MAX: usize = 600;
+const FUNCTION_LINES_MAX: usize = 70;
+
+fn dependencies(name: &str) -> Vec<String> {
+    let text = fs::read_to_string(root().join(name).join("Cargo.toml")).unwrap();
+    let section = text.split("[dependencies]").nth(1).unwrap_or_default();
+    let section = section.split("\n[").next().unwrap_or_default();
+    section.lines().filter_map(|line| line.split(['.', ' ', '=']).next()).map(str::to_owned).collect()
+}
+
+#[test]
+fn crates_point_down_only() {
+    let allowed: [(&str, &[&str]); 7] = [
+        ("proto", &[]),
+        ("grid", &[]),
+        ("runtime", &[]),
+        ("link", &["proto", "runtime"]),
+        ("apiserve", &["proto"]),
+        ("cloud", &["proto", "link", "apiserve", "grid", "runtime"]),
+        ("edge", &["proto", "link", "apiserve", "grid", "runtime"]),
+    ];
+    for (name, below) in allowed {
+        for dependency in dependencies(name) {
+            let Some(ours) = dependency.strip_prefix("tombolo-") else { continue };
+            assert!(below.contains(&ours), "{name} must not depend on {ours}");
+        }
+    }
+}
+
+#[test]
+fn proto_and_grid_decide_without_io() {
+    let banned_crates = ["tokio", "rand", "hyper", "quinn", "rustls", "futures", "jiff", "getrandom"];
+    let banned_code =
+        ["Instant::now", "SystemTime", "std::fs", "std::net", "std::thread", "async fn", "thread_rng"];
+    for name in ["proto", "grid"] {
+        for dependency in dependencies(name) {
+            assert!(!banned_crates.contains(&dependency.as_str()), "{name} must not depend on {dependency}");
+        }
+        for file in product_files(name) {
+            let text = fs::read_to_string(&file).unwrap();
+            for line in product_lines(&text).iter().filter(|line| !line.trim_start().starts_with("//")) {
+                for code in banned_code {
+                    assert!(!line.contains(code), "{}: {code} in `{}`", relative(&file), line.trim());
+                }
+            }
+        }
+    }
+}
+
+fn product_files(name: &str) -> Vec<std::path::PathBuf> {
+    let is_test = |path: &std::path::Path| {
+        path.components().any(|part| part.as_os_str() == "tests") || path.ends_with("tests.rs")
+    };
+    let source = root().join(name).join("src");
+    files(&format!("{name}/src"), ".rs")
+        .into_iter()
+        .filter(|path| !path.strip_prefix(&source).is_ok_and(is_test))
+        .collect()
+}
+
+#[test]
+fn files_and_functions_stay_small() {
+    let mut complaints = Vec::new();
+    for file in CRATES.iter().flat_map(|name| product_files(name)) {
+        let text = fs::read_to_string(&file).unwrap();
+        let lines = product_lines(&text);
+        if lines.len() > FILE_LINES_MAX {
+            complaints.push(format!("{}: {} product lines", relative(&file), lines.len()));
+        }
+        for (name, line, length) in functions(&lines) {
+            if length > FUNCTION_LINES_MAX {
+                complaints.push(format!("{}:{line}: fn {name} has {length} lines", relative(&file)));
+            }
+        }
+    }
+    assert!(complaints.is_empty(), "split these:\n{}", complaints.join("\n"));
+}
+
+#[test]
+fn no_module_is_called_mod_rs_and_nothing_is_left_to_do() {
+    let own = root().join("tests/tests/tidy.rs");
+    for file in CRATES.iter().flat_map(|name| files(name, ".rs")).filter(|file| *file != own) {
+        assert!(!file.ends_with("mod.rs"), "{}: name the file after its module", relative(&file));
+        let text = fs::read_to_string(&file).unwrap();
+        for marker in ["todo!(", "unimplemented!(", "TODO", "FIXME", "dbg!("] {
+            assert!(!text.contains(marker), "{}: {marker}", relative(&file));
+        }
+    }
+}
+
+#[test]
+fn danger_stays_in_tests() {
+    let own = root().join("tests/tests/tidy.rs");
+    for file in CRATES.iter().flat_map(|name| product_files(name)).filter(|file| *file != own) {
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(!text.contains("danger_accept_invalid"), "{}: verification is switched off", relative(&file));
+    }
+}
+
+#[cfg(test)]
+mod the_rules_can_fail {
+    use super::{functions, product_lines};
+
+    #[test]
+    fn functions_are_measured() {
+        let text = "impl A {\n    pub(crate) async fn long(\n        &self,\n    ) {\n        one();\n    }\n}\n\
+                    trait B {\n    fn declared(&self);\n}\nfn short() {}\n";
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(functions(&lines), vec![("long".to_owned(), 2, 5)]);
+    }
+
+    #[test]
+    fn test_modules_do_not_count() {
+        let text = "fn a() {\n}\n#[cfg(test)]\nmod tests {\n    fn b() {\n    }\n}\nfn c() {\n}\n";
+        assert_eq!(product_lines(text), vec!["fn a() {", "}", "fn c() {", "}"]);
+    }
+}

@@ -1,0 +1,141 @@
+//! `xtask facts`: writes the table of facts about built-in kinds that `apiserve` reads.
+//!
+//! The table comes from a running kube-apiserver (discovery and `/openapi/v3`, fetched with kubectl) and from the
+//! published Go modules `k8s.io/api`, `k8s.io/apimachinery` and `k8s.io/apiextensions-apiserver`, which alone say
+//! whether a field is a pointer or left out when it is zero. Facts only: no descriptions are kept.
+
+mod gosource;
+mod render;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use self::gosource::GoSources;
+
+/// Group-versions whose kinds the table holds, as the discovery paths name them.
+const GROUP_VERSIONS: &[&str] = &[
+    "v1",
+    "admissionregistration.k8s.io/v1",
+    "apiextensions.k8s.io/v1",
+    "apps/v1",
+    "authentication.k8s.io/v1",
+    "authorization.k8s.io/v1",
+    "autoscaling/v1",
+    "autoscaling/v2",
+    "batch/v1",
+    "certificates.k8s.io/v1",
+    "coordination.k8s.io/v1",
+    "discovery.k8s.io/v1",
+    "events.k8s.io/v1",
+    "flowcontrol.apiserver.k8s.io/v1",
+    "networking.k8s.io/v1",
+    "node.k8s.io/v1",
+    "policy/v1",
+    "rbac.authorization.k8s.io/v1",
+    "resource.k8s.io/v1",
+    "scheduling.k8s.io/v1",
+    "storage.k8s.io/v1",
+];
+
+/// What one group-version serves.
+struct GroupVersion {
+    name: String,
+    resources: Vec<Value>,
+    kinds: BTreeMap<String, String>,
+}
+
+/// Where the facts come from and where they go.
+struct Options {
+    kubectl: String,
+    kubectl_args: Vec<String>,
+    sources: PathBuf,
+    out: PathBuf,
+}
+
+/// Runs the generator.
+///
+/// Arguments: `--server URL`, `--token T`, `--kubectl PATH`, `--sources DIR` (the `k8s.io` folder of a Go module
+/// cache), `--out FILE`; each has a default but the server.
+///
+/// # Errors
+/// When an argument is unknown, the server does not answer, or a type cannot be written in the table's form.
+pub(crate) fn run(args: &[String]) -> Result<()> {
+    let options = Options::parse(args)?;
+    let sources = GoSources::read(&options.sources)?;
+    let mut served = Vec::new();
+    let mut types: BTreeMap<String, Value> = BTreeMap::new();
+    for name in GROUP_VERSIONS {
+        let path = if *name == "v1" { "api/v1".to_owned() } else { format!("apis/{name}") };
+        let discovery = options.get(&format!("/{path}"))?;
+        let openapi = options.get(&format!("/openapi/v3/{path}"))?;
+        let schemas = openapi["components"]["schemas"].as_object().context("openapi without schemas")?;
+        let kinds = kinds_of(schemas, name);
+        types.extend(schemas.iter().map(|(name, schema)| (name.clone(), schema.clone())));
+        let resources = discovery["resources"].as_array().cloned().unwrap_or_default();
+        served.push(GroupVersion { name: (*name).to_owned(), resources, kinds });
+    }
+    let text = render::table(&served, &types, &sources)?;
+    std::fs::write(&options.out, &text).with_context(|| format!("writing {}", options.out.display()))?;
+    println!("{}: {} bytes, {} types", options.out.display(), text.len(), types.len());
+    Ok(())
+}
+
+/// Which schema describes each kind of one group-version.
+fn kinds_of(schemas: &serde_json::Map<String, Value>, group_version: &str) -> BTreeMap<String, String> {
+    let (group, version) = group_version.rsplit_once('/').unwrap_or(("", group_version));
+    let mut kinds = BTreeMap::new();
+    for (name, schema) in schemas {
+        for gvk in schema["x-kubernetes-group-version-kind"].as_array().into_iter().flatten() {
+            if gvk["group"] == group && gvk["version"] == version {
+                let kind = gvk["kind"].as_str().unwrap_or_default();
+                if name.ends_with(&format!(".{kind}")) && !name.contains(".meta.v1.") {
+                    kinds.insert(kind.to_owned(), name.clone());
+                }
+            }
+        }
+    }
+    kinds
+}
+
+impl Options {
+    fn parse(args: &[String]) -> Result<Self> {
+        let home = std::env::var("HOME").unwrap_or_default();
+        let mut options = Self {
+            kubectl: "kubectl".to_owned(),
+            kubectl_args: Vec::new(),
+            sources: PathBuf::from(home).join("go/pkg/mod/k8s.io"),
+            out: PathBuf::from("apiserve/data/builtin.txt"),
+        };
+        let mut args = args.iter();
+        while let Some(name) = args.next() {
+            let value = args.next().with_context(|| format!("{name} needs a value"))?.clone();
+            match name.as_str() {
+                "--server" => options
+                    .kubectl_args
+                    .extend([format!("--server={value}"), "--insecure-skip-tls-verify=true".into()]),
+                "--token" => options.kubectl_args.push(format!("--token={value}")),
+                "--kubectl" => options.kubectl = value,
+                "--sources" => options.sources = value.into(),
+                "--out" => options.out = value.into(),
+                _ => bail!("unknown argument {name}; known: --server --token --kubectl --sources --out"),
+            }
+        }
+        Ok(options)
+    }
+
+    fn get(&self, path: &str) -> Result<Value> {
+        let output = Command::new(&self.kubectl)
+            .args(&self.kubectl_args)
+            .args(["get", "--raw", path])
+            .output()
+            .with_context(|| format!("starting {}", self.kubectl))?;
+        if !output.status.success() {
+            bail!("kubectl get --raw {path}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        serde_json::from_slice(&output.stdout).with_context(|| format!("{path} is not JSON"))
+    }
+}

@@ -1,0 +1,54 @@
+//! Recipes of the repository. `cargo xtask --help` lists them.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod bench;
+mod components;
+mod facts;
+mod lint;
+mod run;
+mod test;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Recipes of the Tombolo repository")]
+struct Arguments {
+    #[command(subcommand)]
+    recipe: Recipe,
+}
+
+#[derive(Subcommand)]
+enum Recipe {
+    /// Run every test; builds the Kubernetes components first when they are not cached.
+    Test(test::Options),
+    /// Run rustfmt, clippy and cargo-deny as CI does.
+    Lint(lint::Options),
+    /// Build etcd, kube-apiserver, kube-controller-manager and kubectl into the user's cache folder.
+    Components,
+    /// Read the facts about built-in kinds from a running API server into apiserve/data.
+    Facts {
+        /// Arguments of the generator; without any it says what it takes.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Measure the hub's figures beside the floor and print a table.
+    Bench(bench::Options),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().recipe {
+        Recipe::Test(options) => test::run(&options),
+        Recipe::Lint(options) => lint::run(&options),
+        Recipe::Components => components::ensure().map(|folder| println!("{}", folder.display())),
+        Recipe::Facts { arguments } => facts::run(&arguments),
+        Recipe::Bench(options) => bench::run(&options),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! `cargo xtask test`: every test of the workspace.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use crate::{components, run};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Leave out the tests that need etcd and kube-apiserver; they are reported as skipped.
+    #[arg(long)]
+    without_cluster: bool,
+
+    /// Arguments for `cargo test`, for example `-p tombolo-proto` or `-- session`.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    cargo_arguments: Vec<String>,
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let started = Instant::now();
+    let mut command = run::cargo();
+    command.args(["test", "--locked", "--no-fail-fast"]);
+    if !names_packages(&options.cargo_arguments) {
+        command.arg("--workspace");
+    }
+    command.args(&options.cargo_arguments);
+
+    let skip_log = std::env::temp_dir().join(format!("tombolo-skipped-{}", std::process::id()));
+    command.env("TOMBOLO_SKIP_LOG", &skip_log);
+    if options.without_cluster {
+        command.env("TOMBOLO_WITHOUT_CLUSTER", "1").env_remove(components::ASSETS_VARIABLE);
+    } else if components::available() {
+        command.env(components::ASSETS_VARIABLE, components::ensure()?);
+    } else {
+        bail!(
+            "neither Go nor {} is here, so the tests against kube-apiserver and kubectl cannot run: install \
+             Go 1.26, or leave them out with --without-cluster",
+            components::ASSETS_VARIABLE
+        );
+    }
+    let outcome = build_programs().and_then(|()| run::check(&mut command));
+    let skipped = take_lines(&skip_log);
+    eprintln!("tests ran {} s; skipped: {}", started.elapsed().as_secs(), skipped.len());
+    for test in &skipped {
+        eprintln!("  skipped {test}");
+    }
+    outcome
+}
+
+/// The programs that the whole-system tests start. `cargo test` builds a program only for the integration tests of its
+/// own package, so those of another package would find none, or an old one.
+fn build_programs() -> Result<()> {
+    run::check(run::cargo().args(["build", "--locked", "--workspace", "--bins"]))
+}
+
+fn names_packages(arguments: &[String]) -> bool {
+    let before_dashes = arguments.iter().take_while(|argument| *argument != "--");
+    let mut flags = before_dashes.map(String::as_str);
+    flags.any(|flag| flag == "-p" || flag.starts_with("--package"))
+}
+
+fn take_lines(log: &PathBuf) -> Vec<String> {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    // Only a leftover of this run in the temporary folder; nothing depends on its removal.
+    let _ = fs::remove_file(log);
+    let mut names: Vec<String> = text.lines().map(str::to_owned).collect();
+    names.sort();
+    names
+}
