@@ -75,7 +75,9 @@ pub fn parse_yaml(body: &[u8]) -> Result<Value, ApiError> {
         return Ok(value);
     }
     let text = std::str::from_utf8(body).map_err(|error| refuse(error.to_string()))?;
-    let value: Value = serde_saphyr::from_str(text).map_err(|error| refuse(error.to_string()))?;
+    let options = serde_saphyr::options! { with_snippet: false };
+    let value: Value =
+        serde_saphyr::from_str_with_options(text, options).map_err(|error| refuse(error.to_string()))?;
     if depth_exceeds(&value, DEPTH_MAX) {
         return Err(refuse(format!("it nests deeper than {DEPTH_MAX} levels")));
     }

@@ -9,14 +9,18 @@ use kube::core::GroupVersionKind;
 use kube::discovery::{self, ApiResource, Scope};
 use kube::{Api, Client};
 use serde_json::Value;
+use tokio::time::Instant;
 
 const FIELD_MANAGER: &str = "tombolo-up";
 
 /// Largest manifest file, in bytes; larger ones are a mistake.
 const FILE_LEN_MAX: u64 = 32 * 1024 * 1024;
 
-/// A kind whose definition was applied a moment ago takes a moment to be served.
-const KIND_WAIT: Duration = Duration::from_secs(15);
+/// What earlier documents bring about takes a moment: a definition is served, a new namespace gets its ServiceAccount.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Wait between two tries.
+const RETRY: Duration = Duration::from_millis(200);
 
 /// One object of a manifest, with its place for messages.
 #[derive(Debug)]
@@ -38,7 +42,8 @@ pub fn read(path: &Path) -> Result<Vec<Document>> {
         bail!("{} has {length} bytes; a manifest has at most {FILE_LEN_MAX}", path.display());
     }
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let values: Vec<Value> = serde_saphyr::from_multiple(&text)
+    let options = serde_saphyr::options! { with_snippet: false };
+    let values: Vec<Value> = serde_saphyr::from_multiple_with_options(&text, options)
         .map_err(|error| anyhow!("{} is not YAML: {error}", path.display()))?;
     let present = values.into_iter().enumerate().filter(|(_, value)| !value.is_null());
     present.map(|(index, value)| document(path, index + 1, value)).collect()
@@ -85,19 +90,32 @@ impl Document {
         };
         let name = self.object.metadata.name.as_deref().unwrap_or_default();
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
-        let applied = api.patch(name, &parameters, &Patch::Apply(&self.object)).await;
-        applied.map(drop).map_err(|error| self.refused(&error))
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match api.patch(name, &parameters, &Patch::Apply(&self.object)).await {
+                Err(error) if lacks_service_account(&error) && Instant::now() < deadline => {
+                    tokio::time::sleep(RETRY).await;
+                }
+                outcome => return outcome.map(drop).map_err(|error| self.refused(&error)),
+            }
+        }
     }
 
     async fn served_as(&self, client: &Client) -> Result<(ApiResource, Scope)> {
-        let deadline = tokio::time::Instant::now() + KIND_WAIT;
+        let deadline = Instant::now() + PATIENCE;
         loop {
             match discovery::pinned_kind(client, &self.kind).await {
                 Ok((resource, capabilities)) => return Ok((resource, capabilities.scope)),
-                Err(error) if tokio::time::Instant::now() >= deadline => return Err(self.refused(&error)),
-                Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
+                Err(_) if self.is_custom() && Instant::now() < deadline => tokio::time::sleep(RETRY).await,
+                Err(error) => return Err(self.refused(&error)),
             }
         }
+    }
+
+    /// Whether a definition brings the kind: those of Kubernetes are there from the start, so a misspelt one is refused
+    /// at once.
+    fn is_custom(&self) -> bool {
+        self.kind.group.contains('.') && !self.kind.group.ends_with(".k8s.io")
     }
 
     fn refused(&self, error: &kube::Error) -> anyhow::Error {
@@ -107,6 +125,12 @@ impl Document {
         };
         anyhow!("{}, document {}: {}: {answer}", self.source.display(), self.number, self.title())
     }
+}
+
+/// The ServiceAccount admission plugin refuses pods until a controller has made the namespace's account.
+fn lacks_service_account(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status)
+        if status.code == 403 && status.message.contains("error looking up service account"))
 }
 
 #[cfg(test)]

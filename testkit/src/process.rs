@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 /// A running process, its output in a file, killed when dropped.
 #[derive(Debug)]
@@ -36,6 +38,14 @@ impl Child {
     #[must_use]
     pub fn id(&self) -> u32 {
         self.inner.id()
+    }
+
+    /// Sends SIGINT, as Ctrl-C does.
+    ///
+    /// # Errors
+    /// When the process has ended.
+    pub fn interrupt(&self) -> Result<()> {
+        Ok(kill(Pid::from_raw(i32::try_from(self.id())?), Signal::SIGINT)?)
     }
 
     /// Sends SIGKILL and waits for the end.

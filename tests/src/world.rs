@@ -393,7 +393,10 @@ async fn client_of(kubeconfig: &Path) -> Result<Client> {
 }
 
 /// A program of the workspace, built with the tests.
-fn binary(name: &str) -> Result<PathBuf> {
+///
+/// # Errors
+/// When it is not built.
+pub fn binary(name: &str) -> Result<PathBuf> {
     let tests = std::env::current_exe()?;
     // Tests are in target/PROFILE/deps, programs in target/PROFILE.
     let mut folders = tests.ancestors().skip(1).take(2).map(|folder| folder.join(name));
