@@ -62,30 +62,37 @@ impl From<Client> for Kube {
 
 /// The resources that cloudcore pushes to nodes by itself.
 pub mod resources {
+    use std::sync::LazyLock;
+
     use super::Resource;
+
+    /// Made once: a copy of a resource shares its texts.
+    static CORE: LazyLock<[Resource; 4]> = LazyLock::new(|| {
+        ["nodes", "pods", "configmaps", "secrets"].map(|name| Resource::new("", "v1", name))
+    });
 
     /// `v1/nodes`.
     #[must_use]
     pub fn nodes() -> Resource {
-        Resource::new("", "v1", "nodes")
+        CORE[0].clone()
     }
 
     /// `v1/pods`.
     #[must_use]
     pub fn pods() -> Resource {
-        Resource::new("", "v1", "pods")
+        CORE[1].clone()
     }
 
     /// `v1/configmaps`.
     #[must_use]
     pub fn configmaps() -> Resource {
-        Resource::new("", "v1", "configmaps")
+        CORE[2].clone()
     }
 
     /// `v1/secrets`.
     #[must_use]
     pub fn secrets() -> Resource {
-        Resource::new("", "v1", "secrets")
+        CORE[3].clone()
     }
 }
 

@@ -4,9 +4,12 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use crate::ids::{CloudRevision, Uid};
 use crate::limits;
+use crate::message::Content;
 
 /// Group, version and plural name of a kind, for example `apps`/`v1`/`deployments`. The core group is empty.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -139,13 +142,52 @@ pub struct SharedObject {
     /// Objects without which this one must stay invisible at the edge (a pod's references).
     pub dependencies: Vec<ObjectKey>,
     compressed: OnceLock<Option<Bytes>>,
+    revision_place: OnceLock<Option<RevisionPlace>>,
+}
+
+/// Where `metadata.resourceVersion` belongs in a body that has none.
+#[derive(Debug, Clone, Copy)]
+struct RevisionPlace {
+    offset: usize,
+    /// Other members follow.
+    comma: bool,
+}
+
+#[derive(Deserialize)]
+struct WithMetadata<'a> {
+    #[serde(borrow)]
+    metadata: &'a RawValue,
+}
+
+impl RevisionPlace {
+    fn find(body: &[u8]) -> Option<Self> {
+        // A JSON array would be read as the members in order.
+        let object: WithMetadata<'_> =
+            body.starts_with(b"{").then(|| serde_json::from_slice(body).ok())??;
+        let members = object.metadata.get().strip_prefix('{')?;
+        let offset = (members.as_ptr() as usize).checked_sub(body.as_ptr() as usize)?;
+        Some(Self { offset, comma: !members.trim_start().starts_with('}') })
+    }
 }
 
 impl SharedObject {
     /// Wraps trimmed JSON for delivery.
     #[must_use]
     pub fn new(key: ObjectKey, version: ObjectVersion, body: Bytes, dependencies: Vec<ObjectKey>) -> Self {
-        Self { key, version, body, dependencies, compressed: OnceLock::new() }
+        let (compressed, revision_place) = (OnceLock::new(), OnceLock::new());
+        Self { key, version, body, dependencies, compressed, revision_place }
+    }
+
+    /// The body with `metadata.resourceVersion`, for readers without the envelope; `None` when the body is no JSON
+    /// object with metadata. The JSON is read at most once, every later call copies.
+    #[must_use]
+    pub fn with_revision(&self) -> Option<Content> {
+        let RevisionPlace { offset, comma } =
+            (*self.revision_place.get_or_init(|| RevisionPlace::find(&self.body)))?;
+        let (head, tail) = self.body.split_at_checked(offset)?;
+        let member = format!("\"resourceVersion\":\"{}\"", self.version.revision);
+        let separator: &[u8] = if comma { b"," } else { b"" };
+        Some(Content::from_checked([head, member.as_bytes(), separator, tail].concat().into()))
     }
 
     /// The body as one zstd frame, made at most once; `None` when the body is small or does not shrink.
@@ -159,5 +201,40 @@ impl SharedObject {
             (packed.len() < self.body.len()).then(|| packed.into())
         };
         self.compressed.get_or_init(compress).as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(body: &'static str) -> SharedObject {
+        let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), "d", "c");
+        let uid = Uid::parse("u").expect("a UID");
+        let version = ObjectVersion { uid, revision: CloudRevision(7), hash: ContentHash(1) };
+        SharedObject::new(key, version, Bytes::from_static(body.as_bytes()), Vec::new())
+    }
+
+    #[test]
+    fn the_revision_is_put_back_and_nothing_else_changes() {
+        for (body, expected) in [
+            (
+                r#"{"data":{"metadata":"{"},"metadata":{"name":"c"},"z":1.50}"#,
+                r#"{"data":{"metadata":"{"},"metadata":{"resourceVersion":"7","name":"c"},"z":1.50}"#,
+            ),
+            (r#"{"metadata":{ }}"#, r#"{"metadata":{"resourceVersion":"7" }}"#),
+        ] {
+            let object = object(body);
+            for _ in 0..2 {
+                assert_eq!(object.with_revision().expect(body).as_json(), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn what_has_no_metadata_takes_no_revision() {
+        for body in ["", "[]", "{}", r#"[{"metadata":{}}]"#, r#"{"metadata":7}"#, r#"{"metadata":{}"#] {
+            assert!(object(body).with_revision().is_none(), "{body}");
+        }
     }
 }

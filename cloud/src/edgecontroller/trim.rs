@@ -1,9 +1,8 @@
 //! What of an object travels to an edge, as bytes that are the same for the same content.
 
-use std::collections::BTreeMap;
 use std::io;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tombolo_proto::Resource;
 use tombolo_proto::object::{ContentHash, ObjectVersion, SharedObject};
 use xxhash_rust::xxh3::Xxh3;
@@ -117,19 +116,6 @@ impl io::Write for HashWriter {
     }
 }
 
-/// The body with `metadata.resourceVersion` put back, for those who read objects without their envelope.
-#[must_use]
-pub fn with_revision(object: &SharedObject) -> Vec<u8> {
-    let Ok(mut value) = serde_json::from_slice::<BTreeMap<String, Value>>(&object.body) else {
-        return object.body.to_vec();
-    };
-    let metadata = value.entry("metadata".to_owned()).or_insert_with(|| Map::new().into());
-    if let Some(metadata) = metadata.as_object_mut() {
-        metadata.insert("resourceVersion".to_owned(), object.version.revision.to_string().into());
-    }
-    serde_json::to_vec(&value).unwrap_or_else(|_| object.body.to_vec())
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -218,7 +204,7 @@ mod tests {
     #[test]
     fn the_revision_can_be_put_back() {
         let object = pod(|_| {}).object;
-        let value: Value = serde_json::from_slice(&with_revision(&object)).expect("JSON");
+        let value: Value = object.with_revision().expect("has metadata").read().expect("JSON");
         assert_eq!(value["metadata"]["resourceVersion"], "7");
         assert_eq!(value["spec"]["nodeName"], "n");
     }

@@ -6,6 +6,7 @@
 
 mod api;
 mod labels;
+mod memory;
 mod message;
 mod objects;
 mod outcome;
@@ -48,7 +49,8 @@ impl Upstream {
         Self { kube, down }
     }
 
-    /// Answers one request of a node.
+    /// Answers one request of a node by calls to the API server. What needs none is answered by
+    /// [`answer_from_memory`](Self::answer_from_memory), which is asked first.
     pub async fn answer(&self, node: &NodeId, request: Request) -> Reply {
         let timeout = request.timeout.min(REQUEST_TIMEOUT_MAX);
         let body = match (request.body, request.caller_token) {

@@ -1,12 +1,13 @@
 //! The task that owns one connection: it drives the session, runs the node's requests and lends nothing to others.
 
 use std::collections::VecDeque;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 use tombolo_link::{Link, LinkEvent, pump};
 use tombolo_proto::frame::{Goodbye, GoodbyeReason, Reply, Request, RequestBody, Subscribe};
 use tombolo_proto::limits::REQUESTS_MAX;
@@ -74,14 +75,18 @@ pub(super) async fn run(hub: Arc<Hub>, node: NodeId, handle: Arc<SessionHandle>,
         node,
         handle,
     };
-    while owner.step(&mut link).await {}
+    let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
+    while owner.step(&mut link, timer.as_mut()).await {}
     owner.leave(link).await;
 }
 
 impl Owner {
     /// One round: everything that is known is put into the session, everything it has to say onto the link, then
     /// the next event is awaited. False when the connection is over.
-    async fn step(&mut self, link: &mut Link) -> bool {
+    ///
+    /// The timer lives as long as the connection: moving it to a later moment, as nearly every event does, is a store,
+    /// and a new one would go through the runtime's timer wheel twice.
+    async fn step(&mut self, link: &mut Link, mut timer: Pin<&mut Sleep>) -> bool {
         self.take_mail();
         self.take_events();
         let now = self.hub.clock.now();
@@ -96,11 +101,14 @@ impl Owner {
         }
         let timeout = self.session.next_timeout().map(|moment| self.hub.clock.instant(moment));
         let timeout = timeout.into_iter().chain(self.leave_by).min();
+        if let Some(moment) = timeout.filter(|moment| *moment != timer.deadline()) {
+            timer.as_mut().reset(moment);
+        }
         tokio::select! {
             event = link.next() => return self.handle_link(event),
             () = self.handle.mailbox.arrived() => {}
             Some(done) = self.work.next() => self.handle_done(done),
-            () = tokio::time::sleep_until(timeout.unwrap_or_else(Instant::now)), if timeout.is_some() => {
+            () = timer, if timeout.is_some() => {
                 if self.leave_by.is_some_and(|by| by <= Instant::now()) {
                     return false;
                 }
@@ -169,15 +177,7 @@ impl Owner {
                 self.hub.metrics.refused.inc();
                 tracing::warn!(%node, %key, message, ?retry_in, "delivery refused");
             }
-            CloudEvent::Request(request) => {
-                let kind = match &request.body {
-                    RequestBody::Message(_) => "message",
-                    RequestBody::Api(_) => "api",
-                };
-                self.hub.metrics.requests.get_or_create(&Label { kind }).inc();
-                self.queue(request);
-                self.start_requests();
-            }
+            CloudEvent::Request(request) => self.take_request(request),
             CloudEvent::LeaseRenew { renew_time_micros } => {
                 self.lease_next = Some(renew_time_micros);
                 self.start_lease();
@@ -209,6 +209,22 @@ impl Owner {
         let kind = reason_label(goodbye.reason);
         self.hub.metrics.sessions_ended.get_or_create(&Label { kind }).inc();
         self.leave_by.get_or_insert_with(|| Instant::now() + LEAVE_LIMIT);
+    }
+
+    /// What memory answers is answered here and leaves with the next pump; everything else is work of its own.
+    fn take_request(&mut self, request: Request) {
+        let kind = match &request.body {
+            RequestBody::Message(_) => "message",
+            RequestBody::Api(_) => "api",
+        };
+        self.hub.metrics.requests.get_or_create(&Label { kind }).inc();
+        match self.hub.upstream.answer_from_memory(&self.node, &request) {
+            Some(reply) => self.session.reply(reply),
+            None => {
+                self.queue(request);
+                self.start_requests();
+            }
+        }
     }
 
     /// The session bounds the requests that wait for an answer, not those that the edge has given up: they go first.

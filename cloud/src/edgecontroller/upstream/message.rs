@@ -8,7 +8,7 @@ use tombolo_proto::message::{Content, Message, Operation, Outcome, ResourcePath,
 
 use super::outcome::{status_of, status_of_failure};
 use super::{Upstream, fresh_id, now_millis};
-use crate::kube::{Answer, ApiCall, CallError, Caller, is_path_segment};
+use crate::kube::{Answer, ApiCall, CallError, Caller, is_path_segment, path_of, resources};
 
 /// Where a request points: checked segments of its resource path.
 #[derive(Debug, Clone, Copy)]
@@ -68,8 +68,11 @@ impl Upstream {
             }
             (Type::Pod, Op::Delete) => self.delete_pod(node, target, content).await,
             (Type::Lease, Op::Insert | Op::Update | Op::Query) => self.lease(node, target, request).await,
-            (Type::ConfigMap | Type::Secret, Op::Query) => {
-                self.read_config(node, target, &path.resource_type).await
+            (Type::ConfigMap, Op::Query) => {
+                self.read(node, &path_of(&resources::configmaps(), namespace, name)).await
+            }
+            (Type::Secret, Op::Query) => {
+                self.read(node, &path_of(&resources::secrets(), namespace, name)).await
             }
             (Type::ServiceAccountToken, Op::Query) => self.token(node, target, content).await,
             (Type::PersistentVolume, Op::Query) => {

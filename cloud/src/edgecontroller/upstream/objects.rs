@@ -4,13 +4,12 @@ use bytes::Bytes;
 use http::Method;
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use tombolo_proto::message::{Content, Message, Operation, Outcome, ResourceType, StatusError};
-use tombolo_proto::{NodeId, ObjectKey, Uid};
+use tombolo_proto::message::{Content, Message, Operation, Outcome, StatusError};
+use tombolo_proto::{NodeId, Uid};
 
 use super::message::{STRATEGIC, Said, Target, outcome, revision_of};
 use super::{LEASE_NAMESPACE, TOKEN_PATIENCE, TOKEN_RETRY, Upstream, labels};
-use crate::edgecontroller::trim;
-use crate::kube::{ApiCall, Caller, resources};
+use crate::kube::{ApiCall, Caller};
 
 impl Upstream {
     /// Registers a node: created in its own name, without the labels that it may not set; those on the allow-list
@@ -150,17 +149,6 @@ impl Upstream {
             Operation::Update => self.send(node, Method::PUT, &one, &request.content, false).await,
             _ => Said::Wrap(outcome(self.as_node(node, ApiCall::get(one)).await), false),
         }
-    }
-
-    /// From memory when a pod on this node refers to the object, by a read in the node's name otherwise.
-    pub(super) async fn read_config(&self, node: &NodeId, target: Target<'_>, kind: &ResourceType) -> Said {
-        let resource =
-            if *kind == ResourceType::Secret { resources::secrets() } else { resources::configmaps() };
-        let key = ObjectKey::new(resource, target.namespace, target.name);
-        if let Some(object) = self.down.held_for(node, &key) {
-            return Said::Object(outcome(Ok(trim::with_revision(&object).into())));
-        }
-        self.read(node, &crate::kube::path_of(key.resource(), key.namespace(), key.name())).await
     }
 
     /// A token for a pod's service account. The Node authorizer learns of a new pod a little later than we do, so a
