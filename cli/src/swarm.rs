@@ -24,6 +24,15 @@ const LARGE_OBJECT_LEN: usize = 1000 * 1024;
 /// Length of the object that updates carry: a ConfigMap of ordinary size.
 const OBJECT_LEN: usize = 1024;
 
+/// Nodes that connect before anything is measured, so that one-time costs are not counted as theirs.
+const WARM_UP: usize = 20;
+
+/// Wait between two readings of memory that has to come to rest.
+const REST_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time for memory to come to rest; what is there then counts.
+const REST_DEADLINE: Duration = Duration::from_secs(20);
+
 /// Time for any one phase.
 const PHASE_DEADLINE: Duration = Duration::from_secs(300);
 
@@ -82,12 +91,20 @@ pub struct SwarmOptions {
 pub async fn run(options: &SwarmOptions) -> Result<()> {
     ensure!((1..=20_000).contains(&options.nodes), "--nodes must be between 1 and 20000");
     let meter = Meter::new(options.pid)?;
+    let mut figures = Figures::default();
+    let bare = meter.at_rest().await?;
     let cluster = Cluster::prepare(options).await?;
+    let loaded = meter.at_rest().await?;
+    figures.add_memory_each("memory per node's objects", bare, loaded, options.nodes);
     let fleet = Fleet::enroll(options, &cluster.join_token().await?).await?;
-    let mut run = Run { options, meter, cluster, fleet, figures: Figures::default() };
+    let mut run = Run { options, meter, cluster, fleet, figures };
+    run.warm_up().await.context("the first connections")?;
+    let unconnected = run.meter.at_rest().await?;
     run.connect().await.context("connecting")?;
+    run.memory_of_connections("memory per connected node, idle", unconnected).await?;
     run.updates().await.context("updates")?;
     run.queries().await.context("queries")?;
+    run.memory_of_connections("memory per connected node, after work", unconnected).await?;
     run.large_object().await.context("a large object")?;
     run.reconnect().await.context("reconnecting")?;
     if options.json {
@@ -109,6 +126,20 @@ impl Meter {
 
     fn read(self) -> Result<Option<Reading>> {
         self.0.map(Process::read).transpose()
+    }
+
+    /// A reading once two in a row differ by less than a thousandth.
+    async fn at_rest(self) -> Result<Option<Reading>> {
+        let Some(mut last) = self.read()? else { return Ok(None) };
+        let end = Instant::now() + REST_DEADLINE;
+        loop {
+            tokio::time::sleep(REST_INTERVAL).await;
+            let Some(reading) = self.read()? else { return Ok(None) };
+            if reading.resident.abs_diff(last.resident) < last.resident / 1000 || Instant::now() >= end {
+                return Ok(Some(reading));
+            }
+            last = reading;
+        }
     }
 }
 
@@ -132,19 +163,36 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn memory_each(&mut self, name: &'static str, before: Option<Reading>) -> Result<()> {
-        if let (Some(before), Some(after)) = (before, self.meter.read()?) {
-            let grown = after.resident as f64 - before.resident as f64;
-            self.figures.add(name, grown / 1024.0 / self.options.nodes as f64, "KiB");
-        }
+    /// Memory of the connections after the first [`WARM_UP`].
+    async fn memory_of_connections(&mut self, name: &'static str, before: Option<Reading>) -> Result<()> {
+        let after = self.meter.at_rest().await?;
+        self.figures.add_memory_each(name, before, after, self.measured());
         Ok(())
     }
 
+    /// How many connections are made before anything is measured.
+    fn warming(&self) -> usize {
+        WARM_UP.min(self.options.nodes / 10)
+    }
+
+    /// How many connections are measured.
+    fn measured(&self) -> usize {
+        self.options.nodes - self.warming()
+    }
+
+    async fn warm_up(&mut self) -> Result<()> {
+        let nodes = self.warming();
+        self.fleet.start(nodes);
+        self.fleet.welcomed(nodes, PHASE_DEADLINE).await?;
+        self.fleet.caught_up(nodes, PHASE_DEADLINE).await?;
+        self.fleet.delivered(nodes, PHASE_DEADLINE).await
+    }
+
     async fn connect(&mut self) -> Result<()> {
-        let nodes = self.options.nodes;
+        let nodes = self.measured();
         self.progress(&format!("connecting {nodes} nodes over {}", self.options.transport));
         let (before, started) = (self.meter.read()?, Instant::now());
-        self.fleet.start();
+        self.fleet.start(nodes);
         let welcomed = self.fleet.welcomed(nodes, PHASE_DEADLINE).await?;
         self.figures.add("connections a second", nodes as f64 / started.elapsed().as_secs_f64(), "1/s");
         self.figures.add_millis("time to connect, p99", welcomed.percentile(99));
@@ -152,7 +200,7 @@ impl Run<'_> {
         self.fleet.caught_up(nodes, PHASE_DEADLINE).await?;
         self.fleet.delivered(nodes, PHASE_DEADLINE).await?;
         self.figures.add_millis("time until every node is settled", started.elapsed());
-        self.memory_each("memory per node, settled", before)
+        Ok(())
     }
 
     async fn updates(&mut self) -> Result<()> {
@@ -189,12 +237,14 @@ impl Run<'_> {
 
     async fn large_object(&mut self) -> Result<()> {
         self.progress("one object of 1 MB to every node, then a small one again");
-        let before = self.meter.read()?;
+        let before = self.meter.at_rest().await?;
         for length in [LARGE_OBJECT_LEN, OBJECT_LEN] {
             let written = self.cluster.update(length).await?;
             self.fleet.fan_out(written, self.options.nodes, PHASE_DEADLINE).await?;
         }
-        self.memory_each("memory per node, grown by a large object", before)
+        let (after, nodes) = (self.meter.at_rest().await?, self.options.nodes);
+        self.figures.add_memory_each("memory per node, grown by a large object", before, after, nodes);
+        Ok(())
     }
 
     async fn reconnect(&mut self) -> Result<()> {

@@ -25,11 +25,13 @@ use crate::queue::SendQueue;
 /// with its headers fits one 4 KiB TLS read.
 const PIECE_LEN: usize = 4096 - 64;
 
-/// tungstenite's read buffer, allocated for each connection.
-const READ_BUFFER: usize = 4096;
+/// tungstenite's read buffer, allocated for each connection. Longer messages get a buffer of their own while they are
+/// read; acknowledgements, pings and most questions are shorter.
+const READ_BUFFER: usize = 1024;
 
-/// Small packages are gathered up to this before they become one TLS record.
-const WRITE_BUFFER: usize = 2048;
+/// Small packages are gathered up to this before they become one TLS record. The buffer grows to this and the longest
+/// package, and stays so.
+const WRITE_BUFFER: usize = 1024;
 
 /// Ciphertext that rustls may hold for a socket that is full.
 pub(crate) const TLS_BUFFER: usize = 8 * 1024;

@@ -166,11 +166,12 @@ impl Tasks {
     {
         let entry = Entry::new(&self.shared, name, essential);
         let cancel = self.shared.cancel.clone();
+        // A panic must not take the entry along unreported; nothing is used after it that it could have left
+        // half-changed, because the future is dropped with everything it owned. Boxed, because each async function
+        // that takes a future by value reserves room for it twice, and there are thousands of tasks.
+        let work = Box::pin(AssertUnwindSafe(work).catch_unwind());
         let supervised = async move {
-            // A panic must not take the entry along unreported; nothing is used after it that it could have
-            // left half-changed, because the future is dropped with everything it owned.
-            let ended = cancel.run_until_cancelled_owned(AssertUnwindSafe(work).catch_unwind()).await;
-            match ended {
+            match cancel.run_until_cancelled_owned(work).await {
                 Some(Ok(outcome)) => entry.finished(outcome.into_failure()),
                 Some(Err(panic)) => entry.panicked(panic.as_ref()),
                 None => {}

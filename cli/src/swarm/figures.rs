@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use super::process::Reading;
+
 /// Durations of one kind, for percentiles.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Sample {
@@ -55,6 +57,20 @@ impl Figures {
     /// Adds a duration in microseconds, shared out over `count` operations.
     pub(super) fn add_micros_each(&mut self, name: &'static str, total: Duration, count: usize) {
         self.add(name, total.as_secs_f64() * 1e6 / count.max(1) as f64, "µs");
+    }
+
+    /// Adds the growth of resident memory between two readings, shared out over `count`; nothing without a process.
+    pub(super) fn add_memory_each(
+        &mut self,
+        name: &'static str,
+        before: Option<Reading>,
+        after: Option<Reading>,
+        count: usize,
+    ) {
+        if let (Some(before), Some(after)) = (before, after) {
+            let grown = after.resident as f64 - before.resident as f64;
+            self.add(name, grown / 1024.0 / count.max(1) as f64, "KiB");
+        }
     }
 
     /// A table with one figure a line.

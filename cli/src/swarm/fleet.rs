@@ -57,9 +57,9 @@ impl Fleet {
         Ok(Self { idle, running: JoinSet::new(), commands, reports, caught_up: 0, arrivals: Vec::new() })
     }
 
-    /// Starts every node.
-    pub(super) fn start(&mut self) {
-        for node in self.idle.drain(..) {
+    /// Starts this many nodes of those that do not run yet.
+    pub(super) fn start(&mut self, nodes: usize) {
+        for node in self.idle.drain(..nodes.min(self.idle.len())) {
             self.running.spawn(node.run());
         }
     }

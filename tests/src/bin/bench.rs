@@ -22,11 +22,13 @@ const fn line(figure: &'static str, floor: Option<&'static str>, targets: Option
     Line { figure, floor, targets }
 }
 
-const LINES: [Line; 14] = [
+const LINES: [Line; 16] = [
     line("connections a second", Some("accepts_per_second"), None),
     line("processor time to accept a node", Some("accept_cpu_micros"), Some((500.0, 800.0))),
     line("time until every node is settled", None, None),
-    line("memory per node, settled", Some("idle_kib_per_connection"), Some((30.0, 45.0))),
+    line("memory per node's objects", None, None),
+    line("memory per connected node, idle", Some("idle_kib_per_connection"), Some((30.0, 45.0))),
+    line("memory per connected node, after work", Some("after_work_kib_per_connection"), Some((30.0, 45.0))),
     line("memory per node, grown by a large object", None, Some((0.0, 0.0))),
     line("processor time per delivered update, acknowledged", Some("update_cpu_micros"), None),
     line("fan-out of one update, p50", Some("fan_out_p50_ms"), None),
