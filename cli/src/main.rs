@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tombolo_cli::{operate, swarm, up};
+use tombolo_cli::{doctor, operate, swarm, up};
 use tombolo_runtime::telemetry;
 
 #[derive(Parser)]
@@ -25,6 +25,8 @@ enum Command {
     Token(operate::ClusterOptions),
     /// List the edge nodes of a cluster.
     Nodes(operate::ClusterOptions),
+    /// Find out why something does not work: one line a check.
+    Doctor(doctor::DoctorOptions),
     /// Load a hub with hollow edge nodes and measure it.
     Swarm(swarm::SwarmOptions),
 }
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
             Command::Up(options) => up::run(&options).await,
             Command::Token(options) => operate::token(&options).await,
             Command::Nodes(options) => operate::nodes(&options).await,
+            Command::Doctor(options) => doctor::run(&options).await,
             Command::Swarm(options) => swarm::run(&options).await,
         }
     });

@@ -11,6 +11,7 @@ mod authority;
 mod csr;
 mod error;
 mod files;
+mod inspect;
 mod listener;
 mod nodes;
 mod peer;
@@ -34,6 +35,7 @@ use tombolo_link::tls::ServerTls;
 use tombolo_runtime::Drain;
 
 pub use error::BootstrapError;
+pub use inspect::{CertificateFacts, Inspection, TokenFacts, inspect};
 pub use nodes::{ClusterNodes, NodeLookupError, NodeReadiness, NodeState};
 pub use secrets::{ClusterSecrets, SecretData, SecretError, SecretStore, StoredSecret};
 pub use token::JoinTokens;

@@ -8,7 +8,7 @@ mod object;
 mod watch;
 
 pub use call::{Answer, ApiCall, CallError, Caller};
-pub use impersonate::Impersonation;
+pub use impersonate::{Impersonation, ImpersonationForm};
 pub use object::{ObjectError, RawObject};
 pub use watch::{ObjectEvent, WatchSpec, watch};
 

@@ -17,7 +17,7 @@ use tombolo_runtime::{Drain, Readiness, TaskError, Tasks};
 
 use crate::config::{Config, ConfigError, host_and_port};
 use crate::hub::{Client, ClientParts, Dial, HubHandle, NetworkDialer};
-use crate::identity::{Identity, IdentityError, Rotation, rotate};
+use crate::identity::{CloudRenewal, Identity, IdentityError, rotate};
 use crate::localapi::{LocalApi, LocalApiError};
 use crate::metrics::Metrics;
 use crate::status::StatusHandle;
@@ -179,14 +179,14 @@ impl Bound {
         let (current, observer) = watch::channel(Arc::new(identity));
         local.spawn(tasks, &store, hub.clone(), stop)?;
         let until = stop.clone();
-        let rotation = Rotation {
+        let renewal = CloudRenewal {
             node: config.node_name.clone(),
             endpoint: config.cloud.join.clone(),
             data_dir: config.data_dir.clone(),
-            seed: rng.random(),
         };
+        let seed = rng.random();
         tasks.spawn("rotation", async move {
-            until.run_until_cancelled(rotate(rotation, current)).await;
+            until.run_until_cancelled(rotate(renewal, current, seed)).await;
         });
         let owner = Client::new(ClientParts {
             node: config.node_name.clone(),

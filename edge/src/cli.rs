@@ -174,7 +174,10 @@ fn kubeconfig(config: &Config) -> anyhow::Result<String> {
 }
 
 /// What the admin endpoints of the running agent tell.
-fn status(config: &Config) -> anyhow::Result<String> {
+///
+/// # Errors
+/// When they are off or do not answer.
+pub fn status(config: &Config) -> anyhow::Result<String> {
     let admin = config.admin.context("the setting admin is off: there is nobody to ask")?;
     let ready = fetch(admin, "/readyz").with_context(|| format!("no agent answers at {admin}"))?;
     let metrics = fetch(admin, "/metrics")?;

@@ -22,8 +22,8 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use enroll::{EnrollOptions, enroll, renew};
-pub(crate) use rotate::{Rotation, rotate};
+pub use enroll::{EnrollOptions, Shown, enroll, renew, show};
+pub(crate) use rotate::{CloudRenewal, rotate};
 
 /// Folder of the files, in the data folder.
 const FOLDER: &str = "pki";
@@ -76,11 +76,34 @@ impl Identity {
         certificate::validity(&self.certificate)
     }
 
-    /// Reads the identity of a data folder.
+    /// The node that the certificate names.
+    ///
+    /// # Errors
+    /// [`IdentityError::Unusable`] when it names none.
+    pub fn node(&self) -> Result<NodeId, IdentityError> {
+        let what = || "the node's certificate".to_owned();
+        tombolo_link::identity::node_of(std::slice::from_ref(&self.certificate))
+            .map_err(|error| IdentityError::Unusable { what: what(), problem: error.to_string() })
+    }
+
+    /// Reads the identity of a data folder, which must be that of `node`.
     ///
     /// # Errors
     /// [`IdentityError`] says what to do.
     pub fn load(data_dir: &Path, node: &NodeId) -> Result<Self, IdentityError> {
+        let identity = Self::read(data_dir)?;
+        certificate::belongs_to(&identity.certificate, node).map_err(|problem| {
+            let what = data_dir.join(FOLDER).join(NODE_FILE).display().to_string();
+            IdentityError::Unusable { what, problem }
+        })?;
+        Ok(identity)
+    }
+
+    /// Reads the identity of a data folder, whichever node it is of.
+    ///
+    /// # Errors
+    /// [`IdentityError`] says what to do.
+    pub fn read(data_dir: &Path) -> Result<Self, IdentityError> {
         let folder = data_dir.join(FOLDER);
         let read = |name: &str| -> Result<(PathBuf, Vec<u8>), IdentityError> {
             let path = folder.join(name);
@@ -100,7 +123,6 @@ impl Identity {
         let key = PrivatePkcs8KeyDer::from_pem_slice(&pem).map_err(unreadable)?;
         let (ca_path, ca) = read(CA_FILE)?;
         let ca = CertificateDer::from_pem_slice(&ca).map_err(|error| bad(&ca_path, error.to_string()))?;
-        certificate::belongs_to(&certificate, node).map_err(|problem| bad(&path, problem))?;
         Ok(Self { certificate, ca, key })
     }
 
@@ -228,6 +250,22 @@ impl JoinError {
             Self::Connect { .. } | Self::Keep(_) => true,
             Self::Refused { code, .. } => *code >= 500 || *code == 429,
             Self::Token(_) | Self::WrongCa { .. } | Self::Answer(_) => false,
+        }
+    }
+
+    /// What the operator can do about it.
+    #[must_use]
+    pub fn advice(&self) -> &'static str {
+        match self {
+            Self::Connect { .. } => "check the setting cloud.join and the way there; it is tried again",
+            Self::Refused { code, .. } if *code >= 500 || *code == 429 => "nothing: it is tried again",
+            Self::Refused { .. } | Self::Token(_) => {
+                "run edgecore join with a new token, then restart edgecore"
+            }
+            Self::WrongCa { .. } | Self::Answer(_) => {
+                "find out who answers at cloud.join; for another cloud run edgecore join with its token"
+            }
+            Self::Keep(_) => "make the data folder writable and make room on its disk; it is tried again",
         }
     }
 }

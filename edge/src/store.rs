@@ -26,6 +26,7 @@ use tombolo_proto::object::{InventoryEntry, ObjectKey, Resource};
 mod batch;
 mod error;
 mod faulty;
+mod inspect;
 mod keys;
 mod medium;
 mod open;
@@ -44,6 +45,7 @@ mod tests;
 
 pub use error::{OpenError, ReadError, WriteError};
 pub use faulty::FaultyDisk;
+pub use inspect::{Inspection, inspect};
 pub use medium::{FileMedium, Medium};
 pub use open::Opened;
 pub use outbox::{Call, EVENTS_MAX, REPORTS_MAX, Report, ReportKind, Waiting};

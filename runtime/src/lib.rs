@@ -12,6 +12,7 @@ pub mod ready;
 pub mod signals;
 pub mod tasks;
 pub mod telemetry;
+pub mod time;
 
 pub use backoff::{Backoff, BackoffConfig};
 pub use drain::{Drain, DrainBlocker, DrainOutcome, Trigger};

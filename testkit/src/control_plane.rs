@@ -25,6 +25,8 @@ const START_DEADLINE: Duration = Duration::from_secs(90);
 pub struct ControlPlaneOptions {
     /// Run kube-controller-manager: default ServiceAccounts, `kube-root-ca.crt`, garbage collection.
     pub controllers: bool,
+    /// Feature gates of kube-apiserver, as in `ConstrainedImpersonation=false`; empty for its own defaults.
+    pub feature_gates: &'static str,
 }
 
 /// A running control plane; everything ends when it is dropped.
@@ -32,6 +34,7 @@ pub struct ControlPlaneOptions {
 pub struct ControlPlane {
     folder: TempDir,
     binaries: Components,
+    feature_gates: &'static str,
     etcd_port: u16,
     etcd_peer_port: u16,
     api_port: u16,
@@ -81,6 +84,7 @@ impl ControlPlane {
         let mut plane = Self {
             folder,
             binaries: components()?,
+            feature_gates: options.feature_gates,
             etcd_port: free_port()?,
             etcd_peer_port: free_port()?,
             api_port: free_port()?,
@@ -267,6 +271,9 @@ impl ControlPlane {
             format!("--audit-log-path={}", file("audit.log")),
             format!("--audit-policy-file={}", file("audit.yaml")),
         ]);
+        if !self.feature_gates.is_empty() {
+            command.arg(format!("--feature-gates={}", self.feature_gates));
+        }
         command
     }
 

@@ -17,7 +17,10 @@ fn config_map(name: &str) -> ConfigMap {
 #[tokio::test]
 async fn restores_an_older_state_and_audits() {
     cluster_or_skip!("restores_an_older_state_and_audits");
-    let mut plane = ControlPlane::start(ControlPlaneOptions { controllers: true }).await.unwrap();
+    let mut plane =
+        ControlPlane::start(ControlPlaneOptions { controllers: true, ..ControlPlaneOptions::default() })
+            .await
+            .unwrap();
     let client = plane.admin_client().await.unwrap();
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
     wait_for_value("the default ServiceAccount", Duration::from_secs(30), || async {

@@ -10,9 +10,9 @@ use tokio::task::JoinHandle;
 use tombolo_edge::identity::{EnrollOptions, enroll};
 use tombolo_link::client::{Target, connect};
 use tombolo_link::{Clock, Link, LinkEvent, pump};
-use tombolo_proto::frame::{ApiReply, ApiRequest, Goodbye, ReplyBody, RequestBody};
+use tombolo_proto::frame::{ApiReply, ApiRequest, Goodbye, Inventory, ReplyBody, RequestBody, Subscribe};
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
-use tombolo_proto::{InventoryEntry, NodeId, RequestId, ScopeId, StoreId};
+use tombolo_proto::{InventoryEntry, NodeId, RequestId, Resource, ScopeId, StoreId};
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -34,9 +34,18 @@ pub struct RawNodeOptions {
 /// A connected node.
 #[derive(Debug)]
 pub struct RawNode {
-    asks: mpsc::Sender<(RequestBody, oneshot::Sender<ReplyBody>)>,
+    asks: mpsc::Sender<Ask>,
     task: JoinHandle<Goodbye>,
 }
+
+/// What a test wants from the session.
+enum Ask {
+    Request(RequestBody, Option<String>, oneshot::Sender<ReplyBody>),
+    Subscribe(Resource, String, Option<String>, oneshot::Sender<Followed>),
+}
+
+/// How a subscription came out: caught up, or code and reason of its end.
+pub type Followed = std::result::Result<(), (u16, String)>;
 
 struct NothingHeld;
 
@@ -65,6 +74,21 @@ impl RawNode {
     /// # Errors
     /// When no answer of the right form comes in time.
     pub async fn api(&self, method: &str, path: &str, content_type: &str, body: &str) -> Result<ApiReply> {
+        self.api_as(None, method, path, content_type, body).await
+    }
+
+    /// Makes a Kubernetes API call as the holder of a bearer token, or as the node without one.
+    ///
+    /// # Errors
+    /// When no answer of the right form comes in time.
+    pub async fn api_as(
+        &self,
+        token: Option<&str>,
+        method: &str,
+        path: &str,
+        content_type: &str,
+        body: &str,
+    ) -> Result<ApiReply> {
         let request = ApiRequest {
             method: method.to_owned(),
             path_and_query: path.to_owned(),
@@ -72,7 +96,7 @@ impl RawNode {
             accept: String::new(),
             body: Bytes::copy_from_slice(body.as_bytes()),
         };
-        match self.ask(RequestBody::Api(request)).await? {
+        match self.ask_as(RequestBody::Api(request), token).await? {
             ReplyBody::Api(reply) => Ok(reply),
             ReplyBody::Message(_) => bail!("{method} {path} was answered with a message"),
         }
@@ -83,8 +107,24 @@ impl RawNode {
     /// # Errors
     /// When no answer comes in time.
     pub async fn ask(&self, body: RequestBody) -> Result<ReplyBody> {
+        self.ask_as(body, None).await
+    }
+
+    async fn ask_as(&self, body: RequestBody, token: Option<&str>) -> Result<ReplyBody> {
         let (answer, answered) = oneshot::channel();
-        self.asks.send((body, answer)).await.ok().context("the session is over")?;
+        let ask = Ask::Request(body, token.map(str::to_owned), answer);
+        self.asks.send(ask).await.ok().context("the session is over")?;
+        Ok(tokio::time::timeout(ANSWER_TIMEOUT, answered).await??)
+    }
+
+    /// Follows a resource in a namespace as the holder of a bearer token, or as the node without one.
+    ///
+    /// # Errors
+    /// When the cloud says neither yes nor no in time.
+    pub async fn follow(&self, resource: Resource, namespace: &str, token: Option<&str>) -> Result<Followed> {
+        let (answer, answered) = oneshot::channel();
+        let ask = Ask::Subscribe(resource, namespace.to_owned(), token.map(str::to_owned), answer);
+        self.asks.send(ask).await.ok().context("the session is over")?;
         Ok(tokio::time::timeout(ANSWER_TIMEOUT, answered).await??)
     }
 
@@ -97,14 +137,24 @@ impl RawNode {
     }
 }
 
-async fn serve(
-    mut link: Link,
-    config: EdgeConfig,
-    mut questions: mpsc::Receiver<(RequestBody, oneshot::Sender<ReplyBody>)>,
-) -> Goodbye {
+fn subscription(scope: ScopeId, resource: Resource, namespace: String, token: Option<String>) -> Subscribe {
+    Subscribe {
+        scope,
+        resource,
+        namespace,
+        label_selector: String::new(),
+        field_selector: String::new(),
+        caller_token: token,
+        epoch: None,
+        inventory: Inventory::Full(Vec::new()),
+    }
+}
+
+async fn serve(mut link: Link, config: EdgeConfig, mut questions: mpsc::Receiver<Ask>) -> Goodbye {
     let clock = Clock::start();
     let mut session = EdgeSession::new(config, clock.now(), &NothingHeld);
     let mut waiting: HashMap<RequestId, oneshot::Sender<ReplyBody>> = HashMap::new();
+    let mut following: HashMap<ScopeId, oneshot::Sender<Followed>> = HashMap::new();
     let lost = |message: String| Goodbye {
         reason: tombolo_proto::frame::GoodbyeReason::Other,
         message,
@@ -124,10 +174,19 @@ async fn serve(
                 LinkEvent::Writable => {}
                 LinkEvent::Closed(error) => return lost(error.to_string()),
             },
-            Some((body, answer)) = questions.recv() => {
-                match session.request(clock.now(), ANSWER_TIMEOUT, body, None) {
-                    Ok(id) => drop(waiting.insert(id, answer)),
-                    Err(error) => return lost(error.to_string()),
+            Some(ask) = questions.recv() => match ask {
+                Ask::Request(body, token, answer) => {
+                    match session.request(clock.now(), ANSWER_TIMEOUT, body, token) {
+                        Ok(id) => drop(waiting.insert(id, answer)),
+                        Err(error) => return lost(error.to_string()),
+                    }
+                }
+                Ask::Subscribe(resource, namespace, token, answer) => {
+                    let wish = subscription(session.next_scope(), resource, namespace, token);
+                    drop(following.insert(wish.scope, answer));
+                    if let Err(error) = session.subscribe(wish) {
+                        return lost(error.to_string());
+                    }
                 }
             }
         }
@@ -137,6 +196,12 @@ async fn serve(
                 EdgeEvent::Reply(reply) => {
                     // A test that stopped waiting needs no answer.
                     let _ = waiting.remove(&reply.id).map(|answer| answer.send(reply.body));
+                }
+                EdgeEvent::CaughtUp { scope, .. } => {
+                    let _ = following.remove(&scope).map(|answer| answer.send(Ok(())));
+                }
+                EdgeEvent::SubscriptionClosed { scope, code, reason } => {
+                    let _ = following.remove(&scope).map(|answer| answer.send(Err((code, reason))));
                 }
                 EdgeEvent::Closed(goodbye) => return goodbye,
                 _ => {}

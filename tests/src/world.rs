@@ -34,6 +34,29 @@ pub enum Api {
     Embedded,
     /// etcd and kube-apiserver; cloudcore has the rights of `deploy/` and no others.
     Real,
+    /// As [`Self::Real`], without constrained impersonation, which servers older than 1.36 do not have: cloudcore has
+    /// the role of `deploy/optional/` for that.
+    RealLegacy,
+}
+
+impl Api {
+    /// How the control plane is started; none for the embedded server.
+    fn plane(self) -> Option<ControlPlaneOptions> {
+        let feature_gates = match self {
+            Self::Embedded => return None,
+            Self::Real => "",
+            Self::RealLegacy => "ConstrainedImpersonation=false",
+        };
+        Some(ControlPlaneOptions { controllers: true, feature_gates })
+    }
+
+    /// The manifest that lets cloudcore act as nodes.
+    fn impersonation(self) -> &'static str {
+        match self {
+            Self::Embedded | Self::Real => "cloudcore/impersonation.yaml",
+            Self::RealLegacy => "optional/legacy-impersonation.yaml",
+        }
+    }
 }
 
 /// How edges connect.
@@ -95,9 +118,9 @@ impl World {
         // A second installation of the same provider is refused, which is what we want.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let folder = tempfile::Builder::new().prefix("tombolo-world-").tempdir()?;
-        let plane = match api {
-            Api::Real => Some(ControlPlane::start(ControlPlaneOptions { controllers: true }).await?),
-            Api::Embedded => None,
+        let plane = match api.plane() {
+            Some(options) => Some(ControlPlane::start(options).await?),
+            None => None,
         };
         let ports = CloudPorts {
             websocket: free_port()?,
@@ -109,7 +132,7 @@ impl World {
         let mut world =
             Self { plane, api, transport, cloud: None, edges: BTreeMap::new(), ports, slow: None, folder };
         if let Some(plane) = &world.plane {
-            let kubeconfig = cluster_access::grant(plane).await?;
+            let kubeconfig = cluster_access::grant(plane, api.impersonation()).await?;
             fs::write(world.folder.path().join("cloudcore.kubeconfig"), kubeconfig.to_string())?;
         }
         world.start_cloud().await?;
@@ -157,9 +180,9 @@ impl World {
                 "admin": address(self.ports.admin),
             },
             "advertise": ["127.0.0.1"],
-            "dataDir": self.folder.path().join("cloud"),
+            "dataDir": self.cloud_dir(),
         });
-        if self.api == Api::Real {
+        if self.plane.is_some() {
             config["kubeconfig"] = json!(self.folder.path().join("cloudcore.kubeconfig"));
         }
         config
@@ -180,6 +203,12 @@ impl World {
     #[must_use]
     pub fn hub_ports(&self) -> [u16; 3] {
         [self.ports.websocket, self.ports.quic, self.ports.join]
+    }
+
+    /// Folder of cloudcore's data.
+    #[must_use]
+    pub fn cloud_dir(&self) -> PathBuf {
+        self.folder.path().join("cloud")
     }
 
     /// What cloudcore has logged.
@@ -320,7 +349,9 @@ impl World {
         self.folder.path().join("edges").join(node)
     }
 
-    fn edge_config(&self, node: &str) -> PathBuf {
+    /// Settings file of a node's agent.
+    #[must_use]
+    pub fn edge_config(&self, node: &str) -> PathBuf {
         self.edge_dir(node).join("edgecore.yaml")
     }
 

@@ -155,7 +155,16 @@ async fn the_table_holds_on_the_embedded_server() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_table_holds_on_kube_apiserver_and_the_audit_log_names_the_node() {
     cluster_or_skip!("the_table_holds_on_kube_apiserver_and_the_audit_log_names_the_node");
-    let mut world = World::start(Api::Real, Transport::Quic).await.unwrap();
+    table_and_audit_log(World::start(Api::Real, Transport::Quic).await.unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_holds_without_constrained_impersonation() {
+    cluster_or_skip!("the_same_holds_without_constrained_impersonation");
+    table_and_audit_log(World::start(Api::RealLegacy, Transport::WebSocket).await.unwrap()).await;
+}
+
+async fn table_and_audit_log(mut world: World) {
     check_table(&mut world).await;
     let events = world.plane.as_ref().unwrap().audit_events().unwrap();
     let allowed = table().into_iter().filter(|row| row.method != "GET" && row.code < 300).count();

@@ -96,7 +96,10 @@ fn the_first_command_syncs_and_goes_on_after_a_restart() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_command_on_a_real_cluster() {
     cluster_or_skip!("the_same_command_on_a_real_cluster");
-    let plane = ControlPlane::start(ControlPlaneOptions { controllers: true }).await.unwrap();
+    let plane =
+        ControlPlane::start(ControlPlaneOptions { controllers: true, ..ControlPlaneOptions::default() })
+            .await
+            .unwrap();
     let folder = tempfile::tempdir().unwrap();
     let kubeconfig = plane.kubeconfig();
     let output = until_synced(folder.path(), &["--kubeconfig", kubeconfig.to_str().unwrap()]);

@@ -12,6 +12,7 @@ use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
 use tombolo_proto::{
     Held, InventoryEntry, Message, NodeId, ObjectKey, ObjectVersion, RequestId, ScopeId, StoreId,
 };
+use tombolo_runtime::time::sleep_until;
 
 /// How long a hollow node waits for an answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -232,11 +233,4 @@ fn ask(session: &mut EdgeSession, clock: &Clock, message: Arc<Message>, count: u
     let body = RequestBody::Message(Box::new(Message::clone(&message)));
     let waiting = session.request(clock.now(), REQUEST_TIMEOUT, body, None).ok()?;
     Some(Asking { message, left, waiting, since: Instant::now() })
-}
-
-async fn sleep_until(deadline: Option<tokio::time::Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
 }

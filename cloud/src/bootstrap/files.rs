@@ -29,28 +29,34 @@ impl fmt::Display for KeyFolder {
 }
 
 impl KeyFolder {
-    /// Reads the pair; `None` when neither file exists.
+    /// Reads what is there; `stored` is the CA of the Secret, when there is one.
     ///
     /// # Errors
-    /// [`BootstrapError`] when one of the two is missing, unreadable or no PEM.
-    pub(super) fn read(&self) -> Result<Option<KeyedCertificate>, BootstrapError> {
+    /// [`BootstrapError`] when one of the two files is missing, unreadable or no PEM. The key of `stored` alone is no
+    /// error: a crash between the two writes has left it, and they are made again.
+    pub(super) fn read(
+        &self,
+        stored: Option<&KeyedCertificate>,
+    ) -> Result<Option<KeyedCertificate>, BootstrapError> {
         let bad = |reason: String| BootstrapError::Authority { origin: self.to_string(), reason };
-        match (self.file(CERTIFICATE)?, self.file(KEY)?) {
+        let certificate = self.file(CERTIFICATE)?.map(|pem| CertificateDer::from_pem_slice(&pem)).transpose();
+        let certificate =
+            certificate.map_err(|error| bad(format!("{CERTIFICATE} is no PEM certificate: {error}")))?;
+        let key = self.file(KEY)?.map(|pem| PrivateKeyDer::from_pem_slice(&pem)).transpose();
+        let key = key.map_err(|error| bad(format!("{KEY} is no PEM private key: {error}")))?;
+        match (certificate, key) {
             (None, None) => Ok(None),
             (Some(certificate), Some(key)) => {
-                let certificate = CertificateDer::from_pem_slice(&certificate)
-                    .map_err(|error| bad(format!("{CERTIFICATE} is no PEM certificate: {error}")))?;
-                let key = PrivateKeyDer::from_pem_slice(&key)
-                    .map_err(|error| bad(format!("{KEY} is no PEM private key: {error}")))?;
                 let (certificate, key) = (certificate.to_vec(), key.secret_der().to_vec());
                 Ok(Some(KeyedCertificate { certificate, key }))
             }
             (Some(_), None) => Err(bad(format!("{KEY} is missing beside {CERTIFICATE}"))),
+            (None, Some(key)) if stored.is_some_and(|stored| stored.key == key.secret_der()) => Ok(None),
             (None, Some(_)) => Err(bad(format!("{CERTIFICATE} is missing beside {KEY}"))),
         }
     }
 
-    /// Writes the pair. The key comes first: a crash in between leaves a state that [`Self::read`] names.
+    /// Writes the pair, the key first: after a crash in between [`Self::read`] asks for both again.
     ///
     /// # Errors
     /// [`BootstrapError::File`].

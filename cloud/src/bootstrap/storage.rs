@@ -11,15 +11,19 @@ use super::error::BootstrapError;
 use super::files::KeyFolder;
 use super::secrets::{self, SecretData, SecretError, SecretStore};
 
-/// Secret of the certificate authority (reference 4.2) and its keys.
-pub(super) const CA_SECRET: &str = "casecret";
-const CA_CERTIFICATE: &str = "cadata";
-const CA_KEY: &str = "cakeydata";
+/// Where a certificate and its key are kept (reference 4.2).
+pub(super) struct Place {
+    pub(super) secret: &'static str,
+    certificate: &'static str,
+    key: &'static str,
+}
 
-/// Secret of the server certificate and its keys.
-pub(super) const SERVER_SECRET: &str = "cloudcoresecret";
-const SERVER_CERTIFICATE: &str = "cloudcoredata";
-const SERVER_KEY: &str = "cloudcorekeydata";
+/// The certificate authority.
+pub(super) const CA: Place = Place { secret: "casecret", certificate: "cadata", key: "cakeydata" };
+
+/// The server certificate.
+pub(super) const SERVER: Place =
+    Place { secret: "cloudcoresecret", certificate: "cloudcoredata", key: "cloudcorekeydata" };
 
 /// Secret of the join token and its key.
 pub(super) const TOKEN_SECRET: &str = "tokensecret";
@@ -32,9 +36,10 @@ pub(super) async fn authority(
     folder: Option<&KeyFolder>,
     now: SystemTime,
 ) -> Result<Authority, BootstrapError> {
-    let filed = folder.map(KeyFolder::read).transpose()?.flatten();
-    let stored = match read_pair(store, CA_SECRET, CA_CERTIFICATE, CA_KEY).await? {
-        Some(stored) => stored?,
+    let found = read_pair(store, &CA).await?.transpose()?;
+    let filed = folder.map(|folder| folder.read(found.as_ref())).transpose()?.flatten();
+    let stored = match found {
+        Some(stored) => stored,
         None => {
             let candidate = match &filed {
                 Some(filed) => filed.clone(),
@@ -47,14 +52,14 @@ pub(super) async fn authority(
     };
     match (folder, filed) {
         (Some(folder), Some(filed)) if filed != stored => {
-            Err(BootstrapError::TwoAuthorities { folder: folder.to_string(), secret: CA_SECRET.to_owned() })
+            Err(BootstrapError::TwoAuthorities { folder: folder.to_string(), secret: CA.secret.to_owned() })
         }
         (Some(folder), None) => {
-            let authority = Authority::load(&format!("secret {CA_SECRET}"), stored)?;
+            let authority = Authority::load(&format!("secret {}", CA.secret), stored)?;
             folder.write(authority.pair())?;
             Ok(authority)
         }
-        _ => Authority::load(&format!("secret {CA_SECRET}"), stored),
+        _ => Authority::load(&format!("secret {}", CA.secret), stored),
     }
 }
 
@@ -62,10 +67,10 @@ async fn create_or_read(
     store: &dyn SecretStore,
     candidate: KeyedCertificate,
 ) -> Result<KeyedCertificate, BootstrapError> {
-    match store.create(CA_SECRET, data(&candidate, CA_CERTIFICATE, CA_KEY)).await {
+    match store.create(CA.secret, data(&candidate, &CA)).await {
         Ok(()) => Ok(candidate),
         Err(error @ SecretError::Exists { .. }) => {
-            let winner = read_pair(store, CA_SECRET, CA_CERTIFICATE, CA_KEY).await?;
+            let winner = read_pair(store, &CA).await?;
             winner.ok_or(BootstrapError::Secret(error))?
         }
         Err(error) => Err(error.into()),
@@ -79,7 +84,7 @@ pub(super) async fn server_certificate(
     addresses: &[String],
     now: SystemTime,
 ) -> Result<KeyedCertificate, BootstrapError> {
-    let stored = read_pair(store, SERVER_SECRET, SERVER_CERTIFICATE, SERVER_KEY).await?;
+    let stored = read_pair(store, &SERVER).await?;
     // A damaged server certificate harms nobody: it is made again.
     if let Some(Ok(stored)) = stored
         && fits(&stored, authority, addresses, now)
@@ -87,7 +92,7 @@ pub(super) async fn server_certificate(
         return Ok(stored);
     }
     let issued = authority.issue_server(addresses, now)?;
-    let written = secrets::put(store, SERVER_SECRET, data(&issued, SERVER_CERTIFICATE, SERVER_KEY)).await;
+    let written = secrets::put(store, SERVER.secret, data(&issued, &SERVER)).await;
     if let Err(error) = written {
         // It serves all the same; the next start makes another one.
         tracing::warn!(%error, "the new server certificate could not be stored");
@@ -123,7 +128,7 @@ fn sorted(addresses: &[String]) -> Vec<String> {
     addresses
 }
 
-fn names_of(certificate: &X509Certificate<'_>) -> Vec<String> {
+pub(super) fn names_of(certificate: &X509Certificate<'_>) -> Vec<String> {
     let Ok(Some(names)) = certificate.subject_alternative_name() else { return Vec::new() };
     let text = |name: &GeneralName<'_>| match name {
         GeneralName::DNSName(name) => Some((*name).to_owned()),
@@ -136,28 +141,28 @@ fn names_of(certificate: &X509Certificate<'_>) -> Vec<String> {
     sorted(&names.value.general_names.iter().filter_map(text).collect::<Vec<_>>())
 }
 
-fn data(pair: &KeyedCertificate, certificate: &str, key: &str) -> SecretData {
-    SecretData::from([(certificate.to_owned(), pair.certificate.clone()), (key.to_owned(), pair.key.clone())])
+fn data(pair: &KeyedCertificate, place: &Place) -> SecretData {
+    let entry = |name: &str, value: &[u8]| (name.to_owned(), value.to_vec());
+    SecretData::from([entry(place.certificate, &pair.certificate), entry(place.key, &pair.key)])
 }
 
-type StoredPair = Result<KeyedCertificate, BootstrapError>;
+pub(super) type StoredPair = Result<KeyedCertificate, BootstrapError>;
 
 /// `None`: there is no such Secret. An inner error: it is there and incomplete.
-async fn read_pair(
+pub(super) async fn read_pair(
     store: &dyn SecretStore,
-    name: &str,
-    certificate: &str,
-    key: &str,
+    place: &Place,
 ) -> Result<Option<StoredPair>, SecretError> {
-    let Some(mut stored) = store.get(name).await? else { return Ok(None) };
+    let Some(mut stored) = store.get(place.secret).await? else { return Ok(None) };
     let mut take = |field: &str| {
         let value = stored.data.remove(field).filter(|value| !value.is_empty());
         value.ok_or_else(|| BootstrapError::Authority {
-            origin: format!("secret {name}"),
+            origin: format!("secret {}", place.secret),
             reason: format!("key {field} is missing"),
         })
     };
+    let certificate = take(place.certificate);
     let pair =
-        take(certificate).and_then(|certificate| take(key).map(|key| KeyedCertificate { certificate, key }));
+        certificate.and_then(|certificate| take(place.key).map(|key| KeyedCertificate { certificate, key }));
     Ok(Some(pair))
 }

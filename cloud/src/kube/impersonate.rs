@@ -12,20 +12,33 @@ const UNKNOWN: u8 = 0;
 const CONSTRAINED: u8 = 1;
 const LEGACY: u8 = 2;
 
+/// A form of impersonation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImpersonationForm {
+    /// Constrained impersonation (Kubernetes 1.36): the right is for nodes only, and the user name alone is sent.
+    Constrained,
+    /// Verb `impersonate` on users and groups: the node's group is sent beside its user name.
+    Legacy,
+}
+
 /// The form of impersonation in use.
 #[derive(Debug, Default)]
 pub struct Impersonation(AtomicU8);
 
 impl Impersonation {
-    /// Whether a probe has succeeded.
+    /// The form that the last probe has found to work; none before a probe has succeeded.
     #[must_use]
-    pub fn is_known(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != UNKNOWN
+    pub fn form(&self) -> Option<ImpersonationForm> {
+        match self.0.load(Ordering::Relaxed) {
+            CONSTRAINED => Some(ImpersonationForm::Constrained),
+            LEGACY => Some(ImpersonationForm::Legacy),
+            _ => None,
+        }
     }
 
     /// Whether the node's group has to be named beside its user name.
     pub(super) fn needs_group(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == LEGACY
+        self.form() == Some(ImpersonationForm::Legacy)
     }
 
     fn set(&self, form: u8) {
@@ -62,7 +75,9 @@ impl Kube {
         self.impersonation.set(UNKNOWN);
         let reasons = reasons.join("; ");
         Err(CallError::Invalid(format!(
-            "cloudcore may not impersonate nodes: apply the ClusterRoles of deploy/rbac.yaml ({reasons})"
+            "cloudcore may not impersonate nodes: apply deploy/cloudcore/impersonation.yaml, or \
+             deploy/optional/legacy-impersonation.yaml where the API server has no constrained impersonation \
+             ({reasons})"
         )))
     }
 

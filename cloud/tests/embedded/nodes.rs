@@ -168,7 +168,10 @@ async fn answers(api: &Api) -> Vec<Answer> {
 #[tokio::test(flavor = "multi_thread")]
 async fn node_a_gets_the_same_answers_as_from_the_real_server() {
     cluster_or_skip!("embedded::node_a_gets_the_same_answers_as_from_the_real_server");
-    let plane = ControlPlane::start(ControlPlaneOptions { controllers: true }).await.unwrap();
+    let plane =
+        ControlPlane::start(ControlPlaneOptions { controllers: true, ..ControlPlaneOptions::default() })
+            .await
+            .unwrap();
     // The embedded server has this role from its start, a cluster gets it with cloudcore.
     let network = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/cloudcore/edge-network.yaml");
     let applied = plane.kubectl(&["apply", "-f", network]).unwrap();

@@ -61,7 +61,10 @@ fn words(command: &str) -> Vec<&str> {
 #[tokio::test(flavor = "multi_thread")]
 async fn subcommands_store_what_they_store_on_the_real_server() {
     cluster_or_skip!("embedded::subcommands_store_what_they_store_on_the_real_server");
-    let plane = ControlPlane::start(ControlPlaneOptions { controllers: false }).await.unwrap();
+    let plane =
+        ControlPlane::start(ControlPlaneOptions { controllers: false, ..ControlPlaneOptions::default() })
+            .await
+            .unwrap();
     let server = Server::start().await;
     let mut differences = Vec::new();
     for (command, object) in CREATIONS {

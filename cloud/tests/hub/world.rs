@@ -28,7 +28,10 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn start() -> Self {
-        let plane = ControlPlane::start(ControlPlaneOptions { controllers: false }).await.unwrap();
+        let plane =
+            ControlPlane::start(ControlPlaneOptions { controllers: false, ..ControlPlaneOptions::default() })
+                .await
+                .unwrap();
         let admin = plane.admin_client().await.unwrap();
         let token = grant(&plane).await;
         let data = tempfile::tempdir().unwrap();

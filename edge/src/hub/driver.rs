@@ -13,6 +13,7 @@ use tombolo_proto::ids::{RequestId, ScopeId};
 use tombolo_proto::object::InventoryEntry;
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
 use tombolo_runtime::Drain;
+use tombolo_runtime::time::sleep_until;
 use tracing::{debug, info, warn};
 
 use super::apply::{Outcome, Queue, Work, execute};
@@ -255,13 +256,6 @@ impl EdgeView for StoreView {
             self.failed.set(Some(error.to_string()));
             Vec::new()
         })
-    }
-}
-
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }
 

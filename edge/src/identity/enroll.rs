@@ -68,20 +68,39 @@ fn split(token: &str) -> Result<([u8; 32], &str), JoinError> {
     Ok((hash.ok_or(JoinError::Token("does not begin with the hash of a CA"))?, jwt))
 }
 
-async fn fetch_ca(options: &EnrollOptions, expected: [u8; 32]) -> Result<CertificateDer<'static>, JoinError> {
-    let endpoint = &options.endpoint;
+/// What the join endpoints show to somebody who does not trust them yet.
+#[derive(Debug, Clone)]
+pub struct Shown {
+    /// The CA that they claim to be of; nothing is verified.
+    pub ca: CertificateDer<'static>,
+    /// Hex SHA-256 of it, as join tokens begin with it.
+    pub hash: String,
+    /// What time it is there.
+    pub date: Option<SystemTime>,
+}
+
+/// Asks join endpoints for their CA, without verification: the caller compares the hash.
+///
+/// # Errors
+/// [`JoinError::Connect`] when nobody answers with a certificate.
+pub async fn show(endpoint: &str) -> Result<Shown, JoinError> {
     let unreachable =
-        |problem| JoinError::Connect { endpoint: endpoint.clone(), problem, hint: String::new() };
+        |problem| JoinError::Connect { endpoint: endpoint.to_owned(), problem, hint: String::new() };
     let tls = unverified().map_err(|error| unreachable(error.to_string()))?;
     let question =
         Ask { endpoint, method: Method::GET, path: "/ca.crt", headers: HeaderMap::new(), body: Bytes::new() };
     let answer = fetch(tls, question).await.map_err(unreachable)?;
-    let found: [u8; 32] = Sha256::digest(&answer.body).into();
+    let hash = hex::encode(Sha256::digest(&answer.body));
+    Ok(Shown { ca: CertificateDer::from(answer.body.to_vec()), hash, date: answer.date })
+}
+
+async fn fetch_ca(options: &EnrollOptions, expected: [u8; 32]) -> Result<CertificateDer<'static>, JoinError> {
+    let Shown { ca, hash: found, .. } = show(&options.endpoint).await?;
+    let expected = hex::encode(expected);
     if found != expected {
-        let (found, expected) = (hex::encode(found), hex::encode(expected));
-        return Err(JoinError::WrongCa { endpoint: endpoint.clone(), found, expected });
+        return Err(JoinError::WrongCa { endpoint: options.endpoint.clone(), found, expected });
     }
-    Ok(CertificateDer::from(answer.body.to_vec()))
+    Ok(ca)
 }
 
 async fn ask(
@@ -135,7 +154,7 @@ fn connect_hint(problem: &str) -> &'static str {
     if problem.contains("Expired") || problem.contains("NotValidYet") || problem.contains("expired") {
         " (check this node's clock: the cloud's certificate seems to be of another time)"
     } else if problem.contains("NotValidForName") || problem.contains("not valid for name") {
-        " (use an address that the cloud's certificate names, or set cloud.serverName)"
+        " (use an address that the cloud's certificate names: those of cloudcore's setting advertise)"
     } else {
         ""
     }

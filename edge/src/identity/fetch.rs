@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tombolo_link::tls::provider;
+use tombolo_runtime::time::http_date;
 
 use super::Identity;
 use crate::config::host_and_port;
@@ -115,7 +116,7 @@ async fn send(
         let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
         let (parts, body) = response.into_parts();
         let body = Limited::new(body, ANSWER_LEN_MAX).collect().await.map_err(|error| error.to_string())?;
-        let date = parts.headers.get(header::DATE).and_then(|date| parse_date(date.to_str().ok()?));
+        let date = parts.headers.get(header::DATE).and_then(|date| http_date(date.to_str().ok()?));
         Ok(Answer { code: parts.status, date, body: body.to_bytes() })
     };
     // The connection must be driven while the answer is awaited; when the answer is there it is of no use any more.
@@ -131,11 +132,6 @@ async fn send(
             },
         }
     }
-}
-
-fn parse_date(text: &str) -> Option<SystemTime> {
-    let time = jiff::fmt::rfc2822::parse(text).ok()?;
-    Some(time.timestamp().into())
 }
 
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! Certificates and requests for tests.
 
 use std::net::SocketAddr;
+use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,6 +14,8 @@ use tombolo_proto::ids::NodeId;
 
 use super::Identity;
 use super::fetch::{Ask, fetch, send_plain, verified};
+
+const AGES: Duration = Duration::from_secs(150 * 365 * 86_400);
 
 /// A CA that signs.
 pub(crate) struct TestCa {
@@ -29,12 +32,18 @@ pub(crate) fn test_ca() -> TestCa {
     TestCa { certificate, issuer: Issuer::new(params, key) }
 }
 
-/// An identity of a CA that nobody else knows.
+/// An identity of a CA that nobody else knows, valid for ages.
 pub(crate) fn identity_for(node: &NodeId) -> Identity {
+    identity_valid(node, SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH + AGES)
+}
+
+/// As [`identity_for`], with a life.
+pub(crate) fn identity_valid(node: &NodeId, begin: SystemTime, end: SystemTime) -> Identity {
     let ca = test_ca();
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
+    (params.not_before, params.not_after) = (begin.into(), end.into());
     let certificate = params.signed_by(&key, &ca.issuer).unwrap().der().clone();
     Identity { certificate, ca: ca.certificate, key: key.serialize_der().into() }
 }

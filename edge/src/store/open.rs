@@ -19,11 +19,11 @@ use super::{LogBounds, Store, fresh_id};
 use crate::files;
 
 /// File with the store, in the data folder.
-const STORE_FILE: &str = "store.redb";
+pub(super) const STORE_FILE: &str = "store.redb";
 /// File with the key of the Secrets in the store.
 const KEY_FILE: &str = "store.key";
 /// File whose lock says that the folder is in use.
-const LOCK_FILE: &str = "lock";
+pub(super) const LOCK_FILE: &str = "lock";
 
 /// A store, and what happened on the way.
 #[derive(Debug)]

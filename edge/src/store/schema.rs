@@ -148,7 +148,7 @@ pub(super) fn prepare(db: &Database, sealer: &Sealer, fresh: StoreId) -> Result<
 }
 
 /// The schema of the file; `None` for an empty one.
-fn found(db: &Database) -> Result<Option<u32>, Unusable> {
+pub(super) fn found(db: &impl ReadableDatabase) -> Result<Option<u32>, Unusable> {
     let damaged = |what: String| Unusable::Damaged(what);
     let txn = db.begin_read().map_err(|error| damaged(error.to_string()))?;
     let table = match txn.open_table(META) {

@@ -9,6 +9,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::time::Instant;
 use tombolo_proto::frame::{ApiReply, ApiRequest};
+use tombolo_runtime::time::sleep_until;
 use tombolo_runtime::{Backoff, BackoffConfig};
 use tracing::{debug, warn};
 
@@ -175,13 +176,6 @@ impl Failures {
 
     fn next(&self) -> Option<Instant> {
         self.0.values().map(|(_, at)| *at).min()
-    }
-}
-
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -10,11 +10,13 @@ use tombolo_testkit::ControlPlane;
 
 use crate::source;
 
-/// Applies the manifests of `deploy/` that grant rights, and returns a kubeconfig of cloudcore's ServiceAccount.
-pub(super) async fn grant(plane: &ControlPlane) -> Result<Value> {
+/// Applies the manifests of `deploy/` that grant rights, `impersonation` among them, and returns a kubeconfig of cloudcore's ServiceAccount.
+pub(super) async fn grant(plane: &ControlPlane, impersonation: &str) -> Result<Value> {
     // The namespace first: everything else is in it or bound to something in it.
-    for name in ["namespace", "rbac", "impersonation", "edge-network"] {
-        let manifest = source::root().join("deploy/cloudcore").join(name).with_extension("yaml");
+    for name in
+        ["cloudcore/namespace.yaml", "cloudcore/rbac.yaml", impersonation, "cloudcore/edge-network.yaml"]
+    {
+        let manifest = source::root().join("deploy").join(name);
         let path = manifest.display().to_string();
         let output = plane.kubectl(&["apply", "-f", &path])?;
         let stderr = String::from_utf8_lossy(&output.stderr);

@@ -13,7 +13,9 @@ use super::*;
 async fn replicas_share_one_ca_in_a_real_cluster() {
     tombolo_testkit::cluster_or_skip!("replicas_share_one_ca_in_a_real_cluster");
     let plane =
-        ControlPlane::start(ControlPlaneOptions { controllers: false }).await.expect("a control plane");
+        ControlPlane::start(ControlPlaneOptions { controllers: false, ..ControlPlaneOptions::default() })
+            .await
+            .expect("a control plane");
     let client = plane.admin_client().await.expect("a client");
 
     let prepared =

@@ -123,9 +123,16 @@ async fn the_key_folder_and_the_secret_agree() {
     let error = start(&other, with_folder()).await.expect_err("two authorities");
     assert!(matches!(error, BootstrapError::TwoAuthorities { .. }), "{error}");
 
+    // As a crash between the two writes leaves it.
     fs::remove_file(folder.join("hub-ca.crt")).expect("removed");
-    let error = start(&secrets, with_folder()).await.expect_err("half a pair").to_string();
+    let nothing = Arc::new(MemorySecrets::default());
+    let error = start(&nothing, with_folder()).await.expect_err("half a pair").to_string();
     assert!(error.contains("hub-ca.crt is missing"), "{error}");
+    assert_eq!(start(&secrets, with_folder()).await.expect("completed").authority(), first);
+    assert!(folder.join("hub-ca.crt").exists());
+    fs::remove_file(folder.join("hub-ca.key")).expect("removed");
+    let error = start(&secrets, with_folder()).await.expect_err("half a pair").to_string();
+    assert!(error.contains("hub-ca.key is missing"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]

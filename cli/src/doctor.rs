@@ -1,0 +1,84 @@
+//! `tombolo doctor`: why does it not work? One line a check, with what to do about it.
+//!
+//! Looks at a cluster from outside, as edges and cloudcore do, or at the agent of the machine it runs on. Nothing is
+//! changed: the one certificate that is asked for, to try the hub with it, stays in memory.
+
+mod api;
+mod device;
+mod hub;
+mod report;
+mod rights;
+mod secrets;
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+
+pub use report::{Finding, Level, Report};
+
+use crate::operate::ClusterOptions;
+use crate::transport::TransportOption;
+
+/// What to examine.
+#[derive(Debug, Clone, Args)]
+pub struct DoctorOptions {
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: ClusterOptions,
+
+    /// Host by which edges reach cloudcore; without it, the one that its certificate names.
+    #[arg(long, value_name = "HOST")]
+    pub cloud: Option<String>,
+
+    /// The hub's port for WebSocket.
+    #[arg(long, default_value_t = tombolo_cloud::config::WEBSOCKET_PORT, value_name = "PORT")]
+    pub websocket_port: u16,
+
+    /// The hub's port for QUIC.
+    #[arg(long, default_value_t = tombolo_cloud::config::QUIC_PORT, value_name = "PORT")]
+    pub quic_port: u16,
+
+    /// Port of the join endpoints.
+    #[arg(long, default_value_t = tombolo_cloud::config::JOIN_PORT, value_name = "PORT")]
+    pub join_port: u16,
+
+    /// Try this transport only, where the other one is off.
+    #[arg(long, value_enum)]
+    pub transport: Option<TransportOption>,
+
+    /// Examine the edge agent of this machine instead: its settings file, or its data folder.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["kubeconfig", "cloud"])]
+    pub edge: Option<PathBuf>,
+}
+
+/// Examines, and prints each finding as it is made.
+///
+/// # Errors
+/// When a check has failed.
+pub async fn run(options: &DoctorOptions) -> Result<()> {
+    let mut report = Report::new(|finding| println!("{finding}"));
+    examine(options, SystemTime::now(), &mut report).await;
+    let (failed, all) = (report.failures().count(), report.findings().len());
+    ensure!(failed == 0, "{failed} of {all} checks failed");
+    Ok(())
+}
+
+/// Examines what the options name. `now` is this machine's clock.
+pub async fn examine(options: &DoctorOptions, now: SystemTime, report: &mut Report) {
+    match &options.edge {
+        Some(path) => device::examine(path, now, report).await,
+        None => cluster(options, now, report).await,
+    }
+}
+
+/// The checks of a cluster, each of which needs those before it.
+async fn cluster(options: &DoctorOptions, now: SystemTime, report: &mut Report) {
+    let Some(api) = api::reach(&options.cluster, now, report).await else { return };
+    api::namespace(&api, report).await;
+    let kept = secrets::examine(&api, now, report).await;
+    rights::examine(&api, report).await;
+    hub::examine(options, &kept, report).await;
+    api::nodes(&api, report).await;
+}

@@ -1,0 +1,155 @@
+//! The hub as an edge meets it: join endpoints, a certificate, then both transports with it.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tombolo_cloud::bootstrap::Inspection;
+use tombolo_edge::JoinError;
+use tombolo_edge::identity::{EnrollOptions, Identity, enroll, show};
+use tombolo_link::ConnectError;
+use tombolo_link::client::{Choice, Target, connect};
+use tombolo_proto::NodeId;
+
+use super::{DoctorOptions, Report};
+use crate::transport::TransportOption;
+
+/// What to do when TLS fails.
+const ADVERTISE: &str =
+    "The address must be one that cloudcore's setting advertise names, and nothing in between may end TLS";
+
+/// How long the hub gets to take the goodbye.
+const CLOSE_LIMIT: Duration = Duration::from_secs(2);
+
+/// Joins in memory and connects.
+pub(super) async fn examine(options: &DoctorOptions, kept: &Inspection, report: &mut Report) {
+    let Some(host) = host(options, kept) else {
+        return report.warn("hub", "not tried: no address is known", "Give --cloud HOST");
+    };
+    let bracketed = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+    let join = format!("{bracketed}:{}", options.join_port);
+    if !shows_our_authority(&join, kept, report).await {
+        return;
+    }
+    let Some(identity) = joined(&join, kept, report).await else { return };
+    let choices = [
+        (TransportOption::Websocket, Choice::WebSocket, "WebSocket", options.websocket_port, "TCP"),
+        (TransportOption::Quic, Choice::Quic, "QUIC", options.quic_port, "UDP"),
+    ];
+    for (option, choice, name, port, protocol) in choices {
+        if options.transport.is_some_and(|only| only != option) {
+            continue;
+        }
+        let target = Target {
+            host: host.clone(),
+            websocket_port: options.websocket_port,
+            quic_port: options.quic_port,
+            choice,
+        };
+        let check = format!("{name} at {bracketed}:{port}");
+        dial(&check, protocol, target, &identity, report).await;
+    }
+}
+
+/// The address that edges use: the given one, or the first that is not this machine's own in the certificate.
+fn host(options: &DoctorOptions, kept: &Inspection) -> Option<String> {
+    if options.cloud.is_some() {
+        return options.cloud.clone();
+    }
+    let names = &kept.server.as_ref().ok()?.names;
+    let outside = |name: &&String| {
+        *name != "localhost" && !name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    };
+    names.iter().find(outside).or_else(|| names.first()).cloned()
+}
+
+/// Whether the join endpoints show the CA that the cluster holds.
+async fn shows_our_authority(join: &str, kept: &Inspection, report: &mut Report) -> bool {
+    let check = format!("join endpoints at {join}");
+    let shown = match show(join).await {
+        Ok(shown) => shown,
+        Err(error) => {
+            report.fail(
+                check,
+                error.to_string(),
+                "Is cloudcore running, and is TCP let through to this port?",
+            );
+            return false;
+        }
+    };
+    match &kept.authority {
+        Err(_) => {
+            report.warn(check, "answer; their CA has nothing to be compared with", "");
+            false
+        }
+        Ok(facts) if facts.hash() == shown.hash => {
+            report.ok(check, format!("show the cluster's CA, {}", &shown.hash[..12]));
+            true
+        }
+        Ok(facts) => {
+            let text =
+                format!("show CA {}, and secret casecret has {}", &shown.hash[..12], &facts.hash()[..12]);
+            report.fail(check, text, "Another cloudcore answers there, or this one has to be restarted");
+            false
+        }
+    }
+}
+
+/// A certificate for a node that does not exist, in memory only.
+async fn joined(join: &str, kept: &Inspection, report: &mut Report) -> Option<Identity> {
+    let check = format!("joining at {join}");
+    let Ok(token) = &kept.token else {
+        report.warn(check, "not tried: there is no good join token", "");
+        return None;
+    };
+    let name = format!("tombolo-doctor-{:08x}", rand::random::<u32>());
+    let node = NodeId::parse(&name).ok()?;
+    let options = EnrollOptions { endpoint: join.to_owned(), node, token: token.text.clone() };
+    match enroll(&options).await {
+        Ok(identity) => {
+            report.ok(check, "the token is taken, a certificate is given");
+            Some(identity)
+        }
+        Err(error) => {
+            let advice = match error {
+                JoinError::Connect { .. } => ADVERTISE,
+                _ => "See the log of cloudcore",
+            };
+            report.fail(check, error.to_string(), advice);
+            None
+        }
+    }
+}
+
+/// Connects with a node's certificate, and hangs up.
+pub(super) async fn dial(
+    check: &str,
+    protocol: &str,
+    target: Target,
+    identity: &Identity,
+    report: &mut Report,
+) {
+    let link = match identity.client_tls() {
+        Ok(tls) => connect(target, tls).await,
+        Err(error) => Err(ConnectError::from(error)),
+    };
+    match link {
+        Ok(link) => {
+            link.close(CLOSE_LIMIT).await;
+            report.ok(check, "both certificates are accepted");
+        }
+        Err(error) => report.fail(check, error.to_string(), advice(&error, protocol)),
+    }
+}
+
+fn advice(error: &ConnectError, protocol: &str) -> String {
+    match error {
+        ConnectError::Unreachable { .. } | ConnectError::TimedOut { .. } => {
+            format!("Is cloudcore running, and is {protocol} let through to this port?")
+        }
+        ConnectError::Tls { .. } => ADVERTISE.to_owned(),
+        ConnectError::Upgrade { .. } | ConnectError::Protocol { .. } => {
+            "Something else than cloudcore answers at this port".to_owned()
+        }
+        _ => "See the log of cloudcore".to_owned(),
+    }
+}

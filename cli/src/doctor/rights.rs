@@ -1,0 +1,213 @@
+//! Whether the API server allows what `deploy/` asks for: every rule of every manifest, one question each.
+
+mod manifest;
+
+use futures::{StreamExt as _, stream};
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReview,
+    SubjectAccessReviewSpec,
+};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tombolo_cloud::Kube;
+use tombolo_cloud::kube::ImpersonationForm;
+
+use super::Report;
+use super::api::Reached;
+use manifest::{Manifest, Right};
+
+/// The ServiceAccount of `deploy/cloudcore/rbac.yaml`.
+const ACCOUNT: &str = "cloudcore";
+
+/// A node that need not exist: rights of nodes are asked for their group.
+const ANY_NODE: &str = "system:node:tombolo-doctor";
+
+/// Questions at a time.
+const QUESTIONS: usize = 8;
+
+/// Rights in one line, at most.
+const NAMED_MAX: usize = 3;
+
+/// First minor version of Kubernetes 1 with constrained impersonation on by default (design 9.2).
+const CONSTRAINED_SINCE: u32 = 36;
+
+/// Whose rights are asked for.
+#[derive(Clone)]
+enum Subject {
+    /// Whoever the kubeconfig is of.
+    Own,
+    /// Somebody else.
+    Other { user: String, groups: Vec<String> },
+}
+
+impl Subject {
+    fn name(&self) -> &str {
+        match self {
+            Self::Own => "the user of this kubeconfig",
+            Self::Other { user, .. } => user,
+        }
+    }
+}
+
+/// Examines the rights of cloudcore and of nodes.
+pub(super) async fn examine(api: &Reached, report: &mut Report) {
+    let Some(cloudcore) = cloudcore(api, report).await else { return };
+    let nodes = Subject::Other { user: ANY_NODE.to_owned(), groups: vec!["system:nodes".to_owned()] };
+    let own = manifest::cloudcore(&api.namespace);
+    let network = manifest::edge_network(&api.namespace);
+    granted(api, &cloudcore, &own, report).await;
+    granted(api, &cloudcore, &network, report).await;
+    granted(api, &nodes, &network, report).await;
+    impersonation(api, &cloudcore, report).await;
+}
+
+/// As whom cloudcore runs: its ServiceAccount, or this kubeconfig where there is none.
+async fn cloudcore(api: &Reached, report: &mut Report) -> Option<Subject> {
+    let check = format!("service account {}/{ACCOUNT}", api.namespace);
+    let accounts: Api<ServiceAccount> = Api::namespaced(api.client.clone(), &api.namespace);
+    match accounts.get_opt(ACCOUNT).await {
+        Ok(Some(_)) => {
+            report.ok(check, "exists");
+            let groups = vec![
+                "system:serviceaccounts".to_owned(),
+                format!("system:serviceaccounts:{}", api.namespace),
+                "system:authenticated".to_owned(),
+            ];
+            let user = format!("system:serviceaccount:{}:{ACCOUNT}", api.namespace);
+            Some(Subject::Other { user, groups })
+        }
+        Ok(None) => {
+            let text = "does not exist; the rights below are those of this kubeconfig";
+            report.warn(check, text, "Apply deploy/cloudcore/rbac.yaml where cloudcore runs in the cluster");
+            Some(Subject::Own)
+        }
+        Err(error) => {
+            report.warn(check, format!("cannot be read: {error}"), "Ask as an administrator");
+            None
+        }
+    }
+}
+
+/// Reports whether a subject has every right of a manifest.
+async fn granted(api: &Reached, subject: &Subject, manifest: &Manifest, report: &mut Report) {
+    let check = format!("rights of {} ({})", subject.name(), manifest.file);
+    match missing(api, subject, &manifest.rights).await {
+        Err(error) => report.warn(check, format!("cannot be asked for: {error}"), "Ask as an administrator"),
+        Ok(missing) if missing.is_empty() => {
+            report.ok(check, format!("all {} are granted", manifest.rights.len()));
+        }
+        Ok(missing) => report.fail(check, refused(&missing), format!("Apply {}", manifest.file)),
+    }
+}
+
+fn refused(missing: &[Right]) -> String {
+    let named: Vec<String> = missing.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+    let more = missing.len().saturating_sub(named.len());
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    format!("may not {}{more}", named.join(", "))
+}
+
+/// How cloudcore can act as nodes, with the form that the server takes.
+async fn impersonation(api: &Reached, cloudcore: &Subject, report: &mut Report) {
+    const CHECK: &str = "impersonation of nodes";
+    let (constrained, legacy) = (manifest::constrained(&api.namespace), manifest::legacy(&api.namespace));
+    let asked = async {
+        let constrained_missing = missing(api, cloudcore, &constrained.rights).await?;
+        let legacy_missing = missing(api, cloudcore, &legacy.rights).await?;
+        Ok::<_, kube::Error>((constrained_missing, legacy_missing))
+    };
+    let (constrained_missing, legacy_missing) = match asked.await {
+        Ok(missing) => missing,
+        Err(error) => {
+            return report.warn(CHECK, format!("cannot be asked for: {error}"), "Ask as an administrator");
+        }
+    };
+    let has_legacy = legacy_missing.is_empty();
+    match (form(api).await, constrained_missing.is_empty()) {
+        (ImpersonationForm::Constrained, true)
+            if has_legacy && matches!(cloudcore, Subject::Other { .. }) =>
+        {
+            let text = "constrained, and the role for older servers as well: cloudcore could act as anybody";
+            report.warn(CHECK, text, format!("Delete the objects of {}", legacy.file));
+        }
+        (ImpersonationForm::Constrained, true) => report.ok(CHECK, "constrained to nodes"),
+        (ImpersonationForm::Constrained, false) if has_legacy => {
+            let text = "works with the role for older servers, with which cloudcore could act as anybody";
+            report.warn(CHECK, text, format!("Apply {} instead", constrained.file));
+        }
+        (ImpersonationForm::Constrained, false) => {
+            report.fail(CHECK, refused(&constrained_missing), format!("Apply {}", constrained.file));
+        }
+        (ImpersonationForm::Legacy, _) if has_legacy => {
+            report.ok(CHECK, "by verb impersonate: this server has no constrained impersonation");
+        }
+        (ImpersonationForm::Legacy, _) => {
+            let text =
+                format!("the server has no constrained impersonation, and {}", refused(&legacy_missing));
+            report.fail(CHECK, text, format!("Apply {}", legacy.file));
+        }
+    }
+}
+
+/// The form that the server takes: tried where this user may impersonate, else by its version.
+async fn form(api: &Reached) -> ImpersonationForm {
+    let by_version = match api.minor {
+        Some(minor) if minor < CONSTRAINED_SINCE => ImpersonationForm::Legacy,
+        _ => ImpersonationForm::Constrained,
+    };
+    let Ok(kube) = Kube::from_config(api.config.clone()) else { return by_version };
+    match kube.probe_impersonation().await {
+        Ok(()) => kube.impersonation().form().unwrap_or(by_version),
+        Err(_) => by_version,
+    }
+}
+
+/// The rights that a subject does not have, in the order of the manifest.
+async fn missing(api: &Reached, subject: &Subject, rights: &[Right]) -> Result<Vec<Right>, kube::Error> {
+    let questions = rights.iter().map(|right| async move {
+        Ok::<_, kube::Error>((right, allowed(&api.client, subject, right).await?))
+    });
+    let answers: Vec<_> = stream::iter(questions).buffered(QUESTIONS).collect().await;
+    let mut missing = Vec::new();
+    for answer in answers {
+        if let (right, false) = answer? {
+            missing.push(right.clone());
+        }
+    }
+    Ok(missing)
+}
+
+async fn allowed(client: &Client, subject: &Subject, right: &Right) -> Result<bool, kube::Error> {
+    let resource_attributes = Some(attributes(right));
+    let parameters = PostParams::default();
+    match subject {
+        Subject::Own => {
+            let spec = SelfSubjectAccessReviewSpec { resource_attributes, ..Default::default() };
+            let review = SelfSubjectAccessReview { spec, ..Default::default() };
+            let answer = Api::all(client.clone()).create(&parameters, &review).await?;
+            Ok(answer.status.is_some_and(|status| status.allowed))
+        }
+        Subject::Other { user, groups } => {
+            let (user, groups) = (Some(user.clone()), Some(groups.clone()));
+            let spec = SubjectAccessReviewSpec { resource_attributes, user, groups, ..Default::default() };
+            let review = SubjectAccessReview { spec, ..Default::default() };
+            let answer = Api::all(client.clone()).create(&parameters, &review).await?;
+            Ok(answer.status.is_some_and(|status| status.allowed))
+        }
+    }
+}
+
+fn attributes(right: &Right) -> ResourceAttributes {
+    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let (resource, subresource) = right.resource.split_once('/').unwrap_or((&right.resource, ""));
+    ResourceAttributes {
+        verb: some(&right.verb),
+        group: some(&right.group),
+        resource: some(resource),
+        subresource: some(subresource),
+        namespace: some(&right.namespace),
+        name: some(&right.name),
+        ..ResourceAttributes::default()
+    }
+}

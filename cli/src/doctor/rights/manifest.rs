@@ -1,0 +1,132 @@
+//! The rules of the manifests in `deploy/`, taken apart into single rights.
+
+use std::fmt;
+
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use serde_json::Value;
+
+/// Namespace that the manifests are written for.
+const NAMESPACE: &str = "kubeedge";
+
+/// One verb on one resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Right {
+    pub(super) verb: String,
+    pub(super) group: String,
+    /// `resource` or `resource/subresource`.
+    pub(super) resource: String,
+    /// Empty for the whole cluster.
+    pub(super) namespace: String,
+    /// Empty for every object.
+    pub(super) name: String,
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { verb, group, resource, namespace, name } = self;
+        write!(f, "{verb} {resource}")?;
+        if !group.is_empty() {
+            write!(f, ".{group}")?;
+        }
+        if !name.is_empty() {
+            write!(f, " {name}")?;
+        }
+        if namespace.is_empty() { Ok(()) } else { write!(f, " in {namespace}") }
+    }
+}
+
+/// A manifest and what it grants.
+pub(super) struct Manifest {
+    pub(super) file: &'static str,
+    pub(super) rights: Vec<Right>,
+}
+
+/// What cloudcore may do as itself.
+pub(super) fn cloudcore(namespace: &str) -> Manifest {
+    let text = include_str!("../../../../deploy/cloudcore/rbac.yaml");
+    Manifest { file: "deploy/cloudcore/rbac.yaml", rights: rights(text, namespace) }
+}
+
+/// What nodes may read beyond the Node authorizer, and cloudcore for them.
+pub(super) fn edge_network(namespace: &str) -> Manifest {
+    let text = include_str!("../../../../deploy/cloudcore/edge-network.yaml");
+    Manifest { file: "deploy/cloudcore/edge-network.yaml", rights: rights(text, namespace) }
+}
+
+/// Constrained impersonation.
+pub(super) fn constrained(namespace: &str) -> Manifest {
+    let text = include_str!("../../../../deploy/cloudcore/impersonation.yaml");
+    Manifest { file: "deploy/cloudcore/impersonation.yaml", rights: rights(text, namespace) }
+}
+
+/// Impersonation on servers that have no constrained form.
+pub(super) fn legacy(namespace: &str) -> Manifest {
+    let text = include_str!("../../../../deploy/optional/legacy-impersonation.yaml");
+    Manifest { file: "deploy/optional/legacy-impersonation.yaml", rights: rights(text, namespace) }
+}
+
+/// Every right of the Roles and ClusterRoles of a manifest, with `namespace` in place of the manifest's own.
+fn rights(manifest: &str, namespace: &str) -> Vec<Right> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(manifest).unwrap_or_default();
+    let roles = documents.iter().filter_map(|document| match document["kind"].as_str() {
+        Some("Role") => Some((document, namespace)),
+        Some("ClusterRole") => Some((document, "")),
+        _ => None,
+    });
+    let mut rights = Vec::new();
+    for (role, home) in roles {
+        let rules: Vec<PolicyRule> = serde_json::from_value(role["rules"].clone()).unwrap_or_default();
+        rules.iter().for_each(|rule| take_apart(rule, home, namespace, &mut rights));
+    }
+    rights
+}
+
+fn take_apart(rule: &PolicyRule, home: &str, namespace: &str, rights: &mut Vec<Right>) {
+    let none = || vec![String::new()];
+    let names = rule.resource_names.clone().filter(|names| !names.is_empty()).unwrap_or_else(none);
+    for group in rule.api_groups.iter().flatten() {
+        for resource in rule.resources.iter().flatten() {
+            for name in &names {
+                let name = if name == NAMESPACE { namespace } else { name };
+                rights.extend(rule.verbs.iter().map(|verb| Right {
+                    verb: verb.clone(),
+                    group: group.clone(),
+                    resource: resource.clone(),
+                    namespace: home.to_owned(),
+                    name: name.to_owned(),
+                }));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shipped_manifests_are_read_whole() {
+        for manifest in [cloudcore("x"), edge_network("x"), constrained("x"), legacy("x")] {
+            assert!(!manifest.rights.is_empty(), "{} grants nothing", manifest.file);
+        }
+        let own: Vec<String> = cloudcore("hubs").rights.iter().map(ToString::to_string).collect();
+        for expected in [
+            "watch secrets",
+            "patch nodes",
+            "get namespaces hubs",
+            "create subjectaccessreviews.authorization.k8s.io",
+            "update configmaps in hubs",
+        ] {
+            assert!(own.iter().any(|right| right == expected), "{expected} is not in {own:?}");
+        }
+        assert_eq!(own.len(), 9 + 4 + 2 + 2 + 6, "{own:?}");
+    }
+
+    #[test]
+    fn every_kind_that_grants_rights_is_read() {
+        let text =
+            "kind: ClusterRole\nrules: [{apiGroups: ['', a], resources: [b, c/d], verbs: [get, list]}]";
+        assert_eq!(rights(text, "x").len(), 8);
+        assert_eq!(rights(text, "x")[7].to_string(), "list c/d.a");
+    }
+}

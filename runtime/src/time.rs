@@ -1,0 +1,45 @@
+//! Moments: waiting for one that may not come, and reading one that a peer has sent.
+
+use std::time::SystemTime;
+
+use tokio::time::Instant;
+
+/// Waits until a moment; for ever when there is none.
+pub async fn sleep_until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The moment in an HTTP `Date` header (RFC 9110, 5.6.7); `None` when it is not one.
+#[must_use]
+pub fn http_date(text: &str) -> Option<SystemTime> {
+    let time = jiff::fmt::rfc2822::parse(text).ok()?;
+    Some(time.timestamp().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_for_the_moment_or_for_ever() {
+        let start = Instant::now();
+        sleep_until(Some(start + Duration::from_secs(5))).await;
+        assert_eq!(start.elapsed(), Duration::from_secs(5));
+        tokio::time::advance(Duration::from_secs(1_000_000)).await;
+        assert!(sleep_until(None).now_or_never().is_none());
+    }
+
+    #[test]
+    fn dates_are_read_and_garbage_is_not() {
+        let expected = UNIX_EPOCH + Duration::from_secs(784_111_777);
+        assert_eq!(http_date("Sun, 06 Nov 1994 08:49:37 GMT"), Some(expected));
+        assert_eq!(http_date("yesterday"), None);
+    }
+}

@@ -1,0 +1,312 @@
+//! `tombolo doctor` finds nothing wrong with a system that works, and names what was broken on purpose.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::api::core::v1::{Node, Secret, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api as Objects, Client};
+use serde_json::json;
+use tombolo_cli::doctor::{DoctorOptions, Level, Report, examine};
+use tombolo_cli::manifest;
+use tombolo_cli::operate::ClusterOptions;
+use tombolo_testkit::{cluster_or_skip, wait_for};
+use tombolo_tests::source;
+use tombolo_tests::world::{Api, DEADLINE, Transport, World, binary};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn options(world: &World) -> DoctorOptions {
+    let [websocket_port, quic_port, join_port] = world.hub_ports();
+    DoctorOptions {
+        cluster: ClusterOptions { kubeconfig: Some(world.kubeconfig()), namespace: "kubeedge".to_owned() },
+        cloud: None,
+        websocket_port,
+        quic_port,
+        join_port,
+        transport: None,
+        edge: None,
+    }
+}
+
+/// `FAIL` and `warn` lines of an examination, and how many are in order.
+async fn examined(options: &DoctorOptions, now: SystemTime) -> (Vec<String>, usize) {
+    let mut report = Report::new(|_| ());
+    examine(options, now, &mut report).await;
+    let in_order = report.findings().iter().filter(|finding| finding.level == Level::Ok).count();
+    let rest = report.findings().iter().filter(|finding| finding.level != Level::Ok);
+    (rest.map(ToString::to_string).collect(), in_order)
+}
+
+/// Lines of an examination that are not in order.
+async fn lines(options: &DoctorOptions) -> Vec<String> {
+    examined(options, SystemTime::now()).await.0
+}
+
+/// There is a `FAIL` line with every one of these words.
+async fn fails(options: &DoctorOptions, words: &[&str]) {
+    let lines = lines(options).await;
+    has(&lines, "FAIL", words);
+}
+
+fn has(lines: &[String], level: &str, words: &[&str]) {
+    let found =
+        lines.iter().any(|line| line.starts_with(level) && words.iter().all(|word| line.contains(word)));
+    assert!(found, "no {level} line has {words:?}:\n{}", lines.join("\n"));
+}
+
+/// The rights of `deploy/`, for a server without them.
+async fn grant(client: &Client) {
+    for name in ["rbac", "impersonation", "edge-network"] {
+        let path = source::root().join("deploy/cloudcore").join(name).with_extension("yaml");
+        for document in manifest::read(&path).unwrap() {
+            document.apply(client).await.unwrap();
+        }
+    }
+}
+
+async fn patch<K>(objects: &Objects<K>, name: &str, patch: serde_json::Value)
+where
+    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    objects.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+}
+
+/// Everything that can be broken while cloudcore runs, each on its own and put right again.
+async fn breaks_and_names(world: &mut World) {
+    let client = world.client().await.unwrap();
+    grant(&client).await;
+    let options = options(world);
+    wait_for("a system without failures", DEADLINE, || async {
+        let (lines, in_order) = examined(&options, SystemTime::now()).await;
+        let failures: Vec<_> = lines.iter().filter(|line| line.starts_with("FAIL")).collect();
+        if failures.is_empty() && in_order >= 14 { Ok(()) } else { Err(lines.join("\n")) }
+    })
+    .await;
+    clocks_and_dates(&options).await;
+    cluster_access(&options).await;
+    rights(&client, &options).await;
+    hub(&options).await;
+    secrets(&client, &options).await;
+    let node: Node = serde_json::from_value(
+        json!({"metadata": {"name": "gone", "labels": {"node-role.kubernetes.io/edge": ""}}}),
+    )
+    .unwrap();
+    Objects::all(client.clone()).create(&PostParams::default(), &node).await.unwrap();
+    has(&lines(&options).await, "warn", &["edge nodes", "gone (last heard never)"]);
+    world.kill_cloud();
+    if world.plane.is_some() {
+        fails(&options, &["join endpoints", "Is cloudcore running"]).await;
+    } else {
+        fails(&options, &["api server", "does not answer"]).await;
+    }
+}
+
+async fn clocks_and_dates(options: &DoctorOptions) {
+    let (lines, _) = examined(options, SystemTime::now() + DAY).await;
+    has(&lines, "FAIL", &["clock of the api server", "ahead of it"]);
+    has(&lines, "FAIL", &["join token", "expired"]);
+    let (lines, _) = examined(options, SystemTime::now() + 350 * DAY).await;
+    has(&lines, "warn", &["certificate of the hub", "ends in"]);
+    let (lines, _) = examined(options, SystemTime::now() + 400 * DAY).await;
+    has(&lines, "FAIL", &["certificate of the hub", "ended"]);
+    let (lines, _) = examined(options, SystemTime::now() - DAY).await;
+    has(&lines, "FAIL", &["certificate authority", "Set the clock"]);
+}
+
+async fn cluster_access(options: &DoctorOptions) {
+    let mut other = options.clone();
+    other.cluster.namespace = "elsewhere".to_owned();
+    fails(&other, &["namespace elsewhere", "does not exist"]).await;
+    fails(&other, &["certificate authority", "casecret does not exist"]).await;
+    other = options.clone();
+    other.cluster.kubeconfig = Some("/nonexistent/kubeconfig".into());
+    fails(&other, &["api server", "/nonexistent/kubeconfig"]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let broken = folder.path().join("kubeconfig");
+    let mut kubeconfig =
+        kube::config::Kubeconfig::read_from(options.cluster.kubeconfig.as_ref().unwrap()).unwrap();
+    kubeconfig.auth_infos[0].auth_info = Some(serde_json::from_value(json!({"token": "nobody's"})).unwrap());
+    fs::write(&broken, serde_json::to_string(&kubeconfig).unwrap()).unwrap();
+    other.cluster.kubeconfig = Some(broken.clone());
+    fails(&other, &["api server", "401"]).await;
+    kubeconfig.clusters[0].cluster.as_mut().unwrap().server = Some("https://127.0.0.1:1".to_owned());
+    fs::write(&broken, serde_json::to_string(&kubeconfig).unwrap()).unwrap();
+    fails(&other, &["api server", "127.0.0.1:1", "does not answer"]).await;
+}
+
+async fn rights(client: &Client, options: &DoctorOptions) {
+    let roles: Objects<ClusterRole> = Objects::all(client.clone());
+    let bindings: Objects<ClusterRoleBinding> = Objects::all(client.clone());
+    let whole = roles.get("tombolo:cloudcore").await.unwrap();
+    let mut rules = serde_json::to_value(whole.rules.clone().unwrap()).unwrap();
+    rules[0]["resources"] = json!(["pods", "configmaps"]);
+    patch(&roles, "tombolo:cloudcore", json!({ "rules": rules })).await;
+    let account = "system:serviceaccount:kubeedge:cloudcore";
+    eventually_fails(options, &[account, "rbac.yaml", "may not get secrets"]).await;
+    bindings.delete("tombolo:edge-network", &DeleteParams::default()).await.unwrap();
+    eventually_fails(options, &["system:node:", "edge-network.yaml", "may not list endpoints"]).await;
+    bindings.delete("tombolo:impersonate-nodes", &DeleteParams::default()).await.unwrap();
+    eventually_fails(
+        options,
+        &["impersonation of nodes", "impersonate:arbitrary-node", "impersonation.yaml"],
+    )
+    .await;
+    let legacy = source::root().join("deploy/optional/legacy-impersonation.yaml");
+    for document in manifest::read(&legacy).unwrap() {
+        document.apply(client).await.unwrap();
+    }
+    eventually(
+        options,
+        "warn",
+        &["impersonation of nodes", "could act as anybody", "impersonation.yaml instead"],
+    )
+    .await;
+    let accounts: Objects<ServiceAccount> = Objects::namespaced(client.clone(), "kubeedge");
+    accounts.delete("cloudcore", &DeleteParams::default()).await.unwrap();
+    has(&lines(options).await, "warn", &["service account kubeedge/cloudcore", "does not exist"]);
+    grant(client).await;
+}
+
+/// kube-apiserver takes a moment to see a changed role.
+async fn eventually(options: &DoctorOptions, level: &str, words: &[&str]) {
+    wait_for(&format!("a {level} line with {words:?}"), DEADLINE, || async {
+        let lines = lines(options).await;
+        let named = |line: &String| line.starts_with(level) && words.iter().all(|word| line.contains(word));
+        if lines.iter().any(named) { Ok(()) } else { Err(lines.join("\n")) }
+    })
+    .await;
+}
+
+async fn eventually_fails(options: &DoctorOptions, words: &[&str]) {
+    eventually(options, "FAIL", words).await;
+}
+
+async fn hub(options: &DoctorOptions) {
+    let mut other = options.clone();
+    other.websocket_port = 1;
+    fails(&other, &["WebSocket at 127.0.0.1:1", "is TCP let through"]).await;
+    other.transport = Some(tombolo_cli::transport::TransportOption::Quic);
+    let lines = lines(&other).await;
+    assert!(!lines.iter().any(|line| line.contains("WebSocket")), "{lines:?}");
+    other = options.clone();
+    other.cloud = Some("localhost".to_owned());
+    fails(&other, &["joining at localhost", "not valid for name"]).await;
+    // Another cloudcore's join endpoints.
+    let foreign = World::start(Api::Embedded, Transport::WebSocket).await.unwrap();
+    other = options.clone();
+    other.join_port = foreign.hub_ports()[2];
+    fails(&other, &["join endpoints", "casecret has", "Another cloudcore"]).await;
+}
+
+/// Last: cloudcore does not come back from a broken CA by itself.
+async fn secrets(client: &Client, options: &DoctorOptions) {
+    let secrets: Objects<Secret> = Objects::namespaced(client.clone(), "kubeedge");
+    let whole = secrets.get("tokensecret").await.unwrap().data.unwrap();
+    patch(&secrets, "tokensecret", json!({"stringData": {"tokendata": "a.b.c.d"}})).await;
+    fails(options, &["join token", "not signed by this cloud"]).await;
+    patch(&secrets, "tokensecret", json!({ "data": whole })).await;
+    let server = secrets.get("cloudcoresecret").await.unwrap().data.unwrap();
+    let ca = secrets.get("casecret").await.unwrap().data.unwrap();
+    patch(&secrets, "cloudcoresecret", json!({"stringData": {"cloudcorekeydata": "garbage"}})).await;
+    fails(options, &["certificate of the hub", "cloudcoresecret"]).await;
+    patch(&secrets, "cloudcoresecret", json!({ "data": server })).await;
+    patch(&secrets, "casecret", json!({"stringData": {"cakeydata": "garbage"}})).await;
+    fails(options, &["certificate authority", "casecret"]).await;
+    patch(&secrets, "casecret", json!({ "data": ca })).await;
+    assert!(!lines(options).await.iter().any(|line| line.starts_with("FAIL")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_broken_is_named_on_the_embedded_server() {
+    let mut world = World::start(Api::Embedded, Transport::WebSocket).await.unwrap();
+    breaks_and_names(&mut world).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_broken_is_named_on_kube_apiserver() {
+    cluster_or_skip!("what_was_broken_is_named_on_kube_apiserver");
+    let mut world = World::start(Api::Real, Transport::Quic).await.unwrap();
+    breaks_and_names(&mut world).await;
+}
+
+fn device(path: &Path) -> DoctorOptions {
+    DoctorOptions {
+        cluster: ClusterOptions { kubeconfig: None, namespace: "kubeedge".to_owned() },
+        cloud: None,
+        websocket_port: 1,
+        quic_port: 1,
+        join_port: 1,
+        transport: None,
+        edge: Some(path.to_owned()),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_broken_on_a_device_is_named() {
+    let mut world = World::start(Api::Embedded, Transport::Quic).await.unwrap();
+    world.start_edge("node-a").await.unwrap();
+    world.converges("node-a").await;
+    let (settings, folder) = (world.edge_config("node-a"), world.edge_dir("node-a"));
+    let options = device(&settings);
+    // The agent's admin endpoints are off in this world.
+    let running = lines(&options).await;
+    assert_eq!(running.len(), 1, "{running:?}");
+    has(&running, "warn", &["session with the cloud", "admin"]);
+    world.kill_edge("node-a");
+    let stopped = lines(&options).await;
+    assert!(!stopped.iter().any(|line| line.starts_with("FAIL")), "{stopped:?}");
+    has(&stopped, "warn", &["store in", "the agent does not run"]);
+    let (found, _) = examined(&options, SystemTime::now() + 400 * DAY).await;
+    has(&found, "FAIL", &["certificate of node node-a", "ended", "edgecore join"]);
+    has(&found, "FAIL", &["clock of the cloud"]);
+    has(&lines(&device(&folder)).await, "warn", &["cloud: not tried", "Give the settings file"]);
+
+    let key = folder.join("pki/node.pem");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    fails(&options, &["modes of the key files", "pki/node.pem", "chmod 600"]).await;
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    let whole = fs::read(folder.join("store.redb")).unwrap();
+    fs::write(folder.join("store.redb"), vec![7; 65_536]).unwrap();
+    fails(&options, &["store in", "damaged"]).await;
+    fs::write(folder.join("store.redb"), whole).unwrap();
+    let text = fs::read_to_string(&settings).unwrap();
+    fs::write(&settings, text.replace("node-a", "node-b").replace("edges/node-b", "edges/node-a")).unwrap();
+    fails(&options, &["certificate of the node", "system:node:node-a"]).await;
+    fs::write(&settings, &text).unwrap();
+    let [_, quic, join] = world.hub_ports().map(|port| format!("127.0.0.1:{port}"));
+    fs::write(&settings, text.replace(&quic, "nowhere.invalid:1")).unwrap();
+    fails(&options, &["QUIC at nowhere.invalid:1"]).await;
+    let foreign = World::start(Api::Embedded, Transport::Quic).await.unwrap();
+    let other = format!("127.0.0.1:{}", foreign.hub_ports()[2]);
+    fs::write(&settings, text.replace(&join, &other)).unwrap();
+    fails(&options, &["join endpoints", "not the one that this node has joined"]).await;
+    fs::write(&settings, "nodeName: [").unwrap();
+    fails(&options, &["settings"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_exit_code_tells_whether_a_check_has_failed() {
+    let world = World::start(Api::Embedded, Transport::Quic).await.unwrap();
+    let ports = world.hub_ports().map(|port| port.to_string());
+    let doctor = |namespace: &str| {
+        let mut command = Command::new(binary("tombolo").unwrap());
+        command.arg("doctor").arg("--kubeconfig").arg(world.kubeconfig()).args(["--namespace", namespace]);
+        command.args(["--websocket-port", &ports[0], "--quic-port", &ports[1], "--join-port", &ports[2]]);
+        command.output().unwrap()
+    };
+    wait_for("everything to be in order", DEADLINE, || async {
+        let output = doctor("kubeedge");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.success() && text.lines().count() > 8 { Ok(()) } else { Err(text) }
+    })
+    .await;
+    let output = doctor("elsewhere");
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("checks failed"), "{stderr}");
+}
