@@ -28,11 +28,27 @@ pub fn patch_type(content_type: &str) -> Result<PatchType, ApiError> {
     let all = [PatchType::Json, PatchType::Merge, PatchType::Strategic, PatchType::Apply];
     all.into_iter().find(|patch| patch.media_type() == content_type).ok_or_else(|| {
         let names: Vec<&str> = all.iter().map(|patch| patch.media_type()).collect();
-        let offered = names.join(", ");
-        ApiError::unsupported_media_type(format!(
-            "the body of the request was in an unknown format - accepted media types include: {offered}"
-        ))
+        unknown_format(&names)
     })
+}
+
+/// Media types of text bodies.
+pub(crate) const TEXT: [&str; 2] = ["application/json", "application/yaml"];
+
+/// 415 with the media types that would have been read.
+pub(crate) fn unknown_format(accepted: &[&str]) -> ApiError {
+    ApiError::unsupported_media_type(format!(
+        "the body of the request was in an unknown format - accepted media types include: {}",
+        accepted.join(", ")
+    ))
+}
+
+/// Whether a body is text that can be read, for a kind that `also` has another form.
+///
+/// # Errors
+/// 415, which names the other form too.
+pub(crate) fn check_text(content_type: &str, also: &str) -> Result<(), ApiError> {
+    is_yaml(content_type).map(drop).map_err(|_| unknown_format(&[TEXT[0], TEXT[1], also]))
 }
 
 /// Whether a body of this media type is YAML.
@@ -43,10 +59,7 @@ pub fn is_yaml(content_type: &str) -> Result<bool, ApiError> {
     match content_type {
         "" | "application/json" => Ok(false),
         "application/yaml" | "application/apply-patch+yaml" => Ok(true),
-        _ => Err(ApiError::unsupported_media_type(
-            "the body of the request was in an unknown format - accepted media types include: application/json, \
-             application/yaml",
-        )),
+        _ => Err(unknown_format(&TEXT)),
     }
 }
 

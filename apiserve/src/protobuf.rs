@@ -118,6 +118,18 @@ pub(crate) struct Typed {
     pub(crate) bytes: Bytes,
 }
 
+/// As [`to_json`], for bodies that must be objects or options: patches have media types of their own.
+///
+/// # Errors
+/// As [`to_json`], and 415 for media types that nobody reads.
+pub(crate) fn object_to_json(body: Typed, expected: Expected<'_>, kinds: &Kinds) -> Result<Typed, ApiError> {
+    let is_text = body.media_type != MEDIA_TYPE && !body.bytes.is_empty();
+    if is_text && Target::of(expected, kinds).is_some() {
+        crate::input::check_text(&body.media_type, MEDIA_TYPE)?;
+    }
+    to_json(body, expected, kinds)
+}
+
 /// Rewrites a protobuf body as JSON; bodies of other media types stay as they are.
 ///
 /// # Errors
@@ -133,12 +145,8 @@ pub(crate) fn to_json(body: Typed, expected: Expected<'_>, kinds: &Kinds) -> Res
 
 /// Reads a whole protobuf body.
 fn parse(body: &[u8], expected: Expected<'_>, kinds: &Kinds) -> Result<Value, ApiError> {
-    let target = Target::of(expected, kinds).ok_or_else(|| {
-        ApiError::unsupported_media_type(
-            "the body of the request was in an unknown format - accepted media types include: application/json, \
-             application/yaml",
-        )
-    })?;
+    let target =
+        Target::of(expected, kinds).ok_or_else(|| crate::input::unknown_format(&crate::input::TEXT))?;
     let envelope = open(body).map_err(|problem| {
         let kind = &target.kind;
         ApiError::bad_request(format!(

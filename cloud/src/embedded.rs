@@ -35,6 +35,7 @@ use tombolo_apiserve::memory::MemoryStore;
 use tombolo_apiserve::server::{Serving, serve};
 use tombolo_runtime::{Drain, Tasks};
 
+pub use self::datadir::{UP_FILE, is_data_dir};
 pub use self::error::EmbeddedError;
 pub use self::options::Options;
 

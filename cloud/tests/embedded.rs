@@ -7,6 +7,8 @@ mod cluster;
 mod codes;
 #[path = "embedded/durable.rs"]
 mod durable;
+#[path = "embedded/escalation.rs"]
+mod escalation;
 #[path = "embedded/harness.rs"]
 mod harness;
 #[path = "embedded/identity.rs"]

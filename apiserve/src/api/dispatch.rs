@@ -152,11 +152,13 @@ impl ApiServer {
 
     /// Makes JSON of a protobuf body; whoever answers the request reads no protobuf.
     fn read_protobuf(&self, body: Typed, admitted: &Admitted, kind: &KindInfo) -> Result<Typed, ApiError> {
-        let expected = match admitted.query.verb {
-            "delete" | "deletecollection" => Expected::DeleteOptions,
-            _ => Expected::Object(kind, &admitted.attributes.subresource),
-        };
-        protobuf::to_json(body, expected, &self.parts.registry.catalog().kinds)
+        let object = Expected::Object(kind, &admitted.attributes.subresource);
+        let kinds = &self.parts.registry.catalog().kinds;
+        match admitted.query.verb {
+            "patch" => protobuf::to_json(body, object, kinds),
+            "delete" | "deletecollection" => protobuf::object_to_json(body, Expected::DeleteOptions, kinds),
+            _ => protobuf::object_to_json(body, object, kinds),
+        }
     }
 
     /// An update or apply of what is not there is a creation, which needs its own right.

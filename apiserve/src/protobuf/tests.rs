@@ -256,6 +256,15 @@ fn custom_kinds_have_no_protobuf_form() {
     let kind = named(&kinds, "apps.example", "v1", "tills");
     let error = parse(&body("apps.example/v1", "Deployment", b""), Expected::Object(kind, ""), &kinds);
     assert_eq!(error.unwrap_err().code.as_u16(), 415);
+    let garbage = || Typed { media_type: "application/cbor".into(), bytes: Bytes::from_static(b"x") };
+    let refused = |kind| object_to_json(garbage(), Expected::Object(kind, ""), &kinds);
+    let error = refused(named(&kinds, "", "v1", "configmaps")).unwrap_err();
+    assert!(
+        error.message.ends_with("application/yaml, application/vnd.kubernetes.protobuf"),
+        "{}",
+        error.message
+    );
+    assert!(refused(kind).is_ok(), "whoever reads it as text refuses it, without naming protobuf");
     let json = Typed { media_type: "application/json".into(), bytes: Bytes::from_static(b"{}") };
     assert_eq!(to_json(json, Expected::Object(kind, ""), &kinds).unwrap().bytes, "{}");
 }

@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
+use tombolo_cloud::embedded::{UP_FILE, is_data_dir};
 
 /// Layout of the data folder that this program reads and writes.
 const FORMAT: u32 = 1;
-
-const FILE: &str = "up.json";
 
 /// Which listener got which port, kept in the data folder.
 #[derive(Debug, Serialize, Deserialize)]
@@ -26,10 +25,16 @@ impl Ports {
     /// Reads the ports of a data folder, which is created when it is missing.
     ///
     /// # Errors
-    /// When the folder is of another format or cannot be used.
+    /// When the folder is of another format or another program, or cannot be used.
     pub(super) fn open(data_dir: &Path) -> Result<Self> {
+        if is_data_dir(data_dir) {
+            bail!(
+                "{} is the dataDir of a cloudcore --embedded: start that, or use another --data-dir",
+                data_dir.display()
+            );
+        }
         fs::create_dir_all(data_dir).with_context(|| format!("cannot create {}", data_dir.display()))?;
-        let file = data_dir.join(FILE);
+        let file = data_dir.join(UP_FILE);
         if !file.exists() {
             return Ok(Self { format: FORMAT, ports: BTreeMap::new(), file });
         }
@@ -81,5 +86,10 @@ mod tests {
         std::fs::write(folder.path().join("up.json"), r#"{"format": 9, "ports": {}}"#).unwrap();
         let error = Ports::open(folder.path()).unwrap_err().to_string();
         assert!(error.contains("another version (format 9"), "{error}");
+
+        let of_cloudcore = tempfile::tempdir().unwrap();
+        std::fs::write(of_cloudcore.path().join("format"), "tombolo-embedded/1\n").unwrap();
+        let error = Ports::open(of_cloudcore.path()).unwrap_err().to_string();
+        assert!(error.contains("cloudcore --embedded"), "{error}");
     }
 }

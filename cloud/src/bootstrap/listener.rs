@@ -21,8 +21,8 @@ use tombolo_runtime::Drain;
 
 use super::Inner;
 use super::error::BootstrapError;
-use super::peer::AnyClient;
 use super::routes;
+use crate::any_certificate::AnyCertificate;
 
 /// Connections at a time; more wait in the listener's backlog.
 const CONNECTIONS_MAX: usize = 256;
@@ -46,7 +46,7 @@ pub(super) fn tls(server: &ServerTls) -> Result<TlsAcceptor, BootstrapError> {
     let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&[&TLS13, &TLS12])
         .map_err(|error| BootstrapError::Signing { reason: error.to_string() })?
-        .with_client_cert_verifier(Arc::new(AnyClient::new(provider)))
+        .with_client_cert_verifier(Arc::new(AnyCertificate::new(&provider)))
         .with_cert_resolver(server.certificate_resolver());
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});

@@ -1,78 +1,18 @@
-//! Client certificates on the join port: asked for, never required, and judged by the handler.
-//!
-//! The TLS handshake proves that the peer has the private key of the certificate it shows and nothing else. Whether
-//! the certificate is ours, expired or missing is for the route to decide (design 9.6): an edge that was away for
-//! longer than its certificate lives must be able to say so.
+//! What a client certificate on the join port is worth: ours, expired or something else.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::RootCertStore;
+use rustls::crypto::CryptoProvider;
 use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::{CertificateDer, UnixTime};
 use tombolo_link::identity;
 use tombolo_proto::NodeId;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::error::BootstrapError;
-
-/// Lets every client certificate through the handshake, after the peer has proven that it holds the key.
-#[derive(Debug)]
-pub(super) struct AnyClient {
-    provider: Arc<CryptoProvider>,
-}
-
-impl AnyClient {
-    pub(super) fn new(provider: Arc<CryptoProvider>) -> Self {
-        Self { provider }
-    }
-}
-
-impl ClientCertVerifier for AnyClient {
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
-    }
-
-    fn client_auth_mandatory(&self) -> bool {
-        false
-    }
-
-    fn verify_client_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: UnixTime,
-    ) -> Result<ClientCertVerified, Error> {
-        Ok(ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
-}
 
 /// What the certificate of a connection is worth.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,6 +5,7 @@ pub(super) mod certificates;
 pub(super) mod lifecycle;
 pub(super) mod node_restriction;
 pub(super) mod pods;
+pub(super) mod rbac;
 pub(super) mod service_account;
 pub(super) mod services;
 
@@ -14,7 +15,7 @@ use tombolo_apiserve::auth::Attributes;
 use tombolo_apiserve::status::ApiError;
 
 use self::addresses::Addresses;
-use super::authz::Authorization;
+use super::authz::{self, Authorization};
 use super::objects::Objects;
 
 /// All plugins, in the order in which kube-apiserver runs them.
@@ -53,6 +54,7 @@ impl Plugins {
             ("scheduling.k8s.io", "priorityclasses", Operation::Create | Operation::Update) => {
                 pods::admit_class(&self.objects, request)
             }
+            (authz::rbac::GROUP, _, _) if main => rbac::admit(&self.authorization, request),
             _ => Ok(()),
         }
     }

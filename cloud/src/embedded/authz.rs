@@ -1,6 +1,7 @@
 //! What is allowed: administrators, the node authorizer and RBAC, over indexes that are updated before a change
 //! becomes visible. A decision therefore never lags behind the objects that it rests on.
 
+pub(super) mod escalation;
 pub(super) mod graph;
 pub(super) mod node;
 pub(super) mod rbac;
@@ -87,13 +88,26 @@ impl Authorization {
         }
     }
 
+    /// Whether nothing is forbidden to an identity.
+    pub(super) fn is_master(&self, identity: &Identity) -> bool {
+        identity.in_group(MASTERS)
+    }
+
+    /// The rules that bindings give to an identity in a namespace; empty for cluster-wide ones alone.
+    pub(super) fn granted_to(&self, identity: &Identity, namespace: &str) -> Vec<Rule> {
+        self.shared.rbac.read().rules_of(identity, namespace)
+    }
+
+    /// The rules of a Role, or of a ClusterRole where `namespace` is empty.
+    pub(super) fn rules_of_role(&self, namespace: &str, name: &str) -> Option<Arc<[Rule]>> {
+        self.shared.rbac.read().role(namespace, name)
+    }
+
     /// The rules that an identity has in a namespace, and why the list may be incomplete.
     fn rules_of(&self, identity: &Identity, namespace: &str) -> (Vec<Rule>, Option<&'static str>) {
         let mut rules = self.shared.rbac.read().rules_of(identity, namespace);
         if identity.in_group(MASTERS) {
-            let all = || vec!["*".to_owned()];
-            rules.push(Rule { verbs: all(), api_groups: all(), resources: all(), ..Rule::default() });
-            rules.push(Rule { verbs: all(), non_resource_urls: all(), ..Rule::default() });
+            rules.extend(escalation::everything());
         }
         let node = node::node_of(identity).is_some();
         (rules, node.then_some("node authorizer does not support user rule resolution"))

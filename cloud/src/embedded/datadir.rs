@@ -7,8 +7,20 @@ use std::path::{Path, PathBuf};
 
 use super::error::EmbeddedError;
 
-/// First line of the `format` file. Grows when a version writes something that its predecessor misreads.
+/// File that says which version of this program wrote the directory.
+const FORMAT_FILE: &str = "format";
+
+/// First line of that file. Grows when a version writes something that its predecessor misreads.
 const FORMAT: &str = "tombolo-embedded/1";
+
+/// File by which `tombolo up` knows its data directories, in which this server's own is a subdirectory.
+pub const UP_FILE: &str = "up.json";
+
+/// Whether a directory is, or was, that of an embedded API server.
+#[must_use]
+pub fn is_data_dir(path: &Path) -> bool {
+    path.join(FORMAT_FILE).is_file()
+}
 
 /// An open data directory. Holding it holds the lock: no second process can open it.
 #[derive(Debug)]
@@ -22,8 +34,12 @@ impl DataDir {
     ///
     /// # Errors
     /// [`EmbeddedError::InUse`] when another process holds it, [`EmbeddedError::Format`] when another version
-    /// wrote it, [`EmbeddedError::File`] when the file system refuses.
+    /// wrote it, [`EmbeddedError::OfTombolo`] when it is one of `tombolo up`, [`EmbeddedError::File`] when the file
+    /// system refuses.
     pub(super) fn open(path: &Path) -> Result<Self, EmbeddedError> {
+        if path.join(UP_FILE).exists() {
+            return Err(EmbeddedError::OfTombolo(path.to_owned()));
+        }
         let create = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
         create.map_err(|e| EmbeddedError::file("create data directory", path, e))?;
         let lock = lock(path)?;
@@ -59,7 +75,7 @@ fn lock(path: &Path) -> Result<File, EmbeddedError> {
 }
 
 fn check_format(path: &Path) -> Result<(), EmbeddedError> {
-    let file = path.join("format");
+    let file = path.join(FORMAT_FILE);
     match fs::read_to_string(&file) {
         Ok(text) if text.trim() == FORMAT => Ok(()),
         Ok(text) => Err(EmbeddedError::Format {
@@ -121,6 +137,19 @@ mod tests {
         let error = DataDir::open(dir.path()).unwrap_err().to_string();
         assert!(error.contains("tombolo-embedded/9") && error.contains("another --data-dir"), "{error}");
         assert!(!error.contains('\n'));
+    }
+
+    #[test]
+    fn a_directory_of_tombolo_up_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(UP_FILE), "{}").unwrap();
+        let error = DataDir::open(dir.path()).unwrap_err();
+        assert!(matches!(error, EmbeddedError::OfTombolo(_)), "{error}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is written into it");
+        assert!(!is_data_dir(dir.path()));
+        let own = dir.path().join("cluster");
+        DataDir::open(&own).unwrap();
+        assert!(is_data_dir(&own));
     }
 
     #[test]

@@ -32,6 +32,9 @@ pub enum EmbeddedError {
         /// What this version writes.
         expected: &'static str,
     },
+    /// The directory is laid out for another program.
+    #[error("data directory {} is one of `tombolo up`: start it with that, or choose another one", .0.display())]
+    OfTombolo(PathBuf),
     /// The port is taken.
     #[error("cannot listen on {addr}: {source}; stop what uses it or choose another address")]
     Listen {

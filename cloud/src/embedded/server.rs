@@ -18,7 +18,7 @@ use tombolo_apiserve::write::LocalWrites;
 use super::admission::Plugins;
 use super::admission::addresses::{Addresses, ServiceRange};
 use super::audit::AuditLog;
-use super::authn::certificates::{AnyCertificate, Certificates};
+use super::authn::certificates::Certificates;
 use super::authn::tokens::TokenKey;
 use super::authn::{Authentication, impersonation};
 use super::authz::Authorization;
@@ -34,6 +34,7 @@ use super::objects::Objects;
 use super::openid::{self, Discovery};
 use super::options::Options;
 use super::pki::Pki;
+use crate::any_certificate::AnyCertificate;
 
 /// What the server is made of.
 pub(super) struct Parts<'a> {
@@ -135,7 +136,7 @@ fn tls(
     let config = rustls::ServerConfig::builder_with_provider(Arc::clone(provider))
         .with_safe_default_protocol_versions()
         .map_err(|e| failed(&e))?
-        .with_client_cert_verifier(AnyCertificate::new(provider))
+        .with_client_cert_verifier(Arc::new(AnyCertificate::new(provider)))
         .with_single_cert(chain.map_err(|e| failed(&e))?, key);
     let mut config = config.map_err(|e| failed(&e))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];

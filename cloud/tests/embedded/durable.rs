@@ -1,8 +1,15 @@
 //! Nothing that was answered is lost: not by a restart, not by SIGKILL in the middle of writes.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::ResourceExt as _;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use parking_lot::Mutex;
 use serde_json::json;
 use tombolo_cloud::embedded::{Embedded, EmbeddedError, Options};
 use tombolo_runtime::Drain;
@@ -32,6 +39,66 @@ async fn a_restart_keeps_objects_identities_and_revisions() {
     assert_eq!(api.get(&format!("{MAPS}/gone")).await.0, 404);
     assert!(revision(&api.get(MAPS).await.1) >= newest, "revisions never go back");
     server.stop().await;
+}
+
+/// The history of before is gone: a watch that needs it gets 410, lists again, and has missed nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watcher_of_kube_rs_goes_on_across_a_restart() {
+    let server = Server::start().await;
+    let api = server.api().await;
+    let map = |name: &str| json!({"metadata": {"name": name}, "data": {"at": "first"}});
+    let stays = api.create(MAPS, &map("stays")).await;
+    let first = stays["metadata"]["resourceVersion"].as_str().unwrap();
+    api.create(MAPS, &map("goes")).await;
+    let seen = Arc::new(Mutex::new(BTreeMap::new()));
+    let maps: kube::Api<ConfigMap> = kube::Api::namespaced(server.client().await, "default");
+    let following = tokio::spawn(follow(maps, Arc::clone(&seen)));
+    let holds = async |what: &str, expected: &[(&str, &str)]| {
+        tombolo_testkit::wait_for(what, DEADLINE, || async {
+            let seen = seen.lock().clone();
+            let found: Vec<(&str, &str)> =
+                seen.iter().map(|(name, at)| (name.as_str(), at.as_str())).collect();
+            if found == expected { Ok(()) } else { Err(format!("{found:?}")) }
+        })
+        .await;
+    };
+    holds("the first list", &[("goes", "first"), ("stays", "first")]).await;
+    let server = Server::start_in(server.stop().await).await;
+    let api = server.api().await;
+    api.delete(&format!("{MAPS}/goes"), serde_json::Value::Null).await;
+    api.merge(&format!("{MAPS}/stays"), &json!({"data": {"at": "second"}})).await;
+    let (code, event) = api.get(&format!("{MAPS}?watch=1&timeoutSeconds=1&resourceVersion={first}")).await;
+    assert!(code == 410 || event["object"]["code"] == 410, "history of before the restart: {code} {event}");
+    holds("what happened after the restart", &[("stays", "second")]).await;
+    following.abort();
+    server.stop().await;
+}
+
+/// Keeps names and contents as a watcher tells them.
+async fn follow(maps: kube::Api<ConfigMap>, seen: Arc<Mutex<BTreeMap<String, String>>>) {
+    let at = |map: &ConfigMap| map.data.as_ref().and_then(|data| data.get("at").cloned());
+    let mut listed = BTreeMap::new();
+    let stream = watcher::watcher(maps, watcher::Config::default()).default_backoff();
+    let mut stream = std::pin::pin!(stream);
+    while let Some(event) = stream.next().await {
+        match event {
+            Ok(watcher::Event::Init) => listed.clear(),
+            Ok(watcher::Event::InitApply(map)) => {
+                if let Some(at) = at(&map) {
+                    listed.insert(map.name_any(), at);
+                }
+            }
+            Ok(watcher::Event::InitDone) => seen.lock().clone_from(&listed),
+            Ok(watcher::Event::Apply(map)) => {
+                if let Some(at) = at(&map) {
+                    seen.lock().insert(map.name_any(), at);
+                }
+            }
+            Ok(watcher::Event::Delete(map)) => drop(seen.lock().remove(&map.name_any())),
+            // The server is away or the history is gone: the watcher begins again.
+            Err(_) => {}
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,8 +17,9 @@ use tombolo_proto::{
     CloudRevision, Epoch, Held, InventoryEntry, NodeId, ObjectKey, Resource, ScopeId, StoreId,
 };
 
-/// How long a test waits for anything.
-const DEADLINE: Duration = Duration::from_secs(20);
+/// How long a test waits for anything: longer than the 30 s after which cloudcore gives a call up, because an API
+/// server that has just started may leave one hanging.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What the edge holds under one key.
 #[derive(Debug, Clone)]

@@ -1,5 +1,5 @@
-//! Client certificates: the TLS layer takes any that is signed by its own key, so that a wrong one is answered
-//! with a 401 that clients understand instead of a broken connection; the chain is checked here.
+//! Client certificates: the TLS layer takes any whose key the peer has, so that a wrong one is answered with a 401
+//! that clients understand instead of a broken connection; the chain is checked here.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,13 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::{
-    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
-};
+use rustls::RootCertStore;
+use rustls::crypto::CryptoProvider;
 use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
+use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::{CertificateDer, UnixTime};
 use sha2::{Digest as _, Sha256};
 use tombolo_apiserve::auth::{AUTHENTICATED_GROUP, Identity};
@@ -23,60 +20,6 @@ use crate::embedded::error::EmbeddedError;
 
 /// Certificates whose chain need not be checked again, at most; the memory is emptied when it is full.
 const KNOWN_MAX: usize = 4096;
-
-/// Asks clients for a certificate and takes what they send, if they own its key.
-#[derive(Debug)]
-pub(in crate::embedded) struct AnyCertificate {
-    algorithms: WebPkiSupportedAlgorithms,
-}
-
-impl AnyCertificate {
-    /// Uses the algorithms of a provider.
-    pub(in crate::embedded) fn new(provider: &CryptoProvider) -> Arc<Self> {
-        Arc::new(Self { algorithms: provider.signature_verification_algorithms })
-    }
-}
-
-impl ClientCertVerifier for AnyCertificate {
-    fn client_auth_mandatory(&self) -> bool {
-        false
-    }
-
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
-    }
-
-    fn verify_client_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: UnixTime,
-    ) -> Result<ClientCertVerified, rustls::Error> {
-        Ok(ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signed, &self.algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
-}
 
 /// Turns certificates into identities: common name is the user, organizations are the groups (Kubernetes: X.509
 /// client certificates).

@@ -110,6 +110,11 @@ impl Rbac {
         granted.filter_map(|(_, rules)| rules).flat_map(|rules| rules.iter().cloned()).collect()
     }
 
+    /// The rules of a Role, or of a ClusterRole where `namespace` is empty.
+    pub(in crate::embedded) fn role(&self, namespace: &str, name: &str) -> Option<Arc<[Rule]>> {
+        self.roles.get(namespace)?.get(name).map(Arc::clone)
+    }
+
     fn granted<'a>(
         &'a self,
         identity: &'a Identity,
