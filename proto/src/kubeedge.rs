@@ -56,15 +56,22 @@ pub fn decode(document: &Bytes) -> Result<Message, EnvelopeError> {
 #[must_use]
 pub fn encode(message: &Message) -> Bytes {
     let content = message.content.as_json();
-    let mut out = Vec::with_capacity(content.len().saturating_add(HEAD_LEN));
+    let mut out = encode_head(message);
+    out.reserve(content.len().saturating_add(1));
+    out.extend_from_slice(content);
+    out.push(b'}');
+    out.into()
+}
+
+/// The document up to its content, which the caller appends together with the closing brace.
+pub(crate) fn encode_head(message: &Message) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEAD_LEN);
     out.extend_from_slice(b"{\"header\":");
     append(&mut out, &HeaderOut::of(message));
     out.extend_from_slice(b",\"route\":");
     append(&mut out, &RouteOut::of(message));
     out.extend_from_slice(b",\"content\":");
-    out.extend_from_slice(content);
-    out.push(b'}');
-    out.into()
+    out
 }
 
 /// What header and route usually take, in bytes.

@@ -182,12 +182,17 @@ impl SharedObject {
     /// object with metadata. The JSON is read at most once, every later call copies.
     #[must_use]
     pub fn with_revision(&self) -> Option<Content> {
+        let (head, member, tail) = self.revision_parts()?;
+        Some(Content::from_checked([&*head, member.as_bytes(), &*tail].concat().into()))
+    }
+
+    /// The same in three pieces, of which the first and the last share the body.
+    pub(crate) fn revision_parts(&self) -> Option<(Bytes, String, Bytes)> {
         let RevisionPlace { offset, comma } =
             (*self.revision_place.get_or_init(|| RevisionPlace::find(&self.body)))?;
-        let (head, tail) = self.body.split_at_checked(offset)?;
-        let member = format!("\"resourceVersion\":\"{}\"", self.version.revision);
-        let separator: &[u8] = if comma { b"," } else { b"" };
-        Some(Content::from_checked([head, member.as_bytes(), separator, tail].concat().into()))
+        let separator = if comma { "," } else { "" };
+        let member = format!("\"resourceVersion\":\"{}\"{separator}", self.version.revision);
+        Some((self.body.slice(..offset), member, self.body.slice(offset..)))
     }
 
     /// The body as one zstd frame, made at most once; `None` when the body is small or does not shrink.

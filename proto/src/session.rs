@@ -36,6 +36,7 @@ mod cloud;
 mod edge;
 mod error;
 mod inventory;
+pub mod kubeedge;
 mod liveness;
 mod patience;
 mod version;

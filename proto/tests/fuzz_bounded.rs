@@ -101,3 +101,22 @@ fn kubeedge_json() {
     let valid: Vec<Vec<u8>> = documents.iter().map(|text| text.as_bytes().to_vec()).collect();
     run("kubeedge_json", &valid, bodies::kubeedge_json);
 }
+
+/// Whole conversations, a document a line: those of the transcripts, cut and mixed.
+#[test]
+fn kubeedge_session() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/transcripts");
+    let mut valid = Vec::new();
+    for entry in fs::read_dir(folder).expect("transcripts") {
+        let text = fs::read_to_string(entry.expect("an entry").path()).expect("readable");
+        let frames = text.lines().filter_map(|line| {
+            let value: serde_json::Value = serde_json::from_str(line).expect("a line of JSON");
+            let frame = value.get("frame")?.to_string();
+            // Large objects make mutations rare where they matter.
+            (frame.len() < 2000).then_some(frame)
+        });
+        let frames: Vec<String> = frames.collect();
+        valid.extend(frames.chunks(6).map(|frames| frames.join("\n").into_bytes()));
+    }
+    run("kubeedge_session", &valid, bodies::kubeedge_session);
+}

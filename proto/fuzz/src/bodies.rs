@@ -1,8 +1,16 @@
 //! What the fuzz targets do with their bytes. The stable tests run the same functions for a bounded time.
 
 use bytes::Bytes;
+use tombolo_proto::frame::{Reply, ReplyBody, RequestBody};
+use tombolo_proto::message::Content;
 use tombolo_proto::package::{Assembler, Package, Reader};
-use tombolo_proto::{codec, kubeedge};
+use tombolo_proto::session::kubeedge::{
+    CloudConfig, CloudSession, EdgeConfig, EdgeSession, Ledger, LedgerEntry,
+};
+use tombolo_proto::session::{CloudEvent, EdgeEvent, Lookup, NodeView};
+use tombolo_proto::{
+    CloudRevision, Epoch, Moment, NodeId, ObjectKey, Resource, ScopeId, Uid, codec, kubeedge,
+};
 
 /// KubeEdge's JSON: whatever is understood is written and understood alike again.
 pub fn kubeedge_json(data: &[u8]) {
@@ -53,4 +61,78 @@ fn frames(stream: &[u8], chunk: usize) -> Vec<Bytes> {
         }
     }
     frames
+}
+
+/// Both sessions of dialect `kubeedge` fed with the lines of the input: whatever comes, they answer with documents that
+/// can be read, and hold no more than their bounds.
+pub fn kubeedge_session(data: &[u8]) {
+    let node = NodeId::parse("edge1").expect("a name");
+    let epoch = Epoch { cluster: Uid::parse("c").expect("a uid"), generation: 1 };
+    let mut ledger = Ledger::default();
+    let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", "web");
+    ledger.insert(key, LedgerEntry { kind: "ConfigMap".into(), uid: None, revision: None }).expect("room");
+    let config = CloudConfig::new(node.clone(), epoch, 0, [7; 16]);
+    let mut now = Moment::default();
+    let mut cloud = CloudSession::new(config, ledger, now, &Nothing);
+    let mut edge = EdgeSession::new(EdgeConfig::new(node, 0, [8; 16]), now);
+    for line in data.split(|byte| *byte == b'\n').take(64) {
+        now = now + std::time::Duration::from_millis(u64::from(line.first().copied().unwrap_or(0)) * 100);
+        let document = Bytes::copy_from_slice(line);
+        // An error ends the session, and that is all it may do.
+        let _ = (cloud.handle_document(now, &document), edge.handle_document(now, &document));
+        cloud.handle_timeout(now);
+        edge.handle_timeout(now);
+        drive_cloud(&mut cloud, now);
+        drive_edge(&mut edge, now);
+    }
+}
+
+fn drive_cloud(cloud: &mut CloudSession, now: Moment) {
+    while let Some(event) = cloud.poll_event() {
+        if let CloudEvent::Request(request) = event
+            && let RequestBody::Message(message) = request.body
+        {
+            let reply = message.reply(message.header.id.clone(), 0, message.content.clone());
+            cloud.reply(Reply { id: request.id, body: ReplyBody::Message(Box::new(reply)) });
+        }
+    }
+    for _ in 0..256 {
+        let Some(document) = cloud.poll_transmit(now, &Nothing) else { break };
+        kubeedge::decode(&document.to_bytes()).expect("own output is understood");
+        cloud.transmitted(now, document.number);
+    }
+    if let Some(write) = cloud.poll_ledger(now) {
+        cloud.ledger_saved(write.number);
+    }
+    assert!(cloud.stats().in_flight <= 16 && cloud.stats().requests <= 256);
+}
+
+fn drive_edge(edge: &mut EdgeSession, now: Moment) {
+    while let Some(event) = edge.poll_event() {
+        if let EdgeEvent::Deliver { seq, .. } = event {
+            edge.committed(now, seq);
+        }
+    }
+    for _ in 0..256 {
+        let Some(document) = edge.poll_transmit(now) else { break };
+        let message = kubeedge::decode(&document.to_bytes()).expect("own output is understood");
+        assert!(message.content != Content::null() || message.header.parent.is_none());
+    }
+}
+
+/// A cloud in which the node should hold nothing.
+struct Nothing;
+
+impl NodeView for Nothing {
+    fn wanted(&self, _scope: ScopeId) -> Vec<ObjectKey> {
+        Vec::new()
+    }
+
+    fn lookup(&self, _scope: ScopeId, _key: &ObjectKey) -> Lookup {
+        Lookup::Unwanted(None)
+    }
+
+    fn revision(&self, _scope: ScopeId) -> CloudRevision {
+        CloudRevision(0)
+    }
 }

@@ -91,6 +91,12 @@ open_words! {
         UnholdUpgrade = "unhold-upgrade",
         /// Heartbeat.
         Keepalive = "keepalive",
+        /// Control message of a connection; no stock component sends it.
+        Config = "config",
+        /// Control message of a connection; no stock component sends it.
+        Ping = "ping",
+        /// Control message of a connection; no stock component sends it.
+        Pong = "pong",
         /// Inside a stock edge: connection state.
         Connect = "connect",
         /// Inside a stock cloud: a node connected.

@@ -1,0 +1,69 @@
+//! The two ends of a connection in dialect `kubeedge`: JSON messages with stock KubeEdge peers.
+//!
+//! A stock edge hands every message to a task of its own and compares no versions, never lists what it holds, and
+//! stores whatever a reply carries. The cloud's end therefore keeps one version of an object under way, counts replies
+//! that carry an object as deliveries of it, and knows from the [`Ledger`] what the edge was ever given. `docs/protocol.md`
+//! has the rules, `docs/decisions/0004-kubeedge-dialect.md` the reasons.
+//!
+//! # How to drive a session
+//!
+//! As those of dialect `tombolo` (see the [module above](super)), with three differences:
+//!
+//! - Frames are documents: `handle_document` takes the bytes of a WebSocket message, `poll_transmit` gives a numbered
+//!   [`Outgoing`], and there are no lanes. The link says when a document has left the socket, through `transmitted`:
+//!   a resend is timed from there, so that a slow link is not made slower by repeats of what still waits in it.
+//! - The cloud's session gives ledger states to store (`poll_ledger`) and is told how that went (`ledger_saved`,
+//!   `ledger_failed`, `ledger_conflict`). No object is sent for the first time before the ledger names it.
+//! - Nothing is said at the end: a session that is over closes the connection (reference 3.13).
+//!
+//! Events are those of dialect `tombolo`, so that one owner serves both.
+
+mod application;
+mod cloud;
+mod down;
+mod edge;
+mod kinds;
+mod ledger;
+mod outgoing;
+mod pen;
+mod shape;
+mod up;
+
+pub use application::{Application, ApplicationError, ApplicationStatus, Verb};
+pub use cloud::{CloudConfig, CloudSession, CloudStats, WINDOW_DEFAULT, WINDOW_MAX};
+pub use down::Down;
+pub use edge::{EdgeConfig, EdgeSession};
+pub use kinds::{kind_name, resource_of, type_word};
+pub use ledger::{LEDGER_MAX, Ledger, LedgerEntry, LedgerFull, LedgerWrite, Watch};
+pub use outgoing::Outgoing;
+pub use shape::Shape;
+pub use up::Up;
+
+use std::time::Duration;
+
+/// Interval of an edge's keepalives (reference 3.4).
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Silence of an edge after which its session is over (reference 3.4); any message counts, not only keepalives.
+pub const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// Time from when a delivery has left the socket until it is sent again under the same id (reference 3.8).
+pub const RESEND_AFTER: Duration = Duration::from_secs(5);
+
+/// Resends of one delivery (reference 3.8); after the last one it counts as refused.
+pub const RESENDS_MAX: u8 = 4;
+
+/// Time in which a stock edge has certainly written the object of a reply that it does not acknowledge.
+pub const REPLY_SETTLES: Duration = Duration::from_secs(2);
+
+/// Least time between two ledger writes that no delivery waits for: removals and versions.
+pub const LEDGER_LAZY: Duration = Duration::from_secs(60);
+
+/// Wait before a failed ledger write is tried again.
+pub const LEDGER_RETRY: Duration = Duration::from_secs(1);
+
+/// Time in which a request of the kubelet must be answered: less than the 60 s that a stock edge waits (reference 9.5).
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(55);
+
+/// The same for requests of the edge's MetaServer, which waits 10 s (reference 7.3).
+pub const APPLICATION_ANSWER_WITHIN: Duration = Duration::from_secs(9);

@@ -1,0 +1,276 @@
+//! MetaServer's requests: one API call in a record, which travels up and comes back with its result (reference 7.2).
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::message::{Content, ContentError, StatusError};
+
+/// What an application asks for. The set is open: another word reads as `Other`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verb {
+    /// Read one object, or a path of the API server.
+    Get,
+    /// Read many objects.
+    List,
+    /// Follow many objects.
+    Watch,
+    /// Create an object or a subresource.
+    Create,
+    /// Delete an object.
+    Delete,
+    /// Replace an object or a subresource.
+    Update,
+    /// Replace an object's status.
+    UpdateStatus,
+    /// Patch an object.
+    Patch,
+    /// Any other word.
+    Other(String),
+}
+
+/// How far an application has come. The set is open: another word reads as `Other`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ApplicationStatus {
+    /// Made, not sent.
+    PreApplying,
+    /// Sent.
+    InApplying,
+    /// Being worked on.
+    InProcessing,
+    /// Done; the body of the response holds the result.
+    Approved,
+    /// Refused by the API server or by the cloud.
+    Rejected,
+    /// Not executed.
+    Failed,
+    /// Nobody needs it any more.
+    Completed,
+    /// Any other word.
+    Other(String),
+}
+
+macro_rules! words {
+    ($name:ident { $($variant:ident = $text:literal,)+ }) => {
+        impl $name {
+            /// The word on the wire.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                match self {
+                    $(Self::$variant => $text,)+
+                    Self::Other(word) => word,
+                }
+            }
+
+            /// Reads a word; never fails.
+            #[must_use]
+            pub fn parse(text: &str) -> Self {
+                match text {
+                    $($text => Self::$variant,)+
+                    other => Self::Other(other.to_owned()),
+                }
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                Ok(Self::parse(&Option::<Cow<'de, str>>::deserialize(deserializer)?.unwrap_or_default()))
+            }
+        }
+    };
+}
+
+words!(Verb {
+    Get = "get",
+    List = "list",
+    Watch = "watch",
+    Create = "create",
+    Delete = "delete",
+    Update = "update",
+    UpdateStatus = "updatestatus",
+    Patch = "patch",
+});
+
+words!(ApplicationStatus {
+    PreApplying = "PreApplying",
+    InApplying = "InApplying",
+    InProcessing = "InProcessing",
+    Approved = "Approved",
+    Rejected = "Rejected",
+    Failed = "Failed",
+    Completed = "Completed",
+});
+
+/// Go's zero time.
+const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
+
+/// One request of MetaServer, in the member names and order of Go.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Application {
+    /// Hash of the request: equal requests share it. Never empty from stock edges.
+    #[serde(rename = "ID", default)]
+    pub id: String,
+    /// `/<group or core>/<version>/<resource>/<namespace or null>/<name or null>`, or a path of the API server.
+    #[serde(default)]
+    pub key: String,
+    /// What is asked.
+    pub verb: Verb,
+    /// Node that asks. The cloud trusts the connection, not this.
+    #[serde(default)]
+    pub nodename: String,
+    /// JSON of Kubernetes' options for the verb.
+    #[serde(default, with = "base64_bytes")]
+    pub option: Option<Vec<u8>>,
+    /// JSON of the object to write.
+    #[serde(default, with = "base64_bytes")]
+    pub req_body: Option<Vec<u8>>,
+    /// Subresource; empty without one.
+    #[serde(default)]
+    pub subresource: String,
+    /// JSON of the result, or the raw bytes of a path.
+    #[serde(default, with = "base64_bytes")]
+    pub resp_body: Option<Vec<u8>>,
+    /// How far it is.
+    pub status: ApplicationStatus,
+    /// Text of an error that is no answer of the API server.
+    #[serde(default)]
+    pub reason: String,
+    /// Answer of the API server when it is no success.
+    #[serde(default)]
+    pub error: ApplicationError,
+    /// RFC 3339; Go's zero time when nobody set it.
+    #[serde(default = "zero_time")]
+    pub timestamp: String,
+}
+
+fn zero_time() -> String {
+    ZERO_TIME.to_owned()
+}
+
+/// The `Error` member: a status, or an empty one.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ApplicationError {
+    /// Kubernetes' status; `{"metadata":{}}` for none.
+    #[serde(rename = "ErrStatus", default = "no_status")]
+    pub status: serde_json::Value,
+}
+
+fn no_status() -> serde_json::Value {
+    serde_json::json!({"metadata": {}})
+}
+
+impl Application {
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// [`ContentError::NotJson`] when the content is no record.
+    pub fn read(content: &Content) -> Result<Self, ContentError> {
+        content.read()
+    }
+
+    /// Reads the records of a watch sync, by their ids (reference 7.3).
+    ///
+    /// # Errors
+    /// [`ContentError::NotJson`] when the content is no map of records.
+    pub fn read_all(content: &Content) -> Result<BTreeMap<String, Self>, ContentError> {
+        content.read()
+    }
+
+    /// The record as content.
+    #[must_use]
+    pub fn to_content(&self) -> Content {
+        // Texts, bytes and JSON values: nothing that serde_json refuses.
+        Content::from_value(self).unwrap_or_else(|_| Content::null())
+    }
+
+    /// The record with a result.
+    #[must_use]
+    pub fn approved(mut self, body: Vec<u8>) -> Self {
+        self.resp_body = Some(body);
+        self.status = ApplicationStatus::Approved;
+        self
+    }
+
+    /// The record with a refusal, which a stock edge hands to its client as it is.
+    #[must_use]
+    pub fn rejected(mut self, error: &StatusError) -> Self {
+        self.resp_body = None;
+        self.status = ApplicationStatus::Rejected;
+        self.reason.clone_from(&error.message);
+        let status = error.to_content().read::<ApplicationError>();
+        self.error = status.unwrap_or_default();
+        self
+    }
+}
+
+/// Go's encoding of a byte slice: base64 text, `null` for none.
+mod base64_bytes {
+    use super::{Cow, Deserialize, Deserializer, Engine as _, STANDARD, Serialize as _, Serializer};
+
+    #[allow(clippy::ref_option)] // serde's `with` passes a reference
+    pub(super) fn serialize<S: Serializer>(
+        bytes: &Option<Vec<u8>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        bytes.as_ref().map(|bytes| STANDARD.encode(bytes)).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Vec<u8>>, D::Error> {
+        let text = Option::<Cow<'de, str>>::deserialize(deserializer)?;
+        text.map(|text| STANDARD.decode(text.as_bytes()).map_err(serde::de::Error::custom)).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    const ASKED: &str = concat!(
+        r#"{"ID":"74ec","Key":"/core/v1/nodes/null/edge1","Verb":"get","Nodename":"edge1","Option":"e30=","#,
+        r#""ReqBody":null,"Subresource":"","RespBody":null,"Status":"InApplying","Reason":"","#,
+        r#""Error":{"ErrStatus":{"metadata":{}}},"Timestamp":"0001-01-01T00:00:00Z"}"#
+    );
+
+    fn asked() -> Application {
+        Application::read(&Content::from_json(&Bytes::from(ASKED)).expect("JSON")).expect("a record")
+    }
+
+    #[test]
+    fn a_record_is_written_as_it_was_read() {
+        assert_eq!(asked().to_content().as_json(), ASKED);
+        assert_eq!((asked().verb, asked().option.as_deref()), (Verb::Get, Some(&b"{}"[..])));
+    }
+
+    #[test]
+    fn results_and_refusals_keep_the_request() {
+        let done = asked().approved(b"{}".to_vec());
+        assert_eq!((done.status.as_str(), done.resp_body.as_deref()), ("Approved", Some(&b"{}"[..])));
+        let error = StatusError::new(404, "NotFound", "nodes \"edge1\" not found").about("nodes", "edge1");
+        let refused = asked().rejected(&error);
+        assert_eq!(refused.error.status.get("code"), Some(&404.into()));
+        assert_eq!((refused.id.as_str(), refused.status), ("74ec", ApplicationStatus::Rejected));
+    }
+
+    #[test]
+    fn odd_records_are_refused_or_read_with_defaults() {
+        let read =
+            |text: &'static str| Application::read(&Content::from_json(&Bytes::from(text)).expect(text));
+        assert!(read(r#"{"Verb":"get","Status":null,"Option":"%%"}"#).is_err());
+        let odd = read(r#"{"Verb":"exec","Status":null,"Option":""}"#).expect("defaults");
+        assert_eq!((odd.verb, odd.option), (Verb::Other("exec".to_owned()), Some(Vec::new())));
+    }
+}

@@ -1,0 +1,299 @@
+//! The cloud's end of a connection with a stock edge.
+
+mod board;
+mod carried;
+mod delivery;
+mod flights;
+mod receive;
+mod recorder;
+mod requests;
+mod slot;
+mod transmit;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::pen::Pen;
+use super::{Ledger, LedgerWrite, SILENCE_MAX};
+use crate::frame::{Goodbye, Reply};
+use crate::ids::{Epoch, Moment, NodeId, RequestId, ScopeId};
+use crate::message::{Message, MessageId};
+use crate::object::ObjectKey;
+use crate::session::patience::Patience;
+use crate::session::{CloudEvent, NodeView, SessionError};
+use board::Board;
+use carried::Carried;
+use flights::Flights;
+use recorder::Recorder;
+use requests::Requests;
+
+/// Different objects in flight to one edge, unless configured otherwise.
+pub const WINDOW_DEFAULT: usize = 16;
+
+/// The same at most: a stock edge drops the oldest of more than 100 messages that it has not looked at (reference 13.1).
+pub const WINDOW_MAX: usize = 64;
+
+/// How a cloud session behaves.
+#[derive(Debug, Clone)]
+pub struct CloudConfig {
+    /// The node of the certificate.
+    pub node: NodeId,
+    /// History that the revisions of the view belong to.
+    pub epoch: Epoch,
+    /// Wall clock at the `now` of `CloudSession::new`, milliseconds since the Unix epoch.
+    pub unix_millis: u64,
+    /// Random bytes, drawn for this session alone: the ids of its messages are made of them.
+    pub seed: [u8; 16],
+    /// Objects in flight, at most; between 1 and [`WINDOW_MAX`].
+    pub window: usize,
+    /// Silence of the edge after which the session ends.
+    pub silence: Duration,
+    /// Watches of the ledger are still to be opened: until [`CloudSession::restored`] nothing is deleted at the edge.
+    pub restoring: bool,
+}
+
+impl CloudConfig {
+    /// The configuration with the reference's intervals.
+    #[must_use]
+    pub fn new(node: NodeId, epoch: Epoch, unix_millis: u64, seed: [u8; 16]) -> Self {
+        let (window, silence) = (WINDOW_DEFAULT, SILENCE_MAX);
+        Self { node, epoch, unix_millis, seed, window, silence, restoring: false }
+    }
+}
+
+/// What a session has done and holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CloudStats {
+    /// Deliveries sent, without resends.
+    pub delivered: u64,
+    /// Deliveries acknowledged.
+    pub acked: u64,
+    /// Deliveries that failed, or were never acknowledged.
+    pub refused: u64,
+    /// Documents sent again.
+    pub resent: u64,
+    /// Messages that were no JSON envelope.
+    pub malformed: u64,
+    /// Deliveries in flight.
+    pub in_flight: usize,
+    /// Objects that may be in flight now: 1 for an edge that needed a resend.
+    pub window: usize,
+    /// Keys that wait to be sent.
+    pub dirty: usize,
+    /// Keys that wait after a failure.
+    pub parked: usize,
+    /// Keys that the edge holds or may hold.
+    pub held: usize,
+    /// Requests that wait for their reply.
+    pub requests: usize,
+}
+
+/// The cloud's end of one connection of one stock edge. See the [module](super) for how to drive it.
+#[derive(Debug)]
+pub struct CloudSession {
+    config: CloudConfig,
+    closed: bool,
+    /// The newest moment that a caller passed.
+    now: Moment,
+    opened_at: Moment,
+    last_heard: Moment,
+    pen: Pen,
+    patience: Patience,
+    /// Open scopes, the pushed set first. All of them share the keys: a stock edge has one row for each object.
+    scopes: Vec<ScopeId>,
+    restoring: bool,
+    caught_up: bool,
+    board: Board,
+    flights: Flights,
+    carried: Carried,
+    recorder: Recorder,
+    requests: Requests,
+    /// The newest replies that carry no pushed object.
+    plain_replies: VecDeque<MessageId>,
+    /// Keys to look at again because of acknowledgements that came late, and when. Keys of the board only.
+    late_acks: BTreeMap<ObjectKey, Moment>,
+    /// Small answers of the session itself.
+    notices: VecDeque<Message>,
+    documents: u64,
+    events: VecDeque<CloudEvent>,
+    counters: CloudStats,
+}
+
+impl CloudSession {
+    /// A session of a connection that was accepted at `now`. `ledger` is what the node was given before; what it should
+    /// hold is compared with it at once.
+    #[must_use]
+    pub fn new(config: CloudConfig, ledger: Ledger, now: Moment, view: &impl NodeView) -> Self {
+        let recorder = Recorder::new(ledger, config.epoch.clone(), now);
+        let mut board = Board::default();
+        for (key, entry) in recorder.ledger().entries() {
+            board.resume(key.clone(), entry);
+        }
+        for key in view.wanted(ScopeId::NODE) {
+            board.expect(&key);
+        }
+        Self {
+            closed: false,
+            now,
+            opened_at: now,
+            last_heard: now,
+            pen: Pen::new(config.seed, now, config.unix_millis),
+            patience: Patience::new(now),
+            scopes: vec![ScopeId::NODE],
+            restoring: config.restoring,
+            caught_up: false,
+            board,
+            flights: Flights::new(config.window.clamp(1, WINDOW_MAX)),
+            carried: Carried::default(),
+            recorder,
+            requests: Requests::default(),
+            plain_replies: VecDeque::new(),
+            late_acks: BTreeMap::new(),
+            notices: VecDeque::new(),
+            documents: 0,
+            events: VecDeque::new(),
+            counters: CloudStats::default(),
+            config,
+        }
+    }
+
+    /// Marks a key dirty: its state is looked up when there is room to send it. Ten offers become one delivery.
+    pub fn offer(&mut self, scope: ScopeId, key: ObjectKey) {
+        if !self.closed && self.scopes.contains(&scope) {
+            self.board.offer(key);
+        }
+    }
+
+    /// Adds a scope: everything that the view wants there is delivered as watch events (reference 7.3).
+    pub fn open_subscription(&mut self, scope: ScopeId, view: &impl NodeView) {
+        if self.closed || self.scopes.contains(&scope) {
+            return;
+        }
+        self.scopes.push(scope);
+        for key in view.wanted(scope) {
+            self.board.offer(key);
+        }
+    }
+
+    /// Takes a scope away: what no other scope wants is deleted at the edge.
+    pub fn close_subscription(&mut self, scope: ScopeId) {
+        if scope == ScopeId::NODE || !self.scopes.contains(&scope) {
+            return;
+        }
+        self.scopes.retain(|open| *open != scope);
+        self.board.offer_where(|slot| slot.dynamic);
+    }
+
+    /// All watches of the ledger are open again, or were given up: what is in no scope may be deleted from now on.
+    pub fn restored(&mut self) {
+        if std::mem::take(&mut self.restoring) {
+            self.board.offer_where(|slot| slot.belief.holds());
+        }
+    }
+
+    /// Remembers the watches to open again after the next reconnect. More than
+    /// [`SUBSCRIPTIONS_MAX`](crate::limits::SUBSCRIPTIONS_MAX) are cut.
+    pub fn set_watches(&mut self, watches: Vec<super::Watch>) {
+        self.recorder.set_watches(watches);
+    }
+
+    /// Whether the edge still waits for the answer to this request.
+    #[must_use]
+    pub fn awaits_reply(&self, id: RequestId) -> bool {
+        self.requests.awaits_reply(id)
+    }
+
+    /// Answers a request; the answer is given the form that a stock edge survives ([`Shape`](super::Shape)). One that
+    /// comes too late, twice or unasked is dropped.
+    pub fn reply(&mut self, reply: Reply) {
+        self.requests.reply(reply, &mut self.pen, self.now);
+    }
+
+    /// The next state of the ledger to store, if there is one; none while the last one is being stored. Ask after
+    /// `poll_transmit`, which finds out what must be stored before it may leave.
+    pub fn poll_ledger(&mut self, now: Moment) -> Option<LedgerWrite> {
+        self.now = now;
+        if self.closed {
+            return None;
+        }
+        self.recorder.poll(now)
+    }
+
+    /// A state is stored: its new keys may be sent.
+    pub fn ledger_saved(&mut self, number: u64) {
+        for key in self.recorder.saved(number, self.now) {
+            self.board.recorded(key);
+        }
+    }
+
+    /// A state could not be stored; it is given again after [`LEDGER_RETRY`](super::LEDGER_RETRY).
+    pub fn ledger_failed(&mut self, number: u64) {
+        self.recorder.failed(number, self.now);
+    }
+
+    /// Another cloudcore stored a ledger of this node meanwhile: its keys are added, and the whole is given again.
+    pub fn ledger_conflict(&mut self, number: u64, theirs: &Ledger) {
+        for key in self.recorder.conflict(number, theirs) {
+            if let Some(entry) = self.recorder.ledger().get(&key) {
+                self.board.resume(key, entry);
+            }
+        }
+    }
+
+    /// What the ledger should say once the connection is gone, when that differs from what was stored last.
+    #[must_use]
+    pub fn final_ledger(&self) -> Option<&Ledger> {
+        self.recorder.unsaved().then(|| self.recorder.ledger())
+    }
+
+    /// Everything up to this document has left the socket.
+    pub fn transmitted(&mut self, now: Moment, number: u64) {
+        self.now = now;
+        self.flights.transmitted(now, number);
+        self.carried.transmitted(now, number);
+    }
+
+    /// Ends the session. A stock edge is told nothing: the connection closes.
+    pub fn say_goodbye(&mut self, goodbye: Goodbye) {
+        self.end(goodbye);
+    }
+
+    /// What the owner must know next.
+    pub fn poll_event(&mut self) -> Option<CloudEvent> {
+        self.events.pop_front()
+    }
+
+    /// Nothing more comes out of this session: close the link.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// What the session has done and holds. Counts the keys: for metrics and tests.
+    #[must_use]
+    pub fn stats(&self) -> CloudStats {
+        CloudStats {
+            in_flight: self.flights.len(),
+            window: self.flights.window(),
+            dirty: self.board.dirty(),
+            parked: self.board.parked(),
+            held: self.board.held(),
+            requests: self.requests.len(),
+            ..self.counters
+        }
+    }
+
+    fn fail(&mut self, error: &SessionError) {
+        self.end(error.goodbye());
+    }
+
+    fn end(&mut self, goodbye: Goodbye) {
+        if !self.closed {
+            self.closed = true;
+            self.board = Board::default();
+            self.requests = Requests::default();
+            self.notices = VecDeque::new();
+            self.events.push_back(CloudEvent::Closed(goodbye));
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! All keys of one edge: which are in order, which must be looked at, which wait.
+//!
+//! Pending work is state, as in dialect `tombolo`: a key is in one slot, in one phase, however often it is offered.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+use super::slot::{Belief, Park, Phase, Slot, Step};
+use crate::ids::{CloudRevision, Moment};
+use crate::limits::{PARK_DELAY_MAX, PARK_DELAY_MIN};
+use crate::object::ObjectKey;
+use crate::session::kubeedge::LedgerEntry;
+
+/// Elements of which an empty queue keeps the memory.
+const KEPT_CAPACITY: usize = 4;
+
+/// The keys of one edge. Bounded by what is wanted and what the ledger names.
+#[derive(Debug, Default)]
+pub(super) struct Board {
+    slots: HashMap<ObjectKey, Slot>,
+    /// Keys to look at, oldest first; an entry whose slot is not ready is stale.
+    ready: VecDeque<ObjectKey>,
+    /// Keys that are most likely in order and are only looked at to be sure.
+    unhurried: VecDeque<ObjectKey>,
+    /// Keys to make ready at a moment.
+    timers: BTreeSet<(Moment, ObjectKey)>,
+    backlog: usize,
+}
+
+impl Board {
+    /// Takes over what the ledger says.
+    pub(super) fn resume(&mut self, key: ObjectKey, entry: &LedgerEntry) {
+        let fresh = !self.slots.contains_key(&key);
+        let slot = self.slots.entry(key.clone()).or_insert_with(|| Slot::new(Belief::from(entry)));
+        if fresh {
+            slot.resumed = true;
+            slot.kind = Some(entry.kind.clone());
+            self.make_due(&key);
+        }
+        self.offer(key);
+    }
+
+    /// A key that the node should hold when the session begins.
+    pub(super) fn expect(&mut self, key: &ObjectKey) {
+        self.offer(key.clone());
+        self.make_due(key);
+    }
+
+    /// Marks a key dirty.
+    pub(super) fn offer(&mut self, key: ObjectKey) {
+        let slot = self.slots.entry(key.clone()).or_insert_with(|| Slot::new(Belief::Nothing));
+        match slot.phase {
+            Phase::Ready | Phase::Recording => {}
+            Phase::InFlight { .. } => slot.phase = Phase::InFlight { again: true },
+            Phase::Idle | Phase::Parked => {
+                slot.phase = Phase::Ready;
+                self.ready.push_back(key);
+            }
+        }
+    }
+
+    pub(super) fn offer_where(&mut self, wanted: impl Fn(&Slot) -> bool) {
+        let keys = self.slots.iter().filter(|(_, slot)| wanted(slot)).map(|(key, _)| key.clone());
+        // Sorted, so that the same inputs always give the same documents.
+        keys.collect::<BTreeSet<_>>().into_iter().for_each(|key| self.offer(key));
+    }
+
+    /// The edge's process has started anew, and its store may have been lost: what was believed before this connection
+    /// is delivered again, after everything else. The keys that are not certain any more.
+    pub(super) fn doubt_resumed(&mut self) -> BTreeSet<ObjectKey> {
+        let (mut doubted, mut looked_at) = (BTreeSet::new(), BTreeSet::new());
+        for (key, slot) in &mut self.slots {
+            if std::mem::take(&mut slot.resumed) && slot.belief.holds() {
+                slot.belief = slot.belief.unsure(slot.belief.uid());
+                doubted.insert(key.clone());
+                if slot.phase == Phase::Idle {
+                    slot.phase = Phase::Ready;
+                    looked_at.insert(key.clone());
+                }
+            }
+        }
+        self.unhurried.extend(looked_at);
+        doubted
+    }
+
+    /// What the edge holds under a key is not certain any more; it is looked at.
+    pub(super) fn doubt(&mut self, key: &ObjectKey) {
+        if let Some(slot) = self.slots.get_mut(key) {
+            slot.belief = match &slot.belief {
+                // Deleted, and perhaps there again.
+                Belief::Nothing => Belief::Unknown(None),
+                belief => belief.unsure(belief.uid()),
+            };
+        }
+        self.offer(key.clone());
+    }
+
+    pub(super) fn get(&self, key: &ObjectKey) -> Option<&Slot> {
+        self.slots.get(key)
+    }
+
+    pub(super) fn slot(&mut self, key: &ObjectKey) -> &mut Slot {
+        self.slots.entry(key.clone()).or_insert_with(|| Slot::new(Belief::Nothing))
+    }
+
+    /// The next key to look at; it stays in its queue until it is taken.
+    pub(super) fn front(&mut self) -> Option<ObjectKey> {
+        let Self { ready, unhurried, slots, .. } = self;
+        for queue in [ready, unhurried] {
+            while let Some(key) = queue.front() {
+                if slots.get(key).is_some_and(|slot| slot.phase == Phase::Ready) {
+                    return Some(key.clone());
+                }
+                queue.pop_front();
+            }
+            if queue.capacity() > KEPT_CAPACITY {
+                *queue = VecDeque::new();
+            }
+        }
+        None
+    }
+
+    /// Takes the key that [`Self::front`] gave out of its queue, in a new phase.
+    pub(super) fn take(&mut self, key: &ObjectKey, phase: Phase) {
+        for queue in [&mut self.ready, &mut self.unhurried] {
+            if queue.front() == Some(key) {
+                queue.pop_front();
+                break;
+            }
+        }
+        if let Some(slot) = self.slots.get_mut(key) {
+            slot.phase = phase;
+        }
+    }
+
+    /// The ledger names the key now.
+    pub(super) fn recorded(&mut self, key: ObjectKey) {
+        if let Some(slot) = self.slots.get_mut(&key).filter(|slot| slot.phase == Phase::Recording) {
+            slot.phase = Phase::Ready;
+            // It has waited already.
+            self.ready.push_front(key);
+        }
+    }
+
+    /// The edge holds this now, or may hold it.
+    pub(super) fn believe(&mut self, key: &ObjectKey, belief: Belief) {
+        let slot = self.slot(key);
+        slot.belief = belief;
+        slot.resumed = false;
+    }
+
+    /// A delivery has ended.
+    pub(super) fn landed(&mut self, key: &ObjectKey, becomes: Belief) {
+        self.end_wait(key);
+        let Some(slot) = self.slots.get_mut(key) else { return };
+        let again = slot.phase == Phase::InFlight { again: true };
+        let gone = !becomes.holds();
+        let unsure = matches!(becomes, Belief::Unknown(_));
+        slot.belief = becomes;
+        slot.resumed = false;
+        slot.phase = Phase::Idle;
+        if !unsure {
+            self.resolve(key);
+        }
+        // A deletion may have made room for a new incarnation.
+        if again || unsure || gone {
+            self.offer(key.clone());
+        }
+    }
+
+    /// The edge holds the right thing.
+    pub(super) fn settle(&mut self, key: &ObjectKey) {
+        self.end_wait(key);
+        self.take(key, Phase::Idle);
+        self.resolve(key);
+    }
+
+    /// Neither wanted nor held.
+    pub(super) fn forget(&mut self, key: &ObjectKey) {
+        self.take(key, Phase::Idle);
+        self.end_wait(key);
+        self.resolve(key);
+        if self.slots.get(key).is_some_and(|slot| slot.holds == 0) {
+            self.slots.remove(key);
+        }
+        if self.slots.capacity() > 64 && self.slots.len() < self.slots.capacity() / 4 {
+            self.slots.shrink_to_fit();
+        }
+    }
+
+    /// The view does not know yet: the owner offers the key once it does.
+    pub(super) fn wait(&mut self, key: &ObjectKey) {
+        self.take(key, Phase::Idle);
+        let idle = |slot: &Slot| !slot.due && slot.holds == 0 && !slot.belief.holds() && slot.park.is_none();
+        if self.slots.get(key).is_some_and(idle) {
+            self.slots.remove(key);
+        }
+    }
+
+    /// Puts a key aside until `until`, or until it is offered again.
+    pub(super) fn put_off(&mut self, key: &ObjectKey, until: Option<Moment>) {
+        self.take(key, Phase::Parked);
+        if let Some(until) = until {
+            self.timers.insert((until, key.clone()));
+        }
+    }
+
+    /// A delivery has failed: the same version waits, a newer one does not. The wait.
+    pub(super) fn failed(&mut self, now: Moment, key: &ObjectKey, step: &Step) -> Duration {
+        let former = self.end_wait(key).map_or(Duration::ZERO, |park| park.delay);
+        let delay = (former * 2).clamp(PARK_DELAY_MIN, PARK_DELAY_MAX);
+        let Some(slot) = self.slots.get_mut(key) else { return delay };
+        let again = slot.phase == Phase::InFlight { again: true };
+        slot.belief = slot.belief.unsure(step.uid());
+        let revision = step.revision();
+        slot.park = Some(Box::new(Park { revision, until: Some(now + delay), delay }));
+        slot.phase = Phase::Parked;
+        self.timers.insert((now + delay, key.clone()));
+        // One object that an edge cannot store must not keep the rest from being caught up.
+        self.resolve(key);
+        if again {
+            self.offer(key.clone());
+        }
+        delay
+    }
+
+    /// This version can never be sent. False when that was known.
+    pub(super) fn never(&mut self, key: &ObjectKey, revision: CloudRevision) -> bool {
+        self.take(key, Phase::Parked);
+        let known = |slot: &Slot| slot.park.as_ref().is_some_and(|park| park.revision == Some(revision));
+        if self.slots.get(key).is_some_and(known) {
+            return false;
+        }
+        self.end_wait(key);
+        if let Some(slot) = self.slots.get_mut(key) {
+            slot.park = Some(Box::new(Park { revision: Some(revision), until: None, delay: Duration::ZERO }));
+        }
+        self.resolve(key);
+        true
+    }
+
+    fn end_wait(&mut self, key: &ObjectKey) -> Option<Box<Park>> {
+        let park = self.slots.get_mut(key)?.park.take()?;
+        if let Some(until) = park.until {
+            self.timers.remove(&(until, key.clone()));
+        }
+        Some(park)
+    }
+
+    fn make_due(&mut self, key: &ObjectKey) {
+        if let Some(slot) = self.slots.get_mut(key)
+            && !std::mem::replace(&mut slot.due, true)
+        {
+            self.backlog += 1;
+        }
+    }
+
+    fn resolve(&mut self, key: &ObjectKey) {
+        if let Some(slot) = self.slots.get_mut(key)
+            && std::mem::take(&mut slot.due)
+        {
+            self.backlog = self.backlog.saturating_sub(1);
+        }
+    }
+
+    /// Keys that were missing at the beginning and still are.
+    pub(super) fn backlog(&self) -> usize {
+        self.backlog
+    }
+
+    /// When the next parked key becomes ready.
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        self.timers.first().map(|(until, _)| *until)
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Moment) {
+        while self.deadline().is_some_and(|until| until <= now) {
+            let Some((_, key)) = self.timers.pop_first() else { return };
+            if self.slots.get(&key).is_some_and(|slot| slot.phase == Phase::Parked) {
+                self.offer(key);
+            }
+        }
+    }
+
+    pub(super) fn dirty(&self) -> usize {
+        let dirty = |slot: &Slot| {
+            matches!(slot.phase, Phase::Ready | Phase::Recording | Phase::InFlight { again: true })
+        };
+        self.count(dirty)
+    }
+
+    pub(super) fn parked(&self) -> usize {
+        self.count(|slot| slot.phase == Phase::Parked)
+    }
+
+    pub(super) fn held(&self) -> usize {
+        self.count(|slot| slot.belief.holds())
+    }
+
+    fn count(&self, matches: impl Fn(&Slot) -> bool) -> usize {
+        self.slots.values().filter(|slot| matches(slot)).count()
+    }
+}

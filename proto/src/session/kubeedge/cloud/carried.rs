@@ -1,0 +1,156 @@
+//! Replies that carry an object: to a stock edge they are deliveries of it (reference 9.5 and 9.7).
+
+use serde::Deserialize;
+
+use crate::ids::{CloudRevision, Moment, Uid};
+use crate::message::{Message, MessageId, Operation, ResourceType};
+use crate::object::ObjectKey;
+use crate::session::kubeedge::{REPLY_SETTLES, RESEND_AFTER, kind_name, resource_of};
+
+/// Replies with an object that may be under way at once; further ones wait.
+const CARRIED_MAX: usize = 512;
+
+/// The object in a reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Load {
+    pub(super) key: ObjectKey,
+    pub(super) kind: Box<str>,
+    pub(super) uid: Uid,
+    pub(super) revision: CloudRevision,
+    /// The edge acknowledges the reply once it has stored the object; it does not for patches.
+    pub(super) acknowledged: bool,
+}
+
+impl Load {
+    /// The object of a reply that the edge stores beside what is pushed: its node, its pods, their ConfigMaps and
+    /// Secrets. Other replies touch no pushed object.
+    pub(super) fn of(asked: &Message, answer: &Message) -> Option<Self> {
+        if answer.route.operation != Operation::Response || !answer.content.is_object() {
+            return None;
+        }
+        let path = asked.route.resource.as_object()?;
+        use {Operation as Op, ResourceType as Type};
+        let (word, acknowledged) = match (&path.resource_type, &asked.route.operation) {
+            (Type::Node, Op::Insert) => (Type::Node, true),
+            (Type::NodePatch, _) => (Type::Node, false),
+            (Type::Pod, Op::Insert) => (Type::Pod, true),
+            (Type::PodPatch, _) => (Type::Pod, false),
+            (word @ (Type::ConfigMap | Type::Secret), Op::Query) => (word.clone(), true),
+            _ => return None,
+        };
+        let Identity { uid, resource_version } = identity(answer)?;
+        let resource = resource_of(&word)?;
+        let kind = kind_name(&resource, None)?;
+        let key = ObjectKey::new(resource, path.namespace(), path.name.as_deref()?);
+        let (uid, revision) = (Uid::parse(&uid).ok()?, CloudRevision::parse(&resource_version).ok()?);
+        Some(Self { key, kind, uid, revision, acknowledged })
+    }
+}
+
+#[derive(Deserialize)]
+struct Identity {
+    uid: String,
+    #[serde(rename = "resourceVersion")]
+    resource_version: String,
+}
+
+/// Identity of the object in a wrapper, or of the content itself.
+fn identity(answer: &Message) -> Option<Identity> {
+    #[derive(Deserialize)]
+    struct Object {
+        metadata: Identity,
+    }
+    #[derive(Deserialize)]
+    struct Either {
+        #[serde(rename = "Object")]
+        object: Option<Object>,
+        metadata: Option<Identity>,
+    }
+    let either: Either = answer.content.read().ok()?;
+    either.object.map(|object| object.metadata).or(either.metadata)
+}
+
+/// One reply under way.
+#[derive(Debug)]
+struct Carry {
+    reply: MessageId,
+    load: Load,
+    number: u64,
+    /// Another version was under way beside it.
+    crossed: bool,
+    /// None before it has left the socket.
+    until: Option<Moment>,
+}
+
+/// How a reply ended.
+#[derive(Debug)]
+pub(super) struct Settled {
+    pub(super) load: Load,
+    /// The edge certainly holds the object of the reply, or at least nothing older than before.
+    pub(super) sure: bool,
+}
+
+/// Replies with an object that the edge may still be storing.
+#[derive(Debug, Default)]
+pub(super) struct Carried {
+    list: Vec<Carry>,
+}
+
+impl Carried {
+    pub(super) fn has_room(&self) -> bool {
+        self.list.len() < CARRIED_MAX
+    }
+
+    /// A reply leaves. Two of one key cross each other when their versions differ.
+    pub(super) fn push(&mut self, reply: MessageId, load: Load, number: u64, mut crossed: bool) {
+        crossed |= self.cross(&load.key, Some(load.revision));
+        self.list.push(Carry { reply, load, number, crossed, until: None });
+    }
+
+    /// A version leaves while replies with the object may be under way; true when one has another version.
+    pub(super) fn cross(&mut self, key: &ObjectKey, revision: Option<CloudRevision>) -> bool {
+        let others = self.list.iter_mut().filter(|carry| carry.load.key == *key);
+        let mut crossed = false;
+        for carry in others.filter(|carry| Some(carry.load.revision) != revision) {
+            carry.crossed = true;
+            crossed = true;
+        }
+        crossed
+    }
+
+    pub(super) fn transmitted(&mut self, now: Moment, number: u64) {
+        for carry in self.list.iter_mut().filter(|carry| carry.number <= number) {
+            let wait = if carry.load.acknowledged { RESEND_AFTER } else { REPLY_SETTLES };
+            carry.until.get_or_insert(now + wait);
+        }
+    }
+
+    /// The edge has stored a reply.
+    pub(super) fn acked(&mut self, id: &MessageId) -> Option<Settled> {
+        let index = self.list.iter().position(|carry| carry.reply == *id && carry.load.acknowledged)?;
+        let Carry { load, crossed, .. } = self.remove(index);
+        Some(Settled { load, sure: !crossed })
+    }
+
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        self.list.iter().filter_map(|carry| carry.until).min()
+    }
+
+    /// A reply whose time is over; call it until it gives nothing.
+    pub(super) fn expire(&mut self, now: Moment) -> Option<Settled> {
+        let over = |carry: &Carry| carry.until.is_some_and(|until| until <= now);
+        let index = self.list.iter().position(over)?;
+        let Carry { load, crossed, .. } = self.remove(index);
+        // An acknowledgement that does not come tells nothing: the edge may have stopped waiting for the reply.
+        let sure = !crossed && !load.acknowledged;
+        Some(Settled { load, sure })
+    }
+
+    fn remove(&mut self, index: usize) -> Carry {
+        let carry = self.list.swap_remove(index);
+        if self.list.is_empty() {
+            self.list = Vec::new();
+        }
+        carry
+    }
+}

@@ -1,0 +1,247 @@
+//! Deliveries: which object leaves next, and what it is called on the wire (reference 6.4 and 7.3).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::CloudSession;
+use super::flights::{Flight, Overdue};
+use super::recorder::Standing;
+use super::slot::{Belief, Phase, Step, Verdict, Wanted};
+use crate::frame::RefusalReason;
+use crate::ids::{Moment, ScopeId};
+use crate::message::{Content, Group, LocalPath, Message, ObjectPath, Operation, Route, Source};
+use crate::object::{ObjectKey, SharedObject};
+use crate::session::kubeedge::kinds::api_version;
+use crate::session::kubeedge::{Outgoing, kind_name, type_word};
+use crate::session::{CloudEvent, LAG_GRACE, Lookup, NodeView};
+
+impl CloudSession {
+    pub(super) fn poll_delivery(&mut self, view: &impl NodeView) -> Option<Outgoing> {
+        while self.flights.has_room() {
+            let Some(key) = self.board.front() else { break };
+            let slot = self.board.get(&key)?;
+            if slot.holds > 0 {
+                // The reply that carries the object looks at the key again when it is settled.
+                self.board.take(&key, Phase::Idle);
+                continue;
+            }
+            let (wanted, dynamic) = self.wanted(&key, view);
+            match slot.judge(&key, wanted) {
+                Verdict::Send(step) => {
+                    if let Some(outgoing) = self.try_send(&key, &step, dynamic, view) {
+                        return Some(outgoing);
+                    }
+                }
+                Verdict::Settled => self.board.settle(&key),
+                Verdict::Forget => self.board.forget(&key),
+                Verdict::Wait => self.board.wait(&key),
+                Verdict::TooLarge(object) => self.refuse_large(&key, &object),
+            }
+        }
+        self.announce_caught_up();
+        None
+    }
+
+    /// What all scopes together want, and whether only a subscription does. Stock edges have one row for each object,
+    /// however many want it.
+    fn wanted(&self, key: &ObjectKey, view: &impl NodeView) -> (Wanted, bool) {
+        let mut newest: Option<(Arc<SharedObject>, bool)> = None;
+        for scope in &self.scopes {
+            match view.lookup(*scope, key) {
+                Lookup::Pending => return (Wanted::Pending, false),
+                Lookup::Absent | Lookup::Unwanted(_) => {}
+                Lookup::Present(object) => {
+                    let dynamic = *scope != ScopeId::NODE;
+                    newest = Some(match newest {
+                        Some((other, pushed)) if other.version.revision >= object.version.revision => {
+                            (other, pushed && dynamic)
+                        }
+                        Some((_, pushed)) => (object, pushed && dynamic),
+                        None => (object, dynamic),
+                    });
+                }
+            }
+        }
+        match newest {
+            Some((object, dynamic)) => (Wanted::Present(object), dynamic),
+            None if self.restoring => (Wanted::Pending, false),
+            None => (Wanted::Gone, self.board.get(key).is_some_and(|slot| slot.dynamic)),
+        }
+    }
+
+    /// Sends a step, unless something must happen before.
+    fn try_send(
+        &mut self,
+        key: &ObjectKey,
+        step: &Step,
+        dynamic: bool,
+        view: &impl NodeView,
+    ) -> Option<Outgoing> {
+        if let Some(until) = self.must_wait(key, step, view) {
+            self.board.put_off(key, until);
+            return None;
+        }
+        let named = match step {
+            Step::Put(object, _) => self.record(key, object),
+            Step::Delete(_) => Some(self.recorder.forget(key)),
+        };
+        match named? {
+            Standing::Stored => {}
+            Standing::Waiting => {
+                self.board.take(key, Phase::Recording);
+                return None;
+            }
+        }
+        self.board.slot(key).dynamic = dynamic;
+        self.board.take(key, Phase::InFlight { again: false });
+        self.carried.cross(key, step.revision());
+        let (id, millis) = (self.pen.id(), self.pen.millis(self.now));
+        let number = self.next_document();
+        self.flights.push(self.now, number, id, key.clone(), step.clone(), millis);
+        self.counters.delivered += 1;
+        let flight = self.flights.of(key)?.clone();
+        Some(self.document(number, &flight))
+    }
+
+    /// Makes sure that the ledger names what is sent; none when it never can.
+    fn record(&mut self, key: &ObjectKey, object: &SharedObject) -> Option<Standing> {
+        let Some(kind) = self.kind_of(key, object) else {
+            let message = format!("{key} is not sent: its body names no kind");
+            self.refuse_for_ever(key, object, RefusalReason::Malformed, message);
+            return None;
+        };
+        match self.recorder.want(key, &kind, &object.version.uid) {
+            Ok(standing) => {
+                self.board.slot(key).kind = Some(kind);
+                Some(standing)
+            }
+            Err(full) => {
+                self.refuse_for_ever(key, object, RefusalReason::Other, format!("{key} is not sent: {full}"));
+                None
+            }
+        }
+    }
+
+    /// Until when a step may not leave; none when it may.
+    fn must_wait(&self, key: &ObjectKey, step: &Step, view: &impl NodeView) -> Option<Option<Moment>> {
+        let slot = self.board.get(key)?;
+        if let Some(until) = slot.held_back(step, self.now) {
+            return Some(until);
+        }
+        // What the node was given by a faster replica may be unknown to this view: it gets time to catch up.
+        let grace = self.opened_at + LAG_GRACE;
+        let lags = slot.resumed
+            && matches!(step, Step::Delete(_))
+            && slot.belief.revision() > Some(view.revision(ScopeId::NODE));
+        (lags && self.now < grace).then_some(Some(grace))
+    }
+
+    fn kind_of(&self, key: &ObjectKey, object: &SharedObject) -> Option<Box<str>> {
+        let known = self.board.get(key).and_then(|slot| slot.kind.clone());
+        known.or_else(|| kind_name(key.resource(), Some(&object.body)))
+    }
+
+    /// The document of a delivery, the same for each copy but for its number.
+    pub(super) fn document(&self, number: u64, flight: &Flight) -> Outgoing {
+        let slot = self.board.get(&flight.key);
+        let ledger = self.recorder.ledger().get(&flight.key).map(|entry| entry.kind.clone());
+        let kind = slot.and_then(|slot| slot.kind.clone()).or(ledger);
+        let kind = kind.or_else(|| kind_name(flight.key.resource(), None)).unwrap_or_default();
+        let dynamic = slot.is_some_and(|slot| slot.dynamic);
+        let (operation, object, content) = match &flight.step {
+            Step::Put(object, operation) => (operation.clone(), Some(object), Content::null()),
+            Step::Delete(Belief::Sent(object)) => (Operation::Delete, Some(object), Content::null()),
+            Step::Delete(belief) => {
+                let uid = belief.uid().map(crate::ids::Uid::as_str);
+                (Operation::Delete, None, tombstone(&flight.key, &kind, uid))
+            }
+        };
+        let source = if dynamic { Source::DynamicController } else { Source::EdgeController };
+        let path = ObjectPath::new(flight.key.namespace(), type_word(&kind), flight.key.name());
+        let route = Route::new(source, Group::Resource, operation, LocalPath::Object(path).into());
+        let mut message = Message::new(flight.id.clone(), flight.millis, route, content);
+        match object {
+            Some(object) => {
+                message.header.resource_version = object.version.revision.to_string();
+                Outgoing::object(number, &message, object)
+            }
+            None => Outgoing::message(number, &message),
+        }
+    }
+
+    fn refuse_large(&mut self, key: &ObjectKey, object: &SharedObject) {
+        let (len, max) = (object.body.len(), crate::limits::OBJECT_LEN_MAX);
+        let message =
+            format!("{key} is not sent: {len} bytes are more than the {max} that an object may have");
+        self.refuse_for_ever(key, object, RefusalReason::TooLarge, message);
+    }
+
+    fn refuse_for_ever(
+        &mut self,
+        key: &ObjectKey,
+        object: &SharedObject,
+        reason: RefusalReason,
+        message: String,
+    ) {
+        if self.board.never(key, object.version.revision) {
+            self.counters.refused += 1;
+            let (scope, key, retry_in) = (ScopeId::NODE, key.clone(), Duration::MAX);
+            self.events.push_back(CloudEvent::Refused { scope, key, reason, message, retry_in });
+        }
+    }
+
+    /// A delivery was refused by the edge, or no copy of it was ever acknowledged.
+    pub(super) fn delivery_failed(&mut self, flight: &Flight, reason: RefusalReason, message: String) {
+        let retry_in = self.board.failed(self.now, &flight.key, &flight.step);
+        self.counters.refused += 1;
+        let (scope, key) = (ScopeId::NODE, flight.key.clone());
+        self.events.push_back(CloudEvent::Refused { scope, key, reason, message, retry_in });
+    }
+
+    pub(super) fn delivery_overdue(&mut self, overdue: Overdue) {
+        match overdue {
+            Overdue::Unsure(flight) => {
+                let uid = flight.step.uid().cloned();
+                self.board.landed(&flight.key, Belief::Unknown(uid));
+            }
+            Overdue::Lost(flight) => {
+                let message = "the edge acknowledged no copy of the delivery".to_owned();
+                self.delivery_failed(&flight, RefusalReason::Other, message);
+            }
+        }
+    }
+
+    fn announce_caught_up(&mut self) {
+        if !self.caught_up && self.board.backlog() == 0 {
+            self.caught_up = true;
+            self.events.push_back(CloudEvent::CaughtUp { scope: ScopeId::NODE });
+        }
+    }
+}
+
+/// What is said of an object whose content is not known any more: enough for the edge to find its row. Kind and version
+/// are more than stock clouds say (reference 3.11); without them the edge's MetaServer would keep its copy.
+fn tombstone(key: &ObjectKey, kind: &str, uid: Option<&str>) -> Content {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Tombstone<'a> {
+        #[serde(skip_serializing_if = "str::is_empty")]
+        kind: &'a str,
+        api_version: String,
+        metadata: Metadata<'a>,
+    }
+    #[derive(Serialize)]
+    struct Metadata<'a> {
+        name: &'a str,
+        #[serde(skip_serializing_if = "str::is_empty")]
+        namespace: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        uid: Option<&'a str>,
+    }
+    let metadata = Metadata { name: key.name(), namespace: key.namespace(), uid };
+    let stone = Tombstone { kind, api_version: api_version(key.resource()), metadata };
+    // Texts alone: serde_json refuses none of them.
+    Content::from_value(&stone).unwrap_or_else(|_| Content::null())
+}

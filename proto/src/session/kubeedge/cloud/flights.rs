@@ -1,0 +1,168 @@
+//! Deliveries in flight: one for each key, a few at a time.
+
+use super::slot::Step;
+use crate::ids::Moment;
+use crate::message::MessageId;
+use crate::object::ObjectKey;
+use crate::session::kubeedge::{RESEND_AFTER, RESENDS_MAX};
+
+/// One delivery that the edge has not finished with.
+#[derive(Debug, Clone)]
+pub(super) struct Flight {
+    /// Id of its message, the same in every copy.
+    pub(super) id: MessageId,
+    pub(super) key: ObjectKey,
+    pub(super) step: Step,
+    /// Time in its header.
+    pub(super) millis: i64,
+    pub(super) sent_at: Moment,
+    /// The document that carries the newest copy.
+    number: u64,
+    copies: u8,
+    acks: u8,
+    /// When something must be done; none before the newest copy has left the socket.
+    due: Option<Moment>,
+}
+
+/// What an acknowledgement means.
+#[derive(Debug)]
+pub(super) enum Acked {
+    /// No such delivery.
+    Unknown,
+    /// Copies of it are still under way.
+    Partly,
+    /// Each copy is acknowledged.
+    Landed(Flight),
+}
+
+/// What a timer means.
+#[derive(Debug)]
+pub(super) enum Overdue {
+    /// Some copies are acknowledged, others are lost or late: what the edge holds is not certain.
+    Unsure(Flight),
+    /// No copy was ever acknowledged.
+    Lost(Flight),
+}
+
+/// Deliveries in flight. Few, so that a list is smaller and faster than a map.
+#[derive(Debug)]
+pub(super) struct Flights {
+    window: usize,
+    list: Vec<Flight>,
+    /// Deliveries to send again, by id.
+    resends: Vec<MessageId>,
+}
+
+impl Flights {
+    pub(super) fn new(window: usize) -> Self {
+        Self { window, list: Vec::new(), resends: Vec::new() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    pub(super) fn window(&self) -> usize {
+        self.window
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.list.len() < self.window
+    }
+
+    pub(super) fn push(
+        &mut self,
+        now: Moment,
+        number: u64,
+        id: MessageId,
+        key: ObjectKey,
+        step: Step,
+        millis: i64,
+    ) {
+        let flight = Flight { id, key, step, millis, sent_at: now, number, copies: 1, acks: 0, due: None };
+        self.list.push(flight);
+    }
+
+    /// The delivery of a key, when one is in flight.
+    pub(super) fn of(&self, key: &ObjectKey) -> Option<&Flight> {
+        self.list.iter().find(|flight| flight.key == *key)
+    }
+
+    /// Everything up to a document has left the socket.
+    pub(super) fn transmitted(&mut self, now: Moment, number: u64) {
+        for flight in self.list.iter_mut().filter(|flight| flight.number <= number) {
+            flight.due.get_or_insert(now + RESEND_AFTER);
+        }
+    }
+
+    /// Counts an acknowledgement. A copy that is still on its way could arrive after the next version and win, so a
+    /// delivery that was repeated ends with the acknowledgement of its last copy.
+    pub(super) fn acked(&mut self, now: Moment, id: &MessageId) -> Acked {
+        let Some(index) = self.list.iter().position(|flight| flight.id == *id) else {
+            return Acked::Unknown;
+        };
+        let flight = &mut self.list[index];
+        flight.acks = flight.acks.saturating_add(1);
+        if flight.acks < flight.copies {
+            flight.due = Some(now + RESEND_AFTER);
+            self.resends.retain(|resend| resend != id);
+            return Acked::Partly;
+        }
+        Acked::Landed(self.remove(index))
+    }
+
+    /// The edge says that a delivery failed.
+    pub(super) fn failed(&mut self, id: &MessageId) -> Option<Flight> {
+        let index = self.list.iter().position(|flight| flight.id == *id)?;
+        Some(self.remove(index))
+    }
+
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        self.list.iter().filter_map(|flight| flight.due).min()
+    }
+
+    /// What is overdue and beyond repeating; call it until it gives nothing. Others are put up for a resend, and an
+    /// edge that needs one gets one object at a time from then on.
+    pub(super) fn overdue(&mut self, now: Moment) -> Option<Overdue> {
+        let mut index = 0;
+        while let Some(flight) = self.list.get_mut(index) {
+            if flight.due.is_none_or(|due| now < due) {
+                index += 1;
+            } else if flight.acks > 0 {
+                return Some(Overdue::Unsure(self.remove(index)));
+            } else if flight.copies > RESENDS_MAX {
+                return Some(Overdue::Lost(self.remove(index)));
+            } else {
+                flight.due = None;
+                // Not reported as sent before the copy has a document of its own.
+                flight.number = u64::MAX;
+                self.resends.push(flight.id.clone());
+                self.window = 1;
+                index += 1;
+            }
+        }
+        None
+    }
+
+    /// The next delivery to send again, in the document with this number.
+    pub(super) fn resend(&mut self, number: u64) -> Option<Flight> {
+        while let Some(id) = self.resends.pop() {
+            if let Some(flight) = self.list.iter_mut().find(|flight| flight.id == id) {
+                flight.copies = flight.copies.saturating_add(1);
+                flight.number = number;
+                return Some(flight.clone());
+            }
+        }
+        None
+    }
+
+    fn remove(&mut self, index: usize) -> Flight {
+        let flight = self.list.swap_remove(index);
+        self.resends.retain(|id| *id != flight.id);
+        if self.list.is_empty() {
+            // A burst must not leave its memory behind.
+            self.list = Vec::new();
+        }
+        flight
+    }
+}

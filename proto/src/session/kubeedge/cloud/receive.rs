@@ -1,0 +1,198 @@
+//! What comes in from a stock edge.
+
+use bytes::Bytes;
+
+use super::CloudSession;
+use super::carried::Settled;
+use super::flights::{Acked, Flight};
+use super::requests::Asked;
+use super::slot::Belief;
+use crate::frame::RefusalReason;
+use crate::ids::{Moment, ScopeId};
+use crate::kubeedge;
+use crate::message::{Content, Group, Message, MessageId, Operation, ResourcePath, Source};
+use crate::object::{ObjectKey, Resource};
+use crate::session::kubeedge::up::{Up, registers_node};
+use crate::session::kubeedge::{RESEND_AFTER, resource_of};
+use crate::session::{CloudEvent, SessionError};
+
+/// Small answers that may wait for the link. More end the session: the edge asks and does not read.
+const NOTICES_MAX: usize = 512;
+
+impl CloudSession {
+    /// Takes a document that came in. One that is no message is counted and ignored (reference 13.1, 28).
+    ///
+    /// # Errors
+    /// [`SessionError`] when the edge sends too much of what serves nothing, or does not read its answers.
+    pub fn handle_document(&mut self, now: Moment, document: &Bytes) -> Result<(), SessionError> {
+        if self.closed {
+            return Ok(());
+        }
+        self.now = now;
+        self.last_heard = now;
+        let outcome = match kubeedge::decode(document) {
+            Ok(message) => self.handle_message(message),
+            Err(error) => {
+                self.counters.malformed += 1;
+                self.patience.ignore(now, &error.to_string())
+            }
+        };
+        outcome.inspect_err(|error| self.fail(error))
+    }
+
+    /// Something was heard that is no document, a WebSocket ping for example.
+    pub fn heard(&mut self, now: Moment) {
+        self.now = now;
+        self.last_heard = now;
+    }
+
+    fn handle_message(&mut self, message: Message) -> Result<(), SessionError> {
+        match Up::of(message) {
+            Up::Keepalive => Ok(()),
+            Up::Ack { parent, resource } => {
+                self.handle_ack(&parent, &resource);
+                Ok(())
+            }
+            Up::Failure { parent, sentence } => {
+                self.handle_failure(&parent, sentence);
+                Ok(())
+            }
+            Up::Control(message) => {
+                let answer = message.reply(self.pen.id(), self.pen.millis(self.now), Content::text("ack"));
+                self.notify(answer)
+            }
+            Up::Twin(message) => {
+                let answer = self.confirm(&message);
+                self.notify(answer)
+            }
+            Up::Request(message) => self.handle_request(message),
+            Up::Stray => self.patience.ignore(self.now, "a message that is for nobody here"),
+        }
+    }
+
+    /// Device twins repeat a report until it is confirmed; the content is not read (reference 10.2, A).
+    fn confirm(&mut self, report: &Message) -> Message {
+        let mut answer = report.reply(self.pen.id(), self.pen.millis(self.now), Content::ok());
+        answer.route.source = Source::DeviceController;
+        answer.route.group = Group::Twin;
+        answer.route.operation = Operation::Response;
+        answer
+    }
+
+    fn handle_request(&mut self, message: Message) -> Result<(), SessionError> {
+        if registers_node(&message) {
+            // Without its Node in the store the kubelet cannot go on, whatever was sent before (reference 6.5).
+            let doubted = self.board.doubt_resumed();
+            self.recorder.doubt(&doubted);
+            self.doubt_node();
+        }
+        match self.requests.handle(self.now, message, &mut self.pen) {
+            Asked::New(request) => {
+                self.events.push_back(CloudEvent::Request(request));
+                Ok(())
+            }
+            Asked::Refused(answer) => answer.map_or(Ok(()), |answer| self.notify(answer)),
+            Asked::Repeated => self.patience.ignore(self.now, "a request that waits already"),
+        }
+    }
+
+    fn doubt_node(&mut self) {
+        let key = ObjectKey::new(Resource::new("", "v1", "nodes"), "", self.config.node.as_str());
+        if self.board.get(&key).is_some_and(|slot| slot.belief.holds()) {
+            self.board.doubt(&key);
+        } else {
+            self.board.offer(key);
+        }
+    }
+
+    fn handle_ack(&mut self, parent: &MessageId, resource: &ResourcePath) {
+        if let Some(settled) = self.carried.acked(parent) {
+            return self.settle_reply(settled);
+        }
+        match self.flights.acked(self.now, parent) {
+            Acked::Landed(flight) => self.landed(flight),
+            Acked::Partly => {}
+            Acked::Unknown if self.plain_replies.contains(parent) => {}
+            Acked::Unknown => self.handle_late_ack(resource),
+        }
+    }
+
+    /// Acknowledgements of what nobody has registered are usual: the edge sends one for every reply that it asked for.
+    /// One that names a pushed object is another matter: a copy that was given up, or one of an earlier connection, was
+    /// stored just now, perhaps over something newer that came in a reply.
+    fn handle_late_ack(&mut self, resource: &ResourcePath) {
+        let Some(path) = resource.as_object() else { return };
+        let Some((resource, name)) = resource_of(&path.resource_type).zip(path.name.as_deref()) else {
+            return;
+        };
+        let key = ObjectKey::new(resource, path.namespace(), name);
+        if self.board.get(&key).is_some() {
+            // Not at once: an edge that acknowledges everything twice must not make this side send for ever.
+            self.late_acks.entry(key).or_insert(self.now + RESEND_AFTER);
+        }
+    }
+
+    /// Looks at the keys of which late acknowledgements came.
+    pub(super) fn handle_late_acks(&mut self) {
+        while let Some((key, _)) = self.late_acks.iter().find(|(_, due)| **due <= self.now) {
+            let key = key.clone();
+            self.late_acks.remove(&key);
+            self.board.doubt(&key);
+        }
+    }
+
+    fn landed(&mut self, flight: Flight) {
+        let becomes = flight.step.becomes();
+        // A reply with another version that is still under way may yet replace what was stored.
+        let crossed = self.carried.cross(&flight.key, flight.step.revision());
+        match &becomes {
+            _ if crossed => {}
+            Belief::Sent(object) => {
+                let version = &object.version;
+                self.recorder.acked(&flight.key, &version.uid, version.revision);
+            }
+            _ => self.recorder.removed(&flight.key),
+        }
+        let version = match &becomes {
+            Belief::Sent(object) => Some(object.version.clone()),
+            _ => None,
+        };
+        self.board.landed(&flight.key, becomes);
+        self.counters.acked += 1;
+        let latency = self.now.since(flight.sent_at);
+        self.events.push_back(CloudEvent::Acked { scope: ScopeId::NODE, key: flight.key, version, latency });
+    }
+
+    fn handle_failure(&mut self, parent: &MessageId, sentence: String) {
+        if let Some(flight) = self.flights.failed(parent) {
+            self.delivery_failed(&flight, RefusalReason::Storage, sentence);
+        }
+    }
+
+    /// A reply with an object has arrived, or has had the time to.
+    pub(super) fn settle_reply(&mut self, settled: Settled) {
+        let Settled { load, sure } = settled;
+        let slot = self.board.slot(&load.key);
+        if load.acknowledged {
+            slot.holds = slot.holds.saturating_sub(1);
+        }
+        let believed = slot.belief.revision().filter(|_| slot.belief.uid() == Some(&load.uid));
+        if sure && load.acknowledged {
+            // Not for the ledger: a delivery that waits in the edge's queue may still overwrite it, after the connection.
+            self.board.believe(&load.key, Belief::Seen(load.uid, load.revision));
+        } else if !sure || believed.is_none_or(|believed| believed > load.revision) {
+            // Two versions crossed, or the edge has gone back to an older one.
+            let unsure = slot.belief.unsure(Some(&load.uid));
+            self.board.believe(&load.key, unsure);
+        }
+        self.board.offer(load.key);
+    }
+
+    fn notify(&mut self, message: Message) -> Result<(), SessionError> {
+        if self.notices.len() >= NOTICES_MAX {
+            return Err(SessionError::Overloaded(format!("{NOTICES_MAX} answers wait and are not read")));
+        }
+        self.notices.push_back(message);
+        Ok(())
+    }
+}

@@ -1,0 +1,347 @@
+//! The ledger of a running session: what is stored, what must be, and what may wait.
+
+use std::collections::BTreeSet;
+
+use crate::ids::{CloudRevision, Epoch, Moment, Uid};
+use crate::limits::SUBSCRIPTIONS_MAX;
+use crate::object::ObjectKey;
+use crate::session::kubeedge::{
+    LEDGER_LAZY, LEDGER_RETRY, Ledger, LedgerEntry, LedgerFull, LedgerWrite, Watch,
+};
+
+/// Where a key stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Stored: the object may be sent.
+    Stored,
+    /// Part of the next write.
+    Waiting,
+}
+
+/// A write that the owner is busy with.
+#[derive(Debug)]
+struct Write {
+    number: u64,
+    /// Keys that wait for it.
+    keys: BTreeSet<ObjectKey>,
+    /// Keys of which it says that the edge holds a version.
+    claims: BTreeSet<ObjectKey>,
+    /// It takes back what the edge may have lost.
+    settles_doubt: bool,
+}
+
+/// The ledger and its way into the store.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    ledger: Ledger,
+    /// Keys that wait for the next write.
+    urgent: BTreeSet<ObjectKey>,
+    /// Keys of which the stored state says, or may say, that the edge holds a version.
+    claims: BTreeSet<ObjectKey>,
+    /// The stored state claims what the edge may have lost.
+    doubt: bool,
+    write: Option<Write>,
+    newest: u64,
+    /// Something changed since the newest write that may wait.
+    changed: bool,
+    /// No write for the sake of that before this.
+    lazy_at: Moment,
+    /// No write at all before this.
+    retry_at: Moment,
+}
+
+impl Recorder {
+    /// Takes over a stored ledger. Revisions of another epoch mean nothing here.
+    pub(super) fn new(mut ledger: Ledger, epoch: Epoch, now: Moment) -> Self {
+        if ledger.epoch.as_ref() != Some(&epoch) {
+            ledger.forget_revisions();
+            ledger.epoch = Some(epoch);
+        }
+        ledger.watches.truncate(SUBSCRIPTIONS_MAX);
+        Self {
+            claims: claims(&ledger),
+            ledger,
+            urgent: BTreeSet::new(),
+            doubt: false,
+            write: None,
+            newest: 0,
+            changed: false,
+            lazy_at: now + LEDGER_LAZY,
+            retry_at: now,
+        }
+    }
+
+    pub(super) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Makes sure that the ledger names the key and this incarnation before it is sent. While two incarnations may be
+    /// at the edge, the entry names none, and a deletion means whichever is there.
+    ///
+    /// # Errors
+    /// [`LedgerFull`] when there is no room.
+    pub(super) fn want(&mut self, key: &ObjectKey, kind: &str, uid: &Uid) -> Result<Standing, LedgerFull> {
+        let covered = |known: Option<&Uid>| known.is_none_or(|known| known == uid);
+        let known = self.ledger.get(key).map(|entry| entry.uid.as_ref());
+        if !known.is_some_and(covered) {
+            let uid = known.is_none().then(|| uid.clone());
+            self.ledger.insert(key.clone(), LedgerEntry { kind: kind.into(), uid, revision: None })?;
+            self.urgent.insert(key.clone());
+        }
+        let waits =
+            self.urgent.contains(key) || self.write.as_ref().is_some_and(|write| write.keys.contains(key));
+        Ok(if waits { Standing::Waiting } else { Standing::Stored })
+    }
+
+    /// Takes back, before something leaves that may undo it, that the edge holds a version: were this process to end
+    /// now, its successor would believe the stored state.
+    pub(super) fn forget(&mut self, key: &ObjectKey) -> Standing {
+        self.changed |= self.ledger.forget_revision(key);
+        if !self.claims.contains(key) {
+            return Standing::Stored;
+        }
+        self.urgent.insert(key.clone());
+        Standing::Waiting
+    }
+
+    /// The same before a reply leaves with this version, if that is older than what the edge holds.
+    pub(super) fn forget_newer(&mut self, key: &ObjectKey, revision: CloudRevision) -> Standing {
+        let noted = self.ledger.get(key).and_then(|entry| entry.revision);
+        if noted.is_some_and(|noted| noted <= revision) { Standing::Stored } else { self.forget(key) }
+    }
+
+    /// The edge may have lost these objects.
+    pub(super) fn doubt(&mut self, keys: &BTreeSet<ObjectKey>) {
+        for key in keys {
+            self.doubt |= self.forget(key) == Standing::Waiting;
+        }
+    }
+
+    /// Whether the stored state claims nothing that the edge may have lost.
+    pub(super) fn is_sure(&self) -> bool {
+        !self.doubt && !self.write.as_ref().is_some_and(|write| write.settles_doubt)
+    }
+
+    /// The edge has acknowledged a version, and holds no other.
+    pub(super) fn acked(&mut self, key: &ObjectKey, uid: &Uid, revision: CloudRevision) {
+        self.changed |= self.ledger.note(key, uid, revision);
+    }
+
+    /// The edge has acknowledged the deletion.
+    pub(super) fn removed(&mut self, key: &ObjectKey) {
+        self.changed |= self.ledger.remove(key).is_some();
+    }
+
+    pub(super) fn set_watches(&mut self, mut watches: Vec<Watch>) {
+        watches.truncate(SUBSCRIPTIONS_MAX);
+        self.changed |= self.ledger.watches != watches;
+        self.ledger.watches = watches;
+    }
+
+    pub(super) fn poll(&mut self, now: Moment) -> Option<LedgerWrite> {
+        if self.deadline().is_none_or(|due| now < due) {
+            return None;
+        }
+        self.newest += 1;
+        let claims = claims(&self.ledger);
+        self.claims.extend(claims.iter().cloned());
+        let (keys, settles_doubt) = (std::mem::take(&mut self.urgent), std::mem::take(&mut self.doubt));
+        self.write = Some(Write { number: self.newest, keys, claims, settles_doubt });
+        self.changed = false;
+        self.lazy_at = now + LEDGER_LAZY;
+        Some(LedgerWrite { number: self.newest, ledger: self.ledger.clone() })
+    }
+
+    /// When the next write is due; none while one is under way or nothing has changed.
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        if self.write.is_some() {
+            return None;
+        }
+        if !self.urgent.is_empty() {
+            return Some(self.retry_at);
+        }
+        self.changed.then(|| self.lazy_at.max(self.retry_at))
+    }
+
+    /// The keys that may be looked at now.
+    pub(super) fn saved(&mut self, number: u64, now: Moment) -> BTreeSet<ObjectKey> {
+        self.retry_at = now;
+        let Some(write) = self.write.take_if(|write| write.number == number) else { return BTreeSet::new() };
+        self.claims = write.claims;
+        write.keys
+    }
+
+    pub(super) fn failed(&mut self, number: u64, now: Moment) {
+        if self.give_up(number) {
+            self.retry_at = now + LEDGER_RETRY;
+        }
+    }
+
+    fn give_up(&mut self, number: u64) -> bool {
+        let Some(write) = self.write.take_if(|write| write.number == number) else { return false };
+        self.urgent.extend(write.keys);
+        self.doubt |= write.settles_doubt;
+        self.changed = true;
+        true
+    }
+
+    /// Adds what another cloudcore has stored. The keys that are new here.
+    pub(super) fn conflict(&mut self, number: u64, theirs: &Ledger) -> Vec<ObjectKey> {
+        self.give_up(number);
+        // What they say of versions, the edge may have undone since.
+        self.claims.extend(claims(theirs));
+        let mut added = Vec::new();
+        for (key, entry) in theirs.entries() {
+            // What they know of versions may be of another connection of this edge: it counts for nothing.
+            let entry = LedgerEntry { revision: None, ..entry.clone() };
+            if self.ledger.get(key).is_none() && self.ledger.insert(key.clone(), entry).is_ok() {
+                added.push(key.clone());
+            }
+        }
+        added
+    }
+
+    /// Whether the stored state is not the present one.
+    pub(super) fn unsaved(&self) -> bool {
+        self.changed || !self.urgent.is_empty() || self.write.is_some()
+    }
+}
+
+/// Keys of which a state says that the edge holds a version.
+fn claims(ledger: &Ledger) -> BTreeSet<ObjectKey> {
+    let claimed = ledger.entries().filter(|(_, entry)| entry.revision.is_some());
+    claimed.map(|(key, _)| key.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::object::Resource;
+
+    fn epoch(generation: u64) -> Epoch {
+        Epoch { cluster: uid("cluster"), generation }
+    }
+
+    fn uid(text: &str) -> Uid {
+        Uid::parse(text).expect(text)
+    }
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", name)
+    }
+
+    fn at(seconds: u64) -> Moment {
+        Moment::after_origin(Duration::from_secs(seconds))
+    }
+
+    fn recorder() -> Recorder {
+        Recorder::new(Ledger::default(), epoch(1), at(0))
+    }
+
+    fn want(recorder: &mut Recorder, name: &str, incarnation: &str) -> Standing {
+        recorder.want(&key(name), "ConfigMap", &uid(incarnation)).expect("room")
+    }
+
+    #[test]
+    fn a_key_is_stored_before_it_is_sent_and_once() {
+        let mut recorder = recorder();
+        assert_eq!(want(&mut recorder, "a", "1"), Standing::Waiting);
+        let write = recorder.poll(at(0)).expect("urgent");
+        assert!(write.ledger.get(&key("a")).is_some());
+        assert_eq!(want(&mut recorder, "a", "1"), Standing::Waiting);
+        assert_eq!(want(&mut recorder, "b", "1"), Standing::Waiting);
+        assert!(recorder.poll(at(0)).is_none(), "one write at a time");
+        assert_eq!(recorder.saved(write.number, at(0)), [key("a")].into());
+        assert_eq!(want(&mut recorder, "a", "1"), Standing::Stored);
+        assert_eq!(want(&mut recorder, "b", "1"), Standing::Waiting);
+        assert_eq!(recorder.poll(at(0)).expect("urgent").ledger.len(), 2);
+        assert_eq!(want(&mut recorder, "a", "2"), Standing::Waiting, "another incarnation is stored as well");
+        assert_eq!(recorder.ledger().get(&key("a")).expect("named").uid, None, "it is either of them");
+        recorder.acked(&key("a"), &uid("2"), CloudRevision(7));
+        assert_eq!(recorder.ledger().get(&key("a")).expect("named").uid, Some(uid("2")));
+    }
+
+    #[test]
+    fn removals_and_versions_wait_for_company() {
+        let mut recorder = recorder();
+        want(&mut recorder, "a", "1");
+        let number = recorder.poll(at(1)).expect("urgent").number;
+        recorder.saved(number, at(1));
+        recorder.acked(&key("a"), &uid("1"), CloudRevision(7));
+        assert!(recorder.poll(at(2)).is_none() && recorder.unsaved());
+        assert_eq!(recorder.deadline(), Some(at(61)));
+        let write = recorder.poll(at(61)).expect("due");
+        assert_eq!(write.ledger.get(&key("a")).expect("named").revision, Some(CloudRevision(7)));
+        recorder.saved(write.number, at(61));
+        assert!(!recorder.unsaved() && recorder.deadline().is_none());
+        recorder.removed(&key("a"));
+        assert!(recorder.unsaved() && recorder.ledger().is_empty());
+    }
+
+    #[test]
+    fn what_is_stored_is_taken_back_before_it_becomes_untrue() {
+        let mut recorder = recorder();
+        want(&mut recorder, "a", "1");
+        recorder.acked(&key("a"), &uid("1"), CloudRevision(7));
+        let write = recorder.poll(at(0)).expect("urgent");
+        assert_eq!(recorder.forget_newer(&key("a"), CloudRevision(7)), Standing::Stored);
+        assert_eq!(recorder.forget_newer(&key("a"), CloudRevision(6)), Standing::Waiting, "it may be stored");
+        recorder.saved(write.number, at(0));
+        recorder.doubt(&[key("a")].into());
+        assert!(!recorder.is_sure());
+        let write = recorder.poll(at(0)).expect("urgent");
+        recorder.failed(write.number, at(0));
+        assert!(!recorder.is_sure());
+        let write = recorder.poll(at(1)).expect("again");
+        assert!(!recorder.is_sure());
+        recorder.saved(write.number, at(1));
+        assert!(recorder.is_sure() && recorder.forget(&key("a")) == Standing::Stored);
+    }
+
+    #[test]
+    fn failures_are_repeated_after_a_while() {
+        let mut recorder = recorder();
+        want(&mut recorder, "a", "1");
+        let write = recorder.poll(at(0)).expect("urgent");
+        recorder.failed(write.number, at(0));
+        assert!(recorder.poll(at(0)).is_none());
+        assert!(recorder.saved(write.number, at(0)).is_empty(), "an answer to a write that failed");
+        recorder.failed(write.number, at(5));
+        let write = recorder.poll(at(6)).expect("again");
+        assert_eq!(recorder.saved(write.number, at(6)), [key("a")].into());
+    }
+
+    #[test]
+    fn conflicts_add_what_is_new_and_nothing_else() {
+        let mut recorder = recorder();
+        want(&mut recorder, "a", "2");
+        let write = recorder.poll(at(0)).expect("urgent");
+        let mut theirs = Ledger::default();
+        for (name, revision) in [("a", 9), ("b", 9)] {
+            let entry = LedgerEntry {
+                kind: "ConfigMap".into(),
+                uid: Some(uid("1")),
+                revision: Some(CloudRevision(revision)),
+            };
+            theirs.insert(key(name), entry).expect("room");
+        }
+        assert_eq!(recorder.conflict(write.number, &theirs), vec![key("b")]);
+        assert_eq!(recorder.ledger().get(&key("a")).expect("named").uid, Some(uid("2")));
+        assert_eq!(recorder.ledger().get(&key("b")).expect("named").revision, None);
+        assert!(recorder.poll(at(0)).is_some());
+    }
+
+    #[test]
+    fn another_epoch_forgets_the_versions_and_keeps_the_keys() {
+        let mut ledger = Ledger::new(Some(epoch(1)), Vec::new());
+        let entry =
+            LedgerEntry { kind: "ConfigMap".into(), uid: Some(uid("1")), revision: Some(CloudRevision(7)) };
+        ledger.insert(key("a"), entry).expect("room");
+        let kept = Recorder::new(ledger.clone(), epoch(1), at(0));
+        assert_eq!(kept.ledger().get(&key("a")).expect("named").revision, Some(CloudRevision(7)));
+        let other = Recorder::new(ledger, epoch(2), at(0));
+        assert_eq!(other.ledger().get(&key("a")).expect("named").revision, None);
+    }
+}

@@ -1,0 +1,153 @@
+//! Questions of the edge, from their arrival until their answer has left.
+
+use std::collections::VecDeque;
+
+use super::carried::Load;
+use crate::frame::{Reply, ReplyBody, Request, RequestBody};
+use crate::ids::{Moment, RequestId};
+use crate::limits::{FRAME_LEN_MAX, REQUESTS_MAX};
+use crate::message::{Content, Message, StatusError};
+use crate::session::kubeedge::pen::Pen;
+use crate::session::kubeedge::up::registers_node;
+use crate::session::kubeedge::{ANSWER_WITHIN, APPLICATION_ANSWER_WITHIN, Shape};
+
+/// Room that a reply needs besides its content.
+const REPLY_OVERHEAD: usize = 64 * 1024;
+
+#[derive(Debug)]
+struct Waiting {
+    id: RequestId,
+    /// The question; without its content unless the answer repeats it.
+    asked: Message,
+    shape: Shape,
+    deadline: Moment,
+    answer: Option<Answer>,
+}
+
+/// An answer that waits for the link.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) message: Message,
+    /// The object in it, when the edge stores it.
+    pub(super) load: Option<Load>,
+    /// It ends the registration of the node: the edge will not say again that it may have lost everything.
+    pub(super) registers: bool,
+}
+
+/// What became of a question.
+#[derive(Debug)]
+pub(super) enum Asked {
+    /// The owner must answer it.
+    New(Request),
+    /// There are too many: this is the answer, if one is expected.
+    Refused(Option<Message>),
+    /// The same question waits already.
+    Repeated,
+}
+
+/// Questions that wait for their answer, or whose answer waits for the link. At most [`REQUESTS_MAX`].
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    newest: u64,
+    waiting: VecDeque<Waiting>,
+}
+
+impl Requests {
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(super) fn handle(&mut self, now: Moment, message: Message, pen: &mut Pen) -> Asked {
+        if self.waiting.iter().any(|waiting| waiting.asked.header.id == message.header.id) {
+            return Asked::Repeated;
+        }
+        let shape = Shape::of(&message);
+        if self.waiting.len() >= REQUESTS_MAX {
+            let text = format!("{REQUESTS_MAX} requests of this node wait already: ask again later");
+            let error = StatusError::new(429, "TooManyRequests", &text);
+            return Asked::Refused(shape.refuse(&message, &error, pen, now));
+        }
+        let repeats_content = matches!(shape, Shape::Application | Shape::WatchSync);
+        let timeout = if repeats_content { APPLICATION_ANSWER_WITHIN } else { ANSWER_WITHIN };
+        let content = if repeats_content { message.content.clone() } else { Content::null() };
+        let asked = Message { content, ..message.clone() };
+        self.newest += 1;
+        let id = RequestId(self.newest);
+        self.waiting.push_back(Waiting { id, asked, shape, deadline: now + timeout, answer: None });
+        Asked::New(Request { id, timeout, body: RequestBody::Message(Box::new(message)), caller_token: None })
+    }
+
+    pub(super) fn awaits_reply(&self, id: RequestId) -> bool {
+        self.waiting.iter().any(|waiting| waiting.id == id && waiting.answer.is_none())
+    }
+
+    /// Takes an answer. One to a question that is answered, expired or unknown is dropped.
+    pub(super) fn reply(&mut self, reply: Reply, pen: &mut Pen, now: Moment) {
+        let open = |waiting: &Waiting| waiting.id == reply.id && waiting.answer.is_none();
+        let Some(index) = self.waiting.iter().position(open) else { return };
+        let waiting = &self.waiting[index];
+        let (shape, asked) = (waiting.shape, &waiting.asked);
+        let message = match reply.body {
+            ReplyBody::Message(message)
+                if message.content.as_json().len() <= FRAME_LEN_MAX - REPLY_OVERHEAD =>
+            {
+                shape.fit(asked, *message, pen, now)
+            }
+            ReplyBody::Message(_) => {
+                let error =
+                    StatusError::new(500, "InternalError", "the answer is larger than a frame may be");
+                shape.refuse(asked, &error, pen, now)
+            }
+            ReplyBody::Api(reply) => {
+                let text = String::from_utf8_lossy(&reply.body);
+                shape.refuse(asked, &StatusError::new(reply.code, "", &text), pen, now)
+            }
+        };
+        self.answered(index, message);
+    }
+
+    fn answered(&mut self, index: usize, message: Option<Message>) {
+        let Some(message) = message else {
+            self.waiting.remove(index);
+            return;
+        };
+        if let Some(waiting) = self.waiting.get_mut(index) {
+            let load = Load::of(&waiting.asked, &message);
+            let registers = registers_node(&waiting.asked);
+            waiting.answer = Some(Answer { message, load, registers });
+        }
+    }
+
+    /// The oldest answer that may leave.
+    pub(super) fn poll(&mut self, mut may_leave: impl FnMut(&Answer) -> bool) -> Option<Answer> {
+        let ready = |waiting: &Waiting| waiting.answer.as_ref().is_some_and(&mut may_leave);
+        let index = self.waiting.iter().position(ready)?;
+        let answer = self.waiting.remove(index)?.answer;
+        if self.waiting.is_empty() {
+            self.waiting = VecDeque::new();
+        }
+        answer
+    }
+
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        self.waiting.iter().map(|waiting| waiting.deadline).min()
+    }
+
+    /// Every question gets an answer while somebody waits for it; an answer that did not leave in time is dropped.
+    pub(super) fn handle_timeout(&mut self, now: Moment, pen: &mut Pen) {
+        self.waiting.retain(|waiting| waiting.deadline > now || waiting.answer.is_none());
+        for index in (0..self.waiting.len()).rev() {
+            let waiting = &mut self.waiting[index];
+            if waiting.deadline > now {
+                continue;
+            }
+            let error = StatusError::new(504, "Timeout", "the cloud has no answer in time: ask again");
+            let message = waiting.shape.refuse(&waiting.asked, &error, pen, now);
+            waiting.deadline = now + (ANSWER_GRACE);
+            self.answered(index, message);
+        }
+    }
+}
+
+/// Time that an answer to an expired question has to leave: the edge waits a little longer than this side.
+const ANSWER_GRACE: std::time::Duration = std::time::Duration::from_secs(1);

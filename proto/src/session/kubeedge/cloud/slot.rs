@@ -1,0 +1,234 @@
+//! One key: what the edge holds under it, and what has to be sent so that it holds the right thing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::ids::{CloudRevision, Moment, Uid};
+use crate::limits::OBJECT_LEN_MAX;
+use crate::message::Operation;
+use crate::object::{ObjectKey, SharedObject};
+use crate::session::kubeedge::LedgerEntry;
+
+/// What the edge holds under a key.
+#[derive(Debug, Clone)]
+pub(super) enum Belief {
+    /// Nothing.
+    Nothing,
+    /// Something, perhaps: two versions were under way at once, or the ledger knows no more.
+    Unknown(Option<Uid>),
+    /// This version, which came in a reply or was there before this connection.
+    Seen(Uid, CloudRevision),
+    /// This object.
+    Sent(Arc<SharedObject>),
+}
+
+impl Belief {
+    pub(super) fn holds(&self) -> bool {
+        !matches!(self, Self::Nothing)
+    }
+
+    pub(super) fn uid(&self) -> Option<&Uid> {
+        match self {
+            Self::Nothing => None,
+            Self::Unknown(uid) => uid.as_ref(),
+            Self::Seen(uid, _) => Some(uid),
+            Self::Sent(object) => Some(&object.version.uid),
+        }
+    }
+
+    /// The same, or the incarnation `uid`: nobody knows.
+    pub(super) fn unsure(&self, uid: Option<&Uid>) -> Self {
+        let one = !self.holds() || self.uid() == uid;
+        Self::Unknown(uid.filter(|_| one).cloned())
+    }
+
+    pub(super) fn revision(&self) -> Option<CloudRevision> {
+        match self {
+            Self::Nothing | Self::Unknown(_) => None,
+            Self::Seen(_, revision) => Some(*revision),
+            Self::Sent(object) => Some(object.version.revision),
+        }
+    }
+}
+
+impl From<&LedgerEntry> for Belief {
+    fn from(entry: &LedgerEntry) -> Self {
+        match (&entry.uid, entry.revision) {
+            (Some(uid), Some(revision)) => Self::Seen(uid.clone(), revision),
+            (uid, _) => Self::Unknown(uid.clone()),
+        }
+    }
+}
+
+/// Where a key stands on its way to the edge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nothing to do, or waiting for a reply that carries the object to be settled.
+    Idle,
+    /// In a ready queue.
+    Ready,
+    /// Waits for the ledger to name it.
+    Recording,
+    /// Sent, not acknowledged.
+    InFlight {
+        /// Offered again meanwhile.
+        again: bool,
+    },
+    /// Waits for a timer or for another version.
+    Parked,
+}
+
+/// A failed version and its back-off.
+#[derive(Debug)]
+pub(super) struct Park {
+    /// The version that failed; none for deletions.
+    pub(super) revision: Option<CloudRevision>,
+    /// It is not sent before this; never when none.
+    pub(super) until: Option<Moment>,
+    /// The wait that ends at `until`.
+    pub(super) delay: Duration,
+}
+
+/// One key.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) belief: Belief,
+    pub(super) phase: Phase,
+    /// Missing when the session began, and not resolved since.
+    pub(super) due: bool,
+    /// The belief is from before this connection.
+    pub(super) resumed: bool,
+    /// Last wanted by a subscription and not by the node's own set.
+    pub(super) dynamic: bool,
+    /// Replies under way that carry the object and will be acknowledged: nothing else is sent meanwhile.
+    pub(super) holds: u16,
+    pub(super) kind: Option<Box<str>>,
+    /// Boxed, because hardly any key ever fails.
+    pub(super) park: Option<Box<Park>>,
+}
+
+impl Slot {
+    pub(super) fn new(belief: Belief) -> Self {
+        Self {
+            belief,
+            phase: Phase::Idle,
+            due: false,
+            resumed: false,
+            dynamic: false,
+            holds: 0,
+            kind: None,
+            park: None,
+        }
+    }
+
+    /// The same version again, too early.
+    pub(super) fn held_back(&self, step: &Step, now: Moment) -> Option<Option<Moment>> {
+        let park = self.park.as_ref()?;
+        let early = park.revision == step.revision() && park.until.is_none_or(|until| now < until);
+        early.then_some(park.until)
+    }
+
+    /// What must be sent so that the edge holds what is wanted.
+    pub(super) fn judge(&self, key: &ObjectKey, wanted: Wanted) -> Verdict {
+        match wanted {
+            Wanted::Pending => Verdict::Wait,
+            Wanted::Gone if self.belief.holds() => Verdict::Send(Step::Delete(self.belief.clone())),
+            Wanted::Gone => Verdict::Forget,
+            Wanted::Present(object) => self.judge_present(key, object),
+        }
+    }
+
+    fn judge_present(&self, key: &ObjectKey, object: Arc<SharedObject>) -> Verdict {
+        let wanted = &object.version;
+        if self.belief.uid() == Some(&wanted.uid) && self.belief.revision() >= Some(wanted.revision) {
+            // A view that shows an older version lags behind the replica that served this edge before.
+            return Verdict::Settled;
+        }
+        if object.body.len() > OBJECT_LEN_MAX {
+            return Verdict::TooLarge(object);
+        }
+        // A new incarnation under an old name is a deletion and a creation, so that local watchers see both. The node
+        // itself is never taken away from its kubelet.
+        let stranger = self.belief.uid().is_some_and(|uid| *uid != wanted.uid);
+        let is_node = is_node(key);
+        if stranger && !is_node {
+            return Verdict::Send(Step::Delete(self.belief.clone()));
+        }
+        // Secrets are always updates, for old edges (reference 6.4).
+        let update = self.belief.holds() || is_node || is_secret(key);
+        let operation = if update { Operation::Update } else { Operation::Insert };
+        Verdict::Send(Step::Put(object, operation))
+    }
+}
+
+fn is_core(key: &ObjectKey, name: &str) -> bool {
+    key.resource().group.is_empty() && &*key.resource().name == name
+}
+
+pub(super) fn is_node(key: &ObjectKey) -> bool {
+    is_core(key, "nodes")
+}
+
+fn is_secret(key: &ObjectKey) -> bool {
+    is_core(key, "secrets")
+}
+
+/// What all open scopes together want under a key.
+#[derive(Debug)]
+pub(super) enum Wanted {
+    /// Not known yet.
+    Pending,
+    /// Nothing.
+    Gone,
+    /// This version.
+    Present(Arc<SharedObject>),
+}
+
+/// Outcome of [`Slot::judge`].
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// The edge holds the right thing.
+    Settled,
+    /// Neither wanted nor held.
+    Forget,
+    /// The view does not know yet.
+    Wait,
+    /// This must be sent.
+    Send(Step),
+    /// This must be sent and never can be.
+    TooLarge(Arc<SharedObject>),
+}
+
+/// One delivery.
+#[derive(Debug, Clone)]
+pub(super) enum Step {
+    /// Hold this, by insert or update.
+    Put(Arc<SharedObject>, Operation),
+    /// Hold it no longer.
+    Delete(Belief),
+}
+
+impl Step {
+    /// The version that arrives; none for a deletion.
+    pub(super) fn revision(&self) -> Option<CloudRevision> {
+        match self {
+            Self::Put(object, _) => Some(object.version.revision),
+            Self::Delete(_) => None,
+        }
+    }
+
+    pub(super) fn uid(&self) -> Option<&Uid> {
+        match self {
+            Self::Put(object, _) => Some(&object.version.uid),
+            Self::Delete(belief) => belief.uid(),
+        }
+    }
+
+    /// What the edge holds once it has acknowledged.
+    pub(super) fn becomes(&self) -> Belief {
+        match self {
+            Self::Put(object, _) => Belief::Sent(Arc::clone(object)),
+            Self::Delete(_) => Belief::Nothing,
+        }
+    }
+}

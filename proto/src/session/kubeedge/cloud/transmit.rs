@@ -1,0 +1,118 @@
+//! What leaves, and what time demands.
+
+use super::CloudSession;
+use super::carried::Load;
+use super::recorder::{Recorder, Standing};
+use super::requests::Answer;
+use crate::ids::Moment;
+use crate::message::{Content, Operation};
+use crate::session::kubeedge::Outgoing;
+use crate::session::{NodeView, SessionError};
+
+/// Replies without a pushed object whose acknowledgements are still recognised.
+const PLAIN_REPLIES_MAX: usize = 64;
+
+impl CloudSession {
+    /// The next document, if there is one to send: answers first, then repeats, then objects.
+    pub fn poll_transmit(&mut self, now: Moment, view: &impl NodeView) -> Option<Outgoing> {
+        self.now = now;
+        if self.closed {
+            return None;
+        }
+        if let Some(notice) = self.notices.pop_front() {
+            let number = self.next_document();
+            return Some(Outgoing::message(number, &notice));
+        }
+        self.poll_reply().or_else(|| self.poll_resend()).or_else(|| self.poll_delivery(view))
+    }
+
+    fn poll_reply(&mut self) -> Option<Outgoing> {
+        let (recorder, carried) = (&mut self.recorder, &self.carried);
+        let answer = self.requests.poll(|answer| {
+            let load = answer.load.as_ref();
+            (!answer.registers || recorder.is_sure())
+                && load.is_none_or(|load| carried.has_room() && is_recorded(recorder, load))
+        })?;
+        let Answer { mut message, load, .. } = answer;
+        let number = self.next_document();
+        if let Some(load) = load {
+            if let Err(full) = self.recorder.want(&load.key, &load.kind, &load.uid) {
+                message.route.operation = Operation::Error;
+                message.content = Content::text(&full.to_string());
+            } else {
+                let crossed = self.flights.of(&load.key);
+                let crossed = crossed.is_some_and(|flight| flight.step.revision() != Some(load.revision));
+                let slot = self.board.slot(&load.key);
+                slot.holds = slot.holds.saturating_add(u16::from(load.acknowledged));
+                self.carried.push(message.header.id.clone(), load, number, crossed);
+            }
+        } else {
+            if self.plain_replies.len() >= PLAIN_REPLIES_MAX {
+                self.plain_replies.pop_front();
+            }
+            self.plain_replies.push_back(message.header.id.clone());
+        }
+        Some(Outgoing::message(number, &message))
+    }
+
+    fn poll_resend(&mut self) -> Option<Outgoing> {
+        let number = self.documents + 1;
+        let flight = self.flights.resend(number)?;
+        self.documents = number;
+        self.counters.resent += 1;
+        Some(self.document(number, &flight))
+    }
+
+    pub(super) fn next_document(&mut self) -> u64 {
+        self.documents += 1;
+        self.documents
+    }
+
+    /// Does what time demands: resends, back-offs, answers to what nobody answered, and the end of a silent edge.
+    pub fn handle_timeout(&mut self, now: Moment) {
+        self.now = now;
+        if self.closed {
+            return;
+        }
+        let silence = now.since(self.last_heard);
+        if silence >= self.config.silence {
+            let text = format!("nothing was heard from the edge for {} s", silence.as_secs());
+            return self.fail(&SessionError::Timeout(text));
+        }
+        while let Some(overdue) = self.flights.overdue(now) {
+            self.delivery_overdue(overdue);
+        }
+        while let Some(settled) = self.carried.expire(now) {
+            self.settle_reply(settled);
+        }
+        self.handle_late_acks();
+        self.board.handle_timeout(now);
+        self.requests.handle_timeout(now, &mut self.pen);
+    }
+
+    /// When to call [`Self::handle_timeout`] and to poll again at the latest; none when the session is over.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Moment> {
+        if self.closed {
+            return None;
+        }
+        let deadlines = [
+            Some(self.last_heard + self.config.silence),
+            self.flights.deadline(),
+            self.carried.deadline(),
+            self.late_acks.values().min().copied(),
+            self.board.deadline(),
+            self.requests.deadline(),
+            self.recorder.deadline(),
+        ];
+        deadlines.into_iter().flatten().min()
+    }
+}
+
+/// Whether the ledger allows for what this reply does to the edge's store. A full ledger does not hold replies up: they
+/// become refusals.
+fn is_recorded(recorder: &mut Recorder, load: &Load) -> bool {
+    let named = recorder.want(&load.key, &load.kind, &load.uid);
+    let covered = recorder.forget_newer(&load.key, load.revision);
+    named != Ok(Standing::Waiting) && covered == Standing::Stored
+}

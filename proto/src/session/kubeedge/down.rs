@@ -1,0 +1,136 @@
+//! What a message from a cloud is (reference 8.3).
+
+use std::sync::Arc;
+
+use super::kinds::guess_resource;
+use super::resource_of;
+use crate::frame::Change;
+use crate::ids::{CloudRevision, Uid};
+use crate::inventory::content_hash;
+use crate::message::{Group, LocalPath, Message, MessageId, ObjectPath, Operation, ResourceType, Source};
+use crate::object::{ObjectKey, ObjectVersion, SharedObject};
+
+/// A message from a cloud, told apart by its route. Closed.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Down {
+    /// `config`, `ping` or `pong`: answered with `ack` (reference 2.1).
+    Control(Message),
+    /// The answer to a request of the edge.
+    Reply(MessageId, Message),
+    /// An object to hold, or to hold no longer.
+    Deliver(Message, Change),
+    /// A delivery that names no object that could be stored.
+    Broken(Message, &'static str),
+    /// Anything else: devices, node tasks, the router. Nothing here is in charge of it.
+    Other(Message),
+}
+
+impl Down {
+    /// Tells a message apart.
+    #[must_use]
+    pub fn of(message: Message) -> Self {
+        let route = &message.route;
+        match (&route.operation, &message.header.parent) {
+            (Operation::Config | Operation::Ping | Operation::Pong, _) => Self::Control(message),
+            (_, Some(parent)) => Self::Reply(parent.clone(), message),
+            (Operation::Insert | Operation::Update | Operation::Delete, None) if is_delivery(&message) => {
+                let LocalPath::Object(path) = &route.resource.local else { return Self::Other(message) };
+                match change(&message, path) {
+                    Ok(change) => Self::Deliver(message, change),
+                    Err(why) => Self::Broken(message, why),
+                }
+            }
+            _ => Self::Other(message),
+        }
+    }
+
+    /// Whether a stock cloud waits for the acknowledgement of this message and holds everything else back meanwhile
+    /// (reference 3.6), told by types and not by parts of names.
+    #[must_use]
+    pub fn wants_acknowledgement(message: &Message) -> bool {
+        use {Operation as Op, ResourceType as Type};
+        let (route, path) = (&message.route, message.route.resource.as_object());
+        let word = path.map(|path| &path.resource_type);
+        let unacknowledged =
+            matches!(
+                route.resource.local,
+                LocalPath::CaCertificate
+                    | LocalPath::Membership
+                    | LocalPath::MembershipDetail
+                    | LocalPath::TwinCloudUpdated
+                    | LocalPath::ApplicationReply
+                    | LocalPath::WatchSync
+            ) || matches!(word, Some(Type::PodList | Type::ServiceAccountToken | Type::Membership))
+                || route.operation.is_volume_operation()
+                || route.operation == Op::ApplicationResponse
+                || matches!(route.group, Group::User | Group::Twin)
+                || matches!(route.source, Source::TaskManager | Source::NodeUpgradeJobController)
+                || (route.operation == Op::Response && message.content.is_ok())
+                || route.operation == Op::Error;
+        let silent_type = match word {
+            Some(Type::Node) => route.operation != Op::Update,
+            Some(Type::Pod) => route.operation == Op::Response,
+            Some(
+                Type::Lease
+                | Type::NodePatch
+                | Type::PodPatch
+                | Type::PodStatus
+                | Type::CertificateSigningRequest,
+            ) => true,
+            _ => false,
+        };
+        !(unacknowledged || route.source == Source::EdgeController && silent_type)
+    }
+}
+
+/// Groups and sources whose objects are the edge's to hold (reference 9.4).
+fn is_delivery(message: &Message) -> bool {
+    matches!(message.route.group, Group::Resource | Group::Func)
+        && matches!(message.route.source, Source::EdgeController | Source::DynamicController)
+}
+
+fn change(message: &Message, path: &ObjectPath) -> Result<Change, &'static str> {
+    #[derive(serde::Deserialize, Default)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Object {
+        kind: String,
+        api_version: String,
+        metadata: Metadata,
+    }
+    #[derive(serde::Deserialize, Default)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Metadata {
+        uid: String,
+        resource_version: Option<String>,
+    }
+    let name = path.name.as_deref().ok_or("its path has no name")?;
+    let object: Object = if message.content.is_null() {
+        Object::default()
+    } else {
+        message.content.read().map_err(|_| "its content is no object")?
+    };
+    let resource = resource_of(&path.resource_type);
+    let resource = resource.or_else(|| {
+        let named = !object.kind.is_empty() && !object.api_version.is_empty();
+        named.then(|| guess_resource(&object.api_version, &object.kind))
+    });
+    let key = ObjectKey::new(resource.ok_or("it names no kind")?, path.namespace(), name);
+    let revision = object.metadata.resource_version.as_deref().filter(|text| !text.is_empty());
+    let revision = revision.or(Some(&*message.header.resource_version));
+    let revision = revision.and_then(|text| CloudRevision::parse(text).ok());
+    let body = match message.content.payload() {
+        std::borrow::Cow::Borrowed(_) if message.content.is_object() => message.content.as_json().clone(),
+        payload => payload.into_owned().into(),
+    };
+    // Not the hash that a hub of ours would give: it only tells contents of one dialect apart.
+    let hash = content_hash(&body);
+    let uid = Uid::parse(&object.metadata.uid);
+    if message.route.operation == Operation::Delete {
+        let revision = revision.unwrap_or_default();
+        let version = uid.ok().map(|uid| ObjectVersion { uid, revision, hash });
+        return Ok(Change::Delete { key, version });
+    }
+    let uid = uid.map_err(|_| "its object has no uid")?;
+    let version = ObjectVersion { uid, revision: revision.ok_or("its object has no version")?, hash };
+    Ok(Change::Upsert(Arc::new(SharedObject::new(key, version, body, Vec::new()))))
+}

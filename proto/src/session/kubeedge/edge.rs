@@ -1,0 +1,290 @@
+//! The edge's end of a connection with a cloud that speaks dialect `kubeedge`.
+
+mod inbox;
+mod requests;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::down::Down;
+use super::pen::Pen;
+use super::up::is_cloud_module;
+use super::{KEEPALIVE_INTERVAL, Outgoing};
+use crate::frame::{Goodbye, Refusal, Reply, ReplyBody};
+use crate::ids::{Lane, Moment, NodeId, RequestId, ScopeId, Seq};
+use crate::kubeedge;
+use crate::limits::IDLE_TIMEOUT;
+use crate::message::{Content, Group, LocalPath, Message, MessageId, Operation, Route, Source};
+use crate::session::patience::Patience;
+use crate::session::{EdgeEvent, RequestError, SessionError};
+use inbox::{Arrival, Inbox};
+use requests::{Answered, Requests};
+
+/// How an edge session behaves.
+#[derive(Debug, Clone)]
+pub struct EdgeConfig {
+    /// The node of the client certificate.
+    pub node: NodeId,
+    /// Wall clock at the `now` of `EdgeSession::new`, milliseconds since the Unix epoch.
+    pub unix_millis: u64,
+    /// Random bytes, drawn for this session alone: the ids of its messages are made of them.
+    pub seed: [u8; 16],
+    /// Interval of keepalives; stock clouds close after 30 s without one.
+    pub keepalive: Duration,
+}
+
+impl EdgeConfig {
+    /// The configuration with the reference's intervals.
+    #[must_use]
+    pub fn new(node: NodeId, unix_millis: u64, seed: [u8; 16]) -> Self {
+        Self { node, unix_millis, seed, keepalive: KEEPALIVE_INTERVAL }
+    }
+}
+
+/// The edge's end of one connection. See the [module](super) for how to drive it.
+///
+/// Events are those of dialect `tombolo`: deliveries come in lane [`Lane::Delivery`] and scope [`ScopeId::NODE`], with
+/// positions of this session, and want `committed` or `refused`. There is no welcome, no inventory and no caught-up mark.
+#[derive(Debug)]
+pub struct EdgeSession {
+    config: EdgeConfig,
+    closed: bool,
+    pen: Pen,
+    patience: Patience,
+    last_heard: Moment,
+    /// A request went unanswered since something was heard: silence counts from here on.
+    worried: bool,
+    keepalive_at: Moment,
+    inbox: Inbox,
+    requests: Requests,
+    /// Acknowledgements, failures and other small answers.
+    notices: VecDeque<Message>,
+    documents: u64,
+    events: VecDeque<EdgeEvent>,
+}
+
+impl EdgeSession {
+    /// A session of a connection that was made at `now`; its first document is a keepalive.
+    #[must_use]
+    pub fn new(config: EdgeConfig, now: Moment) -> Self {
+        Self {
+            closed: false,
+            pen: Pen::new(config.seed, now, config.unix_millis),
+            patience: Patience::new(now),
+            last_heard: now,
+            worried: false,
+            keepalive_at: now,
+            inbox: Inbox::default(),
+            requests: Requests::default(),
+            notices: VecDeque::new(),
+            documents: 0,
+            events: VecDeque::new(),
+            config,
+        }
+    }
+
+    /// Takes a document that came in. One that is no message is ignored.
+    ///
+    /// # Errors
+    /// [`SessionError`] when the cloud sends too much of what serves nothing, or keeps to no window.
+    pub fn handle_document(&mut self, now: Moment, document: &Bytes) -> Result<(), SessionError> {
+        if self.closed {
+            return Ok(());
+        }
+        self.last_heard = now;
+        self.worried = false;
+        let outcome = match kubeedge::decode(document) {
+            Ok(message) => self.handle_message(now, message),
+            Err(error) => self.patience.ignore(now, &error.to_string()),
+        };
+        outcome.inspect_err(|error| self.end(error.goodbye()))
+    }
+
+    fn handle_message(&mut self, now: Moment, message: Message) -> Result<(), SessionError> {
+        match Down::of(message) {
+            Down::Control(message) => {
+                let answer = message.reply(self.pen.id(), self.pen.millis(now), Content::text("ack"));
+                self.notices.push_back(answer);
+            }
+            Down::Reply(parent, message) => self.handle_reply(now, &parent, &message),
+            Down::Deliver(message, change) => match self.inbox.receive(&message)? {
+                Arrival::New(seq) => {
+                    let (lane, scope) = (Lane::Delivery, ScopeId::NODE);
+                    self.events.push_back(EdgeEvent::Deliver { lane, seq, scope, change });
+                }
+                Arrival::Waits => {}
+                Arrival::Done => self.acknowledge(now, &message),
+            },
+            Down::Broken(message, why) => {
+                let sentence = format!("the delivery cannot be stored: {why}");
+                self.notices.push_back(message.error_reply(self.pen.id(), self.pen.millis(now), &sentence));
+            }
+            Down::Other(message) if Down::wants_acknowledgement(&message) => self.acknowledge(now, &message),
+            Down::Other(_) => {}
+        }
+        if self.notices.len() > NOTICES_MAX {
+            return Err(SessionError::Overloaded(format!("{NOTICES_MAX} answers wait and are not read")));
+        }
+        Ok(())
+    }
+
+    fn acknowledge(&mut self, now: Moment, message: &Message) {
+        self.notices.push_back(message.ack(self.pen.id(), self.pen.millis(now)));
+    }
+
+    fn handle_reply(&mut self, now: Moment, parent: &MessageId, message: &Message) {
+        let Answered { askers, acknowledge_at_once } = self.requests.answered(parent, message);
+        for id in askers {
+            let body = ReplyBody::Message(Box::new(message.clone()));
+            self.events.push_back(EdgeEvent::Reply(Reply { id, body }));
+        }
+        // A reply that comes too late must not hold up what a stock cloud has behind it.
+        if acknowledge_at_once {
+            self.acknowledge(now, message);
+        }
+    }
+
+    /// Does what time demands: keepalives, requests whose time is over, and the end of a cloud that answers nothing.
+    pub fn handle_timeout(&mut self, now: Moment) {
+        if self.closed {
+            return;
+        }
+        while let Some(id) = self.requests.expire(now) {
+            self.worried = true;
+            self.events.push_back(EdgeEvent::RequestTimedOut(id));
+        }
+        // Stock clouds say nothing of their own accord, so silence alone proves nothing.
+        let silence = now.since(self.last_heard);
+        if self.worried && silence >= IDLE_TIMEOUT {
+            let text = format!("the cloud has answered nothing for {} s", silence.as_secs());
+            self.end(SessionError::Timeout(text).goodbye());
+        }
+    }
+
+    /// When to call [`Self::handle_timeout`] and to poll again at the latest; none when the session is over.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Moment> {
+        if self.closed {
+            return None;
+        }
+        let silent = self.worried.then(|| self.last_heard + IDLE_TIMEOUT);
+        [Some(self.keepalive_at), self.requests.deadline(), silent].into_iter().flatten().min()
+    }
+
+    /// Everything that was delivered up to `seq` is on the disk, or was refused, or is older than what the store holds.
+    pub fn committed(&mut self, now: Moment, seq: Seq) {
+        for delivery in self.inbox.committed(seq) {
+            for _ in 0..delivery.copies {
+                self.acknowledge(now, &delivery.message);
+            }
+        }
+    }
+
+    /// One delivery cannot be stored. A stock cloud repeats it, and holds everything else back for 25 s.
+    pub fn refused(&mut self, now: Moment, refusal: &Refusal) {
+        if let Some(delivery) = self.inbox.refused(refusal.seq) {
+            let (id, millis) = (self.pen.id(), self.pen.millis(now));
+            self.notices.push_back(delivery.message.error_reply(id, millis, &refusal.message));
+        }
+    }
+
+    /// Asks the cloud; the message gets an id, a time and, if it speaks as a module of the cloud, another source. The
+    /// answer comes as [`EdgeEvent::Reply`] and wants [`Self::reply_stored`]; its lack comes as
+    /// [`EdgeEvent::RequestTimedOut`]. Of equal queries one travels, because a stock cloud answers only the last one
+    /// (reference 13.1, 6).
+    ///
+    /// # Errors
+    /// [`RequestError`] when the request is not taken.
+    pub fn request(
+        &mut self,
+        now: Moment,
+        timeout: Duration,
+        mut message: Message,
+    ) -> Result<RequestId, RequestError> {
+        if self.closed {
+            return Err(RequestError::Closed);
+        }
+        if is_cloud_module(&message.route.source) {
+            message.route.source = Source::Edged;
+        }
+        message.header.id = self.pen.id();
+        message.header.timestamp_millis = self.pen.millis(now);
+        self.requests.ask(now, timeout, message)
+    }
+
+    /// Sends a message that nobody answers, an event for example.
+    ///
+    /// # Errors
+    /// [`RequestError`] when it is not taken.
+    pub fn report(&mut self, now: Moment, mut message: Message) -> Result<(), RequestError> {
+        if self.closed {
+            return Err(RequestError::Closed);
+        }
+        if self.notices.len() >= NOTICES_MAX {
+            return Err(RequestError::Busy);
+        }
+        message.header.id = self.pen.id();
+        message.header.timestamp_millis = self.pen.millis(now);
+        self.notices.push_back(message);
+        Ok(())
+    }
+
+    /// The object in the answer to a request is on the disk, or there was nothing to store: a stock cloud is told, and
+    /// goes on.
+    pub fn reply_stored(&mut self, now: Moment, id: RequestId) {
+        if let Some(reply) = self.requests.stored(id) {
+            self.acknowledge(now, &reply);
+        }
+    }
+
+    /// The next document, if there is one to send.
+    pub fn poll_transmit(&mut self, now: Moment) -> Option<Outgoing> {
+        if self.closed {
+            return None;
+        }
+        let message = if self.keepalive_at <= now {
+            self.keepalive_at = now + self.config.keepalive;
+            Some(self.keepalive(now))
+        } else {
+            self.notices.pop_front().or_else(|| self.requests.poll(now))
+        }?;
+        self.documents += 1;
+        Some(Outgoing::message(self.documents, &message))
+    }
+
+    fn keepalive(&mut self, now: Moment) -> Message {
+        let resource = LocalPath::Keepalive.into();
+        let route = Route::new(Source::WebSocket, Group::Resource, Operation::Keepalive, resource);
+        Message::new(self.pen.id(), self.pen.millis(now), route, Content::ping())
+    }
+
+    /// Ends the session. The cloud is told nothing: the connection closes.
+    pub fn say_goodbye(&mut self, goodbye: Goodbye) {
+        self.end(goodbye);
+    }
+
+    /// What the owner must know next.
+    pub fn poll_event(&mut self) -> Option<EdgeEvent> {
+        self.events.pop_front()
+    }
+
+    /// Nothing more comes out of this session: close the link.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    fn end(&mut self, goodbye: Goodbye) {
+        if !self.closed {
+            self.closed = true;
+            self.requests = Requests::default();
+            self.notices = VecDeque::new();
+            self.events.push_back(EdgeEvent::Closed(goodbye));
+        }
+    }
+}
+
+/// Small messages that may wait for the link: acknowledgements of every delivery under way, and some more.
+const NOTICES_MAX: usize = 2 * crate::session::UNACKED_MAX;

@@ -1,0 +1,119 @@
+//! Which API resource a type word of a path means, and which one of an object is.
+
+use serde::Deserialize;
+
+use crate::message::ResourceType;
+use crate::object::Resource;
+
+/// Group, version, plural, kind and type word of the resources that cross the wire by name (reference 1.4 and 5). The
+/// type word of everything else is its kind in lower case (reference 7.3).
+const TABLE: &[(&str, &str, &str, &str, ResourceType)] = &[
+    ("", "v1", "pods", "Pod", ResourceType::Pod),
+    ("", "v1", "configmaps", "ConfigMap", ResourceType::ConfigMap),
+    ("", "v1", "secrets", "Secret", ResourceType::Secret),
+    ("", "v1", "nodes", "Node", ResourceType::Node),
+    ("", "v1", "services", "Service", ResourceType::Service),
+    ("", "v1", "endpoints", "Endpoints", ResourceType::Endpoints),
+    ("", "v1", "events", "Event", ResourceType::Event),
+    ("", "v1", "persistentvolumes", "PersistentVolume", ResourceType::PersistentVolume),
+    ("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", ResourceType::PersistentVolumeClaim),
+    ("storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment", ResourceType::VolumeAttachment),
+    ("coordination.k8s.io", "v1", "leases", "Lease", ResourceType::Lease),
+    (
+        "certificates.k8s.io",
+        "v1",
+        "certificatesigningrequests",
+        "CertificateSigningRequest",
+        ResourceType::CertificateSigningRequest,
+    ),
+];
+
+/// The resource that a type word of a path names, when the word alone says it.
+#[must_use]
+pub fn resource_of(word: &ResourceType) -> Option<Resource> {
+    let row = TABLE.iter().find(|row| row.4 == *word)?;
+    Some(Resource::new(row.0, row.1, row.2))
+}
+
+/// The kind of a resource: known by name, or read from one of its objects. None when neither tells.
+#[must_use]
+pub fn kind_name(resource: &Resource, body: Option<&[u8]>) -> Option<Box<str>> {
+    #[derive(Deserialize)]
+    struct Named {
+        kind: Box<str>,
+    }
+    let known = TABLE.iter().find(|row| row.0 == &*resource.group && row.2 == &*resource.name);
+    if let Some(row) = known {
+        return Some(row.3.into());
+    }
+    let named: Named = serde_json::from_slice(body?).ok()?;
+    (!named.kind.is_empty()).then_some(named.kind)
+}
+
+/// The type word of a kind.
+#[must_use]
+pub fn type_word(kind: &str) -> ResourceType {
+    ResourceType::parse(&kind.to_ascii_lowercase())
+}
+
+/// `apiVersion` of the objects of a resource.
+pub(super) fn api_version(resource: &Resource) -> String {
+    match &*resource.group {
+        "" => resource.version.as_ref().to_owned(),
+        group => format!("{group}/{}", resource.version),
+    }
+}
+
+/// The resource of an object that says its `apiVersion` and `kind`. Resources that are not in the table get the plural
+/// that stock KubeEdge guesses (reference 3.11), which is wrong for irregular ones.
+pub(super) fn guess_resource(api_version: &str, kind: &str) -> Resource {
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    if let Some(row) = TABLE.iter().find(|row| row.0 == group && row.3 == kind) {
+        return Resource::new(group, version, row.2);
+    }
+    let lower = kind.to_ascii_lowercase();
+    let plural = match lower.as_bytes() {
+        [.., b's' | b'x'] | [.., b'c' | b's', b'h'] => format!("{lower}es"),
+        [stem @ .., b'y'] if !stem.last().is_some_and(|letter| b"aeiou".contains(letter)) => {
+            format!("{}ies", lower.trim_end_matches('y'))
+        }
+        _ => format!("{lower}s"),
+    };
+    Resource::new(group, version, &plural)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_kinds_and_resources_belong_together() {
+        for (group, version, plural, kind, word) in TABLE {
+            let resource = Resource::new(group, version, plural);
+            assert_eq!(type_word(kind), *word);
+            assert_eq!(resource_of(word), Some(resource.clone()));
+            assert_eq!(kind_name(&resource, None).as_deref(), Some(*kind));
+            assert_eq!(guess_resource(&api_version(&resource), kind), resource);
+        }
+    }
+
+    #[test]
+    fn other_kinds_come_from_the_object_and_plurals_are_guessed() {
+        let slices = Resource::new("discovery.k8s.io", "v1", "endpointslices");
+        assert_eq!(kind_name(&slices, None), None);
+        assert_eq!(
+            kind_name(&slices, Some(br#"{"a":1,"kind":"EndpointSlice"}"#)).as_deref(),
+            Some("EndpointSlice")
+        );
+        assert_eq!(type_word("EndpointSlice").as_str(), "endpointslice");
+        for (kind, plural) in [
+            ("EndpointSlice", "endpointslices"),
+            ("NetworkPolicy", "networkpolicies"),
+            ("Gateway", "gateways"),
+            ("IngressClass", "ingressclasses"),
+            ("Mesh", "meshes"),
+        ] {
+            assert_eq!(&*guess_resource("g/v1", kind).name, plural);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Documents on their way out: one JSON text in pieces, so that the body of an object is shared by all nodes.
+
+use bytes::Bytes;
+
+use crate::kubeedge;
+use crate::message::Message;
+use crate::object::SharedObject;
+
+/// A document for the link: one text message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outgoing {
+    /// Position among the documents of this session; the link reports it when the document has left the socket.
+    pub number: u64,
+    /// The text is these pieces one after the other. Pieces of an object's body share its memory.
+    pieces: [Bytes; 5],
+}
+
+impl Outgoing {
+    /// A message as it is.
+    pub(super) fn message(number: u64, message: &Message) -> Self {
+        let none = Bytes::new;
+        Self { number, pieces: [kubeedge::encode(message), none(), none(), none(), none()] }
+    }
+
+    /// A message whose content is an object, with `metadata.resourceVersion` put back into it: shared bodies travel
+    /// without, and stock edges read it there.
+    pub(super) fn object(number: u64, head: &Message, object: &SharedObject) -> Self {
+        let whole = || (Bytes::new(), String::new(), object.body.clone());
+        let (before, version, after) = object.revision_parts().unwrap_or_else(whole);
+        let open = kubeedge::encode_head(head).into();
+        Self { number, pieces: [open, before, version.into(), after, Bytes::from_static(b"}")] }
+    }
+
+    /// Length of the text, in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.pieces.iter().map(Bytes::len).sum()
+    }
+
+    /// Whether there is no text: never.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The pieces of the text, in order; some may be empty.
+    #[must_use]
+    pub fn pieces(&self) -> &[Bytes] {
+        &self.pieces
+    }
+
+    /// The whole text as bytes, always UTF-8.
+    #[must_use]
+    pub fn to_bytes(&self) -> Bytes {
+        let [first, rest @ ..] = &self.pieces;
+        if rest.iter().all(Bytes::is_empty) {
+            return first.clone();
+        }
+        self.pieces.concat().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::ids::{CloudRevision, Uid};
+    use crate::message::strategies;
+    use crate::object::{ContentHash, ObjectKey, ObjectVersion, Resource};
+
+    fn object(body: &str) -> SharedObject {
+        let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", "a");
+        let uid = Uid::parse("u").expect("a uid");
+        let version = ObjectVersion { uid, revision: CloudRevision(7), hash: ContentHash(0) };
+        SharedObject::new(key, version, Bytes::copy_from_slice(body.as_bytes()), Vec::new())
+    }
+
+    #[test]
+    fn the_version_is_put_back_where_it_was_taken_out() {
+        for (body, expected) in [
+            (
+                r#"{"data":{},"metadata":{"name":"a"}}"#,
+                r#"{"data":{},"metadata":{"resourceVersion":"7","name":"a"}}"#,
+            ),
+            (r#"{"metadata":{}}"#, r#"{"metadata":{"resourceVersion":"7"}}"#),
+            (r#"{"metadata":null}"#, r#"{"metadata":null}"#),
+            (r#"{"data":{"metadata":{}}}"#, r#"{"data":{"metadata":{}}}"#),
+            ("[]", "[]"),
+        ] {
+            let message =
+                kubeedge::decode(&Bytes::from_static(br#"{"header":{"msg_id":"m"}}"#)).expect("a message");
+            let document = Outgoing::object(1, &message, &object(body));
+            let read = kubeedge::decode(&document.to_bytes()).expect(body);
+            assert_eq!(read.content.as_json(), expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_make_the_document_that_the_codec_makes(
+            message in strategies::message(),
+            names in proptest::collection::btree_map("[a-z]{1,4}", ".{0,6}", 0..4),
+        ) {
+            let body = serde_json::json!({"data": names.clone(), "metadata": names});
+            let document = Outgoing::object(3, &message, &object(&body.to_string()));
+            prop_assert_eq!(document.pieces().concat().len(), document.len());
+            let read = kubeedge::decode(&document.to_bytes()).expect("own output");
+            prop_assert_eq!((&read.header, &read.route), (&message.header, &message.route));
+            let mut expected = body;
+            expected["metadata"]["resourceVersion"] = "7".into();
+            prop_assert_eq!(read.content.read::<Value>().expect("JSON"), expected);
+            prop_assert_eq!(Outgoing::message(3, &message).to_bytes(), kubeedge::encode(&message));
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Ids and times of the messages that a session writes.
+
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::ids::Moment;
+use crate::message::MessageId;
+
+/// Gives every message an id and a time. The randomness is the seed that the owner drew.
+#[derive(Debug)]
+pub(super) struct Pen {
+    seed: [u8; 16],
+    written: u64,
+    opened_at: Moment,
+    /// Wall clock at `opened_at`, milliseconds since the Unix epoch.
+    unix_millis: u64,
+}
+
+impl Pen {
+    pub(super) fn new(seed: [u8; 16], opened_at: Moment, unix_millis: u64) -> Self {
+        Self { seed, written: 0, opened_at, unix_millis }
+    }
+
+    /// A UUID v4 that this session has not used before.
+    pub(super) fn id(&mut self) -> MessageId {
+        self.written = self.written.wrapping_add(1);
+        let mut input = [0; 24];
+        input[..16].copy_from_slice(&self.seed);
+        input[16..].copy_from_slice(&self.written.to_le_bytes());
+        MessageId::from_random_bytes(xxh3_128(&input).to_be_bytes())
+    }
+
+    /// The wall clock, milliseconds since the Unix epoch.
+    pub(super) fn millis(&self, now: Moment) -> i64 {
+        let elapsed = u64::try_from(now.since(self.opened_at).as_millis()).unwrap_or(u64::MAX);
+        i64::try_from(self.unix_millis.saturating_add(elapsed)).unwrap_or(i64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn ids_differ_within_and_between_sessions() {
+        let mut pens = [1, 2].map(|seed| Pen::new([seed; 16], Moment::default(), 0));
+        let ids: HashSet<String> = pens
+            .iter_mut()
+            .flat_map(|pen| std::iter::repeat_with(|| pen.id().to_string()).take(500))
+            .collect();
+        assert_eq!(ids.len(), 1000);
+        assert!(ids.iter().all(|id| id.len() == 36 && id.as_bytes()[14] == b'4'), "UUIDs v4");
+    }
+
+    #[test]
+    fn the_wall_clock_goes_on_from_the_opening() {
+        let opened = Moment::after_origin(Duration::from_secs(7));
+        let pen = Pen::new([0; 16], opened, 1_000);
+        assert_eq!(pen.millis(opened + Duration::from_millis(1500)), 2_500);
+    }
+}

@@ -1,0 +1,245 @@
+//! Which form the answer to a request must have so that it can neither crash nor poison a stock edge (reference 5.1).
+//!
+//! A stock edge dereferences what a wrapper carries and stores whatever a response carries, errors included. Every
+//! reply passes [`Shape::fit`], whoever made it, before it may leave.
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::application::Application;
+use super::pen::Pen;
+use super::up::Up;
+use crate::ids::Moment;
+use crate::message::{
+    Content, Group, LocalPath, Message, Operation, Outcome, ResourcePath, ResourceType, Route, Source,
+    StatusError,
+};
+
+/// Form of the answer to a request (reference 5, 7.3, 11.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// `{"Object", "Err"}`. The edge dereferences `Object` even beside an error, unless it only reads.
+    Wrap {
+        /// Failures carry an empty object instead of `null`.
+        empty_object: bool,
+    },
+    /// The bare object; failures are operation `error`, because the edge would store anything else as the object.
+    Object,
+    /// `"OK"`; failures are operation `error`.
+    Done,
+    /// Text of the cluster's CA bundle, from `cloudhub`.
+    CaCertificate,
+    /// A record of MetaServer with its result.
+    Application,
+    /// The failed records of a watch sync.
+    WatchSync,
+    /// Nothing: the sender does not wait.
+    Silent,
+    /// Nothing that a node can ask for: operation `error`.
+    Unknown,
+}
+
+impl Shape {
+    /// The form of the answer to this request.
+    #[must_use]
+    pub fn of(request: &Message) -> Self {
+        let (route, path) = (&request.route, &request.route.resource.local);
+        match path {
+            _ if Up::is_application(request) && *path == LocalPath::WatchSync => Self::WatchSync,
+            _ if Up::is_application(request) => Self::Application,
+            LocalPath::CaCertificate => Self::CaCertificate,
+            _ if route.group == Group::User || is_task(&route.operation) => Self::Silent,
+            LocalPath::Object(object) => Self::of_object(&object.resource_type, &route.operation),
+            _ => Self::Unknown,
+        }
+    }
+
+    fn of_object(kind: &ResourceType, operation: &Operation) -> Self {
+        use {Operation as Op, ResourceType as Type};
+        let changed = Self::Wrap { empty_object: true };
+        match (kind, operation) {
+            (Type::Event | Type::RuleStatus, _) => Self::Silent,
+            (Type::NodePatch | Type::PodPatch, _) => changed,
+            (Type::Node | Type::Pod | Type::CertificateSigningRequest, Op::Insert) => changed,
+            (Type::Lease, Op::Insert | Op::Update) => changed,
+            (Type::Lease, Op::Query) => Self::Wrap { empty_object: false },
+            (Type::Node, Op::Update) | (Type::NodeStatus | Type::PodStatus, Op::Insert | Op::Update) => {
+                Self::Done
+            }
+            (Type::Pod, Op::Delete) => Self::Done,
+            (_, Op::Query) => Self::Object,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// Makes an answer fit the request: its route, its parent, and a content of this form. None when the edge waits for
+    /// nothing. `request` needs its content for applications only.
+    pub(super) fn fit(
+        self,
+        request: &Message,
+        mut answer: Message,
+        pen: &mut Pen,
+        now: Moment,
+    ) -> Option<Message> {
+        let (source, resource) = self.route(request, &answer)?;
+        let (operation, content) = match self.content(request, &answer) {
+            Ok((operation, content)) => (operation, content),
+            Err(error) => (Operation::Error, Content::text(&error.message)),
+        };
+        answer.header.id = pen.id();
+        answer.header.parent = Some(request.header.id.clone());
+        answer.header.timestamp_millis = pen.millis(now);
+        if operation == Operation::Error {
+            answer.header.resource_version.clear();
+        }
+        answer.route = Route::new(source, Group::Resource, operation, resource);
+        answer.content = content;
+        Some(answer)
+    }
+
+    /// The answer to a request that was not executed.
+    pub(super) fn refuse(
+        self,
+        request: &Message,
+        error: &StatusError,
+        pen: &mut Pen,
+        now: Moment,
+    ) -> Option<Message> {
+        let mut answer = request.controller_error(request.header.id.clone(), 0, &error.message);
+        answer.content = error.to_content();
+        self.fit(request, answer, pen, now)
+    }
+
+    fn route(self, request: &Message, answer: &Message) -> Option<(Source, ResourcePath)> {
+        let asked = || request.route.resource.clone();
+        Some(match self {
+            Self::Silent => return None,
+            Self::Application => (Source::DynamicController, LocalPath::ApplicationReply.into()),
+            Self::WatchSync => (Source::DynamicController, LocalPath::WatchSync.into()),
+            Self::CaCertificate => (Source::CloudHub, asked()),
+            // The edge stores the object of a query under the path of the answer: it must be the one asked for.
+            Self::Object | Self::Wrap { .. } | Self::Unknown => (Source::EdgeController, asked()),
+            Self::Done => (Source::EdgeController, answer.route.resource.clone()),
+        })
+    }
+
+    /// Operation and content, or the failure to tell in a sentence.
+    fn content(self, request: &Message, answer: &Message) -> Result<(Operation, Content), Box<StatusError>> {
+        let said = failure_of(answer);
+        let respond = |content| Ok((Operation::Response, content));
+        match (self, said) {
+            (Self::Wrap { empty_object }, said) => {
+                let outcome = said.map_or_else(|| wrapped(&answer.content), Outcome::Failed);
+                respond(match outcome {
+                    Outcome::Failed(error) if empty_object => failure_with_object(&complete(error)),
+                    Outcome::Failed(error) => Outcome::Failed(complete(error)).to_content(),
+                    done @ Outcome::Done(_) => done.to_content(),
+                })
+            }
+            (Self::Application, said) => {
+                let content = application_content(request, &answer.content, said);
+                Ok((Operation::ApplicationResponse, content))
+            }
+            (Self::WatchSync, said) => {
+                let whole = said.is_none() && Application::read_all(&answer.content).is_ok();
+                let content = if whole { answer.content.clone() } else { request.content.clone() };
+                Ok((Operation::ApplicationResponse, content))
+            }
+            (_, Some(error)) => Err(error.into()),
+            (Self::Object, None) => bare_object(&answer.content).and_then(respond),
+            (Self::Done, None) if answer.content.is_ok() => respond(Content::ok()),
+            (Self::CaCertificate, None) if answer.content.as_text().is_some() => {
+                respond(answer.content.clone())
+            }
+            (Self::Unknown, None) => {
+                Err(StatusError::new(400, "BadRequest", "nothing that a node can ask for").into())
+            }
+            _ => Err(StatusError::new(500, "InternalError", "the answer has the wrong form").into()),
+        }
+    }
+}
+
+fn is_task(operation: &Operation) -> bool {
+    matches!(operation, Operation::Prepull | Operation::Upgrade | Operation::UpdateNodeActionStatus)
+}
+
+/// What an answer of operation `error` says.
+fn failure_of(answer: &Message) -> Option<StatusError> {
+    #[derive(Deserialize)]
+    struct Bare {
+        #[serde(rename = "ErrStatus")]
+        status: StatusError,
+    }
+    if answer.route.operation != Operation::Error {
+        return None;
+    }
+    let bare = answer.content.is_object().then(|| answer.content.read::<Bare>().ok()).flatten();
+    Some(bare.map_or_else(
+        || {
+            let sentence = String::from_utf8_lossy(&answer.content.payload()).into_owned();
+            StatusError::new(500, "InternalError", &sentence)
+        },
+        |bare| bare.status,
+    ))
+}
+
+fn wrapped(content: &Content) -> Outcome {
+    let unclear = || Outcome::Failed(StatusError::new(500, "InternalError", "the answer has the wrong form"));
+    Outcome::read(content).unwrap_or_else(|_| unclear())
+}
+
+/// A stock edge reads a status without reason or code as success.
+fn complete(mut error: StatusError) -> StatusError {
+    if error.code < 400 {
+        error.code = 500;
+    }
+    if error.reason.is_empty() {
+        error.reason = "InternalError".to_owned();
+    }
+    if error.message.is_empty() {
+        error.message = format!("the API server refused with code {}", error.code);
+    }
+    error
+}
+
+/// A failure beside an empty object, as Kubernetes' client libraries return it.
+fn failure_with_object(error: &StatusError) -> Content {
+    let err = error.to_content();
+    let mut json =
+        br#"{"Object":{"metadata":{"creationTimestamp":null},"spec":{},"status":{}},"Err":"#.to_vec();
+    json.extend_from_slice(err.as_json());
+    json.push(b'}');
+    Content::from_checked(json.into())
+}
+
+/// An object with an identity, or the reason why it must not be stored.
+fn bare_object(content: &Content) -> Result<Content, Box<StatusError>> {
+    #[derive(Deserialize)]
+    struct Bare {
+        #[serde(rename = "ErrStatus")]
+        error: Option<StatusError>,
+        metadata: Option<IgnoredAny>,
+    }
+    let unclear = || Box::new(StatusError::new(500, "InternalError", "the answer is no object"));
+    let bare: Bare = content.is_object().then(|| content.read().ok()).flatten().ok_or_else(unclear)?;
+    match bare {
+        Bare { error: Some(error), .. } => Err(complete(error).into()),
+        Bare { metadata: None, .. } => Err(unclear()),
+        Bare { .. } => Ok(content.clone()),
+    }
+}
+
+fn application_content(request: &Message, answer: &Content, said: Option<StatusError>) -> Content {
+    let asked = || Application::read(&request.content);
+    let unclear = || StatusError::new(500, "InternalError", "the answer has the wrong form");
+    match (said, Application::read(answer)) {
+        (None, Ok(done)) => done.to_content(),
+        (said, _) => {
+            let error = complete(said.unwrap_or_else(unclear));
+            asked().map_or_else(|_| error.to_content(), |asked| asked.rejected(&error).to_content())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+//! What a message from an edge is (reference 3.12).
+
+use crate::message::{Group, LocalPath, Message, MessageId, Operation, ResourcePath, ResourceType, Source};
+
+/// A message from an edge, told apart by its route. Closed: what fits no other row is a request, and gets an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Up {
+    /// A heartbeat.
+    Keepalive,
+    /// `config`, `ping` or `pong`: answered with `ack` (reference 2.1).
+    Control(Message),
+    /// A delivery, or the reply to a request, is stored.
+    Ack {
+        /// The message that is acknowledged.
+        parent: MessageId,
+        /// What it was about.
+        resource: ResourcePath,
+    },
+    /// A delivery could not be stored.
+    Failure {
+        /// The message that failed.
+        parent: MessageId,
+        /// Why, in the edge's words.
+        sentence: String,
+    },
+    /// A report of the edge's device twin, which repeats it until it is confirmed (reference A).
+    Twin(Message),
+    /// A question or a write.
+    Request(Message),
+    /// Nothing that means anything to a cloud: answers to nobody, or a cloud module's name as source.
+    Stray,
+}
+
+impl Up {
+    /// Tells a message apart.
+    #[must_use]
+    pub fn of(message: Message) -> Self {
+        let route = &message.route;
+        match &route.operation {
+            Operation::Keepalive => Self::Keepalive,
+            Operation::Config | Operation::Ping | Operation::Pong => Self::Control(message),
+            // Answers to CSI calls look the same; nobody here makes such calls.
+            Operation::Response => match message.header.parent {
+                Some(parent) => Self::Ack { parent, resource: message.route.resource },
+                None => Self::Stray,
+            },
+            Operation::Error => match message.header.parent {
+                Some(parent) => {
+                    let sentence = String::from_utf8_lossy(&message.content.payload()).into_owned();
+                    Self::Failure { parent, sentence }
+                }
+                None => Self::Stray,
+            },
+            Operation::Upload if route.group == Group::User => Self::Request(message),
+            Operation::Prepull | Operation::Upgrade | Operation::UpdateNodeActionStatus => {
+                Self::Request(message)
+            }
+            _ if is_cloud_module(&route.source) => Self::Stray,
+            _ if route.source == Source::Twin => Self::Twin(message),
+            _ => Self::Request(message),
+        }
+    }
+
+    /// Whether a request of this route is one of MetaServer's (reference 7.3).
+    #[must_use]
+    pub fn is_application(message: &Message) -> bool {
+        message.route.source == Source::MetaServer
+    }
+}
+
+/// Sources that a stock cloud drops when they come from an edge (reference 1.5).
+pub(super) fn is_cloud_module(source: &Source) -> bool {
+    matches!(
+        source,
+        Source::CloudHub
+            | Source::CloudStream
+            | Source::DeviceController
+            | Source::EdgeController
+            | Source::SyncController
+    )
+}
+
+/// Whether the kubelet's process has just started: it registers a node (reference 10.2).
+pub(super) fn registers_node(message: &Message) -> bool {
+    let LocalPath::Object(object) = &message.route.resource.local else { return false };
+    message.route.operation == Operation::Insert
+        && matches!(object.resource_type, ResourceType::Node | ResourceType::NodeStatus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Content, Route};
+
+    fn message(source: &str, group: &str, operation: &str, resource: &str, parent: Option<&str>) -> Message {
+        let resource = ResourcePath::parse_wire(resource).expect(resource);
+        let (source, group) = (Source::parse(source), Group::parse(group));
+        let route = Route::new(source, group, Operation::parse(operation), resource);
+        let mut message = Message::new(MessageId::parse("m").expect("an id"), 1, route, Content::text("why"));
+        message.header.parent = parent.map(|text| MessageId::parse(text).expect(text));
+        message
+    }
+
+    #[test]
+    fn rows_of_the_table() {
+        let of = |source, group, operation, resource, parent| {
+            Up::of(message(source, group, operation, resource, parent))
+        };
+        let parent = || MessageId::parse("p").expect("an id");
+        assert_eq!(of("websocket", "resource", "keepalive", "node", None), Up::Keepalive);
+        assert!(matches!(of("x", "", "ping", "", None), Up::Control(_)));
+        let ack = of("edgecontroller", "resource", "response", "default/pod/a", Some("p"));
+        let resource = ResourcePath::parse_wire("default/pod/a").expect("a path");
+        assert_eq!(ack, Up::Ack { parent: parent(), resource });
+        assert_eq!(of("metamanager", "resource", "response", "default/pod/a", None), Up::Stray);
+        let failure = of("metamanager", "resource", "error", "default/pod/a", Some("p"));
+        assert_eq!(failure, Up::Failure { parent: parent(), sentence: "why".to_owned() });
+        assert_eq!(of("edgecontroller", "resource", "update", "default/pod/a", None), Up::Stray);
+        assert!(matches!(of("bus", "user", "upload", "a/b/c/d", None), Up::Request(_)));
+        assert!(matches!(of("twin", "resource", "get", "membership/detail", None), Up::Twin(_)));
+        assert!(matches!(of("edged", "meta", "query", "default/secret/a", None), Up::Request(_)));
+        assert!(matches!(of("", "", "", "", None), Up::Request(_)));
+    }
+
+    #[test]
+    fn the_start_of_a_kubelet_is_seen() {
+        let starts =
+            |operation, resource| registers_node(&message("edged", "meta", operation, resource, None));
+        assert!(starts("insert", "null/node/edge1") && starts("insert", "default/nodestatus/edge1"));
+        assert!(!starts("update", "null/node/edge1") && !starts("patch", "null/nodepatch/edge1"));
+        assert!(!starts("insert", "kube-node-lease/lease/edge1") && !starts("insert", "node"));
+    }
+}

@@ -1,0 +1,21 @@
+//! The sessions of dialect `kubeedge` on a virtual clock: against models of stock peers, against each other, and against
+//! recorded traffic.
+
+#![allow(unreachable_pub)] // a test binary exports nothing
+
+#[path = "kubeedge/cluster.rs"]
+mod cluster;
+#[path = "kubeedge/cut.rs"]
+mod cut;
+#[path = "kubeedge/pair.rs"]
+mod pair;
+#[path = "kubeedge/scenes.rs"]
+mod scenes;
+#[path = "kubeedge/schedules.rs"]
+mod schedules;
+#[path = "kubeedge/stock.rs"]
+mod stock;
+#[path = "kubeedge/transcripts.rs"]
+mod transcripts;
+#[path = "kubeedge/world.rs"]
+mod world;

@@ -1,0 +1,184 @@
+//! What the cloud knows: objects, what the node needs of them, and the store of the ledger.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tombolo_proto::inventory::content_hash;
+use tombolo_proto::object::{ObjectVersion, SharedObject};
+use tombolo_proto::session::kubeedge::{Ledger, LedgerEntry};
+use tombolo_proto::session::{Lookup, NodeView};
+use tombolo_proto::{CloudRevision, Epoch, NodeId, ObjectKey, Resource, ScopeId, Uid};
+
+pub fn node() -> NodeId {
+    NodeId::parse("edge1").expect("a name")
+}
+
+pub fn epoch() -> Epoch {
+    Epoch { cluster: Uid::parse("cluster").expect("a uid"), generation: 1 }
+}
+
+/// Path of an object on the wire.
+pub fn wire_path(key: &ObjectKey) -> String {
+    let word = match &*key.resource().name {
+        "pods" => "pod",
+        "configmaps" => "configmap",
+        "secrets" => "secret",
+        "nodes" => "node",
+        "endpointslices" => "endpointslice",
+        other => panic!("{other}"),
+    };
+    let namespace = if key.namespace().is_empty() { "null" } else { key.namespace() };
+    format!("{namespace}/{word}/{}", key.name())
+}
+
+pub fn key(kind: &str, name: &str) -> ObjectKey {
+    let namespace = if kind == "nodes" { "" } else { "default" };
+    let (group, version) = if kind == "endpointslices" { ("discovery.k8s.io", "v1") } else { ("", "v1") };
+    ObjectKey::new(Resource::new(group, version, kind), namespace, name)
+}
+
+pub fn node_key() -> ObjectKey {
+    key("nodes", "edge1")
+}
+
+fn kind(key: &ObjectKey) -> &'static str {
+    match &*key.resource().name {
+        "pods" => "Pod",
+        "configmaps" => "ConfigMap",
+        "secrets" => "Secret",
+        "nodes" => "Node",
+        _ => "EndpointSlice",
+    }
+}
+
+/// The Kubernetes API and the index of what the node needs.
+#[derive(Debug, Default)]
+pub struct Cluster {
+    pub objects: BTreeMap<ObjectKey, Arc<SharedObject>>,
+    /// By scope: the node's own set, and its subscriptions.
+    pub wanted: BTreeMap<u32, BTreeSet<ObjectKey>>,
+    revision: u64,
+    incarnations: u64,
+    /// Nothing is known yet.
+    pub blind: bool,
+    /// Keys that were asked for meanwhile: their owner offers them again.
+    deferred: RefCell<BTreeSet<ObjectKey>>,
+}
+
+impl Cluster {
+    /// One that answers no question yet.
+    pub fn unknown() -> Self {
+        Self { blind: true, ..Self::default() }
+    }
+
+    fn store(&mut self, key: &ObjectKey, uid: Uid) {
+        self.revision += 1;
+        let namespace = match key.namespace() {
+            "" => String::new(),
+            namespace => format!(r#""namespace":"{namespace}","#),
+        };
+        // As trimmed bodies are: members sorted, no version.
+        let body = format!(
+            r#"{{"apiVersion":"v1","data":{{"n":"{}"}},"kind":"{}","metadata":{{"name":"{}",{namespace}"uid":"{uid}"}}}}"#,
+            self.revision,
+            kind(key),
+            key.name(),
+        );
+        let hash = content_hash(body.as_bytes());
+        let version = ObjectVersion { uid, revision: CloudRevision(self.revision), hash };
+        self.objects
+            .insert(key.clone(), Arc::new(SharedObject::new(key.clone(), version, body.into(), Vec::new())));
+    }
+
+    /// Creates or updates an object.
+    pub fn put(&mut self, key: &ObjectKey) {
+        let uid = match self.objects.get(key) {
+            Some(object) => object.version.uid.clone(),
+            None => {
+                self.incarnations += 1;
+                Uid::parse(&format!("uid-{}-{}", key.name(), self.incarnations)).expect("a uid")
+            }
+        };
+        self.store(key, uid);
+    }
+
+    pub fn delete(&mut self, key: &ObjectKey) {
+        self.revision += 1;
+        self.objects.remove(key);
+    }
+
+    pub fn want(&mut self, key: &ObjectKey, wanted: bool) {
+        let set = self.wanted.entry(0).or_default();
+        if wanted {
+            set.insert(key.clone());
+        } else {
+            set.remove(key);
+        }
+    }
+
+    /// Everything is known from now on; the keys that waited for it.
+    pub fn see(&mut self) -> BTreeSet<ObjectKey> {
+        self.blind = false;
+        self.deferred.take()
+    }
+
+    /// What the node should hold, by path on the wire.
+    pub fn truth(&self) -> BTreeMap<String, (String, u64)> {
+        let keys: BTreeSet<_> = self.wanted.values().flatten().collect();
+        let present = keys.into_iter().filter_map(|key| Some((key, self.objects.get(key)?)));
+        present
+            .map(|(key, object)| {
+                (wire_path(key), (object.version.uid.as_str().to_owned(), object.version.revision.0))
+            })
+            .collect()
+    }
+
+    /// The object with its version in it, as the API answers.
+    pub fn json(&self, key: &ObjectKey) -> Option<String> {
+        let object = self.objects.get(key)?;
+        let text = String::from_utf8(object.body.to_vec()).expect("text");
+        let version = format!(r#""metadata":{{"resourceVersion":"{}","#, object.version.revision);
+        Some(text.replacen(r#""metadata":{"#, &version, 1))
+    }
+}
+
+impl NodeView for Cluster {
+    fn wanted(&self, scope: ScopeId) -> Vec<ObjectKey> {
+        self.wanted.get(&scope.0).into_iter().flatten().cloned().collect()
+    }
+
+    fn lookup(&self, scope: ScopeId, key: &ObjectKey) -> Lookup {
+        if self.blind {
+            self.deferred.borrow_mut().insert(key.clone());
+            return Lookup::Pending;
+        }
+        if !self.wanted.get(&scope.0).is_some_and(|set| set.contains(key)) {
+            return Lookup::Unwanted(None);
+        }
+        self.objects.get(key).map_or(Lookup::Absent, |object| Lookup::Present(Arc::clone(object)))
+    }
+
+    fn revision(&self, _scope: ScopeId) -> CloudRevision {
+        CloudRevision(self.revision)
+    }
+}
+
+/// Where ledgers are kept between connections: one object with compare-and-swap.
+#[derive(Debug, Default)]
+pub struct LedgerStore {
+    pub stored: Ledger,
+    /// Grows with every write of anybody.
+    pub version: u64,
+}
+
+impl LedgerStore {
+    /// Another cloudcore has given the node something.
+    pub fn foreign_write(&mut self, key: ObjectKey) {
+        let entry = LedgerEntry { kind: kind(&key).into(), uid: None, revision: None };
+        if self.stored.get(&key).is_none() {
+            self.stored.insert(key, entry).expect("room");
+        }
+        self.version += 1;
+    }
+}

@@ -1,0 +1,261 @@
+//! Exact scenes with a stock edge.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tombolo_proto::frame::RefusalReason;
+use tombolo_proto::message::{Content, Operation};
+use tombolo_proto::session::CloudEvent;
+use tombolo_proto::{ScopeId, kubeedge};
+
+use super::cluster::{key, wire_path};
+use super::world::{World, object};
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn settled(objects: &[(&str, &str)]) -> World {
+    let mut world = World::new(3);
+    for (kind, name) in objects {
+        world.cluster.put(&key(kind, name));
+        world.cluster.want(&key(kind, name), true);
+    }
+    world.connect();
+    world.run_for(seconds(5));
+    world.check();
+    world.pushes.clear();
+    world.events.clear();
+    world
+}
+
+fn pushed(world: &World) -> Vec<(String, String)> {
+    world.pushes.iter().map(|(path, operation, _)| (path.clone(), operation.to_string())).collect()
+}
+
+fn push(path: &str, operation: &str) -> (String, String) {
+    (path.to_owned(), operation.to_owned())
+}
+
+#[test]
+fn first_deliveries_are_inserts_but_secrets_and_the_node_are_updates() {
+    let mut world = World::new(3);
+    for (kind, name) in [("pods", "p"), ("configmaps", "c"), ("secrets", "s")] {
+        world.cluster.put(&key(kind, name));
+        world.cluster.want(&key(kind, name), true);
+    }
+    world.stock.registered = true;
+    world.connect();
+    world.run_for(seconds(3));
+    let mut given = pushed(&world);
+    given.sort();
+    let expected = [
+        push("default/configmap/c", "insert"),
+        push("default/pod/p", "insert"),
+        push("default/secret/s", "update"),
+        push("null/node/edge1", "update"),
+    ];
+    assert_eq!(given, expected);
+    assert!(world.events.iter().any(|event| matches!(event, CloudEvent::CaughtUp { .. })));
+}
+
+#[test]
+fn what_happened_while_the_edge_was_away_arrives_within_a_second() {
+    for orderly in [true, false] {
+        let mut world = settled(&[("pods", "p"), ("configmaps", "c"), ("secrets", "s")]);
+        world.cut(orderly);
+        world.cluster.put(&key("configmaps", "c"));
+        world.cluster.delete(&key("secrets", "s"));
+        world.cluster.want(&key("secrets", "s"), false);
+        world.cluster.want(&key("pods", "p"), false);
+        world.cluster.put(&key("pods", "q"));
+        world.cluster.want(&key("pods", "q"), true);
+        world.run_for(seconds(60));
+        world.connect();
+        world.run_for(seconds(1));
+        world.check();
+        if orderly {
+            assert!(world.pushes.iter().all(|(path, ..)| path != "null/node/edge1"), "nothing else is sent");
+        }
+    }
+}
+
+#[test]
+fn a_new_incarnation_is_a_deletion_and_a_creation() {
+    let mut world = settled(&[("pods", "p")]);
+    world.cluster.delete(&key("pods", "p"));
+    world.cluster.put(&key("pods", "p"));
+    world.offer(&key("pods", "p"));
+    world.run_for(seconds(2));
+    assert_eq!(pushed(&world), [push("default/pod/p", "delete"), push("default/pod/p", "insert")]);
+    world.check();
+}
+
+#[test]
+fn an_edge_that_lost_its_store_gets_everything_again() {
+    let mut world = settled(&[("pods", "p"), ("configmaps", "c")]);
+    world.cut(true);
+    world.stock.killed();
+    world.stock.rows.clear();
+    world.run_for(seconds(2));
+    world.connect();
+    world.run_for(seconds(3));
+    world.check();
+    assert!(world.stock.registered, "the kubelet has found its node");
+}
+
+#[test]
+fn a_failing_object_is_parked_and_told() {
+    let mut world = settled(&[("configmaps", "c"), ("configmaps", "d")]);
+    world.stock.failing = Some(wire_path(&key("configmaps", "c")));
+    for name in ["c", "d"] {
+        world.cluster.put(&key("configmaps", name));
+        world.offer(&key("configmaps", name));
+    }
+    world.run_for(seconds(2));
+    let refused = world.events.iter().find_map(|event| match event {
+        CloudEvent::Refused { message, reason, .. } => Some((message.clone(), *reason)),
+        _ => None,
+    });
+    assert_eq!(refused, Some(("the database is locked".to_owned(), RefusalReason::Storage)));
+    world.stock.failing = None;
+    world.run_for(seconds(20));
+    world.check();
+}
+
+#[test]
+fn a_silent_edge_is_dead_after_thirty_seconds_and_any_traffic_is_life() {
+    let mut world = settled(&[]);
+    world.silent = true;
+    world.run_for(seconds(14));
+    assert!(world.connection.is_some());
+    world.run_for(seconds(17));
+    assert!(world.connection.is_none(), "30 s without a word");
+    let mut world = settled(&[]);
+    for _ in 0..8 {
+        world.silent = true;
+        world.run_for(seconds(10));
+        let connection = world.connection.as_mut().expect("alive");
+        // Not even a message.
+        connection.session.handle_document(world.now, &Bytes::from_static(b"{}")).expect("patient");
+    }
+    assert_eq!(world.connection.expect("alive").session.stats().malformed, 8);
+}
+
+#[test]
+fn an_object_that_is_never_acknowledged_is_given_up_after_five_copies() {
+    let mut world = settled(&[("configmaps", "c")]);
+    world.stock.stalled_until = world.now + seconds(60);
+    world.cluster.put(&key("configmaps", "c"));
+    world.offer(&key("configmaps", "c"));
+    world.run_for(seconds(24));
+    let stats = world.connection.as_ref().expect("alive").session.stats();
+    assert_eq!((stats.resent, stats.refused, stats.window), (4, 0, 1));
+    world.run_for(seconds(4));
+    let stats = world.connection.as_ref().expect("alive").session.stats();
+    assert_eq!(stats.refused, 1);
+    world.run_for(seconds(60));
+    world.check();
+}
+
+#[test]
+fn nothing_is_resent_before_it_has_left_the_socket() {
+    let mut world = settled(&[("configmaps", "c")]);
+    let now = world.now;
+    world.cluster.put(&key("configmaps", "c"));
+    let session = &mut world.connection.as_mut().expect("alive").session;
+    session.offer(ScopeId::NODE, key("configmaps", "c"));
+    let first = session.poll_transmit(now, &world.cluster).expect("a push");
+    let late = now + seconds(12);
+    session.heard(late);
+    session.handle_timeout(late);
+    assert!(session.poll_transmit(late, &world.cluster).is_none(), "it waits in the socket");
+    session.transmitted(late, first.number);
+    session.handle_timeout(late + seconds(4));
+    assert!(session.poll_transmit(late + seconds(4), &world.cluster).is_none());
+    session.handle_timeout(late + seconds(5));
+    let second = session.poll_transmit(late + seconds(5), &world.cluster).expect("a resend");
+    assert_eq!(second.to_bytes(), first.to_bytes(), "the same message under the same id");
+    assert_ne!(second.number, first.number);
+}
+
+#[test]
+fn control_messages_and_device_twins_are_answered() {
+    let mut world = settled(&[]);
+    let now = world.now;
+    let session = &mut world.connection.as_mut().expect("alive").session;
+    let say = |text: &'static str| Bytes::from_static(text.as_bytes());
+    let ping = say(
+        r#"{"header":{"msg_id":"a","timestamp":1},"route":{"source":"x","group":"g","operation":"ping","resource":"r"},"content":null}"#,
+    );
+    session.handle_document(now, &ping).expect("good");
+    let detail = say(
+        r#"{"header":{"msg_id":"b","timestamp":1},"route":{"source":"twin","group":"resource","operation":"get","resource":"membership/detail"},"content":"{}"}"#,
+    );
+    session.handle_document(now, &detail).expect("good");
+    let mut answer = || {
+        let document = session.poll_transmit(now, &world.cluster).expect("an answer").to_bytes();
+        kubeedge::decode(&document).expect("a message")
+    };
+    let ack = answer();
+    assert_eq!((ack.content, ack.route.operation), (Content::text("ack"), Operation::Response));
+    let confirmed = answer();
+    assert_eq!(confirmed.route.group.as_str(), "twin");
+    assert_eq!(confirmed.header.parent.expect("a parent").to_string(), "b");
+}
+
+#[test]
+fn objects_of_a_subscription_share_the_rows_of_the_node() {
+    let mut world = settled(&[("configmaps", "c")]);
+    let (shared, slice) = (key("configmaps", "c"), key("endpointslices", "e"));
+    world.cluster.put(&slice);
+    world.cluster.wanted.insert(1, [shared.clone(), slice.clone()].into());
+    let session = &mut world.connection.as_mut().expect("alive").session;
+    session.open_subscription(ScopeId(1), &world.cluster);
+    world.pump();
+    world.run_for(seconds(2));
+    let slice_path = "default/endpointslice/e".to_owned();
+    let expected = [(slice_path.clone(), Operation::Insert, "dynamiccontroller".to_owned())];
+    assert_eq!(world.pushes, expected, "the ConfigMap is there already");
+    world.check();
+    world.cluster.wanted.remove(&1);
+    world.connection.as_mut().expect("alive").session.close_subscription(ScopeId(1));
+    world.pump();
+    world.run_for(seconds(2));
+    assert_eq!(world.pushes[1..], [(slice_path, Operation::Delete, "dynamiccontroller".to_owned())]);
+    world.check();
+}
+
+#[test]
+fn a_reply_with_an_object_counts_as_its_delivery() {
+    let mut world = settled(&[]);
+    let config = key("configmaps", "c");
+    world.cluster.put(&config);
+    world.cluster.want(&config, true);
+    world.stock.ask(Operation::Query, "default/configmap/c", object("null"));
+    world.pump();
+    world.run_for(seconds(3));
+    world.offer(&config);
+    world.run_for(seconds(3));
+    assert_eq!(world.pushes, []);
+    world.check();
+    world.cluster.want(&config, false);
+    world.offer(&config);
+    world.run_for(seconds(3));
+    assert_eq!(pushed(&world), [push("default/configmap/c", "delete")]);
+    world.check();
+}
+
+#[test]
+fn failed_questions_leave_no_trace_at_the_edge() {
+    let mut world = settled(&[]);
+    for path in ["default/configmap/none", "default/secret/none"] {
+        world.stock.ask(Operation::Query, path, object("null"));
+    }
+    world.stock.ask(Operation::Patch, "default/podpatch/none", object(r#""{}""#));
+    world.stock.ask(Operation::Query, "kube-node-lease/lease/edge1", object("null"));
+    world.pump();
+    world.run_for(seconds(3));
+    world.check();
+    assert_eq!(world.stock.answered.get("error"), Some(&2), "{:?}", world.stock.answered);
+}

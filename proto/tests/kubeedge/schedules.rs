@@ -1,0 +1,137 @@
+//! Random schedules. The seed is printed with a failure; `TOMBOLO_SEED=<seed>` repeats it alone.
+
+use std::time::Duration;
+
+use rand::{Rng, RngCore};
+use tombolo_proto::ObjectKey;
+use tombolo_proto::message::Operation;
+
+use super::cluster::{key, wire_path};
+use super::world::{Faults, World, object};
+
+const SCHEDULES: u64 = 10_000;
+
+/// Prints the seed when a schedule panics.
+struct Report(u64);
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("repeat this schedule with TOMBOLO_SEED={}", self.0);
+        }
+    }
+}
+
+fn some_key(world: &mut World) -> ObjectKey {
+    let kind = ["pods", "configmaps", "configmaps", "secrets"][world.rng.random_range(0..4)];
+    let name = format!("{}{}", &kind[..1], world.rng.random_range(0..4));
+    key(kind, &name)
+}
+
+fn change(world: &mut World) {
+    let key = some_key(world);
+    match world.rng.random_range(0..10) {
+        0..=3 => {
+            world.cluster.put(&key);
+            world.cluster.want(&key, true);
+        }
+        4 => world.cluster.want(&key, false),
+        5 => world.cluster.delete(&key),
+        6 => {
+            world.cluster.delete(&key);
+            world.cluster.put(&key);
+        }
+        7 => world.cluster.put(&super::cluster::node_key()),
+        _ => {
+            ask(world, &key);
+            return;
+        }
+    }
+    world.offer(&key);
+    world.offer(&super::cluster::node_key());
+}
+
+/// The kubelet asks for what it may see, and reports on pods that it knows.
+fn ask(world: &mut World, key: &ObjectKey) {
+    if world.connection.is_none() {
+        return;
+    }
+    let path = wire_path(key);
+    if path.contains("/pod/") {
+        if world.stock.rows.contains_key(&path) {
+            world.stock.ask(Operation::Patch, &path.replace("/pod/", "/podpatch/"), object(r#""{}""#));
+        }
+    } else {
+        world.stock.ask(Operation::Query, &path, object("null"));
+    }
+    world.pump();
+}
+
+fn disturb(world: &mut World) {
+    let other: bool = world.rng.random();
+    match world.rng.random_range(0..6) {
+        0 => {
+            world.cut(other);
+        }
+        1 => {
+            world.cut(false);
+            world.stock.killed();
+            if world.rng.random_ratio(1, 4) {
+                world.stock.rows.clear();
+            }
+            world.run_for(Duration::from_secs(2));
+            world.connect();
+        }
+        _ if world.connection.is_none() => {
+            // A stock edge waits before it comes back, so that no reply of the old connection is under way.
+            world.run_for(Duration::from_secs(2));
+            world.connect();
+        }
+        2 if world.cluster.blind => world.see(),
+        2 => world.cluster.blind = true,
+        3 => world.stock.failing = other.then(|| wire_path(&key("configmaps", "c1"))),
+        _ => {}
+    }
+}
+
+fn run(seed: u64) -> (u64, usize) {
+    let report = Report(seed);
+    let mut world = World::new(seed);
+    let mut rate = |max: u32| if world.rng.random() { world.rng.random_range(0..max) } else { 0 };
+    world.faults =
+        Faults { dropped: rate(60), stalls: rate(60), failed_writes: rate(200), conflicts: rate(100) };
+    world.window = world.rng.random_range(1..20);
+    world.connect();
+    for _ in 0..world.rng.random_range(5..40) {
+        if world.rng.random_ratio(1, 5) {
+            disturb(&mut world);
+        } else {
+            change(&mut world);
+        }
+        let pause = if world.rng.random_ratio(1, 6) { 20_000 } else { 60 };
+        let pause = Duration::from_millis(world.rng.random_range(0..pause));
+        world.run_for(pause);
+    }
+    world.heal();
+    drop(report);
+    let (arrived, window) = (world.arrived, world.most_in_flight);
+    (arrived, window)
+}
+
+#[test]
+fn whatever_happens_the_edge_ends_with_the_truth() {
+    let only = std::env::var("TOMBOLO_SEED").ok().map(|seed| seed.parse().expect("TOMBOLO_SEED is a number"));
+    let first: u64 = only.unwrap_or_else(|| rand::rng().next_u64());
+    println!("seeds from {first}");
+    let (mut documents, mut window) = (0, 0);
+    for number in 0..if only.is_some() { 1 } else { SCHEDULES } {
+        let (arrived, most) = run(first.wrapping_add(number));
+        documents += arrived;
+        window = window.max(most);
+    }
+    assert!(
+        only.is_some() || documents > 20 * SCHEDULES,
+        "only {documents} documents: the schedules test nothing"
+    );
+    assert!(only.is_some() || window > 4, "never more than {window} pushes in flight");
+}

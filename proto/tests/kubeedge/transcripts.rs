@@ -1,0 +1,245 @@
+//! Recorded traffic of stock KubeEdge (`tests/transcripts`): every frame is understood, written alike, and has a type.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use serde_json::Value;
+use tombolo_proto::frame::{Reply, ReplyBody};
+use tombolo_proto::message::{Group, LocalPath, Message, Operation, Outcome, ResourceType, Source};
+use tombolo_proto::session::kubeedge::{
+    Application, CloudConfig, CloudSession, Down, EdgeConfig, EdgeSession, Ledger, Shape, Up,
+};
+use tombolo_proto::session::{CloudEvent, EdgeEvent};
+use tombolo_proto::{Moment, NodeId, kubeedge};
+
+use super::cluster::{Cluster, epoch};
+
+struct Line {
+    connection: u64,
+    down: bool,
+    frame: Value,
+    message: Message,
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/transcripts")
+}
+
+fn bytes(value: &Value) -> Bytes {
+    value.to_string().into()
+}
+
+/// The node and all messages of each transcript.
+fn transcripts() -> Vec<(String, Vec<Line>)> {
+    let files =
+        std::fs::read_dir(folder()).expect("transcripts").map(|entry| entry.expect("an entry").path());
+    let transcripts: Vec<_> =
+        files.filter(|path| path.extension().is_some_and(|end| end == "jsonl")).collect();
+    assert!(transcripts.len() >= 2);
+    transcripts.iter().map(|path| read(&std::fs::read_to_string(path).expect("readable"))).collect()
+}
+
+fn read(text: &str) -> (String, Vec<Line>) {
+    let mut values = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a line of JSON"));
+    let header = values.next().expect("a header");
+    let node = header["node"].as_str().expect("a node").to_owned();
+    let mut lines = Vec::new();
+    for value in values {
+        let frame = value["frame"].clone();
+        match kubeedge::decode(&bytes(&frame)) {
+            Ok(message) => lines.push(Line {
+                connection: value["conn"].as_u64().expect("a number"),
+                down: value["dir"] == "down",
+                frame,
+                message,
+            }),
+            // A stock edge that is stopped sends the zero message: nothing that could be answered.
+            Err(error) => {
+                let zero = serde_json::json!({"header": {"msg_id": "", "timestamp": 0}, "route": {}, "content": null});
+                assert_eq!(frame, zero, "{error}");
+            }
+        }
+    }
+    (node, lines)
+}
+
+#[test]
+fn every_frame_is_written_as_it_was_read() {
+    let mut frames = 0;
+    for (_, lines) in transcripts() {
+        for line in &lines {
+            let again: Value = serde_json::from_slice(&kubeedge::encode(&line.message)).expect("JSON");
+            assert_eq!(again, line.frame);
+            frames += 1;
+        }
+    }
+    assert!(frames > 200, "only {frames} frames");
+}
+
+#[test]
+fn every_kind_of_message_has_a_type() {
+    for (_, lines) in transcripts() {
+        for Line { down, message, .. } in lines {
+            let route = &message.route;
+            assert!(!matches!(route.source, Source::Other(_)), "{route:?}");
+            assert!(!matches!(route.group, Group::Other(_)), "{route:?}");
+            assert!(!matches!(route.operation, Operation::Other(_)), "{route:?}");
+            assert!(!matches!(route.resource.local, LocalPath::Other(_)), "{route:?}");
+            check_content(&message);
+            if down {
+                let told = Down::of(message.clone());
+                assert!(matches!(told, Down::Reply(..) | Down::Deliver(..)), "{told:?}");
+            } else {
+                let told = Up::of(message.clone());
+                assert!(!matches!(told, Up::Stray | Up::Control(_) | Up::Failure { .. }), "{told:?}");
+                if let Up::Request(request) = told {
+                    assert_ne!(Shape::of(&request), Shape::Unknown, "{:?}", request.route);
+                }
+            }
+        }
+    }
+}
+
+/// Records of MetaServer and wrappers read as such and lose nothing.
+fn check_content(message: &Message) {
+    let (content, value) = (&message.content, || message.content.read::<Value>().expect("JSON"));
+    match &message.route.resource.local {
+        LocalPath::ApplicationReply | LocalPath::Null => {
+            let again: Value =
+                Application::read(content).expect("a record").to_content().read().expect("JSON");
+            assert_eq!(again, value());
+        }
+        LocalPath::WatchSync => {
+            let all = Application::read_all(content).expect("records");
+            assert_eq!(serde_json::to_value(all).expect("JSON"), value());
+        }
+        LocalPath::Object(path) if message.route.operation == Operation::Response && content.is_object() => {
+            let wrapped = value().get("Err").is_some();
+            let outcome = Outcome::read(content).expect("an object");
+            let named = matches!(path.resource_type, ResourceType::Lease | ResourceType::PodPatch);
+            assert!(!named || wrapped);
+            if let (true, Outcome::Done(object)) = (wrapped, outcome) {
+                assert_eq!(object.read::<Value>().expect("JSON"), value()["Object"]);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What a stock cloud answers passes a cloud session of ours unchanged. The exception is the object beside an error:
+/// ours is empty, because no edge looks at more than its presence.
+#[test]
+fn answers_of_a_stock_cloud_keep_their_form() {
+    let mut answered = 0;
+    for (node, lines) in transcripts() {
+        let replies: BTreeMap<String, &Line> = lines
+            .iter()
+            .filter(|line| line.down)
+            .filter_map(|line| Some((line.message.header.parent.as_ref()?.to_string(), line)))
+            .collect();
+        let mut config = CloudConfig::new(NodeId::parse(&node).expect("a name"), epoch(), 0, [3; 16]);
+        config.window = 64;
+        let (view, now) = (Cluster::unknown(), Moment::default());
+        let mut session = CloudSession::new(config, Ledger::default(), now, &view);
+        for line in lines.iter().filter(|line| !line.down) {
+            session.handle_document(now, &bytes(&line.frame)).expect("a good frame");
+            while let Some(event) = session.poll_event() {
+                if let CloudEvent::Request(request) = event {
+                    let id = line.message.header.id.to_string();
+                    let reply = replies.get(&id).expect("stock has answered everything here");
+                    let body = ReplyBody::Message(Box::new(reply.message.clone()));
+                    session.reply(Reply { id: request.id, body });
+                    compare(&mut session, reply, &view);
+                    answered += 1;
+                }
+            }
+            // Confirmations of the device twin, which stock clouds leave out.
+            while session.poll_transmit(now, &view).is_some() {}
+        }
+    }
+    assert!(answered > 50, "only {answered} answers");
+}
+
+fn compare(session: &mut CloudSession, expected: &Line, view: &Cluster) {
+    let now = Moment::default();
+    let document = session.poll_transmit(now, view).or_else(|| {
+        // The object of the answer must be in the ledger first.
+        let write = session.poll_ledger(now).expect("a reason to wait");
+        session.ledger_saved(write.number);
+        session.poll_transmit(now, view)
+    });
+    let document = document.expect("an answer").to_bytes();
+    let mut given: Value = serde_json::from_slice(&document).expect("JSON");
+    let mut wanted = expected.frame.clone();
+    for frame in [&mut given, &mut wanted] {
+        frame["header"]["msg_id"] = Value::Null;
+        frame["header"]["timestamp"] = Value::Null;
+        if frame["content"]["Err"].is_object() && frame["content"]["Object"].is_object() {
+            frame["content"]["Object"] = Value::Null;
+        }
+    }
+    assert_eq!(given, wanted);
+}
+
+/// An edge session of ours acknowledges what the stock edge has acknowledged, and the acknowledgements are equal.
+#[test]
+fn an_edge_of_ours_acknowledges_as_the_stock_edge_did() {
+    for (node, lines) in transcripts() {
+        let connections: BTreeSet<u64> = lines.iter().map(|line| line.connection).collect();
+        for connection in connections {
+            let lines = || lines.iter().filter(|line| line.connection == connection);
+            let pushes: BTreeSet<String> = lines()
+                .filter(|line| line.down && line.message.header.parent.is_none())
+                .map(|line| line.message.header.id.to_string())
+                .collect();
+            let acks = |message: &Message| {
+                message.header.parent.as_ref().is_some_and(|id| pushes.contains(&id.to_string()))
+            };
+            let expected: BTreeSet<String> = lines()
+                .filter(|line| !line.down && acks(&line.message))
+                .map(|line| ack(&line.message))
+                .collect();
+            let config = EdgeConfig::new(NodeId::parse(&node).expect("a name"), 0, [4; 16]);
+            let mut session = EdgeSession::new(config, Moment::default());
+            let mut given = BTreeSet::new();
+            for line in lines().filter(|line| line.down) {
+                session.handle_document(Moment::default(), &bytes(&line.frame)).expect("a good frame");
+                while let Some(event) = session.poll_event() {
+                    let EdgeEvent::Deliver { seq, .. } = event else { panic!("{event:?}") };
+                    session.committed(Moment::default(), seq);
+                }
+                while let Some(document) = session.poll_transmit(Moment::default()) {
+                    let message = kubeedge::decode(&document.to_bytes()).expect("own output");
+                    if acks(&message) {
+                        given.insert(ack(&message));
+                    }
+                }
+            }
+            // What was pushed last may not have been acknowledged before the connection ended.
+            assert!(given.is_superset(&expected) && given.len() == pushes.len(), "{expected:?}\n{given:?}");
+        }
+    }
+}
+
+fn ack(message: &Message) -> String {
+    let parent = message.header.parent.as_ref().expect("an acknowledgement");
+    format!("{parent} {:?} {:?}", message.route, message.content.as_text())
+}
+
+/// Whatever a stock cloud waits for was acknowledged by the stock edge: the table of classes is right about it.
+#[test]
+fn the_class_of_every_message_is_known() {
+    for (_, lines) in transcripts() {
+        let acked: BTreeSet<String> = lines
+            .iter()
+            .filter(|line| !line.down)
+            .filter_map(|line| line.message.header.parent.as_ref().map(ToString::to_string))
+            .collect();
+        let last = lines.last().map(|line| line.connection);
+        for line in lines.iter().filter(|line| line.down && Down::wants_acknowledgement(&line.message)) {
+            let id = line.message.header.id.to_string();
+            assert!(acked.contains(&id) || Some(line.connection) == last, "{:?}", line.message.route);
+        }
+    }
+}
