@@ -5,6 +5,8 @@ mod figures;
 mod fleet;
 mod node;
 mod process;
+mod tally;
+mod traffic;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -17,11 +19,12 @@ use cluster::Cluster;
 use figures::{Figures, Sample};
 use fleet::Fleet;
 use process::{Process, Reading};
+use traffic::Counts;
 
 /// Largest object that the memory test sends: the largest ConfigMap that Kubernetes stores, nearly.
 const LARGE_OBJECT_LEN: usize = 1000 * 1024;
 
-/// Length of the object that updates carry: a ConfigMap of ordinary size.
+/// Length of the object that updates carry, as it is stored: a ConfigMap of ordinary size.
 const OBJECT_LEN: usize = 1024;
 
 /// Nodes that connect before anything is measured, so that one-time costs are not counted as theirs.
@@ -244,6 +247,8 @@ impl Run<'_> {
         }
         let (after, nodes) = (self.meter.at_rest().await?, self.options.nodes);
         self.figures.add_memory_each("memory per node, grown by a large object", before, after, nodes);
+        let deliveries = self.fleet.deliveries();
+        self.figures.add("deliveries", deliveries as f64, "");
         Ok(())
     }
 
@@ -255,6 +260,10 @@ impl Run<'_> {
         let resent = self.fleet.caught_up_again(nodes, PHASE_DEADLINE).await?;
         self.figures.add_millis("all nodes back and caught up", started.elapsed());
         self.figures.add("objects sent again", resent as f64, "");
+        let Counts { sent, received, round_trips, .. } = self.fleet.traffic();
+        self.figures.add("reconnect with nothing changed, sent by the node", sent as f64, "B");
+        self.figures.add("reconnect with nothing changed, received", received as f64, "B");
+        self.figures.add("reconnect with nothing changed, round trips", round_trips as f64, "");
         self.cpu_each("processor time per reconnect", before, nodes)
     }
 }

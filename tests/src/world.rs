@@ -90,6 +90,8 @@ pub struct World {
     edges: BTreeMap<String, Edge>,
     ports: CloudPorts,
     slow: Option<SlowLink>,
+    /// Milliseconds between lease renewals and between status reports; none: the agent's own default.
+    periods: (u64, Option<u64>),
     // Last: every process writes into it.
     folder: TempDir,
 }
@@ -129,8 +131,8 @@ impl World {
             admin: free_port()?,
             embedded: free_port()?,
         };
-        let mut world =
-            Self { plane, api, transport, cloud: None, edges: BTreeMap::new(), ports, slow: None, folder };
+        let (cloud, slow, edges, periods) = (None, None, BTreeMap::new(), (1000, None));
+        let mut world = Self { plane, api, transport, cloud, edges, ports, slow, periods, folder };
         if let Some(plane) = &world.plane {
             let kubeconfig = cluster_access::grant(plane, api.impersonation()).await?;
             fs::write(world.folder.path().join("cloudcore.kubeconfig"), kubeconfig.to_string())?;
@@ -267,10 +269,26 @@ impl World {
         Ok(())
     }
 
+    /// Bytes that the slow link has passed on over TCP, both directions together.
+    #[must_use]
+    pub fn relayed(&self) -> u64 {
+        self.slow.as_ref().map_or(0, SlowLink::passed)
+    }
+
+    /// How often edges that join from now on renew their lease and report their status, in milliseconds.
+    pub fn set_periods(&mut self, lease_millis: u64, status_millis: u64) {
+        self.periods = (lease_millis, Some(status_millis));
+    }
+
     async fn join(&self, node: &str) -> Result<u16> {
         let api_port = free_port()?;
         let direct = (self.ports.websocket, self.ports.quic);
         let (websocket, quic) = self.slow.as_ref().map_or(direct, |slow| (slow.tcp_port, slow.udp_port));
+        let (lease, status) = self.periods;
+        let mut periods = json!({"leaseIntervalMillis": lease});
+        if let Some(status) = status {
+            periods["statusIntervalMillis"] = json!(status);
+        }
         let config = json!({
             "nodeName": node,
             "dataDir": self.edge_dir(node),
@@ -283,7 +301,7 @@ impl World {
             },
             "localApi": {"https": format!("127.0.0.1:{api_port}")},
             "admin": null,
-            "node": {"leaseIntervalMillis": 1000},
+            "node": periods,
             "simulatePods": true,
         });
         fs::create_dir_all(self.edge_dir(node))?;
@@ -335,6 +353,12 @@ impl World {
         if let Some(edge) = self.edges.get_mut(node) {
             edge.process = None;
         }
+    }
+
+    /// Process id of a node's agent, while it runs.
+    #[must_use]
+    pub fn edge_id(&self, node: &str) -> Option<u32> {
+        self.edges.get(node)?.process.as_ref().map(Child::id)
     }
 
     /// What the agent of a node has logged.

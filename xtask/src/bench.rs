@@ -7,9 +7,9 @@ use crate::{components, run};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Number of hollow edge nodes.
-    #[arg(long, default_value_t = 1000)]
-    nodes: u32,
+    /// Numbers of hollow edge nodes to measure with; 0 measures codec and agent alone.
+    #[arg(long, num_args = 1.., default_values_t = [1000, 2000])]
+    nodes: Vec<u32>,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -18,5 +18,5 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut command = run::cargo();
     command.env(components::ASSETS_VARIABLE, assets);
     command.args(["run", "--release", "--locked", "-p", "tombolo-tests", "--bin", "bench", "--"]);
-    run::check(command.arg(options.nodes.to_string()))
+    run::check(command.args(options.nodes.iter().filter(|nodes| **nodes > 0).map(u32::to_string)))
 }

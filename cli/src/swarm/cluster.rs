@@ -22,6 +22,9 @@ pub(super) const NAMESPACE: &str = "tombolo-swarm";
 /// Name of the ConfigMap that every pod of the swarm uses.
 pub(super) const CONFIG_MAP: &str = "shared";
 
+/// Bytes of the ConfigMap beside its data: kind, name, UID and creation time.
+const ENVELOPE_LEN: usize = 218;
+
 /// API requests under way at a time while objects are made and removed.
 const CONCURRENCY: usize = 16;
 const READY_DEADLINE: Duration = Duration::from_secs(30);
@@ -85,12 +88,13 @@ impl Cluster {
         }
     }
 
-    /// Writes a new version of the ConfigMap with about this many bytes; returns when the write was answered.
+    /// Writes a new version of the ConfigMap, about this many bytes long as nodes receive it; returns when the write
+    /// was answered.
     pub(super) async fn update(&mut self, length: usize) -> Result<Instant> {
         self.version += 1;
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), NAMESPACE);
         let version = format!("{}-{}", std::process::id(), self.version);
-        let padding = "x".repeat(length.saturating_sub(version.len()));
+        let padding = "x".repeat(length.saturating_sub(ENVELOPE_LEN + version.len()));
         let object = json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CONFIG_MAP},
             "data": {"version": version, "padding": padding},

@@ -1,6 +1,7 @@
 //! All hollow nodes of a swarm, and what they have told.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -12,9 +13,11 @@ use tombolo_link::client::{Choice, Connector, QuicSocket, Target};
 use tombolo_proto::{Message, NodeId, StoreId};
 
 use super::SwarmOptions;
-use super::cluster::{CONFIG_MAP, node_name};
+use super::cluster::node_name;
 use super::figures::Sample;
-use super::node::{Command, HollowNode, Report};
+use super::node::{Command, HollowNode, Report, Tallies};
+use super::tally::Tally;
+use super::traffic::{Counts, Traffic};
 use crate::transport::TransportOption;
 
 /// Certificates asked for at a time.
@@ -30,14 +33,15 @@ pub(super) struct Fleet {
     commands: Vec<mpsc::Sender<Command>>,
     reports: mpsc::Receiver<Report>,
     caught_up: usize,
-    arrivals: Vec<Instant>,
+    tallies: Arc<Tallies>,
+    traffic: Arc<Traffic>,
 }
 
 /// Answers to the questions of all nodes.
 pub(super) struct Answers {
     /// Time of each answer.
     pub(super) times: Sample,
-    /// Answers that were refusals, and questions without an answer.
+    /// Answers that were refusals or did not come in time.
     pub(super) bad: usize,
 }
 
@@ -47,14 +51,19 @@ impl Fleet {
         eprintln!("swarm: {} certificates", options.nodes);
         let (sender, reports) = mpsc::channel(REPORTS_MAX);
         let socket = QuicSocket::bind().context("no UDP socket for the swarm")?;
+        let (tallies, traffic) = <(Arc<Tallies>, Arc<Traffic>)>::default();
         let make = |number: usize| {
-            let (sender, socket) = (sender.clone(), socket.clone());
-            async move { hollow_node(options, token, number, sender, socket).await }
+            let to = Reporting { reports: sender.clone(), tallies: Arc::clone(&tallies) };
+            let socket = socket.clone();
+            async move { hollow_node(options, token, number, to, socket).await }
         };
         let made: Vec<(HollowNode, mpsc::Sender<Command>)> =
             stream::iter(0..options.nodes).map(make).buffered(ENROLL_CONCURRENCY).try_collect().await?;
-        let (idle, commands) = made.into_iter().unzip();
-        Ok(Self { idle, running: JoinSet::new(), commands, reports, caught_up: 0, arrivals: Vec::new() })
+        let (mut idle, commands): (Vec<_>, _) = made.into_iter().unzip();
+        if let Some(first) = idle.first_mut() {
+            first.watch(Arc::clone(&traffic));
+        }
+        Ok(Self { idle, running: JoinSet::new(), commands, reports, caught_up: 0, tallies, traffic })
     }
 
     /// Starts this many nodes of those that do not run yet.
@@ -101,14 +110,28 @@ impl Fleet {
         nodes: usize,
         deadline: Duration,
     ) -> Result<Sample> {
-        let end = Instant::now() + deadline;
-        while self.arrivals.len() < nodes {
-            let so_far = self.arrivals.len();
-            self.next(end, || format!("{so_far} of {nodes} have the object")).await?;
-        }
+        let tallies = Arc::clone(&self.tallies);
+        let arrivals = self.gather(&tallies.arrivals, nodes, deadline, "have the object").await?;
         // The watch may be faster than the answer to the write: then the first arrival is the start.
-        let start = self.arrivals.iter().copied().min().map_or(written, |first| first.min(written));
-        Ok(self.arrivals.drain(..).map(|at| at.duration_since(start)).collect())
+        let start = arrivals.iter().copied().min().map_or(written, |first| first.min(written));
+        Ok(arrivals.into_iter().map(|at| at.duration_since(start)).collect())
+    }
+
+    /// Waits until a tally has this many values, or a node has lost its connection.
+    async fn gather<T>(
+        &mut self,
+        tally: &Tally<T>,
+        wanted: usize,
+        deadline: Duration,
+        what: &str,
+    ) -> Result<Vec<T>> {
+        let end = Instant::now() + deadline;
+        loop {
+            tokio::select! {
+                () = tally.reach(wanted) => return Ok(tally.take()),
+                report = self.next(end, || format!("{} of {wanted} {what}", tally.len())) => drop(report?),
+            }
+        }
     }
 
     /// Has every node ask `count` times.
@@ -121,20 +144,10 @@ impl Fleet {
         for commands in &self.commands {
             commands.send(Command::Ask(Arc::clone(&question), count)).await.context("a node has ended")?;
         }
-        let (mut times, mut bad, mut done) = (Vec::new(), 0, 0);
-        let end = Instant::now() + deadline;
-        while done < self.commands.len() {
-            match self.next(end, || format!("{done} nodes have all their answers")).await? {
-                Report::Answered { took, good } => {
-                    times.push(took);
-                    bad += usize::from(!good);
-                }
-                Report::Asked => done += 1,
-                _ => {}
-            }
-        }
-        bad += (self.commands.len() * count).saturating_sub(times.len());
-        Ok(Answers { times: times.into_iter().collect(), bad })
+        let (tallies, wanted) = (Arc::clone(&self.tallies), self.commands.len() * count);
+        let answers = self.gather(&tallies.answers, wanted, deadline, "questions are answered").await?;
+        let bad = answers.iter().filter(|answer| !answer.good).count();
+        Ok(Answers { times: answers.into_iter().map(|answer| answer.took).collect(), bad })
     }
 
     /// Has every node close its connection and connect again.
@@ -149,7 +162,17 @@ impl Fleet {
     /// Waits until every node is caught up after a reconnect; how many objects were sent again.
     pub(super) async fn caught_up_again(&mut self, nodes: usize, deadline: Duration) -> Result<usize> {
         self.caught_up(nodes, deadline).await?;
-        Ok(std::mem::take(&mut self.arrivals).len())
+        Ok(self.tallies.arrivals.take().len())
+    }
+
+    /// Deliveries that all nodes have stored so far, of every object.
+    pub(super) fn deliveries(&self) -> usize {
+        self.tallies.deliveries.load(Ordering::Relaxed)
+    }
+
+    /// What the first node has sent and received since it connected, until it was caught up.
+    pub(super) fn traffic(&self) -> Counts {
+        self.traffic.counts()
     }
 
     async fn next(&mut self, end: Instant, progress: impl Fn() -> String) -> Result<Report> {
@@ -159,18 +182,23 @@ impl Fleet {
         match &report {
             Report::Lost { node, reason } => bail!("{node} lost its connection: {reason}"),
             Report::CaughtUp => self.caught_up += 1,
-            Report::Delivered { key, at } if key.name() == CONFIG_MAP => self.arrivals.push(*at),
-            _ => {}
+            Report::Welcomed { .. } => {}
         }
         Ok(report)
     }
+}
+
+/// Where a node tells what happens to it.
+struct Reporting {
+    reports: mpsc::Sender<Report>,
+    tallies: Arc<Tallies>,
 }
 
 async fn hollow_node(
     options: &SwarmOptions,
     token: &str,
     number: usize,
-    reports: mpsc::Sender<Report>,
+    to: Reporting,
     socket: QuicSocket,
 ) -> Result<(HollowNode, mpsc::Sender<Command>)> {
     let node = NodeId::parse(&node_name(number))?;
@@ -190,5 +218,5 @@ async fn hollow_node(
     let connector = Connector::new(target, identity.client_tls()?).with_socket(socket);
     let (sender, commands) = mpsc::channel(4);
     let store = StoreId(rand::random());
-    Ok((HollowNode::new(node, store, connector, commands, reports), sender))
+    Ok((HollowNode::new(node, store, connector, commands, to.reports, to.tallies), sender))
 }

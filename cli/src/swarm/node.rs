@@ -1,18 +1,23 @@
 //! A hollow edge node: the real session over a real link, and a store that is a map.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tombolo_link::client::Connector;
-use tombolo_link::{Clock, Link, LinkEvent, pump};
+use tombolo_link::{Clock, Link, LinkEvent, Tap, pump};
 use tombolo_proto::frame::{Change, ReplyBody, RequestBody};
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
 use tombolo_proto::{
     Held, InventoryEntry, Message, NodeId, ObjectKey, ObjectVersion, RequestId, ScopeId, StoreId,
 };
-use tombolo_runtime::time::sleep_until;
+
+use super::cluster::CONFIG_MAP;
+use super::tally::Tally;
+use super::traffic::Traffic;
 
 /// How long a hollow node waits for an answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -33,14 +38,28 @@ pub(super) enum Report {
     Welcomed { took: Duration },
     /// Everything that was missing is held.
     CaughtUp,
-    /// A version of an object was stored and acknowledged.
-    Delivered { key: ObjectKey, at: Instant },
-    /// A question was answered.
-    Answered { took: Duration, good: bool },
-    /// All questions of a command are answered.
-    Asked,
     /// The connection ended, and was not meant to.
     Lost { node: NodeId, reason: String },
+}
+
+/// What happens too often for a report each.
+#[derive(Debug, Default)]
+pub(super) struct Tallies {
+    /// When a version of the swarm's ConfigMap was stored.
+    pub(super) arrivals: Tally<Instant>,
+    /// Answers to questions.
+    pub(super) answers: Tally<Answer>,
+    /// Deliveries stored.
+    pub(super) deliveries: AtomicUsize,
+}
+
+/// One answer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Answer {
+    /// Time since the question.
+    pub(super) took: Duration,
+    /// It is the object.
+    pub(super) good: bool,
 }
 
 /// The node's map of what it holds, as the session asks for it.
@@ -83,6 +102,8 @@ pub(super) struct HollowNode {
     holdings: Holdings,
     commands: mpsc::Receiver<Command>,
     reports: mpsc::Sender<Report>,
+    tallies: Arc<Tallies>,
+    traffic: Option<Arc<Traffic>>,
 }
 
 /// Questions of one command that are not asked yet.
@@ -107,9 +128,16 @@ impl HollowNode {
         connector: Connector,
         commands: mpsc::Receiver<Command>,
         reports: mpsc::Sender<Report>,
+        tallies: Arc<Tallies>,
     ) -> Self {
         let config = EdgeConfig::new(node, store);
-        Self { config, connector, holdings: Holdings::default(), commands, reports }
+        let (holdings, traffic) = Default::default();
+        Self { config, connector, holdings, commands, reports, tallies, traffic }
+    }
+
+    /// Has this node's frames counted.
+    pub(super) fn watch(&mut self, traffic: Arc<Traffic>) {
+        self.traffic = Some(traffic);
     }
 
     /// Connects and stays connected until the commands end.
@@ -132,7 +160,12 @@ impl HollowNode {
     }
 
     async fn serve(&mut self, mut link: Link, started: Instant) -> Ended {
+        if let Some(traffic) = &self.traffic {
+            traffic.restart();
+            link.set_tap(Arc::clone(traffic) as Arc<dyn Tap>);
+        }
         let clock = Clock::start();
+        let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
         let mut session = EdgeSession::new(self.config.clone(), clock.now(), &self.holdings);
         let mut asking: Option<Asking> = None;
         loop {
@@ -140,6 +173,9 @@ impl HollowNode {
                 return Ended::Lost(error.to_string());
             }
             let timeout = session.next_timeout().map(|moment| clock.instant(moment));
+            if let Some(moment) = timeout.filter(|moment| *moment != timer.deadline()) {
+                timer.as_mut().reset(moment);
+            }
             tokio::select! {
                 event = link.next() => match event {
                     LinkEvent::Frame(lane, frame) => {
@@ -150,7 +186,7 @@ impl HollowNode {
                     LinkEvent::Writable => {}
                     LinkEvent::Closed(error) => return Ended::Lost(error.to_string()),
                 },
-                () = sleep_until(timeout) => session.handle_timeout(clock.now()),
+                () = timer.as_mut(), if timeout.is_some() => session.handle_timeout(clock.now()),
                 command = self.commands.recv() => match command {
                     None => return Ended::Stopped,
                     Some(Command::Reconnect) => return Ended::Reconnect,
@@ -183,8 +219,10 @@ impl HollowNode {
             EdgeEvent::Deliver { lane, seq, change, .. } => {
                 self.holdings.store(&change);
                 session.committed(lane, seq);
-                let key = change.key().clone();
-                self.report(Report::Delivered { key, at: Instant::now() }).await;
+                self.tallies.deliveries.fetch_add(1, Ordering::Relaxed);
+                if change.key().name() == CONFIG_MAP {
+                    self.tallies.arrivals.note(Instant::now());
+                }
             }
             EdgeEvent::CaughtUp { epoch, .. } => {
                 self.config.epoch = Some(epoch);
@@ -192,9 +230,9 @@ impl HollowNode {
             }
             EdgeEvent::Reply(reply) => {
                 let good = matches!(&reply.body, ReplyBody::Message(message) if message.content.is_object());
-                self.answered(reply.id, good, session, asking, clock).await;
+                self.answered(reply.id, good, session, asking, clock);
             }
-            EdgeEvent::RequestTimedOut(id) => self.answered(id, false, session, asking, clock).await,
+            EdgeEvent::RequestTimedOut(id) => self.answered(id, false, session, asking, clock),
             EdgeEvent::Closed(goodbye) => return Err(format!("{:?}: {}", goodbye.reason, goodbye.message)),
             EdgeEvent::LeaseRenewed { .. }
             | EdgeEvent::SubscriptionClosed { .. }
@@ -203,8 +241,8 @@ impl HollowNode {
         Ok(())
     }
 
-    async fn answered(
-        &mut self,
+    fn answered(
+        &self,
         id: RequestId,
         good: bool,
         session: &mut EdgeSession,
@@ -212,13 +250,8 @@ impl HollowNode {
         clock: &Clock,
     ) {
         let Some(present) = asking.take_if(|present| present.waiting == id) else { return };
-        self.report(Report::Answered { took: present.since.elapsed(), good }).await;
-        if present.left > 0 {
-            *asking = ask(session, clock, present.message, present.left);
-        }
-        if asking.is_none() {
-            self.report(Report::Asked).await;
-        }
+        self.tallies.answers.note(Answer { took: present.since.elapsed(), good });
+        *asking = ask(session, clock, present.message, present.left);
     }
 
     async fn report(&self, report: Report) {

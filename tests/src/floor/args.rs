@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 
 const USAGE: &str = "usage: floor [--connections N] [--transport ws|quic] [--stack bare|link] \
-[--updates ROUNDS] [--query-seconds S] [--large] [--json]";
+[--updates ROUNDS] [--queries EACH] [--large] [--json]";
 
 /// Which side this process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,8 @@ pub(crate) struct Args {
     pub(crate) transport: Transport,
     pub(crate) stack: Stack,
     pub(crate) updates: usize,
-    pub(crate) query_seconds: u64,
+    /// Questions of every connection, one after the other.
+    pub(crate) queries: usize,
     pub(crate) large: bool,
     pub(crate) json: bool,
     /// Where the certificates are; set for the serving process.
@@ -57,7 +58,7 @@ impl Default for Args {
             transport: Transport::WebSocket,
             stack: Stack::Bare,
             updates: 20,
-            query_seconds: 3,
+            queries: 20,
             large: false,
             json: false,
             pki: None,
@@ -74,7 +75,7 @@ impl Args {
                 "serve" => args.role = Role::Serve,
                 "--connections" => args.connections = value()?.parse().context("--connections")?,
                 "--updates" => args.updates = value()?.parse().context("--updates")?,
-                "--query-seconds" => args.query_seconds = value()?.parse().context("--query-seconds")?,
+                "--queries" => args.queries = value()?.parse().context("--queries")?,
                 "--large" => args.large = true,
                 "--json" => args.json = true,
                 "--pki" => args.pki = Some(value()?.into()),

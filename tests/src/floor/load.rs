@@ -34,9 +34,6 @@ const WARM_UP: usize = 20;
 /// Handshakes at once.
 const DIALS_AT_ONCE: usize = 16;
 
-/// Connections that ask at once.
-const ASKING: usize = 32;
-
 /// Bytes of an acknowledgement and of a query.
 const SMALL_LEN: usize = 64;
 
@@ -85,9 +82,11 @@ impl Server {
 
 /// What all client tasks share.
 struct Fleet {
-    asking: watch::Sender<bool>,
+    /// Questions that every client is to ask, one after the other.
+    asking: watch::Sender<usize>,
     latencies: Mutex<Vec<u64>>,
-    answers: std::sync::atomic::AtomicU64,
+    /// Clients that have all their answers.
+    answered: watch::Sender<usize>,
     tasks: Tasks,
 }
 
@@ -98,9 +97,9 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
     let (mut server, address) = Server::start(args, dir.path()).await?;
     let dialler = Dialler::new(args, dir.path(), address)?;
     let fleet = Arc::new(Fleet {
-        asking: watch::Sender::new(false),
+        asking: watch::Sender::new(0),
         latencies: Mutex::default(),
-        answers: 0.into(),
+        answered: watch::Sender::new(0),
         tasks: Tasks::new(),
     });
     let mut report = Report::new(args);
@@ -118,7 +117,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
     report.idle_memory(process::resident(server.pid)?.saturating_sub(memory));
 
     updates(&mut server, &fleet, &mut report, total).await?;
-    queries(&mut server, &fleet, &mut report, args.query_seconds).await?;
+    queries(&mut server, &fleet, &mut report, total, args.queries).await?;
     if args.large {
         server.command(format!("large {total}")).await?;
     }
@@ -148,38 +147,38 @@ async fn updates(
     Ok(())
 }
 
+/// Every connection asks at the same time, as hollow nodes do: the floor of a thousand connections, not of a few warm
+/// ones.
 async fn queries(
     server: &mut Server,
     fleet: &Fleet,
     report: &mut Report,
-    seconds: u64,
+    total: usize,
+    each: usize,
 ) -> anyhow::Result<()> {
-    use std::sync::atomic::Ordering::SeqCst;
-    let (cpu, before, begin) = (server.cpu()?, fleet.answers.load(SeqCst), Instant::now());
-    fleet.asking.send_replace(true);
-    tokio::time::sleep(Duration::from_secs(seconds)).await;
-    let answers = fleet.answers.load(SeqCst) - before;
-    report.queried(server.cpu()? - cpu, answers, begin.elapsed());
-    fleet.asking.send_replace(false);
+    let (cpu, begin) = (server.cpu()?, Instant::now());
+    fleet.asking.send_replace(each);
+    fleet.answered.subscribe().wait_for(|done| *done == total).await?;
+    report.queried(server.cpu()? - cpu, total * each, begin.elapsed());
     Ok(())
 }
 
 async fn connect(dialler: &Dialler, fleet: &Arc<Fleet>, first: usize, count: usize) -> anyhow::Result<()> {
-    let mut dials = stream::iter(first..first + count)
-        .map(|number| async move { (number, dialler.dial().await) })
-        .buffer_unordered(DIALS_AT_ONCE);
-    while let Some((number, channel)) = dials.next().await {
-        let client = client(channel?, Arc::clone(fleet), number < ASKING);
+    let mut dials =
+        stream::iter(first..first + count).map(|_| dialler.dial()).buffer_unordered(DIALS_AT_ONCE);
+    while let Some(channel) = dials.next().await {
+        let client = client(channel?, Arc::clone(fleet));
         fleet.tasks.spawn_isolated("client", client);
     }
     Ok(())
 }
 
 /// Acknowledges updates and, in the query phase, asks again with each answer.
-async fn client(mut channel: Channel, fleet: Arc<Fleet>, asks: bool) -> anyhow::Result<()> {
+async fn client(mut channel: Channel, fleet: Arc<Fleet>) -> anyhow::Result<()> {
     let ack = message(kind::ACK, 0, SMALL_LEN);
     let query = message(kind::QUERY, 0, SMALL_LEN);
     let mut asking = fleet.asking.subscribe();
+    let mut left = 0;
     loop {
         tokio::select! {
             received = channel.next() => {
@@ -189,17 +188,18 @@ async fn client(mut channel: Channel, fleet: Arc<Fleet>, asks: bool) -> anyhow::
                     fleet.latencies.lock().unwrap_or_else(PoisonError::into_inner).push(latency);
                     channel.send(ack.clone()).await?;
                 } else {
-                    fleet.answers.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-                    let more = *asking.borrow();
-                    if more {
+                    left -= 1;
+                    if left > 0 {
                         channel.send(query.clone()).await?;
+                    } else {
+                        fleet.answered.send_modify(|done| *done += 1);
                     }
                 }
             }
-            changed = asking.changed(), if asks => {
+            changed = asking.changed() => {
                 changed?;
-                let start = *asking.borrow_and_update();
-                if start {
+                left = *asking.borrow_and_update();
+                if left > 0 {
                     channel.send(query.clone()).await?;
                 }
             }

@@ -76,7 +76,7 @@ impl Report {
         self.fan_out_p99_ms = rank(99).unwrap_or_default() as f64 / 1e6;
     }
 
-    pub(crate) fn queried(&mut self, cpu_nanos: u64, answers: u64, took: Duration) {
+    pub(crate) fn queried(&mut self, cpu_nanos: u64, answers: usize, took: Duration) {
         self.queries_per_second = answers as f64 / took.as_secs_f64();
         self.query_cpu_micros = cpu_nanos as f64 / 1e3 / answers.max(1) as f64;
     }

@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -24,6 +25,7 @@ pub struct SlowLink {
     pub tcp_port: u16,
     /// UDP port of the relay.
     pub udp_port: u16,
+    passed: Arc<AtomicU64>,
     _tasks: JoinSet<()>,
 }
 
@@ -37,9 +39,16 @@ impl SlowLink {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let (tcp_port, udp_port) = (listener.local_addr()?.port(), socket.local_addr()?.port());
         let mut tasks = JoinSet::new();
-        tasks.spawn(relay_tcp(listener, tcp_target, bytes_per_second));
+        let passed = Arc::<AtomicU64>::default();
+        tasks.spawn(relay_tcp(listener, tcp_target, bytes_per_second, Arc::clone(&passed)));
         tasks.spawn(relay_udp(socket, udp_target, bytes_per_second));
-        Ok(Self { tcp_port, udp_port, _tasks: tasks })
+        Ok(Self { tcp_port, udp_port, passed, _tasks: tasks })
+    }
+
+    /// Bytes passed on over TCP so far, both directions together.
+    #[must_use]
+    pub fn passed(&self) -> u64 {
+        self.passed.load(Ordering::Relaxed)
     }
 }
 
@@ -61,24 +70,32 @@ impl Pace {
     }
 }
 
-async fn relay_tcp(listener: TcpListener, target: u16, rate: u32) {
+async fn relay_tcp(listener: TcpListener, target: u16, rate: u32, passed: Arc<AtomicU64>) {
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
+        let passed = Arc::clone(&passed);
         connections.spawn(async move {
             let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, target)).await else { return };
             // Small kernel buffers: what waits must wait in the sender, as behind a slow modem.
             let _ = socket2::SockRef::from(&server).set_recv_buffer_size(16 * 1024);
             let (client_read, client_write) = client.into_split();
             let (server_read, server_write) = server.into_split();
-            tokio::join!(copy(client_read, server_write, rate), copy(server_read, client_write, rate));
+            let up = copy(client_read, server_write, rate, &passed);
+            tokio::join!(up, copy(server_read, client_write, rate, &passed));
         });
     }
 }
 
-async fn copy(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt + Unpin, rate: u32) {
+async fn copy(
+    mut from: impl AsyncReadExt + Unpin,
+    mut to: impl AsyncWriteExt + Unpin,
+    rate: u32,
+    passed: &AtomicU64,
+) {
     let (mut pace, mut piece) = (Pace::new(rate), [0; PIECE]);
     while let Ok(read @ 1..) = from.read(&mut piece).await {
         pace.pass(read).await;
+        passed.fetch_add(read as u64, Ordering::Relaxed);
         if to.write_all(&piece[..read]).await.is_err() {
             return;
         }

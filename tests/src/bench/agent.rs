@@ -1,0 +1,87 @@
+//! What the agent of one node costs: memory, and a day's traffic of a node on which nothing happens.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tombolo_testkit::wait_for;
+use tombolo_tests::world::objects::Objects;
+use tombolo_tests::world::{Api, DEADLINE, Transport, World};
+
+use super::table::Row;
+
+const NODE: &str = "bench";
+
+/// How much shorter than by default the node's periods are while its traffic is measured.
+const HASTE: u64 = 10;
+
+/// The agent's periods of lease and status, in milliseconds (`edge/src/config.rs`).
+const LEASE_MILLIS: u64 = 10_000;
+const STATUS_MILLIS: u64 = 300_000;
+
+/// Time for which traffic is measured: a multiple of the shortened periods.
+const MEASURED: Duration = Duration::from_millis(2 * STATUS_MILLIS / HASTE);
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Pods on the idle node, and on the node whose memory is measured.
+const IDLE_PODS: usize = 5;
+const PODS: usize = 50;
+
+/// Memory and traffic of a release build of `edgecore`, its local API on and asked.
+pub(crate) async fn measure() -> Result<Vec<Row>> {
+    let mut world = World::start(Api::Real, Transport::WebSocket).await?;
+    world.set_periods(LEASE_MILLIS / HASTE, STATUS_MILLIS / HASTE);
+    // A relay that is never full: it counts what passes.
+    world.slow_down(u32::MAX).await?;
+    world.start_edge(NODE).await?;
+    let objects = Objects::new(world.client().await?).await?;
+    objects.config_map("settings", "1").await?;
+    add_pods(&world, &objects, 0..IDLE_PODS).await;
+    tokio::time::sleep(Duration::from_millis(STATUS_MILLIS / HASTE)).await;
+    let before = world.relayed();
+    tokio::time::sleep(MEASURED).await;
+    let bytes = world.relayed() - before;
+    let day = bytes as f64 * DAY.as_secs_f64() / (MEASURED.as_secs_f64() * HASTE as f64);
+
+    add_pods(&world, &objects, IDLE_PODS..PODS).await;
+    let resident = resident(world.edge_id(NODE).context("edgecore is not running")?)?;
+    let seconds = MEASURED.as_secs();
+    let idle =
+        format!("a day of an idle node with {IDLE_PODS} pods, from {seconds} s at {HASTE} times the pace");
+    Ok(vec![
+        Row::new(&format!("agent with {PODS} pods, resident"), "MB", resident as f64 / 1e6)
+            .target(Some(15.0)),
+        Row::new(&idle, "MB", day / 1e6).target(Some(5.0)),
+    ])
+}
+
+/// Creates pods and waits until the local API lists them and they run.
+async fn add_pods(world: &World, objects: &Objects, numbers: std::ops::Range<usize>) {
+    for number in numbers {
+        let name = format!("pod-{number}");
+        let create = || async {
+            match objects.pod(&name, NODE, &["settings"], &[]).await {
+                Err(error) if !format!("{error:#}").contains("AlreadyExists") => Err(format!("{error:#}")),
+                _ => Ok(()),
+            }
+        };
+        // A new namespace has no ServiceAccount for a moment, and pods are refused until it has.
+        wait_for("a pod to be created", DEADLINE, create).await;
+    }
+    wait_for("every pod to run", DEADLINE, || async {
+        let pods = objects.pods().list(&kube::api::ListParams::default()).await;
+        let pods = pods.map_err(|error| error.to_string())?;
+        let phase = |pod: &k8s_openapi::api::core::v1::Pod| pod.status.as_ref()?.phase.clone();
+        let waiting = pods.iter().filter(|pod| phase(pod).as_deref() != Some("Running")).count();
+        if waiting == 0 { Ok(()) } else { Err(format!("{waiting} pods do not run")) }
+    })
+    .await;
+    world.converges(NODE).await;
+}
+
+/// Resident memory of a process, in bytes.
+fn resident(pid: u32) -> Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").trim().parse::<u64>()? * 1024)
+}
