@@ -3,6 +3,7 @@
 //! Durations travel as whole milliseconds, rounded up. Sentences and software versions are cut to their limits on
 //! the way out and on the way in; every other text beyond its limit is refused.
 
+mod deliver;
 mod guard;
 mod parts;
 mod read;
@@ -14,7 +15,7 @@ use prost::Message as _;
 use thiserror::Error;
 
 use crate::error::IdError;
-use crate::frame::Frame;
+use crate::frame::{Change, Deliver, Frame};
 use crate::ids::Lane;
 use crate::limits;
 use crate::message::{ContentError, FieldError};
@@ -91,7 +92,10 @@ pub enum CodecError {
 /// Writes a frame as protobuf. `zstd` says that the peer reads compressed bodies (`features::ZSTD`).
 #[must_use]
 pub fn encode(frame: &Frame, zstd: bool) -> Bytes {
-    write::frame(frame, zstd).encode_to_vec().into()
+    let encoded = Encoded::new(frame, zstd);
+    let mut out = BytesMut::with_capacity(encoded.len());
+    encoded.write(&mut out);
+    out.freeze()
 }
 
 /// Writes a frame as one whole package, header and payload in one allocation: what fits a WebSocket message.
@@ -99,13 +103,46 @@ pub fn encode(frame: &Frame, zstd: bool) -> Bytes {
 /// # Errors
 /// [`PackageError::TooLarge`] when the frame exceeds [`limits::FRAME_LEN_MAX`].
 pub fn encode_package(lane: Lane, frame: &Frame, zstd: bool) -> Result<Bytes, PackageError> {
-    let wire = write::frame(frame, zstd);
-    let len = wire.encoded_len();
+    let encoded = Encoded::new(frame, zstd);
+    let len = encoded.len();
     let header = Header::new(lane, false, len)?;
     let mut out = BytesMut::with_capacity(HEADER_LEN.saturating_add(len));
     out.put_slice(&header.encode());
-    wire.encode_raw(&mut out);
+    encoded.write(&mut out);
     Ok(out.freeze())
+}
+
+/// A frame on its way to bytes.
+enum Encoded<'a> {
+    /// An object for one of many nodes.
+    Upsert(deliver::Upsert<'a>),
+    /// Anything else.
+    Frame(Box<wire::Frame>),
+}
+
+impl<'a> Encoded<'a> {
+    fn new(frame: &'a Frame, zstd: bool) -> Self {
+        match frame {
+            Frame::Deliver(Deliver { seq, scope, change: Change::Upsert(object) }) => {
+                Self::Upsert(deliver::Upsert::new(*seq, *scope, object, zstd))
+            }
+            other => Self::Frame(Box::new(write::frame(other))),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Upsert(upsert) => upsert.len(),
+            Self::Frame(frame) => frame.encoded_len(),
+        }
+    }
+
+    fn write(&self, out: &mut BytesMut) {
+        match self {
+            Self::Upsert(upsert) => upsert.write(out),
+            Self::Frame(frame) => frame.encode_raw(out),
+        }
+    }
 }
 
 /// Reads a frame. Object bodies and message contents share the payload's bytes.

@@ -1,7 +1,9 @@
 //! Objects as the protocol sees them: an identity, a version and opaque JSON bytes.
 
+use std::cmp::Ordering;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -45,6 +47,9 @@ impl fmt::Display for Resource {
     }
 }
 
+/// Hashes the texts of keys, differently in each process: peers name keys and must not choose what collides.
+static TEXT_HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
 #[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct KeyParts {
     resource: Resource,
@@ -52,33 +57,67 @@ struct KeyParts {
     name: Box<str>,
 }
 
-/// Which object: resource, namespace and name. Cheap to clone.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ObjectKey(Arc<KeyParts>);
+struct HashedParts {
+    parts: KeyParts,
+    hash: u64,
+}
+
+/// Which object: resource, namespace and name. Cheap to clone, to look up and to compare with its own copies: the texts
+/// are hashed once.
+#[derive(Clone)]
+pub struct ObjectKey(Arc<HashedParts>);
 
 impl ObjectKey {
     /// Puts a key together; `namespace` is empty for cluster-scoped objects.
     #[must_use]
     pub fn new(resource: Resource, namespace: &str, name: &str) -> Self {
-        Self(Arc::new(KeyParts { resource, namespace: namespace.into(), name: name.into() }))
+        let parts = KeyParts { resource, namespace: namespace.into(), name: name.into() };
+        let hash = TEXT_HASHES.hash_one(&parts);
+        Self(Arc::new(HashedParts { parts, hash }))
     }
 
     /// Group, version and plural.
     #[must_use]
     pub fn resource(&self) -> &Resource {
-        &self.0.resource
+        &self.0.parts.resource
     }
 
     /// Namespace; empty for cluster-scoped objects.
     #[must_use]
     pub fn namespace(&self) -> &str {
-        &self.0.namespace
+        &self.0.parts.namespace
     }
 
     /// Object name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.0.name
+        &self.0.parts.name
+    }
+}
+
+impl PartialEq for ObjectKey {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || (self.0.hash == other.0.hash && self.0.parts == other.0.parts)
+    }
+}
+
+impl Eq for ObjectKey {}
+
+impl Hash for ObjectKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.0.hash);
+    }
+}
+
+impl Ord for ObjectKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.parts.cmp(&other.0.parts)
+    }
+}
+
+impl PartialOrd for ObjectKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -143,6 +182,7 @@ pub struct SharedObject {
     pub dependencies: Vec<ObjectKey>,
     compressed: OnceLock<Option<Bytes>>,
     revision_place: OnceLock<Option<RevisionPlace>>,
+    delivery_head: OnceLock<Bytes>,
 }
 
 /// Where `metadata.resourceVersion` belongs in a body that has none.
@@ -174,8 +214,8 @@ impl SharedObject {
     /// Wraps trimmed JSON for delivery.
     #[must_use]
     pub fn new(key: ObjectKey, version: ObjectVersion, body: Bytes, dependencies: Vec<ObjectKey>) -> Self {
-        let (compressed, revision_place) = (OnceLock::new(), OnceLock::new());
-        Self { key, version, body, dependencies, compressed, revision_place }
+        let (compressed, revision_place, delivery_head) = Default::default();
+        Self { key, version, body, dependencies, compressed, revision_place, delivery_head }
     }
 
     /// The body with `metadata.resourceVersion`, for readers without the envelope; `None` when the body is no JSON
@@ -193,6 +233,11 @@ impl SharedObject {
         let separator = if comma { "," } else { "" };
         let member = format!("\"resourceVersion\":\"{}\"{separator}", self.version.revision);
         Some((self.body.slice(..offset), member, self.body.slice(offset..)))
+    }
+
+    /// What `encode` made of the object when this was asked first: the codec's bytes that are the same for every node.
+    pub(crate) fn delivery_head(&self, encode: impl FnOnce() -> Bytes) -> &Bytes {
+        self.delivery_head.get_or_init(encode)
     }
 
     /// The body as one zstd frame, made at most once; `None` when the body is small or does not shrink.
@@ -218,6 +263,17 @@ mod tests {
         let uid = Uid::parse("u").expect("a UID");
         let version = ObjectVersion { uid, revision: CloudRevision(7), hash: ContentHash(1) };
         SharedObject::new(key, version, Bytes::from_static(body.as_bytes()), Vec::new())
+    }
+
+    #[test]
+    fn keys_compare_by_their_texts() {
+        let key = |group: &str, name: &str| ObjectKey::new(Resource::new(group, "v1", "things"), "d", name);
+        let hash = |key: &ObjectKey| RandomState::hash_one(&TEXT_HASHES, key);
+        assert_eq!(key("", "a"), key("", "a"));
+        assert_eq!(hash(&key("", "a")), hash(&key("", "a")));
+        assert_ne!(key("", "a"), key("", "b"));
+        assert_ne!(key("", "a"), key("x", "a"));
+        assert!(key("", "a") < key("", "b") && key("", "b") < key("x", "a"));
     }
 
     #[test]

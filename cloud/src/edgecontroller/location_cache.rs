@@ -38,7 +38,8 @@ struct BoundPod {
 impl LocationCache {
     /// Notes that a pod is bound to a node and refers to these objects, in place of what was noted for its UID.
     pub fn set_pod(&self, node: &NodeId, uid: &Uid, key: &ObjectKey, references: &[ObjectKey]) -> Difference {
-        let pod = BoundPod { key: key.clone(), references: references.into() };
+        let references: Arc<[ObjectKey]> = references.iter().map(|key| self.shared(key)).collect();
+        let pod = BoundPod { key: key.clone(), references: Arc::clone(&references) };
         let before = self.pods.entry(node.clone()).or_default().insert(uid.clone(), pod);
         let before = before.map(|pod| pod.references).unwrap_or_default();
         let old: HashSet<&ObjectKey> = before.iter().collect();
@@ -77,6 +78,12 @@ impl LocationCache {
             losses.pods.push((uid, pod.key));
         }
         losses
+    }
+
+    /// The copy of this key that everybody shares who refers to the object: comparing it with itself reads no text.
+    #[must_use]
+    pub fn shared(&self, key: &ObjectKey) -> ObjectKey {
+        self.places.get(key).map_or_else(|| key.clone(), |place| place.key().clone())
     }
 
     /// The nodes that need this object.

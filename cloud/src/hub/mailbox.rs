@@ -1,9 +1,12 @@
 //! What a node's owner task has to look at: a set, not a queue. Ten changes of one object are one entry.
 
 use std::collections::HashSet;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
+use futures::task::AtomicWaker;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
 use tombolo_proto::frame::Goodbye;
 use tombolo_proto::{ObjectKey, ScopeId};
 
@@ -11,7 +14,9 @@ use tombolo_proto::{ObjectKey, ScopeId};
 #[derive(Debug, Default)]
 pub struct Mailbox {
     mail: Mutex<Mail>,
-    arrived: Notify,
+    /// Something was put in since the last [`take`](Self::take).
+    full: AtomicBool,
+    owner: AtomicWaker,
 }
 
 /// The content of a mailbox.
@@ -29,36 +34,53 @@ pub(crate) struct Mail {
 impl Mailbox {
     /// The state under a key may have changed.
     pub fn offer(&self, scope: ScopeId, key: &ObjectKey) {
-        self.mail.lock().dirty.insert((scope, key.clone()));
-        self.arrived.notify_one();
+        self.put(|mail| {
+            mail.dirty.insert((scope, key.clone()));
+        });
     }
 
     /// The node's picture is complete.
     pub fn ready(&self) {
-        self.mail.lock().ready = true;
-        self.arrived.notify_one();
+        self.put(|mail| mail.ready = true);
     }
 
     /// Ends the session.
     pub fn end(&self, goodbye: Goodbye) {
-        self.mail.lock().goodbye.get_or_insert(goodbye);
-        self.arrived.notify_one();
+        self.put(|mail| {
+            mail.goodbye.get_or_insert(goodbye);
+        });
     }
 
     /// Ends one subscription. A session has few of them, and each ends once.
     pub(crate) fn end_subscription(&self, scope: ScopeId, code: u16, reason: &str) {
-        self.mail.lock().ended.push((scope, code, reason.to_owned()));
-        self.arrived.notify_one();
+        self.put(|mail| mail.ended.push((scope, code, reason.to_owned())));
     }
 
-    /// Takes everything out.
+    fn put(&self, change: impl FnOnce(&mut Mail)) {
+        change(&mut self.mail.lock());
+        self.full.store(true, Ordering::Release);
+        self.owner.wake();
+    }
+
+    /// Takes everything out. An empty mailbox costs no lock: the owner looks into it with every event.
     pub(crate) fn take(&self) -> Mail {
+        if !self.full.swap(false, Ordering::AcqRel) {
+            return Mail::default();
+        }
         std::mem::take(&mut *self.mail.lock())
     }
 
-    /// Completes when something has arrived since the last completion. Cancel-safe.
+    /// Completes when something is in the box. One task waits at a time. Cancel-safe.
     pub(crate) async fn arrived(&self) {
-        self.arrived.notified().await;
+        poll_fn(|cx| {
+            if self.full.load(Ordering::Acquire) {
+                return Poll::Ready(());
+            }
+            self.owner.register(cx.waker());
+            // What came before the registration has woken nobody.
+            if self.full.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
     }
 
     /// Number of keys that wait.

@@ -121,7 +121,7 @@ impl Owner {
         tokio::select! {
             event = self.link.next() => return self.handle_link(event),
             () = self.handle.mailbox.arrived() => {}
-            Some(done) = self.work.next() => self.handle_done(done),
+            Some(done) = self.work.next(), if !self.work.is_empty() => self.handle_done(done),
             () = timer, if timeout.is_some() => {
                 if self.leave_by.is_some_and(|by| by <= Instant::now()) {
                     return false;

@@ -11,7 +11,8 @@ mod strategies;
 
 /// Protobuf of a frame, changed before it is read.
 fn tampered(frame: &Frame, change: impl FnOnce(&mut wire::frame::Kind)) -> Result<Frame, CodecError> {
-    let mut kind = write::frame(frame, false).kind.expect("always set");
+    let wire = wire::Frame::decode(encode(frame, false)).expect("own bytes");
+    let mut kind = wire.kind.expect("always set");
     change(&mut kind);
     decode(wire::Frame { kind: Some(kind) }.encode_to_vec().into())
 }

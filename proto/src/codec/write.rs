@@ -7,13 +7,15 @@ use super::parts::{
 };
 use super::wire::{self, frame::Kind};
 use crate::frame::{
-    ApiReply, ApiRequest, Change, Deliver, Frame, Goodbye, GoodbyeReason, Hello, InventoryPart, Refusal,
+    ApiReply, ApiRequest, Change, Frame, Goodbye, GoodbyeReason, Hello, InventoryPart, Refusal,
     RefusalReason, Reply, ReplyBody, Request, RequestBody, Subscribe, Welcome,
 };
 use crate::ids::{Lane, Seq};
 use crate::message::{Message, MessageId};
+use crate::object::SharedObject;
 
-pub(super) fn frame(frame: &Frame, zstd: bool) -> wire::Frame {
+/// An upsert without its body: `deliver::Upsert` writes whole ones.
+pub(super) fn frame(frame: &Frame) -> wire::Frame {
     let kind = match frame {
         Frame::Hello(hello) => Kind::Hello(write_hello(hello)),
         Frame::Welcome(welcome) => Kind::Welcome(write_welcome(welcome)),
@@ -21,7 +23,11 @@ pub(super) fn frame(frame: &Frame, zstd: bool) -> wire::Frame {
             Kind::InventoryRequest(wire::InventoryRequest { scope: scope.0 })
         }
         Frame::InventoryPart(part) => Kind::InventoryPart(write_part(part)),
-        Frame::Deliver(deliver) => Kind::Deliver(write_deliver(deliver, zstd)),
+        Frame::Deliver(deliver) => Kind::Deliver(wire::Deliver {
+            seq: deliver.seq.0,
+            scope: deliver.scope.0,
+            ..write_change(&deliver.change)
+        }),
         Frame::Ack { lanes } => Kind::Ack(wire::Ack { lanes: lanes.iter().map(write_position).collect() }),
         Frame::Refuse(refusal) => Kind::Refuse(write_refusal(refusal)),
         Frame::CaughtUp { scope, epoch, revision } => Kind::CaughtUp(wire::CaughtUp {
@@ -84,40 +90,31 @@ fn write_part(part: &InventoryPart) -> wire::InventoryPart {
     wire::InventoryPart { scope: part.scope.0, entries: write_entries(&part.entries), last: part.last }
 }
 
-fn write_deliver(deliver: &Deliver, zstd: bool) -> wire::Deliver {
-    let mut out = wire::Deliver {
-        seq: deliver.seq.0,
-        scope: deliver.scope.0,
-        key: Some(write_key(deliver.change.key())),
-        ..wire::Deliver::default()
+/// What a delivery says to every node alike, without the body.
+fn write_change(change: &Change) -> wire::Deliver {
+    let (kind, version) = match change {
+        Change::Upsert(object) => return write_head(object),
+        Change::Delete { version, .. } => (wire::ChangeKind::Delete, version.as_ref()),
+        Change::Absent { .. } => (wire::ChangeKind::Absent, None),
+        Change::Adopt { version, .. } => (wire::ChangeKind::Adopt, Some(version)),
     };
-    match &deliver.change {
-        Change::Upsert(object) => {
-            out.set_kind(wire::ChangeKind::Upsert);
-            out.version = Some(write_version(&object.version));
-            out.dependencies = object.dependencies.iter().map(write_key).collect();
-            // A body that cannot be announced in 32 bits is beyond every limit and is refused at the package.
-            let decoded_len = u32::try_from(object.body.len()).ok();
-            match (decoded_len, zstd.then(|| object.compressed()).flatten()) {
-                (Some(decoded_len), Some(packed)) => {
-                    out.set_encoding(wire::BodyEncoding::Zstd);
-                    out.decoded_len = decoded_len;
-                    out.body = packed.clone();
-                }
-                _ => out.body = object.body.clone(),
-            }
-        }
-        Change::Delete { version, .. } => {
-            out.set_kind(wire::ChangeKind::Delete);
-            out.version = version.as_ref().map(write_version);
-        }
-        Change::Absent { .. } => out.set_kind(wire::ChangeKind::Absent),
-        Change::Adopt { version, .. } => {
-            out.set_kind(wire::ChangeKind::Adopt);
-            out.version = Some(write_version(version));
-        }
+    wire::Deliver {
+        kind: kind.into(),
+        key: Some(write_key(change.key())),
+        version: version.map(write_version),
+        ..wire::Deliver::default()
     }
-    out
+}
+
+/// An upsert without position and body.
+pub(super) fn write_head(object: &SharedObject) -> wire::Deliver {
+    wire::Deliver {
+        kind: wire::ChangeKind::Upsert.into(),
+        key: Some(write_key(&object.key)),
+        version: Some(write_version(&object.version)),
+        dependencies: object.dependencies.iter().map(write_key).collect(),
+        ..wire::Deliver::default()
+    }
 }
 
 fn write_position((lane, seq): &(Lane, Seq)) -> wire::LanePosition {

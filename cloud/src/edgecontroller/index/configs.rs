@@ -23,7 +23,10 @@ impl Index {
         if newest > revision {
             return Ok(());
         }
-        let object = Arc::new(Self::trimmed(kind, raw)?.object);
+        let key = self.down.location.shared(&key);
+        let mut object = Self::trimmed(kind, raw)?.object;
+        object.key = key.clone();
+        let object = Arc::new(object);
         let same = current
             .as_ref()
             .and_then(Cached::version)

@@ -1,0 +1,85 @@
+//! Delivered objects on the wire: what is the same for every node is encoded once (design section 3).
+
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::Message as _;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len, uint32, uint64};
+
+use super::wire::BodyEncoding;
+use super::write;
+use crate::ids::{ScopeId, Seq};
+use crate::object::SharedObject;
+
+/// Field of `Frame`, and the fields of `Deliver` around those of the head (`protocol/tombolo.proto`).
+const FRAME_DELIVER: u32 = 1;
+const SEQ: u32 = 1;
+const SCOPE: u32 = 2;
+const ENCODING: u32 = 7;
+const DECODED_LEN: u32 = 8;
+const BODY: u32 = 15;
+
+/// An upsert for one node. Its bytes are those of the generated message, fields in ascending order.
+pub(super) struct Upsert<'a> {
+    seq: u64,
+    scope: u32,
+    /// Kind, key, version and dependencies.
+    head: &'a Bytes,
+    /// Length of the body behind the compression, when it is compressed.
+    decoded_len: Option<u32>,
+    body: &'a Bytes,
+}
+
+impl<'a> Upsert<'a> {
+    pub(super) fn new(seq: Seq, scope: ScopeId, object: &'a SharedObject, zstd: bool) -> Self {
+        let head = object.delivery_head(|| write::write_head(object).encode_to_vec().into());
+        // A body that cannot be announced in 32 bits is beyond every limit and is refused at the package.
+        let announced = u32::try_from(object.body.len()).ok().filter(|_| zstd);
+        let packed = announced.and_then(|len| Some((len, object.compressed()?)));
+        let (decoded_len, body) = packed.map_or((None, &object.body), |(len, body)| (Some(len), body));
+        Self { seq: seq.0, scope: scope.0, head, decoded_len, body }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        let inner = self.inner_len();
+        key_len(FRAME_DELIVER) + encoded_len_varint(inner as u64) + inner
+    }
+
+    fn inner_len(&self) -> usize {
+        let mut len = self.head.len();
+        // As everywhere in proto3, a zero is not written.
+        if self.seq != 0 {
+            len += uint64::encoded_len(SEQ, &self.seq);
+        }
+        if self.scope != 0 {
+            len += uint32::encoded_len(SCOPE, &self.scope);
+        }
+        if let Some(decoded_len) = self.decoded_len {
+            len += uint32::encoded_len(ENCODING, &(BodyEncoding::Zstd as u32));
+            len += uint32::encoded_len(DECODED_LEN, &decoded_len);
+        }
+        if !self.body.is_empty() {
+            len += key_len(BODY) + encoded_len_varint(self.body.len() as u64) + self.body.len();
+        }
+        len
+    }
+
+    pub(super) fn write(&self, out: &mut BytesMut) {
+        encode_key(FRAME_DELIVER, WireType::LengthDelimited, out);
+        encode_varint(self.inner_len() as u64, out);
+        if self.seq != 0 {
+            uint64::encode(SEQ, &self.seq, out);
+        }
+        if self.scope != 0 {
+            uint32::encode(SCOPE, &self.scope, out);
+        }
+        out.put_slice(self.head);
+        if let Some(decoded_len) = self.decoded_len {
+            uint32::encode(ENCODING, &(BodyEncoding::Zstd as u32), out);
+            uint32::encode(DECODED_LEN, &decoded_len, out);
+        }
+        if !self.body.is_empty() {
+            encode_key(BODY, WireType::LengthDelimited, out);
+            encode_varint(self.body.len() as u64, out);
+            out.put_slice(self.body);
+        }
+    }
+}
