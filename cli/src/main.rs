@@ -56,38 +56,8 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", sentence(&error));
+            eprintln!("error: {}", tombolo_runtime::sentence(error.as_ref()));
             ExitCode::FAILURE
         }
-    }
-}
-
-/// An error and its causes in one line; a cause that the text before it already tells is not repeated.
-fn sentence(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string).filter(|cause| !cause.is_empty()) {
-        if text.contains(&cause) {
-            continue;
-        }
-        if !text.is_empty() {
-            text.push_str(": ");
-        }
-        text.push_str(&cause);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use anyhow::{Context as _, anyhow};
-
-    use super::sentence;
-
-    #[test]
-    fn causes_are_told_once() {
-        let error = anyhow!("address in use").context("cannot listen: address in use").context("no hub");
-        assert_eq!(sentence(&error), "no hub: cannot listen: address in use");
-        let error = Err::<(), _>(anyhow!("disk full")).context("cannot write").unwrap_err();
-        assert_eq!(sentence(&error), "cannot write: disk full");
     }
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use thiserror::Error;
+use tombolo_runtime::without_excerpt;
 
 use raw::RawConfig;
 
@@ -71,7 +72,7 @@ pub struct Listeners {
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read the configuration file {path}: {source}")]
     Read {
         /// The file.
         path: PathBuf,
@@ -86,7 +87,7 @@ pub enum ConfigError {
         /// Its size.
         len: u64,
     },
-    /// The text is no configuration; the message names line and column.
+    /// The text is no configuration; the message names the file, and line and column or the key.
     #[error("{0}")]
     Parse(String),
     /// A value is out of its range.
@@ -112,7 +113,9 @@ impl Config {
         }
         let text = std::fs::read_to_string(path).map_err(read)?;
         Self::parse(&text).map_err(|error| match error {
-            ConfigError::Parse(problem) => ConfigError::Parse(format!("{}: {problem}", path.display())),
+            error @ (ConfigError::Parse(_) | ConfigError::Invalid { .. }) => {
+                ConfigError::Parse(format!("{}: {error}", path.display()))
+            }
             other => other,
         })
     }
@@ -125,7 +128,8 @@ impl Config {
         let raw = if text.trim().is_empty() {
             RawConfig::default()
         } else {
-            serde_saphyr::from_str(text).map_err(|error| ConfigError::Parse(error.to_string()))?
+            serde_saphyr::from_str(text)
+                .map_err(|error| ConfigError::Parse(without_excerpt(&error.to_string())))?
         };
         Self::check(raw)
     }

@@ -32,7 +32,7 @@ use crate::metrics::Metrics;
 /// Longest wait for a peer to take the last frames.
 pub(crate) const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
-/// When a node that found the hub full should come back.
+/// When a node that found the hub full should come back, at the earliest; at the latest after twice as long.
 const FULL_RETRY: Duration = Duration::from_secs(30);
 
 /// What every owner task shares. Cheap to clone through its `Arc`.
@@ -62,8 +62,9 @@ impl Hub {
             Admission::Full(limit) => {
                 self.metrics.refused_connections.inc();
                 tracing::warn!(%node, limit, "connection refused: the node limit is reached");
-                let message = format!("this hub serves at most {limit} nodes (nodeLimit)");
-                let goodbye = Goodbye { reason: GoodbyeReason::Overloaded, message, retry_after: FULL_RETRY };
+                let message = format!("this hub serves at most {limit} nodes at a time (setting nodeLimit)");
+                let retry_after = FULL_RETRY + spread_wait(&node, FULL_RETRY);
+                let goodbye = Goodbye { reason: GoodbyeReason::Overloaded, message, retry_after };
                 self.tasks.spawn_isolated(format!("refusal of {node}"), refuse(link, goodbye));
             }
         }

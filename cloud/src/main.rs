@@ -8,7 +8,7 @@ fn main() -> ExitCode {
     match tombolo_cloud::cli::run(tombolo_cloud::cli::Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("cloudcore: {}", tombolo_runtime::sentence(error.as_ref()));
             ExitCode::FAILURE
         }
     }

@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
 use tombolo_proto::ids::NodeId;
 use tombolo_runtime::signals::Signals;
-use tombolo_runtime::{drain, telemetry};
+use tombolo_runtime::{drain, files, telemetry};
 
 use crate::config::{CloudConfig, Config, JOIN_PORT, host_and_port};
 use crate::identity::EnrollOptions;
@@ -73,7 +73,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Nothing can be done about a closed standard error.
-            let _ = writeln!(std::io::stderr(), "edgecore: {error:#}");
+            let _ = writeln!(std::io::stderr(), "edgecore: {}", tombolo_runtime::sentence(error.as_ref()));
             ExitCode::FAILURE
         }
     }
@@ -117,7 +117,7 @@ async fn join_cloud(path: &Path, options: JoinArguments) -> anyhow::Result<()> {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         }
-        crate::files::replace(path, text.as_bytes(), crate::files::PUBLIC)
+        files::replace(path, text.as_bytes(), files::PUBLIC)
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     print(&format!(

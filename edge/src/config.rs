@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 use tombolo_proto::ids::NodeId;
-use tombolo_runtime::BackoffConfig;
+use tombolo_runtime::{BackoffConfig, without_excerpt};
 
 #[cfg(test)]
 mod tests;
@@ -276,9 +276,13 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] gives the line and column, or the setting.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ConfigError> {
-        let config: Self = serde_saphyr::from_str(text)
-            .map_err(|error| ConfigError::Syntax { origin: origin.into(), message: error.to_string() })?;
-        config.validate()?;
+        let config: Self = serde_saphyr::from_str(text).map_err(|error| ConfigError::Syntax {
+            origin: origin.into(),
+            message: without_excerpt(&error.to_string()),
+        })?;
+        let named =
+            |error: ConfigError| ConfigError::Syntax { origin: origin.into(), message: error.to_string() };
+        config.validate().map_err(named)?;
         Ok(config)
     }
 

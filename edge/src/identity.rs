@@ -4,7 +4,7 @@
 //! two always fit.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -12,8 +12,10 @@ use thiserror::Error;
 use tombolo_link::TlsError;
 use tombolo_link::tls::{self, ClientTls};
 use tombolo_proto::ids::NodeId;
+use tombolo_runtime::files;
 
 mod certificate;
+mod clock;
 mod enroll;
 mod fetch;
 mod rotate;
@@ -105,15 +107,15 @@ impl Identity {
     /// [`IdentityError`] says what to do.
     pub fn read(data_dir: &Path) -> Result<Self, IdentityError> {
         let folder = data_dir.join(FOLDER);
-        let read = |name: &str| -> Result<(PathBuf, Vec<u8>), IdentityError> {
+        type Reader = fn(&Path) -> std::io::Result<Option<Vec<u8>>>;
+        let read = |name: &str, reader: Reader| -> Result<(PathBuf, Vec<u8>), IdentityError> {
             let path = folder.join(name);
-            let content = crate::files::read_if_there(&path);
-            match content.map_err(|source| IdentityError::Io { path: path.clone(), source })? {
+            match reader(&path).map_err(|source| IdentityError::Io { path: path.clone(), source })? {
                 Some(content) => Ok((path, content)),
                 None => Err(IdentityError::NotJoined { path }),
             }
         };
-        let (path, pem) = read(NODE_FILE)?;
+        let (path, pem) = read(NODE_FILE, files::read_private)?;
         let bad = |path: &Path, problem: String| IdentityError::Unusable {
             what: path.display().to_string(),
             problem,
@@ -121,7 +123,7 @@ impl Identity {
         let unreadable = |error: rustls_pki_types::pem::Error| bad(&path, error.to_string());
         let certificate = CertificateDer::from_pem_slice(&pem).map_err(unreadable)?;
         let key = PrivatePkcs8KeyDer::from_pem_slice(&pem).map_err(unreadable)?;
-        let (ca_path, ca) = read(CA_FILE)?;
+        let (ca_path, ca) = read(CA_FILE, files::read_if_there)?;
         let ca = CertificateDer::from_pem_slice(&ca).map_err(|error| bad(&ca_path, error.to_string()))?;
         Ok(Self { certificate, ca, key })
     }
@@ -136,14 +138,14 @@ impl Identity {
             let path = path.to_owned();
             move |source| IdentityError::Io { path, source }
         };
-        crate::files::private_folder(&folder).map_err(failed(&folder))?;
+        files::private_folder(&folder).map_err(failed(&folder))?;
         let path = folder.join(CA_FILE);
         let ca = certificate::pem("CERTIFICATE", &self.ca);
-        crate::files::replace(&path, ca.as_bytes(), crate::files::PUBLIC).map_err(failed(&path))?;
+        files::replace(&path, ca.as_bytes(), files::PUBLIC).map_err(failed(&path))?;
         let path = folder.join(NODE_FILE);
         let pair = certificate::pem("PRIVATE KEY", self.key.secret_pkcs8_der())
             + &certificate::pem("CERTIFICATE", &self.certificate);
-        crate::files::replace(&path, pair.as_bytes(), crate::files::PRIVATE).map_err(failed(&path))
+        files::replace(&path, pair.as_bytes(), files::PRIVATE).map_err(failed(&path))
     }
 }
 
@@ -234,6 +236,25 @@ pub enum JoinError {
         /// What it may come from.
         hint: String,
     },
+    /// The clocks differ by more than certificates allow for.
+    #[error(
+        "this node's clock is {minutes} minutes {side} the cloud's (here {here}, at {endpoint} {cloud}), and {effect}: \
+         set this node's clock, then join again"
+    )]
+    Clock {
+        /// `HOST:PORT`.
+        endpoint: String,
+        /// The difference.
+        minutes: u64,
+        /// `behind` or `ahead of`.
+        side: &'static str,
+        /// This node's time.
+        here: String,
+        /// The cloud's time.
+        cloud: String,
+        /// What comes of it.
+        effect: &'static str,
+    },
     /// The answer is not what was asked for.
     #[error("the cloud's answer cannot be used: {0}")]
     Answer(String),
@@ -247,7 +268,7 @@ impl JoinError {
     #[must_use]
     pub fn may_heal(&self) -> bool {
         match self {
-            Self::Connect { .. } | Self::Keep(_) => true,
+            Self::Connect { .. } | Self::Clock { .. } | Self::Keep(_) => true,
             Self::Refused { code, .. } => *code >= 500 || *code == 429,
             Self::Token(_) | Self::WrongCa { .. } | Self::Answer(_) => false,
         }
@@ -257,6 +278,7 @@ impl JoinError {
     #[must_use]
     pub fn advice(&self) -> &'static str {
         match self {
+            Self::Clock { .. } => "set this node's clock; it is tried again",
             Self::Connect { .. } => "check the setting cloud.join and the way there; it is tried again",
             Self::Refused { code, .. } if *code >= 500 || *code == 429 => "nothing: it is tried again",
             Self::Refused { .. } | Self::Token(_) => {
@@ -268,20 +290,4 @@ impl JoinError {
             Self::Keep(_) => "make the data folder writable and make room on its disk; it is tried again",
         }
     }
-}
-
-/// Difference of clocks from which it is worth a word.
-const SKEW_MIN: Duration = Duration::from_secs(5 * 60);
-
-/// What to add to an error when the cloud's clock and ours differ.
-fn skew_hint(cloud: Option<SystemTime>, here: SystemTime) -> String {
-    let Some(cloud) = cloud else { return String::new() };
-    let (skew, side) = match cloud.duration_since(here) {
-        Ok(ahead) => (ahead, "behind"),
-        Err(error) => (error.duration(), "ahead of"),
-    };
-    if skew < SKEW_MIN {
-        return String::new();
-    }
-    format!(" (this node's clock is {} minutes {side} the cloud's: set it first)", skew.as_secs() / 60)
 }

@@ -7,7 +7,7 @@
 mod app;
 pub mod cli;
 pub mod config;
-mod files;
+mod fault;
 pub mod hub;
 pub mod identity;
 mod localapi;

@@ -59,7 +59,7 @@ impl Upstream {
 }
 
 /// A time as Kubernetes writes it, to the second.
-fn seconds(time: Timestamp) -> String {
+pub(crate) fn seconds(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 

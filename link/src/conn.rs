@@ -145,10 +145,16 @@ impl Link {
         self.compress = on;
     }
 
-    /// Whether the lane takes another frame; false for every lane once the link has ended.
+    /// Whether the lane takes another frame; false for every lane once the link has ended, unless it was the peer's
+    /// bytes that ended it: the peer can then still be told so ([`LinkError::goodbye`]).
     #[must_use]
     pub fn can_send(&self, lane: Lane) -> bool {
-        self.closed.is_none() && self.queue.has_room(lane)
+        self.unwritable().is_none() && self.queue.has_room(lane)
+    }
+
+    /// Why nothing can be written any more.
+    fn unwritable(&self) -> Option<&LinkError> {
+        self.closed.as_ref().filter(|reason| reason.goodbye().is_none())
     }
 
     /// Encodes and queues a frame. It is written by [`Self::next`], [`Self::flush`] or [`Self::close`].
@@ -161,7 +167,7 @@ impl Link {
         reason = "a sent frame is given away, whatever a transport keeps of it"
     )]
     pub fn send(&mut self, lane: Lane, frame: Frame) -> Result<(), LinkError> {
-        if let Some(reason) = &self.closed {
+        if let Some(reason) = self.unwritable() {
             return Err(reason.clone());
         }
         if !self.queue.has_room(lane) {
@@ -212,7 +218,7 @@ impl Link {
     /// # Errors
     /// The reason of the link's end.
     pub async fn flush(&mut self) -> Result<(), LinkError> {
-        if let Some(reason) = &self.closed {
+        if let Some(reason) = self.unwritable() {
             return Err(reason.clone());
         }
         let flushed = poll_fn(|cx| self.wire.poll_send(cx, &mut self.queue)).await;

@@ -8,7 +8,9 @@ use std::time::Duration;
 use thiserror::Error;
 use tombolo_proto::Lane;
 use tombolo_proto::codec::CodecError;
+use tombolo_proto::frame::Goodbye;
 use tombolo_proto::package::PackageError;
+use tombolo_proto::session::SessionError;
 use tombolo_runtime::listen::ListenError;
 
 /// Why a link ended, or why a frame was not taken. Clones share their source, because a link keeps the reason of
@@ -58,6 +60,19 @@ pub enum LinkError {
     /// A test cut the connection.
     #[error("the in-memory connection was cut")]
     Cut,
+}
+
+impl LinkError {
+    /// What the peer is told when its own bytes have ended the link; none when the connection is gone, or was ended in
+    /// good order. The link still takes these last words.
+    #[must_use]
+    pub fn goodbye(&self) -> Option<Goodbye> {
+        let broken_rule = matches!(
+            self,
+            Self::WebSocket(_) | Self::Package(_) | Self::Frame { .. } | Self::WrongLane { .. }
+        );
+        broken_rule.then(|| SessionError::Protocol(self.to_string()).goodbye())
+    }
 }
 
 impl From<io::Error> for LinkError {

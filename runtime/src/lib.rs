@@ -1,5 +1,5 @@
 //! The process shell that every Tombolo program shares: signals and drain, readiness, supervised tasks,
-//! back-off, logs, listeners and the admin endpoints.
+//! back-off, logs, listeners, files and the admin endpoints.
 //!
 //! Nothing here is global except what the operating system makes global (signals) and the one call of
 //! [`telemetry::init`]: a cloud and many edges can run in one process, each with its own values.
@@ -7,8 +7,10 @@
 pub mod admin;
 pub mod backoff;
 pub mod drain;
+pub mod files;
 pub mod listen;
 pub mod ready;
+mod sentence;
 pub mod signals;
 pub mod tasks;
 pub mod telemetry;
@@ -17,4 +19,5 @@ pub mod time;
 pub use backoff::{Backoff, BackoffConfig};
 pub use drain::{Drain, DrainBlocker, DrainOutcome, Trigger};
 pub use ready::{Readiness, ReadyGuard};
+pub use sentence::{sentence, without_excerpt};
 pub use tasks::{TaskError, Tasks};

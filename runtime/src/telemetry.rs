@@ -1,5 +1,6 @@
 //! Logs: structured, to standard error, as text or JSON, with a filter that can be changed while running.
 
+use std::io::IsTerminal;
 use std::str::FromStr;
 
 use thiserror::Error;
@@ -63,7 +64,8 @@ pub fn init(format: Format, default_filter: &str) -> Result<FilterHandle, Teleme
     let filter = choose_filter(from_env.as_deref(), default_filter)?;
     let (filter, handle) = reload::Layer::new(filter);
     let registry = tracing_subscriber::registry().with(filter);
-    let layer = fmt::layer().with_writer(std::io::stderr);
+    // Colours are for people: in a file or a journal they keep a search for `node=edge-a` from finding anything.
+    let layer = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     let set = match format {
         Format::Text => registry.with(layer).try_init(),
         Format::Json => registry.with(layer.json().flatten_event(true)).try_init(),

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A running process, its output in a file, killed when dropped.
 #[derive(Debug)]
@@ -45,7 +44,8 @@ impl Child {
     /// # Errors
     /// When the process has ended.
     pub fn interrupt(&self) -> Result<()> {
-        Ok(kill(Pid::from_raw(i32::try_from(self.id())?), Signal::SIGINT)?)
+        let id = Pid::from_raw(i32::try_from(self.id())?).context("no process")?;
+        Ok(kill_process(id, Signal::INT)?)
     }
 
     /// Sends SIGKILL and waits for the end.

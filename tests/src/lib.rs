@@ -1,5 +1,7 @@
 //! Whole-system tests: what they share. Judges the product from outside: processes, sockets, `kubectl`.
 
+pub mod hub;
 pub mod node;
+pub mod raw;
 pub mod source;
 pub mod world;

@@ -174,14 +174,16 @@ async fn serve(mut link: Link, config: EdgeConfig, mut questions: mpsc::Receiver
                 LinkEvent::Writable => {}
                 LinkEvent::Closed(error) => return lost(error.to_string()),
             },
-            Some(ask) = questions.recv() => match ask {
-                Ask::Request(body, token, answer) => {
+            question = questions.recv() => match question {
+                // Dropped: the node leaves.
+                None => return lost("left".to_owned()),
+                Some(Ask::Request(body, token, answer)) => {
                     match session.request(clock.now(), ANSWER_TIMEOUT, body, token) {
                         Ok(id) => drop(waiting.insert(id, answer)),
                         Err(error) => return lost(error.to_string()),
                     }
                 }
-                Ask::Subscribe(resource, namespace, token, answer) => {
+                Some(Ask::Subscribe(resource, namespace, token, answer)) => {
                     let wish = subscription(session.next_scope(), resource, namespace, token);
                     drop(following.insert(wish.scope, answer));
                     if let Err(error) = session.subscribe(wish) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tombolo_cli::synced;
 use tombolo_link::client::{Choice, Target};
@@ -19,13 +19,18 @@ use tombolo_testkit::{Child, ControlPlane, ControlPlaneOptions, free_port, wait_
 use crate::node::{RawNode, RawNodeOptions};
 
 mod cluster_access;
+mod edges;
 pub mod objects;
 mod slow;
 
+use edges::Edge;
 pub use slow::SlowLink;
 
 /// Everything in a world must happen within this time on a busy machine of two cores.
 pub const DEADLINE: Duration = Duration::from_secs(90);
+
+/// Nodes that cloudcore admits: as many as a swarm may have.
+const NODE_LIMIT: u32 = 20_000;
 
 /// Which Kubernetes API the world stands on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,17 +94,13 @@ pub struct World {
     cloud: Option<Child>,
     edges: BTreeMap<String, Edge>,
     ports: CloudPorts,
+    /// Settings of cloudcore beyond those that every world has.
+    settings: Value,
     slow: Option<SlowLink>,
     /// Milliseconds between lease renewals and between status reports; none: the agent's own default.
     periods: (u64, Option<u64>),
     // Last: every process writes into it.
     folder: TempDir,
-}
-
-#[derive(Debug)]
-struct Edge {
-    process: Option<Child>,
-    api_port: u16,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -117,6 +118,14 @@ impl World {
     /// # Errors
     /// When a process cannot be started or ends; the text has the end of its log.
     pub async fn start(api: Api, transport: Transport) -> Result<Self> {
+        Self::start_with(api, transport, json!({})).await
+    }
+
+    /// As [`Self::start`], with these settings of cloudcore beside those that every world has.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_with(api: Api, transport: Transport, settings: Value) -> Result<Self> {
         // A second installation of the same provider is refused, which is what we want.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let folder = tempfile::Builder::new().prefix("tombolo-world-").tempdir()?;
@@ -132,7 +141,7 @@ impl World {
             embedded: free_port()?,
         };
         let (cloud, slow, edges, periods) = (None, None, BTreeMap::new(), (1000, None));
-        let mut world = Self { plane, api, transport, cloud, edges, ports, slow, periods, folder };
+        let mut world = Self { plane, api, transport, cloud, edges, ports, settings, slow, periods, folder };
         if let Some(plane) = &world.plane {
             let kubeconfig = cluster_access::grant(plane, api.impersonation()).await?;
             fs::write(world.folder.path().join("cloudcore.kubeconfig"), kubeconfig.to_string())?;
@@ -172,7 +181,7 @@ impl World {
         Ok(())
     }
 
-    fn cloud_config(&self) -> serde_json::Value {
+    fn cloud_config(&self) -> Value {
         let address = |port: u16| format!("127.0.0.1:{port}");
         let mut config = json!({
             "listen": {
@@ -183,9 +192,13 @@ impl World {
             },
             "advertise": ["127.0.0.1"],
             "dataDir": self.cloud_dir(),
+            "nodeLimit": NODE_LIMIT,
         });
         if self.plane.is_some() {
             config["kubeconfig"] = json!(self.folder.path().join("cloudcore.kubeconfig"));
+        }
+        for (key, value) in self.settings.as_object().into_iter().flatten() {
+            config[key] = value.clone();
         }
         config
     }
@@ -211,6 +224,20 @@ impl World {
     #[must_use]
     pub fn cloud_dir(&self) -> PathBuf {
         self.folder.path().join("cloud")
+    }
+
+    /// `HOST:PORT` of the join endpoints.
+    #[must_use]
+    pub fn join_address(&self) -> String {
+        format!("127.0.0.1:{}", self.ports.join)
+    }
+
+    /// Fails when cloudcore has ended.
+    ///
+    /// # Errors
+    /// The end of its log.
+    pub fn check_cloud(&mut self) -> Result<()> {
+        self.cloud.as_mut().context("cloudcore was killed")?.check_running()
     }
 
     /// What cloudcore has logged.
@@ -244,22 +271,6 @@ impl World {
         kubectl(&self.kubeconfig(), arguments)
     }
 
-    /// Joins (the first time) and starts the agent of a node.
-    ///
-    /// # Errors
-    /// When joining is refused or the process cannot be started.
-    pub async fn start_edge(&mut self, node: &str) -> Result<()> {
-        let api_port = match self.edges.get(node) {
-            Some(edge) => edge.api_port,
-            None => self.join(node).await?,
-        };
-        let mut command = Command::new(binary("edgecore")?);
-        command.arg("--config").arg(self.edge_config(node));
-        let process = Child::spawn(node, self.folder.path(), &mut command)?;
-        self.edges.insert(node.to_owned(), Edge { process: Some(process), api_port });
-        Ok(())
-    }
-
     /// Puts a slow link between cloudcore and the edges that join from now on.
     ///
     /// # Errors
@@ -280,40 +291,6 @@ impl World {
         self.periods = (lease_millis, Some(status_millis));
     }
 
-    async fn join(&self, node: &str) -> Result<u16> {
-        let api_port = free_port()?;
-        let direct = (self.ports.websocket, self.ports.quic);
-        let (websocket, quic) = self.slow.as_ref().map_or(direct, |slow| (slow.tcp_port, slow.udp_port));
-        let (lease, status) = self.periods;
-        let mut periods = json!({"leaseIntervalMillis": lease});
-        if let Some(status) = status {
-            periods["statusIntervalMillis"] = json!(status);
-        }
-        let config = json!({
-            "nodeName": node,
-            "dataDir": self.edge_dir(node),
-            "cloud": {
-                "websocket": format!("127.0.0.1:{websocket}"),
-                "quic": format!("127.0.0.1:{quic}"),
-                "join": format!("127.0.0.1:{}", self.ports.join),
-                "transport": self.transport.setting(),
-                "backOff": {"firstMillis": 50, "maxMillis": 1000},
-            },
-            "localApi": {"https": format!("127.0.0.1:{api_port}")},
-            "admin": null,
-            "node": periods,
-            "simulatePods": true,
-        });
-        fs::create_dir_all(self.edge_dir(node))?;
-        fs::write(self.edge_config(node), config.to_string())?;
-        let token = wait_for_value("a join token", DEADLINE, || self.join_token()).await;
-        let mut command = Command::new(binary("edgecore")?);
-        command.arg("join").arg("--config").arg(self.edge_config(node)).args(["--token", &token]);
-        let output = command.output()?;
-        ensure!(output.status.success(), "join: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(api_port)
-    }
-
     /// Connects a node without an agent.
     ///
     /// # Errors
@@ -331,7 +308,7 @@ impl World {
         };
         RawNode::connect(RawNodeOptions {
             target,
-            join: format!("127.0.0.1:{}", self.ports.join),
+            join: self.join_address(),
             token: wait_for_value("a join token", DEADLINE, || self.join_token()).await,
             certified: NodeId::parse(certified)?,
             claimed: NodeId::parse(claimed)?,
@@ -339,65 +316,26 @@ impl World {
         .await
     }
 
-    async fn join_token(&self) -> Result<String, String> {
+    /// The join token, once cloudcore has stored it.
+    ///
+    /// # Errors
+    /// Why there is none yet.
+    pub async fn join_token(&self) -> Result<String, String> {
+        let token = self.hub_secret("tokensecret", "tokendata").await?;
+        String::from_utf8(token).map_err(|error| error.to_string())
+    }
+
+    /// One value of a Secret of cloudcore.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub async fn hub_secret(&self, name: &str, key: &str) -> Result<Vec<u8>, String> {
         let client = self.client().await.map_err(|error| format!("{error:#}"))?;
         let secrets: kube::Api<k8s_openapi::api::core::v1::Secret> =
             kube::Api::namespaced(client, "kubeedge");
-        let secret = secrets.get("tokensecret").await.map_err(|error| error.to_string())?;
-        let data = secret.data.and_then(|mut data| data.remove("tokendata")).ok_or("no tokendata")?;
-        String::from_utf8(data.0).map_err(|error| error.to_string())
-    }
-
-    /// Kills the agent of a node: SIGKILL, nothing is drained.
-    pub fn kill_edge(&mut self, node: &str) {
-        if let Some(edge) = self.edges.get_mut(node) {
-            edge.process = None;
-        }
-    }
-
-    /// Process id of a node's agent, while it runs.
-    #[must_use]
-    pub fn edge_id(&self, node: &str) -> Option<u32> {
-        self.edges.get(node)?.process.as_ref().map(Child::id)
-    }
-
-    /// What the agent of a node has logged.
-    #[must_use]
-    pub fn edge_log(&self, node: &str) -> String {
-        fs::read_to_string(self.folder.path().join(format!("{node}.log"))).unwrap_or_default()
-    }
-
-    /// Folder of a node's data.
-    #[must_use]
-    pub fn edge_dir(&self, node: &str) -> PathBuf {
-        self.folder.path().join("edges").join(node)
-    }
-
-    /// Settings file of a node's agent.
-    #[must_use]
-    pub fn edge_config(&self, node: &str) -> PathBuf {
-        self.edge_dir(node).join("edgecore.yaml")
-    }
-
-    /// Path of a kubeconfig for a node's local API, as `edgecore kubeconfig` prints it.
-    ///
-    /// # Errors
-    /// When the command fails, as it does before the agent has started for the first time.
-    pub fn edge_kubeconfig(&self, node: &str) -> Result<PathBuf> {
-        let mut command = Command::new(binary("edgecore")?);
-        let output = command.arg("kubeconfig").arg("--config").arg(self.edge_config(node)).output()?;
-        ensure!(output.status.success(), "kubeconfig: {}", String::from_utf8_lossy(&output.stderr));
-        let path = self.edge_dir(node).join("operator.kubeconfig");
-        fs::write(&path, output.stdout)?;
-        Ok(path)
-    }
-
-    /// A client of a node's local API.
-    ///
-    /// # Errors
-    /// When there is no kubeconfig yet.
-    pub async fn edge_client(&self, node: &str) -> Result<Client> {
-        client_of(&self.edge_kubeconfig(node)?).await
+        let secret = secrets.get(name).await.map_err(|error| error.to_string())?;
+        let data = secret.data.and_then(|mut data| data.remove(key)).ok_or_else(|| format!("no {key}"))?;
+        Ok(data.0)
     }
 
     /// Waits until a node's local API lists exactly what the API server says that the node should hold.

@@ -218,7 +218,8 @@ async fn secrets(client: &Client, options: &DoctorOptions) {
     patch(&secrets, "casecret", json!({"stringData": {"cakeydata": "garbage"}})).await;
     fails(options, &["certificate authority", "casecret"]).await;
     patch(&secrets, "casecret", json!({ "data": ca })).await;
-    assert!(!lines(options).await.iter().any(|line| line.starts_with("FAIL")));
+    let mended = lines(options).await;
+    assert!(!mended.iter().any(|line| line.starts_with("FAIL")), "{mended:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -14,13 +14,7 @@ async fn settled(world: &mut World) -> Objects {
     objects.config_map("settings", "1").await.unwrap();
     objects.secret("password", "1").await.unwrap();
     world.start_edge("edge-a").await.unwrap();
-    wait_for("the pod to be accepted", DEADLINE, || async {
-        objects
-            .pod("shop", "edge-a", &["settings"], &["password"])
-            .await
-            .map_err(|error| format!("{error:#}"))
-    })
-    .await;
+    objects.accepted_pod("shop", "edge-a", &["settings"], &["password"]).await;
     world.converges("edge-a").await;
     objects
 }

@@ -111,12 +111,7 @@ async fn prepared(world: &mut World) -> RawNode {
         let (map, secret) = (format!("map-{name}"), format!("secret-{name}"));
         objects.config_map(&map, "1").await.unwrap();
         objects.secret(&secret, "1").await.unwrap();
-        wait_for("the pod to be accepted", DEADLINE, || async {
-            let bound =
-                objects.pod(&format!("pod-{name}"), &format!("node-{name}"), &[&map], &[&secret]).await;
-            bound.map_err(|error| format!("{error:#}"))
-        })
-        .await;
+        objects.accepted_pod(&format!("pod-{name}"), &format!("node-{name}"), &[&map], &[&secret]).await;
     }
     let node = world.raw_node("node-a", "node-a").await.unwrap();
     wait_for("the authorizer to know the pod", DEADLINE, || async {

@@ -1,149 +1,205 @@
 //! The main job, whole: objects reach exactly the nodes that need them, whatever dies on the way.
 //!
-//! Each scenario runs against the embedded server and against kube-apiserver, over both transports in turn.
+//! Every scenario runs against the embedded server and against kube-apiserver, over both transports. The scenarios of one
+//! such pair follow each other in one world, each with a namespace and nodes of its own.
 
-use kube::api::{DeleteParams, ListParams};
+use std::panic::AssertUnwindSafe;
+
+use futures::FutureExt as _;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use serde_json::json;
 use tombolo_testkit::{cluster_or_skip, wait_for};
 use tombolo_tests::world::objects::Objects;
 use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 
-macro_rules! scenario {
-    ($name:ident) => {
-        mod $name {
-            use super::{Api, Transport, World, cluster_or_skip};
+macro_rules! scenarios {
+    ($($name:ident),* $(,)?) => {
+        const SCENARIOS: &[&str] = &[$(stringify!($name)),*];
 
-            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn embedded_websocket() {
-                super::scenarios::$name(World::start(Api::Embedded, Transport::WebSocket).await.unwrap())
-                    .await;
-            }
-
-            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn real_quic() {
-                cluster_or_skip!(concat!(stringify!($name), "::real_quic"));
-                super::scenarios::$name(World::start(Api::Real, Transport::Quic).await.unwrap()).await;
-            }
+        async fn perform(scenario: &str, stage: &mut Stage) {
+            $(if scenario == stringify!($name) {
+                return scenarios::$name(stage).await;
+            })*
+            panic!("there is no scenario {scenario}");
         }
     };
 }
 
-scenario!(objects_reach_exactly_the_nodes_that_need_them);
-scenario!(a_secret_stops_flowing_with_its_last_pod);
-scenario!(an_edge_dies_during_updates);
-scenario!(the_cloud_dies_during_updates);
-scenario!(a_deleted_node_is_told_and_starts_again);
-scenario!(a_pod_bound_before_its_node_is_not_lost);
+scenarios![
+    objects_reach_exactly_the_nodes_that_need_them,
+    a_secret_stops_flowing_with_its_last_pod,
+    an_edge_dies_during_updates,
+    the_cloud_dies_during_updates,
+    a_deleted_node_is_told_and_starts_again,
+    a_pod_bound_before_its_node_is_not_lost,
+    a_node_object_that_is_there_keeps_what_operators_set,
+];
 
-/// Objects of the administrator, and one pod with a ConfigMap and a Secret on each of the nodes.
-async fn settled(world: &mut World, nodes: &[&str]) -> Objects {
-    for node in nodes {
-        world.start_edge(node).await.unwrap();
-    }
-    let objects = Objects::new(world.client().await.unwrap()).await.unwrap();
-    objects.config_map("settings", "1").await.unwrap();
-    objects.secret("password", "1").await.unwrap();
-    for node in nodes {
-        create_pod(&objects, &format!("shop-{node}"), node, &["settings"], &["password"]).await;
-    }
-    for node in nodes {
-        world.converges(node).await;
-        assert_listed(world, node, "pod", &format!("shop-{node}"), true).await;
-    }
-    objects
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_websocket() {
+    play(Api::Embedded, Transport::WebSocket).await;
 }
 
-/// Creates a pod as soon as its namespace has a ServiceAccount.
-async fn create_pod(objects: &Objects, name: &str, node: &str, config_maps: &[&str], secrets: &[&str]) {
-    wait_for(&format!("pod {name} to be accepted"), DEADLINE, || async {
-        objects.pod(name, node, config_maps, secrets).await.map_err(|error| format!("{error:#}"))
-    })
-    .await;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_quic() {
+    play(Api::Embedded, Transport::Quic).await;
 }
 
-/// Waits until an object is, or is no longer, in a node's local API.
-async fn assert_listed(world: &World, node: &str, kind: &str, name: &str, present: bool) {
-    wait_for(&format!("{kind} {name} at {node}: {present}"), DEADLINE, || async {
-        let client = world.edge_client(node).await.map_err(|error| format!("{error:#}"))?;
-        let objects = Objects::new_for_reading(client);
-        // Listed, not read by name: the edge answers 503 for what it does not hold and cannot know to be absent.
-        let this = ListParams::default().fields(&format!("metadata.name={name}"));
-        let found = match kind {
-            "pod" => objects.pods().list(&this).await.map(|list| !list.items.is_empty()),
-            "configmap" => objects.config_maps().list(&this).await.map(|list| !list.items.is_empty()),
-            _ => objects.secrets().list(&this).await.map(|list| !list.items.is_empty()),
-        };
-        match found {
-            Ok(found) if found == present => Ok(()),
-            other => Err(format!("{other:?}")),
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn real_websocket() {
+    cluster_or_skip!("real_websocket");
+    play(Api::Real, Transport::WebSocket).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn real_quic() {
+    cluster_or_skip!("real_quic");
+    play(Api::Real, Transport::Quic).await;
+}
+
+/// Plays every scenario, also after one has failed, and names those that did.
+async fn play(api: Api, transport: Transport) {
+    let mut world = World::start(api, transport).await.unwrap();
+    let mut failed = Vec::new();
+    for (number, scenario) in SCENARIOS.iter().enumerate() {
+        let mut stage = Stage::open(world, number).await;
+        let outcome = AssertUnwindSafe(perform(scenario, &mut stage)).catch_unwind().await;
+        failed.extend(outcome.is_err().then_some(*scenario));
+        world = stage.world;
+        world.kill_edges();
+        if world.check_cloud().is_err() {
+            world.start_cloud().await.unwrap();
         }
-    })
-    .await;
+    }
+    assert!(failed.is_empty(), "over {transport:?} on {api:?}: {failed:?}; the reasons are above");
+}
+
+/// A world, and the part of it that belongs to one scenario.
+struct Stage {
+    world: World,
+    objects: Objects,
+    number: usize,
+}
+
+impl Stage {
+    async fn open(world: World, number: usize) -> Self {
+        let client = world.client().await.unwrap();
+        let objects = Objects::in_namespace(client, &format!("shops-{number}")).await.unwrap();
+        Self { world, objects, number }
+    }
+
+    /// A name of a node that is this scenario's own.
+    fn node(&self, letter: &str) -> String {
+        format!("edge-{}{letter}", self.number)
+    }
+
+    /// Starts nodes, each with one pod that has a ConfigMap and a Secret.
+    async fn settled(&mut self, letters: &[&str]) -> Vec<String> {
+        let nodes: Vec<String> = letters.iter().map(|letter| self.node(letter)).collect();
+        for node in &nodes {
+            self.world.start_edge(node).await.unwrap();
+        }
+        self.objects.config_map("settings", "1").await.unwrap();
+        self.objects.secret("password", "1").await.unwrap();
+        for node in &nodes {
+            let name = format!("shop-{node}");
+            self.objects.accepted_pod(&name, node, &["settings"], &["password"]).await;
+        }
+        for node in &nodes {
+            self.world.converges(node).await;
+            self.listed(node, "pod", &format!("shop-{node}"), true).await;
+        }
+        nodes
+    }
+
+    /// Waits until an object is, or is no longer, in a node's local API.
+    async fn listed(&self, node: &str, kind: &str, name: &str, present: bool) {
+        wait_for(&format!("{kind} {name} at {node}: {present}"), DEADLINE, || async {
+            let client = self.world.edge_client(node).await.map_err(|error| format!("{error:#}"))?;
+            let objects = self.objects.seen_by(client);
+            // Listed, not read by name: the edge answers 503 for what it does not hold and cannot know to be absent.
+            let this = ListParams::default().fields(&format!("metadata.name={name}"));
+            let found = match kind {
+                "pod" => objects.pods().list(&this).await.map(|list| !list.items.is_empty()),
+                "configmap" => objects.config_maps().list(&this).await.map(|list| !list.items.is_empty()),
+                _ => objects.secrets().list(&this).await.map(|list| !list.items.is_empty()),
+            };
+            match found {
+                Ok(found) if found == present => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+    }
 }
 
 mod scenarios {
     use super::*;
 
-    pub(super) async fn objects_reach_exactly_the_nodes_that_need_them(mut world: World) {
-        let objects = settled(&mut world, &["edge-a", "edge-b"]).await;
+    pub(super) async fn objects_reach_exactly_the_nodes_that_need_them(stage: &mut Stage) {
+        let nodes = stage.settled(&["a", "b"]).await;
+        let [a, b] = [nodes[0].as_str(), nodes[1].as_str()];
+        let (world, objects) = (&stage.world, &stage.objects);
         objects.config_map("only-b", "1").await.unwrap();
         objects.config_map("nobody", "1").await.unwrap();
-        create_pod(&objects, "extra", "edge-b", &["only-b", "not-there-yet"], &[]).await;
-        assert_listed(&world, "edge-b", "configmap", "only-b", true).await;
+        objects.accepted_pod("extra", b, &["only-b", "not-there-yet"], &[]).await;
+        stage.listed(b, "configmap", "only-b", true).await;
 
         objects.config_map("settings", "2").await.unwrap();
         objects.config_map("not-there-yet", "1").await.unwrap();
-        assert_listed(&world, "edge-b", "configmap", "not-there-yet", true).await;
-        for node in ["edge-a", "edge-b"] {
+        stage.listed(b, "configmap", "not-there-yet", true).await;
+        for node in [a, b] {
             world.converges(node).await;
-            assert_listed(&world, node, "configmap", "nobody", false).await;
+            stage.listed(node, "configmap", "nobody", false).await;
         }
-        assert_listed(&world, "edge-a", "configmap", "only-b", false).await;
+        stage.listed(a, "configmap", "only-b", false).await;
 
         objects.config_maps().delete("settings", &DeleteParams::default()).await.unwrap();
         objects.remove_pod("extra").await.unwrap();
-        assert_listed(&world, "edge-a", "configmap", "settings", false).await;
-        assert_listed(&world, "edge-b", "pod", "extra", false).await;
-        assert_listed(&world, "edge-b", "configmap", "only-b", false).await;
-        world.converges("edge-b").await;
+        stage.listed(a, "configmap", "settings", false).await;
+        stage.listed(b, "pod", "extra", false).await;
+        stage.listed(b, "configmap", "only-b", false).await;
+        world.converges(b).await;
     }
 
-    pub(super) async fn a_secret_stops_flowing_with_its_last_pod(mut world: World) {
-        let objects = settled(&mut world, &["edge-a"]).await;
-        create_pod(&objects, "second", "edge-a", &[], &["password"]).await;
-        assert_listed(&world, "edge-a", "pod", "second", true).await;
-        objects.remove_pod("shop-edge-a").await.unwrap();
-        assert_listed(&world, "edge-a", "pod", "shop-edge-a", false).await;
-        assert_listed(&world, "edge-a", "secret", "password", true).await;
+    pub(super) async fn a_secret_stops_flowing_with_its_last_pod(stage: &mut Stage) {
+        let nodes = stage.settled(&["a"]).await;
+        let (node, objects) = (nodes[0].as_str(), &stage.objects);
+        objects.accepted_pod("second", node, &[], &["password"]).await;
+        stage.listed(node, "pod", "second", true).await;
+        objects.remove_pod(&format!("shop-{node}")).await.unwrap();
+        stage.listed(node, "pod", &format!("shop-{node}"), false).await;
+        stage.listed(node, "secret", "password", true).await;
 
         objects.remove_pod("second").await.unwrap();
-        assert_listed(&world, "edge-a", "secret", "password", false).await;
+        stage.listed(node, "secret", "password", false).await;
         objects.secret("password", "2").await.unwrap();
-        world.converges("edge-a").await;
-        assert_listed(&world, "edge-a", "secret", "password", false).await;
+        stage.world.converges(node).await;
+        stage.listed(node, "secret", "password", false).await;
     }
 
-    pub(super) async fn an_edge_dies_during_updates(mut world: World) {
-        let objects = settled(&mut world, &["edge-a"]).await;
+    pub(super) async fn an_edge_dies_during_updates(stage: &mut Stage) {
+        let nodes = stage.settled(&["a"]).await;
         for round in 0..5 {
-            let updates = tokio::spawn(update(objects.clone(), round));
-            world.kill_edge("edge-a");
-            world.start_edge("edge-a").await.unwrap();
+            let updates = tokio::spawn(update(stage.objects.clone(), round));
+            stage.world.kill_edge(&nodes[0]);
+            stage.world.start_edge(&nodes[0]).await.unwrap();
             updates.await.unwrap();
         }
-        world.converges("edge-a").await;
+        stage.world.converges(&nodes[0]).await;
     }
 
-    pub(super) async fn the_cloud_dies_during_updates(mut world: World) {
-        let objects = settled(&mut world, &["edge-a", "edge-b"]).await;
+    pub(super) async fn the_cloud_dies_during_updates(stage: &mut Stage) {
+        let nodes = stage.settled(&["a", "b"]).await;
         for round in 0..3 {
-            let updates = tokio::spawn(update(objects.clone(), round));
-            world.kill_cloud();
-            world.start_cloud().await.unwrap();
+            let updates = tokio::spawn(update(stage.objects.clone(), round));
+            stage.world.kill_cloud();
+            stage.world.start_cloud().await.unwrap();
             // With the embedded server the API dies as well: the updates are retried until it is back.
             updates.await.unwrap();
         }
-        for node in ["edge-a", "edge-b"] {
-            world.converges(node).await;
+        for node in &nodes {
+            stage.world.converges(node).await;
         }
     }
 
@@ -159,28 +215,50 @@ mod scenarios {
         }
     }
 
-    pub(super) async fn a_deleted_node_is_told_and_starts_again(mut world: World) {
-        let objects = settled(&mut world, &["edge-a"]).await;
-        let before = objects.nodes().get("edge-a").await.unwrap().metadata.uid;
-        objects.nodes().delete("edge-a", &DeleteParams::default()).await.unwrap();
-        wait_for("edge-a to register again", DEADLINE, || async {
-            let node = objects.nodes().get("edge-a").await.map_err(|error| error.to_string())?;
-            if node.metadata.uid == before { Err("the old Node is still there".to_owned()) } else { Ok(()) }
+    pub(super) async fn a_deleted_node_is_told_and_starts_again(stage: &mut Stage) {
+        let nodes = stage.settled(&["a"]).await;
+        let (node, objects) = (nodes[0].as_str(), &stage.objects);
+        let before = objects.nodes().get(node).await.unwrap().metadata.uid;
+        objects.nodes().delete(node, &DeleteParams::default()).await.unwrap();
+        wait_for("the node to register again", DEADLINE, || async {
+            let found = objects.nodes().get(node).await.map_err(|error| error.to_string())?;
+            if found.metadata.uid == before { Err("the old Node is still there".to_owned()) } else { Ok(()) }
         })
         .await;
-        assert!(world.edge_log("edge-a").contains("NodeDeleted"), "{}", world.edge_log("edge-a"));
-        create_pod(&objects, "afterwards", "edge-a", &["settings"], &[]).await;
-        assert_listed(&world, "edge-a", "pod", "afterwards", true).await;
-        world.converges("edge-a").await;
+        let log = stage.world.edge_log(node);
+        assert!(log.contains("NodeDeleted"), "{log}");
+        objects.accepted_pod("afterwards", node, &["settings"], &[]).await;
+        stage.listed(node, "pod", "afterwards", true).await;
+        stage.world.converges(node).await;
     }
 
-    pub(super) async fn a_pod_bound_before_its_node_is_not_lost(mut world: World) {
-        let objects = Objects::new(world.client().await.unwrap()).await.unwrap();
-        objects.config_map("settings", "1").await.unwrap();
-        create_pod(&objects, "early", "edge-late", &["settings"], &[]).await;
-        world.start_edge("edge-late").await.unwrap();
-        assert_listed(&world, "edge-late", "pod", "early", true).await;
-        assert_listed(&world, "edge-late", "configmap", "settings", true).await;
-        world.converges("edge-late").await;
+    pub(super) async fn a_pod_bound_before_its_node_is_not_lost(stage: &mut Stage) {
+        let node = stage.node("late");
+        stage.objects.config_map("settings", "1").await.unwrap();
+        stage.objects.accepted_pod("early", &node, &["settings"], &[]).await;
+        stage.world.start_edge(&node).await.unwrap();
+        stage.listed(&node, "pod", "early", true).await;
+        stage.listed(&node, "configmap", "settings", true).await;
+        stage.world.converges(&node).await;
+    }
+
+    pub(super) async fn a_node_object_that_is_there_keeps_what_operators_set(stage: &mut Stage) {
+        let node = stage.node("known");
+        let object = json!({"metadata": {"name": node, "labels": {"kubernetes.io/hostname": "wrong", "team": "theirs"}}});
+        let object = serde_json::from_value(object).unwrap();
+        stage.objects.nodes().create(&PostParams::default(), &object).await.unwrap();
+        stage.world.start_edge(&node).await.unwrap();
+        wait_for("the label to be put right", DEADLINE, || async {
+            let found = stage.objects.nodes().get(&node).await.map_err(|error| error.to_string())?;
+            let labels = found.metadata.labels.unwrap_or_default();
+            match labels.get("kubernetes.io/hostname") {
+                Some(host) if *host == node && labels.get("team").is_some_and(|team| team == "theirs") => {
+                    Ok(())
+                }
+                _ => Err(format!("{labels:?}\n{}", stage.world.edge_log(&node))),
+            }
+        })
+        .await;
+        stage.world.converges(&node).await;
     }
 }

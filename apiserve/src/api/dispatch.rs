@@ -385,13 +385,17 @@ fn openapi(admitted: &Admitted, catalog: &Catalog, path: &str, accepted: &Accept
     Ok(response)
 }
 
+/// Bytes of a body that is too large which are read all the same and thrown away: a client that still writes when the
+/// connection ends sees a reset, not the refusal.
+const DISCARD_MAX: usize = 3 * BODY_LEN_MAX;
+
 /// Reads a whole body, of at most [`BODY_LEN_MAX`] and for at most [`BODY_TIMEOUT`].
 async fn read_body<B>(request_body: B) -> Result<Bytes, ApiError>
 where
     B: HttpBody<Data = Bytes>,
     B::Error: std::fmt::Display,
 {
-    if request_body.size_hint().lower() > BODY_LEN_MAX as u64 {
+    if request_body.size_hint().lower() > DISCARD_MAX as u64 {
         return Err(ApiError::too_large(BODY_LEN_MAX));
     }
     let reading = collect(request_body);
@@ -406,16 +410,18 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: std::fmt::Display,
 {
-    let mut bytes = Vec::new();
+    let (mut bytes, mut received) = (Vec::new(), 0);
     let mut request_body = std::pin::pin!(request_body);
     while let Some(frame) = request_body.frame().await {
         let frame =
             frame.map_err(|error| ApiError::bad_request(format!("the body could not be read: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
-        if bytes.len() + data.len() > BODY_LEN_MAX {
-            return Err(ApiError::too_large(BODY_LEN_MAX));
+        received += data.len();
+        match received {
+            0..=BODY_LEN_MAX => bytes.extend_from_slice(&data),
+            _ if received > DISCARD_MAX => break,
+            _ => bytes = Vec::new(),
         }
-        bytes.extend_from_slice(&data);
     }
-    Ok(bytes.into())
+    if received > BODY_LEN_MAX { Err(ApiError::too_large(BODY_LEN_MAX)) } else { Ok(bytes.into()) }
 }

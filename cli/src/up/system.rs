@@ -10,7 +10,7 @@ use tombolo_cloud::embedded;
 use tombolo_edge::identity::{EnrollOptions, Identity};
 use tombolo_edge::{JoinOptions, join};
 use tombolo_proto::NodeId;
-use tombolo_runtime::{Drain, TaskError, Tasks, Trigger};
+use tombolo_runtime::{Drain, TaskError, Tasks, Trigger, drain};
 
 use super::UpOptions;
 use super::ports::Ports;
@@ -21,13 +21,25 @@ use crate::{cluster, synced};
 /// How long cloudcore may take to have a join token.
 const TOKEN_DEADLINE: Duration = Duration::from_secs(30);
 
+/// How long drained parts may take to return, and the API server to answer what it has begun.
+const TASK_GRACE: Duration = Duration::from_secs(1);
+
 /// Everything that runs.
 pub(super) struct System {
     tasks: Tasks,
+    // Apart from the others: they still write to it while they drain.
+    api_server: Option<ApiServer>,
     kubeconfig: PathBuf,
     client: Client,
     cloud: tombolo_cloud::StatusHandle,
     edges: Vec<Edge>,
+}
+
+/// The embedded API server.
+struct ApiServer {
+    tasks: Tasks,
+    trigger: Trigger,
+    kubeconfig: PathBuf,
 }
 
 struct Edge {
@@ -51,10 +63,12 @@ impl System {
         let mut ports = Ports::open(&options.data_dir)?;
         let data_dir = options.data_dir.canonicalize()?;
         let tasks = Tasks::new();
-        let kubeconfig = match &options.kubeconfig {
-            Some(given) => given.clone(),
-            None => start_embedded(&data_dir, &mut ports, &tasks, drain).await?,
+        let api_server = match &options.kubeconfig {
+            Some(_) => None,
+            None => Some(ApiServer::start(&data_dir, &mut ports).await?),
         };
+        let embedded = api_server.as_ref().map(|server| &server.kubeconfig);
+        let kubeconfig = options.kubeconfig.as_ref().or(embedded).context("no API server")?.clone();
         let kube = cluster::config(&kubeconfig).await?;
         let client = Client::try_from(kube.clone())?;
         let (cloud, addresses) = start_cloud(kube, &data_dir, &mut ports, &tasks, drain).await?;
@@ -64,7 +78,7 @@ impl System {
             let config = edge_config(options, &node, &data_dir, &ports, &addresses);
             edges.push(start_edge(node, config, &addresses.token, &mut ports, &tasks, drain).await?);
         }
-        Ok(Self { tasks, kubeconfig, client, cloud, edges })
+        Ok(Self { tasks, api_server, kubeconfig, client, cloud, edges })
     }
 
     /// The administrator's kubeconfig.
@@ -79,15 +93,21 @@ impl System {
 
     /// Waits until a part fails.
     pub(super) async fn failed(&self) -> TaskError {
-        self.tasks.failed().await
+        match &self.api_server {
+            None => self.tasks.failed().await,
+            Some(server) => tokio::select! {
+                error = self.tasks.failed() => error,
+                error = server.tasks.failed() => error,
+            },
+        }
     }
 
-    /// Waits until all parts have drained, or the drain is aborted.
+    /// Waits until all parts have drained, or the drain is aborted; the API server goes last.
     pub(super) async fn stop(self, trigger: &Trigger) {
-        let outcome = trigger.finished().await;
-        tracing::debug!(?outcome, "drained");
-        if let Err(error) = self.tasks.shutdown(Duration::from_secs(1)).await {
-            eprintln!("while stopping: {error}");
+        end(trigger, &self.tasks).await;
+        if let Some(server) = self.api_server {
+            server.trigger.start();
+            end(&server.trigger, &server.tasks).await;
         }
     }
 
@@ -151,16 +171,27 @@ struct CloudAddresses {
     token: String,
 }
 
-async fn start_embedded(data_dir: &Path, ports: &mut Ports, tasks: &Tasks, drain: &Drain) -> Result<PathBuf> {
-    let mut options = embedded::Options::new(data_dir.join("cluster"));
-    options.listen = ports.address("kubernetes");
-    let bound = embedded::Embedded::start(options).await?;
-    ports.keep("kubernetes", bound.addr())?;
-    let kubeconfig = data_dir.join("kubeconfig");
-    std::fs::copy(bound.kubeconfig(), &kubeconfig)
-        .with_context(|| format!("cannot write {}", kubeconfig.display()))?;
-    tasks.spawn("embedded API server", bound.run(drain.clone()));
-    Ok(kubeconfig)
+async fn end(trigger: &Trigger, tasks: &Tasks) {
+    let outcome = trigger.finished().await;
+    tracing::debug!(?outcome, "drained");
+    if let Err(error) = tasks.shutdown(TASK_GRACE).await {
+        eprintln!("while stopping: {error}");
+    }
+}
+
+impl ApiServer {
+    async fn start(data_dir: &Path, ports: &mut Ports) -> Result<Self> {
+        let mut options = embedded::Options::new(data_dir.join("cluster"));
+        options.listen = ports.address("kubernetes");
+        let bound = embedded::Embedded::start(options).await?;
+        ports.keep("kubernetes", bound.addr())?;
+        let kubeconfig = data_dir.join("kubeconfig");
+        std::fs::copy(bound.kubeconfig(), &kubeconfig)
+            .with_context(|| format!("cannot write {}", kubeconfig.display()))?;
+        let (tasks, (trigger, drain)) = (Tasks::new(), drain::channel(TASK_GRACE));
+        tasks.spawn("embedded API server", bound.run(drain));
+        Ok(Self { tasks, trigger, kubeconfig })
+    }
 }
 
 async fn start_cloud(

@@ -1,15 +1,14 @@
 //! The certificate authority as files, for a cloudcore without a cluster (design 9.15).
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tombolo_runtime::files;
 
 use super::authority::KeyedCertificate;
 use super::error::BootstrapError;
@@ -39,10 +38,14 @@ impl KeyFolder {
         stored: Option<&KeyedCertificate>,
     ) -> Result<Option<KeyedCertificate>, BootstrapError> {
         let bad = |reason: String| BootstrapError::Authority { origin: self.to_string(), reason };
-        let certificate = self.file(CERTIFICATE)?.map(|pem| CertificateDer::from_pem_slice(&pem)).transpose();
+        let certificate = self
+            .file(CERTIFICATE, files::read_if_there)?
+            .map(|pem| CertificateDer::from_pem_slice(&pem))
+            .transpose();
         let certificate =
             certificate.map_err(|error| bad(format!("{CERTIFICATE} is no PEM certificate: {error}")))?;
-        let key = self.file(KEY)?.map(|pem| PrivateKeyDer::from_pem_slice(&pem)).transpose();
+        let key =
+            self.file(KEY, files::read_private)?.map(|pem| PrivateKeyDer::from_pem_slice(&pem)).transpose();
         let key = key.map_err(|error| bad(format!("{KEY} is no PEM private key: {error}")))?;
         match (certificate, key) {
             (None, None) => Ok(None),
@@ -63,40 +66,24 @@ impl KeyFolder {
     pub(super) fn write(&self, pair: &KeyedCertificate) -> Result<(), BootstrapError> {
         let failed =
             |path: &Path, source| BootstrapError::File { action: "write", path: path.into(), source };
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.0)
-            .map_err(|source| failed(&self.0, source))?;
+        files::private_folder(&self.0).map_err(|source| failed(&self.0, source))?;
         for (name, label, der) in
             [(KEY, "EC PRIVATE KEY", &pair.key), (CERTIFICATE, "CERTIFICATE", &pair.certificate)]
         {
             let path = self.0.join(name);
-            replace(&path, pem(label, der).as_bytes()).map_err(|source| failed(&path, source))?;
+            files::replace(&path, pem(label, der).as_bytes(), files::PRIVATE)
+                .map_err(|source| failed(&path, source))?;
         }
         Ok(())
     }
 
-    fn file(&self, name: &str) -> Result<Option<Vec<u8>>, BootstrapError> {
+    fn file(
+        &self,
+        name: &str,
+        read: fn(&Path) -> io::Result<Option<Vec<u8>>>,
+    ) -> Result<Option<Vec<u8>>, BootstrapError> {
         let path = self.0.join(name);
-        match fs::read(&path) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(BootstrapError::File { action: "read", path, source }),
-        }
-    }
-}
-
-/// Writes beside and renames, so that a reader sees the old file or the new one.
-fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let draft = path.with_extension("new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&draft, path)?;
-    match path.parent() {
-        Some(folder) => File::open(folder)?.sync_all(),
-        None => Ok(()),
+        read(&path).map_err(|source| BootstrapError::File { action: "read", path, source })
     }
 }
 

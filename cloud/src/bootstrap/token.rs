@@ -54,7 +54,7 @@ pub(super) fn verify(authority: &Authority, jwt: &str, now: SystemTime) -> Resul
     let token =
         jsonwebtoken::decode::<Claims>(jwt, &key, &validation).map_err(|error| match error.kind() {
             ErrorKind::InvalidSignature | ErrorKind::InvalidAlgorithm => TokenError::Signature,
-            _ => TokenError::Malformed(error.to_string()),
+            _ => TokenError::Malformed(error.to_string().trim_end_matches('.').to_owned()),
         })?;
     let now = unix_seconds(now);
     match token.claims.exp.checked_sub(now) {

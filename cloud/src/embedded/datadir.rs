@@ -1,9 +1,11 @@
 //! The data directory: format version, lock, remembered port, and files that appear whole or not at all.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use tombolo_runtime::files;
 
 use super::error::EmbeddedError;
 
@@ -40,8 +42,7 @@ impl DataDir {
         if path.join(UP_FILE).exists() {
             return Err(EmbeddedError::OfTombolo(path.to_owned()));
         }
-        let create = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-        create.map_err(|e| EmbeddedError::file("create data directory", path, e))?;
+        files::private_folder(path).map_err(|e| EmbeddedError::file("create data directory", path, e))?;
         let lock = lock(path)?;
         check_format(path)?;
         Ok(Self { path: path.to_owned(), _lock: lock })
@@ -95,19 +96,7 @@ fn check_format(path: &Path) -> Result<(), EmbeddedError> {
 /// # Errors
 /// [`EmbeddedError::File`] when the file system refuses; the old content is still there.
 pub(super) fn write_atomic(path: &Path, content: &[u8], mode: u32) -> Result<(), EmbeddedError> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".new");
-    let temporary = PathBuf::from(temporary);
-    let write = || {
-        // A leftover of a crash may have another mode: the file must be created here.
-        let _ = fs::remove_file(&temporary);
-        let mut file = OpenOptions::new().create_new(true).write(true).mode(mode).open(&temporary)?;
-        file.write_all(content)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        sync_parent(path)
-    };
-    write().map_err(|e| EmbeddedError::file("write", path, e))
+    files::replace(path, content, mode).map_err(|e| EmbeddedError::file("write", path, e))
 }
 
 /// Makes a rename inside the parent directory durable.
@@ -117,8 +106,6 @@ pub(super) fn sync_parent(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]
@@ -159,15 +146,5 @@ mod tests {
         assert_eq!(data.port(), None);
         data.keep_port(4711).unwrap();
         assert_eq!(data.port(), Some(4711));
-    }
-
-    #[test]
-    fn an_atomic_write_sets_the_mode_even_over_a_leftover() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("secret");
-        fs::write(dir.path().join("secret.new"), "leftover").unwrap();
-        write_atomic(&path, b"content", 0o600).unwrap();
-        assert_eq!(fs::read(&path).unwrap(), b"content");
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 }

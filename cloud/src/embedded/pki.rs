@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 use rcgen::{BasicConstraints, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
+use tombolo_runtime::files;
 
 pub(super) use leaf::{Leaf, LeafUsage};
 
@@ -77,9 +78,17 @@ impl Pki {
             let path = folder.join(name);
             fs::read_to_string(&path).map_err(|e| EmbeddedError::file("read", &path, e))
         };
+        let secret = |name: &str| {
+            let path = folder.join(name);
+            let content = files::read_private(&path).and_then(|content| {
+                let content = content.ok_or(io::ErrorKind::NotFound)?;
+                String::from_utf8(content).map_err(|_| io::ErrorKind::InvalidData.into())
+            });
+            content.map_err(|e| EmbeddedError::file("read", &path, e))
+        };
         let pair = |name: &str| {
             let certificate = read(&format!("{name}.crt"))?;
-            Ok::<_, EmbeddedError>(KeyedCertificate { certificate, key: read(&format!("{name}.key"))? })
+            Ok::<_, EmbeddedError>(KeyedCertificate { certificate, key: secret(&format!("{name}.key"))? })
         };
         let ca = pair("ca")?;
         let broken =
@@ -94,7 +103,7 @@ impl Pki {
             issuer,
             serving,
             admin,
-            token_key: read("sa.key")?,
+            token_key: secret("sa.key")?,
         })
     }
 

@@ -143,7 +143,13 @@ impl Owner {
             }
             LinkEvent::Writable => true,
             LinkEvent::Closed(error) => {
-                tracing::debug!(node = %self.node, %error, "connection ended");
+                match error.goodbye() {
+                    Some(goodbye) => {
+                        tracing::warn!(node = %self.node, %error, "session ends: the edge broke the protocol");
+                        self.session.say_goodbye(goodbye);
+                    }
+                    None => tracing::debug!(node = %self.node, %error, "connection ended"),
+                }
                 false
             }
         }
@@ -346,7 +352,12 @@ impl Owner {
         }
     }
 
-    async fn leave(self: Box<Self>) {
+    async fn leave(mut self: Box<Self>) {
+        self.take_events();
+        let now = self.hub.clock.now();
+        let (session, view) = (&mut self.session, &self.view);
+        // The end matters more than a link that takes no last words.
+        let _ = pump(&mut self.link, |lane| session.poll_transmit(now, lane, view));
         for (scope, watch) in self.view.subscriptions() {
             watch.unfollow(&self.handle, *scope);
         }

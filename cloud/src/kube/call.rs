@@ -16,6 +16,10 @@ use super::Kube;
 /// Longest answer that is read, in bytes: what still fits a frame with room for its header.
 pub(crate) const ANSWER_LEN_MAX: usize = 16 * 1024 * 1024;
 
+/// Longest body that kube-apiserver takes. A longer one is not sent: its refusal may be lost with the connection that
+/// it ends.
+const BODY_LEN_MAX: usize = 3 * 1024 * 1024;
+
 /// Under whose rights a call runs.
 #[derive(Debug, Clone, Copy)]
 pub enum Caller<'a> {
@@ -124,6 +128,9 @@ pub enum CallError {
     /// It took too long.
     #[error("the Kubernetes API did not answer within {0:?}")]
     TimedOut(Duration),
+    /// The request is larger than the API server takes.
+    #[error("the request has {0} bytes, and the Kubernetes API takes at most {BODY_LEN_MAX}: send less")]
+    BodyTooLarge(usize),
     /// The answer is larger than a frame can carry.
     #[error(
         "the answer of the Kubernetes API has more than {ANSWER_LEN_MAX} bytes: ask for pages with limit="
@@ -140,6 +147,9 @@ impl Kube {
     /// # Errors
     /// [`CallError`] when there is no answer.
     pub async fn call(&self, caller: Caller<'_>, call: ApiCall) -> Result<Answer, CallError> {
+        if call.body.len() > BODY_LEN_MAX {
+            return Err(CallError::BodyTooLarge(call.body.len()));
+        }
         let limit = call.timeout;
         let client = match caller {
             Caller::Token(_) => self.bare.as_ref().ok_or(CallError::NoForwarding)?,

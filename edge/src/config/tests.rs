@@ -37,7 +37,7 @@ fn mistakes_name_their_place() {
     assert!(problem("nodeName: Edge_A\n").contains("Edge_A"));
     assert!(problem("dataDir: /data\n").contains("nodeName"));
     let address = problem("nodeName: a\ncloud: {websocket: hub}\n");
-    assert_eq!(address, "setting cloud.websocket: \"hub\" is not HOST:PORT");
+    assert_eq!(address, "edge.yaml: setting cloud.websocket: \"hub\" is not HOST:PORT");
     assert!(problem("nodeName: a\ncloud: {quic: 'b:1'}\n").contains("cloud.quic"));
     assert!(problem("nodeName: a\nlocalApi: {http: 0.0.0.0:1}\n").contains("loopback"));
     assert!(problem("nodeName: a\ncloud: {backOff: {firstMillis: 0}}\n").contains("cloud.backOff"));

@@ -9,11 +9,12 @@ use tokio::time::Instant;
 use tombolo_link::Link;
 use tombolo_proto::ids::NodeId;
 use tombolo_runtime::{Backoff, BackoffConfig, Drain};
-use tracing::info;
+use tracing::{debug, warn};
 
 use super::dial::Dial;
 use super::driver::Driver;
 use super::{CallError, Command, HubState};
+use crate::fault::Fault;
 use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::store::Store;
@@ -55,6 +56,7 @@ impl Client {
     /// Connects again and again until the drain starts.
     pub(crate) async fn run(mut self, drain: Drain) {
         let mut backoff = Backoff::new(self.parts.backoff);
+        let mut fault = Fault::default();
         while !drain.is_started() {
             let ended = match self.connect(&drain).await {
                 Some(Ok(link)) => self.session(link, &drain).await,
@@ -66,9 +68,15 @@ impl Client {
             }
             if ended.welcomed {
                 backoff.reset();
+                // The session told that it was over.
+                let _ = fault.over();
             }
             let delay = backoff.next_delay(&mut self.parts.rng).max(ended.retry_after.min(RETRY_AFTER_MAX));
-            info!(why = %ended.why, retry_in = ?delay, "no connection to the cloud");
+            if fault.failed(&ended.why) {
+                warn!(why = %ended.why, retry_in = ?delay, "no connection to the cloud");
+            } else {
+                debug!(why = %ended.why, retry_in = ?delay, "still no connection to the cloud");
+            }
             self.parts.state.send_modify(|state| {
                 *state =
                     HubState { sessions: state.sessions, trouble: Some(ended.why), ..HubState::default() };

@@ -102,7 +102,13 @@ impl Driver {
                 self.view.check()
             }
             LinkEvent::Writable => Ok(()),
-            LinkEvent::Closed(error) => Err(error.to_string()),
+            LinkEvent::Closed(error) => {
+                if let Some(goodbye) = error.goodbye() {
+                    warn!(%error, "the cloud broke the protocol");
+                    self.session.say_goodbye(goodbye);
+                }
+                Err(error.to_string())
+            }
         }
     }
 

@@ -9,8 +9,9 @@ use sha2::{Digest, Sha256};
 use tombolo_proto::ids::NodeId;
 
 use super::certificate::{self, Request};
+use super::clock::{self, WallClock};
 use super::fetch::{Answer, Ask, fetch, unverified, verified};
-use super::{Identity, JoinError, skew_hint};
+use super::{Identity, JoinError};
 
 /// Longest text of a refusal that is repeated, in characters.
 const MESSAGE_MAX: usize = 512;
@@ -31,15 +32,23 @@ pub struct EnrollOptions {
 /// # Errors
 /// [`JoinError`] says what was refused and what to do.
 pub async fn enroll(options: &EnrollOptions) -> Result<Identity, JoinError> {
+    enroll_by(options, &WallClock::system()).await
+}
+
+/// As [`enroll`], by this clock.
+pub(super) async fn enroll_by(options: &EnrollOptions, clock: &WallClock) -> Result<Identity, JoinError> {
     let (hash, jwt) = split(options.token.trim())?;
-    let ca = fetch_ca(options, hash).await?;
+    let ca = fetch_ca(options, hash, clock).await?;
     let mut headers = HeaderMap::new();
     let bearer = HeaderValue::try_from(format!("Bearer {jwt}"));
     let mut bearer = bearer.map_err(|_| JoinError::Token("has characters that no token has"))?;
     bearer.set_sensitive(true);
     headers.insert(header::AUTHORIZATION, bearer);
-    let place = Place { endpoint: &options.endpoint, ca: &ca };
-    ask(place, &options.node, None, headers).await
+    let place = Place { endpoint: &options.endpoint, ca: &ca, clock };
+    let identity = ask(place, &options.node, None, headers).await?;
+    // Only here: a renewal must not fail by a clock that the cloud does not mind.
+    clock::within_life(&identity.certificate, clock.now()).map_err(JoinError::Answer)?;
+    Ok(identity)
 }
 
 /// Gets a certificate for a new key with the present certificate. It may have expired: the handshake proves that we
@@ -48,7 +57,7 @@ pub async fn enroll(options: &EnrollOptions) -> Result<Identity, JoinError> {
 /// # Errors
 /// [`JoinError`] says what was refused and what to do.
 pub async fn renew(identity: &Identity, node: &NodeId, endpoint: &str) -> Result<Identity, JoinError> {
-    let place = Place { endpoint, ca: &identity.ca };
+    let place = Place { endpoint, ca: &identity.ca, clock: &WallClock::system() };
     ask(place, node, Some(identity), HeaderMap::new()).await
 }
 
@@ -56,6 +65,7 @@ pub async fn renew(identity: &Identity, node: &NodeId, endpoint: &str) -> Result
 struct Place<'a> {
     endpoint: &'a str,
     ca: &'a CertificateDer<'static>,
+    clock: &'a WallClock,
 }
 
 /// Hash and JWT of a token.
@@ -94,12 +104,18 @@ pub async fn show(endpoint: &str) -> Result<Shown, JoinError> {
     Ok(Shown { ca: CertificateDer::from(answer.body.to_vec()), hash, date: answer.date })
 }
 
-async fn fetch_ca(options: &EnrollOptions, expected: [u8; 32]) -> Result<CertificateDer<'static>, JoinError> {
-    let Shown { ca, hash: found, .. } = show(&options.endpoint).await?;
+async fn fetch_ca(
+    options: &EnrollOptions,
+    expected: [u8; 32],
+    clock: &WallClock,
+) -> Result<CertificateDer<'static>, JoinError> {
+    let Shown { ca, hash: found, date } = show(&options.endpoint).await?;
     let expected = hex::encode(expected);
     if found != expected {
         return Err(JoinError::WrongCa { endpoint: options.endpoint.clone(), found, expected });
     }
+    // Before anything is verified by a clock that is wrong. Whoever forges this date can keep the node out anyway.
+    clock::check(&options.endpoint, date, clock.now())?;
     Ok(ca)
 }
 
@@ -111,13 +127,13 @@ async fn ask(
 ) -> Result<Identity, JoinError> {
     let connect = |problem: String| JoinError::Connect {
         endpoint: place.endpoint.to_owned(),
-        hint: connect_hint(&problem).to_owned(),
+        hint: connect_hint(&problem, place.clock),
         problem,
     };
     let request = certificate::request(node).map_err(|error| JoinError::Answer(error.to_string()))?;
     let name = HeaderValue::from_str(node.as_str()).expect("a DNS name is a valid header value");
     headers.insert("NodeName", name);
-    let tls = verified(place.ca, present).map_err(|error| connect(error.to_string()))?;
+    let tls = verified(place.ca, present, place.clock).map_err(|error| connect(error.to_string()))?;
     let question = Ask {
         endpoint: place.endpoint,
         method: Method::GET,
@@ -126,22 +142,18 @@ async fn ask(
         body: request.csr.clone().into(),
     };
     let answer = fetch(tls, question).await.map_err(connect)?;
-    accept(&answer, request, place.ca, node)
+    accept(&answer, request, place, node)
 }
 
-fn accept(
-    answer: &Answer,
-    request: Request,
-    ca: &CertificateDer<'static>,
-    node: &NodeId,
-) -> Result<Identity, JoinError> {
+fn accept(answer: &Answer, request: Request, place: Place<'_>, node: &NodeId) -> Result<Identity, JoinError> {
+    let Place { ca, clock, .. } = place;
     if answer.code != StatusCode::OK {
         let text = String::from_utf8_lossy(&answer.body);
         return Err(JoinError::Refused {
             node: node.clone(),
             code: answer.code.as_u16(),
             message: text.trim().chars().filter(|c| !c.is_control()).take(MESSAGE_MAX).collect(),
-            hint: skew_hint(answer.date, SystemTime::now()),
+            hint: clock::hint(answer.date, clock.now()),
         });
     }
     let certificate = CertificateDer::from(answer.body.to_vec());
@@ -149,13 +161,14 @@ fn accept(
     Ok(Identity { certificate, ca: ca.clone(), key: request.key })
 }
 
-/// What a failed handshake may come from.
-fn connect_hint(problem: &str) -> &'static str {
-    if problem.contains("Expired") || problem.contains("NotValidYet") || problem.contains("expired") {
-        " (check this node's clock: the cloud's certificate seems to be of another time)"
-    } else if problem.contains("NotValidForName") || problem.contains("not valid for name") {
-        " (use an address that the cloud's certificate names: those of cloudcore's setting advertise)"
+/// What a failed handshake may come from. The texts are those of rustls's `CertificateError`.
+fn connect_hint(problem: &str, clock: &WallClock) -> String {
+    if problem.contains("not valid yet") || problem.contains("expired") {
+        format!(" (this node's clock says {}: set it, if that is wrong)", clock::text(clock.now()))
+    } else if problem.contains("not valid for name") {
+        " (use an address that the cloud's certificate names, or add this one to the cloud's setting advertise)"
+            .to_owned()
     } else {
-        ""
+        String::new()
     }
 }

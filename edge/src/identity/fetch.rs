@@ -21,6 +21,7 @@ use tombolo_link::tls::provider;
 use tombolo_runtime::time::http_date;
 
 use super::Identity;
+use super::clock::WallClock;
 use crate::config::host_and_port;
 
 /// Time for one request, from the connection to the last byte.
@@ -56,14 +57,16 @@ pub(super) fn unverified() -> Result<ClientConfig, rustls::Error> {
     Ok(config.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
 }
 
-/// TLS that expects the cloud's CA and shows the node's certificate, where there is one.
+/// TLS that expects the cloud's CA by this clock, and shows the node's certificate, where there is one.
 pub(super) fn verified(
     ca: &CertificateDer<'static>,
     identity: Option<&Identity>,
+    clock: &WallClock,
 ) -> Result<ClientConfig, rustls::Error> {
     let mut roots = RootCertStore::empty();
     roots.add(ca.clone())?;
-    let config = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+    let config = ClientConfig::builder_with_details(provider(), Arc::new(clock.clone()))
+        .with_safe_default_protocol_versions()?;
     let config = config.with_root_certificates(roots);
     match identity {
         Some(identity) => config.with_client_auth_cert(

@@ -13,6 +13,7 @@ use serde_json::Value;
 use tombolo_proto::ids::NodeId;
 
 use super::Identity;
+use super::clock::WallClock;
 use super::fetch::{Ask, fetch, send_plain, verified};
 
 const AGES: Duration = Duration::from_secs(150 * 365 * 86_400);
@@ -64,7 +65,7 @@ pub(crate) async fn fetch_local(
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/merge-patch+json"));
     let endpoint = address.to_string();
     let ask = Ask { endpoint: &endpoint, method, path, headers, body: body.to_owned().into() };
-    let answer = fetch(verified(&ca, None).unwrap(), ask).await.unwrap();
+    let answer = fetch(verified(&ca, None, &WallClock::system()).unwrap(), ask).await.unwrap();
     (answer.code, serde_json::from_slice(&answer.body).unwrap_or_default())
 }
 

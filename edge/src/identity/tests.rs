@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -13,6 +14,7 @@ use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
+use super::clock::WallClock;
 use super::testing::{TestCa, identity_for, test_ca};
 use super::*;
 
@@ -201,10 +203,35 @@ fn an_identity_of_another_node_is_refused() {
     assert!(Identity::load(folder.path(), &a).unwrap_err().to_string().contains("node.pem"));
 }
 
-#[test]
-fn clocks_that_differ_are_mentioned() {
-    let now = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000);
-    assert_eq!(skew_hint(None, now), "");
-    assert_eq!(skew_hint(Some(now + Duration::from_secs(10)), now), "");
-    assert!(skew_hint(Some(now + Duration::from_secs(86_400)), now).contains("1440 minutes behind"));
+#[tokio::test]
+async fn a_clock_that_is_a_day_off_is_said_before_anything_is_verified() {
+    let day = Duration::from_secs(86_400);
+    let endpoint = endpoint(Mode::Honest).await;
+    let enroll_at = async |clock: WallClock| {
+        enroll::enroll_by(&options(&endpoint, &endpoint.token), &clock).await.map(drop)
+    };
+    let behind = enroll_at(WallClock::new(move || SystemTime::now() - day)).await.unwrap_err();
+    let text = behind.to_string();
+    assert!(text.contains("minutes behind the cloud's") && text.contains("not yet valid"), "{text}");
+    assert!(text.contains(&endpoint.address) && behind.may_heal(), "{text}");
+    let ahead = enroll_at(WallClock::new(move || SystemTime::now() + day)).await.unwrap_err().to_string();
+    assert!(ahead.contains("minutes ahead of the cloud's") && ahead.contains("expired"), "{ahead}");
+    assert_eq!(endpoint.seen.lock().len(), 2, "the token was not sent");
+    enroll_at(WallClock::system()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_time_names_the_times() {
+    let ca = test_ca();
+    let day = Duration::from_secs(86_400);
+    let now = std::time::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+    let mut params = CertificateParams::default();
+    (params.not_before, params.not_after) = (now.into(), (now + day).into());
+    let leaf = params.signed_by(&KeyPair::generate().unwrap(), &ca.issuer).unwrap().der().clone();
+    clock::within_life(&leaf, now + day / 2).unwrap();
+    for (here, problem) in [(now - day, "not yet valid"), (now + day * 2, "expired")] {
+        let text = clock::within_life(&leaf, here).unwrap_err();
+        assert!(text.contains(problem) && text.contains(&clock::text(here)), "{text}");
+        assert!(text.contains("2027-01-15T08:00:00Z") && text.contains("2027-01-16T08:00:00Z"), "{text}");
+    }
 }

@@ -15,8 +15,8 @@ use tombolo_link::tls::provider;
 use tombolo_proto::ids::NodeId;
 
 use super::LocalApiError;
-use crate::files;
 use crate::identity::IdentityError;
+use tombolo_runtime::files;
 
 /// The kubeconfig of the local API, in the data folder.
 pub(crate) const KUBECONFIG_FILE: &str = "kubeconfig";
@@ -134,13 +134,20 @@ fn load_or_make(
     path: &Path,
     make: impl FnOnce() -> Result<String, LocalApiError>,
 ) -> Result<String, LocalApiError> {
-    if let Some(content) = files::read_if_there(path).map_err(|source| io(path, source))? {
-        return String::from_utf8(content)
-            .map_err(|_| certificate(format!("{} is not text: remove it", path.display())));
+    let read = || -> Result<Option<String>, LocalApiError> {
+        let content = files::read_private(path).map_err(|source| io(path, source))?;
+        let text = content.map(String::from_utf8).transpose();
+        text.map_err(|_| certificate(format!("{} is not text: remove it", path.display())))
+    };
+    if let Some(content) = read()? {
+        return Ok(content);
     }
     let content = make()?;
-    files::replace(path, content.as_bytes(), files::PRIVATE).map_err(|source| io(path, source))?;
-    Ok(content)
+    // `edgecore kubeconfig` may do the same while the agent starts for the first time: one of them wins.
+    if files::create(path, content.as_bytes(), files::PRIVATE).map_err(|source| io(path, source))? {
+        return Ok(content);
+    }
+    read()?.ok_or_else(|| io(path, std::io::ErrorKind::NotFound.into()))
 }
 
 fn io(path: &Path, source: std::io::Error) -> LocalApiError {

@@ -9,7 +9,9 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum WriteError {
     /// The disk is full.
-    #[error("the disk of the data folder is full")]
+    #[error(
+        "the disk of the data folder is full: make room on it; the cloud sends again what could not be stored"
+    )]
     Full,
     /// The disk or the store's file failed.
     #[error("the store cannot write: {0}")]
@@ -78,8 +80,10 @@ pub(super) fn reading(error: impl Into<redb::Error>) -> ReadError {
     ReadError::Storage(error.into().to_string())
 }
 
+/// A file that may not grow (`LimitFSIZE`, `ulimit -f`) is as full as a disk.
 pub(super) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    use io::ErrorKind;
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
 }
 
 impl From<ReadError> for WriteError {

@@ -16,7 +16,7 @@ use super::shared::{Shared, guarded, open_database};
 use super::view::View;
 use super::writer::{QUEUE_MAX, Writer};
 use super::{LogBounds, Store, fresh_id};
-use crate::files;
+use tombolo_runtime::files;
 
 /// File with the store, in the data folder.
 pub(super) const STORE_FILE: &str = "store.redb";
@@ -122,6 +122,7 @@ fn unusable(error: DatabaseError) -> Unusable {
                 | ErrorKind::NotFound
                 | ErrorKind::StorageFull
                 | ErrorKind::QuotaExceeded
+                | ErrorKind::FileTooLarge
                 | ErrorKind::ReadOnlyFilesystem
                 | ErrorKind::IsADirectory
         )

@@ -7,7 +7,7 @@ use aws_lc_rs::rand;
 use bytes::Bytes;
 
 use super::error::OpenError;
-use crate::files;
+use tombolo_runtime::files;
 
 const KEY_LEN: usize = 32;
 
@@ -38,7 +38,7 @@ impl Sealer {
     /// [`OpenError::Io`] when the file can be neither read nor written, or is no key.
     pub fn load(path: &Path) -> Result<Self, OpenError> {
         let failed = |source| OpenError::Io { path: path.into(), source };
-        if let Some(content) = files::read_if_there(path).map_err(failed)? {
+        if let Some(content) = files::read_private(path).map_err(failed)? {
             let key = <[u8; KEY_LEN]>::try_from(content.as_slice())
                 .map_err(|_| failed(std::io::Error::other("it is not a key of 32 bytes")))?;
             return Ok(Self::new(&key));

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use jiff::Timestamp;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::time::MissedTickBehavior;
 use tombolo_apiserve::store::Store as _;
 use tombolo_proto::frame::ApiRequest;
@@ -18,8 +18,9 @@ use tombolo_proto::object::{ObjectKey, Resource};
 use tombolo_runtime::{Backoff, BackoffConfig};
 use tracing::{debug, info, warn};
 
-use super::status::{NodeFacts, node_object, node_status};
+use super::status::{NodeFacts, node_object, node_status, stale_labels};
 use super::{CALL_TIMEOUT, STRATEGIC_MERGE, Upstream, micros};
+use crate::fault::Fault;
 use crate::store::{Call, Report, ReportKind};
 
 /// Namespace of node leases (Kubernetes convention).
@@ -28,6 +29,9 @@ const LEASE_NAMESPACE: &str = "kube-node-lease";
 /// How long a renewal is good for, in seconds (the kubelet's).
 const LEASE_SECONDS: u32 = 40;
 
+/// Media type of plain merge patches.
+const MERGE: &str = "application/merge-patch+json";
+
 /// Waits between attempts to register.
 const RETRY: BackoffConfig =
     BackoffConfig { first: Duration::from_millis(500), max: Duration::from_secs(30), factor: 2.0 };
@@ -35,49 +39,149 @@ const RETRY: BackoffConfig =
 pub(super) async fn run(upstream: Arc<Upstream>) {
     let mut rng = StdRng::seed_from_u64(upstream.seed.wrapping_add(1));
     let facts = NodeFacts::gather(&upstream);
+    let mut presence =
+        Presence { upstream: &upstream, facts: &facts, fault: Fault::default(), labelled: false };
     let mut state = upstream.hub.state();
     while let Ok(online) = state.wait_for(crate::hub::HubState::online).await.map(|state| state.sessions) {
         let same = |state: &crate::hub::HubState| state.online() && state.sessions == online;
         let mut observer = upstream.hub.state();
         tokio::select! {
-            () = present(&upstream, &facts, &mut rng) => {}
+            () = presence.present(&mut rng) => {}
             // Another session may be with another cloudcore, or the Node object may be gone: begin again.
             _ = observer.wait_for(|state| !same(state)) => {}
         }
     }
 }
 
-/// One session: registers, then keeps lease and status fresh until it is dropped.
-async fn present(upstream: &Upstream, facts: &NodeFacts, rng: &mut StdRng) {
-    let mut backoff = Backoff::new(RETRY);
-    let uid = loop {
-        match register(upstream, facts, rng).await {
-            Ok(uid) => break uid,
-            Err(why) => {
-                let delay = backoff.next_delay(rng);
-                warn!(%why, retry_in = ?delay, "the node could not be registered");
-                tokio::time::sleep(delay).await;
+/// The node as the cloud sees it.
+struct Presence<'a> {
+    upstream: &'a Upstream,
+    facts: &'a NodeFacts,
+    fault: Fault,
+    /// The labels of the Node object were put right since the agent started.
+    labelled: bool,
+}
+
+impl Presence<'_> {
+    /// One session: registers, then keeps lease and status fresh until it is dropped.
+    async fn present(&mut self, rng: &mut StdRng) {
+        let upstream = self.upstream;
+        let uid = self.registered(rng).await;
+        create_lease(upstream, uid.as_deref()).await;
+        let mut lease = interval(upstream.settings.lease_interval_millis);
+        let mut status = interval(upstream.settings.status_interval_millis);
+        let mut state = upstream.hub.state();
+        loop {
+            tokio::select! {
+                _ = lease.tick() => upstream.hub.renew_lease(now_micros()).await,
+                _ = status.tick() => report_status(upstream, self.facts).await,
+                changed = state.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    let answer = state.borrow_and_update().lease;
+                    if matches!(answer, Some((_, 404))) {
+                        create_lease(upstream, uid.as_deref()).await;
+                        upstream.hub.renew_lease(now_micros()).await;
+                    }
+                }
             }
         }
-    };
-    create_lease(upstream, uid.as_deref()).await;
-    let mut lease = interval(upstream.settings.lease_interval_millis);
-    let mut status = interval(upstream.settings.status_interval_millis);
-    let mut state = upstream.hub.state();
-    loop {
-        tokio::select! {
-            _ = lease.tick() => upstream.hub.renew_lease(now_micros()).await,
-            _ = status.tick() => report_status(upstream, facts).await,
-            changed = state.changed() => {
-                if changed.is_err() {
-                    return;
+    }
+
+    /// Tries until the Node object is there; gives its UID when that is known.
+    async fn registered(&mut self, rng: &mut StdRng) -> Option<String> {
+        let mut backoff = Backoff::new(RETRY);
+        loop {
+            match self.register(rng).await {
+                Ok(uid) => {
+                    if let Some(time) = self.fault.over() {
+                        info!(node = %self.upstream.node, after = ?time, "the node is registered again");
+                    }
+                    return uid;
                 }
-                let answer = state.borrow_and_update().lease;
-                if matches!(answer, Some((_, 404))) {
-                    create_lease(upstream, uid.as_deref()).await;
-                    upstream.hub.renew_lease(now_micros()).await;
+                Err(why) => {
+                    let delay = backoff.next_delay(rng);
+                    if self.fault.failed(&why) {
+                        warn!(%why, retry_in = ?delay, "the node could not be registered");
+                    } else {
+                        debug!(%why, retry_in = ?delay, "the node could still not be registered");
+                    }
+                    tokio::time::sleep(delay).await;
                 }
             }
+        }
+    }
+
+    /// Creates the Node object, or finds that it is there. Gives its UID when the answer tells it.
+    async fn register(&mut self, rng: &mut StdRng) -> Result<Option<String>, String> {
+        let upstream = self.upstream;
+        let object = node_object(self.facts, upstream.simulate_pods, Timestamp::now());
+        let path = LocalPath::Object(ObjectPath::new("", ResourceType::Node, upstream.node.as_str()));
+        let resource = ResourcePath { node: None, local: path };
+        let route = Route::new(Source::Edged, Group::Meta, Operation::Insert, resource);
+        let content = Content::from_value(&object).map_err(|error| error.to_string())?;
+        let id = MessageId::from_random_bytes(rng.random());
+        let message = Message::new(id, now_micros() / 1000, route, content);
+        let reply = upstream.hub.message(message, CALL_TIMEOUT).await.map_err(|error| error.to_string())?;
+        if reply.route.operation == Operation::Error {
+            return Err(reply.content.as_text().unwrap_or_default().into_owned());
+        }
+        match Outcome::read(&reply.content).map_err(|error| error.to_string())? {
+            Outcome::Done(object) => {
+                info!(node = %upstream.node, "the node is registered");
+                self.labelled = true;
+                let object: Value = object.read().map_err(|error| error.to_string())?;
+                Ok(object["metadata"]["uid"].as_str().map(str::to_owned))
+            }
+            Outcome::Failed(status) if status.code == 409 => Ok(self.found(&object).await),
+            Outcome::Failed(status) => Err(format!("{}: {}", status.code, status.message)),
+        }
+    }
+
+    /// The Node object was there before: its UID. Once after a start its default labels are put right, as the
+    /// kubelet does; all else in it may be an operator's will.
+    async fn found(&mut self, wanted: &Value) -> Option<String> {
+        let node = present_node(self.upstream, !self.labelled).await?;
+        if !self.labelled {
+            let stale = stale_labels(wanted, &node);
+            self.labelled = stale.is_empty() || relabel(self.upstream, &stale).await;
+        }
+        node["metadata"]["uid"].as_str().map(str::to_owned)
+    }
+}
+
+/// The Node object as the store holds it, or as the cloud tells it when asked.
+async fn present_node(upstream: &Upstream, ask: bool) -> Option<Value> {
+    let held = upstream.store.get(&node_key(upstream)).ok().flatten();
+    if let Some(node) = held {
+        return serde_json::from_slice(&node.body).ok();
+    }
+    if !ask {
+        return None;
+    }
+    let path = format!("/api/v1/nodes/{}", upstream.node);
+    let reply = upstream.hub.api(call("GET", path, "", ""), CALL_TIMEOUT, None).await.ok()?;
+    serde_json::from_slice(&reply.body).ok().filter(|_| reply.code == 200)
+}
+
+/// Sets labels of the Node object; false when that must be tried again.
+async fn relabel(upstream: &Upstream, labels: &Map<String, Value>) -> bool {
+    let patch = json!({"metadata": {"labels": labels}}).to_string();
+    let request = call("PATCH", format!("/api/v1/nodes/{}", upstream.node), MERGE, &patch);
+    match upstream.hub.api(request, CALL_TIMEOUT, None).await {
+        Ok(reply) if reply.code == 200 => {
+            info!(node = %upstream.node, ?labels, "labels of the node are put right");
+            true
+        }
+        Ok(reply) => {
+            let answer = String::from_utf8_lossy(&reply.body).into_owned();
+            warn!(code = reply.code, %answer, "labels of the node could not be put right");
+            reply.code < 500
+        }
+        Err(error) => {
+            debug!(%error, "labels of the node could not be put right");
+            false
         }
     }
 }
@@ -86,40 +190,6 @@ fn interval(millis: u64) -> tokio::time::Interval {
     let mut interval = tokio::time::interval(Duration::from_millis(millis));
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     interval
-}
-
-/// Creates the Node object, or finds that it is there. Gives its UID when the answer tells it.
-async fn register(
-    upstream: &Upstream,
-    facts: &NodeFacts,
-    rng: &mut StdRng,
-) -> Result<Option<String>, String> {
-    let object = node_object(facts, upstream.simulate_pods, Timestamp::now());
-    let path = LocalPath::Object(ObjectPath::new("", ResourceType::Node, upstream.node.as_str()));
-    let route =
-        Route::new(Source::Edged, Group::Meta, Operation::Insert, ResourcePath { node: None, local: path });
-    let content = Content::from_value(&object).map_err(|error| error.to_string())?;
-    let id = MessageId::from_random_bytes(rng.random());
-    let message = Message::new(id, now_micros() / 1000, route, content);
-    let reply = upstream.hub.message(message, CALL_TIMEOUT).await.map_err(|error| error.to_string())?;
-    if reply.route.operation == Operation::Error {
-        return Err(reply.content.as_text().unwrap_or_default().into_owned());
-    }
-    match Outcome::read(&reply.content).map_err(|error| error.to_string())? {
-        Outcome::Done(object) => {
-            info!(node = %upstream.node, "the node is registered");
-            let object: Value = object.read().map_err(|error| error.to_string())?;
-            Ok(object["metadata"]["uid"].as_str().map(str::to_owned))
-        }
-        Outcome::Failed(status) if status.code == 409 => Ok(held_uid(upstream)),
-        Outcome::Failed(status) => Err(format!("{}: {}", status.code, status.message)),
-    }
-}
-
-/// The UID of the Node object that the store holds.
-fn held_uid(upstream: &Upstream) -> Option<String> {
-    let node = upstream.store.get(&node_key(upstream)).ok()??;
-    Some(node.uid.as_str().to_owned())
 }
 
 fn node_key(upstream: &Upstream) -> ObjectKey {
@@ -142,14 +212,9 @@ async fn create_lease(upstream: &Upstream, uid: Option<&str>) {
             "renewTime": micros(Timestamp::now()),
         },
     });
-    let call = ApiRequest {
-        method: "POST".to_owned(),
-        path_and_query: format!("/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"),
-        content_type: "application/json".to_owned(),
-        accept: String::new(),
-        body: lease.to_string().into(),
-    };
-    match upstream.hub.api(call, CALL_TIMEOUT, None).await {
+    let path = format!("/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases");
+    let request = call("POST", path, "application/json", &lease.to_string());
+    match upstream.hub.api(request, CALL_TIMEOUT, None).await {
         Ok(reply) if matches!(reply.code, 200..=299 | 409) => debug!(code = reply.code, "the lease is there"),
         Ok(reply) => {
             let answer = String::from_utf8_lossy(&reply.body).into_owned();
@@ -173,6 +238,16 @@ async fn report_status(upstream: &Upstream, facts: &NodeFacts) {
     let report = Report { kind: ReportKind::Status, key, call, status: None };
     if let Err(error) = upstream.store.report(report).await {
         warn!(%error, "the node's status could not be put into the outbox");
+    }
+}
+
+fn call(method: &str, path: String, content_type: &str, body: &str) -> ApiRequest {
+    ApiRequest {
+        method: method.to_owned(),
+        path_and_query: path,
+        content_type: content_type.to_owned(),
+        accept: String::new(),
+        body: body.to_owned().into(),
     }
 }
 

@@ -93,6 +93,33 @@ pub(super) fn node_object(facts: &NodeFacts, simulate: bool, now: Timestamp) -> 
     })
 }
 
+/// Labels that describe the node itself. They are put right at every start of the agent when the Node object is there
+/// already, as the kubelet does (`updateDefaultLabels`). Other labels, and taints, are set when it is made and left to
+/// operators from then on.
+const DEFAULT_LABELS: [&str; 10] = [
+    "kubernetes.io/hostname",
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/instance-type",
+    "node.kubernetes.io/windows-build",
+];
+
+/// The default labels of the Node object to create that the present one lacks or has otherwise.
+pub(super) fn stale_labels(wanted: &Value, held: &Value) -> Map<String, Value> {
+    let labels = |node: &Value| node["metadata"]["labels"].clone();
+    let (wanted, held) = (labels(wanted), labels(held));
+    let stale = DEFAULT_LABELS.iter().filter_map(|key| {
+        let value = wanted.get(*key).filter(|value| held.get(*key) != Some(value))?;
+        Some(((*key).to_owned(), value.clone()))
+    });
+    stale.collect()
+}
+
 /// The status of the Node object; `held` is the object as it is.
 pub(super) fn node_status(facts: &NodeFacts, simulate: bool, held: Option<&Value>, now: Timestamp) -> Value {
     let mut addresses = vec![json!({"type": "Hostname", "address": facts.name})];

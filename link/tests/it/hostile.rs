@@ -3,14 +3,15 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use futures::SinkExt;
+use futures::{SinkExt, StreamExt};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{Connection, Endpoint, RecvStream, SendStream};
 use tokio::io::AsyncWriteExt;
 use tokio_tungstenite::tungstenite::Message;
 use tombolo_link::{Link, LinkError};
-use tombolo_proto::package::{Header, PackageError};
-use tombolo_proto::{Lane, codec};
+use tombolo_proto::frame::GoodbyeReason;
+use tombolo_proto::package::{Header, Package, PackageError};
+use tombolo_proto::{Frame, Lane, codec};
 
 use crate::pki::Ca;
 use crate::upgrades::{Bare, OURS};
@@ -70,6 +71,28 @@ async fn a_websocket_frame_that_declares_4_gib_is_refused_before_its_bytes() {
         matches!(&error, LinkError::Package(PackageError::TooLarge { len, .. }) if *len == 4 << 30),
         "{error:?}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_broke_the_rules_is_still_told_so() {
+    let mut socket = websocket().await;
+    socket.client.send(Message::binary(vec![0xff; 100])).await.unwrap();
+    let goodbye = ending(&mut socket.link).await.goodbye().expect("the peer's own fault");
+    assert!(socket.link.can_send(Lane::Control));
+    socket.link.send(Lane::Control, Frame::Goodbye(goodbye.clone())).unwrap();
+    let closing = tokio::spawn(socket.link.close(std::time::Duration::from_secs(5)));
+    let Some(Ok(Message::Binary(answer))) = socket.client.next().await else { panic!("no answer") };
+    let package = Package::parse(&answer).unwrap();
+    assert_eq!(codec::decode(package.payload).unwrap(), Frame::Goodbye(goodbye.clone()));
+    assert_eq!(goodbye.reason, GoodbyeReason::ProtocolError);
+    assert!(goodbye.message.contains("speaks another protocol"), "{}", goodbye.message);
+    drop(socket.client);
+    closing.await.unwrap();
+
+    let mut socket = websocket().await;
+    drop(socket.client);
+    assert_eq!(ending(&mut socket.link).await.goodbye(), None, "nobody is there to be told");
+    assert!(!socket.link.can_send(Lane::Control));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

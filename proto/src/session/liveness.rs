@@ -9,6 +9,10 @@ use crate::session::SessionError;
 /// Shortest interval and timeout that a session obeys, so that no configuration and no peer makes it spin.
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
 
+/// When a new session is measured: after the frames that it begins with, so that a reconnection with nothing changed
+/// costs the handshake alone.
+const FIRST_PING: Duration = Duration::from_secs(1);
+
 /// Timers and pings of one end of a connection.
 #[derive(Debug)]
 pub(super) struct Liveness {
@@ -18,6 +22,8 @@ pub(super) struct Liveness {
     last_sent: Moment,
     pings: u64,
     ping_due: bool,
+    /// When the ping is due that no silence asks for.
+    first_ping: Option<Moment>,
     /// The newest ping and when it left.
     asked: Option<(u64, Moment)>,
     /// Only the newest ping of the peer is answered: a peer that does not read cannot pile up pongs.
@@ -33,6 +39,7 @@ impl Liveness {
             last_sent: now,
             pings: 0,
             ping_due: false,
+            first_ping: None,
             asked: None,
             owed: None,
         };
@@ -57,7 +64,11 @@ impl Liveness {
     /// When `handle_timeout` has something to do.
     pub(super) fn deadline(&self) -> Moment {
         let idle = self.last_heard + self.idle_timeout;
-        if self.ping_due { idle } else { idle.min(self.last_sent + self.ping_interval) }
+        if self.ping_due {
+            return idle;
+        }
+        let next = self.last_sent + self.ping_interval;
+        self.first_ping.map_or(next, |first| first.min(next)).min(idle)
     }
 
     /// Plans a ping after silence of this side.
@@ -70,10 +81,16 @@ impl Liveness {
             let seconds = silence.as_secs();
             return Err(SessionError::Timeout(format!("nothing was heard from the peer for {seconds} s")));
         }
-        if now.since(self.last_sent) >= self.ping_interval {
+        let first = self.first_ping.take_if(|first| *first <= now).is_some();
+        if first || now.since(self.last_sent) >= self.ping_interval {
             self.ping_due = true;
         }
         Ok(())
+    }
+
+    /// The session has begun: its round trip is measured soon, without waiting for a silence.
+    pub(super) fn measure(&mut self, now: Moment) {
+        self.first_ping = Some(now + FIRST_PING);
     }
 
     pub(super) fn handle_ping(&mut self, id: u64) {
@@ -125,6 +142,19 @@ mod tests {
         assert_eq!(side.handle_pong(at(33), 2), None, "not asked");
         assert_eq!(side.handle_pong(at(33), 1), Some(Duration::from_secs(2)));
         assert_eq!(side.handle_pong(at(33), 1), None, "asked once, measured once");
+    }
+
+    #[test]
+    fn a_new_session_is_measured_once_without_a_silence() {
+        let mut side = liveness();
+        side.measure(at(0));
+        assert_eq!(side.deadline(), at(1));
+        side.sent(at(1));
+        side.handle_timeout(at(1)).expect("not idle");
+        assert_eq!(side.poll(at(1)), Some(Frame::Ping { id: 1 }));
+        assert_eq!(side.deadline(), at(31));
+        side.handle_timeout(at(2)).expect("not idle");
+        assert_eq!(side.poll(at(2)), None);
     }
 
     #[test]

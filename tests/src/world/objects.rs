@@ -5,52 +5,64 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, Secret};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
+use tombolo_testkit::wait_for;
 
-/// Namespace of every object here.
+use super::DEADLINE;
+
+/// Namespace of the objects of a test that has its world to itself.
 pub const NAMESPACE: &str = "shops";
 
 /// Typed handles of the administrator.
 #[derive(Clone)]
 pub struct Objects {
     client: Client,
+    namespace: String,
 }
 
 impl Objects {
-    /// Creates the namespace and returns handles; waits for nothing.
+    /// As [`Self::in_namespace`], in [`NAMESPACE`].
     ///
     /// # Errors
     /// When the API server refuses.
     pub async fn new(client: Client) -> Result<Self> {
-        let namespaces: Api<Namespace> = Api::all(client.clone());
-        let namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}}))?;
-        if namespaces.get_opt(NAMESPACE).await?.is_none() {
-            namespaces.create(&PostParams::default(), &namespace).await?;
-        }
-        Ok(Self { client })
+        Self::in_namespace(client, NAMESPACE).await
     }
 
-    /// Handles for an API in which nothing is to be created: an edge's.
+    /// Creates the namespace and returns handles; waits for nothing.
+    ///
+    /// # Errors
+    /// When the API server refuses.
+    pub async fn in_namespace(client: Client, namespace: &str) -> Result<Self> {
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let object = serde_json::from_value(json!({"metadata": {"name": namespace}}))?;
+        if namespaces.get_opt(namespace).await?.is_none() {
+            namespaces.create(&PostParams::default(), &object).await?;
+        }
+        Ok(Self { client, namespace: namespace.to_owned() })
+    }
+
+    /// The same namespace in another API, in which nothing is to be created: an edge's.
     #[must_use]
-    pub fn new_for_reading(client: Client) -> Self {
-        Self { client }
+    pub fn seen_by(&self, client: Client) -> Self {
+        Self { client, namespace: self.namespace.clone() }
     }
 
     /// Pods of the namespace.
     #[must_use]
     pub fn pods(&self) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), NAMESPACE)
+        Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     /// ConfigMaps of the namespace.
     #[must_use]
     pub fn config_maps(&self) -> Api<ConfigMap> {
-        Api::namespaced(self.client.clone(), NAMESPACE)
+        Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     /// Secrets of the namespace.
     #[must_use]
     pub fn secrets(&self) -> Api<Secret> {
-        Api::namespaced(self.client.clone(), NAMESPACE)
+        Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     /// All nodes.
@@ -77,6 +89,17 @@ impl Objects {
         let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {"value": value}});
         self.secrets().patch(name, &apply(), &Patch::Apply(object)).await?;
         Ok(())
+    }
+
+    /// Creates a pod as soon as its namespace has a ServiceAccount.
+    ///
+    /// # Panics
+    /// When it is not accepted in time.
+    pub async fn accepted_pod(&self, name: &str, node: &str, config_maps: &[&str], secrets: &[&str]) {
+        wait_for(&format!("pod {name} to be accepted"), DEADLINE, || async {
+            self.pod(name, node, config_maps, secrets).await.map_err(|error| format!("{error:#}"))
+        })
+        .await;
     }
 
     /// Creates a pod bound to a node that mounts these ConfigMaps and Secrets.

@@ -33,7 +33,7 @@ pub(super) fn code_of(error: &CallError) -> u16 {
         CallError::Invalid(_) => 400,
         CallError::Unreachable(_) => 503,
         CallError::TimedOut(_) => 504,
-        CallError::TooLarge => 413,
+        CallError::TooLarge | CallError::BodyTooLarge(_) => 413,
         CallError::NoForwarding => 501,
     }
 }

@@ -113,3 +113,16 @@ fn nodes_without_a_runtime_keep_schedulers_away() {
     assert_eq!(simulated["spec"]["taints"].as_array().unwrap().len(), 1);
     assert_eq!(simulated["status"]["conditions"][1]["reason"], SIMULATED);
 }
+
+#[test]
+fn default_labels_that_differ_are_put_right_and_others_are_left() {
+    let wanted = json!({"metadata": {"labels": {
+        "kubernetes.io/hostname": "edge-a", "kubernetes.io/arch": "arm64", "topology.kubernetes.io/zone": "north",
+        "team": "ours", "node-role.kubernetes.io/edge": ""}}});
+    let held = json!({"metadata": {"labels": {
+        "kubernetes.io/hostname": "edge-a", "kubernetes.io/arch": "amd64", "team": "theirs"}}});
+    let stale = stale_labels(&wanted, &held);
+    let expected = json!({"kubernetes.io/arch": "arm64", "topology.kubernetes.io/zone": "north"});
+    assert_eq!(Value::Object(stale), expected);
+    assert!(stale_labels(&wanted, &wanted).is_empty());
+}

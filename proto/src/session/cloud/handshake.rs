@@ -37,6 +37,7 @@ impl CloudSession {
         self.phase = Phase::Open;
         self.events.push_back(CloudEvent::Ready { store: hello.store, agent: hello.agent, resumed });
         self.notify(Notice::Welcome);
+        self.liveness.measure(self.now);
         self.scopes.push(Scope::new(ScopeId::NODE, comparison));
         self.open_scope(ScopeId::NODE, view)
     }

@@ -1,0 +1,146 @@
+//! This node's clock, and how far it may be from the cloud's.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustls::time_provider::TimeProvider;
+use rustls_pki_types::{CertificateDer, UnixTime};
+
+use super::{JoinError, certificate};
+use crate::upstream::seconds;
+
+/// Difference of clocks from which it is worth a word.
+const WORTH_A_WORD: Duration = Duration::from_secs(5 * 60);
+
+/// Largest difference of clocks with which a node can join: the cloud's certificates begin this long before they are
+/// made.
+const SKEW_MAX: Duration = Duration::from_secs(3600);
+
+/// What time it is here, for judging certificates.
+#[derive(Clone)]
+pub(crate) struct WallClock(Arc<dyn Fn() -> SystemTime + Send + Sync>);
+
+impl WallClock {
+    /// The system's clock.
+    pub(crate) fn system() -> Self {
+        Self::new(SystemTime::now)
+    }
+
+    /// Another clock.
+    pub(crate) fn new(now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
+    }
+
+    pub(super) fn now(&self) -> SystemTime {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for WallClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WallClock({})", text(self.now()))
+    }
+}
+
+impl TimeProvider for WallClock {
+    fn current_time(&self) -> Option<UnixTime> {
+        let elapsed = self.now().duration_since(UNIX_EPOCH).ok()?;
+        Some(UnixTime::since_unix_epoch(elapsed))
+    }
+}
+
+/// Refuses to join with a clock that is further from the cloud's than its certificates allow for.
+///
+/// # Errors
+/// [`JoinError::Clock`] names both times.
+pub(super) fn check(endpoint: &str, cloud: Option<SystemTime>, here: SystemTime) -> Result<(), JoinError> {
+    let Some((skew, side)) = cloud.and_then(|cloud| difference(cloud, here)) else { return Ok(()) };
+    let Some(cloud) = cloud.filter(|_| skew > SKEW_MAX) else { return Ok(()) };
+    let effect = if here < cloud {
+        "by it the cloud's certificates are not yet valid"
+    } else {
+        "by it the cloud's certificates have expired, or do so too early"
+    };
+    Err(JoinError::Clock {
+        endpoint: endpoint.to_owned(),
+        minutes: skew.as_secs() / 60,
+        side,
+        here: text(here),
+        cloud: text(cloud),
+        effect,
+    })
+}
+
+/// What to add to an error when the cloud's clock and ours differ.
+pub(super) fn hint(cloud: Option<SystemTime>, here: SystemTime) -> String {
+    match cloud.and_then(|cloud| difference(cloud, here)) {
+        Some((skew, side)) if skew >= WORTH_A_WORD => {
+            format!(
+                " (this node's clock is {} minutes {side} the cloud's: set it first)",
+                skew.as_secs() / 60
+            )
+        }
+        _ => String::new(),
+    }
+}
+
+/// Whether a certificate is valid by this clock.
+///
+/// # Errors
+/// A sentence that names the times.
+pub(super) fn within_life(certificate: &CertificateDer<'_>, here: SystemTime) -> Result<(), String> {
+    let (begin, end) = certificate::validity(certificate).map_err(|error| error.to_string())?;
+    let problem = match here {
+        _ if here < begin => "not yet valid",
+        _ if here > end => "expired",
+        _ => return Ok(()),
+    };
+    Err(format!(
+        "the certificate is {problem}: it lasts from {} to {}, and this node's clock says {}; set the clock",
+        text(begin),
+        text(end),
+        text(here)
+    ))
+}
+
+/// How far apart the clocks are, and on which side this node's is.
+fn difference(cloud: SystemTime, here: SystemTime) -> Option<(Duration, &'static str)> {
+    match cloud.duration_since(here) {
+        Ok(ahead) => Some((ahead, "behind")),
+        Err(error) => Some((error.duration(), "ahead of")),
+    }
+}
+
+/// A time as Kubernetes writes it.
+pub(super) fn text(time: SystemTime) -> String {
+    jiff::Timestamp::try_from(time).map_or_else(|_| "a time beyond all calendars".to_owned(), seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn differences_are_mentioned_and_large_ones_refused() {
+        let here = at(1_000_000);
+        assert_eq!(hint(None, here), "");
+        assert_eq!(hint(Some(at(1_000_010)), here), "");
+        assert!(hint(Some(at(1_086_400)), here).contains("1440 minutes behind"));
+        for cloud in [None, Some(at(1_003_600)), Some(at(996_400))] {
+            check("hub:1", cloud, here).unwrap();
+        }
+        let behind = check("hub:1", Some(at(1_086_400)), here).unwrap_err().to_string();
+        for part in
+            ["1440 minutes behind", "1970-01-12T13:46:40Z", "hub:1", "1970-01-13T13:46:40Z", "not yet valid"]
+        {
+            assert!(behind.contains(part), "{behind} lacks {part}");
+        }
+        let ahead = check("hub:1", Some(at(913_600)), here).unwrap_err().to_string();
+        assert!(ahead.contains("1440 minutes ahead of") && ahead.contains("expired"), "{ahead}");
+    }
+}

@@ -1,0 +1,161 @@
+//! Files that are either the old ones or the new ones, whatever happens in between, and keys that nobody else can read.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+/// Mode of files that only the program's user may read.
+pub const PRIVATE: u32 = 0o600;
+
+/// Mode of files that everybody may read.
+pub const PUBLIC: u32 = 0o644;
+
+/// Replaces a file: writes a temporary one beside it, syncs it, renames it, syncs the folder. After a crash
+/// the old content or the new one is there, never a mixture.
+///
+/// # Errors
+/// Any failure of the file system; the old file is then still in place.
+pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let temporary = folder.join(name);
+    let result = write_new(&temporary, content, mode).and_then(|()| std::fs::rename(&temporary, path));
+    if result.is_err() {
+        // The reason of the failure matters more than a leftover, which the next attempt replaces.
+        let _ = std::fs::remove_file(&temporary);
+        return result;
+    }
+    File::open(folder)?.sync_all()
+}
+
+/// Makes a file with this content unless there is one: of several programs that do so at once one makes it, and nobody
+/// sees a part of it. Whether it was this one.
+///
+/// # Errors
+/// Any failure of the file system but that the file exists.
+pub fn create(path: &Path, content: &[u8], mode: u32) -> io::Result<bool> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let temporary = Path::new(&name);
+    // A link, unlike a rename, never replaces what is there.
+    let linked = write_new(temporary, content, mode).and_then(|()| std::fs::hard_link(temporary, path));
+    let removed = std::fs::remove_file(temporary);
+    match linked {
+        Ok(()) => removed.map(|()| true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn write_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+/// Makes a folder, and its parents, that only the program's user may enter. An existing one stays as it is.
+///
+/// # Errors
+/// Any failure of the file system.
+pub fn private_folder(path: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// The content of a file; `None` when there is none.
+///
+/// # Errors
+/// Any other failure of the file system.
+pub fn read_if_there(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match std::fs::read(path) {
+        Ok(content) => Ok(Some(content)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The content of a file that holds a secret; `None` when there is none.
+///
+/// # Errors
+/// A file that others can read is refused, with what to do; and any other failure of the file system.
+pub fn read_private(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mode = file.metadata()?.permissions().mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        let problem = format!(
+            "its mode is {mode:04o}, so other users can get at the secret in it: set it to 0600 (chmod 600), and \
+             replace the secret if somebody may have read it"
+        );
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, problem));
+    }
+    let mut content = Vec::new();
+    file.read_to_end(&mut content)?;
+    Ok(Some(content))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replaces_content_and_mode_and_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        replace(&path, b"one", PUBLIC).unwrap();
+        std::fs::write(folder.path().join("a.new"), b"left by a crash").unwrap();
+        replace(&path, b"two", PRIVATE).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"two");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, PRIVATE);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_first_one_makes_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        assert!(create(&path, b"one", PRIVATE).unwrap());
+        assert!(!create(&path, b"two", PRIVATE).unwrap());
+        assert_eq!(read_private(&path).unwrap().as_deref(), Some(b"one".as_slice()));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        create(&folder.path().join("none/a"), b"one", PRIVATE).unwrap_err();
+    }
+
+    #[test]
+    fn a_failure_keeps_the_old_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("child"), b"").unwrap();
+        replace(&path, b"two", PUBLIC).unwrap_err();
+        assert!(path.join("child").exists());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_missing_file_is_no_error() {
+        assert_eq!(read_if_there(Path::new("/nonexistent/file")).unwrap(), None);
+    }
+
+    #[test]
+    fn a_secret_that_others_can_read_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        assert_eq!(read_private(&path).unwrap(), None);
+        replace(&path, b"secret", PRIVATE).unwrap();
+        assert_eq!(read_private(&path).unwrap().as_deref(), Some(b"secret".as_slice()));
+        for mode in [0o644, 0o640, 0o602] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            let error = read_private(&path).unwrap_err().to_string();
+            assert!(error.contains("its mode is 06") && error.contains("chmod 600"), "{error}");
+        }
+    }
+}

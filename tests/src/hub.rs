@@ -1,0 +1,202 @@
+//! A hub without a cloud, driven by a test frame by frame, to tell an edge what cloudcore never would.
+
+use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    SanType,
+};
+use tombolo_link::server::{Arrival, Incoming, Limits, Listen, ServerConfig, bind};
+use tombolo_link::tls::{Identity, ServerTls};
+use tombolo_link::{Link, LinkEvent};
+use tombolo_proto::frame::{Change, Deliver, Welcome};
+use tombolo_proto::limits::{IDLE_TIMEOUT, PING_INTERVAL};
+use tombolo_proto::{
+    CloudRevision, ContentHash, Epoch, Frame, Lane, ObjectKey, ObjectVersion, ScopeId, Seq, SharedObject, Uid,
+};
+use tombolo_runtime::{Drain, Tasks, Trigger, drain};
+
+/// How long the hub waits for what an edge must do.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A certificate authority of its own.
+pub struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    /// Draws a key and signs for it.
+    ///
+    /// # Errors
+    /// When the library refuses.
+    pub fn new() -> Result<Self> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "KubeEdge");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Ok(Self(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?))
+    }
+
+    /// Its certificate, DER.
+    #[must_use]
+    pub fn der(&self) -> &[u8] {
+        self.0.der()
+    }
+
+    /// Certificate and key of a server on 127.0.0.1, PEM.
+    ///
+    /// # Errors
+    /// When the library refuses.
+    pub fn server(&self) -> Result<(String, String)> {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![SanType::IpAddress("127.0.0.1".parse()?)];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.signed(&params)
+    }
+
+    /// Writes the identity of a node into its data folder, as joining does.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn enlist(&self, node: &str, data_dir: &Path) -> Result<()> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+        params.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let (certificate, key) = self.signed(&params)?;
+        let folder = data_dir.join("pki");
+        fs::create_dir_all(&folder)?;
+        fs::write(folder.join("ca.crt"), self.0.pem())?;
+        let mut file = fs::OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(folder.join("node.pem"))?;
+        Ok(std::io::Write::write_all(&mut file, format!("{key}{certificate}").as_bytes())?)
+    }
+
+    fn signed(&self, params: &CertificateParams) -> Result<(String, String)> {
+        let key = KeyPair::generate()?;
+        Ok((params.signed_by(&key, &self.0)?.pem(), key.serialize_pem()))
+    }
+}
+
+/// The hub.
+pub struct RawHub {
+    /// Who signs for it and for its nodes.
+    pub authority: Authority,
+    /// Port of its WebSocket listener.
+    pub port: u16,
+    incoming: Incoming,
+    _tasks: Tasks,
+    _running: (Trigger, Drain),
+}
+
+impl RawHub {
+    /// Listens.
+    ///
+    /// # Errors
+    /// When no port can be bound.
+    pub async fn start() -> Result<Self> {
+        let authority = Authority::new()?;
+        let (chain, key) = authority.server()?;
+        let tls = ServerTls::new(
+            Identity::from_pem(chain.as_bytes(), key.as_bytes())?,
+            &[authority.0.der().clone()],
+        )?;
+        let websocket = Listen { address: ([127, 0, 0, 1], 0).into(), setting: "test".to_owned() };
+        let config = ServerConfig {
+            websocket: Some(websocket),
+            quic: None,
+            foreign: false,
+            limits: Limits::default(),
+        };
+        let bound = bind(&config, &tls).await?;
+        let port = bound.websocket_addr().context("not bound")?.port();
+        let (tasks, running) = (Tasks::new(), drain::channel(Duration::from_secs(1)));
+        let incoming = bound.start(&tasks, &running.1);
+        Ok(Self { authority, port, incoming, _tasks: tasks, _running: running })
+    }
+
+    /// The next edge that connects, after its hello.
+    ///
+    /// # Errors
+    /// When none comes.
+    pub async fn edge(&mut self) -> Result<RawEdge> {
+        let arrival = tokio::time::timeout(PATIENCE, self.incoming.next()).await?;
+        let Some(Arrival::Tombolo(accepted)) = arrival else { bail!("no edge of ours") };
+        let mut edge = RawEdge { link: accepted.link };
+        edge.until("a hello", |frame| matches!(frame, Frame::Hello(_)).then_some(())).await?;
+        Ok(edge)
+    }
+}
+
+/// An edge that is connected to a [`RawHub`].
+pub struct RawEdge {
+    link: Link,
+}
+
+impl RawEdge {
+    /// Welcomes the edge, with this wall clock in milliseconds since the Unix epoch.
+    ///
+    /// # Errors
+    /// When the link is gone.
+    pub async fn welcome(&mut self, unix_millis: u64) -> Result<()> {
+        let welcome = Welcome {
+            version: 1,
+            epoch: Epoch { cluster: Uid::parse("cluster")?, generation: 1 },
+            features: 0,
+            trim_version: 1,
+            ping_interval: PING_INTERVAL,
+            idle_timeout: IDLE_TIMEOUT,
+            unix_millis,
+            agent: "test".to_owned(),
+        };
+        self.say(Lane::Control, Frame::Welcome(welcome)).await
+    }
+
+    /// Delivers a body under a key, whatever the body says.
+    ///
+    /// # Errors
+    /// When the link is gone.
+    pub async fn deliver(&mut self, lane: Lane, seq: u64, key: &ObjectKey, body: String) -> Result<()> {
+        let version =
+            ObjectVersion { uid: Uid::parse("u1")?, revision: CloudRevision(seq), hash: ContentHash(seq) };
+        let object = SharedObject::new(key.clone(), version, body.into(), Vec::new());
+        let change = Change::Upsert(object.into());
+        self.say(lane, Frame::Deliver(Deliver { seq: Seq(seq), scope: ScopeId::NODE, change })).await
+    }
+
+    /// Sends a frame.
+    ///
+    /// # Errors
+    /// When the link is gone or full.
+    pub async fn say(&mut self, lane: Lane, frame: Frame) -> Result<()> {
+        self.link.send(lane, frame)?;
+        Ok(self.link.flush().await?)
+    }
+
+    /// Waits for a frame that has what is wanted; others are passed over.
+    ///
+    /// # Errors
+    /// When it does not come, or the link ends.
+    pub async fn until<T>(&mut self, what: &str, mut wanted: impl FnMut(&Frame) -> Option<T>) -> Result<T> {
+        let listen = async {
+            loop {
+                match self.link.next().await {
+                    LinkEvent::Frame(_, frame) => {
+                        if let Some(found) = wanted(&frame) {
+                            return Ok(found);
+                        }
+                    }
+                    LinkEvent::Writable => {}
+                    LinkEvent::Closed(error) => bail!("the link ended: {error}"),
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, listen).await.with_context(|| format!("waited for {what}"))?
+    }
+}

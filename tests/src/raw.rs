@@ -1,0 +1,233 @@
+//! Peers of cloudcore made of the bare libraries: they can say what no peer of ours says.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use futures::{SinkExt, StreamExt};
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{Endpoint, RecvStream, SendStream};
+use rcgen::{CertificateParams, DnType, KeyPair};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tombolo_link::{SUBPROTOCOL, tls};
+use tombolo_proto::frame::Goodbye;
+use tombolo_proto::package::{Header, Package, Reader};
+use tombolo_proto::{Frame, Lane, codec};
+
+use crate::world::World;
+
+/// How long a peer waits to be told why its connection ends.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// QUIC's name of dialect `tombolo` (design section 4).
+const ALPN: &[u8] = b"tombolo/1";
+
+/// What a signing request says. `Default` is empty: no names at all.
+#[derive(Debug, Default)]
+pub struct Names<'a> {
+    /// Common name.
+    pub common: &'a str,
+    /// Organisations.
+    pub organisations: &'a [&'a str],
+    /// DNS names that it asks for as well.
+    pub dns: &'a [&'a str],
+}
+
+/// A signing request and its key.
+///
+/// # Errors
+/// When a name is none.
+pub fn signing_request(names: &Names<'_>) -> Result<(Vec<u8>, KeyPair)> {
+    let key = KeyPair::generate()?;
+    let dns: Vec<String> = names.dns.iter().map(|&name| name.to_owned()).collect();
+    let mut params = CertificateParams::new(dns)?;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    for organisation in names.organisations {
+        params.distinguished_name.push(DnType::OrganizationName, *organisation);
+    }
+    params.distinguished_name.push(DnType::CommonName, names.common);
+    Ok((params.serialize_request(&key)?.der().to_vec(), key))
+}
+
+/// Asks the join port for a node's certificate with any signing request. Gives the HTTP status code and the body.
+///
+/// # Errors
+/// When there is no answer.
+pub async fn ask_certificate(world: &World, node: &str, request: &[u8]) -> Result<(u16, Vec<u8>)> {
+    let token = world.join_token().await.map_err(anyhow::Error::msg)?;
+    let (_, jwt) = token.split_once('.').context("no dot")?;
+    let ca = world.hub_secret("casecret", "cadata").await.map_err(anyhow::Error::msg)?;
+    let config = verifying(ca.into())?.with_no_client_auth();
+    let address = world.join_address();
+    let stream = TcpStream::connect(&address).await?;
+    let mut stream =
+        TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("127.0.0.1")?, stream).await?;
+    let head = format!(
+        "GET /edge.crt HTTP/1.1\r\nHost: {address}\r\nNodeName: {node}\r\nAuthorization: Bearer {jwt}\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n",
+        request.len()
+    );
+    stream.write_all(&[head.as_bytes(), request].concat()).await?;
+    let mut answer = Vec::new();
+    // A peer that does not end TLS in order has answered all the same.
+    let _ = stream.read_to_end(&mut answer).await;
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n").context("no head")?;
+    let head = String::from_utf8_lossy(&answer[..end]).into_owned();
+    let code = head.split(' ').nth(1).context("no status code")?.parse()?;
+    Ok((code, answer[end + 4..].to_vec()))
+}
+
+fn verifying(
+    ca: CertificateDer<'static>,
+) -> Result<rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(ca)?;
+    let versions = [&rustls::version::TLS13];
+    let config = ClientConfig::builder_with_provider(tls::provider()).with_protocol_versions(&versions)?;
+    Ok(config.with_root_certificates(roots))
+}
+
+/// Joins as a node and gives TLS that shows its certificate.
+async fn joined(world: &World, node: &str) -> Result<ClientConfig> {
+    let common = format!("system:node:{node}");
+    let (request, key) =
+        signing_request(&Names { common: &common, organisations: &["system:nodes"], dns: &[] })?;
+    let (code, certificate) = ask_certificate(world, node, &request).await?;
+    ensure!(code == 200, "{code}: {}", String::from_utf8_lossy(&certificate));
+    let ca = world.hub_secret("casecret", "cadata").await.map_err(anyhow::Error::msg)?;
+    let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(anyhow::Error::msg)?;
+    Ok(verifying(ca.into())?.with_client_auth_cert(vec![certificate.into()], key)?)
+}
+
+/// A WebSocket of a node, upgraded, on which nothing was said.
+pub struct RawWebSocket(WebSocketStream<TlsStream<TcpStream>>);
+
+impl RawWebSocket {
+    /// Joins and connects.
+    ///
+    /// # Errors
+    /// When cloudcore refuses.
+    pub async fn connect(world: &World, node: &str) -> Result<Self> {
+        let config = joined(world, node).await?;
+        let [port, ..] = world.hub_ports();
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+        let name = ServerName::try_from("127.0.0.1")?;
+        let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+        let mut request = format!("wss://127.0.0.1:{port}/").into_client_request()?;
+        request.headers_mut().insert("sec-websocket-protocol", SUBPROTOCOL.parse()?);
+        Ok(Self(tokio_tungstenite::client_async(request, stream).await?.0))
+    }
+
+    /// Sends one binary message.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub async fn message(&mut self, bytes: Vec<u8>) -> Result<()> {
+        Ok(self.0.send(Message::binary(bytes)).await?)
+    }
+
+    /// Sends bytes that are no WebSocket frames.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub async fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        self.0.get_mut().write_all(bytes).await?;
+        Ok(self.0.get_mut().flush().await?)
+    }
+
+    /// What cloudcore says at the end.
+    ///
+    /// # Errors
+    /// When it says nothing.
+    pub async fn goodbye(mut self) -> Result<Goodbye> {
+        let listen = async {
+            while let Some(message) = self.0.next().await {
+                if let Message::Binary(bytes) = message?
+                    && let Some(goodbye) = goodbye_in(Package::parse(&bytes)?)?
+                {
+                    return Ok(goodbye);
+                }
+            }
+            bail!("the connection ended without a word")
+        };
+        tokio::time::timeout(PATIENCE, listen).await?
+    }
+}
+
+/// A QUIC connection of a node, lanes open, on which nothing was said.
+pub struct RawQuic {
+    lanes: Vec<(SendStream, RecvStream)>,
+    _endpoint: Endpoint,
+}
+
+impl RawQuic {
+    /// Joins and connects.
+    ///
+    /// # Errors
+    /// When cloudcore refuses.
+    pub async fn connect(world: &World, node: &str) -> Result<Self> {
+        let mut config = joined(world, node).await?;
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        let config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(config)?));
+        let endpoint = Endpoint::client((Ipv4Addr::LOCALHOST, 0).into())?;
+        let [_, port, _] = world.hub_ports();
+        let hub = (Ipv4Addr::LOCALHOST, port).into();
+        let connection = endpoint.connect_with(config, hub, "127.0.0.1")?.await?;
+        let mut lanes = Vec::new();
+        for lane in Lane::ALL {
+            let (mut send, receive) = connection.open_bi().await?;
+            send.write_all(&Header { lane, more: false, len: 0 }.encode()).await?;
+            lanes.push((send, receive));
+        }
+        Ok(Self { lanes, _endpoint: endpoint })
+    }
+
+    /// Sends bytes in a lane.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub async fn bytes(&mut self, lane: Lane, bytes: &[u8]) -> Result<()> {
+        Ok(self.lanes[lane.index()].0.write_all(bytes).await?)
+    }
+
+    /// What cloudcore says at the end.
+    ///
+    /// # Errors
+    /// When it says nothing.
+    pub async fn goodbye(mut self) -> Result<Goodbye> {
+        let control = &mut self.lanes[Lane::Control.index()].1;
+        let listen = async {
+            let mut reader = Reader::new();
+            while let Some(chunk) = control.read_chunk(4096, true).await? {
+                reader.push(&chunk.bytes);
+                while let Some(package) = reader.pop()? {
+                    if let Some(goodbye) = goodbye_in(package)? {
+                        return Ok(goodbye);
+                    }
+                }
+            }
+            bail!("the connection ended without a word")
+        };
+        tokio::time::timeout(PATIENCE, listen).await?
+    }
+}
+
+/// The goodbye in a package, when it is one. Goodbyes fit one package.
+fn goodbye_in(package: Package) -> Result<Option<Goodbye>> {
+    if package.payload.is_empty() {
+        return Ok(None);
+    }
+    Ok(match codec::decode(package.payload)? {
+        Frame::Goodbye(goodbye) => Some(goodbye),
+        _ => None,
+    })
+}

@@ -1,0 +1,183 @@
+//! The agents of a world.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, ensure};
+use kube::Client;
+use serde_json::json;
+use tombolo_testkit::{Child, free_port, wait_for_value};
+
+use super::{DEADLINE, World, binary, client_of};
+
+/// An agent that was set up.
+#[derive(Debug)]
+pub(super) struct Edge {
+    process: Option<Child>,
+    joined: bool,
+}
+
+impl World {
+    /// Joins (the first time) and starts the agent of a node.
+    ///
+    /// # Errors
+    /// When joining is refused or the process cannot be started.
+    pub async fn start_edge(&mut self, node: &str) -> Result<()> {
+        self.join_edge(node).await?;
+        let mut command = Command::new(binary("edgecore")?);
+        command.arg("--config").arg(self.edge_config(node));
+        self.run_edge(node, &mut command)
+    }
+
+    /// As [`Self::start_edge`], with a process that goes on when a file of it may not grow, so that
+    /// [`Self::limit_edge_files`] makes its disk full.
+    ///
+    /// # Errors
+    /// As [`Self::start_edge`].
+    pub async fn start_limitable_edge(&mut self, node: &str) -> Result<()> {
+        self.join_edge(node).await?;
+        let mut command = Command::new("sh");
+        // The signal's default action would end the process; that it is ignored is inherited.
+        command.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"]).arg(binary("edgecore")?);
+        command.arg("--config").arg(self.edge_config(node));
+        self.run_edge(node, &mut command)
+    }
+
+    /// Sets how long files of a running agent may become, in bytes; none: as long as they like.
+    ///
+    /// # Errors
+    /// When the agent does not run or the operating system refuses.
+    pub fn limit_edge_files(&self, node: &str, bytes: Option<u64>) -> Result<()> {
+        use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+        let process = self.edges.get(node).and_then(|edge| edge.process.as_ref()).context("not running")?;
+        let pid = Pid::from_raw(i32::try_from(process.id())?);
+        let maximum = getrlimit(Resource::Fsize).maximum;
+        prlimit(pid, Resource::Fsize, Rlimit { current: bytes.or(maximum), maximum })?;
+        Ok(())
+    }
+
+    async fn join_edge(&mut self, node: &str) -> Result<()> {
+        if self.edges.get(node).is_some_and(|edge| edge.joined) {
+            return Ok(());
+        }
+        self.prepare_edge(node)?;
+        let token = wait_for_value("a join token", DEADLINE, || self.join_token()).await;
+        let output = self.edge_command(node, &["join", "--token", &token])?;
+        ensure!(output.status.success(), "join: {}", String::from_utf8_lossy(&output.stderr));
+        self.edges.insert(node.to_owned(), Edge { process: None, joined: true });
+        Ok(())
+    }
+
+    fn run_edge(&mut self, node: &str, command: &mut Command) -> Result<()> {
+        let process = Child::spawn(node, self.folder.path(), command)?;
+        self.edges.insert(node.to_owned(), Edge { process: Some(process), joined: true });
+        Ok(())
+    }
+
+    /// Writes the settings of a node that has not joined yet.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn prepare_edge(&self, node: &str) -> Result<()> {
+        let direct = (self.ports.websocket, self.ports.quic);
+        let (websocket, quic) = self.slow.as_ref().map_or(direct, |slow| (slow.tcp_port, slow.udp_port));
+        let (lease, status) = self.periods;
+        let mut periods = json!({"leaseIntervalMillis": lease});
+        if let Some(status) = status {
+            periods["statusIntervalMillis"] = json!(status);
+        }
+        let config = json!({
+            "nodeName": node,
+            "dataDir": self.edge_dir(node),
+            "cloud": {
+                "websocket": format!("127.0.0.1:{websocket}"),
+                "quic": format!("127.0.0.1:{quic}"),
+                "join": self.join_address(),
+                "transport": self.transport.setting(),
+                "backOff": {"firstMillis": 50, "maxMillis": 1000},
+            },
+            "localApi": {"https": format!("127.0.0.1:{}", free_port()?)},
+            "admin": null,
+            "node": periods,
+            "simulatePods": true,
+        });
+        fs::create_dir_all(self.edge_dir(node))?;
+        fs::write(self.edge_config(node), config.to_string())?;
+        Ok(())
+    }
+
+    /// Runs `edgecore` with the settings of a node and these arguments, to its end.
+    ///
+    /// # Errors
+    /// When it cannot be run.
+    pub fn edge_command(&self, node: &str, arguments: &[&str]) -> Result<Output> {
+        let mut command = Command::new(binary("edgecore")?);
+        Ok(command.args(arguments).arg("--config").arg(self.edge_config(node)).output()?)
+    }
+
+    /// Process id of a node's agent, while it runs.
+    #[must_use]
+    pub fn edge_id(&self, node: &str) -> Option<u32> {
+        self.edges.get(node)?.process.as_ref().map(Child::id)
+    }
+
+    /// Kills the agent of a node: SIGKILL, nothing is drained.
+    pub fn kill_edge(&mut self, node: &str) {
+        if let Some(edge) = self.edges.get_mut(node) {
+            edge.process = None;
+        }
+    }
+
+    /// Kills all agents.
+    pub fn kill_edges(&mut self) {
+        self.edges.values_mut().for_each(|edge| edge.process = None);
+    }
+
+    /// Fails when the agent of a node has ended.
+    ///
+    /// # Errors
+    /// The end of its log.
+    pub fn check_edge(&mut self, node: &str) -> Result<()> {
+        let process = self.edges.get_mut(node).and_then(|edge| edge.process.as_mut());
+        process.context("not running")?.check_running()
+    }
+
+    /// What the agent of a node has logged.
+    #[must_use]
+    pub fn edge_log(&self, node: &str) -> String {
+        fs::read_to_string(self.folder.path().join(format!("{node}.log"))).unwrap_or_default()
+    }
+
+    /// Folder of a node's data.
+    #[must_use]
+    pub fn edge_dir(&self, node: &str) -> PathBuf {
+        self.folder.path().join("edges").join(node)
+    }
+
+    /// Settings file of a node's agent.
+    #[must_use]
+    pub fn edge_config(&self, node: &str) -> PathBuf {
+        self.edge_dir(node).join("edgecore.yaml")
+    }
+
+    /// Path of a kubeconfig for a node's local API, as `edgecore kubeconfig` prints it.
+    ///
+    /// # Errors
+    /// When the command fails, as it does before the agent has started for the first time.
+    pub fn edge_kubeconfig(&self, node: &str) -> Result<PathBuf> {
+        let output = self.edge_command(node, &["kubeconfig"])?;
+        ensure!(output.status.success(), "kubeconfig: {}", String::from_utf8_lossy(&output.stderr));
+        let path = self.edge_dir(node).join("operator.kubeconfig");
+        fs::write(&path, output.stdout)?;
+        Ok(path)
+    }
+
+    /// A client of a node's local API.
+    ///
+    /// # Errors
+    /// When there is no kubeconfig yet.
+    pub async fn edge_client(&self, node: &str) -> Result<Client> {
+        client_of(&self.edge_kubeconfig(node)?).await
+    }
+}

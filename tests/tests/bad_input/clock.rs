@@ -1,0 +1,99 @@
+//! Clocks that are a day apart.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{Timestamp, ToSpan};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use sha2::{Digest, Sha256};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tombolo_testkit::{free_port, wait_for};
+use tombolo_tests::hub::{Authority, RawHub};
+use tombolo_tests::world::{DEADLINE, binary};
+
+use super::objects::{agent, now_millis};
+use super::{refusal, says};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// A join port whose clock differs by so many hours from ours. Gives its address and a token.
+async fn join_port(hours: i64) -> (String, String) {
+    let authority = Authority::new().unwrap();
+    let (chain, key) = authority.server().unwrap();
+    let certificate = CertificateDer::from_pem_slice(chain.as_bytes()).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+    let config = rustls::ServerConfig::builder_with_provider(tombolo_link::tls::provider())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let token = format!("{}.a.b.c", hex::encode(Sha256::digest(authority.der())));
+    tokio::spawn(async move {
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        while let Ok((stream, _)) = listener.accept().await {
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request).await;
+            let date = (Timestamp::now() + hours.hours()).strftime("%a, %d %b %Y %H:%M:%S GMT");
+            let ca = authority.der();
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nDate: {date}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+                ca.len()
+            );
+            let _ = stream.write_all(&[head.as_bytes(), ca].concat()).await;
+            let _ = stream.shutdown().await;
+        }
+    });
+    (address, token)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_clock_is_a_day_off_does_not_join() {
+    for (hours, side, effect) in [(24, "behind", "not yet valid"), (-24, "ahead of", "have expired")] {
+        let (address, token) = join_port(hours).await;
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = tokio::process::Command::new(binary("edgecore").unwrap());
+        command.arg("join").args(["--token", &token, "--cloud", &address, "--node-name", "edge-a"]);
+        command.arg("--data-dir").arg(folder.path().join("data"));
+        command.arg("--config").arg(folder.path().join("edgecore.yaml"));
+        let text = refusal(&command.output().await.unwrap());
+        says(&text, &[side, effect, "minutes", &address, "set this node's clock, then join again"]);
+        let years = text.matches("20").count();
+        assert!(years >= 2, "both times are named: {text}");
+        assert!(!folder.path().join("data").exists() && !folder.path().join("edgecore.yaml").exists());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_running_agent_warns_of_a_clock_that_is_a_day_off() {
+    let mut hub = RawHub::start().await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut agent = agent(&hub, folder.path());
+    let mut edge = hub.edge().await.unwrap();
+    let day = u64::try_from(DAY.as_millis()).unwrap();
+    edge.welcome(now_millis() + day).await.unwrap();
+    wait_for("a warning", DEADLINE, || async {
+        let log = agent.log();
+        if log.contains("this node's clock differs from the cloud's") { Ok(()) } else { Err(log) }
+    })
+    .await;
+    agent.check_running().unwrap();
+}
+
+#[test]
+fn a_port_without_a_cloud_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("127.0.0.1:{}", free_port().unwrap());
+    let mut command = std::process::Command::new(binary("edgecore").unwrap());
+    let token = format!("{}.a.b.c", "0".repeat(64));
+    command.arg("join").args(["--token", &token, "--cloud", &address, "--node-name", "edge-a"]);
+    command.arg("--config").arg(folder.path().join("edgecore.yaml"));
+    let text = refusal(&command.arg("--data-dir").arg(folder.path()).output().unwrap());
+    says(&text, &["cannot reach the join endpoint", &address, "refused"]);
+}

@@ -1,0 +1,126 @@
+//! Objects that cannot be stored.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::json;
+use tombolo_proto::frame::{Frame, RefusalReason};
+use tombolo_proto::{Lane, ObjectKey, Resource};
+use tombolo_testkit::{Child, cluster_or_skip, free_port};
+use tombolo_tests::hub::RawHub;
+use tombolo_tests::world::objects::{NAMESPACE, Objects};
+use tombolo_tests::world::{Api, Transport, World, binary};
+
+use super::says;
+
+const THREE_MIB: usize = 3 * 1024 * 1024;
+
+/// A running agent of node `edge-a` that follows this hub.
+pub(super) fn agent(hub: &RawHub, folder: &Path) -> Child {
+    hub.authority.enlist("edge-a", folder).unwrap();
+    let hub = format!("127.0.0.1:{}", hub.port);
+    let config = json!({
+        "nodeName": "edge-a",
+        "dataDir": folder,
+        "cloud": {"websocket": hub, "quic": hub, "transport": "websocket", "backOff": {"firstMillis": 50, "maxMillis": 1000}},
+        "localApi": {"https": format!("127.0.0.1:{}", free_port().unwrap())},
+        "admin": null,
+        "node": {"register": false},
+    });
+    std::fs::write(folder.join("edgecore.yaml"), config.to_string()).unwrap();
+    let mut command = Command::new(binary("edgecore").unwrap());
+    Child::spawn("edgecore", folder, command.arg("--config").arg(folder.join("edgecore.yaml"))).unwrap()
+}
+
+pub(super) fn now_millis() -> u64 {
+    u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_edge_refuses_what_it_cannot_store_and_goes_on() {
+    let mut hub = RawHub::start().await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut agent = agent(&hub, folder.path());
+    let mut edge = hub.edge().await.unwrap();
+    edge.welcome(now_millis()).await.unwrap();
+    let key = |name| ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", name);
+    let body = |name, uid, length| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"x": "x".repeat(length)},
+               "metadata": {"name": name, "namespace": "default", "uid": uid}})
+        .to_string()
+    };
+    let nameless =
+        r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"nobody","namespace":"default"}}"#;
+    edge.deliver(Lane::Delivery, 1, &key("nobody"), nameless.to_owned()).await.unwrap();
+    edge.deliver(Lane::Delivery, 2, &key("good"), body("good", json!("u1"), 1)).await.unwrap();
+    edge.deliver(Lane::Bulk, 1, &key("large"), body("large", json!("u1"), THREE_MIB)).await.unwrap();
+    let mut refusals = Vec::new();
+    let mut acknowledged = false;
+    edge.until("two refusals and an acknowledgement", |frame| {
+        match frame {
+            Frame::Refuse(refusal) => refusals.push((refusal.lane, refusal.reason, refusal.message.clone())),
+            Frame::Ack { lanes } => {
+                acknowledged |= lanes.iter().any(|(lane, seq)| *lane == Lane::Delivery && seq.0 == 2);
+            }
+            _ => {}
+        }
+        (refusals.len() == 2 && acknowledged).then_some(())
+    })
+    .await
+    .unwrap();
+    refusals.sort_by_key(|(lane, ..)| *lane as u8);
+    assert_eq!(refusals[0].1, RefusalReason::Malformed);
+    says(&refusals[0].2, &["metadata.uid"]);
+    assert_eq!(refusals[1].1, RefusalReason::TooLarge);
+    says(&refusals[1].2, &["3145728"]);
+    says(&agent.log(), &["a delivery is refused", "default/nobody", "default/large"]);
+    agent.check_running().unwrap();
+}
+
+/// 3 MiB at every door where an object can come in.
+async fn three_mib(api: Api, transport: Transport) {
+    let mut world = World::start(api, transport).await.unwrap();
+    let objects = Objects::new(world.client().await.unwrap()).await.unwrap();
+    let text = "x".repeat(THREE_MIB);
+    // kube-apiserver's own door is its own business.
+    if api == Api::Embedded {
+        let refused = objects.config_map("large", &text).await.unwrap_err();
+        let Some(kube::Error::Api(status)) = refused.downcast_ref::<kube::Error>() else {
+            panic!("{refused:#}")
+        };
+        assert_eq!(status.code, 413, "{status:?}");
+        says(&status.message, &["3145728"]);
+    }
+
+    let node = world.raw_node("edge-a", "edge-a").await.unwrap();
+    let event = json!({"metadata": {"name": "large"}, "message": text}).to_string();
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/events");
+    let reply = node.api("POST", &path, "application/json", &event).await.unwrap();
+    let answer = String::from_utf8_lossy(&reply.body).into_owned();
+    assert_eq!(reply.code, 413, "{answer}");
+    says(&answer, &["RequestEntityTooLarge", "3145728"]);
+
+    world.start_edge("edge-b").await.unwrap();
+    objects.config_map("small", "1").await.unwrap();
+    objects.accepted_pod("shop", "edge-b", &["small"], &[]).await;
+    world.converges("edge-b").await;
+    let local = objects.seen_by(world.edge_client("edge-b").await.unwrap());
+    let refused = local.config_map("small", &text).await.unwrap_err();
+    let Some(kube::Error::Api(status)) = refused.downcast_ref::<kube::Error>() else { panic!("{refused:#}") };
+    assert_eq!(status.code, 413, "{status:?}");
+    says(&status.message, &["3145728"]);
+
+    world.check_edge("edge-b").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_mib_are_refused_at_every_door_of_the_embedded_server() {
+    three_mib(Api::Embedded, Transport::WebSocket).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_mib_are_refused_at_every_door_of_kube_apiserver() {
+    cluster_or_skip!("three_mib_are_refused_at_every_door_of_kube_apiserver");
+    three_mib(Api::Real, Transport::Quic).await;
+}
