@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use tombolo_testkit::{ControlPlane, ControlPlaneOptions, cluster_or_skip, wait_for};
 
-use crate::harness::{Api, Ask, DEADLINE, Server};
+use crate::harness::{Answered, Api, Ask, DEADLINE, Server, assert_same_answers};
 
 const GROUP: &str = "/apis/rbac.authorization.k8s.io/v1";
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles";
@@ -153,7 +153,7 @@ fn requests() -> Vec<(&'static str, &'static str, String, Value, u16)> {
     ]
 }
 
-async fn answers(admin: &Api) -> Vec<(String, u16, String)> {
+async fn answers(admin: &Api) -> Vec<Answered> {
     prepare(admin).await;
     let mut answers = Vec::new();
     for (user, method, path, body, _) in requests() {
@@ -197,18 +197,6 @@ async fn refusals_are_worded_as_on_the_real_server() {
     let real = answers(&Api { client: plane.admin_client().await.unwrap() }).await;
     let server = Server::start().await;
     let own = answers(&server.api().await).await;
-    let differences: Vec<String> = real
-        .iter()
-        .zip(&own)
-        .filter(|(real, own)| real != own)
-        .map(|(real, own)| format!("{}\n  real {} {}\n  own  {} {}", real.0, real.1, real.2, own.1, own.2))
-        .collect();
-    assert!(
-        differences.is_empty(),
-        "{} of {} differ:\n{}",
-        differences.len(),
-        real.len(),
-        differences.join("\n")
-    );
+    assert_same_answers(&real, &own);
     server.stop().await;
 }

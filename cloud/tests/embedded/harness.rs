@@ -162,3 +162,23 @@ impl Api {
         tombolo_testkit::wait_for_value(&format!("{path} to answer {code}"), DEADLINE, attempt).await
     }
 }
+
+/// Question, code, and the message of a refusal with what differs between servers taken out.
+pub(crate) type Answered = (String, u16, String);
+
+/// Fails with every question that the real server and ours answer differently.
+pub(crate) fn assert_same_answers(real: &[Answered], own: &[Answered]) {
+    let differences: Vec<String> = real
+        .iter()
+        .zip(own)
+        .filter(|(real, own)| real != own)
+        .map(|(real, own)| format!("{}\n  real {} {}\n  own  {} {}", real.0, real.1, real.2, own.1, own.2))
+        .collect();
+    assert!(
+        differences.is_empty(),
+        "{} of {} differ:\n{}",
+        differences.len(),
+        real.len(),
+        differences.join("\n")
+    );
+}

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use tombolo_testkit::{ControlPlane, ControlPlaneOptions, cluster_or_skip, wait_for};
 
-use crate::harness::{Api, Ask, DEADLINE, Server};
+use crate::harness::{Answered, Api, Ask, DEADLINE, Server, assert_same_answers};
 
 /// `METHOD path [body]` as node `a`; writes are dry runs.
 const REQUESTS: &[&str] = &[
@@ -93,9 +93,6 @@ const REQUESTS: &[&str] = &[
 const AS_NODE_A: [(&str, &str); 2] =
     [("impersonate-user", "system:node:a"), ("impersonate-group", "system:nodes")];
 
-/// Code, and the message of a refusal, with what differs between servers taken out.
-type Answer = (String, u16, String);
-
 async fn prepare(api: &Api) -> [Value; 2] {
     api.create("/api/v1/namespaces", &json!({"metadata": {"name": "shop"}})).await;
     let mut pods = Vec::new();
@@ -138,7 +135,7 @@ fn token_request(pod: &Value, audiences: &[&str]) -> String {
     json!({"spec": {"audiences": audiences, "boundObjectRef": reference}}).to_string()
 }
 
-async fn answers(api: &Api) -> Vec<Answer> {
+async fn answers(api: &Api) -> Vec<Answered> {
     let [pod_a, pod_b] = prepare(api).await;
     let mut answers = Vec::new();
     for request in REQUESTS {
@@ -179,19 +176,7 @@ async fn node_a_gets_the_same_answers_as_from_the_real_server() {
     let real = answers(&Api { client: plane.admin_client().await.unwrap() }).await;
     let server = Server::start().await;
     let own = answers(&server.api().await).await;
-    let differences: Vec<String> = real
-        .iter()
-        .zip(&own)
-        .filter(|(real, own)| real != own)
-        .map(|(real, own)| format!("{}\n  real {} {}\n  own  {} {}", real.0, real.1, real.2, own.1, own.2))
-        .collect();
-    assert!(
-        differences.is_empty(),
-        "{} of {} differ:\n{}",
-        differences.len(),
-        real.len(),
-        differences.join("\n")
-    );
+    assert_same_answers(&real, &own);
     let allowed = own.iter().filter(|(_, code, _)| *code < 300).count();
     assert!(allowed > 15 && allowed < own.len() - 15, "{allowed} of {} are allowed", own.len());
     server.stop().await;
