@@ -29,6 +29,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let version = format!("cargo-deny@{CARGO_DENY_VERSION}");
         run::check(run::cargo().args(["install", "--locked", &version]))?;
     }
+    // A build fetches its own platform's packages alone; cargo-deny reads those of every platform.
+    run::check(run::cargo().args(["fetch", "--locked"]))?;
     // Advisories live in a git repository that not every machine reaches; licences, bans and sources do not.
     run::check(run::cargo().args(["deny", "--offline", "check", "licenses", "bans", "sources"]))?;
     advisories()
