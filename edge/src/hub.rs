@@ -78,6 +78,13 @@ pub enum CallError {
     WrongForm,
 }
 
+impl CallError {
+    /// There is no session, or it ended: no fault of the request, and told where the session is.
+    pub fn is_end_of_session(&self) -> bool {
+        matches!(self, Self::Offline | Self::Lost)
+    }
+}
+
 /// Asks the cloud. Clones share the connection.
 #[derive(Debug, Clone)]
 pub struct HubHandle {

@@ -21,6 +21,7 @@ use tracing::{debug, info, warn};
 use super::status::{NodeFacts, node_object, node_status, stale_labels};
 use super::{CALL_TIMEOUT, STRATEGIC_MERGE, Upstream, micros};
 use crate::fault::Fault;
+use crate::hub::CallError;
 use crate::store::{Call, Report, ReportKind};
 
 /// Namespace of node leases (Kubernetes convention).
@@ -50,6 +51,25 @@ pub(super) async fn run(upstream: Arc<Upstream>) {
             // Another session may be with another cloudcore, or the Node object may be gone: begin again.
             _ = observer.wait_for(|state| !same(state)) => {}
         }
+    }
+}
+
+/// Why an attempt to register did not succeed.
+enum NotRegistered {
+    /// The session ended, or a drain did: another one begins again.
+    SessionOver,
+    Because(String),
+}
+
+impl From<CallError> for NotRegistered {
+    fn from(error: CallError) -> Self {
+        if error.is_end_of_session() { Self::SessionOver } else { Self::Because(error.to_string()) }
+    }
+}
+
+impl From<String> for NotRegistered {
+    fn from(why: String) -> Self {
+        Self::Because(why)
     }
 }
 
@@ -100,7 +120,9 @@ impl Presence<'_> {
                     }
                     return uid;
                 }
-                Err(why) => {
+                // The caller drops this attempt as soon as it sees the end too.
+                Err(NotRegistered::SessionOver) => std::future::pending().await,
+                Err(NotRegistered::Because(why)) => {
                     let delay = backoff.next_delay(rng);
                     if self.fault.failed(&why) {
                         warn!(%why, retry_in = ?delay, "the node could not be registered");
@@ -114,7 +136,7 @@ impl Presence<'_> {
     }
 
     /// Creates the Node object, or finds that it is there. Gives its UID when the answer tells it.
-    async fn register(&mut self, rng: &mut StdRng) -> Result<Option<String>, String> {
+    async fn register(&mut self, rng: &mut StdRng) -> Result<Option<String>, NotRegistered> {
         let upstream = self.upstream;
         let object = node_object(self.facts, upstream.simulate_pods, Timestamp::now());
         let path = LocalPath::Object(ObjectPath::new("", ResourceType::Node, upstream.node.as_str()));
@@ -123,9 +145,9 @@ impl Presence<'_> {
         let content = Content::from_value(&object).map_err(|error| error.to_string())?;
         let id = MessageId::from_random_bytes(rng.random());
         let message = Message::new(id, now_micros() / 1000, route, content);
-        let reply = upstream.hub.message(message, CALL_TIMEOUT).await.map_err(|error| error.to_string())?;
+        let reply = upstream.hub.message(message, CALL_TIMEOUT).await?;
         if reply.route.operation == Operation::Error {
-            return Err(reply.content.as_text().unwrap_or_default().into_owned());
+            return Err(NotRegistered::Because(reply.content.as_text().unwrap_or_default().into_owned()));
         }
         match Outcome::read(&reply.content).map_err(|error| error.to_string())? {
             Outcome::Done(object) => {
@@ -135,7 +157,9 @@ impl Presence<'_> {
                 Ok(object["metadata"]["uid"].as_str().map(str::to_owned))
             }
             Outcome::Failed(status) if status.code == 409 => Ok(self.found(&object).await),
-            Outcome::Failed(status) => Err(format!("{}: {}", status.code, status.message)),
+            Outcome::Failed(status) => {
+                Err(NotRegistered::Because(format!("{}: {}", status.code, status.message)))
+            }
         }
     }
 
@@ -220,6 +244,7 @@ async fn create_lease(upstream: &Upstream, uid: Option<&str>) {
             let answer = String::from_utf8_lossy(&reply.body).into_owned();
             warn!(code = reply.code, %answer, "the node's lease could not be created");
         }
+        Err(error) if error.is_end_of_session() => {}
         Err(error) => warn!(%error, "the node's lease could not be created"),
     }
 }
