@@ -1,5 +1,7 @@
 //! `cargo xtask bench`: the product's figures beside the floor's, in one run.
 
+use std::process::Command;
+
 use anyhow::Result;
 use clap::Args;
 
@@ -15,8 +17,8 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<()> {
     let assets = components::ensure()?;
     run::check(run::cargo().args(["build", "--release", "--locked", "--workspace", "--bins"]))?;
-    let mut command = run::cargo();
-    command.env(components::ASSETS_VARIABLE, assets);
-    command.args(["run", "--release", "--locked", "-p", "tombolo-tests", "--bin", "bench", "--"]);
+    // `cargo run` would pick other features than the workspace has, and compile it all once more.
+    let mut command = Command::new(run::program("release", "bench")?);
+    command.current_dir(run::root()).env(components::ASSETS_VARIABLE, assets);
     run::check(command.args(options.nodes.iter().filter(|nodes| **nodes > 0).map(u32::to_string)))
 }

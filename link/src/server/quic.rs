@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use aws_lc_rs::hmac;
 use quinn::{Connection, Endpoint, EndpointConfig, Incoming, TokioRuntime, VarInt};
-use quinn_proto::HashedConnectionIdGenerator;
+use quinn_proto::RandomConnectionIdGenerator;
 use rustls_pki_types::CertificateDer;
 use thiserror::Error;
 use tombolo_runtime::listen;
@@ -20,11 +20,18 @@ use crate::quic::{CODE_FORBIDDEN, accept_lanes, transport_config};
 use crate::tls::ServerTls;
 use crate::udp;
 
-/// Attempts that quinn keeps for us while the gate is shut; more are refused.
-const INCOMING_MAX: usize = 1024;
+/// Attempts that quinn keeps for us while the gate is shut; more are passed over, and the client tries again after a
+/// second.
+const INCOMING_MAX: usize = 4096;
 
-/// Bytes that quinn keeps of one attempt that was not accepted yet.
-const INCOMING_BYTES: u64 = 16 * 1024;
+/// Bytes that quinn keeps of one attempt that was not accepted yet: a first flight with a post-quantum key share is two
+/// datagrams, and may come twice.
+const INCOMING_BYTES: u64 = 8 * 1024;
+
+/// Length of connection IDs, in bytes. A Retry names one without a look at those in use (quinn), so they must be long
+/// enough never to meet: with three random bytes, as quinn's default has them, one node in some thousands was sent
+/// into another's handshake and waited for its own in vain.
+const CONNECTION_ID_LEN: usize = 8;
 
 /// A bound listener.
 #[derive(Debug)]
@@ -33,16 +40,18 @@ pub(super) struct Listener {
 }
 
 /// A hub that was killed knows nothing of its former connections, and an edge would wait for the idle timeout. With
-/// keys that survive the restart the hub answers its first packet with a stateless reset (RFC 9000, 10.3) that the
+/// a key that survives the restart the hub answers its first packet with a stateless reset (RFC 9000, 10.3) that the
 /// edge recognises, and the edge connects again at once.
 fn endpoint_config(tls: &ServerTls) -> EndpointConfig {
-    let secret = tls.restart_secret();
-    let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &secret)));
-    let mut first = [0; 8];
-    first.copy_from_slice(&secret[..8]);
-    let key = u64::from_be_bytes(first);
-    config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(key)));
+    let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &tls.restart_secret())));
+    config.cid_generator(|| Box::new(connection_ids()));
     config
+}
+
+/// Random IDs: any packet may have been for a connection of the hub before its restart, which quinn's hashed IDs would
+/// tell, for the price of their length.
+fn connection_ids() -> RandomConnectionIdGenerator {
+    RandomConnectionIdGenerator::new(CONNECTION_ID_LEN)
 }
 
 impl Listener {
@@ -125,4 +134,20 @@ fn peer_chain(connection: &Connection) -> Vec<CertificateDer<'static>> {
     let identity = connection.peer_identity();
     let chain = identity.and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok());
     chain.map(|chain| *chain).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use quinn_proto::ConnectionIdGenerator as _;
+
+    use super::*;
+
+    #[test]
+    fn the_connection_ids_of_a_fleet_never_meet() {
+        let mut generator = connection_ids();
+        let ids: HashSet<_> = (0..100_000).map(|_| generator.generate_cid()).collect();
+        assert_eq!(ids.len(), 100_000);
+    }
 }
