@@ -18,7 +18,7 @@ use tombolo_runtime::listen::{self, ListenError};
 use tombolo_runtime::{Backoff, BackoffConfig, Drain, Readiness, ReadyGuard, TaskError, Tasks, admin};
 
 use crate::bootstrap::{self, Bootstrap, BootstrapError, JoinTokens};
-use crate::config::Config;
+use crate::config::{Config, WatchEvents};
 use crate::edgecontroller::{Controller, Downstream, INPUTS_MAX, Index, Input, Upstream};
 use crate::epoch::{CHECK_INTERVAL, EpochError, EpochKeeper};
 use crate::hub::{Hub, Registry, Subscriptions};
@@ -65,6 +65,8 @@ impl App {
         options.namespace.clone_from(&config.namespace);
         options.token_refresh = config.token_refresh;
         options.pki_dir.clone_from(&config.pki_dir);
+        options.files.clone_from(&config.certificates);
+        options.node_life = config.edge_certificate_life;
         let bootstrap = Bootstrap::prepare(kube.client().clone(), options).await?;
         let epoch = EpochKeeper::establish(kube.clone(), &config.namespace, &config.data_dir).await?;
         let listener = |address: Option<SocketAddr>, key: &str| {
@@ -138,7 +140,7 @@ fn hub(
     let down = Arc::new(Downstream::default());
     let hub = Hub {
         registry: Arc::new(Registry::new(config.node_limit)),
-        upstream: Upstream::new(kube.clone(), Arc::clone(&down)),
+        upstream: Upstream::new(kube.clone(), Arc::clone(&down)).with_settings(&config.upstream),
         subscriptions: Subscriptions::new(kube.clone(), tasks.clone(), metrics.clone()),
         down,
         inputs: sender,
@@ -204,11 +206,21 @@ impl Bound {
         let Sockets { server, join, admin, .. } = sockets;
         let state = AdminState { registry: Arc::new(registry), readiness, drain: drain.clone() };
         let _admin = admin.map(|admin| admin.start(state)).transpose().map_err(AppError::Admin)?;
-        let index = Index::new(Arc::clone(&hub.down));
-        let outlet = Arc::clone(&hub.registry);
-        tasks.spawn("edgecontroller", Controller::new(index, kube.clone(), outlet, guards.lists).run(inputs));
+        if config.upstream.enabled {
+            let index = Index::new(Arc::clone(&hub.down));
+            let outlet = Arc::clone(&hub.registry);
+            tasks.spawn(
+                "edgecontroller",
+                Controller::new(index, kube.clone(), outlet, guards.lists).run(inputs),
+            );
+        } else {
+            tracing::warn!("the edge controller is turned off: no object is sent, and no report is taken");
+            drop(guards.lists);
+            tasks.spawn("news of sessions", discard(inputs));
+        }
         tasks.spawn("impersonation probe", probe(kube.clone(), guards.permission));
-        tasks.spawn("epoch", keep_epoch(kube, epoch, Arc::clone(&hub), drain.clone()));
+        let plan = config.upstream.enabled.then_some(config.watch_events);
+        tasks.spawn("epoch", keep_epoch(kube, epoch, Arc::clone(&hub), plan, drain.clone()));
         tasks.spawn("join endpoints", bootstrap.serve(join, drain.clone()));
         tasks.spawn("housekeeping", keep_house(Arc::clone(&hub)));
         tasks.spawn("accept", accept(server.start(&tasks, &drain), Arc::clone(&hub)));
@@ -240,6 +252,11 @@ async fn accept(mut incoming: Incoming, hub: Arc<Hub>) {
     }
 }
 
+/// Takes what nobody needs while the edge controller is off, so that sessions never wait for room.
+async fn discard(mut inputs: mpsc::Receiver<Input>) {
+    while inputs.recv().await.is_some() {}
+}
+
 /// Finds out how nodes are impersonated; without that no node can do anything.
 async fn probe(kube: Kube, permission: ReadyGuard) {
     let mut backoff = Backoff::new(BackoffConfig::default());
@@ -253,8 +270,17 @@ async fn probe(kube: Kube, permission: ReadyGuard) {
 
 /// Runs the watches and starts everything anew when the cloud's history went back: no revision from before can be
 /// compared with one from after.
-async fn keep_epoch(kube: Kube, mut keeper: EpochKeeper, hub: Arc<Hub>, drain: Drain) {
-    let start = || watches::start(&kube, &hub);
+async fn keep_epoch(
+    kube: Kube,
+    mut keeper: EpochKeeper,
+    hub: Arc<Hub>,
+    events: Option<WatchEvents>,
+    drain: Drain,
+) {
+    let start = || match events {
+        Some(events) => watches::start(&kube, &hub, events),
+        None => watches::Watches::default(),
+    };
     let mut running = start();
     while drain.until_started(tokio::time::sleep(CHECK_INTERVAL)).await.is_some() {
         match keeper.check(&hub.down).await {

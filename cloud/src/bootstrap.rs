@@ -15,6 +15,7 @@ mod inspect;
 mod listener;
 mod nodes;
 mod peer;
+mod pem;
 mod routes;
 mod secrets;
 mod storage;
@@ -37,10 +38,11 @@ use tombolo_runtime::Drain;
 pub use error::BootstrapError;
 pub use inspect::{CertificateFacts, Inspection, TokenFacts, inspect};
 pub use nodes::{ClusterNodes, NodeLookupError, NodeReadiness, NodeState};
+pub use pem::{CertificateFiles, PemPair};
 pub use secrets::{ClusterSecrets, SecretData, SecretError, SecretStore, StoredSecret};
 pub use token::JoinTokens;
 
-use authority::{Authority, KeyedCertificate};
+use authority::{Authority, KeyedCertificate, LEAF_LIFE};
 use files::KeyFolder;
 use peer::Judge;
 use upkeep::Token;
@@ -65,6 +67,10 @@ pub struct Options {
     pub token_refresh: Duration,
     /// How long an expired node certificate may still be renewed with.
     pub expired_grace: Duration,
+    /// How long a node's certificate is valid.
+    pub node_life: Duration,
+    /// Certificates and keys that the operator keeps in files.
+    pub files: CertificateFiles,
     /// Folder that also holds the CA, for a cloudcore with an embedded API server (design 9.15).
     pub pki_dir: Option<PathBuf>,
 }
@@ -78,6 +84,8 @@ impl Options {
             advertise,
             token_refresh: TOKEN_REFRESH,
             expired_grace: EXPIRED_GRACE,
+            node_life: LEAF_LIFE,
+            files: CertificateFiles::default(),
             pki_dir: None,
         }
     }
@@ -118,6 +126,9 @@ struct Inner {
     addresses: Vec<String>,
     token_refresh: Duration,
     expired_grace: Duration,
+    node_life: Duration,
+    /// Set when the hub's certificate is the operator's.
+    server_files: Option<PemPair>,
     tokens: watch::Sender<String>,
     server_tls: ServerTls,
     acceptor: TlsAcceptor,
@@ -163,8 +174,15 @@ impl Bootstrap {
         }
         let now = clock();
         let folder = options.pki_dir.map(KeyFolder);
-        let authority = Arc::new(storage::authority(&*secrets, folder.as_ref(), now).await?);
-        let pair = storage::server_certificate(&*secrets, &authority, &options.advertise, now).await?;
+        let CertificateFiles { authority: authority_files, server: server_files } = options.files;
+        let authority =
+            Arc::new(storage::authority(&*secrets, authority_files.as_ref(), folder.as_ref(), now).await?);
+        let given = storage::given_server_certificate(&*secrets, server_files.as_ref(), &authority).await?;
+        let server_files = server_files.filter(|_| given.is_some());
+        let pair = match given {
+            Some(given) => given,
+            None => storage::server_certificate(&*secrets, &authority, &options.advertise, now).await?,
+        };
         let server_tls = ServerTls::new(upkeep::identity(&pair, &authority)?, &[authority.certificate()])?;
         let token = upkeep::token(&*secrets, &authority, options.token_refresh, now).await?;
         Ok(Self {
@@ -176,6 +194,8 @@ impl Bootstrap {
                 addresses: options.advertise,
                 token_refresh: options.token_refresh,
                 expired_grace: options.expired_grace,
+                node_life: options.node_life,
+                server_files,
                 authority,
                 secrets,
                 nodes,

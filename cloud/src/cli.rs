@@ -1,5 +1,6 @@
 //! The command line of `cloudcore`.
 
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -10,19 +11,32 @@ use tombolo_runtime::signals::Signals;
 use tombolo_runtime::telemetry::{self, Format};
 use tombolo_runtime::{Drain, DrainOutcome, drain};
 
+use crate::config::{default_config, min_config};
 use crate::{App, Config, Kube, embedded};
 
 /// The cloud's side of Tombolo.
 #[derive(Debug, Parser)]
 #[command(name = "cloudcore", version)]
 pub struct Arguments {
-    /// Configuration file (YAML); without one, the defaults.
+    /// Configuration file (YAML), in our own form or KubeEdge's cloudcore.yaml; without one, the defaults.
     #[arg(long)]
     config: Option<PathBuf>,
+
+    /// Print every setting with its default, and end.
+    #[arg(long = "defaultconfig", conflicts_with_all = ["config", "min_config"])]
+    default_config: bool,
+
+    /// Print the settings that most installations have, and end.
+    #[arg(long = "minconfig", conflicts_with = "config")]
+    min_config: bool,
 
     /// Kubeconfig of the cluster; wins over the configuration file.
     #[arg(long, conflicts_with = "embedded")]
     kubeconfig: Option<PathBuf>,
+
+    /// Folder of what this cloudcore keeps; wins over the configuration file.
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
 
     /// Serve a Kubernetes API in this process, for a machine without a cluster.
     #[arg(long)]
@@ -46,6 +60,13 @@ pub struct Arguments {
 /// # Errors
 /// What kept cloudcore from starting, or what stopped it.
 pub fn run(arguments: Arguments) -> Result<()> {
+    if arguments.default_config || arguments.min_config {
+        let text = match arguments.min_config {
+            true => min_config().to_owned(),
+            false => default_config().context("cannot write the defaults")?,
+        };
+        return std::io::stdout().write_all(text.as_bytes()).context("cannot print the configuration");
+    }
     let _filter = telemetry::init(arguments.log_format, &arguments.log)?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start tokio")?;
@@ -61,6 +82,12 @@ async fn serve(arguments: Arguments) -> Result<()> {
     if arguments.kubeconfig.is_some() {
         config.kubeconfig = arguments.kubeconfig;
     }
+    if let Some(data_dir) = arguments.data_dir {
+        config.data_dir = data_dir;
+    }
+    for setting in &config.ignored {
+        tracing::info!(key = setting.key, reason = setting.reason, "setting ignored");
+    }
     let (trigger, drain) = drain::channel(config.drain_grace);
     let signals = tokio::spawn(signals.drive(trigger.clone()));
     let mut api = None;
@@ -68,7 +95,8 @@ async fn serve(arguments: Arguments) -> Result<()> {
         config.pki_dir = Some(config.data_dir.join("pki"));
         api = Some(start_embedded(&mut config, arguments.embedded_address).await?);
     }
-    let kube = Kube::from_config(cluster(config.kubeconfig.as_deref()).await?)?;
+    let cluster = cluster(config.kubeconfig.as_deref(), config.api_server.as_deref()).await?;
+    let kube = Kube::from_config(cluster)?;
     let result = with_api(api, config, kube, drain).await;
     trigger.start();
     if trigger.finished().await == DrainOutcome::DeadlinePassed {
@@ -107,15 +135,27 @@ async fn start_embedded(config: &mut Config, address: SocketAddr) -> Result<embe
     Ok(bound)
 }
 
-async fn cluster(kubeconfig: Option<&Path>) -> Result<kube::Config> {
+/// The cluster of the kubeconfig, or of this pod; `api_server` takes the place of its address.
+async fn cluster(kubeconfig: Option<&Path>, api_server: Option<&str>) -> Result<kube::Config> {
     // A second installation of the same provider is refused, which is what is wanted.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let Some(path) = kubeconfig else {
-        return kube::Config::infer()
+    let address = api_server.map(str::parse::<http::Uri>).transpose();
+    let address = address
+        .with_context(|| format!("{:?} is no address of an API server", api_server.unwrap_or_default()))?;
+    let mut config = match (kubeconfig, &address) {
+        (Some(path), _) => {
+            let unusable = || format!("kubeconfig {} cannot be used", path.display());
+            let parsed = Kubeconfig::read_from(path).with_context(unusable)?;
+            let options = KubeConfigOptions::default();
+            kube::Config::from_custom_kubeconfig(parsed, &options).await.with_context(unusable)?
+        }
+        (None, Some(address)) => kube::Config::new(address.clone()),
+        (None, None) => kube::Config::infer()
             .await
-            .context("no cluster: give --kubeconfig, or --embedded to run without one");
+            .context("no cluster: give --kubeconfig, or --embedded to run without one")?,
     };
-    let unusable = || format!("kubeconfig {} cannot be used", path.display());
-    let parsed = Kubeconfig::read_from(path).with_context(unusable)?;
-    kube::Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await.with_context(unusable)
+    if let Some(address) = address {
+        config.cluster_url = address;
+    }
+    Ok(config)
 }

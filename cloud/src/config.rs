@@ -1,17 +1,27 @@
 //! Settings of cloudcore: what the file says ([`raw`]), then what the program uses ([`Config`]), checked.
 
+mod kubeedge;
+mod print;
 mod raw;
 #[cfg(test)]
 mod tests;
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use tombolo_proto::session::kubeedge::WINDOW_MAX;
 use tombolo_runtime::without_excerpt;
 
-use raw::RawConfig;
+use crate::bootstrap::{CertificateFiles, PemPair};
+use crate::edgecontroller::UpstreamSettings;
+use raw::{RawCertificates, RawConfig};
+
+pub use kubeedge::IgnoredSetting;
+pub use print::{default_config, min_config};
 
 /// Default port of the WebSocket listener (KubeEdge's).
 pub const WEBSOCKET_PORT: u16 = 10000;
@@ -24,6 +34,9 @@ pub const ADMIN_PORT: u16 = 9091;
 
 /// Most nodes that a configuration may allow: what one process has been measured to carry, with a margin.
 pub const NODE_LIMIT_MAX: usize = 100_000;
+
+/// Longest life of a node's certificate, in days: a hundred years, as stock's authority has.
+const EDGE_CERTIFICATE_DAYS_MAX: u32 = 36_500;
 
 /// Largest configuration file that is read, in bytes.
 const FILE_LEN_MAX: u64 = 1024 * 1024;
@@ -38,6 +51,8 @@ pub struct Config {
     pub advertise: Vec<String>,
     /// Kubeconfig of the cluster; none: the service account of the pod, or what `KUBECONFIG` names.
     pub kubeconfig: Option<PathBuf>,
+    /// Address of the API server; wins over the one in the kubeconfig.
+    pub api_server: Option<String>,
     /// Folder of what this cloudcore keeps: keys and state of the embedded server.
     pub data_dir: PathBuf,
     /// Folder that also holds the CA, for a cloudcore with its own API server (design 9.15); set by the program, not
@@ -47,12 +62,49 @@ pub struct Config {
     pub namespace: String,
     /// Nodes connected at a time; the next one is told to come back later.
     pub node_limit: usize,
+    /// Files of the authority and the hub's certificate.
+    pub certificates: CertificateFiles,
     /// Time between two join tokens.
     pub token_refresh: Duration,
+    /// How long a node's certificate is valid.
+    pub edge_certificate_life: Duration,
+    /// What nodes report and ask.
+    pub upstream: UpstreamSettings,
+    /// Bounds on watch events that wait.
+    pub watch_events: WatchEvents,
+    /// Sessions of stock edges.
+    pub kubeedge: KubeEdgeSessions,
     /// How long a stop waits for sessions and writes.
     pub drain_grace: Duration,
     /// Upper bound of the spread wait that nodes are told when this cloudcore stops.
     pub drain_spread: Duration,
+    /// What a file of KubeEdge says that means nothing here.
+    pub ignored: Vec<IgnoredSetting>,
+}
+
+/// Sessions of dialect `kubeedge`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KubeEdgeSessions {
+    /// Silence of an edge after which its session ends.
+    pub silence: Duration,
+    /// Objects in flight to one edge.
+    pub window: usize,
+}
+
+/// Events of one watch that wait for the edge controller; none: only the bound that all watches share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct WatchEvents {
+    /// Pods.
+    pub pod: Option<NonZeroU32>,
+    /// ConfigMaps.
+    pub config_map: Option<NonZeroU32>,
+    /// Secrets.
+    pub secret: Option<NonZeroU32>,
+    /// Rules.
+    pub rule: Option<NonZeroU32>,
+    /// RuleEndpoints.
+    pub rule_endpoint: Option<NonZeroU32>,
 }
 
 /// Addresses to listen on; port 0 lets the system choose.
@@ -120,18 +172,18 @@ impl Config {
         })
     }
 
-    /// Reads YAML text; empty text is the default configuration.
+    /// Reads YAML text, in our own form or as stock cloudcore has it; empty text is the default configuration.
     ///
     /// # Errors
     /// [`ConfigError`], which names line and column or the key.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let raw = if text.trim().is_empty() {
-            RawConfig::default()
-        } else {
-            serde_saphyr::from_str(text)
-                .map_err(|error| ConfigError::Parse(without_excerpt(&error.to_string())))?
-        };
-        Self::check(raw)
+        if text.trim().is_empty() {
+            return Self::check(RawConfig::default());
+        }
+        if let Some(document) = kubeedge::document(text) {
+            return kubeedge::read(&document, text);
+        }
+        Self::check(typed(text)?)
     }
 
     /// A configuration for one machine: loopback, ports chosen by the system, files under `data_dir`.
@@ -147,19 +199,25 @@ impl Config {
     }
 
     fn check(raw: RawConfig) -> Result<Self, ConfigError> {
-        let invalid = |key, problem: &str| Err(ConfigError::Invalid { key, problem: problem.to_owned() });
-        let limit = usize::try_from(raw.node_limit).unwrap_or(usize::MAX);
-        if !(1..=NODE_LIMIT_MAX).contains(&limit) {
-            return invalid("nodeLimit", "must be between 1 and 100000");
-        }
+        let invalid = |key, problem: &str| Err(invalid(key, problem));
+        let node_limit = node_limit("nodeLimit", raw.node_limit)?;
         if raw.token_refresh_hours == 0 || raw.token_refresh_hours > 24 {
             return invalid("tokenRefreshHours", "must be between 1 and 24: a join token lives for 24 hours");
+        }
+        if !(1..=EDGE_CERTIFICATE_DAYS_MAX).contains(&raw.edge_certificate_days) {
+            return invalid("edgeCertificateDays", "must be between 1 and 36500");
         }
         if raw.listen.websocket.is_none() && raw.listen.quic.is_none() {
             return invalid("listen", "needs websocket or quic, or no edge can connect");
         }
-        if raw.advertise.iter().any(|name| name.trim().is_empty() || name.contains(char::is_whitespace)) {
-            return invalid("advertise", "entries are host names or IP addresses");
+        advertised("advertise", &raw.advertise)?;
+        let silence = silence("kubeedge.silenceSeconds", raw.kubeedge.silence_seconds)?;
+        let window = usize::try_from(raw.kubeedge.window).unwrap_or(usize::MAX);
+        if !(1..=WINDOW_MAX).contains(&window) {
+            return invalid(
+                "kubeedge.window",
+                "must be between 1 and 64: a stock edge drops what it cannot take",
+            );
         }
         if !is_dns_label(&raw.namespace) {
             return invalid("namespace", "must be a Kubernetes namespace name");
@@ -176,13 +234,24 @@ impl Config {
             },
             advertise: raw.advertise,
             kubeconfig: raw.kubeconfig,
+            api_server: raw.api_server,
+            certificates: certificates(raw.certificates)?,
             data_dir: raw.data_dir,
             pki_dir: None,
             namespace: raw.namespace,
-            node_limit: limit,
+            node_limit,
             token_refresh: Duration::from_secs(u64::from(raw.token_refresh_hours) * 3600),
+            edge_certificate_life: days(raw.edge_certificate_days),
+            upstream: UpstreamSettings {
+                enabled: raw.edge_controller.enable,
+                heartbeat_age_max: Duration::from_secs(raw.edge_controller.heartbeat_age_seconds.into()),
+                bounds: raw.edge_controller.requests,
+            },
+            watch_events: raw.edge_controller.watch_events,
+            kubeedge: KubeEdgeSessions { silence, window },
             drain_grace: Duration::from_secs(u64::from(raw.drain_grace_seconds)),
             drain_spread: Duration::from_secs(u64::from(raw.drain_spread_seconds)),
+            ignored: Vec::new(),
         })
     }
 }
@@ -191,6 +260,58 @@ impl Default for Config {
     fn default() -> Self {
         Self::check(RawConfig::default()).expect("the defaults are in range: config::tests reads them")
     }
+}
+
+fn typed<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, ConfigError> {
+    serde_saphyr::from_str(text).map_err(|error| ConfigError::Parse(without_excerpt(&error.to_string())))
+}
+
+fn invalid(key: &'static str, problem: &str) -> ConfigError {
+    ConfigError::Invalid { key, problem: problem.to_owned() }
+}
+
+fn node_limit(key: &'static str, limit: u32) -> Result<usize, ConfigError> {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    match (1..=NODE_LIMIT_MAX).contains(&limit) {
+        true => Ok(limit),
+        false => Err(invalid(key, "must be between 1 and 100000")),
+    }
+}
+
+fn silence(key: &'static str, seconds: u32) -> Result<Duration, ConfigError> {
+    match (1..=3600).contains(&seconds) {
+        true => Ok(Duration::from_secs(seconds.into())),
+        false => {
+            Err(invalid(key, "must be between 1 and 3600; a stock edge gives a sign of life every 15 s"))
+        }
+    }
+}
+
+fn advertised(key: &'static str, names: &[String]) -> Result<(), ConfigError> {
+    match names.iter().any(|name| name.trim().is_empty() || name.contains(char::is_whitespace)) {
+        true => Err(invalid(key, "entries are host names or IP addresses")),
+        false => Ok(()),
+    }
+}
+
+fn days(days: u32) -> Duration {
+    Duration::from_secs(u64::from(days) * 86_400)
+}
+
+fn certificates(raw: RawCertificates) -> Result<CertificateFiles, ConfigError> {
+    let pair = |certificate: Option<PathBuf>, key: Option<PathBuf>, name| match (certificate, key) {
+        (Some(certificate), Some(key)) => Ok(Some(PemPair { certificate, key })),
+        (None, None) => Ok(None),
+        _ => Err(invalid(name, "a certificate needs its key, and a key its certificate")),
+    };
+    Ok(CertificateFiles {
+        authority: pair(raw.ca_file, raw.ca_key_file, "certificates.caFile, certificates.caKeyFile")?,
+        server: pair(
+            raw.server_file,
+            raw.server_key_file,
+            "certificates.serverFile, certificates.serverKeyFile",
+        )?,
+    })
 }
 
 /// DNS-1123 label, which namespaces are.

@@ -17,4 +17,4 @@ pub use index::{Effect, Index, Kind};
 pub use location_cache::LocationCache;
 pub use pod_manager::PodManager;
 pub use trim::TRIM_VERSION;
-pub use upstream::Upstream;
+pub use upstream::{Upstream, UpstreamSettings};

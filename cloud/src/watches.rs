@@ -1,17 +1,20 @@
 //! The four watches of cloudcore, started in the order in which they need each other.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch as channel;
+use tokio::sync::{mpsc, watch as channel};
 use tokio::task::AbortHandle;
 
-use crate::edgecontroller::{Input, Kind};
+use crate::config::WatchEvents;
+use crate::edgecontroller::{INPUTS_MAX, Input, Kind};
 use crate::hub::Hub;
 use crate::kube::{Kube, ObjectEvent, WatchSpec, watch};
 use crate::metrics::Label;
 
 /// Running watches; they end when this is dropped.
+#[derive(Default)]
 pub(crate) struct Watches(Vec<AbortHandle>);
 
 impl Watches {
@@ -36,8 +39,8 @@ impl Drop for Watches {
 
 /// Starts the watches. Pods are read once the edge nodes are known, ConfigMaps and Secrets once the references of
 /// their pods are: so the first lists answer what would otherwise be single reads, and nothing that is needed passes
-/// by unseen.
-pub(crate) fn start(kube: &Kube, hub: &Arc<Hub>) -> Watches {
+/// by unseen. `events` bounds what waits of each watch.
+pub(crate) fn start(kube: &Kube, hub: &Arc<Hub>, events: WatchEvents) -> Watches {
     let (nodes_listed, nodes) = channel::channel(false);
     let (pods_listed, pods) = channel::channel(false);
     let (done, _) = channel::channel(false);
@@ -50,7 +53,13 @@ pub(crate) fn start(kube: &Kube, hub: &Arc<Hub>) -> Watches {
         (Kind::Secret, pods, done),
     ];
     let spawn = |(kind, after, listed): (Kind, channel::Receiver<bool>, channel::Sender<bool>)| {
-        let work = follow(kube.clone(), Arc::clone(hub), Order { kind, after, listed });
+        let waiting = match kind {
+            Kind::Node => None,
+            Kind::Pod => events.pod,
+            Kind::ConfigMap => events.config_map,
+            Kind::Secret => events.secret,
+        };
+        let work = follow(kube.clone(), Arc::clone(hub), Order { kind, after, listed, waiting });
         hub.tasks.spawn_isolated(format!("watch of {}s", kind.name()), work)
     };
     Watches(plan.into_iter().map(spawn).collect())
@@ -62,6 +71,8 @@ struct Order {
     after: channel::Receiver<bool>,
     /// Made true by this watch's first complete list.
     listed: channel::Sender<bool>,
+    /// Events of this watch that wait for the controller, beside those of all watches; none: no bound of its own.
+    waiting: Option<NonZeroU32>,
 }
 
 async fn follow(kube: Kube, hub: Arc<Hub>, mut order: Order) {
@@ -86,5 +97,19 @@ async fn follow(kube: Kube, hub: Arc<Hub>, mut order: Order) {
         hub.metrics.watch_failures.get_or_create(&Label { kind: kind.name() }).inc();
         tracing::warn!(kind = kind.name(), %error, "watch failed; trying again");
     };
-    watch(kube.client().clone(), spec, hub.inputs.clone(), into, failed).await;
+    let client = kube.client().clone();
+    let Some(waiting) = order.waiting else {
+        return watch(client, spec, hub.inputs.clone(), into, failed).await;
+    };
+    let (events, queue) = mpsc::channel(usize::try_from(waiting.get()).unwrap_or(usize::MAX).min(INPUTS_MAX));
+    tokio::join!(watch(client, spec, events, into, failed), forward(queue, &hub.inputs));
+}
+
+async fn forward(mut queue: mpsc::Receiver<Input>, inputs: &mpsc::Sender<Input>) {
+    while let Some(event) = queue.recv().await {
+        // The controller ends with the process alone.
+        if inputs.send(event).await.is_err() {
+            return;
+        }
+    }
 }

@@ -18,6 +18,7 @@ use tombolo_testkit::{Child, ControlPlane, ControlPlaneOptions, free_port, wait_
 
 use crate::node::{RawNode, RawNodeOptions};
 
+mod cloudcore_yaml;
 mod cluster_access;
 mod edges;
 pub mod objects;
@@ -94,7 +95,7 @@ pub struct World {
     cloud: Option<Child>,
     edges: BTreeMap<String, Edge>,
     ports: CloudPorts,
-    /// Settings of cloudcore beyond those that every world has.
+    /// Settings of cloudcore beyond those that every world has, or a whole file of stock cloudcore.
     settings: Value,
     slow: Option<SlowLink>,
     /// Milliseconds between lease renewals and between status reports; none: the agent's own default.
@@ -121,7 +122,8 @@ impl World {
         Self::start_with(api, transport, json!({})).await
     }
 
-    /// As [`Self::start`], with these settings of cloudcore beside those that every world has.
+    /// As [`Self::start`], with these settings of cloudcore beside those that every world has; or with a whole file of
+    /// stock cloudcore (`kind: CloudCore`), in which addresses, ports, files and kubeconfig become the world's.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -160,6 +162,7 @@ impl World {
         let mut command = Command::new(binary("cloudcore")?);
         // As deploy/ sets it.
         command.env("MALLOC_MMAP_THRESHOLD_", "131072").arg("--config").arg(&config);
+        command.arg("--data-dir").arg(self.cloud_dir());
         if self.api == Api::Embedded {
             command
                 .arg("--embedded")
@@ -182,6 +185,9 @@ impl World {
     }
 
     fn cloud_config(&self) -> Value {
+        if self.settings["kind"] == "CloudCore" {
+            return self.stock_config();
+        }
         let address = |port: u16| format!("127.0.0.1:{port}");
         let mut config = json!({
             "listen": {
@@ -191,7 +197,6 @@ impl World {
                 "admin": address(self.ports.admin),
             },
             "advertise": ["127.0.0.1"],
-            "dataDir": self.cloud_dir(),
             "nodeLimit": NODE_LIMIT,
         });
         if self.plane.is_some() {

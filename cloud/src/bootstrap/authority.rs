@@ -27,7 +27,7 @@ const CA_LIFE: Duration = DAY.saturating_mul(364 * 100);
 /// Serial number of the CA: KubeEdge's.
 const CA_SERIAL: u64 = 1024;
 
-/// Life of node and server certificates.
+/// Life of server certificates, and of nodes' unless configured otherwise.
 pub(super) const LEAF_LIFE: Duration = DAY.saturating_mul(365);
 
 /// Certificates start this long before they are made, for peers whose clocks are behind.
@@ -107,7 +107,7 @@ impl Authority {
         hex::encode(Sha256::digest(&self.pair.certificate))
     }
 
-    /// Signs a node's certificate: the node's name and nothing that the request may have wished for.
+    /// Signs a node's certificate for this time: the node's name and nothing that the request may have wished for.
     ///
     /// # Errors
     /// [`BootstrapError::Signing`] when the key cannot be certified.
@@ -116,10 +116,11 @@ impl Authority {
         node: &NodeId,
         public_key: &[u8],
         now: SystemTime,
+        life: Duration,
     ) -> Result<Vec<u8>, BootstrapError> {
         let common_name = format!("{NODE_NAME_PREFIX}{node}");
         let subject = [(DnType::OrganizationName, NODE_GROUP), (DnType::CommonName, common_name.as_str())];
-        let params = leaf(&subject, ExtendedKeyUsagePurpose::ClientAuth, now);
+        let params = leaf(&subject, ExtendedKeyUsagePurpose::ClientAuth, now, life);
         let public_key = SubjectPublicKeyInfo::from_der(public_key).map_err(BootstrapError::signing)?;
         let signed = params.signed_by(&public_key, &self.issuer).map_err(BootstrapError::signing)?;
         Ok(signed.der().to_vec())
@@ -136,7 +137,7 @@ impl Authority {
     ) -> Result<KeyedCertificate, BootstrapError> {
         let (key_pair, key) = generate_key()?;
         let subject = [(DnType::OrganizationName, NAME), (DnType::CommonName, NAME)];
-        let mut params = leaf(&subject, ExtendedKeyUsagePurpose::ServerAuth, now);
+        let mut params = leaf(&subject, ExtendedKeyUsagePurpose::ServerAuth, now, LEAF_LIFE);
         let names = CertificateParams::new(addresses).map_err(|error| BootstrapError::Address {
             addresses: addresses.join(", "),
             reason: error.to_string(),
@@ -147,7 +148,12 @@ impl Authority {
     }
 }
 
-fn leaf(subject: &[(DnType, &str)], usage: ExtendedKeyUsagePurpose, now: SystemTime) -> CertificateParams {
+fn leaf(
+    subject: &[(DnType, &str)],
+    usage: ExtendedKeyUsagePurpose,
+    now: SystemTime,
+    life: Duration,
+) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = name(subject);
     // 63 bits, so that the number is positive in every reader.
@@ -155,7 +161,7 @@ fn leaf(subject: &[(DnType, &str)], usage: ExtendedKeyUsagePurpose, now: SystemT
     params.key_usages = vec![KeyUsagePurpose::KeyEncipherment, KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![usage];
     params.use_authority_key_identifier_extension = true;
-    valid(&mut params, now, LEAF_LIFE);
+    valid(&mut params, now, life);
     params
 }
 

@@ -59,6 +59,14 @@ pub enum BootstrapError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// A file that the configuration names is no certificate or key.
+    #[error("cannot use {path}: {reason}")]
+    Pem {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
     /// The TLS library refuses the certificate.
     #[error("server certificate: {0}")]
     Tls(#[from] TlsError),

@@ -106,7 +106,7 @@ where
         .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error.to_string()))?;
     let signed = inner
         .authority
-        .sign_node(&node, &public_key, inner.now())
+        .sign_node(&node, &public_key, inner.now(), inner.node_life)
         .map_err(|error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     tracing::info!(%node, "node certificate issued");
     Ok(der(signed))

@@ -9,6 +9,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use super::authority::{Authority, KeyedCertificate, LEAF_LIFE, belongs, key_pair};
 use super::error::BootstrapError;
 use super::files::KeyFolder;
+use super::pem::PemPair;
 use super::secrets::{self, SecretData, SecretError, SecretStore};
 
 /// Where a certificate and its key are kept (reference 4.2).
@@ -29,14 +30,22 @@ pub(super) const SERVER: Place =
 pub(super) const TOKEN_SECRET: &str = "tokensecret";
 pub(super) const TOKEN: &str = "tokendata";
 
-/// The one CA of the cluster: the stored one, or a new one that is stored by compare-and-swap. Of two replicas that
-/// start together one creates the Secret and the other reads it.
+/// The one CA of the cluster: that of the operator's files, the stored one, or a new one that is stored by
+/// compare-and-swap. Of two replicas that start together one creates the Secret and the other reads it.
 pub(super) async fn authority(
     store: &dyn SecretStore,
+    files: Option<&PemPair>,
     folder: Option<&KeyFolder>,
     now: SystemTime,
 ) -> Result<Authority, BootstrapError> {
-    let found = read_pair(store, &CA).await?.transpose()?;
+    let given = match files {
+        Some(files) => given_authority(store, files).await?,
+        None => None,
+    };
+    let found = match given {
+        Some(given) => Some(given),
+        None => read_pair(store, &CA).await?.transpose()?,
+    };
     let filed = folder.map(|folder| folder.read(found.as_ref())).transpose()?.flatten();
     let stored = match found {
         Some(stored) => stored,
@@ -63,6 +72,22 @@ pub(super) async fn authority(
     }
 }
 
+/// The authority of the operator's files, which the Secret then holds as well.
+async fn given_authority(
+    store: &dyn SecretStore,
+    files: &PemPair,
+) -> Result<Option<KeyedCertificate>, BootstrapError> {
+    let Some(given) = files.read()? else { return Ok(None) };
+    // Refuses files that are no authority before they replace a good one.
+    Authority::load(&files.certificate.display().to_string(), given.clone())?;
+    if read_pair(store, &CA).await?.is_some_and(|stored| stored.is_ok_and(|stored| stored != given)) {
+        let file = files.certificate.display();
+        tracing::warn!(%file, secret = CA.secret, "the authority of the file takes the place of the stored one");
+    }
+    secrets::put(store, CA.secret, data(&given, &CA)).await?;
+    Ok(Some(given))
+}
+
 async fn create_or_read(
     store: &dyn SecretStore,
     candidate: KeyedCertificate,
@@ -75,6 +100,31 @@ async fn create_or_read(
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// The server certificate of the operator's files, which the Secret then holds as well.
+pub(super) async fn given_server_certificate(
+    store: &dyn SecretStore,
+    files: Option<&PemPair>,
+    authority: &Authority,
+) -> Result<Option<KeyedCertificate>, BootstrapError> {
+    let Some(files) = files else { return Ok(None) };
+    let Some(given) = files.read()? else { return Ok(None) };
+    if !signed_by(&given, authority) {
+        let file = files.certificate.display();
+        tracing::warn!(%file, "edges will refuse this certificate: it is not signed by the authority of the nodes");
+    }
+    if let Err(error) = secrets::put(store, SERVER.secret, data(&given, &SERVER)).await {
+        tracing::warn!(%error, "the given server certificate could not be stored");
+    }
+    Ok(Some(given))
+}
+
+fn signed_by(pair: &KeyedCertificate, authority: &Authority) -> bool {
+    let Ok((_, certificate)) = X509Certificate::from_der(&pair.certificate) else { return false };
+    let ca = authority.certificate();
+    X509Certificate::from_der(&ca)
+        .is_ok_and(|(_, ca)| certificate.verify_signature(Some(ca.public_key())).is_ok())
 }
 
 /// The server certificate for these addresses: the stored one while it fits, else a new one.
@@ -108,9 +158,7 @@ pub(super) fn fits(
     now: SystemTime,
 ) -> bool {
     let Ok((_, certificate)) = X509Certificate::from_der(&pair.certificate) else { return false };
-    let ca = authority.certificate();
-    let Ok((_, ca)) = X509Certificate::from_der(&ca) else { return false };
-    let ours = certificate.verify_signature(Some(ca.public_key())).is_ok();
+    let ours = signed_by(pair, authority);
     let keyed = key_pair(&pair.key).is_ok_and(|key| belongs(&certificate, &key));
     ours && keyed && names_of(&certificate) == sorted(addresses) && left(&certificate, now) > LEAF_LIFE / 3
 }

@@ -9,6 +9,7 @@ use tombolo_runtime::{Backoff, BackoffConfig, Drain};
 
 use super::authority::{Authority, KeyedCertificate, private_key};
 use super::error::BootstrapError;
+use super::pem::PemPair;
 use super::secrets::{self, SecretData, SecretStore};
 use super::storage::{self, TOKEN, TOKEN_SECRET};
 use super::{Inner, token};
@@ -82,6 +83,17 @@ pub(super) async fn keep_token(inner: Arc<Inner>, first: Token) {
 pub(super) async fn keep_certificate(inner: Arc<Inner>, mut pair: KeyedCertificate) {
     loop {
         tokio::time::sleep(CERTIFICATE_CHECK).await;
+        if let Some(files) = &inner.server_files {
+            match reload(&inner, files, &pair) {
+                Ok(Some(replaced)) => {
+                    tracing::info!("server certificate read again");
+                    pair = replaced;
+                }
+                Ok(None) => {}
+                Err(error) => tracing::error!(%error, "the changed server certificate cannot be used"),
+            }
+            continue;
+        }
         let now = inner.now();
         if storage::fits(&pair, &inner.authority, &inner.addresses, now) {
             continue;
@@ -96,6 +108,17 @@ pub(super) async fn keep_certificate(inner: Arc<Inner>, mut pair: KeyedCertifica
             }
         }
     }
+}
+
+/// Follows the operator's files.
+fn reload(
+    inner: &Inner,
+    files: &PemPair,
+    present: &KeyedCertificate,
+) -> Result<Option<KeyedCertificate>, BootstrapError> {
+    let Some(pair) = files.read()?.filter(|pair| pair != present) else { return Ok(None) };
+    inner.server_tls.replace_identity(identity(&pair, &inner.authority)?)?;
+    Ok(Some(pair))
 }
 
 async fn renew(inner: &Inner, now: SystemTime) -> Result<KeyedCertificate, BootstrapError> {

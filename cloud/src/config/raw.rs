@@ -3,27 +3,33 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::{ADMIN_PORT, JOIN_PORT, QUIC_PORT, WEBSOCKET_PORT};
+use super::{ADMIN_PORT, JOIN_PORT, QUIC_PORT, WEBSOCKET_PORT, WatchEvents};
+use crate::edgecontroller::upstream::RequestBounds;
 
 /// The whole file.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct RawConfig {
     pub(super) listen: RawListeners,
     pub(super) advertise: Vec<String>,
     pub(super) kubeconfig: Option<PathBuf>,
+    pub(super) api_server: Option<String>,
     pub(super) data_dir: PathBuf,
     pub(super) namespace: String,
+    pub(super) certificates: RawCertificates,
     pub(super) node_limit: u32,
     pub(super) token_refresh_hours: u32,
+    pub(super) edge_certificate_days: u32,
+    pub(super) edge_controller: RawEdgeController,
+    pub(super) kubeedge: RawKubeEdge,
     pub(super) drain_grace_seconds: u32,
     pub(super) drain_spread_seconds: u32,
 }
 
 /// `listen`: addresses with ports; `null` turns a listener off.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct RawListeners {
     pub(super) websocket: Option<SocketAddr>,
@@ -32,16 +38,62 @@ pub(super) struct RawListeners {
     pub(super) admin: Option<SocketAddr>,
 }
 
+/// `certificates`: PEM files; both of a pair or neither.
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct RawCertificates {
+    pub(super) ca_file: Option<PathBuf>,
+    pub(super) ca_key_file: Option<PathBuf>,
+    pub(super) server_file: Option<PathBuf>,
+    pub(super) server_key_file: Option<PathBuf>,
+}
+
+/// `edgeController`.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct RawEdgeController {
+    pub(super) enable: bool,
+    pub(super) heartbeat_age_seconds: u32,
+    pub(super) requests: RequestBounds,
+    pub(super) watch_events: WatchEvents,
+}
+
+/// `kubeedge`: sessions of stock edges.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct RawKubeEdge {
+    pub(super) silence_seconds: u32,
+    pub(super) window: u32,
+}
+
+impl Default for RawEdgeController {
+    fn default() -> Self {
+        let (requests, watch_events) = Default::default();
+        Self { enable: true, heartbeat_age_seconds: 10, requests, watch_events }
+    }
+}
+
+impl Default for RawKubeEdge {
+    fn default() -> Self {
+        Self { silence_seconds: 30, window: 16 }
+    }
+}
+
 impl Default for RawConfig {
     fn default() -> Self {
         Self {
             listen: RawListeners::default(),
             advertise: Vec::new(),
             kubeconfig: None,
+            api_server: None,
             data_dir: PathBuf::from("/var/lib/tombolo/cloudcore"),
             namespace: "kubeedge".to_owned(),
+            certificates: RawCertificates::default(),
             node_limit: 1000,
             token_refresh_hours: 12,
+            edge_certificate_days: 365,
+            edge_controller: RawEdgeController::default(),
+            kubeedge: RawKubeEdge::default(),
             drain_grace_seconds: 20,
             drain_spread_seconds: 10,
         }

@@ -42,6 +42,11 @@ fn values_out_of_range_name_their_key() {
         ("advertise: ['a b']", "advertise"),
         ("namespace: Upper", "namespace"),
         ("drainGraceSeconds: 3601", "drainGraceSeconds"),
+        ("edgeCertificateDays: 0", "edgeCertificateDays"),
+        ("kubeedge: {window: 65}", "kubeedge.window"),
+        ("kubeedge: {silenceSeconds: 0}", "kubeedge.silenceSeconds"),
+        ("certificates: {caFile: /x}", "certificates.caFile"),
+        ("certificates: {serverKeyFile: /x}", "certificates.serverFile"),
     ] {
         let error = Config::parse(text).expect_err(text).to_string();
         assert!(error.starts_with(key), "{text}: {error}");
@@ -52,4 +57,31 @@ fn values_out_of_range_name_their_key() {
 fn a_missing_file_is_named() {
     let error = Config::load(Path::new("/no/such/file.yaml")).expect_err("missing").to_string();
     assert!(error.contains("/no/such/file.yaml"), "{error}");
+}
+
+#[test]
+fn what_is_printed_is_what_is_read() {
+    let full = default_config().expect("text");
+    assert_eq!(Config::parse(&full).expect("our own text"), Config::default());
+    assert_eq!(Config::parse(min_config()).expect("our own text"), Config::default());
+    for key in ["nodeLimit: 1000", "tokenRefreshHours: 12", "silenceSeconds: 30", "websocket: 0.0.0.0:10000"]
+    {
+        assert!(full.contains(key), "{key} is missing: {full}");
+    }
+}
+
+#[test]
+fn requests_and_watches_can_be_bounded() {
+    let text = "edgeController:\n  enable: false\n  heartbeatAgeSeconds: 3\n  requests:\n    querySecret: {running: 2, waiting: 5}\n  \
+                watchEvents: {pod: 7}\nkubeedge: {window: 64, silenceSeconds: 60}\nedgeCertificateDays: 2\n";
+    let config = Config::parse(text).expect("valid");
+    assert_eq!((config.upstream.enabled, config.upstream.heartbeat_age_max), (false, Duration::from_secs(3)));
+    let bound = config.upstream.bounds[&crate::edgecontroller::upstream::RequestKind::QuerySecret];
+    assert_eq!((bound.running.get(), bound.waiting), (2, 5));
+    assert_eq!(config.watch_events.pod, NonZeroU32::new(7));
+    assert_eq!((config.kubeedge.window, config.kubeedge.silence), (64, Duration::from_secs(60)));
+    assert_eq!(config.edge_certificate_life, Duration::from_secs(2 * 86_400));
+    let error = Config::parse("edgeController:\n  requests:\n    querySecrets: {running: 1, waiting: 1}\n");
+    let error = error.expect_err("an unknown kind").to_string();
+    assert!(error.contains("querySecrets") && error.contains("line 3"), "{error}");
 }

@@ -5,6 +5,8 @@
 //! answers are the one exception, and there the reference of a bound pod is the right.
 
 mod api;
+mod bounds;
+mod heartbeat;
 mod labels;
 mod memory;
 mod message;
@@ -20,11 +22,14 @@ use serde_json::json;
 use tombolo_proto::NodeId;
 use tombolo_proto::frame::{ApiReply, Reply, ReplyBody, Request, RequestBody};
 use tombolo_proto::limits::REQUEST_TIMEOUT_MAX;
-use tombolo_proto::message::MessageId;
+use tombolo_proto::message::{Message, MessageId};
 
 use super::Downstream;
 use crate::kube::{ApiCall, Caller, Kube};
+use bounds::Gates;
 use outcome::status_body;
+
+pub use bounds::{RequestBound, RequestBounds, RequestKind};
 
 /// How long a service-account token is asked for again while the Node authorizer lags behind (design 9.4).
 const TOKEN_PATIENCE: Duration = Duration::from_secs(2);
@@ -35,18 +40,52 @@ const TOKEN_RETRY: Duration = Duration::from_millis(200);
 /// Namespace of node leases.
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 
+/// What a cloudcore without its edge controller tells those who report or ask.
+const TURNED_OFF: &str =
+    "this cloudcore runs no edge controller (setting edgeController.enable): ask another one";
+
+/// How requests are treated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpstreamSettings {
+    /// Whether messages are run at all; otherwise each is refused.
+    pub enabled: bool,
+    /// Heartbeats in reports of older edges that are older than this get the present time.
+    pub heartbeat_age_max: Duration,
+    /// Bounds over all nodes together.
+    pub bounds: RequestBounds,
+}
+
+impl Default for UpstreamSettings {
+    /// KubeEdge's 10 seconds, and no bounds but those of each node.
+    fn default() -> Self {
+        Self { enabled: true, heartbeat_age_max: Duration::from_secs(10), bounds: RequestBounds::new() }
+    }
+}
+
 /// Runs what nodes ask. Cheap to clone.
 #[derive(Clone)]
 pub struct Upstream {
     kube: Kube,
     down: Arc<Downstream>,
+    gates: Gates,
+    enabled: bool,
+    heartbeat_age_max: Duration,
 }
 
 impl Upstream {
-    /// Upstream of one cluster; `down` answers what the node may read from memory.
+    /// Upstream of one cluster, with the default settings; `down` answers what the node may read from memory.
     #[must_use]
     pub fn new(kube: Kube, down: Arc<Downstream>) -> Self {
-        Self { kube, down }
+        let UpstreamSettings { enabled, heartbeat_age_max, .. } = UpstreamSettings::default();
+        Self { kube, down, gates: Gates::default(), enabled, heartbeat_age_max }
+    }
+
+    /// The same with other settings than the default ones.
+    #[must_use]
+    pub fn with_settings(self, settings: &UpstreamSettings) -> Self {
+        let UpstreamSettings { enabled, heartbeat_age_max, bounds } = settings;
+        let (enabled, heartbeat_age_max) = (*enabled, *heartbeat_age_max);
+        Self { gates: Gates::new(bounds), enabled, heartbeat_age_max, ..self }
     }
 
     /// Answers one request of a node by calls to the API server. What needs none is answered by
@@ -55,7 +94,7 @@ impl Upstream {
         let timeout = request.timeout.min(REQUEST_TIMEOUT_MAX);
         let body = match (request.body, request.caller_token) {
             (RequestBody::Message(message), None) => {
-                ReplyBody::Message(Box::new(self.answer_message(node, *message).await))
+                ReplyBody::Message(Box::new(self.answer_in_turn(node, *message).await))
             }
             (RequestBody::Message(message), Some(_)) => {
                 let sentence =
@@ -69,9 +108,25 @@ impl Upstream {
         Reply { id: request.id, body }
     }
 
-    /// Renews the node's lease; returns the HTTP status code of the API server.
+    async fn answer_in_turn(&self, node: &NodeId, message: Message) -> Message {
+        let refused = |sentence: &str| message.controller_error(fresh_id(), now_millis(), sentence);
+        if !self.enabled {
+            return refused(TURNED_OFF);
+        }
+        match self.gates.pass(&message).await {
+            Err(crowded) => refused(&crowded.to_string()),
+            Ok(_pass) => self.answer_message(node, message).await,
+        }
+    }
+
+    /// Renews the node's lease; returns the HTTP status code of the API server, 429 when too many renewals wait, or
+    /// 503 when it does not answer.
     pub async fn renew_lease(&self, node: &NodeId, renew_time_micros: i64) -> u16 {
         let Ok(time) = jiff::Timestamp::from_microsecond(renew_time_micros) else { return 400 };
+        if !self.enabled {
+            return 503;
+        }
+        let Ok(_pass) = self.gates.pass_kind(RequestKind::WriteLease).await else { return 429 };
         let time = format!("{time:.6}");
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases/{node}");
         let patch = json!({"spec": {"renewTime": time}}).to_string();

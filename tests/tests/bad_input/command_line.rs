@@ -44,7 +44,16 @@ fn settings_that_cannot_be_used_are_named_with_their_place() {
     file("unknown-cloud.yaml", "nodeLimit: 5\nnodeLimits: 6\n");
     file("type-cloud.yaml", "listen:\n  websocket: nowhere\n");
     file("range-cloud.yaml", "nodeLimit: 0\n");
-    let cases: [(&str, &str, &[&str]); 9] = [
+    let stock = "kind: CloudCore\nmodules:\n  cloudHub:\n";
+    file("unknown-stock.yaml", &format!("{stock}    nodeLimits: 6\n"));
+    file("type-stock.yaml", &format!("{stock}    websocket:\n      port: many\n"));
+    let cases: [(&str, &str, &[&str]); 11] = [
+        (
+            "cloudcore",
+            "unknown-stock.yaml",
+            &["unknown-stock.yaml: line 4 column 5: unknown field `nodeLimits`"],
+        ),
+        ("cloudcore", "type-stock.yaml", &["type-stock.yaml: line 5 column 13"]),
         ("edgecore", "missing.yaml", &["cannot read the settings file missing.yaml: No such file"]),
         (
             "edgecore",

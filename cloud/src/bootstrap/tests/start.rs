@@ -172,3 +172,88 @@ async fn a_restart_keeps_a_young_token() {
     secrets.create("tokensecret", data).await.expect("stored");
     assert_eq!(start(&secrets, options()).await.expect("ready").join_tokens().latest(), first);
 }
+
+/// A pair as PEM files in `folder`.
+fn write_pair(folder: &std::path::Path, name: &str, certificate: &[u8], key: &[u8]) -> PemPair {
+    let pem = |label: &str, der: &[u8]| {
+        use base64::Engine as _;
+        let text = base64::engine::general_purpose::STANDARD.encode(der);
+        format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
+    };
+    let path = |ending: &str| folder.join(format!("{name}.{ending}"));
+    fs::write(path("crt"), pem("CERTIFICATE", certificate)).expect("written");
+    fs::write(path("key"), pem("EC PRIVATE KEY", key)).expect("written");
+    PemPair { certificate: path("crt"), key: path("key") }
+}
+
+/// Secrets of another installation, whose certificates serve as an operator's files.
+async fn elsewhere() -> Arc<MemorySecrets> {
+    let secrets = Arc::new(MemorySecrets::default());
+    start(&secrets, options()).await.expect("ready");
+    secrets
+}
+
+#[tokio::test]
+async fn files_of_the_operator_win_and_are_stored() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let other = elsewhere().await;
+    let value = |name: &str, key: &str| other.value(name, key);
+    let mut options = options();
+    options.files = CertificateFiles {
+        authority: Some(write_pair(
+            folder.path(),
+            "ca",
+            &value("casecret", "cadata"),
+            &value("casecret", "cakeydata"),
+        )),
+        server: Some(write_pair(
+            folder.path(),
+            "server",
+            &value("cloudcoresecret", "cloudcoredata"),
+            &value("cloudcoresecret", "cloudcorekeydata"),
+        )),
+    };
+    let secrets = elsewhere().await;
+    let bootstrap = start(&secrets, options.clone()).await.expect("ready");
+    assert_eq!(bootstrap.authority().to_vec(), value("casecret", "cadata"));
+    for (name, key) in [
+        ("casecret", "cadata"),
+        ("casecret", "cakeydata"),
+        ("cloudcoresecret", "cloudcoredata"),
+        ("cloudcoresecret", "cloudcorekeydata"),
+    ] {
+        assert_eq!(secrets.value(name, key), value(name, key), "{name} {key} holds what the files hold");
+    }
+    let token = bootstrap.join_tokens().latest();
+    assert!(token.starts_with(&bootstrap.inner.authority.hash()), "tokens are of this authority");
+
+    let server = options.files.server.clone().expect("set above");
+    options.advertise = vec!["elsewhere.example".to_owned()];
+    start(&secrets, options.clone()).await.expect("ready");
+    let stored = secrets.value("cloudcoresecret", "cloudcoredata");
+    assert_eq!(stored, value("cloudcoresecret", "cloudcoredata"), "a given certificate is never made again");
+
+    fs::remove_file(&server.key).expect("was there");
+    let error = start(&secrets, options.clone()).await.expect_err("half a pair").to_string();
+    assert!(error.contains("server.key") && error.contains("both files or neither"), "{error}");
+    fs::remove_file(&server.certificate).expect("was there");
+    start(&secrets, options).await.expect("without files the Secret holds");
+    assert_ne!(secrets.value("cloudcoresecret", "cloudcoredata"), stored, "made for the other address");
+}
+
+#[tokio::test]
+async fn files_that_are_no_authority_do_not_replace_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let secrets = elsewhere().await;
+    let good = secrets.value("casecret", "cadata");
+    let mut options = options();
+    let leaf = secrets.value("cloudcoresecret", "cloudcoredata");
+    let pair = write_pair(folder.path(), "ca", &leaf, &secrets.value("cloudcoresecret", "cloudcorekeydata"));
+    options.files.authority = Some(pair.clone());
+    let error = start(&secrets, options.clone()).await.expect_err("a leaf").to_string();
+    assert!(error.contains("ca.crt"), "{error}");
+    fs::write(&pair.certificate, "no PEM").expect("written");
+    let error = start(&secrets, options).await.expect_err("no PEM").to_string();
+    assert!(error.contains("ca.crt"), "{error}");
+    assert_eq!(secrets.value("casecret", "cadata"), good);
+}

@@ -1,5 +1,7 @@
 //! The messages that are more than one plain call.
 
+use std::time::SystemTime;
+
 use bytes::Bytes;
 use http::Method;
 use serde_json::{Value, json};
@@ -8,7 +10,7 @@ use tombolo_proto::message::{Content, Message, Operation, Outcome, StatusError};
 use tombolo_proto::{NodeId, Uid};
 
 use super::message::{STRATEGIC, Said, Target, outcome, revision_of};
-use super::{LEASE_NAMESPACE, TOKEN_PATIENCE, TOKEN_RETRY, Upstream, labels};
+use super::{LEASE_NAMESPACE, TOKEN_PATIENCE, TOKEN_RETRY, Upstream, heartbeat, labels};
 use crate::kube::{ApiCall, Caller};
 
 impl Upstream {
@@ -83,10 +85,11 @@ impl Upstream {
         target: Target<'_>,
         content: &Content,
     ) -> Said {
-        let report: Value = content.read().unwrap_or_default();
-        let Some(status) = report.get("Status").filter(|status| status.is_object()) else {
+        let mut report: Value = content.read().unwrap_or_default();
+        let Some(status) = report.get_mut("Status").filter(|status| status.is_object()) else {
             return Said::Refused("the content has no Status".to_owned());
         };
+        heartbeat::refresh(status, self.heartbeat_age_max, SystemTime::now());
         let patch = json!({ "status": status }).to_string();
         let path = format!("/api/v1/nodes/{}/status", target.name);
         done(self.as_node(node, ApiCall::patch(path, STRATEGIC, patch.into())).await)

@@ -336,6 +336,51 @@ async fn tokens_of_local_clients_are_not_mixed_with_our_own_rights() {
     assert_eq!(status["kind"], "Status");
 }
 
+fn report(kind: ResourceType, name: &str) -> RequestBody {
+    let request = message(Operation::Query, path("d", kind, name), &json!(null));
+    RequestBody::Message(Box::new(request))
+}
+
+async fn refusal_of(upstream: &Upstream, body: RequestBody) -> String {
+    let ReplyBody::Message(reply) = (Asked { token: None, body }).ask(upstream).await else {
+        panic!("a message")
+    };
+    assert_eq!(reply.route.operation, Operation::Error);
+    reply.content.as_text().expect("a sentence").into_owned()
+}
+
+#[tokio::test]
+async fn a_cloudcore_without_edge_controller_says_so() {
+    let (client, log) = scripted(GOOD);
+    let settings = UpstreamSettings { enabled: false, ..UpstreamSettings::default() };
+    let upstream = upstream(client).with_settings(&settings);
+    let sentence = refusal_of(&upstream, report(ResourceType::ConfigMap, "c")).await;
+    assert!(sentence.contains("edgeController.enable"), "{sentence}");
+    assert_eq!(upstream.renew_lease(&node(), 1_790_000_001_000_001).await, 503);
+    assert_eq!(*log.lock(), []);
+}
+
+#[tokio::test]
+async fn requests_of_a_crowded_kind_are_refused_and_others_pass() {
+    let bound = RequestBound { running: std::num::NonZeroU32::MIN, waiting: 0 };
+    let bounds =
+        RequestBounds::from([(RequestKind::QueryConfigMap, bound), (RequestKind::WriteLease, bound)]);
+    let (client, log) = scripted(GOOD);
+    let upstream =
+        upstream(client).with_settings(&UpstreamSettings { bounds, ..UpstreamSettings::default() });
+    let held = [RequestKind::QueryConfigMap, RequestKind::WriteLease];
+    let held = futures::future::join_all(held.map(|kind| upstream.gates.pass_kind(kind))).await;
+    let sentence = refusal_of(&upstream, report(ResourceType::ConfigMap, "c")).await;
+    assert!(sentence.contains("try again later"), "{sentence}");
+    assert_eq!(upstream.renew_lease(&node(), 1_790_000_001_000_001).await, 429);
+    assert_eq!(*log.lock(), []);
+    Asked { token: None, body: report(ResourceType::Secret, "s") }.ask(&upstream).await;
+    drop(held);
+    Asked { token: None, body: report(ResourceType::ConfigMap, "c") }.ask(&upstream).await;
+    let lines: Vec<_> = log.lock().iter().map(|seen| seen.line.clone()).collect();
+    assert_eq!(lines, ["GET /api/v1/namespaces/d/secrets/s", "GET /api/v1/namespaces/d/configmaps/c"]);
+}
+
 struct Asked {
     token: Option<&'static str>,
     body: RequestBody,

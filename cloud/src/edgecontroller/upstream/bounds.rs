@@ -1,0 +1,191 @@
+//! Bounds on the requests of all nodes together, by kind. Without one, a kind has only the bounds of each node.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tombolo_proto::message::{Message, Operation, ResourceType};
+
+/// Kinds of requests that can be bounded: those for which stock cloudcore has workers of their own (reference
+/// section 12.2). Closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum RequestKind {
+    /// Events.
+    Event,
+    /// Pod status of older edges.
+    PodStatus,
+    /// Node status of older edges.
+    NodeStatus,
+    /// Results of rules.
+    RuleStatus,
+    /// Reads of ConfigMaps that memory does not answer.
+    QueryConfigMap,
+    /// Reads of Secrets that memory does not answer.
+    QuerySecret,
+    /// Reads of persistent volumes.
+    QueryPersistentVolume,
+    /// Reads of persistent volume claims.
+    QueryPersistentVolumeClaim,
+    /// Reads of volume attachments.
+    QueryVolumeAttachment,
+    /// Registrations of nodes.
+    CreateNode,
+    /// Patches of node status.
+    PatchNode,
+    /// Reads of nodes.
+    QueryNode,
+    /// Updates of nodes.
+    UpdateNode,
+    /// Patches of pod status.
+    PatchPod,
+    /// Deletions of pods.
+    DeletePod,
+    /// Mirror pods.
+    CreatePod,
+    /// Leases, created or renewed.
+    WriteLease,
+    /// Reads of leases.
+    QueryLease,
+    /// Tokens of service accounts.
+    ServiceAccountToken,
+    /// Certificate signing requests, made or read.
+    CertificateSigningRequest,
+}
+
+impl RequestKind {
+    /// The kind of a message; none for what is refused or answered without the API.
+    fn of(message: &Message) -> Option<Self> {
+        use {Operation as Op, ResourceType as Type};
+        let path = message.route.resource.as_object()?;
+        Some(match (&path.resource_type, &message.route.operation) {
+            (Type::Event, _) => Self::Event,
+            (Type::PodStatus, _) => Self::PodStatus,
+            (Type::NodeStatus, Op::Insert) | (Type::Node, Op::Insert) => Self::CreateNode,
+            (Type::NodeStatus, _) => Self::NodeStatus,
+            (Type::RuleStatus, _) => Self::RuleStatus,
+            (Type::ConfigMap, _) => Self::QueryConfigMap,
+            (Type::Secret, _) => Self::QuerySecret,
+            (Type::PersistentVolume, _) => Self::QueryPersistentVolume,
+            (Type::PersistentVolumeClaim, _) => Self::QueryPersistentVolumeClaim,
+            (Type::VolumeAttachment, _) => Self::QueryVolumeAttachment,
+            (Type::NodePatch, _) => Self::PatchNode,
+            (Type::Node, Op::Query) => Self::QueryNode,
+            (Type::Node, _) => Self::UpdateNode,
+            (Type::PodPatch, _) => Self::PatchPod,
+            (Type::Pod, Op::Delete) => Self::DeletePod,
+            (Type::Pod, _) => Self::CreatePod,
+            (Type::Lease, Op::Query) => Self::QueryLease,
+            (Type::Lease, _) => Self::WriteLease,
+            (Type::ServiceAccountToken, _) => Self::ServiceAccountToken,
+            (Type::CertificateSigningRequest, _) => Self::CertificateSigningRequest,
+            _ => return None,
+        })
+    }
+}
+
+/// A bound on one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct RequestBound {
+    /// Requests that run at a time.
+    pub running: NonZeroU32,
+    /// Requests that wait for their turn, at most; the next one is refused at once.
+    pub waiting: u32,
+}
+
+/// Bounds by kind.
+pub type RequestBounds = BTreeMap<RequestKind, RequestBound>;
+
+/// Too many requests of a kind. The text goes to the edge.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{running} requests of this kind run and {waiting} wait: try again later")]
+pub(super) struct Crowded {
+    running: u32,
+    waiting: u32,
+}
+
+/// What a running request holds; its place is free when this is dropped.
+pub(super) struct Pass(#[expect(dead_code, reason = "held, not read")] Option<[OwnedSemaphorePermit; 2]>);
+
+/// Lets requests of each kind pass one by one.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Gates(Arc<BTreeMap<RequestKind, Gate>>);
+
+#[derive(Debug)]
+struct Gate {
+    bound: RequestBound,
+    /// One for each request that runs or waits.
+    places: Arc<Semaphore>,
+    /// One for each request that runs. Fair: who waits longest is next.
+    slots: Arc<Semaphore>,
+}
+
+impl Gates {
+    pub(super) fn new(bounds: &RequestBounds) -> Self {
+        let permits = |count: u64| {
+            Arc::new(Semaphore::new(usize::try_from(count).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS)))
+        };
+        let gate = |bound: RequestBound| Gate {
+            bound,
+            places: permits(u64::from(bound.running.get()) + u64::from(bound.waiting)),
+            slots: permits(bound.running.get().into()),
+        };
+        Self(Arc::new(bounds.iter().map(|(kind, bound)| (*kind, gate(*bound))).collect()))
+    }
+
+    /// Waits until this message may run.
+    pub(super) async fn pass(&self, message: &Message) -> Result<Pass, Crowded> {
+        match RequestKind::of(message) {
+            Some(kind) => self.pass_kind(kind).await,
+            None => Ok(Pass(None)),
+        }
+    }
+
+    /// Waits until a request of this kind may run.
+    pub(super) async fn pass_kind(&self, kind: RequestKind) -> Result<Pass, Crowded> {
+        let Some(gate) = self.0.get(&kind) else { return Ok(Pass(None)) };
+        let crowded = || Crowded { running: gate.bound.running.get(), waiting: gate.bound.waiting };
+        let place = Arc::clone(&gate.places).try_acquire_owned().map_err(|_| crowded())?;
+        let slot = Arc::clone(&gate.slots).acquire_owned().await.map_err(|_| crowded())?;
+        Ok(Pass(Some([place, slot])))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn requests_beyond_the_bound_wait_and_those_beyond_that_are_refused() {
+        let bound = RequestBound { running: NonZeroU32::MIN, waiting: 1 };
+        let gates = Gates::new(&[(RequestKind::QuerySecret, bound)].into());
+        let pass = || gates.pass_kind(RequestKind::QuerySecret);
+        let first = pass().now_or_never().expect("at once").expect("a free slot");
+        let mut second = Box::pin(pass());
+        assert!(second.as_mut().now_or_never().is_none(), "it waits for the first");
+        let refused = pass().now_or_never().expect("at once").err().expect("no place").to_string();
+        assert!(refused.contains("1 requests") && refused.contains("1 wait"), "{refused}");
+        drop(first);
+        let second = second.now_or_never().expect("its turn").expect("a free slot");
+        drop(second);
+        assert!(pass().now_or_never().is_some_and(|passed| passed.is_ok()));
+        assert!(gates.pass_kind(RequestKind::QueryConfigMap).now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_request_that_is_given_up_while_it_waits_leaves_its_place() {
+        let bound = RequestBound { running: NonZeroU32::MIN, waiting: 1 };
+        let gates = Gates::new(&[(RequestKind::WriteLease, bound)].into());
+        let _first = gates.pass_kind(RequestKind::WriteLease).now_or_never().expect("at once");
+        for _ in 0..3 {
+            let waits = gates.pass_kind(RequestKind::WriteLease);
+            assert!(waits.now_or_never().is_none(), "there is a place to wait in");
+        }
+    }
+}

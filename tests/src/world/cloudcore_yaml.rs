@@ -1,0 +1,31 @@
+//! A world whose cloudcore reads the file that stock cloudcore prints, edited as operators do.
+
+use serde_json::{Value, json};
+
+use super::World;
+
+impl World {
+    /// The file of stock with this world's addresses, ports, files and kubeconfig.
+    pub(super) fn stock_config(&self) -> Value {
+        let mut config = self.settings.clone();
+        let file = |name: &str| json!(self.folder.path().join("pki").join(name));
+        config["commonConfig"]["monitorServer"]["bindAddress"] =
+            json!(format!("127.0.0.1:{}", self.ports.admin));
+        if self.plane.is_some() {
+            config["kubeAPIConfig"]["kubeConfig"] = json!(self.folder.path().join("cloudcore.kubeconfig"));
+        }
+        let hub = &mut config["modules"]["cloudHub"];
+        hub["advertiseAddress"] = json!(["127.0.0.1"]);
+        hub["tlsCAFile"] = file("rootCA.crt");
+        hub["tlsCAKeyFile"] = file("rootCA.key");
+        hub["tlsCertFile"] = file("server.crt");
+        hub["tlsPrivateKeyFile"] = file("server.key");
+        for (listener, port) in
+            [("websocket", self.ports.websocket), ("quic", self.ports.quic), ("https", self.ports.join)]
+        {
+            hub[listener]["address"] = json!("127.0.0.1");
+            hub[listener]["port"] = json!(port);
+        }
+        config
+    }
+}

@@ -1,0 +1,56 @@
+//! `cloudcore --config` with the file that stock cloudcore prints, and what cloudcore prints itself, as processes.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tombolo_testkit::{cluster_or_skip, wait_for};
+use tombolo_tests::world::{Api, DEADLINE, Transport, World, binary};
+
+fn stock() -> Value {
+    serde_saphyr::from_str(include_str!("../../cloud/src/config/kubeedge/stock-default.yaml")).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_edge_joins_a_cloudcore_with_the_file_of_stock() {
+    cluster_or_skip!("an_edge_joins_a_cloudcore_with_the_file_of_stock");
+    let mut world = World::start_with(Api::Real, Transport::WebSocket, stock()).await.unwrap();
+    world.start_edge("edge-1").await.unwrap();
+    let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
+    wait_for("the node to be Ready", DEADLINE, async || {
+        match world.kubectl(&["get", "node", "edge-1", "-o", path]) {
+            Ok(status) if status == "True" => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    let log = world.cloud_log();
+    for name in ["modules.cloudStream", "modules.iptablesManager", "kubeAPIConfig.qps"] {
+        let lines = log.lines().filter(|line| line.contains("setting ignored") && line.contains(name));
+        assert_eq!(lines.count(), 1, "{name} is listed once: {log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_edge_controller_nothing_is_sent_and_no_report_is_taken() {
+    let mut settings = stock();
+    settings["modules"]["edgeController"]["enable"] = json!(false);
+    let mut world = World::start_with(Api::Embedded, Transport::WebSocket, settings).await.unwrap();
+    world.start_edge("edge-1").await.unwrap();
+    wait_for("the edge to hear that nobody takes its reports", DEADLINE, async || {
+        let log = world.edge_log("edge-1");
+        if log.contains("edgeController.enable") { Ok(()) } else { Err(log) }
+    })
+    .await;
+    let nodes = world.kubectl(&["get", "nodes", "-o", "name"]).unwrap();
+    assert_eq!(nodes, "", "no node was registered");
+}
+
+#[test]
+fn the_printed_configurations_are_configurations() {
+    for flag in ["--defaultconfig", "--minconfig"] {
+        let output = Command::new(binary("cloudcore").unwrap()).arg(flag).output().unwrap();
+        assert!(output.status.success(), "{flag}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(tombolo_cloud::Config::parse(&text).unwrap(), tombolo_cloud::Config::default(), "{flag}");
+    }
+}
