@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tombolo_cli::{doctor, operate, swarm, up};
+use tombolo_cli::{doctor, operate, replay, swarm, up};
 use tombolo_runtime::telemetry;
 
 #[derive(Parser)]
@@ -29,6 +29,8 @@ enum Command {
     Doctor(doctor::DoctorOptions),
     /// Load a hub with hollow edge nodes and measure it.
     Swarm(swarm::SwarmOptions),
+    /// Play recorded traffic and report the first difference.
+    Replay(replay::ReplayOptions),
 }
 
 fn main() -> ExitCode {
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
             Command::Nodes(options) => operate::nodes(&options).await,
             Command::Doctor(options) => doctor::run(&options).await,
             Command::Swarm(options) => swarm::run(&options).await,
+            Command::Replay(options) => replay::run(&options).await,
         }
     });
     match outcome {

@@ -222,7 +222,10 @@ impl ClientTls {
     }
 
     /// For WebSocket: TLS 1.3 only, HTTP/1.1 only.
-    pub(crate) fn websocket(&self) -> Result<Arc<ClientConfig>, TlsError> {
+    ///
+    /// # Errors
+    /// [`TlsError::Config`] when rustls refuses the settings.
+    pub fn websocket(&self) -> Result<Arc<ClientConfig>, TlsError> {
         self.build(HTTP_ALPN).map(Arc::new)
     }
 

@@ -1,0 +1,118 @@
+//! `tombolo replay`: recorded traffic, played against what runs here.
+
+mod api;
+mod edge_side;
+mod socket;
+mod target;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Args, ValueEnum};
+use tombolo_replay::{Difference, Summary, Transcript, play_cloud, with_api_lines};
+
+pub use edge_side::{Run, play_edge};
+pub use target::Target;
+
+/// Largest transcript that is read, in bytes.
+const FILE_LEN_MAX: u64 = 256 * 1024 * 1024;
+
+/// Which side of the transcript is played.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Side {
+    /// What the edge said, against a cloudcore.
+    Edge,
+    /// What the cloud said, against an edge session.
+    Cloud,
+}
+
+/// What `tombolo replay` is told.
+#[derive(Debug, Clone, Args)]
+pub struct ReplayOptions {
+    /// The transcript: JSON lines, as `cloudcore --record` writes them.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Which side to play.
+    #[arg(long = "as", value_enum, default_value_t = Side::Edge)]
+    pub side: Side,
+
+    /// As edge: `HOST:PORT` of a cloudcore's WebSocket listener, instead of one that is started for this run.
+    #[arg(long, value_name = "HOST:PORT", requires_all = ["join", "kubeconfig"])]
+    pub cloud: Option<String>,
+
+    /// With --cloud: `HOST:PORT` of its join endpoints.
+    #[arg(long, value_name = "HOST:PORT", requires = "cloud")]
+    pub join: Option<String>,
+
+    /// With --cloud: kubeconfig of its cluster's administrator. The run writes to this cluster.
+    #[arg(long, value_name = "FILE", requires = "cloud")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Write the transcript with the lines of the Kubernetes API that were derived, and play nothing.
+    #[arg(long, value_name = "FILE")]
+    pub derive: Option<PathBuf>,
+}
+
+/// Plays the transcript.
+///
+/// # Errors
+/// When it cannot be read or played, and for the first difference.
+pub async fn run(options: &ReplayOptions) -> Result<()> {
+    let transcript = read(&options.file)?;
+    if let Some(path) = &options.derive {
+        let text = with_api_lines(&transcript).to_text();
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        println!("derived: {}", path.display());
+        return Ok(());
+    }
+    let outcome = match options.side {
+        Side::Cloud => play_cloud(&transcript),
+        Side::Edge => {
+            let target = match (&options.cloud, &options.join, &options.kubeconfig) {
+                (Some(cloud), Some(join), Some(kubeconfig)) => Target::given(cloud, join, kubeconfig).await?,
+                _ => Target::start().await?,
+            };
+            let played = play_edge(&with_api_lines(&transcript), &target).await;
+            target.stop().await;
+            let run = played?;
+            run.preconditions.iter().for_each(|line| println!("precondition: {line}"));
+            run.outcome
+        }
+    };
+    report(outcome)
+}
+
+/// Reads a transcript.
+///
+/// # Errors
+/// With the file's name, and the line.
+pub fn read(path: &Path) -> Result<Transcript> {
+    let length = std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.len();
+    ensure!(
+        length <= FILE_LEN_MAX,
+        "{} has {length} bytes; a transcript has at most {FILE_LEN_MAX}",
+        path.display()
+    );
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Transcript::parse(&text).with_context(|| format!("{} is no transcript", path.display()))
+}
+
+fn report(outcome: Result<Summary, Difference>) -> Result<()> {
+    match outcome {
+        Ok(summary) => {
+            for (rule, count) in summary.rules.iter() {
+                println!("rule {rule}: {count} ({})", rule.allows());
+            }
+            let Summary { matched, excused, besides, .. } = summary;
+            println!(
+                "no difference: {matched} frames as recorded, {excused} excused by rules, {besides} besides"
+            );
+            Ok(())
+        }
+        Err(difference) => {
+            println!("{difference}");
+            bail!("the run differs from the transcript")
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The cloudcore that is driven: one that is started for the run, or one that runs.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use kube::Client;
+use tombolo_cloud::embedded;
+use tombolo_runtime::{Drain, Tasks, Trigger, drain};
+
+use crate::cluster;
+
+/// How long cloudcore may take to have a join token.
+const TOKEN_DEADLINE: Duration = Duration::from_secs(30);
+
+/// How long a stop waits for the parts.
+const DRAIN_GRACE: Duration = Duration::from_secs(2);
+
+/// A cloudcore, and an administrator's client of its cluster.
+pub struct Target {
+    pub(super) websocket: String,
+    pub(super) join: String,
+    pub(super) token: String,
+    pub(super) client: Client,
+    own: Option<Own>,
+}
+
+/// What was started for the run.
+struct Own {
+    cloud: Part,
+    api: Part,
+    _folder: tempfile::TempDir,
+}
+
+struct Part {
+    trigger: Trigger,
+    tasks: Tasks,
+}
+
+impl Part {
+    fn new() -> (Self, Drain) {
+        let (trigger, drain) = drain::channel(DRAIN_GRACE);
+        (Self { trigger, tasks: Tasks::new() }, drain)
+    }
+
+    async fn stop(self) {
+        self.trigger.start();
+        self.trigger.finished().await;
+        if let Err(error) = self.tasks.shutdown(DRAIN_GRACE).await {
+            tracing::debug!(%error, "while stopping");
+        }
+    }
+}
+
+impl Target {
+    /// A cloudcore that runs, by the addresses of its WebSocket listener and its join endpoints.
+    ///
+    /// # Errors
+    /// When its cluster cannot be reached.
+    pub async fn given(websocket: &str, join: &str, kubeconfig: &Path) -> Result<Self> {
+        let client = Client::try_from(cluster::config(kubeconfig).await?)?;
+        let token = cluster::join_token(client.clone(), cluster::NAMESPACE).await?;
+        Ok(Self { websocket: websocket.to_owned(), join: join.to_owned(), token, client, own: None })
+    }
+
+    /// Starts an API server and a cloudcore in this process.
+    ///
+    /// # Errors
+    /// When a part does not start.
+    pub async fn start() -> Result<Self> {
+        let folder = tempfile::tempdir().context("no temporary folder")?;
+        let (api, api_drain) = Part::new();
+        let bound = embedded::Embedded::start(embedded::Options::new(folder.path().join("cluster"))).await?;
+        let kube = cluster::config(bound.kubeconfig()).await?;
+        api.tasks.spawn("embedded API server", bound.run(api_drain));
+        let client = Client::try_from(kube.clone())?;
+        let (cloud, cloud_drain) = Part::new();
+        let config = tombolo_cloud::Config::local(&folder.path().join("cloud"));
+        let bound = tombolo_cloud::App::build(config, tombolo_cloud::Kube::from_config(kube)?).await?;
+        let websocket = bound.websocket_addr().context("cloudcore has no WebSocket listener")?.to_string();
+        let join = bound.join_addr().to_string();
+        let tokens = bound.join_tokens();
+        cloud.tasks.spawn("cloudcore", bound.run(cloud_drain));
+        let token = tokio::time::timeout(TOKEN_DEADLINE, tokens.current()).await;
+        let token = token.context("cloudcore has no join token")?;
+        Ok(Self { websocket, join, token, client, own: Some(Own { cloud, api, _folder: folder }) })
+    }
+
+    /// Stops what was started for the run: the API server last.
+    pub async fn stop(self) {
+        if let Some(own) = self.own {
+            own.cloud.stop().await;
+            own.api.stop().await;
+        }
+    }
+}

@@ -1,0 +1,448 @@
+//! Whether two messages of the cloud mean the same.
+
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value};
+
+use crate::frame::{Frame, Key, body_json};
+use crate::identifiers::{Identifiers, Sort};
+use crate::rules::{Rule, Tally};
+
+/// Where and how two messages differ.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mismatch {
+    /// JSON pointer into the frame.
+    pub pointer: String,
+    /// What was recorded there, what came, or what contradicts it.
+    pub problem: String,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.pointer, self.problem)
+    }
+}
+
+/// What the recorded cluster added of its own accord to objects that were written: pointer and value.
+pub(crate) type Additions = Vec<(String, Value)>;
+
+/// One comparison. What it learns counts only when everything is equal.
+pub(crate) struct Comparison<'a> {
+    pub(crate) identifiers: Identifiers,
+    pub(crate) rules: Vec<Rule>,
+    additions: &'a Additions,
+}
+
+type Outcome = Result<(), Mismatch>;
+
+fn mismatch(pointer: &str, problem: impl Into<String>) -> Outcome {
+    Err(Mismatch { pointer: pointer.to_owned(), problem: problem.into() })
+}
+
+fn short(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(120) {
+        None => text,
+        Some((end, _)) => format!("{}...", &text[..end]),
+    }
+}
+
+impl<'a> Comparison<'a> {
+    pub(crate) fn new(identifiers: &Identifiers, additions: &'a Additions) -> Self {
+        Self { identifiers: identifiers.clone(), rules: Vec::new(), additions }
+    }
+
+    /// Keeps what was learned.
+    pub(crate) fn commit(self, identifiers: &mut Identifiers, tally: &mut Tally) {
+        *identifiers = self.identifiers;
+        self.rules.into_iter().for_each(|rule| tally.count(rule));
+    }
+
+    /// Compares a push.
+    pub(crate) fn push(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
+        self.route(recorded, live, &["/route/source", "/route/group", "/route/resource"])?;
+        let operations = (recorded.operation(), live.operation());
+        match operations {
+            (one, other) if one == other => {}
+            ("insert", "update") | ("update", "insert") => self.rules.push(Rule::InsertOrUpdate),
+            (one, other) => return mismatch("/route/operation", format!("{one} was recorded, {other} came")),
+        }
+        if operations.1 == "delete" {
+            return self.deletion(recorded, live);
+        }
+        self.content(recorded, live)?;
+        self.header_version(recorded, live)
+    }
+
+    fn route(&self, recorded: &Frame, live: &Frame, pointers: &[&str]) -> Outcome {
+        for pointer in pointers {
+            let member = |frame: &Frame| frame.as_json().pointer(pointer).cloned().unwrap_or(Value::Null);
+            let (one, other) = (member(recorded), member(live));
+            if one != other {
+                return mismatch(pointer, format!("{} was recorded, {} came", short(&one), short(&other)));
+            }
+        }
+        Ok(())
+    }
+
+    /// A deletion may carry the last object or only its identity.
+    fn deletion(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
+        let (one, other) = (recorded.content(), live.content());
+        for pointer in ["/metadata/name", "/metadata/namespace", "/metadata/uid"] {
+            let value = |content: &Value| content.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+            let place = format!("/content{pointer}");
+            match (value(one), value(other)) {
+                (None, None) => {}
+                (Some(one), Some(other)) if pointer == "/metadata/uid" => {
+                    self.pair(Sort::Uid, "", &one, &other, &place)?;
+                }
+                (Some(one), Some(other)) if one == other => {}
+                (one, other) => return mismatch(&place, format!("{one:?} was recorded, {other:?} came")),
+            }
+        }
+        let is_whole = |content: &Value| content.get("spec").is_some() || content.get("data").is_some();
+        if is_whole(one) && is_whole(other) {
+            self.content(recorded, live)?;
+            self.header_version(recorded, live)
+        } else {
+            if is_whole(one) != is_whole(other) {
+                self.rules.push(Rule::DeletionForm);
+            }
+            Ok(())
+        }
+    }
+
+    /// Compares the answers to one request. Their parents are equal already.
+    pub(crate) fn reply(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
+        self.route(recorded, live, &["/route/source", "/route/group", "/route/resource"])?;
+        if recorded.operation() == "response"
+            && live.operation() == "error"
+            && recorded.content().get("ErrStatus").is_some()
+        {
+            self.rules.push(Rule::QueryError);
+            return Ok(());
+        }
+        self.route(recorded, live, &["/route/operation"])?;
+        if recorded.operation() == "applicationResponse" {
+            return self.application(recorded, live);
+        }
+        let (one, other) = (recorded.content(), live.content());
+        if one.get("Err").is_some() {
+            self.wrapped(one, other)?;
+        } else {
+            self.content(recorded, live)?;
+        }
+        self.header_version(recorded, live)
+    }
+
+    fn wrapped(&mut self, one: &Value, other: &Value) -> Outcome {
+        let (failure, other_failure) = (&one["Err"], &other["Err"]);
+        if failure.is_null() && other_failure.is_null() {
+            return self.value("/content/Object", "", &one["Object"], &other["Object"]);
+        }
+        self.failure("/content/Err", failure, other_failure)?;
+        if one["Object"].is_null() != other["Object"].is_null() {
+            return mismatch(
+                "/content/Object",
+                format!("{} was recorded, {} came", short(&one["Object"]), short(&other["Object"])),
+            );
+        }
+        if one["Object"] != other["Object"] {
+            self.rules.push(Rule::ObjectBesideError);
+        }
+        Ok(())
+    }
+
+    /// Errors: what a program looks at is equal; the sentence need not be.
+    fn failure(&mut self, place: &str, one: &Value, other: &Value) -> Outcome {
+        let (one, other) = (&one["ErrStatus"], &other["ErrStatus"]);
+        for pointer in ["/status", "/reason", "/code", "/details/name"] {
+            if one.pointer(pointer) != other.pointer(pointer) {
+                let shown = |status: &Value| short(status.pointer(pointer).unwrap_or(&Value::Null));
+                return mismatch(
+                    &format!("{place}/ErrStatus{pointer}"),
+                    format!("{} was recorded, {} came", shown(one), shown(other)),
+                );
+            }
+        }
+        if one.get("message") != other.get("message") {
+            self.rules.push(Rule::ErrorWording);
+        }
+        Ok(())
+    }
+
+    fn header_version(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
+        let (one, other) = (recorded.resource_version(), live.resource_version());
+        let place = "/header/resourceversion";
+        if one.is_empty() || other.is_empty() {
+            return if one == other {
+                Ok(())
+            } else {
+                mismatch(place, format!("{one:?} was recorded, {other:?} came"))
+            };
+        }
+        let uid = recorded
+            .objects()
+            .first()
+            .and_then(|object| object["metadata"]["uid"].as_str().map(str::to_owned));
+        self.pair(Sort::Version, &uid.unwrap_or_default(), one, other, place)
+    }
+
+    fn content(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
+        self.value("/content", "", recorded.content(), live.content())
+    }
+
+    fn application(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
+        let (one, other) = (recorded.content(), live.content());
+        if recorded.resource() == "watchapp/sync" {
+            return self.value("/content", "", one, other);
+        }
+        let members =
+            ["ID", "Key", "Verb", "Nodename", "Option", "ReqBody", "Subresource", "Status", "Reason"];
+        for member in members {
+            self.value(&format!("/content/{member}"), "", &one[member], &other[member])?;
+        }
+        self.failure("/content/Error", &one["Error"], &other["Error"])?;
+        if is_document(&recorded.application("Key")) {
+            return self.document(one, other);
+        }
+        let place = "/content/RespBody";
+        let body = |content: &Value| {
+            content["RespBody"].as_str().map(|text| body_json(text).ok_or_else(|| text.to_owned()))
+        };
+        match (body(one), body(other)) {
+            (None, None) => Ok(()),
+            (Some(Ok(one)), Some(Ok(other))) => self.body(place, &one, &other),
+            (Some(Err(one)), Some(Err(other))) if one == other => Ok(()),
+            (one, other) => mismatch(place, format!("{one:?} was recorded, {other:?} came")),
+        }
+    }
+
+    /// A list's items are a set.
+    fn body(&mut self, place: &str, one: &Value, other: &Value) -> Outcome {
+        let (Some(items), Some(others)) = (one["items"].as_array(), other["items"].as_array()) else {
+            return self.value(place, "", one, other);
+        };
+        let sorted = |items: &[Value]| {
+            let mut items: Vec<Value> = items.to_vec();
+            items.sort_by_key(Key::of_object);
+            items
+        };
+        let whole = |list: &Value, items: Vec<Value>| {
+            let mut members = list.as_object().cloned().unwrap_or_default();
+            // The version of a list is that of the whole cluster.
+            members.remove("metadata");
+            members.insert("items".to_owned(), Value::Array(items));
+            Value::Object(members)
+        };
+        self.value(place, "", &whole(one, sorted(items)), &whole(other, sorted(others)))
+    }
+
+    fn document(&mut self, one: &Value, other: &Value) -> Outcome {
+        let bytes =
+            |content: &Value| content["RespBody"].as_str().and_then(|text| STANDARD.decode(text).ok());
+        match (bytes(one), bytes(other)) {
+            (Some(one), Some(other)) if !one.is_empty() && !other.is_empty() => {
+                if one != other {
+                    self.rules.push(Rule::ClusterDocuments);
+                }
+                Ok(())
+            }
+            (None, None) => Ok(()),
+            _ => mismatch("/content/RespBody", "a document was recorded, none came, or the other way round"),
+        }
+    }
+
+    fn pair(&mut self, sort: Sort, scope: &str, one: &str, other: &str, place: &str) -> Outcome {
+        self.identifiers.pair(sort, scope, one, other).map_err(|problem| Mismatch {
+            pointer: place.to_owned(),
+            problem: format!("{one} was recorded, {other} came, but {problem}"),
+        })
+    }
+
+    /// `scope` is the recorded uid of the object around.
+    pub(crate) fn value(&mut self, place: &str, scope: &str, one: &Value, other: &Value) -> Outcome {
+        match (one, other) {
+            (Value::Object(one), Value::Object(other)) => self.members(place, scope, one, other),
+            (Value::Array(ones), Value::Array(others)) => {
+                if ones.len() != others.len() {
+                    return mismatch(
+                        place,
+                        format!("{} entries were recorded, {} came", ones.len(), others.len()),
+                    );
+                }
+                let mut pairs = ones.iter().zip(others).enumerate();
+                pairs.try_for_each(|(index, (one, other))| {
+                    self.value(&format!("{place}/{index}"), scope, one, other)
+                })
+            }
+            (Value::String(one), Value::String(other)) if one != other => {
+                if self.identifiers.translate(one) == *other {
+                    return Ok(());
+                }
+                mismatch(
+                    place,
+                    format!(
+                        "{} was recorded, {} came",
+                        short(&one.as_str().into()),
+                        short(&other.as_str().into())
+                    ),
+                )
+            }
+            (one, other) if one == other => Ok(()),
+            (one, other) => mismatch(place, format!("{} was recorded, {} came", short(one), short(other))),
+        }
+    }
+
+    fn members(
+        &mut self,
+        place: &str,
+        scope: &str,
+        one: &Map<String, Value>,
+        other: &Map<String, Value>,
+    ) -> Outcome {
+        let uid = one.get("metadata").and_then(|metadata| metadata["uid"].as_str());
+        let scope = uid.unwrap_or(scope);
+        let mut names: Vec<&String> = one.keys().chain(other.keys()).collect();
+        names.sort();
+        names.dedup();
+        // Uids first: what else is scoped by them must find the pair.
+        names.sort_by_key(|name| (*name != "uid", *name != "metadata"));
+        for name in names {
+            let inner = format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"));
+            let (left, right) =
+                (one.get(name).unwrap_or(&Value::Null), other.get(name).unwrap_or(&Value::Null));
+            self.member(place, &inner, name, scope, left, right)?;
+        }
+        Ok(())
+    }
+
+    fn member(
+        &mut self,
+        parent: &str,
+        place: &str,
+        name: &str,
+        scope: &str,
+        one: &Value,
+        other: &Value,
+    ) -> Outcome {
+        let in_metadata = parent.ends_with("/metadata");
+        let texts = one.as_str().zip(other.as_str());
+        match (name, texts) {
+            ("managedFields", _) if in_metadata => {
+                if one.is_null() != other.is_null() {
+                    self.rules.push(Rule::ManagedFields);
+                }
+                Ok(())
+            }
+            ("uid", Some((one, other))) => self.pair(Sort::Uid, "", one, other, place),
+            ("resourceVersion", Some((one, other))) if in_metadata => {
+                self.pair(Sort::Version, scope, one, other, place)
+            }
+            ("generation", _) if in_metadata && one.is_u64() && other.is_u64() => {
+                self.pair(Sort::Generation, scope, &one.to_string(), &other.to_string(), place)
+            }
+            ("creationTimestamp" | "deletionTimestamp", Some((one, other))) if in_metadata => {
+                self.pair(Sort::Time, &format!("{scope}/{name}"), one, other, place)
+            }
+            ("token" | "expirationTimestamp", Some((one, other))) if parent.ends_with("/status") => {
+                if one != other {
+                    self.rules.push(Rule::Token);
+                }
+                if one.is_empty() == other.is_empty() {
+                    Ok(())
+                } else {
+                    mismatch(place, "one token is empty")
+                }
+            }
+            ("cloudcore", Some((one, other))) if parent.ends_with("/annotations") => {
+                self.pair(Sort::Address, "", one, other, place)
+            }
+            _ => {
+                let missing = one.is_null() != other.is_null();
+                if missing && self.is_addition(place, one, other) {
+                    self.rules.push(Rule::ClusterAdds);
+                    return Ok(());
+                }
+                if missing && is_hollow(one, other) {
+                    return Ok(());
+                }
+                let none = Map::new();
+                match (one, other) {
+                    (Value::Object(one), Value::Null) => self.members(place, scope, one, &none),
+                    (Value::Null, Value::Object(other)) => self.members(place, scope, &none, other),
+                    (one, other) => self.value(place, scope, one, other),
+                }
+            }
+        }
+    }
+
+    /// Whether the recorded cluster, and no one else, has put this there.
+    fn is_addition(&self, place: &str, one: &Value, other: &Value) -> bool {
+        let place = place.strip_prefix("/content").unwrap_or(place);
+        let place =
+            place.strip_prefix("/Object").or_else(|| place.strip_prefix("/RespBody")).unwrap_or(place);
+        other.is_null() && self.additions.iter().any(|(pointer, value)| pointer == place && value == one)
+    }
+}
+
+/// Objects without members say as little as no object.
+fn is_hollow(one: &Value, other: &Value) -> bool {
+    let hollow = |value: &Value| value.is_null() || value.as_object().is_some_and(Map::is_empty);
+    hollow(one) && hollow(other)
+}
+
+/// Paths that are passed through: they tell of the server, not of objects (reference 7.4).
+pub(crate) fn is_document(key: &str) -> bool {
+    const PATHS: [&str; 8] =
+        ["/api", "/apis", "/version", "/healthz", "/livez", "/readyz", "/openapi/v2", "/openapi/v3"];
+    PATHS.contains(&key) || key.starts_with("/api/") || key.starts_with("/apis/")
+}
+
+/// What answers to inserts show beyond what was asked: the recorded cluster's plugins and controllers put it there.
+pub(crate) fn additions(asked: &Value, made: &Value) -> Additions {
+    const SERVERS_OWN: [&str; 7] =
+        ["uid", "resourceVersion", "creationTimestamp", "managedFields", "generation", "name", "namespace"];
+    let mut found = Additions::new();
+    collect("", asked, made, &mut found);
+    let own = |pointer: &str| SERVERS_OWN.iter().any(|name| pointer == format!("/metadata/{name}"));
+    found.retain(|(pointer, _)| !own(pointer));
+    found
+}
+
+fn collect(place: &str, asked: &Value, made: &Value, found: &mut Additions) {
+    let Some(members) = made.as_object() else {
+        if asked.is_null() && !made.is_null() {
+            found.push((place.to_owned(), made.clone()));
+        }
+        return;
+    };
+    for (name, value) in members {
+        let inner = format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"));
+        collect(&inner, asked.get(name).unwrap_or(&Value::Null), value, found);
+    }
+}
+
+/// Learns the identifiers of an object that was put into the API from the API's answer.
+pub(crate) fn learn(identifiers: &mut Identifiers, recorded: &Value, live: &Value) {
+    let text = |object: &Value, name: &str| object["metadata"][name].as_str().map(str::to_owned);
+    let scope = text(recorded, "uid").unwrap_or_default();
+    let mut pair = |sort, scope: &str, name: &str| {
+        if let (Some(one), Some(other)) = (text(recorded, name), text(live, name)) {
+            // What contradicts is found when a frame shows it.
+            let _ = identifiers.pair(sort, scope, &one, &other);
+        }
+    };
+    pair(Sort::Uid, "", "uid");
+    pair(Sort::Version, &scope, "resourceVersion");
+    for name in ["creationTimestamp", "deletionTimestamp"] {
+        pair(Sort::Time, &format!("{scope}/{name}"), name);
+    }
+    let generation =
+        |object: &Value| object["metadata"]["generation"].as_u64().map(|number| number.to_string());
+    if let (Some(one), Some(other)) = (generation(recorded), generation(live)) {
+        let _ = identifiers.pair(Sort::Generation, &scope, &one, &other);
+    }
+}

@@ -1,0 +1,204 @@
+//! What the Kubernetes API saw, derived from what the cloud said.
+//!
+//! An object that a reply carries exists, at that version, from just before the request that the reply answers; one that
+//! a push carries, from just before that push; deletions likewise. Answers to writes are expectations and never inputs:
+//! the version that a write made is not made again, and what was pushed of it is an effect of the write. When such a push
+//! also shows what the write cannot have changed (a status patch does not set a deletion time), that part was there
+//! before the write.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+
+use crate::frame::{Ask, Frame, Key};
+use crate::transcript::{Event, Line, Transcript, Verb};
+use crate::value::{same_but_status, strip};
+
+/// Something that a frame proves about the API.
+struct Fact {
+    /// Index of the line before which it holds.
+    before: usize,
+    what: What,
+}
+
+enum What {
+    /// The object exists so.
+    Exists(Value),
+    /// A write has made this version; whether it was pushed as well.
+    Made(Value, bool),
+    /// A write has deleted the object, or asked it to go.
+    Unmade(Key),
+    /// No object has this key; with a uid, no such incarnation.
+    Absent(Key, Option<String>),
+}
+
+/// The transcript with the lines of the API: its own, or derived ones where it has none.
+#[must_use]
+pub fn with_api_lines(transcript: &Transcript) -> Transcript {
+    if transcript.has_api_lines() {
+        return transcript.clone();
+    }
+    let mut changes: HashMap<usize, Vec<(Verb, Value)>> = HashMap::new();
+    let mut known = Known::default();
+    for fact in facts(transcript) {
+        known.take(fact, &mut changes);
+    }
+    let mut lines = Vec::with_capacity(transcript.lines.len() + changes.len());
+    for (index, line) in transcript.lines.iter().enumerate() {
+        for (verb, object) in changes.remove(&index).unwrap_or_default() {
+            lines.push(Line { number: 0, at_us: line.at_us, conn: None, event: Event::Api(verb, object) });
+        }
+        lines.push(line.clone());
+    }
+    Transcript { lines, ..transcript.clone() }
+}
+
+/// What is proven, in the order of the lines before which it holds.
+fn facts(transcript: &Transcript) -> Vec<Fact> {
+    let mut requests: HashMap<&str, (usize, &Frame)> = HashMap::new();
+    let mut facts: Vec<Fact> = Vec::new();
+    let pushed: Vec<(String, String)> = transcript.lines.iter().filter_map(pushed_version).collect();
+    for (index, line) in transcript.lines.iter().enumerate() {
+        match &line.event {
+            Event::Up(frame) => {
+                requests.insert(frame.id(), (index, frame));
+            }
+            Event::Down(frame) if frame.is_push() => facts.extend(of_push(index, frame)),
+            Event::Down(frame) => {
+                if let Some((asked, request)) = requests.get(frame.parent()) {
+                    facts.extend(of_reply(*asked, request, frame, &pushed));
+                }
+            }
+            Event::Api(..) => {}
+        }
+    }
+    facts.sort_by_key(|fact| fact.before);
+    facts
+}
+
+fn pushed_version(line: &Line) -> Option<(String, String)> {
+    match &line.event {
+        Event::Down(frame) if frame.is_push() => frame.objects().first().map(version),
+        _ => None,
+    }
+}
+
+fn of_push(index: usize, frame: &Frame) -> Vec<Fact> {
+    let object = frame.objects().into_iter().next();
+    let what = match (frame.operation(), object) {
+        ("delete", object) => {
+            let uid = object.map(|object| version(&object).0);
+            frame.key().map(|key| What::Absent(key, uid))
+        }
+        (_, object) => object.map(What::Exists),
+    };
+    what.map(|what| Fact { before: index, what }).into_iter().collect()
+}
+
+fn of_reply(asked: usize, request: &Frame, reply: &Frame, pushed: &[(String, String)]) -> Vec<Fact> {
+    let objects = || reply.objects().into_iter();
+    let what: Vec<What> = match request.ask() {
+        Ask::Read if reply.says_not_found() => {
+            request.key().map(|key| What::Absent(key, None)).into_iter().collect()
+        }
+        Ask::Read => objects().map(What::Exists).collect(),
+        Ask::Write if request.operation() == "delete" => {
+            let done = reply.content().as_str() == Some("OK");
+            request.key().filter(|_| done).map(What::Unmade).into_iter().collect()
+        }
+        Ask::Write if request.application("Verb") == "delete" => {
+            objects().map(|object| What::Unmade(Key::of_object(&object))).collect()
+        }
+        Ask::Write => {
+            let made = objects().filter(|object| object["kind"] != "TokenRequest");
+            made.map(|object| {
+                let seen = pushed.contains(&version(&object));
+                What::Made(object, seen)
+            })
+            .collect()
+        }
+        _ => Vec::new(),
+    };
+    what.into_iter().map(|what| Fact { before: asked, what }).collect()
+}
+
+/// Uid and version of an object.
+fn version(object: &Value) -> (String, String) {
+    let text = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    (text("/metadata/uid"), text("/metadata/resourceVersion"))
+}
+
+/// The API as far as the transcript has told.
+#[derive(Default)]
+struct Known {
+    objects: HashMap<Key, Value>,
+    /// Incarnations whose end was a write's, with what they last were.
+    ended: HashMap<String, ()>,
+}
+
+impl Known {
+    fn take(&mut self, fact: Fact, changes: &mut HashMap<usize, Vec<(Verb, Value)>>) {
+        let mut change =
+            |verb, object: &Value| changes.entry(fact.before).or_default().push((verb, object.clone()));
+        match fact.what {
+            What::Exists(object) => {
+                let (uid, revision) = version(&object);
+                let key = Key::of_object(&object);
+                if self.ended.contains_key(&uid) {
+                    return;
+                }
+                match self.objects.get(&key).map(|known| (version(known), known)) {
+                    None => change(Verb::Create, &object),
+                    Some(((same, _), known)) if same != uid => {
+                        change(Verb::Delete, known);
+                        change(Verb::Create, &object);
+                    }
+                    // What was seen newer before does not become older: caches lag.
+                    Some(((_, newest), _)) if !is_newer(&revision, &newest) => return,
+                    Some(_) => change(Verb::Update, &object),
+                }
+                self.objects.insert(key, object);
+            }
+            What::Made(object, pushed) => {
+                let key = Key::of_object(&object);
+                let (uid, revision) = version(&object);
+                if let Some(known) = self.objects.get(&key) {
+                    let (same, newest) = version(known);
+                    if same == uid && !is_newer(&revision, &newest) {
+                        return;
+                    }
+                    if pushed && same == uid && !same_but_status(known, &object) {
+                        let mut before = object.clone();
+                        before["status"] = known.get("status").cloned().unwrap_or_else(|| json!({}));
+                        strip(&mut before, &["resourceVersion"]);
+                        change(Verb::Update, &before);
+                    }
+                }
+                self.objects.insert(key, object);
+            }
+            What::Unmade(key) => {
+                if let Some(object) = self.objects.get(&key) {
+                    // A pod on a node goes when its kubelet says so; every other object at once.
+                    self.ended.insert(version(object).0, ());
+                    self.objects.remove(&key);
+                }
+            }
+            What::Absent(key, uid) => {
+                let gone =
+                    self.objects.get(&key).filter(|known| uid.is_none_or(|uid| uid == version(known).0));
+                if let Some(known) = gone {
+                    change(Verb::Delete, known);
+                    self.objects.remove(&key);
+                }
+            }
+        }
+    }
+}
+
+/// Versions that are numbers are compared as such (Kubernetes compares them so from 1.35 on).
+fn is_newer(revision: &str, newest: &str) -> bool {
+    match (revision.parse::<u64>(), newest.parse::<u64>()) {
+        (Ok(revision), Ok(newest)) => revision > newest,
+        _ => revision != newest,
+    }
+}

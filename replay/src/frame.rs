@@ -1,0 +1,276 @@
+//! One recorded message, and what it is about.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value};
+
+/// A message of dialect `kubeedge` as JSON (reference 1.1). Missing members read as empty.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Frame(Value);
+
+/// Namespace, type word and name of an object on the wire (reference 1.6).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// Kind in lower case.
+    pub kind: String,
+    /// Empty for objects without one.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl Key {
+    /// The key of an object of the Kubernetes API.
+    #[must_use]
+    pub fn of_object(object: &Value) -> Self {
+        let text = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        Self {
+            kind: text("/kind").to_ascii_lowercase(),
+            namespace: text("/metadata/namespace").to_owned(),
+            name: text("/metadata/name").to_owned(),
+        }
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.namespace.as_str() {
+            "" => write!(f, "{} {}", self.kind, self.name),
+            namespace => write!(f, "{} {namespace}/{}", self.kind, self.name),
+        }
+    }
+}
+
+/// What a message of the edge asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// Sent so that the connection lives.
+    Keepalive,
+    /// The acknowledgement, or failure, of something.
+    Ack,
+    /// The present state of objects.
+    Read,
+    /// A change. Token requests are changes: their answer is made, not looked up.
+    Write,
+    /// A list of what is watched.
+    Sync,
+    /// A report that nobody answers, or nothing that is known.
+    Report,
+    /// The empty message that a stock edge sends when it stops.
+    Zero,
+}
+
+impl Frame {
+    /// A frame of recorded JSON.
+    #[must_use]
+    pub fn new(json: Value) -> Self {
+        Self(json)
+    }
+
+    /// The JSON.
+    #[must_use]
+    pub fn as_json(&self) -> &Value {
+        &self.0
+    }
+
+    /// The JSON, to change.
+    pub fn as_json_mut(&mut self) -> &mut Value {
+        &mut self.0
+    }
+
+    fn text(&self, pointer: &str) -> &str {
+        self.0.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// Id of the message.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.text("/header/msg_id")
+    }
+
+    /// Id of the message that it answers; empty for none.
+    #[must_use]
+    pub fn parent(&self) -> &str {
+        self.text("/header/parent_msg_id")
+    }
+
+    /// Version in the header; empty for none.
+    #[must_use]
+    pub fn resource_version(&self) -> &str {
+        self.text("/header/resourceversion")
+    }
+
+    /// Module that sent it.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        self.text("/route/source")
+    }
+
+    /// Group that it is for.
+    #[must_use]
+    pub fn group(&self) -> &str {
+        self.text("/route/group")
+    }
+
+    /// Operation.
+    #[must_use]
+    pub fn operation(&self) -> &str {
+        self.text("/route/operation")
+    }
+
+    /// Resource path, as on the wire.
+    #[must_use]
+    pub fn resource(&self) -> &str {
+        self.text("/route/resource")
+    }
+
+    /// Content; `null` for none.
+    #[must_use]
+    pub fn content(&self) -> &Value {
+        self.0.get("content").unwrap_or(&Value::Null)
+    }
+
+    /// Key of the object that the path names. Types of subresources name their object.
+    #[must_use]
+    pub fn key(&self) -> Option<Key> {
+        let mut parts = self.resource().splitn(3, '/');
+        let (namespace, word, name) = (parts.next()?, parts.next()?, parts.next()?);
+        let kind = match word {
+            "nodepatch" | "nodestatus" => "node",
+            "podpatch" | "podstatus" => "pod",
+            other => other,
+        };
+        let namespace = if namespace == "null" { "" } else { namespace };
+        Some(Key { kind: kind.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() })
+    }
+
+    /// What a message of the edge asks for (reference 3.12, 5 and 7.3).
+    #[must_use]
+    pub fn ask(&self) -> Ask {
+        if self.id().is_empty() && self.operation().is_empty() && self.content().is_null() {
+            return Ask::Zero;
+        }
+        match self.operation() {
+            "keepalive" => Ask::Keepalive,
+            "response" | "error" => Ask::Ack,
+            _ if self.resource() == "watchapp/sync" => Ask::Sync,
+            _ if self.source() == "metaserver" => match self.application("Verb").as_str() {
+                "get" | "list" => Ask::Read,
+                "watch" => Ask::Sync,
+                _ => Ask::Write,
+            },
+            "query" if self.resource().split('/').nth(1) == Some("serviceaccounttoken") => Ask::Write,
+            "query" => Ask::Read,
+            "insert" | "update" | "patch" | "delete" => {
+                let word = self.resource().split('/').nth(1).unwrap_or_default();
+                if matches!(word, "event" | "rulestatus") { Ask::Report } else { Ask::Write }
+            }
+            _ => Ask::Report,
+        }
+    }
+
+    /// Whether this message of the cloud gives or takes an object unasked.
+    #[must_use]
+    pub fn is_push(&self) -> bool {
+        self.parent().is_empty() && matches!(self.operation(), "insert" | "update" | "delete")
+    }
+
+    /// A text member of a MetaServer record (reference 7.2).
+    #[must_use]
+    pub fn application(&self, member: &str) -> String {
+        self.content().get(member).and_then(Value::as_str).unwrap_or_default().to_owned()
+    }
+
+    /// The body of a MetaServer answer, when it is JSON.
+    #[must_use]
+    pub fn application_body(&self) -> Option<Value> {
+        body_json(self.content().get("RespBody")?.as_str()?)
+    }
+
+    /// The objects that a message of the cloud carries, each with `kind` and `apiVersion` as far as they are known.
+    #[must_use]
+    pub fn objects(&self) -> Vec<Value> {
+        let content = self.content();
+        if self.operation() == "applicationResponse" {
+            return self.application_body().map(items).unwrap_or_default();
+        }
+        let wrapped = content.get("Err").is_some() && content.get("Object").is_some();
+        let object = if wrapped { &content["Object"] } else { content };
+        if wrapped && !content["Err"].is_null() || !is_object(object) {
+            return Vec::new();
+        }
+        let mut object = object.clone();
+        if let Some(key) = self.key() {
+            name_kind(&mut object, &key.kind);
+        }
+        vec![object]
+    }
+
+    /// Whether an answer says that the object does not exist.
+    #[must_use]
+    pub fn says_not_found(&self) -> bool {
+        let content = self.content();
+        let status = content.pointer("/Err/ErrStatus").or_else(|| content.get("ErrStatus"));
+        let status = status.or_else(|| content.pointer("/Error/ErrStatus"));
+        status.and_then(|status| status.get("reason")).and_then(Value::as_str) == Some("NotFound")
+    }
+}
+
+/// Decodes a base64 body that is JSON.
+#[must_use]
+pub(crate) fn body_json(text: &str) -> Option<Value> {
+    serde_json::from_slice(&STANDARD.decode(text).ok()?).ok()
+}
+
+/// Whether a value is an object with identity.
+pub(crate) fn is_object(value: &Value) -> bool {
+    ["/metadata/name", "/metadata/uid"]
+        .iter()
+        .all(|pointer| value.pointer(pointer).and_then(Value::as_str).is_some_and(|text| !text.is_empty()))
+}
+
+/// The object, or those of a list, which name their kind only once.
+fn items(body: Value) -> Vec<Value> {
+    let kind = body["kind"].as_str().unwrap_or_default();
+    let Some(kind) = kind.strip_suffix("List") else {
+        return if is_object(&body) { vec![body] } else { Vec::new() };
+    };
+    let (kind, version) = (kind.to_owned(), body["apiVersion"].clone());
+    let items = body["items"].as_array().cloned().unwrap_or_default();
+    let named = items.into_iter().filter(is_object).map(|mut item| {
+        let members = item.as_object_mut().map(std::mem::take).unwrap_or_default();
+        let mut whole = Map::new();
+        whole.insert("apiVersion".to_owned(), version.clone());
+        whole.insert("kind".to_owned(), kind.clone().into());
+        whole.extend(members);
+        Value::Object(whole)
+    });
+    named.collect()
+}
+
+/// Says the kind of an object that a reply carries without it (reference 1.2).
+fn name_kind(object: &mut Value, word: &str) {
+    let Some((kind, version)) = kind_of(word) else { return };
+    if object.get("kind").is_none() {
+        object["kind"] = kind.into();
+    }
+    if object.get("apiVersion").is_none() {
+        object["apiVersion"] = version.into();
+    }
+}
+
+/// Kind and version of the types that replies carry without saying them (reference 5).
+fn kind_of(word: &str) -> Option<(&'static str, &'static str)> {
+    Some(match word {
+        "node" => ("Node", "v1"),
+        "pod" => ("Pod", "v1"),
+        "configmap" => ("ConfigMap", "v1"),
+        "secret" => ("Secret", "v1"),
+        "lease" => ("Lease", "coordination.k8s.io/v1"),
+        "persistentvolume" => ("PersistentVolume", "v1"),
+        "persistentvolumeclaim" => ("PersistentVolumeClaim", "v1"),
+        "volumeattachment" => ("VolumeAttachment", "storage.k8s.io/v1"),
+        "certificatesigningrequest" => ("CertificateSigningRequest", "certificates.k8s.io/v1"),
+        _ => return None,
+    })
+}

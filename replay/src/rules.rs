@@ -1,0 +1,265 @@
+//! Differences that are meant: each has a name and a reason.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// A named deviation from the recorded cloud. Closed; `docs/protocol.md` shows the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rule {
+    /// A stopped edge's empty message.
+    EmptyMessage,
+    /// No `managedFields`.
+    ManagedFields,
+    /// An empty object beside an error.
+    ObjectBesideError,
+    /// Failed queries are operation `error`.
+    QueryError,
+    /// A pod's own status does not come back.
+    StatusEcho,
+    /// A node object that an answer carried is not pushed as well.
+    NodeEcho,
+    /// A newer version took its place.
+    Coalesced,
+    /// What a pod needs comes with it.
+    Needed,
+    /// A version between two that were recorded.
+    Between,
+    /// The node is pushed when it joins.
+    NodeOnJoin,
+    /// A version of something that the edge holds already.
+    HeldAlready,
+    /// The first delivery of a connection may be called insert or update.
+    InsertOrUpdate,
+    /// A frame that was recorded twice.
+    Repeated,
+    /// Text of a service account token.
+    Token,
+    /// What the recorded cluster's own controllers added.
+    ClusterAdds,
+    /// Documents about the cluster itself.
+    ClusterDocuments,
+    /// Confirmations for the device twin.
+    TwinConfirmed,
+    /// The recording ends before the answer.
+    RecordingEnds,
+    /// A deletion says less.
+    DeletionForm,
+    /// The wording of an error.
+    ErrorWording,
+    /// Equal questions travel once.
+    SharedQuery,
+    /// Objects of the cluster itself.
+    ClusterObjects,
+}
+
+impl Rule {
+    /// All rules, as the documents show them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        TABLE.iter().map(|row| row.0)
+    }
+
+    /// Its name in the output of a run.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.row().1
+    }
+
+    /// Which difference it allows.
+    #[must_use]
+    pub fn allows(self) -> &'static str {
+        self.row().2
+    }
+
+    /// Why the difference is meant.
+    #[must_use]
+    pub fn reason(self) -> &'static str {
+        self.row().3
+    }
+
+    fn row(self) -> &'static Row {
+        // The table has the order of the enum, which a test checks.
+        &TABLE[self as usize]
+    }
+
+    /// The table for `docs/protocol.md`.
+    #[must_use]
+    pub fn table() -> String {
+        let mut table = String::from("| rule | allowed difference | reason |\n|---|---|---|\n");
+        for rule in Self::all() {
+            table.push_str(&format!("| `{}` | {} | {} |\n", rule.name(), rule.allows(), rule.reason()));
+        }
+        table
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How often each rule was needed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tally(BTreeMap<Rule, usize>);
+
+impl Tally {
+    pub(crate) fn count(&mut self, rule: Rule) {
+        *self.0.entry(rule).or_default() += 1;
+    }
+
+    /// The rules that were needed, and how often.
+    pub fn iter(&self) -> impl Iterator<Item = (Rule, usize)> + '_ {
+        self.0.iter().map(|(rule, count)| (*rule, *count))
+    }
+}
+
+/// Rule, name, what it allows, why.
+type Row = (Rule, &'static str, &'static str, &'static str);
+
+const TABLE: &[Row] = &[
+    (
+        Rule::EmptyMessage,
+        "empty-message",
+        "the message with an empty id that a stock edge sends when it stops is not answered",
+        "it names nothing that could be answered",
+    ),
+    (
+        Rule::ManagedFields,
+        "managed-fields",
+        "objects come without `metadata.managedFields`",
+        "no edge reads them, and they are half of a pod's bytes",
+    ),
+    (
+        Rule::ObjectBesideError,
+        "object-beside-error",
+        "the object beside an error is empty",
+        "an edge looks at its presence only",
+    ),
+    (
+        Rule::QueryError,
+        "query-error",
+        "a failed query is answered with operation `error` and a sentence",
+        "a stock edge stores what a `response` carries, errors too",
+    ),
+    (
+        Rule::StatusEcho,
+        "status-echo",
+        "a pod is not pushed when only its status or its `managedFields` have changed",
+        "the status came from the edge; each echo costs it two disk writes",
+    ),
+    (
+        Rule::NodeEcho,
+        "node-echo",
+        "a node is not pushed when the edge has what it uses of it already",
+        "an answer carried it, or only heartbeats, `managedFields` and the like have changed",
+    ),
+    (
+        Rule::Coalesced,
+        "coalesced",
+        "a newer version, or the deletion, was delivered in place of a version",
+        "pending work is state: the newest version is what an edge needs",
+    ),
+    (
+        Rule::Needed,
+        "needed",
+        "an object that the recorded edge had to ask for is pushed",
+        "what a pod refers to is delivered with the pod, so that a later question finds it",
+    ),
+    (
+        Rule::Between,
+        "between",
+        "a version that the API had is delivered although the recorded cloud skipped it",
+        "how many versions are skipped is a matter of time",
+    ),
+    (
+        Rule::NodeOnJoin,
+        "node-on-join",
+        "the node is pushed after it has joined or come back",
+        "an edge with an empty store learns its node in no other way",
+    ),
+    (
+        Rule::HeldAlready,
+        "held-already",
+        "what the edge was given before is not sent again, or once more",
+        "deliveries are repeated when it is not certain that the edge has the newest",
+    ),
+    (
+        Rule::InsertOrUpdate,
+        "insert-or-update",
+        "a delivery is called `insert` where the recorded one is called `update`, or the other way round",
+        "an edge writes the same row for both; which word stock uses depends on its caches",
+    ),
+    (
+        Rule::Repeated,
+        "repeated",
+        "a frame that was recorded more than once comes once",
+        "the replayed edge acknowledges at once",
+    ),
+    (
+        Rule::Token,
+        "token",
+        "tokens and the times at which they end differ",
+        "a token is issued anew in each run, and recordings do not contain any",
+    ),
+    (
+        Rule::ClusterAdds,
+        "cluster-adds",
+        "what plugins and controllers of the recorded cluster added to a written object may be missing",
+        "the cluster of the run need not have them: the run names what is meant as a precondition",
+    ),
+    (
+        Rule::ClusterDocuments,
+        "cluster-documents",
+        "discovery and version documents, and addresses of the cloud, are those of this run's cluster",
+        "they describe the cluster, not the channel",
+    ),
+    (
+        Rule::TwinConfirmed,
+        "twin-confirmed",
+        "reports of the device twin are confirmed",
+        "an edge repeats them until they are; a stock cloud without devices is silent",
+    ),
+    (
+        Rule::RecordingEnds,
+        "recording-ends",
+        "a request is answered whose connection ended before an answer was recorded",
+        "nothing can be said about what would have come",
+    ),
+    (
+        Rule::DeletionForm,
+        "deletion-form",
+        "a deletion carries the last object or only its identity",
+        "an edge reads kind, namespace, name and uid",
+    ),
+    (
+        Rule::ErrorWording,
+        "error-wording",
+        "the sentence of an error differs; status, reason and code do not",
+        "it is for people; servers word it differently",
+    ),
+    (
+        Rule::SharedQuery,
+        "shared-query",
+        "an edge of ours sends one of several equal queries that are under way",
+        "a stock cloud answers only the last of them",
+    ),
+    (
+        Rule::ClusterObjects,
+        "cluster-objects",
+        "objects that the run's cluster made of its own accord are watched and listed too",
+        "every cluster has some; the run looks for them before it begins",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_the_order_of_the_enum() {
+        for (index, row) in TABLE.iter().enumerate() {
+            assert_eq!(row.0 as usize, index, "{}", row.1);
+        }
+        assert_eq!(TABLE.len(), Rule::ClusterObjects as usize + 1);
+    }
+}

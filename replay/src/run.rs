@@ -1,0 +1,58 @@
+//! A run as it was, so that it can be judged again without repeating it.
+
+use serde_json::Value;
+
+use crate::frame::Frame;
+use crate::matcher::{Difference, Matcher, Progress, Summary};
+use crate::transcript::Transcript;
+
+/// Something that happened in a run. Indices are those of the transcript's lines.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Happening {
+    /// The request of a line was sent under this id.
+    Sent(usize, String),
+    /// The message of a line that is no message was sent as it is.
+    SentEmpty,
+    /// The change of a line was made; states of the object, the last is what the API holds.
+    Applied(usize, Vec<Value>),
+    /// The cluster has this object of its own.
+    Own(Value),
+    /// The cloud said something on a connection.
+    Received(u64, Frame),
+    /// The frame of a line had come, or was excused.
+    Settled(usize),
+}
+
+impl Matcher<'_> {
+    /// Takes one happening. Tells whether the edge acknowledges what was received.
+    ///
+    /// # Errors
+    /// The [`Difference`] that it shows.
+    pub fn follow(&mut self, happening: Happening) -> Result<bool, Difference> {
+        match happening {
+            Happening::Sent(index, id) => self.sent(index, &id),
+            Happening::SentEmpty => self.sent_empty(),
+            Happening::Applied(index, states) => self.applied(index, &states),
+            Happening::Own(object) => self.own(&object),
+            Happening::Received(conn, frame) => return self.received(conn, frame),
+            Happening::Settled(index) => {
+                if self.settle(index)? == Progress::Waiting {
+                    return Err(self.missing(index));
+                }
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Judges a run by a transcript that may differ from the one that it was made with; `origin` is that one.
+///
+/// # Errors
+/// The first [`Difference`].
+pub fn judge(transcript: &Transcript, origin: &Transcript, run: &[Happening]) -> Result<Summary, Difference> {
+    let mut matcher = Matcher::with_origin(transcript, origin)?;
+    for happening in run {
+        matcher.follow(happening.clone())?;
+    }
+    matcher.finish()
+}
