@@ -42,7 +42,7 @@ fn line(
     parent: &str,
     operation: &str,
     resource: &str,
-    content: serde_json::Value,
+    content: &serde_json::Value,
 ) -> String {
     let mut header = json!({"msg_id": id, "timestamp": 1});
     if !parent.is_empty() {
@@ -62,14 +62,14 @@ fn object(uid: &str, revision: &str, data: &str) -> serde_json::Value {
 fn derivation_follows_its_rules() {
     let lines = [
         "{\"node\":\"e\"}".to_owned(),
-        line(1, "up", "q1", "", "query", "n/configmap/c", json!(null)),
-        line(2, "up", "q2", "", "query", "n/lease/l", json!(null)),
-        line(3, "down", "d1", "q1", "response", "n/configmap/c", object("u1", "5", "x")),
-        line(4, "down", "d2", "", "update", "n/configmap/c", object("u1", "7", "y")),
-        line(5, "up", "q3", "", "query", "n/configmap/c", json!(null)),
-        line(6, "down", "d3", "q3", "response", "n/configmap/c", object("u1", "5", "x")),
-        line(7, "down", "d4", "", "insert", "n/configmap/c", object("u2", "9", "z")),
-        line(8, "down", "d5", "", "delete", "n/configmap/c", object("u2", "10", "z")),
+        line(1, "up", "q1", "", "query", "n/configmap/c", &json!(null)),
+        line(2, "up", "q2", "", "query", "n/lease/l", &json!(null)),
+        line(3, "down", "d1", "q1", "response", "n/configmap/c", &object("u1", "5", "x")),
+        line(4, "down", "d2", "", "update", "n/configmap/c", &object("u1", "7", "y")),
+        line(5, "up", "q3", "", "query", "n/configmap/c", &json!(null)),
+        line(6, "down", "d3", "q3", "response", "n/configmap/c", &object("u1", "5", "x")),
+        line(7, "down", "d4", "", "insert", "n/configmap/c", &object("u2", "9", "z")),
+        line(8, "down", "d5", "", "delete", "n/configmap/c", &object("u2", "10", "z")),
     ];
     let with = with_api_lines(&Transcript::parse(&lines.join("\n")).expect("a transcript"));
     let told: Vec<String> = with
