@@ -21,7 +21,7 @@ use crate::bootstrap::{self, Bootstrap, BootstrapError, JoinTokens};
 use crate::config::{Config, WatchEvents};
 use crate::edgecontroller::{Controller, Downstream, INPUTS_MAX, Index, Input, Upstream};
 use crate::epoch::{CHECK_INTERVAL, EpochError, EpochKeeper};
-use crate::hub::{Hub, Registry, Subscriptions};
+use crate::hub::{ClusterLedgers, Hub, Ledgers, Registry, Subscriptions};
 use crate::kube::Kube;
 use crate::metrics::Metrics;
 use crate::status::StatusHandle;
@@ -75,7 +75,7 @@ impl App {
         let server = ServerConfig {
             websocket: listener(config.listen.websocket, "websocket"),
             quic: listener(config.listen.quic, "quic"),
-            foreign: false,
+            kubeedge: true,
             limits: Limits::default(),
         };
         let server = server::bind(&server, bootstrap.server_tls()).await?;
@@ -141,6 +141,10 @@ fn hub(
     let hub = Hub {
         registry: Arc::new(Registry::new(config.node_limit)),
         upstream: Upstream::new(kube.clone(), Arc::clone(&down)).with_settings(&config.upstream),
+        ledgers: Ledgers::new(
+            Arc::new(ClusterLedgers::new(kube.clone(), &config.namespace)),
+            &uuid::Uuid::new_v4().to_string(),
+        ),
         subscriptions: Subscriptions::new(kube.clone(), tasks.clone(), metrics.clone()),
         down,
         inputs: sender,
@@ -244,10 +248,7 @@ async fn accept(mut incoming: Incoming, hub: Arc<Hub>) {
     while let Some(arrival) = incoming.next().await {
         match arrival {
             Arrival::Tombolo(accepted) => hub.accept(accepted),
-            // Not asked for: `foreign` is off until the other dialect is served.
-            Arrival::Foreign(foreign) => {
-                tracing::warn!(node = %foreign.node, "connection without subprotocol");
-            }
+            Arrival::KubeEdge(accepted) => hub.accept_stock(accepted),
         }
     }
 }

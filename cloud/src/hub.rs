@@ -1,17 +1,22 @@
 //! The connected nodes: who is connected, what each is told, and the task that owns each connection.
 
 mod access;
+mod channel;
 mod kinds;
+mod ledger;
 mod mailbox;
 mod owner;
 mod registry;
 mod shared;
+mod stock;
 mod subscriptions;
 mod view;
 
 pub use access::Access;
+pub(crate) use ledger::NO_LEDGERS;
+pub use ledger::{ClusterLedgers, LedgerError, LedgerStore, Ledgers, Record, RecordError, RecordVersion};
 pub use mailbox::Mailbox;
-pub use registry::{Admission, Registry, SessionFacts, SessionHandle};
+pub use registry::{Admission, Admitted, Dialect, Registry, SessionFacts, SessionHandle};
 pub use subscriptions::Subscriptions;
 
 use std::sync::Arc;
@@ -19,7 +24,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
-use tombolo_link::server::Accepted;
+use tombolo_link::server::{Accepted, AcceptedStock};
 use tombolo_link::{Clock, Link};
 use tombolo_proto::frame::{Frame, Goodbye, GoodbyeReason};
 use tombolo_proto::{Epoch, Lane, NodeId};
@@ -42,6 +47,7 @@ pub struct Hub {
     pub(crate) down: Arc<Downstream>,
     pub(crate) upstream: Upstream,
     pub(crate) subscriptions: Subscriptions,
+    pub(crate) ledgers: Ledgers,
     pub(crate) inputs: mpsc::Sender<Input>,
     pub(crate) metrics: Metrics,
     pub(crate) epoch: ArcSwap<Epoch>,
@@ -53,21 +59,42 @@ impl Hub {
     /// Takes a connection over: from now on a task of its own has it.
     pub fn accept(self: &Arc<Self>, accepted: Accepted) {
         let Accepted { link, node, .. } = accepted;
-        match self.registry.admit(&node, link.peer()) {
-            Admission::Admitted(handle) => {
+        match self.registry.admit(&node, link.peer(), Dialect::Tombolo) {
+            Admission::Admitted(Admitted { handle, .. }) => {
                 let hub = Arc::clone(self);
                 let name = format!("session of {node}");
                 self.tasks.spawn_isolated(name, owner::run(hub, node, handle, link));
             }
             Admission::Full(limit) => {
-                self.metrics.refused_connections.inc();
-                tracing::warn!(%node, limit, "connection refused: the node limit is reached");
+                self.count_refusal(&node, limit);
                 let message = format!("this hub serves at most {limit} nodes at a time (setting nodeLimit)");
                 let retry_after = FULL_RETRY + spread_wait(&node, FULL_RETRY);
                 let goodbye = Goodbye { reason: GoodbyeReason::Overloaded, message, retry_after };
                 self.tasks.spawn_isolated(format!("refusal of {node}"), refuse(link, goodbye));
             }
         }
+    }
+
+    /// Takes the connection of a stock edge over.
+    pub fn accept_stock(self: &Arc<Self>, accepted: AcceptedStock) {
+        let AcceptedStock { link, node, .. } = accepted;
+        match self.registry.admit(&node, link.peer(), Dialect::KubeEdge) {
+            Admission::Admitted(admitted) => {
+                let hub = Arc::clone(self);
+                let name = format!("session of {node}");
+                self.tasks.spawn_isolated(name, owner::run_stock(hub, node, admitted, link));
+            }
+            Admission::Full(limit) => {
+                self.count_refusal(&node, limit);
+                // A stock edge understands no reason: it dials again after its own wait (reference 8.2).
+                self.tasks.spawn_isolated(format!("refusal of {node}"), link.close(CLOSE_LIMIT));
+            }
+        }
+    }
+
+    fn count_refusal(&self, node: &NodeId, limit: usize) {
+        self.metrics.refused_connections.inc();
+        tracing::warn!(%node, limit, "connection refused: the node limit is reached");
     }
 
     /// Ends every session with a goodbye, each node told to come back at a time of its own within `spread`.

@@ -9,7 +9,7 @@ use tokio::task::AbortHandle;
 
 use crate::config::WatchEvents;
 use crate::edgecontroller::{INPUTS_MAX, Input, Kind};
-use crate::hub::Hub;
+use crate::hub::{Hub, NO_LEDGERS};
 use crate::kube::{Kube, ObjectEvent, WatchSpec, watch};
 use crate::metrics::Label;
 
@@ -85,6 +85,10 @@ async fn follow(kube: Kube, hub: Arc<Hub>, mut order: Order) {
     spec.kind = kind.name().to_owned();
     if kind == Kind::Pod {
         spec = spec.fields("spec.nodeName!=");
+    }
+    if kind == Kind::ConfigMap {
+        // Nobody needs the ledgers of stock edges, and there is one for each of them.
+        spec.label_selector = NO_LEDGERS.to_owned();
     }
     let into = |event: ObjectEvent| {
         if matches!(event, ObjectEvent::RelistEnd) {

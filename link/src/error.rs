@@ -57,6 +57,9 @@ pub enum LinkError {
     /// The lane has no room; ask `can_send` first and wait for `Writable`.
     #[error("lane {0:?} is full: wait for the link to be writable")]
     LaneFull(Lane),
+    /// The link has no room for another document; ask `can_send` first and wait for `Transmitted`.
+    #[error("the link is full: wait until documents have left")]
+    QueueFull,
     /// A test cut the connection.
     #[error("the in-memory connection was cut")]
     Cut,

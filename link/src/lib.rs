@@ -1,4 +1,5 @@
-//! Links: frames of dialect `tombolo` over WebSocket, QUIC or memory, both ends.
+//! Links: frames of dialect `tombolo` over WebSocket, QUIC or memory, both ends; documents of dialect `kubeedge` over
+//! WebSocket.
 //!
 //! A [`Link`] is owned by one task, which also owns the session. The owner's loop is:
 //!
@@ -12,11 +13,12 @@
 //! ```
 //!
 //! Nothing is written or read outside [`Link::next`], [`Link::flush`] and [`Link::close`]: a link has no task of
-//! its own. [`server`] accepts links, [`client`] makes them, [`mem`] makes pairs for tests, and [`tls`] holds the
+//! its own. A [`DocumentLink`] is driven the same way, without lanes. [`server`] accepts links, [`client`] makes them, [`mem`] makes pairs for tests, and [`tls`] holds the
 //! certificates of both sides.
 
 pub mod client;
 mod conn;
+mod document;
 mod error;
 pub mod identity;
 pub mod mem;
@@ -30,10 +32,10 @@ mod udp;
 mod ws;
 
 pub use conn::{Direction, Link, LinkEvent, PeerInfo, Tap, Transport};
+pub use document::{DOCUMENT_QUEUE_BYTES, DOCUMENT_QUEUE_MAX, DocumentEvent, DocumentLink};
 pub use error::{BindError, ConnectError, IdentityError, LinkError, TlsError};
 pub use pump::{Clock, pump};
 pub use queue::{LANE_QUEUE_BYTES, LANE_QUEUE_FRAMES};
-pub use ws::TextSocket;
 
 /// WebSocket subprotocol that selects dialect `tombolo` (design section 4).
 pub const SUBPROTOCOL: &str = "tombolo.v1";

@@ -6,6 +6,7 @@
 
 mod pace;
 mod quic;
+mod stock;
 mod websocket;
 
 use std::net::SocketAddr;
@@ -13,22 +14,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use http::HeaderMap;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 use tombolo_proto::NodeId;
 use tombolo_runtime::{Drain, Tasks, listen};
 
 use crate::conn::{Link, Transport};
+use crate::document::DocumentLink;
 use crate::error::BindError;
 use crate::tls::ServerTls;
-use crate::ws::TextSocket;
 
 /// Links that wait for the hub to take them; further handshakes wait with their slot taken.
 pub const ARRIVALS_MAX: usize = 64;
-
-/// Longest path of an upgrade request that is passed on.
-pub const PATH_LEN_MAX: usize = 1024;
 
 /// An address and the configuration key that it comes from, for errors.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,9 +43,8 @@ pub struct ServerConfig {
     pub websocket: Option<Listen>,
     /// The QUIC listener, if any.
     pub quic: Option<Listen>,
-    /// Whether WebSocket upgrades without our subprotocol, and TLS 1.2 for them, are accepted and passed on as
-    /// [`Arrival::Foreign`].
-    pub foreign: bool,
+    /// Whether stock KubeEdge edges are served: WebSocket upgrades without our subprotocol, and TLS 1.2 for them.
+    pub kubeedge: bool,
     /// Bounds on handshakes.
     pub limits: Limits,
 }
@@ -83,8 +79,8 @@ impl Default for Limits {
 pub enum Arrival {
     /// A node that speaks dialect `tombolo`.
     Tombolo(Accepted),
-    /// A node on a WebSocket without our subprotocol.
-    Foreign(Foreign),
+    /// A node that speaks dialect `kubeedge`.
+    KubeEdge(AcceptedStock),
 }
 
 /// A link and who is at its other end.
@@ -100,19 +96,15 @@ pub struct Accepted {
     pub transport: Transport,
 }
 
-/// A WebSocket without our subprotocol: the handler of another dialect judges path and headers.
+/// A link of dialect `kubeedge` and who is at its other end.
 #[derive(Debug)]
-pub struct Foreign {
-    /// The upgraded connection.
-    pub socket: TextSocket,
-    /// The node that its certificate names.
+pub struct AcceptedStock {
+    /// The link.
+    pub link: DocumentLink,
+    /// The node that its certificate names; path and headers of the upgrade name no other.
     pub node: NodeId,
     /// Network address.
     pub remote: SocketAddr,
-    /// Path of the upgrade request, cut to [`PATH_LEN_MAX`] bytes.
-    pub path: String,
-    /// Headers of the upgrade request.
-    pub headers: HeaderMap,
 }
 
 /// Counts since the start, for metrics.
@@ -168,7 +160,7 @@ pub async fn bind(config: &ServerConfig, tls: &ServerTls) -> Result<Bound, BindE
     if let Some(listen) = &config.websocket {
         let tcp: TcpListener = listen::tcp(&listen.setting, listen.address).await?;
         bound.websocket_addr = tcp.local_addr().ok();
-        bound.websocket = Some(websocket::Listener::new(tcp, tls, config.foreign)?);
+        bound.websocket = Some(websocket::Listener::new(tcp, tls, config.kubeedge)?);
     }
     if let Some(listen) = &config.quic {
         let listener = quic::Listener::bind(listen, tls)?;
@@ -281,7 +273,7 @@ impl ServerStats {
     fn count(&self, arrival: &Arrival) {
         let counter = match arrival {
             Arrival::Tombolo(Accepted { transport: Transport::Quic, .. }) => &self.accepted_quic,
-            Arrival::Tombolo(_) | Arrival::Foreign(_) => &self.accepted_websocket,
+            Arrival::Tombolo(_) | Arrival::KubeEdge(_) => &self.accepted_websocket,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }

@@ -111,7 +111,7 @@ impl RawHub {
         let config = ServerConfig {
             websocket: Some(websocket),
             quic: None,
-            foreign: false,
+            kubeedge: false,
             limits: Limits::default(),
         };
         let bound = bind(&config, &tls).await?;

@@ -4,4 +4,5 @@ pub mod hub;
 pub mod node;
 pub mod raw;
 pub mod source;
+pub mod stock;
 pub mod world;

@@ -97,7 +97,10 @@ fn verifying(
 }
 
 /// Joins as a node and gives TLS that shows its certificate.
-async fn joined(world: &World, node: &str) -> Result<ClientConfig> {
+///
+/// # Errors
+/// When cloudcore refuses.
+pub(crate) async fn joined(world: &World, node: &str) -> Result<ClientConfig> {
     let common = format!("system:node:{node}");
     let (request, key) =
         signing_request(&Names { common: &common, organisations: &["system:nodes"], dns: &[] })?;

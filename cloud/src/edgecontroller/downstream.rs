@@ -104,6 +104,12 @@ impl Downstream {
         self.nodes.get(node).is_some_and(|state| state.is_ready())
     }
 
+    /// UID of the node's Node object, once a watch has shown it.
+    #[must_use]
+    pub fn registered(&self, node: &NodeId) -> Option<Uid> {
+        self.nodes.get(node).and_then(|state| state.registered.clone())
+    }
+
     /// A ConfigMap or Secret that a pod on this node refers to, or the node's own objects; none when the node has no
     /// claim to it or the cache does not know.
     #[must_use]

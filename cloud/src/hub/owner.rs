@@ -8,15 +8,17 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::time::{Instant, Sleep};
-use tombolo_link::{Link, LinkEvent, pump};
+use tombolo_link::{DocumentLink, Link};
 use tombolo_proto::frame::{Goodbye, GoodbyeReason, Reply, Request, RequestBody, Subscribe};
 use tombolo_proto::limits::REQUESTS_MAX;
 use tombolo_proto::session::{CloudConfig, CloudEvent, CloudSession};
 use tombolo_proto::{NodeId, ScopeId};
 
 use super::access::REVIEW_INTERVAL;
-use super::registry::SessionHandle;
+use super::channel::{Channel, Tombolo};
+use super::registry::{Admitted, SessionHandle};
 use super::shared::SharedWatch;
+use super::stock::{Stock, open_ledger};
 use super::subscriptions::Closed;
 use super::view::View;
 use super::{CLOSE_LIMIT, Hub, unix_millis};
@@ -28,6 +30,9 @@ const RUNNING_MAX: usize = 16;
 
 /// How long a goodbye may wait for a peer that does not read.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+
+/// What operators see as the software of a stock edge, which does not say its version here.
+const STOCK_AGENT: &str = "KubeEdge edgecore";
 
 /// What a piece of work of the owner ended with.
 enum Done {
@@ -41,8 +46,7 @@ struct Owner {
     hub: Arc<Hub>,
     node: NodeId,
     handle: Arc<SessionHandle>,
-    link: Link,
-    session: CloudSession,
+    channel: Channel,
     view: View,
     work: FuturesUnordered<BoxFuture<'static, Done>>,
     running: usize,
@@ -65,25 +69,76 @@ pub(super) fn run(
 ) -> impl Future<Output = ()> + Send {
     let epoch = hub.epoch.load().as_ref().clone();
     let config = CloudConfig::new(node.clone(), epoch, TRIM_VERSION, unix_millis());
-    let owner = Box::new(Owner {
-        session: CloudSession::new(config, hub.clock.now()),
-        view: View::new(node.clone(), Arc::clone(&hub.down)),
-        work: FuturesUnordered::new(),
-        running: 0,
-        waiting: VecDeque::new(),
-        opening: Vec::new(),
-        lease_running: false,
-        lease_next: None,
-        leave_by: None,
-        link,
-        hub,
-        node,
-        handle,
-    });
-    owner.run()
+    let session = CloudSession::new(config, hub.clock.now());
+    let view = View::new(node.clone(), Arc::clone(&hub.down));
+    Owner::new(hub, node, handle, view, Channel::Tombolo(Tombolo { link, session })).run()
+}
+
+/// The same for a stock edge, whose ledger is read first.
+pub(super) fn run_stock(
+    hub: Arc<Hub>,
+    node: NodeId,
+    admitted: Admitted,
+    link: DocumentLink,
+) -> impl Future<Output = ()> + Send {
+    let Admitted { handle, predecessor } = admitted;
+    let opening = Box::pin(open_stock(hub, node, handle, predecessor, link));
+    async move {
+        if let Some(owner) = opening.await {
+            owner.run().await;
+        }
+    }
+}
+
+async fn open_stock(
+    hub: Arc<Hub>,
+    node: NodeId,
+    handle: Arc<SessionHandle>,
+    predecessor: Option<Arc<SessionHandle>>,
+    link: DocumentLink,
+) -> Option<Box<Owner>> {
+    match open_ledger(&hub, &node, predecessor).await {
+        Ok(opened) => {
+            tracing::info!(%node, objects = opened.ledger.len(), "stock node connected");
+            handle.facts.lock().agent = STOCK_AGENT.to_owned();
+            let view = View::new(node.clone(), Arc::clone(&hub.down));
+            let stock = Stock::new(Arc::clone(&hub), node.clone(), opened, link, &view);
+            Some(Owner::new(hub, node, handle, view, Channel::KubeEdge(stock)))
+        }
+        Err(error) => {
+            tracing::warn!(%node, %error, "connection refused: what the node holds is not known");
+            hub.registry.remove(&node, &handle);
+            handle.set_over();
+            link.close(CLOSE_LIMIT).await;
+            None
+        }
+    }
 }
 
 impl Owner {
+    fn new(
+        hub: Arc<Hub>,
+        node: NodeId,
+        handle: Arc<SessionHandle>,
+        view: View,
+        channel: Channel,
+    ) -> Box<Self> {
+        Box::new(Self {
+            channel,
+            view,
+            work: FuturesUnordered::new(),
+            running: 0,
+            waiting: VecDeque::new(),
+            opening: Vec::new(),
+            lease_running: false,
+            lease_next: None,
+            leave_by: None,
+            hub,
+            node,
+            handle,
+        })
+    }
+
     async fn run(mut self: Box<Self>) {
         self.hub.metrics.sessions.inc();
         let joined = Input::Joined(self.node.clone());
@@ -103,79 +158,62 @@ impl Owner {
     async fn step(&mut self, mut timer: Pin<&mut Sleep>) -> bool {
         self.take_mail();
         self.take_events();
-        let now = self.hub.clock.now();
-        let (session, view) = (&mut self.session, &self.view);
-        if let Err(error) = pump(&mut self.link, |lane| session.poll_transmit(now, lane, view)) {
+        if let Err(error) = self.channel.pump(self.hub.clock.now(), &self.view) {
             tracing::debug!(node = %self.node, %error, "connection ended while sending");
             return false;
         }
         self.take_events();
-        if self.session.is_closed() {
+        if self.channel.is_closed() {
             return false;
         }
-        let timeout = self.session.next_timeout().map(|moment| self.hub.clock.instant(moment));
+        let timeout = self.channel.next_timeout().map(|moment| self.hub.clock.instant(moment));
         let timeout = timeout.into_iter().chain(self.leave_by).min();
         if let Some(moment) = timeout.filter(|moment| *moment != timer.deadline()) {
             timer.as_mut().reset(moment);
         }
         tokio::select! {
-            event = self.link.next() => return self.handle_link(event),
+            event = self.channel.next() => {
+                let now = self.hub.clock.now();
+                return self.channel.handle(now, event, &self.node, &self.view);
+            }
             () = self.handle.mailbox.arrived() => {}
             Some(done) = self.work.next(), if !self.work.is_empty() => self.handle_done(done),
             () = timer, if timeout.is_some() => {
                 if self.leave_by.is_some_and(|by| by <= Instant::now()) {
                     return false;
                 }
-                self.session.handle_timeout(self.hub.clock.now());
+                self.channel.handle_timeout(self.hub.clock.now());
             }
         }
         true
     }
 
-    fn handle_link(&mut self, event: LinkEvent) -> bool {
-        match event {
-            LinkEvent::Frame(lane, frame) => {
-                let now = self.hub.clock.now();
-                if let Err(error) = self.session.handle_frame(now, lane, frame, &self.view) {
-                    tracing::warn!(node = %self.node, %error, "session ends");
-                }
-                true
-            }
-            LinkEvent::Writable => true,
-            LinkEvent::Closed(error) => {
-                match error.goodbye() {
-                    Some(goodbye) => {
-                        tracing::warn!(node = %self.node, %error, "session ends: the edge broke the protocol");
-                        self.session.say_goodbye(goodbye);
-                    }
-                    None => tracing::debug!(node = %self.node, %error, "connection ended"),
-                }
-                false
-            }
-        }
-    }
-
     fn take_mail(&mut self) {
         let mail = self.handle.mailbox.take();
         for (scope, key) in mail.dirty {
-            self.session.offer(scope, key);
+            self.channel.offer(scope, key);
         }
         if mail.ready {
             for key in self.view.take_deferred() {
-                self.session.offer(ScopeId::NODE, key);
+                self.channel.offer(ScopeId::NODE, key);
             }
         }
         for (scope, code, reason) in mail.ended {
             self.view.close(scope);
-            self.session.close_subscription(scope, code, &reason);
+            self.channel.close_subscription(scope, code, &reason);
         }
         if let Some(goodbye) = mail.goodbye {
-            self.session.say_goodbye(goodbye);
+            if let (GoodbyeReason::NodeDeleted, Channel::KubeEdge(stock)) =
+                (goodbye.reason, &mut self.channel)
+            {
+                stock.abandon_ledger();
+            }
+            self.channel.say_goodbye(goodbye);
         }
     }
 
     fn take_events(&mut self) {
-        while let Some(event) = self.session.poll_event() {
+        while let Some(event) = self.channel.poll_event() {
             self.handle_event(event);
         }
     }
@@ -239,7 +277,7 @@ impl Owner {
         };
         self.hub.metrics.requests.get_or_create(&Label { kind }).inc();
         match self.hub.upstream.answer_from_memory(&self.node, &request) {
-            Some(reply) => self.session.reply(reply),
+            Some(reply) => self.channel.reply(reply),
             None => {
                 self.queue(request);
                 self.start_requests();
@@ -250,7 +288,7 @@ impl Owner {
     /// The session bounds the requests that wait for an answer, not those that the edge has given up: they go first.
     fn queue(&mut self, request: Request) {
         if self.waiting.len() >= REQUESTS_MAX {
-            let session = &self.session;
+            let session = &self.channel;
             self.waiting.retain(|waiting| session.awaits_reply(waiting.id));
         }
         self.waiting.push_back(request);
@@ -259,7 +297,7 @@ impl Owner {
     fn start_requests(&mut self) {
         while self.running < RUNNING_MAX {
             let Some(request) = self.waiting.pop_front() else { break };
-            if !self.session.awaits_reply(request.id) {
+            if !self.channel.awaits_reply(request.id) {
                 continue;
             }
             self.running += 1;
@@ -306,7 +344,7 @@ impl Owner {
         match done {
             Done::Reply(reply) => {
                 self.running = self.running.saturating_sub(1);
-                self.session.reply(reply);
+                self.channel.reply(reply);
                 self.start_requests();
             }
             Done::Lease { renew_time_micros, code } => {
@@ -314,7 +352,7 @@ impl Owner {
                 if code == 200 {
                     self.hub.metrics.leases.inc();
                 }
-                self.session.lease_renewed(renew_time_micros, code);
+                self.channel.lease_renewed(renew_time_micros, code);
                 self.start_lease();
             }
             Done::Subscribed { subscribe, outcome } => self.subscribed(subscribe, outcome),
@@ -330,10 +368,10 @@ impl Owner {
             Ok(watch) => {
                 watch.follow(&self.handle, scope);
                 self.view.open(scope, watch);
-                self.session.open_subscription(scope, &self.view);
+                self.channel.open_subscription(scope, &self.view);
                 self.start_review(subscribe);
             }
-            Err(closed) => self.session.close_subscription(scope, closed.code, &closed.reason),
+            Err(closed) => self.channel.close_subscription(scope, closed.code, &closed.reason),
         }
     }
 
@@ -347,17 +385,16 @@ impl Owner {
                 if let Some(watch) = self.view.close(scope) {
                     watch.unfollow(&self.handle, scope);
                 }
-                self.session.close_subscription(scope, closed.code, &closed.reason);
+                self.channel.close_subscription(scope, closed.code, &closed.reason);
             }
         }
     }
 
     async fn leave(mut self: Box<Self>) {
         self.take_events();
-        let now = self.hub.clock.now();
-        let (session, view) = (&mut self.session, &self.view);
         // The end matters more than a link that takes no last words.
-        let _ = pump(&mut self.link, |lane| session.poll_transmit(now, lane, view));
+        let _ = self.channel.pump(self.hub.clock.now(), &self.view);
+        self.channel.settle().await;
         for (scope, watch) in self.view.subscriptions() {
             watch.unfollow(&self.handle, *scope);
         }
@@ -366,7 +403,8 @@ impl Owner {
             let _ = self.hub.inputs.send(Input::Left(self.node.clone())).await;
         }
         self.hub.metrics.sessions.dec();
-        self.link.close(CLOSE_LIMIT).await;
+        self.handle.set_over();
+        self.channel.close(CLOSE_LIMIT).await;
     }
 }
 

@@ -1,12 +1,13 @@
 //! Who is connected: the newest connection of a node wins.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tombolo_link::{PeerInfo, Transport};
 use tombolo_proto::frame::{Goodbye, GoodbyeReason};
 use tombolo_proto::{NodeId, ObjectKey, ScopeId};
@@ -32,8 +33,40 @@ pub struct SessionHandle {
     pub mailbox: Mailbox,
     /// What carries the session.
     pub transport: Transport,
+    /// What is spoken.
+    pub dialect: Dialect,
+    over: AtomicBool,
+    ended: Notify,
     /// What operators want to know.
     pub facts: Mutex<SessionFacts>,
+}
+
+/// The two dialects of the protocol (design section 4). Closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// Frames.
+    Tombolo,
+    /// JSON messages of stock KubeEdge.
+    KubeEdge,
+}
+
+impl SessionHandle {
+    /// The session does nothing more.
+    pub(super) fn set_over(&self) {
+        self.over.store(true, Ordering::Release);
+        self.ended.notify_waiters();
+    }
+
+    /// Waits until the session does nothing more.
+    pub(super) async fn over(&self) {
+        loop {
+            let ended = self.ended.notified();
+            if self.over.load(Ordering::Acquire) {
+                return;
+            }
+            ended.await;
+        }
+    }
 }
 
 /// Facts about one session.
@@ -55,9 +88,18 @@ pub struct SessionFacts {
 #[derive(Debug)]
 pub enum Admission {
     /// It is the node's session from now on.
-    Admitted(Arc<SessionHandle>),
+    Admitted(Admitted),
     /// The hub serves this many nodes already.
     Full(usize),
+}
+
+/// A session that may begin.
+#[derive(Debug)]
+pub struct Admitted {
+    /// The session.
+    pub handle: Arc<SessionHandle>,
+    /// The session that it replaces. It was told so, and may not be over yet.
+    pub predecessor: Option<Arc<SessionHandle>>,
 }
 
 impl Registry {
@@ -68,13 +110,17 @@ impl Registry {
     }
 
     /// Registers a connection. An older one of the same node is told that it was replaced, and does not count.
-    pub fn admit(&self, node: &NodeId, peer: &PeerInfo) -> Admission {
+    pub fn admit(&self, node: &NodeId, peer: &PeerInfo, dialect: Dialect) -> Admission {
         let handle = Arc::new(SessionHandle {
             generation: self.generations.fetch_add(1, Ordering::Relaxed) + 1,
             mailbox: Mailbox::default(),
             transport: peer.transport,
+            dialect,
+            over: AtomicBool::new(false),
+            ended: Notify::new(),
             facts: Mutex::default(),
         });
+        let mut predecessor = None;
         match self.sessions.entry(node.clone()) {
             Entry::Occupied(mut entry) => {
                 let old = entry.insert(Arc::clone(&handle));
@@ -83,6 +129,7 @@ impl Registry {
                     message: format!("a newer connection of {node} took over"),
                     retry_after: Duration::ZERO,
                 });
+                predecessor = Some(old);
             }
             Entry::Vacant(entry) => {
                 if self.count.fetch_add(1, Ordering::Relaxed) >= self.limit {
@@ -92,7 +139,7 @@ impl Registry {
                 entry.insert(Arc::clone(&handle));
             }
         }
-        Admission::Admitted(handle)
+        Admission::Admitted(Admitted { handle, predecessor })
     }
 
     /// Takes a session out; false when a newer one has taken its place already.
@@ -174,8 +221,8 @@ mod tests {
     }
 
     fn admitted(registry: &Registry, name: &str) -> Arc<SessionHandle> {
-        match registry.admit(&node(name), &peer()) {
-            Admission::Admitted(handle) => handle,
+        match registry.admit(&node(name), &peer(), Dialect::Tombolo) {
+            Admission::Admitted(admitted) => admitted.handle,
             Admission::Full(limit) => panic!("full at {limit}"),
         }
     }
@@ -184,7 +231,7 @@ mod tests {
     fn the_newest_connection_wins_and_replacing_is_not_counted() {
         let registry = Registry::new(1);
         let old = admitted(&registry, "a");
-        assert!(matches!(registry.admit(&node("b"), &peer()), Admission::Full(1)));
+        assert!(matches!(registry.admit(&node("b"), &peer(), Dialect::Tombolo), Admission::Full(1)));
         let new = admitted(&registry, "a");
         let goodbye = old.mailbox.take().goodbye.expect("the old one is told");
         assert_eq!(goodbye.reason, GoodbyeReason::Replaced);

@@ -11,20 +11,23 @@ use rustls::{ProtocolVersion, ServerConfig};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsStream};
-use tokio_tungstenite::accept_hdr_async_with_config;
 use tokio_tungstenite::tungstenite::Error as WsError;
 use tokio_tungstenite::tungstenite::handshake::server::{Callback, ErrorResponse, Request, Response};
+use tokio_tungstenite::tungstenite::protocol::Role;
+use tokio_tungstenite::{WebSocketStream, accept_hdr_async_with_config};
 use tombolo_proto::NodeId;
 
 use super::pace::Pace;
-use super::{Accepted, Arrival, Foreign, Gate, PATH_LEN_MAX};
+use super::stock::{self, StockRefusal};
+use super::{Accepted, AcceptedStock, Arrival, Gate};
 use crate::SUBPROTOCOL;
 use crate::conn::{Link, PeerInfo, Transport};
+use crate::document::DocumentLink;
 use crate::error::{IdentityError, TlsError};
 use crate::identity::node_of;
 use crate::tcp;
 use crate::tls::ServerTls;
-use crate::ws::{TLS_BUFFER, TextSocket, WsWire, package_config};
+use crate::ws::{TLS_BUFFER, Tls, WsWire, package_config};
 
 /// Wait after a failed accept: most often no file descriptors are left, and trying again at once would spin.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -34,12 +37,13 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 pub(super) struct Listener {
     tcp: TcpListener,
     tls: Arc<ServerConfig>,
-    foreign: bool,
+    /// Stock edges are served beside ours.
+    kubeedge: bool,
 }
 
 impl Listener {
-    pub(super) fn new(tcp: TcpListener, tls: &ServerTls, foreign: bool) -> Result<Self, TlsError> {
-        Ok(Self { tcp, tls: tls.websocket(foreign)?, foreign })
+    pub(super) fn new(tcp: TcpListener, tls: &ServerTls, kubeedge: bool) -> Result<Self, TlsError> {
+        Ok(Self { tcp, tls: tls.websocket(kubeedge)?, kubeedge })
     }
 
     pub(super) async fn run(self, gate: Gate) {
@@ -52,7 +56,7 @@ impl Listener {
                 pace.turn().await;
                 match self.tcp.accept().await {
                     Ok((stream, remote)) => {
-                        let upgrade = accept_upgrade(acceptor.clone(), stream, remote, self.foreign);
+                        let upgrade = accept_upgrade(acceptor.clone(), stream, remote, self.kubeedge);
                         gate.admit(remote, slot, upgrade);
                     }
                     Err(error) => {
@@ -74,44 +78,54 @@ enum UpgradeError {
     Upgrade(String),
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Stock(#[from] StockRefusal),
 }
 
 async fn accept_upgrade(
     acceptor: TlsAcceptor,
     stream: TcpStream,
     remote: SocketAddr,
-    foreign: bool,
+    kubeedge: bool,
 ) -> Result<Arrival, UpgradeError> {
     tcp::tune(&stream).map_err(UpgradeError::Tls)?;
     let mut tls = acceptor.accept(stream).await.map_err(UpgradeError::Tls)?;
     let session = tls.get_mut().1;
     session.set_buffer_limit(Some(TLS_BUFFER));
     let node = node_of(session.peer_certificates().unwrap_or_default());
-    let mut request = None;
+    let mut outcome = Outcome::default();
     let judge = Judge {
-        node: node.as_ref().err(),
+        node: node.as_ref(),
         modern: session.protocol_version() == Some(ProtocolVersion::TLSv1_3),
-        foreign,
-        request: &mut request,
+        kubeedge,
+        outcome: &mut outcome,
     };
     let config = Some(package_config());
     let stream = accept_hdr_async_with_config(TlsStream::Server(tls), judge, config).await;
-    // A refusal that names the certificate is worth more in the log than the status it was answered with.
+    // Refusals that name the certificate are worth more in the log than the status they were answered with.
     let node = node?;
-    let stream = stream.map_err(refusal)?;
-    match request {
-        None => Ok(Arrival::Tombolo(accepted(WsWire::new(stream), node, remote))),
-        Some((path, headers)) => {
-            let socket = TextSocket::take_over(stream).await;
-            Ok(Arrival::Foreign(Foreign { socket, node, remote, path, headers }))
-        }
+    if let Some(refusal) = outcome.refused {
+        return Err(refusal.into());
     }
+    let stream = stream.map_err(refusal)?;
+    if outcome.stock {
+        return Ok(Arrival::KubeEdge(accepted_stock(stream, node, remote).await));
+    }
+    Ok(Arrival::Tombolo(accepted(WsWire::new(stream), node, remote)))
+}
+
+fn peer_info(node: &NodeId, remote: SocketAddr) -> PeerInfo {
+    PeerInfo { remote, transport: Transport::WebSocket, node: Some(node.clone()) }
 }
 
 fn accepted(wire: WsWire, node: NodeId, remote: SocketAddr) -> Accepted {
-    let transport = Transport::WebSocket;
-    let peer = PeerInfo { remote, transport, node: Some(node.clone()) };
-    Accepted { link: Link::new(Box::new(wire), peer), node, remote, transport }
+    let link = Link::new(Box::new(wire), peer_info(&node, remote));
+    Accepted { link, node, remote, transport: Transport::WebSocket }
+}
+
+async fn accepted_stock(stream: WebSocketStream<Tls>, node: NodeId, remote: SocketAddr) -> AcceptedStock {
+    let link = DocumentLink::take_over(stream, Role::Server, peer_info(&node, remote)).await;
+    AcceptedStock { link, node, remote }
 }
 
 fn refusal(error: WsError) -> UpgradeError {
@@ -123,21 +137,27 @@ fn refusal(error: WsError) -> UpgradeError {
     }
 }
 
+/// What an upgrade request was found to be.
+#[derive(Default)]
+struct Outcome {
+    /// A stock edge asks.
+    stock: bool,
+    /// Why it was refused.
+    refused: Option<StockRefusal>,
+}
+
 /// Decides about an upgrade request, while the client can still be told why not.
 struct Judge<'a> {
-    node: Option<&'a IdentityError>,
+    node: Result<&'a NodeId, &'a IdentityError>,
     /// TLS 1.3 is in use.
     modern: bool,
-    foreign: bool,
-    /// Path and headers, when the connection is for another dialect.
-    request: &'a mut Option<(String, HeaderMap)>,
+    kubeedge: bool,
+    outcome: &'a mut Outcome,
 }
 
 impl Callback for Judge<'_> {
     fn on_request(self, request: &Request, mut response: Response) -> Result<Response, ErrorResponse> {
-        if let Some(error) = self.node {
-            return Err(refuse(StatusCode::FORBIDDEN, error.to_string()));
-        }
+        let node = self.node.map_err(|error| refuse(StatusCode::FORBIDDEN, error.to_string()))?;
         if offers_subprotocol(request.headers()) {
             if !self.modern {
                 let reason = format!("subprotocol {SUBPROTOCOL} needs TLS 1.3");
@@ -146,12 +166,16 @@ impl Callback for Judge<'_> {
             response.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
             return Ok(response);
         }
-        if !self.foreign {
+        if !self.kubeedge {
             let reason = format!("this listener speaks WebSocket subprotocol {SUBPROTOCOL} only");
             return Err(refuse(StatusCode::BAD_REQUEST, reason));
         }
-        let path: String = request.uri().path().chars().take(PATH_LEN_MAX).collect();
-        *self.request = Some((path, request.headers().clone()));
+        self.outcome.stock = true;
+        stock::judge(node, request.uri().path(), request.headers()).map_err(|refusal| {
+            let response = refuse(refusal.status(), refusal.to_string());
+            self.outcome.refused = Some(refusal);
+            response
+        })?;
         Ok(response)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -15,7 +16,9 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_tungstenite::{WebSocketStream, client_async};
 use tombolo_link::server::{Arrival, Limits};
-use tombolo_link::{SUBPROTOCOL, tls};
+use tombolo_link::{DocumentEvent, DocumentLink, SUBPROTOCOL, tls};
+use tombolo_proto::message::{Content, Group, LocalPath, MessageId, Operation, Route, Source};
+use tombolo_proto::session::kubeedge::Outgoing;
 
 use crate::pki::Ca;
 use crate::world::{Hub, soon};
@@ -135,7 +138,7 @@ async fn http2_is_never_chosen() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upgrade_without_the_subprotocol_is_refused_or_handed_on() {
+async fn an_upgrade_without_the_subprotocol_is_refused() {
     let ca = Ca::new("ours");
     let hub = Hub::start(&ca.server_tls()).await;
     let (code, body) = status(&ca, &hub, Bare::default(), &[]).await;
@@ -143,30 +146,95 @@ async fn an_upgrade_without_the_subprotocol_is_refused_or_handed_on() {
     assert!(body.contains("tombolo.v1"), "{body}");
     let (code, _) = status(&ca, &hub, Bare::default(), &[("sec-websocket-protocol", "tombolo.v9")]).await;
     assert_eq!(code, 400);
+}
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stock_edges_are_served_over_both_versions_of_tls() {
+    let ca = Ca::new("ours");
     let mut hub = Hub::start_with(&ca.server_tls(), true, Limits::default()).await;
-    let stock = [("node_id", "edge-1"), ("ConnectionUse", "msg")];
     for version in [&rustls::version::TLS13, &rustls::version::TLS12] {
         let bare = Bare { versions: vec![version], ..Bare::default() };
-        let mut client = bare.websocket(&ca, hub.websocket, &stock).await.unwrap();
-        let Some(Arrival::Foreign(mut foreign)) = soon("an arrival", hub.incoming.next()).await else {
-            panic!("expected a foreign socket");
-        };
-        assert_eq!(foreign.node.as_str(), "edge-1");
-        assert_eq!(foreign.path, "/e632aba927ea4ac2b575ec1603d56f10/edge-1/events");
-        assert_eq!(foreign.headers["node_id"], "edge-1");
-        assert_eq!(foreign.headers["connectionuse"], "msg");
+        let mut client = bare.websocket(&ca, hub.websocket, &STOCK).await.unwrap();
+        let mut link = stock(&mut hub).await;
 
         let text = "x".repeat(200_000);
         client.send(Message::text(&text)).await.unwrap();
-        assert_eq!(soon("text", foreign.socket.next()).await.unwrap().unwrap(), text.as_bytes());
-        foreign.socket.send("{\"answer\":1}".to_owned()).await.unwrap();
-        let answer = soon("an answer", client.next()).await.unwrap().unwrap();
-        assert_eq!(answer, Message::text("{\"answer\":1}"));
-        let closing = tokio::spawn(foreign.socket.close(std::time::Duration::from_secs(5)));
-        while let Some(Ok(_)) = soon("the end", client.next()).await {}
-        closing.await.unwrap();
+        let DocumentEvent::Document(read) = soon("text", link.next()).await else { panic!("no document") };
+        assert_eq!(read, text.as_bytes());
+        client.send(Message::Ping("p".into())).await.unwrap();
+        assert!(matches!(soon("a ping", link.next()).await, DocumentEvent::Heard));
+
+        let documents = [document(1, "small"), document(2, &text)];
+        let expected = documents.each_ref().map(Outgoing::to_bytes);
+        for document in documents {
+            link.send(document).unwrap();
+        }
+        assert!(!link.can_send(), "the queue is bounded");
+        let reading = tokio::spawn(async move {
+            let mut texts = Vec::new();
+            while let Some(Ok(message)) = soon("a message", client.next()).await {
+                texts.extend(message.is_text().then(|| message.into_data()));
+            }
+            texts
+        });
+        let mut transmitted = 0;
+        while transmitted < 2 {
+            match soon("the socket", link.next()).await {
+                DocumentEvent::Transmitted(number) => transmitted = number,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(link.can_send());
+        link.close(Duration::from_secs(5)).await;
+        assert_eq!(reading.await.unwrap(), expected);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_document_counts_as_sent_once_a_slow_peer_has_taken_it() {
+    let ca = Ca::new("ours");
+    let mut hub = Hub::start_with(&ca.server_tls(), true, Limits::default()).await;
+    let mut client = Bare::default().websocket(&ca, hub.websocket, &STOCK).await.unwrap();
+    let mut link = stock(&mut hub).await;
+    // More than the buffers of both kernels hold.
+    link.send(document(1, &"x".repeat(16_000_000))).unwrap();
+    let waiting = tokio::time::timeout(Duration::from_millis(500), link.next()).await;
+    assert!(waiting.is_err(), "{waiting:?}");
+    let reading = tokio::spawn(async move { client.next().await.unwrap().unwrap().len() });
+    assert!(matches!(soon("the socket", link.next()).await, DocumentEvent::Transmitted(1)));
+    assert!(reading.await.unwrap() > 16_000_000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stock_edge_with_another_name_is_refused_before_the_upgrade() {
+    let ca = Ca::new("ours");
+    let hub = Hub::start_with(&ca.server_tls(), true, Limits::default()).await;
+    let (code, body) =
+        status(&ca, &hub, Bare::default(), &[("node_id", "edge-2"), ("ConnectionUse", "msg")]).await;
+    assert_eq!(code, 403);
+    assert!(body.contains("edge-1") && body.contains("edge-2"), "{body}");
+    let (code, body) = status(&ca, &hub, Bare::default(), &[("node_id", "edge-1")]).await;
+    assert_eq!(code, 400);
+    assert!(body.contains("ConnectionUse"), "{body}");
+}
+
+const STOCK: [(&str, &str); 3] = [("node_id", "edge-1"), ("project_id", "p"), ("ConnectionUse", "msg")];
+
+async fn stock(hub: &mut Hub) -> DocumentLink {
+    match soon("an arrival", hub.incoming.next()).await {
+        Some(Arrival::KubeEdge(accepted)) => {
+            assert_eq!(accepted.node.as_str(), "edge-1");
+            accepted.link
+        }
+        other => panic!("expected a stock edge, got {other:?}"),
+    }
+}
+
+fn document(number: u64, text: &str) -> Outgoing {
+    let resource = LocalPath::CaCertificate.into();
+    let route = Route::new(Source::CloudHub, Group::Resource, Operation::Response, resource);
+    let id = MessageId::parse("m").unwrap();
+    Outgoing::message(number, &tombolo_proto::message::Message::new(id, 1, route, Content::text(text)))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -37,13 +37,13 @@ impl Hub {
         Self::start_with(tls, false, Limits::default()).await
     }
 
-    pub(crate) async fn start_with(tls: &ServerTls, foreign: bool, limits: Limits) -> Self {
+    pub(crate) async fn start_with(tls: &ServerTls, kubeedge: bool, limits: Limits) -> Self {
         let listen =
             |setting: &str| Listen { address: "127.0.0.1:0".parse().unwrap(), setting: setting.to_owned() };
         let config = ServerConfig {
             websocket: Some(listen("hub.websocket")),
             quic: Some(listen("hub.quic")),
-            foreign,
+            kubeedge,
             limits,
         };
         let bound = server::bind(&config, tls).await.unwrap();

@@ -169,7 +169,7 @@ async fn listen_link(dir: &Path, hub: &Arc<Hub>, transport: Transport) -> anyhow
     let websocket = (transport == Transport::WebSocket).then(|| listen.clone());
     let quic = (transport == Transport::Quic).then_some(listen);
     let limits = Limits { accepts_per_second: 100_000, accept_burst: 100_000, ..Limits::default() };
-    let config = ServerConfig { websocket, quic, foreign: false, limits };
+    let config = ServerConfig { websocket, quic, kubeedge: false, limits };
     let bound = links::bind(&config, &pki::link_server(dir)?).await?;
     let address = bound.websocket_addr().or(bound.quic_addr()).context("no address")?;
     let mut incoming = bound.start(&hub.tasks, &Drain::never());

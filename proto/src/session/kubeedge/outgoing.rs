@@ -17,7 +17,8 @@ pub struct Outgoing {
 
 impl Outgoing {
     /// A message as it is.
-    pub(super) fn message(number: u64, message: &Message) -> Self {
+    #[must_use]
+    pub fn message(number: u64, message: &Message) -> Self {
         let none = Bytes::new;
         Self { number, pieces: [kubeedge::encode(message), none(), none(), none(), none()] }
     }

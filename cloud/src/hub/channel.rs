@@ -1,0 +1,163 @@
+//! The session and the link of one connection, in either dialect. The kinds are two and known, so this is an enum and no
+//! trait object (`docs/decisions/0004-kubeedge-dialect.md`).
+
+use std::time::Duration;
+
+use tombolo_link::{Link, LinkError, LinkEvent, pump};
+use tombolo_proto::frame::{Goodbye, Reply};
+use tombolo_proto::session::{CloudEvent, CloudSession};
+use tombolo_proto::{Moment, NodeId, ObjectKey, RequestId, ScopeId};
+
+use super::stock::{Stock, StockEvent};
+use super::view::View;
+
+/// One connection.
+pub(super) enum Channel {
+    /// Frames in lanes.
+    Tombolo(Tombolo),
+    /// JSON messages.
+    KubeEdge(Stock),
+}
+
+/// The connection of an edge of ours.
+pub(super) struct Tombolo {
+    pub(super) link: Link,
+    pub(super) session: CloudSession,
+}
+
+/// What happens on a connection.
+#[derive(Debug)]
+pub(super) enum ChannelEvent {
+    Tombolo(LinkEvent),
+    KubeEdge(StockEvent),
+}
+
+/// The same method of whichever session it is.
+macro_rules! session {
+    ($channel:expr, $session:ident => $call:expr) => {
+        match $channel {
+            Channel::Tombolo(Tombolo { session: $session, .. }) => $call,
+            Channel::KubeEdge(Stock { session: $session, .. }) => $call,
+        }
+    };
+}
+
+impl Channel {
+    pub(super) fn offer(&mut self, scope: ScopeId, key: ObjectKey) {
+        session!(self, session => session.offer(scope, key));
+    }
+
+    pub(super) fn reply(&mut self, reply: Reply) {
+        session!(self, session => session.reply(reply));
+    }
+
+    pub(super) fn awaits_reply(&self, id: RequestId) -> bool {
+        session!(self, session => session.awaits_reply(id))
+    }
+
+    /// Answers a compact renewal, which only edges of ours send.
+    pub(super) fn lease_renewed(&mut self, renew_time_micros: i64, code: u16) {
+        if let Self::Tombolo(tombolo) = self {
+            tombolo.session.lease_renewed(renew_time_micros, code);
+        }
+    }
+
+    pub(super) fn open_subscription(&mut self, scope: ScopeId, view: &View) {
+        session!(self, session => session.open_subscription(scope, view));
+    }
+
+    /// Ends a subscription. Stock edges are not told why: what they hold of it is deleted.
+    pub(super) fn close_subscription(&mut self, scope: ScopeId, code: u16, reason: &str) {
+        match self {
+            Self::Tombolo(tombolo) => tombolo.session.close_subscription(scope, code, reason),
+            Self::KubeEdge(stock) => stock.session.close_subscription(scope),
+        }
+    }
+
+    pub(super) fn say_goodbye(&mut self, goodbye: Goodbye) {
+        session!(self, session => session.say_goodbye(goodbye));
+    }
+
+    pub(super) fn poll_event(&mut self) -> Option<CloudEvent> {
+        session!(self, session => session.poll_event())
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        session!(self, session => session.is_closed())
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Moment> {
+        session!(self, session => session.next_timeout())
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Moment) {
+        session!(self, session => session.handle_timeout(now));
+    }
+
+    /// Moves what the session has to say onto the link, as far as that has room.
+    pub(super) fn pump(&mut self, now: Moment, view: &View) -> Result<(), LinkError> {
+        match self {
+            Self::Tombolo(Tombolo { link, session }) => {
+                pump(link, |lane| session.poll_transmit(now, lane, view)).map(|_| ())
+            }
+            Self::KubeEdge(stock) => stock.pump(now, view),
+        }
+    }
+
+    /// The next thing that happens. Cancel-safe.
+    pub(super) async fn next(&mut self) -> ChannelEvent {
+        match self {
+            Self::Tombolo(tombolo) => ChannelEvent::Tombolo(tombolo.link.next().await),
+            Self::KubeEdge(stock) => ChannelEvent::KubeEdge(stock.next().await),
+        }
+    }
+
+    /// Puts an event into the session. False when the connection is over.
+    pub(super) fn handle(&mut self, now: Moment, event: ChannelEvent, node: &NodeId, view: &View) -> bool {
+        match (self, event) {
+            (Self::Tombolo(tombolo), ChannelEvent::Tombolo(event)) => tombolo.handle(now, event, node, view),
+            (Self::KubeEdge(stock), ChannelEvent::KubeEdge(event)) => stock.handle(now, event),
+            // Events come from `next` of the same channel.
+            _ => true,
+        }
+    }
+
+    /// What must be kept of the session is stored. Called once, when it is over.
+    pub(super) async fn settle(&mut self) {
+        if let Self::KubeEdge(stock) = self {
+            stock.settle().await;
+        }
+    }
+
+    /// Ends the connection in good order.
+    pub(super) async fn close(self, limit: Duration) {
+        match self {
+            Self::Tombolo(tombolo) => tombolo.link.close(limit).await,
+            Self::KubeEdge(stock) => stock.link.close(limit).await,
+        }
+    }
+}
+
+impl Tombolo {
+    fn handle(&mut self, now: Moment, event: LinkEvent, node: &NodeId, view: &View) -> bool {
+        match event {
+            LinkEvent::Frame(lane, frame) => {
+                if let Err(error) = self.session.handle_frame(now, lane, frame, view) {
+                    tracing::warn!(%node, %error, "session ends");
+                }
+                true
+            }
+            LinkEvent::Writable => true,
+            LinkEvent::Closed(error) => {
+                match error.goodbye() {
+                    Some(goodbye) => {
+                        tracing::warn!(%node, %error, "session ends: the edge broke the protocol");
+                        self.session.say_goodbye(goodbye);
+                    }
+                    None => tracing::debug!(%node, %error, "connection ended"),
+                }
+                false
+            }
+        }
+    }
+}

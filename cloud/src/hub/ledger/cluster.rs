@@ -1,0 +1,164 @@
+//! Ledgers in the Kubernetes API: one ConfigMap a node, in cloudcore's namespace.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use http::Method;
+use serde_json::{Value, json};
+use tombolo_proto::ids::NAME_LEN_MAX;
+use tombolo_proto::{NodeId, Uid};
+
+use super::{LedgerError, LedgerStore, Record, RecordError, RecordVersion, record};
+use crate::kube::{Answer, ApiCall, Caller, Kube};
+
+/// Start of a ledger's name. The node's name follows.
+const PREFIX: &str = "tombolo-ledger.";
+
+/// Label by which cloudcore's watch of ConfigMaps leaves the ledgers out.
+const LABEL: &str = "tombolo/ledger";
+
+/// Selects every ConfigMap that is no ledger.
+pub(crate) const NO_LEDGERS: &str = "!tombolo/ledger";
+
+/// ConfigMaps of one namespace.
+#[derive(Clone)]
+pub struct ClusterLedgers {
+    kube: Kube,
+    namespace: String,
+}
+
+impl ClusterLedgers {
+    /// Ledgers in this namespace.
+    #[must_use]
+    pub fn new(kube: Kube, namespace: &str) -> Self {
+        Self { kube, namespace: namespace.to_owned() }
+    }
+
+    async fn try_read(&self, node: &NodeId) -> Result<Option<(Record, RecordVersion)>, LedgerError> {
+        let path = format!("{}/{}", self.all(), name_of(node));
+        let answer = self.call(node, "read", ApiCall::get(path)).await?;
+        match answer.code {
+            404 => Ok(None),
+            200 => {
+                let object = answer.json();
+                let record =
+                    read(&object).map_err(|source| LedgerError::Damaged { node: node.clone(), source })?;
+                let version = object.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+                Ok(Some((record, version.unwrap_or_default().to_owned())))
+            }
+            _ => Err(unavailable(node, "read", answer.message())),
+        }
+    }
+
+    async fn try_write(
+        &self,
+        node: &NodeId,
+        expected: Option<&RecordVersion>,
+        record: &Record,
+    ) -> Result<RecordVersion, LedgerError> {
+        let bytes = record::encode(&record.ledger);
+        let bytes = bytes.map_err(|error| unavailable(node, "written", error.to_string()))?;
+        let object = self.object(node, expected, record, &bytes);
+        let call = match expected {
+            None => ApiCall::json(Method::POST, self.all(), &object),
+            Some(_) => ApiCall::json(Method::PUT, format!("{}/{}", self.all(), name_of(node)), &object),
+        };
+        let answer = self.call(node, "written", call).await?;
+        match answer.code {
+            200 | 201 => {
+                let object = answer.json();
+                let version = object.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+                Ok(version.unwrap_or_default().to_owned())
+            }
+            409 => Err(LedgerError::Conflict),
+            404 if expected.is_some() => Err(LedgerError::Conflict),
+            _ => Err(unavailable(node, "written", answer.message())),
+        }
+    }
+
+    fn object(
+        &self,
+        node: &NodeId,
+        expected: Option<&RecordVersion>,
+        record: &Record,
+        bytes: &[u8],
+    ) -> Value {
+        let mut metadata = json!({"name": name_of(node), "namespace": self.namespace, "labels": {LABEL: ""}});
+        if let Some(version) = expected {
+            metadata["resourceVersion"] = version.as_str().into();
+        }
+        if let Some(uid) = &record.owner {
+            let owner =
+                json!({"apiVersion": "v1", "kind": "Node", "name": node.as_str(), "uid": uid.as_str()});
+            metadata["ownerReferences"] = json!([owner]);
+        }
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata,
+            "data": {"node": node.as_str(), "holder": record.holder},
+            "binaryData": {"ledger": STANDARD.encode(bytes)}
+        })
+    }
+
+    fn all(&self) -> String {
+        format!("/api/v1/namespaces/{}/configmaps", self.namespace)
+    }
+
+    async fn call(&self, node: &NodeId, action: &'static str, call: ApiCall) -> Result<Answer, LedgerError> {
+        let answer = self.kube.call(Caller::Own, call).await;
+        answer.map_err(|error| unavailable(node, action, error.to_string()))
+    }
+}
+
+impl LedgerStore for ClusterLedgers {
+    fn read<'a>(
+        &'a self,
+        node: &'a NodeId,
+    ) -> BoxFuture<'a, Result<Option<(Record, RecordVersion)>, LedgerError>> {
+        self.try_read(node).boxed()
+    }
+
+    fn write<'a>(
+        &'a self,
+        node: &'a NodeId,
+        expected: Option<&'a RecordVersion>,
+        record: &'a Record,
+    ) -> BoxFuture<'a, Result<RecordVersion, LedgerError>> {
+        self.try_write(node, expected, record).boxed()
+    }
+}
+
+/// Name of a node's ledger. A name that would be too long is replaced by its hash.
+fn name_of(node: &NodeId) -> String {
+    let name = format!("{PREFIX}{node}");
+    if name.len() <= NAME_LEN_MAX {
+        return name;
+    }
+    format!("{PREFIX}{:032x}", xxhash_rust::xxh3::xxh3_128(node.as_str().as_bytes()))
+}
+
+fn read(object: &Value) -> Result<Record, RecordError> {
+    let text = |path| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
+    let bytes = STANDARD.decode(text("/binaryData/ledger"));
+    let bytes = bytes.map_err(|error| RecordError::Unreadable(error.to_string()))?;
+    let owner = Uid::parse(text("/metadata/ownerReferences/0/uid")).ok();
+    Ok(Record { holder: text("/data/holder").into(), owner, ledger: record::decode(&bytes)? })
+}
+
+fn unavailable(node: &NodeId, action: &'static str, reason: String) -> LedgerError {
+    LedgerError::Unavailable { node: node.clone(), action, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_node_has_a_name_of_its_own() {
+        let name = |text: &str| name_of(&NodeId::parse(text).expect("a name"));
+        assert_eq!(name("edge-1"), "tombolo-ledger.edge-1");
+        let long = |end: &str| format!("{}.{end}", ["x".repeat(60).as_str(); 4].join("."));
+        let (a, b) = (name(&long("aaaaaaa")), name(&long("bbbbbbb")));
+        assert!(a.len() <= NAME_LEN_MAX && a != b, "{a}");
+    }
+}

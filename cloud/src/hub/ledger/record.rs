@@ -1,0 +1,194 @@
+//! A ledger as bytes: compressed JSON, so that the largest one fits one Kubernetes object.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use tombolo_proto::session::kubeedge::{LEDGER_MAX, Ledger, LedgerEntry, Watch};
+use tombolo_proto::{CloudRevision, Epoch, ObjectKey, Resource, Uid};
+
+/// Longest record, in bytes: what a ConfigMap takes, with room for its other fields.
+const RECORD_LEN_MAX: usize = 1_000_000;
+
+/// Longest text that a record may decompress to.
+const TEXT_LEN_MAX: usize = 64 * 1024 * 1024;
+
+/// The format that is written.
+const FORMAT: u32 = 1;
+
+/// One node's ledger and who holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Names the cloudcore that serves the node.
+    pub holder: Box<str>,
+    /// UID of the Node object with which the record disappears; none before the node is registered.
+    pub owner: Option<Uid>,
+    /// What the node was given.
+    pub ledger: Ledger,
+}
+
+/// Bytes that are no record, or a record that is too long.
+#[derive(Debug, Error)]
+pub enum RecordError {
+    /// Not compressed, or not JSON, or a member is missing.
+    #[error("unreadable: {0}")]
+    Unreadable(String),
+    /// Written by a newer cloudcore.
+    #[error("format {0} is newer than this cloudcore")]
+    Newer(u32),
+    /// More than an object takes.
+    #[error("{0} bytes are more than one object takes: the node refers to too many objects with long names")]
+    TooLarge(usize),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Written<'a> {
+    format: u32,
+    epoch: Option<WrittenEpoch>,
+    watches: Vec<WrittenWatch>,
+    #[serde(borrow)]
+    entries: Vec<WrittenEntry<'a>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WrittenEpoch {
+    cluster: String,
+    generation: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WrittenWatch {
+    id: String,
+    key: String,
+    option: String,
+}
+
+/// Group, version, plural, namespace, name, kind, UID, revision.
+#[derive(Serialize, Deserialize)]
+struct WrittenEntry<'a>(
+    #[serde(borrow)] Text<'a>,
+    Text<'a>,
+    Text<'a>,
+    Text<'a>,
+    Text<'a>,
+    Text<'a>,
+    Option<Text<'a>>,
+    Option<u64>,
+);
+
+type Text<'a> = std::borrow::Cow<'a, str>;
+
+/// Compresses a ledger.
+///
+/// # Errors
+/// [`RecordError::TooLarge`].
+pub(super) fn encode(ledger: &Ledger) -> Result<Vec<u8>, RecordError> {
+    let entries = ledger.entries().map(|(key, entry)| {
+        let resource = key.resource();
+        WrittenEntry(
+            (*resource.group).into(),
+            (*resource.version).into(),
+            (*resource.name).into(),
+            key.namespace().into(),
+            key.name().into(),
+            (*entry.kind).into(),
+            entry.uid.as_ref().map(|uid| uid.as_str().into()),
+            entry.revision.map(|revision| revision.0),
+        )
+    });
+    let written = Written {
+        format: FORMAT,
+        epoch: ledger
+            .epoch
+            .as_ref()
+            .map(|epoch| WrittenEpoch { cluster: epoch.cluster.to_string(), generation: epoch.generation }),
+        watches: ledger.watches.iter().map(written_watch).collect(),
+        entries: entries.collect(),
+    };
+    let unreadable = |error: &dyn std::fmt::Display| RecordError::Unreadable(error.to_string());
+    let text = serde_json::to_vec(&written).map_err(|error| unreadable(&error))?;
+    let bytes = zstd::bulk::compress(&text, 0).map_err(|error| unreadable(&error))?;
+    if bytes.len() > RECORD_LEN_MAX {
+        return Err(RecordError::TooLarge(bytes.len()));
+    }
+    Ok(bytes)
+}
+
+/// Reads what [`encode`] wrote.
+///
+/// # Errors
+/// [`RecordError`].
+pub(super) fn decode(bytes: &[u8]) -> Result<Ledger, RecordError> {
+    let unreadable = |error: &dyn std::fmt::Display| RecordError::Unreadable(error.to_string());
+    let text = zstd::bulk::decompress(bytes, TEXT_LEN_MAX).map_err(|error| unreadable(&error))?;
+    let written: Written<'_> = serde_json::from_slice(&text).map_err(|error| unreadable(&error))?;
+    if written.format > FORMAT {
+        return Err(RecordError::Newer(written.format));
+    }
+    let uid = |text: &str| Uid::parse(text).map_err(|error| unreadable(&error));
+    let epoch = written.epoch.map(|epoch| {
+        let WrittenEpoch { cluster, generation } = epoch;
+        uid(&cluster).map(|cluster| Epoch { cluster, generation })
+    });
+    let watches = written.watches.into_iter().map(|watch| Watch {
+        id: watch.id.into(),
+        key: watch.key.into(),
+        option: watch.option.into_bytes().into(),
+    });
+    let mut ledger = Ledger::new(epoch.transpose()?, watches.collect());
+    for WrittenEntry(group, version, plural, namespace, name, kind, known, revision) in written.entries {
+        let key = ObjectKey::new(Resource::new(&group, &version, &plural), &namespace, &name);
+        let entry = LedgerEntry {
+            kind: kind.into(),
+            uid: known.map(|known| uid(&known)).transpose()?,
+            revision: revision.map(CloudRevision),
+        };
+        let full = || RecordError::Unreadable(format!("more than {LEDGER_MAX} entries"));
+        ledger.insert(key, entry).map_err(|_| full())?;
+    }
+    Ok(ledger)
+}
+
+fn written_watch(watch: &Watch) -> WrittenWatch {
+    WrittenWatch {
+        id: watch.id.as_ref().into(),
+        key: watch.key.as_ref().into(),
+        option: String::from_utf8_lossy(&watch.option).into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uid(number: u64) -> Uid {
+        // Random, as the API's are: they decide how well a record compresses.
+        let [a, b] = [1, 2].map(|seed| xxhash_rust::xxh3::xxh3_64_with_seed(&number.to_le_bytes(), seed));
+        Uid::parse(&uuid::Uuid::from_u64_pair(a, b).to_string()).expect("a UID")
+    }
+
+    #[test]
+    fn the_largest_ledger_fits_one_object_and_comes_back() {
+        let epoch = Epoch { cluster: uid(0), generation: 3 };
+        let watch = Watch { id: "a".into(), key: "/core/v1/pods/null/null".into(), option: b"{}"[..].into() };
+        let mut ledger = Ledger::new(Some(epoch), vec![watch]);
+        for number in 0..LEDGER_MAX as u64 {
+            let (namespace, name) = (format!("team-{}", number % 50), format!("settings-of-shop-{number}"));
+            let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), &namespace, &name);
+            let known = (number % 3 > 0).then(|| uid(number));
+            let revision = (number % 3 > 1).then(|| CloudRevision(1_000_000 + number));
+            ledger.insert(key, LedgerEntry { kind: "ConfigMap".into(), uid: known, revision }).expect("room");
+        }
+        let bytes = encode(&ledger).expect("fits");
+        assert!(bytes.len() < RECORD_LEN_MAX / 2, "{} bytes", bytes.len());
+        assert_eq!(decode(&bytes).expect("a record"), ledger);
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused_with_a_reason() {
+        let compressed = |text: &str| zstd::bulk::compress(text.as_bytes(), 0).expect("compressed");
+        for bytes in [b"{}".to_vec(), compressed("{}"), compressed("[]"), Vec::new()] {
+            assert!(matches!(decode(&bytes), Err(RecordError::Unreadable(_))));
+        }
+        let newer = compressed(r#"{"format":2,"epoch":null,"watches":[],"entries":[]}"#);
+        assert!(matches!(decode(&newer), Err(RecordError::Newer(2))));
+    }
+}

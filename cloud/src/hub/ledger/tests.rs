@@ -1,0 +1,91 @@
+//! Ledgers that several cloudcores share.
+
+use std::collections::HashMap;
+
+use futures::FutureExt as _;
+use parking_lot::Mutex;
+use tombolo_proto::session::kubeedge::LedgerEntry;
+use tombolo_proto::{ObjectKey, Resource};
+
+use super::*;
+
+/// A store in memory.
+#[derive(Default)]
+struct Shelf(Mutex<HashMap<NodeId, (Record, u64)>>);
+
+impl LedgerStore for Shelf {
+    fn read<'a>(
+        &'a self,
+        node: &'a NodeId,
+    ) -> BoxFuture<'a, Result<Option<(Record, RecordVersion)>, LedgerError>> {
+        let found = self.0.lock().get(node).cloned();
+        async move { Ok(found.map(|(record, version)| (record, version.to_string()))) }.boxed()
+    }
+
+    fn write<'a>(
+        &'a self,
+        node: &'a NodeId,
+        expected: Option<&'a RecordVersion>,
+        record: &'a Record,
+    ) -> BoxFuture<'a, Result<RecordVersion, LedgerError>> {
+        let mut shelf = self.0.lock();
+        let current = shelf.get(node).map(|(_, version)| *version);
+        let result = if current.map(|version| version.to_string()).as_ref() == expected {
+            let version = current.unwrap_or_default() + 1;
+            shelf.insert(node.clone(), (record.clone(), version));
+            Ok(version.to_string())
+        } else {
+            Err(LedgerError::Conflict)
+        };
+        async move { result }.boxed()
+    }
+}
+
+fn ledger(names: &[&str]) -> Ledger {
+    let mut ledger = Ledger::default();
+    for name in names {
+        let key = ObjectKey::new(Resource::new("", "v1", "pods"), "default", name);
+        ledger.insert(key, LedgerEntry { kind: "Pod".into(), uid: None, revision: None }).expect("room");
+    }
+    ledger
+}
+
+fn version(saved: Saved) -> RecordVersion {
+    match saved {
+        Saved::Done(version) => version,
+        other => panic!("not saved: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_went_to_another_cloudcore_is_not_written_by_the_first() {
+    let store = Arc::new(Shelf::default());
+    let [first, second] = ["first", "second"].map(|holder| Ledgers::new(store.clone(), holder));
+    let node = NodeId::parse("edge-1").expect("a name");
+    assert_eq!(first.open(&node).await.expect("empty"), Opened::default());
+    let owner = Uid::parse("u").ok();
+    let old = version(first.save(&node, None, ledger(&["a"]), owner.clone()).await);
+    let Opened { ledger: seen, owner: found, version: new } = second.open(&node).await.expect("taken over");
+    assert_eq!((seen, found, new.as_ref() == Some(&old)), (ledger(&["a"]), owner, false));
+    assert!(matches!(first.save(&node, Some(old), ledger(&["b"]), None).await, Saved::TakenOver));
+    version(second.save(&node, new, ledger(&["a", "c"]), None).await);
+    assert_eq!(first.open(&node).await.expect("back again").ledger, ledger(&["a", "c"]));
+}
+
+#[tokio::test]
+async fn what_was_written_or_deleted_meanwhile_is_told() {
+    let store = Arc::new(Shelf::default());
+    let ledgers = Ledgers::new(store.clone(), "one");
+    let node = NodeId::parse("edge-1").expect("a name");
+    let old = version(ledgers.save(&node, None, ledger(&["a"]), None).await);
+    let new = version(ledgers.save(&node, Some(old.clone()), ledger(&["a", "b"]), None).await);
+    match ledgers.save(&node, Some(old), ledger(&["c"]), None).await {
+        Saved::Conflict(theirs, found) => {
+            assert_eq!((theirs, found), (ledger(&["a", "b"]), Some(new.clone())));
+        }
+        other => panic!("{other:?}"),
+    }
+    store.0.lock().clear();
+    let lost = ledgers.save(&node, Some(new), ledger(&["c"]), None).await;
+    assert!(matches!(lost, Saved::Conflict(theirs, None) if theirs.is_empty()));
+}

@@ -1,0 +1,198 @@
+//! The connection of a stock edge: link, session, and the ledger's way into its store.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use tombolo_link::{DocumentEvent, DocumentLink, LinkError};
+use tombolo_proto::frame::{Goodbye, GoodbyeReason};
+use tombolo_proto::session::kubeedge::{CloudConfig, CloudSession, LedgerWrite};
+use tombolo_proto::{Moment, NodeId, Uid};
+
+use super::ledger::{LedgerError, Opened, RecordVersion, Saved};
+use super::registry::SessionHandle;
+use super::view::View;
+use super::{Hub, unix_millis};
+
+/// Longest wait, at the end of a session, for its ledger to be stored. What is lost then costs repeats, nothing else.
+const SETTLE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Longest wait for the node's former session to have stored its ledger.
+const PREDECESSOR_LIMIT: Duration = Duration::from_secs(20);
+
+/// A write that is under way.
+struct Saving {
+    number: u64,
+    work: BoxFuture<'static, Saved>,
+}
+
+/// A stock edge.
+pub(super) struct Stock {
+    hub: Arc<Hub>,
+    node: NodeId,
+    pub(super) link: DocumentLink,
+    pub(super) session: CloudSession,
+    /// Version of the stored record; none when there is none.
+    version: Option<RecordVersion>,
+    /// UID of the Node that the record names.
+    owner: Option<Uid>,
+    saving: Option<Saving>,
+    /// The record is not this session's to write any more.
+    abandoned: bool,
+}
+
+/// What happens on such a connection.
+#[derive(Debug)]
+pub(super) enum StockEvent {
+    Link(DocumentEvent),
+    Saved(u64, Saved),
+}
+
+/// Reads the node's ledger, once its former session is over.
+///
+/// # Errors
+/// When the store does not answer, or the former session does not end.
+pub(super) async fn open_ledger(
+    hub: &Hub,
+    node: &NodeId,
+    predecessor: Option<Arc<SessionHandle>>,
+) -> Result<Opened, LedgerError> {
+    if let Some(former) = predecessor
+        && tokio::time::timeout(PREDECESSOR_LIMIT, former.over()).await.is_err()
+    {
+        let reason = "the node's former session is still storing it".to_owned();
+        return Err(LedgerError::Unavailable { node: node.clone(), action: "read", reason });
+    }
+    hub.ledgers.open(node).await
+}
+
+impl Stock {
+    pub(super) fn new(hub: Arc<Hub>, node: NodeId, opened: Opened, link: DocumentLink, view: &View) -> Self {
+        let epoch = hub.epoch.load().as_ref().clone();
+        let config = CloudConfig::new(node.clone(), epoch, unix_millis(), rand::random());
+        let Opened { ledger, owner, version } = opened;
+        let session = CloudSession::new(config, ledger, hub.clock.now(), view);
+        Self { hub, node, link, session, version, owner, saving: None, abandoned: false }
+    }
+
+    /// Moves documents onto the link while it has room, then starts the write that the session has found necessary.
+    pub(super) fn pump(&mut self, now: Moment, view: &View) -> Result<(), LinkError> {
+        while self.link.can_send() {
+            let Some(document) = self.session.poll_transmit(now, view) else { break };
+            self.link.send(document)?;
+        }
+        if self.saving.is_none()
+            && let Some(write) = self.session.poll_ledger(now)
+        {
+            self.save(write);
+        }
+        Ok(())
+    }
+
+    fn save(&mut self, write: LedgerWrite) {
+        let (ledgers, node) = (self.hub.ledgers.clone(), self.node.clone());
+        let (version, owner) = (self.version.clone(), self.owner_of_record());
+        let work = async move { ledgers.save(&node, version, write.ledger, owner).await }.boxed();
+        self.saving = Some(Saving { number: write.number, work });
+    }
+
+    /// The Node as it is known now; while it is not, the one that the record named.
+    fn owner_of_record(&mut self) -> Option<Uid> {
+        if let Some(uid) = self.hub.down.registered(&self.node) {
+            self.owner = Some(uid);
+        }
+        self.owner.clone()
+    }
+
+    /// The next thing that happens. Cancel-safe.
+    pub(super) async fn next(&mut self) -> StockEvent {
+        poll_fn(|cx| {
+            if let Some(saving) = &mut self.saving
+                && let Poll::Ready(saved) = saving.work.poll_unpin(cx)
+            {
+                let number = saving.number;
+                self.saving = None;
+                return Poll::Ready(StockEvent::Saved(number, saved));
+            }
+            self.link.poll_next(cx).map(StockEvent::Link)
+        })
+        .await
+    }
+
+    /// False when the connection is over.
+    pub(super) fn handle(&mut self, now: Moment, event: StockEvent) -> bool {
+        match event {
+            StockEvent::Link(DocumentEvent::Document(document)) => {
+                if let Err(error) = self.session.handle_document(now, &document) {
+                    tracing::warn!(node = %self.node, %error, "session ends");
+                }
+            }
+            StockEvent::Link(DocumentEvent::Heard) => self.session.heard(now),
+            StockEvent::Link(DocumentEvent::Transmitted(number)) => self.session.transmitted(now, number),
+            StockEvent::Link(DocumentEvent::Closed(error)) => {
+                tracing::debug!(node = %self.node, %error, "connection ended");
+                return false;
+            }
+            StockEvent::Saved(number, saved) => self.saved(number, saved),
+        }
+        true
+    }
+
+    fn saved(&mut self, number: u64, saved: Saved) {
+        match saved {
+            Saved::Done(version) => {
+                self.version = Some(version);
+                self.session.ledger_saved(number);
+            }
+            Saved::Failed(error) => {
+                tracing::warn!(node = %self.node, %error, "delivery ledger not stored; trying again");
+                self.session.ledger_failed(number);
+            }
+            Saved::Conflict(theirs, version) => {
+                self.version = version;
+                self.session.ledger_conflict(number, &theirs);
+            }
+            Saved::TakenOver => {
+                self.abandoned = true;
+                let message = format!("{} has connected to another cloudcore", self.node);
+                let reason = GoodbyeReason::Replaced;
+                self.session.say_goodbye(Goodbye { reason, message, retry_after: Duration::ZERO });
+            }
+        }
+    }
+
+    /// The Node is gone, and the ledger goes with it.
+    pub(super) fn abandon_ledger(&mut self) {
+        self.abandoned = true;
+    }
+
+    /// Stores what the ledger says at the end of the session.
+    pub(super) async fn settle(&mut self) {
+        if tokio::time::timeout(SETTLE_LIMIT, self.try_settle()).await.is_err() {
+            tracing::warn!(node = %self.node, "the delivery ledger was not stored in time: objects may be sent again");
+        }
+    }
+
+    async fn try_settle(&mut self) {
+        if let Some(Saving { number, work }) = self.saving.take() {
+            let saved = work.await;
+            self.saved(number, saved);
+        }
+        if self.abandoned {
+            return;
+        }
+        let Some(ledger) = self.session.final_ledger().cloned() else { return };
+        let (version, owner) = (self.version.clone(), self.owner_of_record());
+        match self.hub.ledgers.save(&self.node, version, ledger, owner).await {
+            Saved::Done(_) => {}
+            Saved::Failed(error) => tracing::warn!(node = %self.node, %error, "delivery ledger not stored"),
+            // What is stored names every key that this session has sent, and claims nothing of it.
+            Saved::Conflict(..) | Saved::TakenOver => {
+                tracing::debug!(node = %self.node, "the delivery ledger is another session's now");
+            }
+        }
+    }
+}

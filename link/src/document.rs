@@ -1,0 +1,361 @@
+//! Links of dialect `kubeedge`: one JSON document is one WebSocket text message (reference 2.1).
+//!
+//! There are no lanes, because a stock peer reads one document after the other. Documents are written as fragments of
+//! [`PIECE_LEN`]: tungstenite's buffer grows to the longest frame and never shrinks.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::{Sink, Stream};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::Role;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
+use tombolo_proto::session::kubeedge::Outgoing;
+
+use crate::conn::PeerInfo;
+use crate::error::LinkError;
+use crate::ws::{Closing, PIECE_LEN, Tls, link_error, poll_end, text_config};
+
+/// Bytes that wait before the link takes no further document. One document may go beyond it, so that a large one can
+/// pass at all.
+pub const DOCUMENT_QUEUE_BYTES: usize = 64 * 1024;
+
+/// Documents that wait before the link takes no further one.
+pub const DOCUMENT_QUEUE_MAX: usize = 64;
+
+/// Bytes after which the socket is flushed although more waits: what has left is known in steps of this at the most.
+const FLUSH_BYTES: usize = 16 * 1024;
+
+/// Elements of which an empty queue keeps the memory.
+const KEEP_CAPACITY: usize = 4;
+
+/// What [`DocumentLink::next`] tells.
+#[derive(Debug)]
+pub enum DocumentEvent {
+    /// A document arrived. Text and binary messages alike.
+    Document(Bytes),
+    /// Something arrived that is no document: a ping, which is answered already, or its answer.
+    Heard,
+    /// Every document up to this number has left for the kernel; there may be room for others.
+    Transmitted(u64),
+    /// The link has ended; every later call says the same.
+    Closed(LinkError),
+}
+
+/// A connection to a peer that speaks dialect `kubeedge`. Like [`Link`](crate::Link), it moves only while its owner
+/// waits in [`next`](Self::next).
+pub struct DocumentLink {
+    stream: Box<WebSocketStream<Tls>>,
+    queue: DocumentQueue,
+    /// Written since the last complete flush.
+    unflushed: usize,
+    /// The newest document that was written whole since then.
+    written: Option<u64>,
+    peer: PeerInfo,
+    /// Reading goes first after a `Transmitted`, so that a fast sender still hears its peer.
+    read_first: bool,
+    /// Writing failed; what the peer said before is still read.
+    write_failed: Option<LinkError>,
+    closed: Option<LinkError>,
+}
+
+impl fmt::Debug for DocumentLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DocumentLink").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+impl DocumentLink {
+    /// Takes over an upgraded connection on which nothing but the upgrade has passed: the limits of packages do not
+    /// fit it.
+    pub(crate) async fn take_over(stream: WebSocketStream<Tls>, role: Role, peer: PeerInfo) -> Self {
+        let tls = stream.into_inner();
+        let stream = WebSocketStream::from_raw_socket(tls, role, Some(text_config())).await;
+        Self {
+            stream: Box::new(stream),
+            queue: DocumentQueue::default(),
+            unflushed: 0,
+            written: None,
+            peer,
+            read_first: false,
+            write_failed: None,
+            closed: None,
+        }
+    }
+
+    /// Who is at the other end.
+    #[must_use]
+    pub fn peer(&self) -> &PeerInfo {
+        &self.peer
+    }
+
+    /// Whether another document is taken.
+    #[must_use]
+    pub fn can_send(&self) -> bool {
+        self.closed.is_none() && self.queue.has_room()
+    }
+
+    /// Queues a document. It is written by [`Self::next`] or [`Self::close`].
+    ///
+    /// # Errors
+    /// [`LinkError::QueueFull`] when [`Self::can_send`] is false, or the reason of the link's end.
+    pub fn send(&mut self, document: Outgoing) -> Result<(), LinkError> {
+        if let Some(reason) = &self.closed {
+            return Err(reason.clone());
+        }
+        if !self.queue.has_room() {
+            return Err(LinkError::QueueFull);
+        }
+        self.queue.push(document);
+        Ok(())
+    }
+
+    /// Writes what is queued and waits for the next event. Cancel-safe: a dropped call loses nothing.
+    pub async fn next(&mut self) -> DocumentEvent {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// The poll form of [`Self::next`].
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<DocumentEvent> {
+        if let Some(reason) = &self.closed {
+            return Poll::Ready(DocumentEvent::Closed(reason.clone()));
+        }
+        if std::mem::take(&mut self.read_first)
+            && let Poll::Ready(event) = self.poll_read(cx)
+        {
+            return Poll::Ready(event);
+        }
+        if self.write_failed.is_none() {
+            match self.poll_write(cx) {
+                Poll::Ready(Ok(Some(number))) => {
+                    self.read_first = true;
+                    return Poll::Ready(DocumentEvent::Transmitted(number));
+                }
+                Poll::Ready(Err(error)) => self.write_failed = Some(error),
+                Poll::Ready(Ok(None)) | Poll::Pending => {}
+            }
+        }
+        if let Poll::Ready(event) = self.poll_read(cx) {
+            return Poll::Ready(event);
+        }
+        match self.write_failed.take() {
+            Some(error) => Poll::Ready(self.end(error)),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Writes what is queued and ends the connection as stock peers do, without a close frame (reference 2.1). Waits at
+    /// most `limit`.
+    pub async fn close(mut self, limit: Duration) {
+        let orderly = async {
+            while !self.queue.is_empty() || self.unflushed > 0 {
+                if self.closed.is_some() || poll_fn(|cx| self.poll_write(cx)).await.is_err() {
+                    return;
+                }
+            }
+            let mut closing = Closing::Shutdown;
+            poll_fn(|cx| poll_end(&mut self.stream, &mut closing, cx)).await;
+        };
+        if tokio::time::timeout(limit, orderly).await.is_err() {
+            tracing::debug!(peer = %self.peer.remote, "the peer did not take the last documents in time");
+        }
+    }
+
+    /// Moves as much as the socket takes; ready with a number after each flush that completed a document, and without
+    /// one when nothing is left to do.
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<u64>, LinkError>> {
+        loop {
+            if self.unflushed >= FLUSH_BYTES || (self.queue.is_empty() && self.unflushed > 0) {
+                ready!(Pin::new(&mut *self.stream).poll_flush(cx)).map_err(link_error)?;
+                self.unflushed = 0;
+                if let Some(number) = self.written.take() {
+                    return Poll::Ready(Ok(Some(number)));
+                }
+            }
+            if self.queue.is_empty() {
+                return Poll::Ready(Ok(None));
+            }
+            ready!(Pin::new(&mut *self.stream).poll_ready(cx)).map_err(link_error)?;
+            let Some(piece) = self.queue.pop(PIECE_LEN) else { continue };
+            self.unflushed += piece.payload.len().max(1);
+            let code = OpCode::Data(if piece.first { Data::Text } else { Data::Continue });
+            let frame = Frame::message(piece.payload, code, piece.ends.is_some());
+            Pin::new(&mut *self.stream).start_send(Message::Frame(frame)).map_err(link_error)?;
+            self.written = piece.ends.or(self.written);
+        }
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<DocumentEvent> {
+        let message = match ready!(Pin::new(&mut *self.stream).poll_next(cx)) {
+            Some(Ok(message)) => message,
+            Some(Err(error)) => return Poll::Ready(self.end(link_error(error))),
+            None => return Poll::Ready(self.end(LinkError::ClosedByPeer)),
+        };
+        Poll::Ready(match message {
+            Message::Text(text) => DocumentEvent::Document(text.into()),
+            Message::Binary(bytes) => DocumentEvent::Document(bytes),
+            // tungstenite answers pings itself, with the next write or flush.
+            Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => {
+                self.unflushed = self.unflushed.max(1);
+                DocumentEvent::Heard
+            }
+            Message::Close(_) => self.end(LinkError::ClosedByPeer),
+        })
+    }
+
+    fn end(&mut self, error: LinkError) -> DocumentEvent {
+        self.closed = Some(error.clone());
+        DocumentEvent::Closed(error)
+    }
+}
+
+/// Documents that wait to be written.
+#[derive(Debug, Default)]
+struct DocumentQueue {
+    documents: VecDeque<Waiting>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    document: Outgoing,
+    /// Index of the first piece that is not written whole, and how much of it is.
+    piece: usize,
+    offset: usize,
+}
+
+/// A part of a document, as one frame.
+struct Piece {
+    payload: Bytes,
+    first: bool,
+    /// Number of the document, when this is its last part.
+    ends: Option<u64>,
+}
+
+impl DocumentQueue {
+    fn has_room(&self) -> bool {
+        self.bytes < DOCUMENT_QUEUE_BYTES && self.documents.len() < DOCUMENT_QUEUE_MAX
+    }
+
+    fn is_empty(&self) -> bool {
+        self.documents.is_empty()
+    }
+
+    fn push(&mut self, document: Outgoing) {
+        self.bytes = self.bytes.saturating_add(document.len());
+        self.documents.push_back(Waiting { document, piece: 0, offset: 0 });
+    }
+
+    /// The next part of the oldest document, at most `max` bytes.
+    fn pop(&mut self, max: usize) -> Option<Piece> {
+        let waiting = self.documents.front_mut()?;
+        let first = waiting.piece == 0 && waiting.offset == 0;
+        let payload = waiting.cut(max);
+        self.bytes = self.bytes.saturating_sub(payload.len());
+        let ends = waiting.is_done().then_some(waiting.document.number);
+        if ends.is_some() {
+            self.documents.pop_front();
+            if self.documents.is_empty() && self.documents.capacity() > KEEP_CAPACITY {
+                self.documents = VecDeque::new();
+            }
+        }
+        Some(Piece { payload, first, ends })
+    }
+}
+
+impl Waiting {
+    /// Takes the next bytes, at most `max`. Without a copy when they are of one piece.
+    fn cut(&mut self, max: usize) -> Bytes {
+        self.skip_written();
+        let Some(piece) = self.document.pieces().get(self.piece) else { return Bytes::new() };
+        let rest = piece.slice(self.offset..);
+        if rest.len() >= max {
+            self.offset += max;
+            let cut = rest.slice(..max);
+            self.skip_written();
+            return cut;
+        }
+        let mut cut = BytesMut::with_capacity(max.min(self.document.len()));
+        while let Some(piece) = self.document.pieces().get(self.piece)
+            && cut.len() < max
+        {
+            let len = (piece.len() - self.offset).min(max - cut.len());
+            cut.put_slice(&piece[self.offset..self.offset + len]);
+            self.offset += len;
+            self.skip_written();
+        }
+        cut.freeze()
+    }
+
+    /// Moves on to the next piece in which something is left.
+    fn skip_written(&mut self) {
+        while self.document.pieces().get(self.piece).is_some_and(|piece| piece.len() <= self.offset) {
+            self.piece += 1;
+            self.offset = 0;
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.piece >= self.document.pieces().len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_proto::message::{Content, Group, LocalPath, Message, MessageId, Operation, Route, Source};
+
+    use super::*;
+
+    fn document(number: u64, text: &str) -> Outgoing {
+        let route = Route::new(
+            Source::EdgeController,
+            Group::Resource,
+            Operation::Query,
+            LocalPath::CaCertificate.into(),
+        );
+        let id = MessageId::parse("m").expect("an id");
+        Outgoing::message(number, &Message::new(id, 1, route, Content::text(text)))
+    }
+
+    #[test]
+    fn documents_are_cut_and_come_out_whole_and_in_order() {
+        let (long, short) = (document(1, &"x".repeat(10_000)), document(2, "y"));
+        let expected = [long.to_bytes(), short.to_bytes()];
+        let mut queue = DocumentQueue::default();
+        queue.push(long);
+        queue.push(short);
+        let mut read = vec![BytesMut::new()];
+        let mut firsts = 0;
+        while let Some(piece) = queue.pop(4000) {
+            assert!(piece.payload.len() <= 4000 && !piece.payload.is_empty());
+            firsts += usize::from(piece.first);
+            read.last_mut().expect("one").put_slice(&piece.payload);
+            if let Some(number) = piece.ends {
+                assert_eq!(usize::try_from(number), Ok(read.len()));
+                read.push(BytesMut::new());
+            }
+        }
+        assert_eq!((firsts, read.len(), queue.bytes), (2, 3, 0));
+        assert!(read.iter().zip(&expected).all(|(read, expected)| read == expected));
+    }
+
+    #[test]
+    fn the_queue_is_bounded_by_bytes_and_by_number() {
+        let mut queue = DocumentQueue::default();
+        queue.push(document(1, &"x".repeat(DOCUMENT_QUEUE_BYTES)));
+        assert!(!queue.has_room());
+        let mut queue = DocumentQueue::default();
+        for number in 0..DOCUMENT_QUEUE_MAX {
+            assert!(queue.has_room());
+            queue.push(document(number as u64, ""));
+        }
+        assert!(!queue.has_room());
+    }
+}

@@ -1,0 +1,125 @@
+//! Which upgrade requests of stock edges are accepted (reference 2.1 and 3.2).
+//!
+//! A stock cloud believes the header `node_id`; here the certificate decides, and a header or path that names another
+//! node is refused before the upgrade. Headers with an underscore are dropped by some proxies, so absent ones are no
+//! fault.
+
+use http::{HeaderMap, StatusCode};
+use thiserror::Error;
+use tombolo_proto::NodeId;
+
+/// Header with the node's name.
+const NODE_ID: &str = "node_id";
+
+/// Header that says what a connection is for.
+const CONNECTION_USE: &str = "connectionuse";
+
+/// Its value for connections that carry messages. `str` and `shr` are for streams, which nobody here takes.
+const MESSAGES: &str = "msg";
+
+/// Bytes of a peer's text that an error repeats.
+const SHOWN_MAX: usize = 64;
+
+/// Why a stock edge is not let in.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub(super) enum StockRefusal {
+    /// Header or path name another node than the certificate.
+    #[error("the certificate is node {certified}'s, and the {place} of the request names {claimed:?}")]
+    OtherNode { certified: NodeId, place: &'static str, claimed: String },
+    /// The connection would not carry messages.
+    #[error(
+        "header ConnectionUse is {found:?}, and only \"msg\" is served here; other clients than KubeEdge's ask for WebSocket subprotocol tombolo.v1"
+    )]
+    OtherUse { found: String },
+}
+
+impl StockRefusal {
+    /// Status of the answer.
+    pub(super) fn status(&self) -> StatusCode {
+        match self {
+            Self::OtherNode { .. } => StatusCode::FORBIDDEN,
+            Self::OtherUse { .. } => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+/// Judges a request of the node that the certificate names.
+pub(super) fn judge(node: &NodeId, path: &str, headers: &HeaderMap) -> Result<(), StockRefusal> {
+    let other = |place, claimed: &str| StockRefusal::OtherNode {
+        certified: node.clone(),
+        place,
+        claimed: claimed.chars().take(SHOWN_MAX).collect(),
+    };
+    for value in headers.get_all(NODE_ID) {
+        if value.as_bytes() != node.as_str().as_bytes() {
+            return Err(other("header node_id", &String::from_utf8_lossy(value.as_bytes())));
+        }
+    }
+    if let Some(claimed) = node_of_path(path)
+        && claimed != node.as_str()
+    {
+        return Err(other("path", claimed));
+    }
+    let found = headers.get(CONNECTION_USE).map(|value| String::from_utf8_lossy(value.as_bytes()));
+    match found.as_deref() {
+        Some(MESSAGES) => Ok(()),
+        found => {
+            Err(StockRefusal::OtherUse { found: found.unwrap_or_default().chars().take(SHOWN_MAX).collect() })
+        }
+    }
+}
+
+/// The node of `/PROJECT/NODE/events`; none for other paths, which stock clouds accept as well.
+fn node_of_path(path: &str) -> Option<&str> {
+    let mut segments = path.strip_prefix('/')?.split('/');
+    let (_project, node) = (segments.next()?, segments.next()?);
+    (segments.next() == Some("events") && segments.next().is_none()).then_some(node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATH: &str = "/e632aba927ea4ac2b575ec1603d56f10/edge-1/events";
+
+    fn judged(path: &str, headers: &[(&'static str, &'static str)]) -> Result<(), StatusCode> {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(*name, value.parse().expect("a value"));
+        }
+        let node = NodeId::parse("edge-1").expect("a name");
+        judge(&node, path, &map).map_err(|refusal| refusal.status())
+    }
+
+    #[test]
+    fn stock_requests_pass() {
+        for headers in [
+            &[("node_id", "edge-1"), ("project_id", "p"), ("connectionuse", "msg")][..],
+            &[("connectionuse", "msg")],
+        ] {
+            assert_eq!(judged(PATH, headers), Ok(()));
+            assert_eq!(judged("/", headers), Ok(()));
+        }
+    }
+
+    #[test]
+    fn another_name_or_use_is_refused() {
+        let msg = ("connectionuse", "msg");
+        for (path, headers, status) in [
+            (PATH, &[("node_id", "edge-2"), msg][..], 403),
+            (PATH, &[("node_id", "edge-1"), ("node_id", "edge-2"), msg], 403),
+            (PATH, &[("node_id", ""), msg], 403),
+            ("/p/edge-2/events", &[("node_id", "edge-1"), msg], 403),
+            ("/p/edge-2/events", &[msg], 403),
+            (PATH, &[("node_id", "edge-2")], 403),
+            (PATH, &[("node_id", "edge-1")], 400),
+            (PATH, &[("node_id", "edge-1"), ("connectionuse", "str")], 400),
+        ] {
+            assert_eq!(
+                judged(path, headers).map_err(|status| status.as_u16()),
+                Err(status),
+                "{path} {headers:?}"
+            );
+        }
+    }
+}
