@@ -54,8 +54,9 @@ pub use seal::Sealer;
 use shared::Shared;
 use writer::{Command, Done, Job};
 
-/// Memory for pages of the file, in bytes (design section 8).
-const CACHE_BYTES: usize = 2 * 1024 * 1024;
+/// Memory for pages of the file, in bytes. Small: the operating system keeps the file in its own cache, and the agent has
+/// to fit beside the workload of a device.
+const CACHE_BYTES: usize = 512 * 1024;
 
 /// How much history the file keeps: what an older watcher misses it lists again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

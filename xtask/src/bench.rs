@@ -17,6 +17,15 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<()> {
     let assets = components::ensure()?;
     run::check(run::cargo().args(["build", "--release", "--locked", "--workspace", "--bins"]))?;
+    run::check(run::cargo().args([
+        "build",
+        "--profile",
+        "device",
+        "--locked",
+        "--workspace",
+        "--bin",
+        "edgecore",
+    ]))?;
     // `cargo run` would pick other features than the workspace has, and compile it all once more.
     let mut command = Command::new(run::program("release", "bench")?);
     command.current_dir(run::root()).env(components::ASSETS_VARIABLE, assets);

@@ -1,8 +1,9 @@
 //! What the agent of one node costs: memory, and a day's traffic of a node on which nothing happens.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tombolo_testkit::wait_for;
 use tombolo_tests::world::objects::Objects;
 use tombolo_tests::world::{Api, DEADLINE, Transport, World};
@@ -27,13 +28,13 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const IDLE_PODS: usize = 5;
 const PODS: usize = 50;
 
-/// Memory and traffic of a release build of `edgecore`, its local API on and asked.
+/// Memory and traffic of an `edgecore` built for a device, its local API on and asked.
 pub(crate) async fn measure() -> Result<Vec<Row>> {
     let mut world = World::start(Api::Real, Transport::WebSocket).await?;
     world.set_periods(LEASE_MILLIS / HASTE, STATUS_MILLIS / HASTE);
     // A relay that is never full: it counts what passes.
     world.slow_down(u32::MAX).await?;
-    world.start_edge(NODE).await?;
+    world.start_edge_program(NODE, &device_edgecore()?).await?;
     let objects = Objects::new(world.client().await?).await?;
     objects.config_map("settings", "1").await?;
     add_pods(&world, &objects, 0..IDLE_PODS).await;
@@ -53,6 +54,15 @@ pub(crate) async fn measure() -> Result<Vec<Row>> {
             .target(Some(15.0)),
         Row::new(&idle, "MB", day / 1e6).target(Some(5.0)),
     ])
+}
+
+/// `edgecore` of profile `device`, which `cargo xtask bench` builds beside the other programs.
+fn device_edgecore() -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let target = own.ancestors().nth(2).context("the benchmark is in no target folder")?;
+    let path = target.join("device/edgecore");
+    ensure!(path.is_file(), "{} is not built: run `cargo xtask bench`", path.display());
+    Ok(path)
 }
 
 /// Creates pods and waits until the local API lists them and they run.

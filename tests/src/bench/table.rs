@@ -51,7 +51,7 @@ const LINES: [Line; 19] = [
     line("processor time per delivered update, acknowledged", Some("update_cpu_micros"), None),
     line("fan-out of one update, p50", Some("fan_out_p50_ms"), None),
     line("fan-out of one update, p99, median run", Some("fan_out_p99_ms"), None),
-    line("fan-out of one update, p99, worst run", Some("fan_out_p99_ms"), None),
+    line("fan-out of one update, p99, worst run", Some("fan_out_p99_worst_ms"), None),
     line("queries a second", Some("queries_per_second"), None),
     line("processor time per query", Some("query_cpu_micros"), None),
     line("all nodes back and caught up", None, None),

@@ -90,6 +90,12 @@ struct Fleet {
     tasks: Tasks,
 }
 
+impl Fleet {
+    fn take_latencies(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.latencies.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// Runs all phases.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
     let dir = tempfile::tempdir()?;
@@ -137,13 +143,13 @@ async fn updates(
 ) -> anyhow::Result<()> {
     // The first round grows buffers; it is not measured.
     server.command(format!("update {total}")).await?;
-    fleet.latencies.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    let cpu = server.cpu()?;
+    fleet.take_latencies();
+    let (cpu, mut rounds) = (server.cpu()?, Vec::with_capacity(report.updates));
     for _ in 0..report.updates {
         server.command(format!("update {total}")).await?;
+        rounds.push(fleet.take_latencies());
     }
-    let latencies = std::mem::take(&mut *fleet.latencies.lock().unwrap_or_else(PoisonError::into_inner));
-    report.updated(server.cpu()? - cpu, total, latencies);
+    report.updated(server.cpu()? - cpu, total, rounds);
     Ok(())
 }
 

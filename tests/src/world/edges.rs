@@ -1,7 +1,7 @@
 //! The agents of a world.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
@@ -24,8 +24,16 @@ impl World {
     /// # Errors
     /// When joining is refused or the process cannot be started.
     pub async fn start_edge(&mut self, node: &str) -> Result<()> {
+        self.start_edge_program(node, &binary("edgecore")?).await
+    }
+
+    /// As [`Self::start_edge`], with a program that was built in another way.
+    ///
+    /// # Errors
+    /// As [`Self::start_edge`].
+    pub async fn start_edge_program(&mut self, node: &str, program: &Path) -> Result<()> {
         self.join_edge(node).await?;
-        let mut command = Command::new(binary("edgecore")?);
+        let mut command = Command::new(program);
         command.arg("--config").arg(self.edge_config(node));
         self.run_edge(node, &mut command)
     }
