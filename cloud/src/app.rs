@@ -24,6 +24,8 @@ use crate::epoch::{CHECK_INTERVAL, EpochError, EpochKeeper};
 use crate::hub::{ClusterLedgers, Hub, Ledgers, Registry, Subscriptions};
 use crate::kube::Kube;
 use crate::metrics::Metrics;
+use crate::router::table::RouterKind;
+use crate::router::{self, Router, Unrouted};
 use crate::status::StatusHandle;
 use crate::watches;
 
@@ -224,7 +226,10 @@ impl Bound {
         }
         tasks.spawn("impersonation probe", probe(kube.clone(), guards.permission));
         let plan = config.upstream.enabled.then_some(config.watch_events);
-        tasks.spawn("epoch", keep_epoch(kube, epoch, Arc::clone(&hub), plan, drain.clone()));
+        tasks.spawn("epoch", keep_epoch(kube.clone(), epoch, Arc::clone(&hub), plan, drain.clone()));
+        if let Some(events) = plan {
+            follow_rules(&tasks, &kube, events);
+        }
         tasks.spawn("join endpoints", bootstrap.serve(join, drain.clone()));
         tasks.spawn("housekeeping", keep_house(Arc::clone(&hub)));
         tasks.spawn("accept", accept(server.start(&tasks, &drain), Arc::clone(&hub)));
@@ -250,6 +255,16 @@ async fn accept(mut incoming: Incoming, hub: Arc<Hub>) {
             Arrival::Tombolo(accepted) => hub.accept(accepted),
             Arrival::KubeEdge(accepted) => hub.accept_stock(accepted),
         }
+    }
+}
+
+/// Tells the router of the rules that the cluster has, now and later.
+fn follow_rules(tasks: &Tasks, kube: &Kube, events: WatchEvents) {
+    let router: Arc<dyn Router> = Arc::new(Unrouted);
+    let kinds = [(RouterKind::Rule, events.rule), (RouterKind::RuleEndpoint, events.rule_endpoint)];
+    for (kind, events) in kinds {
+        let work = router::watch::follow(kube.clone(), kind, Arc::clone(&router), events);
+        tasks.spawn(format!("watch of {}s", kind.name()), work);
     }
 }
 

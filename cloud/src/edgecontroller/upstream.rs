@@ -12,6 +12,7 @@ mod memory;
 mod message;
 mod objects;
 mod outcome;
+mod rule_status;
 #[cfg(test)]
 mod tests;
 

@@ -93,6 +93,7 @@ impl Upstream {
                 let path = format!("/apis/certificates.k8s.io/v1/certificatesigningrequests/{name}");
                 self.read(node, &path).await
             }
+            (Type::RuleStatus, Op::Update) => self.rule_status(node, target, content).await,
             (Type::Event, Op::Insert | Op::Update | Op::Patch) => self.event(node, target, request).await,
             (kind, operation) => Said::Refused(format!(
                 "unknown operation: {:?} of {:?} is nothing that a node can ask for",

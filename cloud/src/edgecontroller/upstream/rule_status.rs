@@ -1,0 +1,124 @@
+//! Results of rules (reference section 5, row `rulestatus`): counted in the Rule's status.
+
+use http::Method;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tombolo_proto::NodeId;
+use tombolo_proto::message::{Content, StatusError};
+
+use super::Upstream;
+use super::message::{Said, Target, into_result};
+use crate::kube::{ApiCall, Caller};
+use crate::router::API;
+
+/// Errors that a Rule keeps; the oldest go first.
+const ERRORS_MAX: usize = 32;
+
+/// Attempts to write a status that others write at the same time.
+const ATTEMPTS: usize = 5;
+
+/// The code of a write that somebody else's was faster than.
+const CONFLICT: u16 = 409;
+
+/// What became of one message of a rule, with the names that Go gives its fields.
+#[derive(Debug, Deserialize)]
+struct ExecResult {
+    #[serde(rename = "Status")]
+    status: ExecStatus,
+    #[serde(rename = "Error", default)]
+    error: ExecError,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+enum ExecStatus {
+    Success,
+    Fail,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct ExecError {
+    #[serde(rename = "Detail", default)]
+    detail: String,
+}
+
+impl Upstream {
+    /// Counts a result. Nodes have no rights on rules, so this is done in our name, for rules that do not name
+    /// another node.
+    pub(super) async fn rule_status(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
+        let result: ExecResult = match content.read() {
+            Ok(result) => result,
+            Err(error) => return Said::Refused(format!("the content is no result of a rule: {error}")),
+        };
+        if target.name.is_empty() || target.namespace.is_empty() {
+            return Said::Refused("a result names its rule as NAMESPACE/rulestatus/RULE".to_owned());
+        }
+        let path = format!("/apis/{API}/namespaces/{}/rules/{}", target.namespace, target.name);
+        let mut last = None;
+        for _ in 0..ATTEMPTS {
+            match self.count(node, &path, &result).await {
+                Ok(said) => return said,
+                Err(error) if error.code == CONFLICT => last = Some(error),
+                Err(error) => return Said::Refused(error.message),
+            }
+        }
+        Said::Refused(last.map_or_else(String::new, |error| error.message))
+    }
+
+    async fn count(&self, node: &NodeId, path: &str, result: &ExecResult) -> Result<Said, Box<StatusError>> {
+        let rule = into_result(self.kube.call(Caller::Own, ApiCall::get(path)).await)?;
+        let rule: Value = serde_json::from_slice(&rule).unwrap_or_default();
+        let named = rule.pointer("/spec/sourceResource/node_name").and_then(Value::as_str);
+        if named.is_some_and(|named| named != node.as_str()) {
+            return Ok(Said::Refused(format!("the rule is of another node than {node}")));
+        }
+        let version = rule.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
+        // The version makes it a compare-and-swap: two results at once are two.
+        let patch =
+            json!({"metadata": {"resourceVersion": version}, "status": counted(&rule["status"], result)});
+        let mut call = ApiCall::json(Method::PATCH, path, &patch);
+        "application/merge-patch+json".clone_into(&mut call.content_type);
+        into_result(self.kube.call(Caller::Own, call).await)?;
+        Ok(Said::Done(String::new()))
+    }
+}
+
+fn counted(status: &Value, result: &ExecResult) -> Value {
+    let count = |key: &str| status.get(key).and_then(Value::as_u64).unwrap_or_default();
+    let mut errors: Vec<Value> = status.get("errors").and_then(Value::as_array).cloned().unwrap_or_default();
+    let (mut success, mut fail) = (count("successMessages"), count("failMessages"));
+    match result.status {
+        ExecStatus::Success => success = success.saturating_add(1),
+        ExecStatus::Fail => {
+            fail = fail.saturating_add(1);
+            errors.push(result.error.detail.as_str().into());
+        }
+    }
+    let surplus = errors.len().saturating_sub(ERRORS_MAX);
+    json!({"successMessages": success, "failMessages": fail, "errors": &errors[surplus..]})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_counted_and_only_the_newest_errors_are_kept() {
+        let fail = |detail: &str| ExecResult {
+            status: ExecStatus::Fail,
+            error: ExecError { detail: detail.to_owned() },
+        };
+        let success = ExecResult { status: ExecStatus::Success, error: ExecError::default() };
+        let mut status = counted(&Value::Null, &success);
+        assert_eq!(status, json!({"successMessages": 1, "failMessages": 0, "errors": []}));
+        for number in 0..=ERRORS_MAX {
+            status = counted(&status, &fail(&number.to_string()));
+        }
+        assert_eq!(
+            (&status["successMessages"], &status["failMessages"]),
+            (&json!(1), &json!(ERRORS_MAX + 1))
+        );
+        let errors = status["errors"].as_array().expect("a list");
+        assert_eq!((errors.len(), &errors[0]), (ERRORS_MAX, &json!("1")), "the oldest went first");
+    }
+}

@@ -1,0 +1,139 @@
+//! The rules that exist, so that only what is new or gone is told.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::{Change, Router, RouterMessage, RouterObject};
+use crate::kube::{ObjectEvent, RawObject};
+
+/// Objects of one kind that are followed; further ones are left out, with a warning.
+pub(super) const OBJECTS_MAX: usize = 10_000;
+
+/// Kinds that are watched. Closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RouterKind {
+    Rule,
+    RuleEndpoint,
+}
+
+impl RouterKind {
+    pub(super) fn plural(self) -> &'static str {
+        match self {
+            Self::Rule => "rules",
+            Self::RuleEndpoint => "ruleendpoints",
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Rule => "Rule",
+            Self::RuleEndpoint => "RuleEndpoint",
+        }
+    }
+
+    fn read(self, object: &Value) -> Result<RouterObject, serde_json::Error> {
+        use serde::Deserialize as _;
+        Ok(match self {
+            Self::Rule => RouterObject::Rule(super::Rule::deserialize(object)?),
+            Self::RuleEndpoint => RouterObject::RuleEndpoint(super::RuleEndpoint::deserialize(object)?),
+        })
+    }
+}
+
+/// Namespace and name.
+type Name = (String, String);
+
+/// What is known of one kind.
+#[derive(Debug)]
+pub(super) struct Table {
+    kind: RouterKind,
+    /// At most [`OBJECTS_MAX`].
+    known: BTreeMap<Name, RouterMessage>,
+    /// Names of the list that is coming, while one does.
+    listed: Option<BTreeSet<Name>>,
+}
+
+impl Table {
+    pub(super) fn new(kind: RouterKind) -> Self {
+        Self { kind, known: BTreeMap::new(), listed: None }
+    }
+
+    /// Takes what the watch tells, and tells the router what is new or gone.
+    pub(super) fn handle(&mut self, event: ObjectEvent, router: &dyn Router) {
+        match event {
+            ObjectEvent::RelistStart => self.listed = Some(BTreeSet::new()),
+            ObjectEvent::Applied(object) => self.applied(&object, router),
+            ObjectEvent::Deleted(object) => self.gone(&name_of(&object), router),
+            ObjectEvent::RelistEnd => {
+                let Some(listed) = self.listed.take() else { return };
+                let gone: Vec<_> =
+                    self.known.keys().filter(|name| !listed.contains(*name)).cloned().collect();
+                gone.iter().for_each(|name| self.gone(name, router));
+            }
+        }
+    }
+
+    /// The kind is not served any more: with its definition went every object.
+    pub(super) fn clear(&mut self, router: &dyn Router) {
+        self.listed = None;
+        let names: Vec<_> = self.known.keys().cloned().collect();
+        names.iter().for_each(|name| self.gone(name, router));
+    }
+
+    fn applied(&mut self, object: &RawObject, router: &dyn Router) {
+        let name = name_of(object);
+        if let Some(listed) = &mut self.listed {
+            listed.insert(name.clone());
+        }
+        let read = match self.kind.read(object.value()) {
+            Ok(read) => read,
+            Err(error) => {
+                let (namespace, name) = name;
+                tracing::warn!(kind = self.kind.name(), namespace, name, %error, "object cannot be used by a router");
+                return;
+            }
+        };
+        if self.known.get(&name).is_some_and(|known| uid_of(&known.object) == uid_of(&read)) {
+            return;
+        }
+        self.gone(&name, router);
+        if self.known.len() >= OBJECTS_MAX {
+            let (namespace, name) = name;
+            tracing::warn!(
+                kind = self.kind.name(),
+                namespace,
+                name,
+                OBJECTS_MAX,
+                "too many objects: left out"
+            );
+            return;
+        }
+        let version = object.value().pointer("/metadata/resourceVersion").and_then(Value::as_str);
+        let message = RouterMessage {
+            change: Change::Insert,
+            resource_version: version.unwrap_or_default().to_owned(),
+            object: read,
+        };
+        self.known.insert(name, message.clone());
+        router.handle(message);
+    }
+
+    fn gone(&mut self, name: &Name, router: &dyn Router) {
+        if let Some(known) = self.known.remove(name) {
+            router.handle(RouterMessage { change: Change::Delete, ..known });
+        }
+    }
+}
+
+fn name_of(object: &RawObject) -> Name {
+    let text = |pointer: &str| object.value().pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    (text("/metadata/namespace").to_owned(), text("/metadata/name").to_owned())
+}
+
+fn uid_of(object: &RouterObject) -> &str {
+    match object {
+        RouterObject::Rule(rule) => &rule.metadata.uid,
+        RouterObject::RuleEndpoint(endpoint) => &endpoint.metadata.uid,
+    }
+}

@@ -1,0 +1,94 @@
+//! The watches of rules, which wait until the cluster has them.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::runtime::watcher;
+use serde_json::Value;
+use tokio::sync::{mpsc, watch as channel};
+use tombolo_proto::Resource;
+
+use super::table::{RouterKind, Table};
+use super::{API, Router};
+use crate::kube::{ApiCall, Caller, Kube, ObjectEvent, WatchSpec, watch};
+
+/// Events that wait for the router, unless the configuration says otherwise.
+const EVENTS_MAX: NonZeroU32 = NonZeroU32::new(64).expect("not zero");
+
+/// How often a cluster without the definitions is asked for them.
+const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Follows one kind for ever: waits for its definition without a word, then watches, and waits again when the
+/// definition was taken away. `events` bounds what waits.
+pub(crate) async fn follow(
+    kube: Kube,
+    kind: RouterKind,
+    router: Arc<dyn Router>,
+    events: Option<NonZeroU32>,
+) {
+    let mut table = Table::new(kind);
+    loop {
+        until_served(&kube, kind).await;
+        tracing::info!(kind = kind.name(), "watching");
+        run(&kube, kind, &mut table, router.as_ref(), events.unwrap_or(EVENTS_MAX)).await;
+        table.clear(router.as_ref());
+    }
+}
+
+/// Runs one watch until the API server does not know the kind any more.
+async fn run(kube: &Kube, kind: RouterKind, table: &mut Table, router: &dyn Router, events: NonZeroU32) {
+    let mut spec = WatchSpec::all(resource(kind));
+    kind.name().clone_into(&mut spec.kind);
+    let (sender, mut receiver) = mpsc::channel(usize::try_from(events.get()).unwrap_or(usize::MAX));
+    let (unknown, mut ended) = channel::channel(false);
+    let failed = |error: &watcher::Error| match is_unknown(error) {
+        true => _ = unknown.send_replace(true),
+        false => tracing::warn!(kind = kind.name(), %error, "watch failed; trying again"),
+    };
+    let take = async {
+        while let Some(event) = receiver.recv().await {
+            table.handle(event, router);
+        }
+    };
+    tokio::select! {
+        () = watch(kube.client().clone(), spec, sender, |event: ObjectEvent| event, failed) => {}
+        () = take => {}
+        _ = ended.wait_for(|ended| *ended) => {}
+    }
+}
+
+/// The watch fails with "not found" exactly while the definition is missing.
+fn is_unknown(error: &watcher::Error) -> bool {
+    let code = match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code,
+        watcher::Error::WatchError(status) => status.code,
+        _ => return false,
+    };
+    code == 404
+}
+
+/// Returns once discovery names the kind. A cluster without it is no fault, and an unreachable one is told by others.
+async fn until_served(kube: &Kube, kind: RouterKind) {
+    loop {
+        let answer = kube.call(Caller::Own, ApiCall::get(format!("/apis/{API}"))).await;
+        if answer.is_ok_and(|answer| answer.is_success() && names(&answer.json(), kind)) {
+            return;
+        }
+        tracing::debug!(kind = kind.name(), "not served by this cluster");
+        tokio::time::sleep(DISCOVERY_INTERVAL).await;
+    }
+}
+
+fn names(list: &Value, kind: RouterKind) -> bool {
+    let resources = list.get("resources").and_then(Value::as_array);
+    resources.is_some_and(|resources| {
+        resources.iter().any(|resource| resource.get("name").and_then(Value::as_str) == Some(kind.plural()))
+    })
+}
+
+fn resource(kind: RouterKind) -> Resource {
+    let (group, version) = API.split_once('/').unwrap_or(("", API));
+    Resource::new(group, version, kind.plural())
+}

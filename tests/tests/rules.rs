@@ -1,0 +1,114 @@
+//! Rules and endpoints: told to the router as they come and go, results counted, and no noise where there are none.
+
+use serde_json::{Value, json};
+use tombolo_proto::frame::{ReplyBody, RequestBody};
+use tombolo_proto::message::{Content, Group, Message, MessageId, Operation, ResourcePath, Route, Source};
+use tombolo_testkit::{cluster_or_skip, wait_for};
+use tombolo_tests::node::RawNode;
+use tombolo_tests::source;
+use tombolo_tests::world::{Api, DEADLINE, Transport, World};
+
+const RULES: &str = r#"
+apiVersion: rules.kubeedge.io/v1
+kind: RuleEndpoint
+metadata: {name: cloud, namespace: default}
+spec: {ruleEndpointType: rest}
+---
+apiVersion: rules.kubeedge.io/v1
+kind: RuleEndpoint
+metadata: {name: bus, namespace: default}
+spec: {ruleEndpointType: eventbus}
+---
+apiVersion: rules.kubeedge.io/v1
+kind: Rule
+metadata: {name: up, namespace: default}
+spec:
+  source: bus
+  sourceResource: {topic: temperature, node_name: edge-1}
+  target: cloud
+  targetResource: {resource: "http://127.0.0.1:1/"}
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_websocket() {
+    play(Api::Embedded, Transport::WebSocket).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn real_quic() {
+    cluster_or_skip!("real_quic");
+    play(Api::Real, Transport::Quic).await;
+}
+
+async fn play(api: Api, transport: Transport) {
+    let world = World::start(api, transport).await.unwrap();
+    let crds = source::root().join("deploy/crds/rules.yaml").display().to_string();
+    world.kubectl(&["apply", "-f", &crds]).unwrap();
+    for name in ["rules", "ruleendpoints"] {
+        let crd = format!("crd/{name}.rules.kubeedge.io");
+        world.kubectl(&["wait", "--for=condition=Established", &crd, "--timeout=60s"]).unwrap();
+    }
+    let rules = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(rules.path(), RULES).unwrap();
+    let rules = rules.path().display().to_string();
+    world.kubectl(&["apply", "-f", &rules]).unwrap();
+    seen(&world, "Rule", "up", "Insert").await;
+    seen(&world, "RuleEndpoint", "bus", "Insert").await;
+    seen(&world, "RuleEndpoint", "cloud", "Insert").await;
+
+    let edge_1 = world.raw_node("edge-1", "edge-1").await.unwrap();
+    for result in [json!({"Status": "SUCCESS"}), json!({"Status": "FAIL", "Error": {"Detail": "no broker"}})]
+    {
+        let reply = report(&edge_1, "default/rulestatus/up", &result).await;
+        assert!(reply.content.is_ok(), "{:?}", reply.content);
+    }
+    let status = world.kubectl(&["get", "rule", "up", "-o", "jsonpath={.status}"]).unwrap();
+    let status: Value = serde_json::from_str(&status).unwrap();
+    assert_eq!(status, json!({"successMessages": 1, "failMessages": 1, "errors": ["no broker"]}));
+    let edge_2 = world.raw_node("edge-2", "edge-2").await.unwrap();
+    for (node, path, content, says) in [
+        (&edge_2, "default/rulestatus/up", json!({"Status": "SUCCESS"}), "of another node"),
+        (&edge_1, "default/rulestatus/none", json!({"Status": "SUCCESS"}), "not found"),
+        (&edge_1, "default/rulestatus/up", json!({"Status": "MAYBE"}), "no result of a rule"),
+    ] {
+        let reply = report(node, path, &content).await;
+        assert_eq!(reply.route.operation, Operation::Error, "{path} {content}");
+        let sentence = reply.content.as_text().unwrap().into_owned();
+        assert!(sentence.contains(says), "{path} {content}: {sentence}");
+    }
+
+    world.kubectl(&["delete", "rule", "up"]).unwrap();
+    seen(&world, "Rule", "up", "Delete").await;
+    world.kubectl(&["delete", "-f", &crds]).unwrap();
+    seen(&world, "RuleEndpoint", "cloud", "Delete").await;
+    let log = world.cloud_log();
+    let noise = log.lines().filter(|line| line.contains("watch failed") && line.contains("Rule")).count();
+    assert_eq!(noise, 0, "a cluster without the definitions is no failure: {log}");
+}
+
+/// Waits until the router was told of this change.
+async fn seen(world: &World, kind: &str, name: &str, change: &str) {
+    wait_for("the router to be told", DEADLINE, async || {
+        let log = world.cloud_log();
+        let told = |line: &&str| {
+            let parts = [format!("kind=\"{kind}\""), format!("name=\"{name}\""), format!("change={change}")];
+            line.contains("rule seen") && parts.iter().all(|part| line.contains(part))
+        };
+        match log.lines().filter(told).count() {
+            1 => Ok(()),
+            count => Err(format!("{change} of {kind} {name} was told {count} times: {log}")),
+        }
+    })
+    .await;
+}
+
+async fn report(node: &RawNode, path: &str, content: &Value) -> Message {
+    let path = ResourcePath::parse_wire(path).unwrap();
+    let route = Route::new(Source::Edged, Group::Resource, Operation::Update, path);
+    let id = MessageId::parse("report").unwrap();
+    let message = Message::new(id, 1, route, Content::from_value(content).unwrap());
+    match node.ask(RequestBody::Message(Box::new(message))).await.unwrap() {
+        ReplyBody::Message(reply) => *reply,
+        ReplyBody::Api(reply) => panic!("an API reply: {reply:?}"),
+    }
+}
