@@ -151,6 +151,7 @@ fn hub(
         down,
         inputs: sender,
         metrics,
+        kubeedge: config.kubeedge,
         epoch: ArcSwap::from_pointee(epoch.epoch()),
         clock: Clock::start(),
         tasks: tasks.clone(),

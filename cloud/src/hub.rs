@@ -30,6 +30,7 @@ use tombolo_proto::frame::{Frame, Goodbye, GoodbyeReason};
 use tombolo_proto::{Epoch, Lane, NodeId};
 use tombolo_runtime::Tasks;
 
+use crate::config::KubeEdgeSessions;
 use crate::edgecontroller::upstream::Upstream;
 use crate::edgecontroller::{Downstream, Input};
 use crate::metrics::Metrics;
@@ -50,6 +51,7 @@ pub struct Hub {
     pub(crate) ledgers: Ledgers,
     pub(crate) inputs: mpsc::Sender<Input>,
     pub(crate) metrics: Metrics,
+    pub(crate) kubeedge: KubeEdgeSessions,
     pub(crate) epoch: ArcSwap<Epoch>,
     pub(crate) clock: Clock,
     pub(crate) tasks: Tasks,

@@ -16,6 +16,7 @@ use super::ledger::{LedgerError, Opened, RecordVersion, Saved};
 use super::registry::SessionHandle;
 use super::view::View;
 use super::{Hub, unix_millis};
+use crate::config::KubeEdgeSessions;
 
 /// Longest wait, at the end of a session, for its ledger to be stored. What is lost then costs repeats, nothing else.
 const SETTLE_LIMIT: Duration = Duration::from_secs(10);
@@ -72,7 +73,9 @@ pub(super) async fn open_ledger(
 impl Stock {
     pub(super) fn new(hub: Arc<Hub>, node: NodeId, opened: Opened, link: DocumentLink, view: &View) -> Self {
         let epoch = hub.epoch.load().as_ref().clone();
+        let KubeEdgeSessions { silence, window } = hub.kubeedge;
         let config = CloudConfig::new(node.clone(), epoch, unix_millis(), rand::random());
+        let config = CloudConfig { silence, window, ..config };
         let Opened { ledger, owner, version } = opened;
         let session = CloudSession::new(config, ledger, hub.clock.now(), view);
         Self { hub, node, link, session, version, owner, saving: None, abandoned: false }
