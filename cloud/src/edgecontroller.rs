@@ -3,6 +3,7 @@
 mod controller;
 pub mod downstream;
 pub mod index;
+pub(crate) mod local_endpoint;
 pub mod location_cache;
 pub mod pod_manager;
 pub mod references;

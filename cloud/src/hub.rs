@@ -5,6 +5,7 @@ mod channel;
 mod kinds;
 mod ledger;
 mod mailbox;
+mod metaserver;
 mod owner;
 mod registry;
 mod shared;

@@ -5,6 +5,7 @@
 //! answers are the one exception, and there the reference of a bound pod is the right.
 
 mod api;
+mod application;
 mod bounds;
 mod heartbeat;
 mod labels;
@@ -24,13 +25,16 @@ use tombolo_proto::NodeId;
 use tombolo_proto::frame::{ApiReply, Reply, ReplyBody, Request, RequestBody};
 use tombolo_proto::limits::REQUEST_TIMEOUT_MAX;
 use tombolo_proto::message::{Message, MessageId};
+use tombolo_proto::session::kubeedge::Up;
 
 use super::Downstream;
 use crate::kube::{ApiCall, Caller, Kube};
 use bounds::Gates;
 use outcome::status_body;
 
+pub(crate) use application::ApplicationTarget;
 pub use bounds::{RequestBound, RequestBounds, RequestKind};
+pub(crate) use outcome::reason_of;
 
 /// How long a service-account token is asked for again while the Node authorizer lags behind (design 9.4).
 const TOKEN_PATIENCE: Duration = Duration::from_secs(2);
@@ -111,6 +115,9 @@ impl Upstream {
 
     async fn answer_in_turn(&self, node: &NodeId, message: Message) -> Message {
         let refused = |sentence: &str| message.controller_error(fresh_id(), now_millis(), sentence);
+        if Up::is_application(&message) {
+            return self.answer_application(node, &message).await;
+        }
         if !self.enabled {
             return refused(TURNED_OFF);
         }

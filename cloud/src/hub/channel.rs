@@ -8,6 +8,7 @@ use tombolo_proto::frame::{Goodbye, Reply};
 use tombolo_proto::session::{CloudEvent, CloudSession};
 use tombolo_proto::{Moment, NodeId, ObjectKey, RequestId, ScopeId};
 
+use super::metaserver::MetaServer;
 use super::stock::{Stock, StockEvent};
 use super::view::View;
 
@@ -119,6 +120,14 @@ impl Channel {
             (Self::KubeEdge(stock), ChannelEvent::KubeEdge(event)) => stock.handle(now, event),
             // Events come from `next` of the same channel.
             _ => true,
+        }
+    }
+
+    /// The watches of a stock edge.
+    pub(super) fn metaserver(&mut self) -> Option<&mut MetaServer> {
+        match self {
+            Self::Tombolo(_) => None,
+            Self::KubeEdge(stock) => Some(&mut stock.metaserver),
         }
     }
 

@@ -16,6 +16,7 @@ use tombolo_proto::{NodeId, ScopeId};
 
 use super::access::REVIEW_INTERVAL;
 use super::channel::{Channel, Tombolo};
+use super::metaserver::{Action, MetaServer};
 use super::registry::{Admitted, SessionHandle};
 use super::shared::SharedWatch;
 use super::stock::{Stock, open_ledger};
@@ -33,6 +34,9 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// What operators see as the software of a stock edge, which does not say its version here.
 const STOCK_AGENT: &str = "KubeEdge edgecore";
+
+/// Wait before a watch of an earlier connection is opened again when the API server did not answer.
+const REOPEN_WAIT: Duration = Duration::from_secs(5);
 
 /// What a piece of work of the owner ended with.
 enum Done {
@@ -101,7 +105,7 @@ async fn open_stock(
         Ok(opened) => {
             tracing::info!(%node, objects = opened.ledger.len(), "stock node connected");
             handle.facts.lock().agent = STOCK_AGENT.to_owned();
-            let view = View::new(node.clone(), Arc::clone(&hub.down));
+            let view = View::stock(node.clone(), Arc::clone(&hub.down));
             let stock = Stock::new(Arc::clone(&hub), node.clone(), opened, link, &view);
             Some(Owner::new(hub, node, handle, view, Channel::KubeEdge(stock)))
         }
@@ -158,6 +162,7 @@ impl Owner {
     async fn step(&mut self, mut timer: Pin<&mut Sleep>) -> bool {
         self.take_mail();
         self.take_events();
+        self.take_actions();
         if let Err(error) = self.channel.pump(self.hub.clock.now(), &self.view) {
             tracing::debug!(node = %self.node, %error, "connection ended while sending");
             return false;
@@ -167,7 +172,8 @@ impl Owner {
             return false;
         }
         let timeout = self.channel.next_timeout().map(|moment| self.hub.clock.instant(moment));
-        let timeout = timeout.into_iter().chain(self.leave_by).min();
+        let lingering = self.channel.metaserver().and_then(|metaserver| metaserver.deadline());
+        let timeout = timeout.into_iter().chain(self.leave_by).chain(lingering).min();
         if let Some(moment) = timeout.filter(|moment| *moment != timer.deadline()) {
             timer.as_mut().reset(moment);
         }
@@ -183,6 +189,9 @@ impl Owner {
                     return false;
                 }
                 self.channel.handle_timeout(self.hub.clock.now());
+                if let Some(metaserver) = self.channel.metaserver() {
+                    metaserver.expire(Instant::now());
+                }
             }
         }
         true
@@ -200,6 +209,7 @@ impl Owner {
         }
         for (scope, code, reason) in mail.ended {
             self.view.close(scope);
+            self.forget_watch(scope);
             self.channel.close_subscription(scope, code, &reason);
         }
         if let Some(goodbye) = mail.goodbye {
@@ -240,7 +250,7 @@ impl Owner {
                 self.lease_next = Some(renew_time_micros);
                 self.start_lease();
             }
-            CloudEvent::Subscribe(subscribe) => self.start_subscription(subscribe),
+            CloudEvent::Subscribe(subscribe) => self.start_subscription(subscribe, Duration::ZERO),
             CloudEvent::Unsubscribe { scope } => {
                 self.opening.retain(|opening| *opening != scope);
                 if let Some(watch) = self.view.close(scope) {
@@ -269,6 +279,32 @@ impl Owner {
         self.leave_by.get_or_insert_with(|| Instant::now() + LEAVE_LIMIT);
     }
 
+    /// Does what the watches of a stock edge's MetaServer need.
+    fn take_actions(&mut self) {
+        while let Some(action) = self.channel.metaserver().and_then(MetaServer::poll_action) {
+            match action {
+                Action::Open(subscribe) => self.start_subscription(*subscribe, Duration::ZERO),
+                Action::OpenLater(subscribe) => self.start_subscription(*subscribe, REOPEN_WAIT),
+                Action::Close(scope) => {
+                    if let Some(watch) = self.view.close(scope) {
+                        watch.unfollow(&self.handle, scope);
+                    }
+                    self.channel.close_subscription(scope, 200, "nobody follows any more");
+                }
+                Action::Reply(reply) => self.channel.reply(reply),
+            }
+        }
+        if let Channel::KubeEdge(stock) = &mut self.channel {
+            stock.take_watches();
+        }
+    }
+
+    fn forget_watch(&mut self, scope: ScopeId) {
+        if let Some(metaserver) = self.channel.metaserver() {
+            metaserver.ended(scope);
+        }
+    }
+
     /// What memory answers is answered here and leaves with the next pump; everything else is work of its own.
     fn take_request(&mut self, request: Request) {
         let kind = match &request.body {
@@ -276,6 +312,12 @@ impl Owner {
             RequestBody::Api(_) => "api",
         };
         self.hub.metrics.requests.get_or_create(&Label { kind }).inc();
+        if MetaServer::concerns(&request)
+            && let Some(metaserver) = self.channel.metaserver()
+        {
+            metaserver.take(request, Instant::now());
+            return self.take_actions();
+        }
         match self.hub.upstream.answer_from_memory(&self.node, &request) {
             Some(reply) => self.channel.reply(reply),
             None => {
@@ -320,11 +362,14 @@ impl Owner {
         }));
     }
 
-    fn start_subscription(&mut self, subscribe: Subscribe) {
+    fn start_subscription(&mut self, subscribe: Subscribe, after: Duration) {
         let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
         let subscribe = Box::new(subscribe);
         self.opening.push(subscribe.scope);
         self.work.push(Box::pin(async move {
+            if !after.is_zero() {
+                tokio::time::sleep(after).await;
+            }
             let outcome = hub.subscriptions.open(&node, &subscribe).await;
             Done::Subscribed { subscribe, outcome }
         }));
@@ -364,6 +409,9 @@ impl Owner {
         let scope = subscribe.scope;
         let Some(index) = self.opening.iter().position(|opening| *opening == scope) else { return };
         self.opening.swap_remove(index);
+        if let Some(metaserver) = self.channel.metaserver() {
+            metaserver.opened(scope, outcome.as_ref().map(|_| ()), Instant::now());
+        }
         match outcome {
             Ok(watch) => {
                 watch.follow(&self.handle, scope);
@@ -385,6 +433,7 @@ impl Owner {
                 if let Some(watch) = self.view.close(scope) {
                     watch.unfollow(&self.handle, scope);
                 }
+                self.forget_watch(scope);
                 self.channel.close_subscription(scope, closed.code, &closed.reason);
             }
         }

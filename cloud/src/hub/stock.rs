@@ -13,6 +13,7 @@ use tombolo_proto::session::kubeedge::{CloudConfig, CloudSession, LedgerWrite};
 use tombolo_proto::{Moment, NodeId, Uid};
 
 use super::ledger::{LedgerError, Opened, RecordVersion, Saved};
+use super::metaserver::MetaServer;
 use super::registry::SessionHandle;
 use super::view::View;
 use super::{Hub, unix_millis};
@@ -43,6 +44,8 @@ pub(super) struct Stock {
     saving: Option<Saving>,
     /// The record is not this session's to write any more.
     abandoned: bool,
+    /// The watches of the edge's MetaServer.
+    pub(super) metaserver: MetaServer,
 }
 
 /// What happens on such a connection.
@@ -73,12 +76,14 @@ pub(super) async fn open_ledger(
 impl Stock {
     pub(super) fn new(hub: Arc<Hub>, node: NodeId, opened: Opened, link: DocumentLink, view: &View) -> Self {
         let epoch = hub.epoch.load().as_ref().clone();
-        let KubeEdgeSessions { silence, window } = hub.kubeedge;
-        let config = CloudConfig::new(node.clone(), epoch, unix_millis(), rand::random());
-        let config = CloudConfig { silence, window, ..config };
         let Opened { ledger, owner, version } = opened;
+        let mut metaserver = MetaServer::default();
+        metaserver.restore(ledger.watches.clone());
+        let (KubeEdgeSessions { silence, window }, restoring) = (hub.kubeedge, metaserver.is_restoring());
+        let config = CloudConfig::new(node.clone(), epoch, unix_millis(), rand::random());
+        let config = CloudConfig { silence, window, restoring, ..config };
         let session = CloudSession::new(config, ledger, hub.clock.now(), view);
-        Self { hub, node, link, session, version, owner, saving: None, abandoned: false }
+        Self { hub, node, link, session, version, owner, saving: None, abandoned: false, metaserver }
     }
 
     /// Moves documents onto the link while it has room, then starts the write that the session has found necessary.
@@ -108,6 +113,16 @@ impl Stock {
             self.owner = Some(uid);
         }
         self.owner.clone()
+    }
+
+    /// Tells the session what became of the watches.
+    pub(super) fn take_watches(&mut self) {
+        if let Some(watches) = self.metaserver.poll_watches() {
+            self.session.set_watches(watches);
+        }
+        if !self.metaserver.is_restoring() {
+            self.session.restored();
+        }
     }
 
     /// The next thing that happens. Cancel-safe.

@@ -8,7 +8,7 @@ use tombolo_proto::session::{Lookup, NodeView};
 use tombolo_proto::{CloudRevision, NodeId, ObjectKey, ScopeId};
 
 use super::shared::SharedWatch;
-use crate::edgecontroller::Downstream;
+use crate::edgecontroller::{Downstream, local_endpoint};
 
 /// The view of one session.
 pub(super) struct View {
@@ -18,11 +18,18 @@ pub(super) struct View {
     /// the index has never heard of. Bounded by the inventory of the edge.
     deferred: Mutex<HashSet<ObjectKey>>,
     subscriptions: Vec<(ScopeId, Arc<SharedWatch>)>,
+    /// The edge is a stock one: its pods reach the API server through MetaServer.
+    stock: bool,
 }
 
 impl View {
     pub(super) fn new(node: NodeId, down: Arc<Downstream>) -> Self {
-        Self { node, down, deferred: Mutex::default(), subscriptions: Vec::new() }
+        Self { node, down, deferred: Mutex::default(), subscriptions: Vec::new(), stock: false }
+    }
+
+    /// The view of a stock edge.
+    pub(super) fn stock(node: NodeId, down: Arc<Downstream>) -> Self {
+        Self { stock: true, ..Self::new(node, down) }
     }
 
     /// The keys that waited for the picture to be complete.
@@ -48,6 +55,16 @@ impl View {
     }
 }
 
+/// The API server's slice with the local endpoint.
+fn local(lookup: Lookup) -> Lookup {
+    match &lookup {
+        Lookup::Present(object) => {
+            local_endpoint::local(object).map_or(lookup, |object| Lookup::Present(Arc::new(object)))
+        }
+        Lookup::Absent | Lookup::Unwanted(_) | Lookup::Pending => lookup,
+    }
+}
+
 impl NodeView for View {
     fn wanted(&self, scope: ScopeId) -> Vec<ObjectKey> {
         match scope {
@@ -58,7 +75,8 @@ impl NodeView for View {
 
     fn lookup(&self, scope: ScopeId, key: &ObjectKey) -> Lookup {
         if scope != ScopeId::NODE {
-            return self.watch(scope).map_or(Lookup::Pending, |watch| watch.lookup(key));
+            let lookup = self.watch(scope).map_or(Lookup::Pending, |watch| watch.lookup(key));
+            return if self.stock && local_endpoint::concerns(key) { local(lookup) } else { lookup };
         }
         let lookup = self.down.lookup(&self.node, key);
         if matches!(lookup, Lookup::Pending) {

@@ -1,7 +1,7 @@
 //! Objects that the scenarios create.
 
 use anyhow::Result;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, Secret, Service};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -88,6 +88,16 @@ impl Objects {
     pub async fn secret(&self, name: &str, value: &str) -> Result<()> {
         let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {"value": value}});
         self.secrets().patch(name, &apply(), &Patch::Apply(object)).await?;
+        Ok(())
+    }
+
+    /// Creates a Service.
+    ///
+    /// # Errors
+    /// When the API server refuses.
+    pub async fn create_service(&self, service: &Value) -> Result<()> {
+        let services: Api<Service> = Api::namespaced(self.client.clone(), &self.namespace);
+        services.create(&PostParams::default(), &serde_json::from_value(service.clone())?).await?;
         Ok(())
     }
 

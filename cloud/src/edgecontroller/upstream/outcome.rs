@@ -39,7 +39,7 @@ pub(super) fn code_of(error: &CallError) -> u16 {
 }
 
 /// The reason that Kubernetes gives with a code.
-pub(super) fn reason_of(code: u16) -> &'static str {
+pub(crate) fn reason_of(code: u16) -> &'static str {
     match code {
         400 => "BadRequest",
         401 => "Unauthorized",

@@ -1,13 +1,15 @@
 //! Stock KubeEdge nodes on our cloud: they join unchanged and hold what they should, whatever is interrupted.
 
+mod metaserver;
+
 use std::time::Duration;
 
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
-use tombolo_testkit::cluster_or_skip;
+use tombolo_testkit::{cluster_or_skip, wait_for_value};
 use tombolo_tests::stock::{self, Delivery, StockNode, Store};
 use tombolo_tests::world::objects::Objects;
-use tombolo_tests::world::{Api, Transport, World};
+use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 
 /// Within this of a reconnect everything that was missed has arrived; the machine may be busy.
 const CAUGHT_UP: Duration = Duration::from_secs(5);
@@ -37,6 +39,8 @@ async fn play(api: Api) {
     what_was_missed_arrives_after_a_restart_of_the_cloud(&mut world, &mut node, &objects).await;
     a_quick_reconnect_replaces_the_old_socket(&mut node, &objects).await;
     a_node_that_lost_its_database_gets_everything_again(&mut node).await;
+    metaserver::requests_are_calls_of_the_node(&node).await;
+    metaserver::watches_deliver_and_outlive_connections(&mut world, &mut node, &objects).await;
     world.check_cloud().unwrap();
 }
 
@@ -80,8 +84,12 @@ async fn a_pod_runs_with_what_it_refers_to(node: &StockNode, objects: &Objects) 
         ("shops/secret/password", "Secret"),
         ("shops/configmap/kube-root-ca.crt", "ConfigMap"),
     ] {
-        let reply = query(resource).await.unwrap();
-        assert_eq!(reply["route"]["operation"], "response", "{reply}");
+        // The authority's ConfigMap follows its namespace a moment later.
+        let reply = wait_for_value(resource, DEADLINE, || async {
+            let reply = query(resource).await.map_err(|error| error.to_string())?;
+            if reply["route"]["operation"] == "response" { Ok(reply) } else { Err(reply.to_string()) }
+        })
+        .await;
         assert_eq!(
             (&reply["content"]["kind"], &reply["route"]["resource"]),
             (&json!(kind), &json!(resource))

@@ -1,0 +1,130 @@
+//! Service `kubernetes` as the pods of a stock edge see it: MetaServer on their own node (reference 7.4).
+//!
+//! Told by namespace and name, and for each item of a list: a stock cloud rewrites every slice of a list (reference
+//! 13.1).
+
+use serde::Deserialize;
+use serde_json::Value;
+use tombolo_proto::object::{ContentHash, ObjectVersion, SharedObject};
+use tombolo_proto::{ObjectKey, Resource};
+
+/// Where MetaServer listens on each node.
+const ADDRESS: &str = "127.0.0.1";
+const PORT: u16 = 10550;
+
+/// The Service of the API server.
+const NAMESPACE: &str = "default";
+const NAME: &str = "kubernetes";
+
+/// Whether this is the slice whose endpoint differs on each node.
+#[must_use]
+pub(crate) fn concerns(key: &ObjectKey) -> bool {
+    key.name() == NAME && key.namespace() == NAMESPACE && is_slices(key.resource())
+}
+
+fn is_slices(resource: &Resource) -> bool {
+    &*resource.name == "endpointslices" && &*resource.group == "discovery.k8s.io"
+}
+
+/// The slice with the local endpoint; none when the body is no object.
+#[must_use]
+pub(crate) fn local(object: &SharedObject) -> Option<SharedObject> {
+    let mut slice: Value = serde_json::from_slice(&object.body).ok()?;
+    rewrite(&mut slice);
+    let ObjectVersion { uid, revision, hash } = object.version.clone();
+    // Another content than the one that other dialects are given.
+    let version = ObjectVersion { uid, revision, hash: ContentHash(!hash.0) };
+    Some(SharedObject::new(object.key.clone(), version, slice.to_string().into(), Vec::new()))
+}
+
+/// An answer of the API server in which the slice has the local endpoint; none when the slice is not in it.
+#[must_use]
+pub(crate) fn in_answer(body: &[u8]) -> Option<Vec<u8>> {
+    #[derive(Deserialize)]
+    struct Kind<'a> {
+        #[serde(borrow, default)]
+        kind: std::borrow::Cow<'a, str>,
+    }
+    let kind = serde_json::from_slice::<Kind<'_>>(body).ok()?.kind;
+    let mut answer: Value = match &*kind {
+        "EndpointSlice" | "EndpointSliceList" => serde_json::from_slice(body).ok()?,
+        _ => return None,
+    };
+    let is_list = answer.get("items").is_some();
+    let slices = match answer.get_mut("items").and_then(Value::as_array_mut) {
+        Some(items) => items.iter_mut().collect(),
+        None if is_list => Vec::new(),
+        None => vec![&mut answer],
+    };
+    let mut found = false;
+    for slice in slices {
+        let text = |name: &str| slice.pointer(&format!("/metadata/{name}")).and_then(Value::as_str);
+        if text("name") == Some(NAME) && text("namespace") == Some(NAMESPACE) {
+            rewrite(slice);
+            found = true;
+        }
+    }
+    found.then(|| answer.to_string().into_bytes())
+}
+
+/// First address of the first endpoint, and the port that is called `https`.
+fn rewrite(slice: &mut Value) {
+    if let Some(address) = slice.pointer_mut("/endpoints/0/addresses/0") {
+        *address = ADDRESS.into();
+    }
+    for port in slice.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        if port.get("name").and_then(Value::as_str) == Some("https") {
+            port["port"] = PORT.into();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tombolo_proto::{CloudRevision, Uid};
+
+    use super::*;
+
+    fn slice(name: &str) -> Value {
+        json!({"kind": "EndpointSlice", "metadata": {"namespace": "default", "name": name},
+            "endpoints": [{"addresses": ["192.0.2.2"]}, {"addresses": ["192.0.2.3"]}],
+            "ports": [{"name": "https", "port": 6443}, {"name": "other", "port": 1}]})
+    }
+
+    #[test]
+    fn only_the_slice_of_the_api_server_is_rewritten() {
+        let list = json!({"kind": "EndpointSliceList", "items": [slice("shop"), slice("kubernetes")]});
+        let answer = in_answer(list.to_string().as_bytes()).expect("it is there");
+        let answer: Value = serde_json::from_slice(&answer).expect("JSON");
+        assert_eq!(answer["items"][0], slice("shop"));
+        assert_eq!(answer["items"][1]["endpoints"][0]["addresses"], json!(["127.0.0.1"]));
+        assert_eq!(answer["items"][1]["endpoints"][1], slice("kubernetes")["endpoints"][1]);
+        assert_eq!(answer["items"][1]["ports"][0]["port"], 10550);
+        assert_eq!(answer["items"][1]["ports"][1]["port"], 1);
+        assert!(in_answer(slice("kubernetes").to_string().as_bytes()).is_some());
+        for other in
+            [slice("shop"), json!({"kind": "Pod"}), json!({"kind": "EndpointSliceList", "items": []})]
+        {
+            assert_eq!(in_answer(other.to_string().as_bytes()), None);
+        }
+    }
+
+    #[test]
+    fn a_watched_slice_keeps_its_version() {
+        let key = ObjectKey::new(
+            Resource::new("discovery.k8s.io", "v1", "endpointslices"),
+            "default",
+            "kubernetes",
+        );
+        let uid = Uid::parse("u").expect("a UID");
+        let version = ObjectVersion { uid, revision: CloudRevision(7), hash: ContentHash(1) };
+        let body = slice("kubernetes").to_string().into();
+        let object = SharedObject::new(key.clone(), version.clone(), body, Vec::new());
+        let local = local(&object).expect("an object");
+        assert!(concerns(&key) && !concerns(&ObjectKey::new(key.resource().clone(), "default", "shop")));
+        assert_eq!((local.version.uid, local.version.revision), (version.uid, version.revision));
+        let body: Value = serde_json::from_slice(&local.body).expect("JSON");
+        assert_eq!(body["endpoints"][0]["addresses"][0], "127.0.0.1");
+    }
+}

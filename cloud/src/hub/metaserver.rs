@@ -1,0 +1,357 @@
+//! The watches of a stock edge's MetaServer (reference 7.3 to 7.5): which are open, for which applications, and until
+//! when.
+//!
+//! Pure state: the owner opens and closes what this asks for. Applications with the same selection share a subscription.
+//! One that no application wants any more lingers for a while: clients watch again with other options all the time, and
+//! what the edge holds must not go and come each time.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tombolo_proto::frame::{Inventory, Reply, ReplyBody, Request, RequestBody, Subscribe};
+use tombolo_proto::limits::SUBSCRIPTIONS_MAX;
+use tombolo_proto::message::{Content, LocalPath, Message, StatusError};
+use tombolo_proto::session::kubeedge::{Application, ApplicationStatus, Up, Verb, Watch};
+use tombolo_proto::{RequestId, ScopeId};
+
+use super::subscriptions::Closed;
+use crate::edgecontroller::upstream::{ApplicationTarget, reason_of};
+
+/// How long the objects of a watch stay at the edge after its last client has gone.
+const LINGER: Duration = Duration::from_secs(600);
+
+/// Applications of one selection that are remembered; the oldest is forgotten first.
+const APPLICATIONS_MAX: usize = 64;
+
+/// What the owner must do.
+#[derive(Debug)]
+pub(super) enum Action {
+    /// Check rights and open; tell the outcome.
+    Open(Box<Subscribe>),
+    /// The same after a while: the API server does not answer, and what the edge holds is not given up for that.
+    OpenLater(Box<Subscribe>),
+    /// Close: what only this subscription wanted is deleted at the edge.
+    Close(ScopeId),
+    /// Answer a request.
+    Reply(Reply),
+}
+
+/// Where an answer goes.
+#[derive(Debug)]
+enum Asker {
+    /// The application itself.
+    Application(RequestId, Box<Message>),
+    /// A watch sync that named it.
+    Sync(RequestId),
+}
+
+#[derive(Debug)]
+enum Stage {
+    Opening(Vec<(Asker, Application)>),
+    Open,
+    /// Open, and wanted by nobody, until then.
+    Lingering(Instant),
+}
+
+#[derive(Debug)]
+struct Entry {
+    subscribe: Subscribe,
+    applications: VecDeque<Watch>,
+    stage: Stage,
+    /// From before this connection, and not open again yet.
+    restoring: bool,
+}
+
+/// A watch sync that waits for the watches in it.
+#[derive(Debug)]
+struct Sync {
+    message: Box<Message>,
+    waits_for: usize,
+    failed: BTreeMap<String, Application>,
+}
+
+/// All watches of one edge.
+#[derive(Debug, Default)]
+pub(super) struct MetaServer {
+    /// At most [`SUBSCRIPTIONS_MAX`].
+    entries: Vec<Entry>,
+    newest: u32,
+    /// Bounded by the requests that a session keeps open.
+    syncs: BTreeMap<RequestId, Sync>,
+    actions: VecDeque<Action>,
+    /// The list of watches is another one than the ledger was told.
+    changed: bool,
+}
+
+impl MetaServer {
+    /// The watches of before this connection; a stock edge does not ask for them again.
+    pub(super) fn restore(&mut self, watches: Vec<Watch>) {
+        for watch in watches {
+            let Ok(subscribe) = self.subscribe_of(&watch.key, &watch.option) else { continue };
+            match self.entries.iter_mut().find(|entry| same(&entry.subscribe, &subscribe)) {
+                Some(entry) => entry.remember(watch),
+                None => {
+                    let mut entry = self.add(subscribe);
+                    entry.restoring = true;
+                    entry.remember(watch);
+                    self.entries.push(entry);
+                }
+            }
+        }
+    }
+
+    /// Whether a request is about watches, and therefore not for the API server alone.
+    pub(super) fn concerns(request: &Request) -> bool {
+        let RequestBody::Message(message) = &request.body else { return false };
+        Up::is_application(message)
+            && (message.route.resource.local == LocalPath::WatchSync
+                || Application::read(&message.content).is_ok_and(|asked| asked.verb == Verb::Watch))
+    }
+
+    /// Takes such a request.
+    pub(super) fn take(&mut self, request: Request, now: Instant) {
+        let RequestBody::Message(message) = request.body else { return };
+        if message.route.resource.local == LocalPath::WatchSync {
+            return self.take_sync(request.id, message, now);
+        }
+        match Application::read(&message.content) {
+            Ok(application) => self.ask(Asker::Application(request.id, message), application, now),
+            // `concerns` has read it.
+            Err(error) => self.refuse(request.id, &message, &error.to_string()),
+        }
+    }
+
+    /// The edge's list of its watches: what is missing here is opened, what is not in it is wanted no more.
+    fn take_sync(&mut self, id: RequestId, message: Box<Message>, now: Instant) {
+        let wanted = match Application::read_all(&message.content) {
+            Ok(wanted) => wanted,
+            Err(error) => return self.refuse(id, &message, &error.to_string()),
+        };
+        for entry in &mut self.entries {
+            let before = entry.applications.len();
+            entry.applications.retain(|watch| wanted.contains_key(&*watch.id));
+            self.changed |= entry.applications.len() != before;
+            if entry.applications.is_empty() && matches!(entry.stage, Stage::Open) {
+                entry.stage = Stage::Lingering(now + LINGER);
+            }
+        }
+        self.syncs.insert(id, Sync { message, waits_for: wanted.len() + 1, failed: BTreeMap::new() });
+        for application in wanted.into_values() {
+            self.ask(Asker::Sync(id), application, now);
+        }
+        self.synced(id, None);
+    }
+
+    fn ask(&mut self, asker: Asker, application: Application, now: Instant) {
+        let option = application.option.as_deref().unwrap_or_default();
+        let subscribe = match self.subscribe_of(&application.key, option) {
+            Ok(subscribe) => subscribe,
+            Err(closed) => return self.answer(asker, application, Some(&closed)),
+        };
+        let watch = Watch {
+            id: application.id.as_str().into(),
+            key: application.key.as_str().into(),
+            option: option.into(),
+        };
+        if let Some(entry) = self.entries.iter_mut().find(|entry| same(&entry.subscribe, &subscribe)) {
+            self.changed = true;
+            entry.remember(watch);
+            match &mut entry.stage {
+                Stage::Opening(askers) => return askers.push((asker, application)),
+                stage => *stage = Stage::Open,
+            }
+            return self.answer(asker, application, None);
+        }
+        if self.entries.len() >= SUBSCRIPTIONS_MAX && !self.drop_lingering(now) {
+            let text = format!("a node follows at most {SUBSCRIPTIONS_MAX} selections at a time");
+            return self.answer(asker, application, Some(&Closed::new(429, &text)));
+        }
+        let mut entry = self.add(subscribe);
+        entry.remember(watch);
+        entry.stage = Stage::Opening(vec![(asker, application)]);
+        self.entries.push(entry);
+    }
+
+    fn subscribe_of(&mut self, key: &str, option: &[u8]) -> Result<Subscribe, Closed> {
+        #[derive(serde::Deserialize, Default)]
+        #[serde(rename_all = "camelCase", default)]
+        struct ListOptions {
+            label_selector: String,
+            field_selector: String,
+        }
+        let bad = |text: String| Closed::new(400, &text);
+        let target = ApplicationTarget::parse(key).map_err(bad)?;
+        let mut options = ListOptions::default();
+        if !option.is_empty() {
+            options = serde_json::from_slice(option)
+                .map_err(|error| bad(format!("the option is no list option: {error}")))?;
+        }
+        if !target.name.is_empty() {
+            let comma = if options.field_selector.is_empty() { "" } else { "," };
+            options.field_selector.push_str(&format!("{comma}metadata.name={}", target.name));
+        }
+        Ok(Subscribe {
+            scope: ScopeId::NODE,
+            resource: target.resource,
+            namespace: target.namespace,
+            label_selector: options.label_selector,
+            field_selector: options.field_selector,
+            caller_token: None,
+            epoch: None,
+            inventory: Inventory::Full(Vec::new()),
+        })
+    }
+
+    fn add(&mut self, mut subscribe: Subscribe) -> Entry {
+        self.newest += 1;
+        self.changed = true;
+        subscribe.scope = ScopeId(self.newest);
+        self.actions.push_back(Action::Open(Box::new(subscribe.clone())));
+        Entry {
+            subscribe,
+            applications: VecDeque::new(),
+            stage: Stage::Opening(Vec::new()),
+            restoring: false,
+        }
+    }
+
+    /// Makes room by closing the watch that has lingered longest.
+    fn drop_lingering(&mut self, now: Instant) -> bool {
+        let until = |entry: &Entry| match entry.stage {
+            Stage::Lingering(until) => Some(until),
+            Stage::Opening(_) | Stage::Open => None,
+        };
+        let Some(oldest) = self.entries.iter().filter_map(until).min() else { return false };
+        self.expire(oldest.max(now));
+        true
+    }
+
+    /// How an [`Action::Open`] came out. False when the subscription is not wanted any more.
+    pub(super) fn opened(&mut self, scope: ScopeId, outcome: Result<(), &Closed>, now: Instant) {
+        let Some(index) = self.entries.iter().position(|entry| entry.subscribe.scope == scope) else {
+            return;
+        };
+        let entry = &mut self.entries[index];
+        let closed = outcome.err();
+        if closed.is_some_and(|closed| matches!(closed.code, 429 | 503 | 504)) && entry.restoring {
+            self.actions.push_back(Action::OpenLater(Box::new(entry.subscribe.clone())));
+            return;
+        }
+        let unwanted = entry.applications.is_empty();
+        let next = if unwanted { Stage::Lingering(now + LINGER) } else { Stage::Open };
+        entry.restoring = false;
+        let former = std::mem::replace(&mut entry.stage, next);
+        if closed.is_some() {
+            self.entries.swap_remove(index);
+            self.changed = true;
+        }
+        let Stage::Opening(askers) = former else { return };
+        for (asker, application) in askers {
+            self.answer(asker, application, closed);
+        }
+    }
+
+    /// A subscription has ended for a reason of the cloud's.
+    pub(super) fn ended(&mut self, scope: ScopeId) {
+        let before = self.entries.len();
+        self.entries.retain(|entry| entry.subscribe.scope != scope);
+        self.changed |= self.entries.len() != before;
+    }
+
+    /// Closes what has lingered long enough.
+    pub(super) fn expire(&mut self, now: Instant) {
+        let actions = &mut self.actions;
+        self.entries.retain(|entry| match entry.stage {
+            Stage::Lingering(until) if until <= now => {
+                actions.push_back(Action::Close(entry.subscribe.scope));
+                false
+            }
+            _ => true,
+        });
+    }
+
+    /// When to call [`Self::expire`] next.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let lingers = self.entries.iter().filter_map(|entry| match entry.stage {
+            Stage::Lingering(until) => Some(until),
+            Stage::Opening(_) | Stage::Open => None,
+        });
+        lingers.min()
+    }
+
+    pub(super) fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Whether watches of before this connection are still to be opened.
+    pub(super) fn is_restoring(&self) -> bool {
+        self.entries.iter().any(|entry| entry.restoring)
+    }
+
+    /// The watches to remember beyond this connection, when they are others than the last time: one for each selection.
+    pub(super) fn poll_watches(&mut self) -> Option<Vec<Watch>> {
+        let newest = |entry: &Entry| entry.applications.back().cloned();
+        std::mem::take(&mut self.changed).then(|| self.entries.iter().filter_map(newest).collect())
+    }
+
+    fn answer(&mut self, asker: Asker, application: Application, closed: Option<&Closed>) {
+        let done = match closed {
+            None => Application { status: ApplicationStatus::Approved, ..application },
+            Some(closed) => {
+                let error = StatusError::new(closed.code, reason_of(closed.code), &closed.reason);
+                application.rejected(&error)
+            }
+        };
+        match asker {
+            Asker::Application(id, message) => self.reply(id, &message, done.to_content()),
+            Asker::Sync(id) => self.synced(id, closed.map(|_| done)),
+        }
+    }
+
+    /// One more watch of a sync has come out; the last one answers it.
+    fn synced(&mut self, id: RequestId, failed: Option<Application>) {
+        let Some(sync) = self.syncs.get_mut(&id) else { return };
+        sync.failed.extend(failed.map(|failed| (failed.id.clone(), failed)));
+        sync.waits_for = sync.waits_for.saturating_sub(1);
+        if sync.waits_for == 0
+            && let Some(Sync { message, failed, .. }) = self.syncs.remove(&id)
+        {
+            // Records alone: serde_json refuses none of them.
+            let content = Content::from_value(&failed).unwrap_or_else(|_| Content::null());
+            self.reply(id, &message, content);
+        }
+    }
+
+    fn reply(&mut self, id: RequestId, asked: &Message, content: Content) {
+        // The session gives the answer its id, time and route.
+        let answer = asked.reply(asked.header.id.clone(), 0, content);
+        self.actions.push_back(Action::Reply(Reply { id, body: ReplyBody::Message(Box::new(answer)) }));
+    }
+
+    fn refuse(&mut self, id: RequestId, asked: &Message, sentence: &str) {
+        let answer = asked.controller_error(asked.header.id.clone(), 0, sentence);
+        self.actions.push_back(Action::Reply(Reply { id, body: ReplyBody::Message(Box::new(answer)) }));
+    }
+}
+
+impl Entry {
+    fn remember(&mut self, watch: Watch) {
+        self.applications.retain(|known| known.id != watch.id);
+        if self.applications.len() >= APPLICATIONS_MAX {
+            self.applications.pop_front();
+        }
+        self.applications.push_back(watch);
+    }
+}
+
+/// Whether two subscriptions select the same.
+fn same(one: &Subscribe, other: &Subscribe) -> bool {
+    one.resource == other.resource
+        && one.namespace == other.namespace
+        && one.label_selector == other.label_selector
+        && one.field_selector == other.field_selector
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! Watches as MetaServer asks for them.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use tombolo_proto::message::{Group, MessageId, Operation, Route, Source};
+
+use super::*;
+
+struct World {
+    watches: MetaServer,
+    now: Instant,
+    requests: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        Self { watches: MetaServer::default(), now: Instant::now(), requests: 0 }
+    }
+
+    fn request(&mut self, resource: LocalPath, content: &Value) {
+        self.requests += 1;
+        let route = Route::new(
+            Source::MetaServer,
+            Group::parse("dynamiccontroller"),
+            Operation::parse("null"),
+            resource.into(),
+        );
+        let id = MessageId::parse("question").expect("an id");
+        let content = Content::from_value(content).expect("JSON");
+        let request = Request {
+            id: RequestId(self.requests),
+            timeout: Duration::from_secs(9),
+            body: RequestBody::Message(Box::new(Message::new(id, 1, route, content))),
+            caller_token: None,
+        };
+        assert!(MetaServer::concerns(&request));
+        self.watches.take(request, self.now);
+    }
+
+    fn watch(&mut self, id: &str, key: &str) {
+        self.request(LocalPath::Null, &record(id, key));
+    }
+
+    fn sync(&mut self, records: &[(&str, &str)]) {
+        let all: BTreeMap<&str, Value> = records.iter().map(|(id, key)| (*id, record(id, key))).collect();
+        self.request(LocalPath::WatchSync, &json!(all));
+    }
+
+    fn opened(&mut self, scope: u32, outcome: Result<(), &Closed>) {
+        self.watches.opened(ScopeId(scope), outcome, self.now);
+    }
+
+    /// What there is to do, in words.
+    fn actions(&mut self) -> Vec<String> {
+        let text = |action| match action {
+            Action::Open(subscribe) => {
+                format!(
+                    "open {} {} {}",
+                    subscribe.scope.0,
+                    subscribe.resource,
+                    subscribe.namespace + &subscribe.field_selector
+                )
+            }
+            Action::OpenLater(subscribe) => format!("later {}", subscribe.scope.0),
+            Action::Close(scope) => format!("close {}", scope.0),
+            Action::Reply(reply) => {
+                let ReplyBody::Message(message) = reply.body else { panic!("a message") };
+                let content: Value = message.content.read().expect("JSON");
+                match content.get("Status") {
+                    Some(status) => format!("{} {status}", reply.id.0).replace('"', ""),
+                    None => format!(
+                        "{} {:?}",
+                        reply.id.0,
+                        content.as_object().map(|all| all.keys().cloned().collect::<Vec<_>>())
+                    ),
+                }
+            }
+        };
+        std::iter::from_fn(|| self.watches.poll_action()).map(text).collect()
+    }
+
+    fn remembered(&mut self) -> Option<Vec<String>> {
+        Some(self.watches.poll_watches()?.into_iter().map(|watch| watch.id.into()).collect())
+    }
+}
+
+fn record(id: &str, key: &str) -> Value {
+    json!({"ID": id, "Key": key, "Verb": "watch", "Option": STANDARD.encode(r#"{"watch":true}"#),
+        "ReqBody": null, "Subresource": "", "Status": "InApplying"})
+}
+
+const PODS: &str = "/core/v1/pods/shop/null";
+const NODE: &str = "/core/v1/nodes/null/edge";
+
+#[test]
+fn a_watch_is_opened_once_and_answered_when_it_is() {
+    let mut world = World::new();
+    world.watch("a", PODS);
+    world.watch("b", PODS);
+    assert_eq!(world.actions(), ["open 1 v1/pods shop"]);
+    world.opened(1, Ok(()));
+    assert_eq!(world.actions(), ["1 Approved", "2 Approved"]);
+    world.watch("c", PODS);
+    assert_eq!(world.actions(), ["3 Approved"]);
+    assert_eq!(world.remembered(), Some(vec!["c".to_owned()]), "one for each selection");
+    assert_eq!(world.remembered(), None);
+    world.watch("d", NODE);
+    assert_eq!(world.actions(), ["open 2 v1/nodes metadata.name=edge"]);
+    world.opened(2, Err(&Closed::new(403, "no")));
+    assert_eq!(world.actions(), ["4 Rejected"]);
+    world.watch("e", "/nonsense");
+    assert_eq!(world.actions(), ["5 Rejected"]);
+    assert_eq!(world.remembered(), Some(vec!["c".to_owned()]));
+}
+
+#[test]
+fn what_a_sync_leaves_out_lingers_and_then_closes() {
+    let mut world = World::new();
+    world.watch("a", PODS);
+    world.actions();
+    world.opened(1, Ok(()));
+    world.sync(&[("a", PODS), ("b", NODE), ("c", "bad")]);
+    assert_eq!(world.actions(), ["1 Approved", "open 2 v1/nodes metadata.name=edge"]);
+    world.opened(2, Err(&Closed::new(403, "no")));
+    assert_eq!(world.actions(), [r#"2 Some(["b", "c"])"#], "the failed ones");
+    world.sync(&[]);
+    assert_eq!((world.actions(), world.remembered()), (vec!["3 Some([])".to_owned()], Some(Vec::new())));
+    let deadline = world.watches.deadline().expect("it lingers");
+    world.watch("d", PODS);
+    assert_eq!((world.actions(), world.watches.deadline()), (vec!["4 Approved".to_owned()], None));
+    world.sync(&[]);
+    world.actions();
+    world.watches.expire(deadline - Duration::from_secs(1));
+    assert_eq!(world.actions(), Vec::<String>::new());
+    world.watches.expire(deadline + LINGER);
+    assert_eq!(world.actions(), ["close 1"]);
+}
+
+#[test]
+fn watches_of_before_are_opened_without_being_asked_for() {
+    let mut world = World::new();
+    let watch = |id: &str, key: &str| Watch { id: id.into(), key: key.into(), option: b"{}"[..].into() };
+    world.watches.restore(vec![watch("a", PODS), watch("b", NODE), watch("c", "bad")]);
+    assert_eq!(world.actions(), ["open 1 v1/pods shop", "open 2 v1/nodes metadata.name=edge"]);
+    world.opened(1, Err(&Closed::new(503, "no answer")));
+    assert_eq!((world.actions(), world.watches.is_restoring()), (vec!["later 1".to_owned()], true));
+    world.opened(1, Ok(()));
+    assert!(world.watches.is_restoring());
+    world.opened(2, Err(&Closed::new(403, "no")));
+    assert!(!world.watches.is_restoring());
+    assert_eq!(world.remembered(), Some(vec!["a".to_owned()]));
+    world.watches.ended(ScopeId(1));
+    assert_eq!(world.remembered(), Some(Vec::new()));
+}
+
+#[test]
+fn the_number_of_selections_is_bounded_and_lingering_ones_make_room() {
+    let mut world = World::new();
+    for number in 0..SUBSCRIPTIONS_MAX {
+        world.watch(&format!("id{number}"), &format!("/core/v1/pods/ns{number}/null"));
+        world.opened(u32::try_from(number + 1).expect("small"), Ok(()));
+    }
+    world.actions();
+    world.watch("more", NODE);
+    assert_eq!(world.actions(), [format!("{} Rejected", SUBSCRIPTIONS_MAX + 1)]);
+    world.sync(&[]);
+    world.actions();
+    world.watch("more", NODE);
+    let actions = world.actions();
+    assert!(actions.first().is_some_and(|action| action.starts_with("close ")), "{actions:?}");
+    assert!(actions.last().is_some_and(|action| action.starts_with("open ")), "{actions:?}");
+}
