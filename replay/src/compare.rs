@@ -1,5 +1,6 @@
 //! Whether two messages of the cloud mean the same.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use base64::Engine;
@@ -33,6 +34,8 @@ pub(crate) struct Comparison<'a> {
     pub(crate) identifiers: Identifiers,
     pub(crate) rules: Vec<Rule>,
     additions: &'a Additions,
+    /// Uids of objects that the run's cluster keeps by itself.
+    own: &'a HashSet<String>,
 }
 
 type Outcome = Result<(), Mismatch>;
@@ -50,8 +53,8 @@ fn short(value: &Value) -> String {
 }
 
 impl<'a> Comparison<'a> {
-    pub(crate) fn new(identifiers: &Identifiers, additions: &'a Additions) -> Self {
-        Self { identifiers: identifiers.clone(), rules: Vec::new(), additions }
+    pub(crate) fn new(identifiers: &Identifiers, additions: &'a Additions, own: &'a HashSet<String>) -> Self {
+        Self { identifiers: identifiers.clone(), rules: Vec::new(), additions, own }
     }
 
     /// Keeps what was learned.
@@ -142,6 +145,10 @@ impl<'a> Comparison<'a> {
         if failure.is_null() && other_failure.is_null() {
             return self.value("/content/Object", "", &one["Object"], &other["Object"]);
         }
+        if failure.is_null() != other_failure.is_null() {
+            let problem = format!("{} was recorded, {} came", short(failure), short(other_failure));
+            return mismatch("/content/Err", problem);
+        }
         self.failure("/content/Err", failure, other_failure)?;
         if one["Object"].is_null() != other["Object"].is_null() {
             return mismatch(
@@ -158,7 +165,7 @@ impl<'a> Comparison<'a> {
     /// Errors: what a program looks at is equal; the sentence need not be.
     fn failure(&mut self, place: &str, one: &Value, other: &Value) -> Outcome {
         let (one, other) = (&one["ErrStatus"], &other["ErrStatus"]);
-        for pointer in ["/status", "/reason", "/code", "/details/name"] {
+        for pointer in ["/status", "/reason", "/code", "/details/name", "/details/group"] {
             if one.pointer(pointer) != other.pointer(pointer) {
                 let shown = |status: &Value| short(status.pointer(pointer).unwrap_or(&Value::Null));
                 return mismatch(
@@ -181,6 +188,15 @@ impl<'a> Comparison<'a> {
                 Ok(())
             } else {
                 mismatch(place, format!("{one:?} was recorded, {other:?} came"))
+            };
+        }
+        let came = live.content().pointer("/metadata").unwrap_or(&Value::Null);
+        if self.is_own(came) {
+            let right = came["resourceVersion"] == *other;
+            return if right {
+                Ok(())
+            } else {
+                mismatch(place, format!("{other} came, which is not the object's"))
             };
         }
         let uid = recorded
@@ -225,8 +241,11 @@ impl<'a> Comparison<'a> {
         let (Some(items), Some(others)) = (one["items"].as_array(), other["items"].as_array()) else {
             return self.value(place, "", one, other);
         };
+        let listed: HashSet<Key> = items.iter().map(Key::of_object).collect();
+        let besides =
+            |item: &Value| self.is_own(&item["metadata"]) && !listed.contains(&Key::of_object(item));
         let sorted = |items: &[Value]| {
-            let mut items: Vec<Value> = items.to_vec();
+            let mut items: Vec<Value> = items.iter().filter(|item| !besides(item)).cloned().collect();
             items.sort_by_key(Key::of_object);
             items
         };
@@ -303,6 +322,9 @@ impl<'a> Comparison<'a> {
         one: &Map<String, Value>,
         other: &Map<String, Value>,
     ) -> Outcome {
+        if self.is_own(other.get("metadata").unwrap_or(&Value::Null)) {
+            return self.own_object(place, one, other);
+        }
         let uid = one.get("metadata").and_then(|metadata| metadata["uid"].as_str());
         let scope = uid.unwrap_or(scope);
         let mut names: Vec<&String> = one.keys().chain(other.keys()).collect();
@@ -319,6 +341,26 @@ impl<'a> Comparison<'a> {
         Ok(())
     }
 
+    fn is_own(&self, metadata: &Value) -> bool {
+        metadata["uid"].as_str().is_some_and(|uid| self.own.contains(uid))
+    }
+
+    /// An object that the cluster keeps by itself: the same one, whatever it holds.
+    fn own_object(&mut self, place: &str, one: &Map<String, Value>, other: &Map<String, Value>) -> Outcome {
+        self.rules.push(Rule::ClusterObjects);
+        let text = |object: &Map<String, Value>, name: &str| {
+            object.get("metadata").and_then(|metadata| metadata[name].as_str()).unwrap_or_default().to_owned()
+        };
+        for name in ["name", "namespace"] {
+            let (one, other) = (text(one, name), text(other, name));
+            if one != other {
+                let problem = format!("{one} was recorded, {other} came");
+                return mismatch(&format!("{place}/metadata/{name}"), problem);
+            }
+        }
+        self.pair(Sort::Uid, "", &text(one, "uid"), &text(other, "uid"), &format!("{place}/metadata/uid"))
+    }
+
     fn member(
         &mut self,
         parent: &str,
@@ -331,10 +373,14 @@ impl<'a> Comparison<'a> {
         let in_metadata = parent.ends_with("/metadata");
         let texts = one.as_str().zip(other.as_str());
         match (name, texts) {
-            ("managedFields", _) if in_metadata => {
-                if one.is_null() != other.is_null() {
-                    self.rules.push(Rule::ManagedFields);
+            _ if is_trimmed(parent, name) && (other.is_null() || name == "managedFields") => {
+                if one != other {
+                    self.rules.push(Rule::Trimmed);
                 }
+                Ok(())
+            }
+            ("kind" | "apiVersion", _) if one.is_null() && is_object_root(parent) => {
+                self.rules.push(Rule::NamesKind);
                 Ok(())
             }
             ("uid", Some((one, other))) => self.pair(Sort::Uid, "", one, other, place),
@@ -356,6 +402,12 @@ impl<'a> Comparison<'a> {
                 } else {
                     mismatch(place, "one token is empty")
                 }
+            }
+            ("audiences", _) if parent == "/content/spec" && one.is_array() && other.is_array() => {
+                if one != other {
+                    self.rules.push(Rule::Token);
+                }
+                Ok(())
             }
             ("cloudcore", Some((one, other))) if parent.ends_with("/annotations") => {
                 self.pair(Sort::Address, "", one, other, place)
@@ -386,6 +438,21 @@ impl<'a> Comparison<'a> {
             place.strip_prefix("/Object").or_else(|| place.strip_prefix("/RespBody")).unwrap_or(place);
         other.is_null() && self.additions.iter().any(|(pointer, value)| pointer == place && value == one)
     }
+}
+
+/// What deliveries leave out.
+fn is_trimmed(parent: &str, name: &str) -> bool {
+    match name {
+        "managedFields" | "selfLink" => parent.ends_with("/metadata"),
+        "kubectl.kubernetes.io/last-applied-configuration" => parent.ends_with("/metadata/annotations"),
+        "lastHeartbeatTime" => parent.contains("/status/conditions/"),
+        _ => false,
+    }
+}
+
+/// Where the object of an answer stands.
+fn is_object_root(place: &str) -> bool {
+    matches!(place, "/content" | "/content/Object" | "/content/RespBody")
 }
 
 /// Objects without members say as little as no object.

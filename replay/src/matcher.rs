@@ -201,6 +201,9 @@ impl<'t> Matcher<'t> {
         };
         let Some((last, on_the_way)) = states.split_last() else { return };
         self.between.extend(on_the_way.iter().map(version));
+        if self.own.contains(&version(last).0) {
+            return;
+        }
         if recorded["metadata"]["resourceVersion"].is_null() || *verb == Verb::Delete {
             self.between.insert(version(last));
         }
@@ -242,7 +245,7 @@ impl<'t> Matcher<'t> {
         };
         let expected = &self.transcript.lines[index];
         let Event::Down(recorded) = &expected.event else { return Ok(false) };
-        let mut comparison = Comparison::new(&self.identifiers, &self.additions);
+        let mut comparison = Comparison::new(&self.identifiers, &self.additions, &self.own);
         match comparison.reply(recorded, &frame) {
             Ok(()) => comparison.commit(&mut self.identifiers, &mut self.rules),
             Err(mismatch) => {

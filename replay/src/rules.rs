@@ -8,8 +8,8 @@ use std::fmt;
 pub enum Rule {
     /// A stopped edge's empty message.
     EmptyMessage,
-    /// No `managedFields`.
-    ManagedFields,
+    /// Fields that no node needs.
+    Trimmed,
     /// An empty object beside an error.
     ObjectBesideError,
     /// Failed queries are operation `error`.
@@ -50,6 +50,10 @@ pub enum Rule {
     SharedQuery,
     /// Objects of the cluster itself.
     ClusterObjects,
+    /// Objects say their kind.
+    NamesKind,
+    /// What no pod needs is taken away.
+    Released,
 }
 
 impl Rule {
@@ -124,10 +128,10 @@ const TABLE: &[Row] = &[
         "it names nothing that could be answered",
     ),
     (
-        Rule::ManagedFields,
-        "managed-fields",
-        "objects come without `metadata.managedFields`",
-        "no edge reads them, and they are half of a pod's bytes",
+        Rule::Trimmed,
+        "trimmed",
+        "objects come without `managedFields`, the annotation of `kubectl apply` and the heartbeats of conditions, or with the `managedFields` of this run",
+        "no edge reads them; they are half of a pod's bytes, and heartbeats would cause a delivery each",
     ),
     (
         Rule::ObjectBesideError,
@@ -174,7 +178,7 @@ const TABLE: &[Row] = &[
     (
         Rule::NodeOnJoin,
         "node-on-join",
-        "the node is pushed after it has joined or come back",
+        "the node is pushed after it has joined or come back, with some of its labels until all are set",
         "an edge with an empty store learns its node in no other way",
     ),
     (
@@ -198,8 +202,8 @@ const TABLE: &[Row] = &[
     (
         Rule::Token,
         "token",
-        "tokens and the times at which they end differ",
-        "a token is issued anew in each run, and recordings do not contain any",
+        "tokens, the times at which they end and the audiences that nobody asked for differ",
+        "a token is issued anew in each run, by another cluster, and recordings do not contain any",
     ),
     (
         Rule::ClusterAdds,
@@ -246,8 +250,20 @@ const TABLE: &[Row] = &[
     (
         Rule::ClusterObjects,
         "cluster-objects",
-        "objects that the run's cluster made of its own accord are watched and listed too",
-        "every cluster has some; the run looks for them before it begins",
+        "objects that every cluster makes of its own accord (`kube-root-ca.crt`, the service `kubernetes`) are watched and listed too, with the content and version of this cluster",
+        "its controllers put them right when the run changes them; the recorded content is compared with the lines of the API",
+    ),
+    (
+        Rule::NamesKind,
+        "names-kind",
+        "an object in an answer says `kind` and `apiVersion` where the recorded one does not",
+        "stock answers carry typed objects, which forget them; an edge knows them from the path",
+    ),
+    (
+        Rule::Released,
+        "released",
+        "a ConfigMap or Secret to which no pod on the node refers any more is deleted there, and is not delivered until one does again",
+        "a stock cloud never forgets who has needed an object once, so that nodes go on receiving it",
     ),
 ];
 
@@ -260,6 +276,6 @@ mod tests {
         for (index, row) in TABLE.iter().enumerate() {
             assert_eq!(row.0 as usize, index, "{}", row.1);
         }
-        assert_eq!(TABLE.len(), Rule::ClusterObjects as usize + 1);
+        assert_eq!(TABLE.len(), Rule::Released as usize + 1);
     }
 }

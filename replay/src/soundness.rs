@@ -21,38 +21,77 @@ pub(crate) struct Fault {
 pub(crate) fn check(transcript: &Transcript) -> Option<Fault> {
     let frames = || transcript.lines.iter().enumerate();
     let said: HashSet<&str> = frames().filter_map(|(_, line)| down(&line.event)).map(Frame::id).collect();
-    let mut versions: HashMap<(String, String), Value> = HashMap::new();
+    let mut objects = Objects::default();
     for (index, line) in frames() {
-        let fault = |problem: String| Some(Fault { index, problem });
-        let objects = match &line.event {
+        let problem = match &line.event {
             Event::Up(frame) if frame.ask() == Ask::Ack && !said.contains(frame.parent()) => {
-                return fault(format!("the edge answers {:?}, which the cloud never sent", frame.parent()));
+                Some(format!("the edge answers {:?}, which the cloud never sent", frame.parent()))
             }
-            Event::Up(_) => continue,
-            Event::Down(frame) => {
-                if let Some(problem) = delivery_fault(frame) {
-                    return fault(problem);
-                }
-                frame.objects()
-            }
-            Event::Api(_, object) => vec![object.clone()],
+            Event::Up(frame) => objects.refer(frame.content()),
+            Event::Down(frame) => delivery_fault(frame)
+                .or_else(|| frame.objects().iter().find_map(|object| objects.take(object))),
+            Event::Api(_, object) => objects.take(object),
         };
-        for object in objects {
-            let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
-            let version = (text("uid"), text("resourceVersion"));
-            if version.1.is_empty() {
-                continue;
-            }
-            let known = versions.entry(version.clone()).or_insert_with(|| object.clone());
-            if !same_content(known, &object) {
-                let (uid, revision) = version;
-                return fault(format!(
-                    "version {revision} of {uid} has another content elsewhere in the transcript"
-                ));
-            }
+        if let Some(problem) = problem {
+            return Some(Fault { index, problem });
         }
     }
     None
+}
+
+/// Uid, version, kind and other short texts of objects.
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// What was said of objects so far.
+#[derive(Default)]
+struct Objects {
+    versions: HashMap<(String, String), Value>,
+    /// Kind, API version and time of creation by uid.
+    births: HashMap<String, [String; 3]>,
+    /// Uids by kind and version: a version is that of one object.
+    owners: HashMap<(String, String), String>,
+}
+
+impl Objects {
+    /// An object, in a frame or a line of the API; how it contradicts what was said before.
+    fn take(&mut self, object: &Value) -> Option<String> {
+        let (uid, revision) = (text(object, "/metadata/uid"), text(object, "/metadata/resourceVersion"));
+        if uid.is_empty() || revision.is_empty() {
+            return None;
+        }
+        let birth = ["/kind", "/apiVersion", "/metadata/creationTimestamp"]
+            .map(|place| text(object, place).to_owned());
+        let known = self.births.entry(uid.to_owned()).or_insert_with(|| birth.clone());
+        for (known, said) in known.iter_mut().zip(&birth) {
+            // A deletion may say less.
+            if known.is_empty() {
+                known.clone_from(said);
+            }
+            if known != said && !said.is_empty() {
+                return Some(format!("{uid} has {known:?} elsewhere in the transcript, here {said:?}"));
+            }
+        }
+        let owner =
+            self.owners.entry((birth[0].clone(), revision.to_owned())).or_insert_with(|| uid.to_owned());
+        if owner != uid {
+            return Some(format!("version {revision} is that of {owner} elsewhere in the transcript"));
+        }
+        let known =
+            self.versions.entry((uid.to_owned(), revision.to_owned())).or_insert_with(|| object.clone());
+        let differs = !same_content(known, object);
+        differs
+            .then(|| format!("version {revision} of {uid} has another content elsewhere in the transcript"))
+    }
+
+    /// What the edge writes: a version of an object that it was given must be one that it was given.
+    fn refer(&self, content: &Value) -> Option<String> {
+        let (uid, revision) = (text(content, "/metadata/uid"), text(content, "/metadata/resourceVersion"));
+        let given = self.versions.contains_key(&(uid.to_owned(), revision.to_owned()));
+        let unheard = !revision.is_empty() && self.births.contains_key(uid) && !given;
+        unheard.then(|| format!("the edge writes over version {revision} of {uid}, which it was never given"))
+    }
 }
 
 fn down(event: &Event) -> Option<&Frame> {
@@ -62,13 +101,21 @@ fn down(event: &Event) -> Option<&Frame> {
     }
 }
 
-/// What is wrong with the form of a delivery (reference 1.6, 6.4 and 9.4).
+/// What is wrong with the form of a delivery or an answer (reference 1.6, 5, 6.4 and 9.4).
 fn delivery_fault(frame: &Frame) -> Option<String> {
+    const SOURCES: [&str; 4] =
+        ["edgecontroller", "dynamiccontroller", "devicecontroller", "policycontroller"];
+    let objects = frame.objects();
+    let revision = frame.resource_version();
+    if let [object] = &objects[..]
+        && !revision.is_empty()
+        && object["metadata"]["resourceVersion"] != revision
+    {
+        return Some(format!("the header has version {revision:?}, the object another one"));
+    }
     if !frame.is_push() {
         return None;
     }
-    const SOURCES: [&str; 4] =
-        ["edgecontroller", "dynamiccontroller", "devicecontroller", "policycontroller"];
     if !SOURCES.contains(&frame.source()) || !matches!(frame.group(), "resource" | "func" | "twin") {
         return Some(format!(
             "no edge takes a delivery of {:?} in group {:?}",
@@ -76,18 +123,17 @@ fn delivery_fault(frame: &Frame) -> Option<String> {
             frame.group()
         ));
     }
-    let object = frame.objects().into_iter().next()?;
-    let key = frame.key()?;
+    let (object, key) = (objects.first()?, frame.key()?);
     let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default();
-    if text("name") != key.name || text("namespace") != key.namespace {
+    let kind = object["kind"].as_str().map(str::to_ascii_lowercase);
+    if text("name") != key.name
+        || text("namespace") != key.namespace
+        || kind.is_some_and(|kind| kind != key.kind)
+    {
         return Some(format!("the path {:?} names another object than the content", frame.resource()));
     }
-    let revision = text("resourceVersion");
-    if frame.resource_version() != revision && frame.operation() != "delete" {
-        return Some(format!(
-            "the header has version {:?}, the object {revision:?}",
-            frame.resource_version()
-        ));
+    if revision.is_empty() && frame.operation() != "delete" {
+        return Some("a delivery without a version is not sent by any cloud".to_owned());
     }
     None
 }

@@ -24,6 +24,15 @@ const SERVERS_OWN: [&str; 8] = [
     "deletionGracePeriodSeconds",
 ];
 
+/// Kind, namespace (none: every one) and name of objects that controllers of every cluster put right when they are
+/// changed.
+const CLUSTERS_OWN: [(&str, Option<&str>, &str); 4] = [
+    ("ConfigMap", None, "kube-root-ca.crt"),
+    ("Service", Some("default"), "kubernetes"),
+    ("Endpoints", Some("default"), "kubernetes"),
+    ("EndpointSlice", Some("default"), "kubernetes"),
+];
+
 /// A new namespace takes a moment to have its ServiceAccount.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -61,6 +70,21 @@ impl Administrator {
             (_, Some(_)) => self.update(&path, object, &mut states).await?,
         }
         Ok(states)
+    }
+
+    /// The object as the cluster keeps it by itself; none for an object that is the run's to change.
+    pub(super) async fn kept(&mut self, object: &Value) -> Result<Option<Value>> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let metadata = &object["metadata"];
+        let named = (text(&object["kind"]), text(&metadata["namespace"]), text(&metadata["name"]));
+        let kept = CLUSTERS_OWN.iter().any(|(kind, namespace, name)| {
+            named.0 == *kind && named.2 == *name && namespace.is_none_or(|namespace| named.1 == namespace)
+        });
+        if !kept {
+            return Ok(None);
+        }
+        let place = self.place(object).await?;
+        self.get(&format!("{place}/{}", named.2)).await
     }
 
     /// Objects that the cluster has at the beginning, of a resource in all namespaces.

@@ -160,6 +160,10 @@ impl Player<'_> {
         match &line.event {
             Event::Api(verb, _) => {
                 let object = self.matcher.object(index).unwrap_or_default();
+                if let Some(kept) = self.administrator.kept(&object).await? {
+                    self.happen(Happening::Own(kept))?;
+                    return Ok(());
+                }
                 let states = self.administrator.apply(*verb, &object).await;
                 let states = states.with_context(|| {
                     format!("the change before line {} cannot be made", self.next_number(index))

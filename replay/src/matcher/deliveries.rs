@@ -21,7 +21,9 @@ impl Matcher<'_> {
         }
         let wanted = self.live_version(recorded);
         for &candidate in &candidates {
-            if self.is_same_version(wanted.as_ref(), candidate) || wanted.is_none() {
+            if self.is_same_version(wanted.as_ref(), candidate)
+                || wanted.is_none() && self.is_unknown(candidate)
+            {
                 let mismatch = self.try_push(index, recorded, candidate).expect_err("compared above");
                 if self.try_without_status(index, recorded, candidate) {
                     return Ok(Progress::Done);
@@ -53,7 +55,7 @@ impl Matcher<'_> {
     }
 
     fn try_push(&mut self, index: usize, recorded: &Frame, candidate: usize) -> Result<(), Mismatch> {
-        let mut comparison = Comparison::new(&self.identifiers, &self.additions);
+        let mut comparison = Comparison::new(&self.identifiers, &self.additions, &self.own);
         comparison.push(recorded, &self.pushes[candidate].frame)?;
         comparison.commit(&mut self.identifiers, &mut self.rules);
         self.pushes[candidate].used = true;
@@ -77,7 +79,7 @@ impl Matcher<'_> {
             }
             Frame::new(json)
         };
-        let mut comparison = Comparison::new(&self.identifiers, &self.additions);
+        let mut comparison = Comparison::new(&self.identifiers, &self.additions, &self.own);
         if comparison.push(&bare(recorded), &bare(&self.pushes[candidate].frame)).is_err() {
             return false;
         }
@@ -94,6 +96,17 @@ impl Matcher<'_> {
         let live_uid = self.identifiers.live(Sort::Uid, "", &uid)?;
         let live = self.identifiers.live(Sort::Version, &uid, &revision)?;
         Some((live_uid.to_owned(), live.to_owned()))
+    }
+
+    /// Whether nothing is known of the version that came: it stands for no recorded one yet.
+    fn is_unknown(&self, candidate: usize) -> bool {
+        let Some((live_uid, live_version)) = self.pushes[candidate].frame.objects().first().map(version)
+        else {
+            return true;
+        };
+        let uid = self.identifiers.recorded(Sort::Uid, "", &live_uid);
+        let known = uid.and_then(|uid| self.identifiers.recorded(Sort::Version, uid, &live_version));
+        known.is_none() && !self.between.contains(&(live_uid, live_version))
     }
 
     fn is_same_version(&self, wanted: Option<&(String, String)>, candidate: usize) -> bool {
@@ -113,7 +126,7 @@ impl Matcher<'_> {
             let gone = push.frame.operation() == "delete";
             same && match (wanted, came) {
                 (Some((uid, wanted)), Some((came_uid, came))) => {
-                    came_uid == *uid && (gone || number(&came) > number(wanted))
+                    came_uid == *uid && (number(&came) > number(wanted) || gone && came == *wanted)
                 }
                 (None, Some((came_uid, _))) => {
                     let uid = recorded.objects().first().map(|object| version(object).0).unwrap_or_default();
@@ -152,6 +165,7 @@ impl Matcher<'_> {
             _ if before.as_ref().is_some_and(|before| same_content(before, &object)) => {
                 Some(Rule::HeldAlready)
             }
+            "configmap" | "secret" if self.is_released(recorded) => Some(Rule::Released),
             _ => None,
         }
     }
@@ -187,7 +201,14 @@ impl Matcher<'_> {
     fn reason_of(&self, frame: &Frame) -> Option<Rule> {
         let object = frame.objects().into_iter().next();
         if frame.operation() == "delete" {
-            return self.was_deleted(frame).then_some(Rule::Between);
+            let counted = frame.key().is_some_and(|key| matches!(key.kind.as_str(), "configmap" | "secret"));
+            let known = object.and_then(|object| {
+                Some(self.identifiers.recorded(Sort::Uid, "", &version(&object).0)?.to_owned())
+            });
+            return match self.was_deleted(frame) {
+                true => Some(Rule::Between),
+                false => (counted && known.is_some()).then_some(Rule::Released),
+            };
         }
         let object = object?;
         let (live_uid, live_revision) = version(&object);
@@ -199,9 +220,12 @@ impl Matcher<'_> {
         let Some(recorded) =
             known.and_then(|revision| self.versions.get(&(uid.clone(), revision.to_owned())))
         else {
+            if self.is_joining(&uid, &object) {
+                return Some(Rule::NodeOnJoin);
+            }
             return self.between.contains(&(live_uid, live_revision)).then_some(Rule::Between);
         };
-        let mut comparison = Comparison::new(&self.identifiers, &self.additions);
+        let mut comparison = Comparison::new(&self.identifiers, &self.additions, &self.own);
         let (mut recorded, mut object) = (recorded.clone(), object);
         for side in [&mut recorded, &mut object] {
             if let Some(members) = side.as_object_mut() {
@@ -220,6 +244,32 @@ impl Matcher<'_> {
         } else {
             Rule::Between
         })
+    }
+
+    /// Whether this is a node that was recorded, between its creation and the moment when it has all its labels.
+    fn is_joining(&self, uid: &str, node: &Value) -> bool {
+        if node["kind"] != "Node" {
+            return false;
+        }
+        let labels = |node: &Value| node["metadata"]["labels"].as_object().cloned().unwrap_or_default();
+        let bare = |node: &Value| {
+            let mut node = node.clone();
+            strip(&mut node, &["resourceVersion", "labels"]);
+            node
+        };
+        let came = labels(node);
+        self.versions.iter().filter(|((recorded, _), _)| recorded == uid).any(|(_, recorded)| {
+            let all = labels(recorded);
+            let mut comparison = Comparison::new(&self.identifiers, &self.additions, &self.own);
+            came.iter().all(|(name, value)| all.get(name) == Some(value))
+                && comparison.value("", "", &bare(recorded), &bare(node)).is_ok()
+        })
+    }
+
+    /// Whether the last that the run's cloud said of an object is that the node does not need it.
+    fn is_released(&self, recorded: &Frame) -> bool {
+        let last = self.pushes.iter().rev().find(|push| push.frame.resource() == recorded.resource());
+        recorded.operation() != "delete" && last.is_some_and(|push| push.frame.operation() == "delete")
     }
 
     /// Whether the recorded cloud gave this version, in a delivery or in an answer.

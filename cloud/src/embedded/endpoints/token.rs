@@ -185,8 +185,11 @@ fn audiences(body: &Value) -> Vec<String> {
     if given.is_empty() { vec![ISSUER.to_owned()] } else { given }
 }
 
-/// Fills in what the request left open.
+/// Fills in what the request left open. A kubelet behind a stock edge leaves out version and kind, and its edge reads
+/// them from the answer.
 fn answer(body: &mut Value, account: &Object, seconds: i64, audiences: &[String]) {
+    body["apiVersion"] = "authentication.k8s.io/v1".into();
+    body["kind"] = "TokenRequest".into();
     let metadata = member(body, "metadata");
     metadata.insert("name".into(), json!(account.key.name()));
     metadata.insert("namespace".into(), json!(account.key.namespace()));
