@@ -29,12 +29,12 @@ pub async fn expected(client: &Client, node: &str) -> Result<Holdings> {
     for pod in api(client, "Pod", None).list(&of_node).await.context("list pods")? {
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
         collect(&pod.data["spec"], &namespace, &mut references);
-        insert(&mut holdings, "Pod", &pod)?;
+        hold(&mut holdings, "Pod", &pod)?;
     }
     for (kind, namespace, name) in references {
         let found = api(client, kind, Some(&namespace)).get_opt(&name).await;
         if let Some(object) = found.with_context(|| format!("get {kind} {namespace}/{name}"))? {
-            insert(&mut holdings, kind, &object)?;
+            hold(&mut holdings, kind, &object)?;
         }
     }
     Ok(holdings)
@@ -49,7 +49,7 @@ pub async fn listed(client: &Client) -> Result<Holdings> {
     for (kind, plural) in KINDS {
         let list = api(client, kind, None).list(&ListParams::default()).await;
         for object in list.with_context(|| format!("list {plural} at the edge"))? {
-            insert(&mut holdings, kind, &object)?;
+            hold(&mut holdings, kind, &object)?;
         }
     }
     Ok(holdings)
@@ -87,7 +87,11 @@ fn api(client: &Client, kind: &str, namespace: Option<&str>) -> Api<DynamicObjec
     }
 }
 
-fn insert(holdings: &mut Holdings, kind: &str, object: &DynamicObject) -> Result<()> {
+/// Adds an object of one side.
+///
+/// # Errors
+/// When its time of deletion cannot be written.
+pub fn hold(holdings: &mut Holdings, kind: &str, object: &DynamicObject) -> Result<()> {
     let metadata = &object.metadata;
     let namespace = metadata.namespace.as_deref().unwrap_or_default();
     let name = metadata.name.as_deref().unwrap_or_default();

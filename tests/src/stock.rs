@@ -1,72 +1,94 @@
-//! A peer that behaves as a stock KubeEdge node does on the wire, written against the reference alone: none of the
-//! product's message types, so that a mistake in those shows.
+//! A hollow KubeEdge node: the wire behaviour of a stock edge, written against sections 8 to 10 of the reference alone.
+//! It has none of the product's message types, so that a mistake in those shows.
+//!
+//! Its modules are those of a stock edge: the hub moves frames, the meta manager owns the rows, `edged` is the kubelet.
+//! Messages of the cloud are handed on in tasks of their own and overtake each other, versions are never compared, the
+//! queue behind the socket drops its oldest message, and a lost connection is noticed with the next write.
 
+mod application;
+mod bus;
+mod client;
+mod dial;
+mod edged;
+mod fifo;
+mod hub;
+mod meta;
+mod oracle;
 mod store;
+mod wire;
 
+pub use application::{application, application_result};
+pub use client::done;
+pub use hub::Forgotten;
 pub use store::{Delivery, Store};
 
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use futures::stream::{SplitSink, SplitStream};
-use futures::{SinkExt as _, StreamExt as _};
-use rustls::ClientConfig;
-use rustls_pki_types::ServerName;
-use serde_json::{Value, json};
-use sha2::Digest as _;
-use tokio::net::TcpStream;
-use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
-use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
-use tokio_tungstenite::tungstenite::{Error as WsError, Message};
+use anyhow::{Context, Result};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tombolo_testkit::wait_for;
 
-use crate::raw;
 use crate::world::{DEADLINE, World};
+use bus::Bus;
+use client::Client;
+use dial::{Dial, Identity};
+use hub::Order;
 
-/// Project of every stock edge, unless configured otherwise.
-const PROJECT: &str = "e632aba927ea4ac2b575ec1603d56f10";
+/// How fast a node lives.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    /// Between keepalives; a lost connection costs two of these before the next dial (reference 8.2).
+    pub heartbeat: Duration,
+    /// Between renewals of the lease (reference 10.4).
+    pub lease: Duration,
+    /// How long the meta manager waits for the cloud (reference 9.5).
+    pub remote: Duration,
+    /// What the rows of one message cost: two durable writes on the only processing task (reference 9.2).
+    pub row: Duration,
+    /// Longest head start that a message gives to those behind it, because each is handed on in a task of its own
+    /// (reference 8.3).
+    pub scatter: Duration,
+}
 
-/// Interval of keepalives (reference 8.2).
-const HEARTBEAT: Duration = Duration::from_secs(15);
+impl Pace {
+    /// The times of a stock edge.
+    pub const STOCK: Self = Self {
+        heartbeat: Duration::from_secs(15),
+        lease: Duration::from_secs(10),
+        remote: Duration::from_secs(60),
+        row: Duration::from_millis(2),
+        scatter: Duration::from_millis(5),
+    };
 
-/// How long a request waits for its answer: less than a stock edge does.
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+    /// The waits of a stock edge made short, its work not.
+    pub const QUICK: Self = Self {
+        heartbeat: Duration::from_millis(250),
+        lease: Duration::from_secs(1),
+        remote: Duration::from_secs(10),
+        ..Self::STOCK
+    };
+}
 
-type Socket = WebSocketStream<TlsStream<TcpStream>>;
-
-/// A stock node. Its store outlives its connections, as a database does.
+/// A stock node. Its store outlives its process, as a database does.
 pub struct StockNode {
     /// Its name.
     pub name: String,
-    tls: Arc<ClientConfig>,
-    port: u16,
-    store: Arc<parking_lot::Mutex<Store>>,
-    connection: Option<Connection>,
+    /// How fast it lives, from its next start on.
+    pub pace: Pace,
+    identity: Identity,
+    store: Arc<Mutex<Store>>,
+    process: Option<Process>,
 }
 
-/// One connection; the edge notices its end when it writes next.
-struct Connection {
-    asks: mpsc::Sender<Ask>,
-    task: JoinHandle<()>,
-}
-
-struct Ask {
-    message: Value,
-    answer: Option<oneshot::Sender<Value>>,
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+/// A running edgecore. Everything of it ends when it is dropped, as with SIGKILL.
+struct Process {
+    client: Client,
+    orders: mpsc::Sender<Order>,
+    _tasks: JoinSet<()>,
 }
 
 impl StockNode {
@@ -75,67 +97,77 @@ impl StockNode {
     /// # Errors
     /// When cloudcore refuses.
     pub async fn join(world: &World, name: &str) -> Result<Self> {
-        let tls = Arc::new(raw::joined(world, name).await?);
-        let [port, ..] = world.hub_ports();
+        let identity = Identity::join(world, name).await?;
         let store = Arc::default();
-        Ok(Self { name: name.to_owned(), tls, port, store, connection: None })
+        Ok(Self { name: name.to_owned(), pace: Pace::QUICK, identity, store, process: None })
     }
 
-    /// Connects; a former connection ends first.
+    /// Connects to another address from the next dial on: a second cloudcore, or what stands before several.
+    pub fn move_to(&mut self, port: u16) {
+        self.identity.set_port(port);
+    }
+
+    /// Starts the process without its kubelet; a former one ends first. The test then speaks for the kubelet.
     ///
     /// # Errors
     /// When cloudcore refuses.
     pub async fn connect(&mut self) -> Result<()> {
-        self.connection = None;
-        self.connection = Some(self.another_connection().await?);
+        self.start(false).await
+    }
+
+    /// Starts the process with its kubelet, which registers the node and runs its pods.
+    ///
+    /// # Errors
+    /// When cloudcore refuses.
+    pub async fn boot(&mut self) -> Result<()> {
+        self.start(true).await
+    }
+
+    async fn start(&mut self, with_kubelet: bool) -> Result<()> {
+        self.process = None;
+        let dial: Dial = self.identity.dial();
+        let socket = dial().await?;
+        self.process = Some(Process::start(self, socket, dial, with_kubelet));
         Ok(())
     }
 
-    /// Connects without ending the former connection, whose socket stays open and is not read any more.
+    /// Ends the process at once.
+    pub fn disconnect(&mut self) {
+        self.process = None;
+        self.store.lock().connected = false;
+    }
+
+    /// Cuts the connection under the process, which notices it when it writes next.
+    ///
+    /// # Errors
+    /// When no process runs.
+    pub async fn cut(&self) -> Result<()> {
+        self.order(Order::Cut).await
+    }
+
+    /// Connects without ending the former connection, as after a change of the node's address: the old socket stays
+    /// open and nobody answers on it.
     ///
     /// # Errors
     /// When cloudcore refuses.
     pub async fn connect_beside(&mut self) -> Result<Forgotten> {
-        let connection = self.another_connection().await?;
-        let old = self.connection.replace(connection).context("no former connection")?;
-        Ok(Forgotten(old))
+        let socket = self.identity.dial()().await?;
+        let (give, given) = tokio::sync::oneshot::channel();
+        self.order(Order::Forget(Box::new(socket), give)).await?;
+        given.await.context("the old connection had ended")
     }
 
-    async fn another_connection(&self) -> Result<Connection> {
-        let headers = [("node_id", &*self.name), ("project_id", PROJECT), ("ConnectionUse", "msg")];
-        let socket = self.upgrade(&format!("/{PROJECT}/{}/events", self.name), &headers).await?;
-        self.store.lock().connected = true;
-        let (asks, questions) = mpsc::channel(64);
-        let task = tokio::spawn(run(socket, Arc::clone(&self.store), questions));
-        Ok(Connection { asks, task })
+    async fn order(&self, order: Order) -> Result<()> {
+        let process = self.process.as_ref().context("not started")?;
+        process.orders.send(order).await.ok().context("the hub's task is over")
     }
 
-    /// Asks for an upgrade with this path and these headers.
+    /// Asks for an upgrade with this path and these headers, and hangs up.
     ///
     /// # Errors
     /// What the library says, refusals included.
-    pub async fn upgrade(&self, path: &str, headers: &[(&'static str, &str)]) -> Result<Socket> {
-        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await?;
-        let name = ServerName::try_from("127.0.0.1")?;
-        let stream = TlsConnector::from(Arc::clone(&self.tls)).connect(name, stream).await?;
-        let mut request = format!("wss://127.0.0.1:{}{path}", self.port).into_client_request()?;
-        for (name, value) in headers {
-            request.headers_mut().insert(*name, value.parse()?);
-        }
-        match tokio_tungstenite::client_async(request, stream).await {
-            Ok((socket, _)) => Ok(socket),
-            Err(WsError::Http(response)) => {
-                let body = response.body().as_deref().map(String::from_utf8_lossy).unwrap_or_default();
-                bail!("{}: {body}", response.status().as_u16())
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Ends the connection.
-    pub fn disconnect(&mut self) {
-        self.connection = None;
-        self.store.lock().connected = false;
+    pub async fn upgrade(&self, path: &str, headers: &[(&'static str, &str)]) -> Result<()> {
+        self.identity.upgrade(path, headers).await.map(drop)
     }
 
     /// Looks into the store.
@@ -169,10 +201,10 @@ impl StockNode {
     /// # Errors
     /// When none comes.
     pub async fn ask(&self, operation: &str, resource: &str, content: Value) -> Result<Value> {
-        self.ask_as("edged", "meta", operation, resource, content).await
+        self.client()?.ask(operation, resource, content).await
     }
 
-    /// The same for other parts of the edge.
+    /// The same for other parts of the edge, whose answers are neither stored nor acknowledged.
     ///
     /// # Errors
     /// When none comes.
@@ -184,11 +216,8 @@ impl StockNode {
         resource: &str,
         content: Value,
     ) -> Result<Value> {
-        let (answer, answered) = oneshot::channel();
-        self.send(message(source, group, operation, resource, &content), Some(answer)).await?;
-        Ok(tokio::time::timeout(ANSWER_LIMIT, answered)
-            .await
-            .with_context(|| format!("{operation} {resource} was not answered"))??)
+        let message = wire::message(source, group, operation, resource, &content);
+        self.client()?.bus.exchange(message).await
     }
 
     /// Sends a message that nobody answers.
@@ -196,12 +225,12 @@ impl StockNode {
     /// # Errors
     /// When the connection is gone.
     pub async fn tell(&self, operation: &str, resource: &str, content: Value) -> Result<()> {
-        self.send(message("edged", "meta", operation, resource, &content), None).await
+        let message = wire::message("edged", "meta", operation, resource, &content);
+        self.client()?.bus.send_up(message).await
     }
 
-    async fn send(&self, message: Value, answer: Option<oneshot::Sender<Value>>) -> Result<()> {
-        let connection = self.connection.as_ref().context("not connected")?;
-        connection.asks.send(Ask { message, answer }).await.ok().context("the connection is over")
+    fn client(&self) -> Result<&Client> {
+        Ok(&self.process.as_ref().context("not connected")?.client)
     }
 
     /// What the kubelet does at its start: Node, lease, status (reference 10.2). Gives the Node.
@@ -209,152 +238,31 @@ impl StockNode {
     /// # Errors
     /// When one of the steps fails.
     pub async fn register(&self) -> Result<Value> {
-        let name = &self.name;
-        let inserted = self.ask("insert", &format!("null/node/{name}"), node_object(name)).await?;
-        let reason = inserted.pointer("/content/Err/ErrStatus/reason").and_then(Value::as_str);
-        if reason == Some("AlreadyExists") {
-            self.until("its Node", |store| store.row(&format!("null/node/{name}")).is_some()).await;
-        } else {
-            done(&inserted)?;
-        }
-        let path = format!("kube-node-lease/lease/{name}");
-        let found = self.ask("query", &path, Value::Null).await?;
-        if found.pointer("/content/Err/ErrStatus/code") == Some(&json!(404)) {
-            let lease = json!({"metadata": {"name": name, "namespace": "kube-node-lease"},
-                "spec": {"holderIdentity": name, "leaseDurationSeconds": 40}});
-            done(&self.ask("insert", &path, lease).await?)?;
-        }
-        let patch =
-            json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "EdgeReady"}]}});
-        done(&self.ask("patch", &format!("null/nodepatch/{name}"), patch.to_string().into()).await?)
+        edged::register_once(self.client()?).await
     }
-}
 
-/// A connection that its edge has forgotten without closing it.
-pub struct Forgotten(Connection);
-
-impl Forgotten {
-    /// Waits until the cloud has ended it.
+    /// Waits until the store holds exactly what the API server says that this node should hold, and fails when
+    /// something happened that harms a stock edge.
     ///
-    /// # Errors
-    /// When it does not.
-    pub async fn ended(mut self) -> Result<()> {
-        Ok(tokio::time::timeout(ANSWER_LIMIT, &mut self.0.task).await??)
+    /// # Panics
+    /// When that is not so in time; the message has the first difference.
+    pub async fn converges(&self, world: &World) {
+        oracle::converges(self, world).await;
     }
 }
 
-/// The object of a wrapper.
-///
-/// # Errors
-/// When the wrapper holds an error, or no object.
-pub fn done(reply: &Value) -> Result<Value> {
-    let content = &reply["content"];
-    ensure!(content["Err"].is_null(), "{}", content["Err"]);
-    ensure!(content["Object"].is_object(), "no object: {reply}");
-    Ok(content["Object"].clone())
-}
-
-/// A record of MetaServer (reference 7.2).
-#[must_use]
-pub fn application(node: &str, verb: &str, key: &str, option: &Value, body: Option<&Value>) -> Value {
-    let base64 = |value: &Value| STANDARD.encode(value.to_string());
-    let identity = format!("{node}{key}{verb}{option}{}", body.map(Value::to_string).unwrap_or_default());
-    json!({
-        "ID": hex::encode(sha2::Sha256::digest(identity)), "Key": key, "Verb": verb, "Nodename": node,
-        "Option": base64(option), "ReqBody": body.map(base64), "Subresource": "", "RespBody": null,
-        "Status": "InApplying", "Reason": "", "Error": {"ErrStatus": {"metadata": {}}},
-        "Timestamp": "0001-01-01T00:00:00Z"
-    })
-}
-
-/// The result in a record.
-///
-/// # Errors
-/// When there is none.
-pub fn application_result(record: &Value) -> Result<Value> {
-    let body = record["RespBody"].as_str().with_context(|| format!("no result: {record}"))?;
-    Ok(serde_json::from_slice(&STANDARD.decode(body)?)?)
-}
-
-fn message(source: &str, group: &str, operation: &str, resource: &str, content: &Value) -> Value {
-    json!({
-        "header": {"msg_id": id(), "timestamp": jiff::Timestamp::now().as_millisecond()},
-        "route": {"source": source, "group": group, "operation": operation, "resource": resource},
-        "content": content
-    })
-}
-
-fn id() -> String {
-    let bytes: [u8; 16] = rand::random();
-    let hex = hex::encode(bytes);
-    format!("{}-{}-4{}-8{}-{}", &hex[..8], &hex[8..12], &hex[13..16], &hex[17..20], &hex[20..])
-}
-
-fn node_object(name: &str) -> Value {
-    json!({
-        "metadata": {"name": name, "creationTimestamp": null, "labels": {
-            "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
-            "beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64",
-            "node-role.kubernetes.io/edge": "", "node-role.kubernetes.io/agent": ""}},
-        "spec": {},
-        "status": {"capacity": {"cpu": "1", "memory": "3840Mi", "pods": "110"},
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": 10350}}}
-    })
-}
-
-async fn run(socket: Socket, store: Arc<parking_lot::Mutex<Store>>, questions: mpsc::Receiver<Ask>) {
-    let (sink, stream) = socket.split();
-    // Either end ends the connection; why is the cloud's log's to say.
-    let outcome = serve(sink, stream, &store, questions).await;
-    store.lock().ended = outcome.err().map(|error| error.to_string());
-    store.lock().connected = false;
-}
-
-async fn serve(
-    mut sink: SplitSink<Socket, Message>,
-    mut stream: SplitStream<Socket>,
-    store: &parking_lot::Mutex<Store>,
-    mut questions: mpsc::Receiver<Ask>,
-) -> Result<()> {
-    let mut waiting = std::collections::HashMap::new();
-    let mut heartbeat = tokio::time::interval(HEARTBEAT);
-    loop {
-        tokio::select! {
-            _ = heartbeat.tick() => {
-                let beat = message("websocket", "resource", "keepalive", "node", &json!("ping"));
-                sink.send(Message::text(beat.to_string())).await?;
-            }
-            asked = questions.recv() => {
-                let Some(Ask { message, answer }) = asked else { return Ok(()) };
-                if let (Some(answer), Some(id)) = (answer, message["header"]["msg_id"].as_str()) {
-                    waiting.insert(id.to_owned(), answer);
-                }
-                sink.send(Message::text(message.to_string())).await?;
-            }
-            received = stream.next() => {
-                let Some(received) = received else { return Ok(()) };
-                let Message::Text(text) = received? else { continue };
-                let document: Value = serde_json::from_str(&text)?;
-                let answer = store.lock().take(&document);
-                if let Some(parent) = document["header"]["parent_msg_id"].as_str()
-                    && let Some(asked) = waiting.remove(parent)
-                {
-                    // A test that stopped waiting needs no answer.
-                    let _ = asked.send(document);
-                }
-                if let Some(answer) = answer {
-                    sink.send(Message::text(answer.to_string())).await?;
-                }
-            }
+impl Process {
+    fn start(node: &StockNode, socket: dial::Socket, dial: Dial, with_kubelet: bool) -> Self {
+        node.store.lock().connected = true;
+        let (bus, inboxes) = Bus::new(Arc::clone(&node.store), node.pace);
+        let client = Client::new(Arc::clone(&bus), node.name.clone());
+        let (orders, ordered) = mpsc::channel(1);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(hub::run(Arc::clone(&bus), socket, dial, inboxes.up, ordered));
+        tasks.spawn(meta::run(bus, inboxes.meta));
+        if with_kubelet {
+            tasks.spawn(edged::run(client.clone(), inboxes.pods));
         }
+        Self { client, orders, _tasks: tasks }
     }
-}
-
-/// What acknowledges a message (reference 1, rule 6).
-fn acknowledgement(document: &Value) -> Value {
-    let route = &document["route"];
-    let text = |name: &str| route[name].as_str().unwrap_or_default().to_owned();
-    let mut ack = message(&text("source"), &text("group"), "response", &text("resource"), &json!("OK"));
-    ack["header"]["parent_msg_id"] = document["header"]["msg_id"].clone();
-    ack
 }

@@ -1,10 +1,10 @@
-//! What a stock edge keeps, and what it makes of the messages that come (reference 9).
+//! What a stock edge keeps, and how it takes what comes (reference 9).
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::acknowledgement;
+use super::wire::{kind, route};
 
 /// One message that changed the store or tried to.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,12 +21,20 @@ pub struct Delivery {
 #[derive(Debug, Default)]
 pub struct Store {
     rows: BTreeMap<String, Value>,
-    /// What was pushed, in the order in which it came.
+    /// What was pushed, in the order in which it was processed.
     pub delivered: Vec<Delivery>,
-    /// Whether the newest connection is open.
+    /// Whether the edge believes that its connection is open.
     pub connected: bool,
-    /// Why the last connection ended, when it was no orderly end.
+    /// Why the last connection ended.
     pub ended: Option<String>,
+    /// Connections so far.
+    pub connections: u64,
+    /// Messages that the queue behind the socket dropped.
+    pub dropped: u64,
+    /// Requests that were not answered in time although the connection held.
+    pub unanswered: Vec<String>,
+    /// What would have harmed a stock edge.
+    pub harms: Vec<String>,
 }
 
 impl Store {
@@ -48,6 +56,12 @@ impl Store {
         self.rows.keys().map(String::as_str).collect()
     }
 
+    /// All rows of a type, with their paths.
+    pub fn of_kind<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = (&'a str, &'a Value)> {
+        let rows = self.rows.iter().map(|(path, row)| (path.as_str(), row));
+        rows.filter(move |(path, _)| self::kind(path) == kind)
+    }
+
     /// Loses everything, as an edge with a new database has.
     pub fn wipe(&mut self) {
         self.rows.clear();
@@ -59,57 +73,84 @@ impl Store {
         (self.paths(), self.connected, self.ended.as_deref())
     }
 
-    /// Takes a message; the answer to it, when it is acknowledged.
-    pub(super) fn take(&mut self, document: &Value) -> Option<Value> {
-        let route = &document["route"];
-        let text = |name: &str| route[name].as_str().unwrap_or_default();
-        if document["header"]["parent_msg_id"].is_string() {
-            return self.take_reply(document, text("operation"), text("resource"));
-        }
-        if !matches!(text("group"), "resource" | "func") {
-            return None;
-        }
-        let (operation, path) = (text("operation"), text("resource"));
+    /// Notes something that a stock edge would not have survived unharmed.
+    pub(super) fn harm(&mut self, what: String) {
+        self.harms.push(what);
+    }
+
+    /// Takes what was sent unasked. False when it is not acknowledged.
+    pub(super) fn take(&mut self, message: &Value) -> bool {
+        let (operation, path) = (route(message, "operation"), route(message, "resource"));
         match operation {
-            "insert" => self.put(path, &document["content"]),
-            // Only these sources are known (reference 9.4); anything else is not acknowledged.
-            "update" if matches!(text("source"), "edgecontroller" | "dynamiccontroller") => {
-                self.put(path, &document["content"]);
+            "insert" => self.put(path, &message["content"]),
+            // Only these sources are known (reference 9.4); anything else is stored and not acknowledged.
+            "update" => {
+                self.put(path, &message["content"]);
+                let source = route(message, "source");
+                let known = ["edgecontroller", "dynamiccontroller", "devicecontroller", "policycontroller"];
+                if !known.contains(&source) {
+                    self.harm(format!("an update of unknown source: {message}"));
+                    return false;
+                }
             }
-            "delete" => self.remove(path, &document["content"]),
-            _ => return None,
+            "delete" => self.remove(path, &message["content"]),
+            _ => {
+                self.harm(format!("an operation that the edge does not know: {message}"));
+                return false;
+            }
         }
         let (operation, resource) = (operation.to_owned(), path.to_owned());
-        self.delivered.push(Delivery { operation, resource, message: document.clone() });
-        Some(acknowledgement(document))
+        self.delivered.push(Delivery { operation, resource, message: message.clone() });
+        true
     }
 
-    /// Stores what a reply carries, errors included (reference 9.5).
-    fn take_reply(&mut self, document: &Value, operation: &str, path: &str) -> Option<Value> {
-        let content = &document["content"];
-        if operation == "applicationResponse" {
-            return None;
-        }
+    /// Stores what the answer to a remote call carries, errors included (reference 9.5).
+    pub(super) fn take_reply(&mut self, reply: &Value) {
+        let (content, path) = (&reply["content"], route(reply, "resource"));
         let wrapped = content.get("Object").is_some() && content.get("Err").is_some();
-        if operation == "response" && wrapped && content["Err"].is_null() {
-            // The client library stores patched objects under the object's own path (reference 9.7).
-            self.put(&path.replace("nodepatch/", "node/").replace("podpatch/", "pod/"), &content["Object"]);
-        } else if operation == "response" && !wrapped && *content != "OK" {
-            self.put(path, content);
+        if *content == "OK" || route(reply, "operation") != "response" {
+            return;
         }
-        Some(acknowledgement(document))
+        if !wrapped {
+            self.put(&row_of(path, content), content);
+        } else if content["Err"].is_null() {
+            self.put(path, &content["Object"]);
+        }
     }
 
-    fn put(&mut self, path: &str, content: &Value) {
+    /// The client library stores patched objects under the object's own path, named by kind (reference 9.7).
+    pub(super) fn take_patched(&mut self, node: &str, path: &str, content: &Value) {
+        if content.pointer("/Err/ErrStatus").is_some() || !content["Object"].is_object() {
+            return;
+        }
+        let (path, named) = match kind(path) {
+            "nodepatch" => (format!("null/node/{node}"), "Node"),
+            _ => (path.replacen("/podpatch/", "/pod/", 1), "Pod"),
+        };
+        let mut object = content["Object"].clone();
+        object["kind"] = named.into();
+        object["apiVersion"] = "v1".into();
+        self.put(&path, &object);
+    }
+
+    pub(super) fn put(&mut self, path: &str, content: &Value) {
         self.rows.insert(path.to_owned(), content.clone());
     }
 
     /// A pod goes only when the deletion means this incarnation (reference 9.3).
     fn remove(&mut self, path: &str, content: &Value) {
         let uid = content.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default();
-        let is_pod = path.split('/').nth(1) == Some("pod");
+        let is_pod = kind(path) == "pod";
         if !is_pod || self.rows.get(path).is_some_and(|row| row.to_string().contains(uid)) {
             self.rows.remove(path);
+            if is_pod {
+                self.rows.remove(&path.replacen("/pod/", "/podpatch/", 1));
+            }
         }
     }
+}
+
+/// Row of a reply's object: its path, except for tokens, whose key is computed from the reply (reference 9.1).
+fn row_of(path: &str, content: &Value) -> String {
+    if kind(path) == "serviceaccounttoken" { format!("{path}/{}", content["spec"]) } else { path.to_owned() }
 }

@@ -1,18 +1,49 @@
 //! Stock KubeEdge nodes on our cloud: they join unchanged and hold what they should, whatever is interrupted.
+//!
+//! Every scenario runs against the embedded server and against kube-apiserver, each with a namespace and a node of its
+//! own, and ends with the comparison of the node's rows with what the API server says.
 
 mod metaserver;
 
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use kube::api::DeleteParams;
+use futures::FutureExt as _;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
-use tombolo_testkit::{cluster_or_skip, wait_for_value};
+use tombolo_testkit::{cluster_or_skip, wait_for, wait_for_value};
 use tombolo_tests::stock::{self, Delivery, StockNode, Store};
 use tombolo_tests::world::objects::Objects;
 use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 
 /// Within this of a reconnect everything that was missed has arrived; the machine may be busy.
 const CAUGHT_UP: Duration = Duration::from_secs(5);
+
+macro_rules! scenarios {
+    ($($name:ident),* $(,)?) => {
+        const SCENARIOS: &[&str] = &[$(stringify!($name)),*];
+
+        async fn perform(scenario: &str, stage: &mut Stage) {
+            $(if scenario == stringify!($name) {
+                return scenarios::$name(stage).await;
+            })*
+            panic!("there is no scenario {scenario}");
+        }
+    };
+}
+
+scenarios![
+    other_names_are_refused,
+    every_answer_has_the_form_that_the_edge_expects,
+    pods_run_change_and_end,
+    what_was_missed_arrives_after_a_restart_of_the_node,
+    what_was_missed_arrives_after_the_network_broke,
+    what_was_missed_arrives_after_a_restart_of_the_cloud,
+    a_quick_reconnect_replaces_the_old_socket,
+    a_node_that_lost_its_database_gets_everything_again,
+    two_hundred_objects_at_once,
+    the_local_api_of_the_edge_is_served,
+];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_the_embedded_api() {
@@ -25,223 +56,379 @@ async fn on_a_real_api() {
     play(Api::Real).await;
 }
 
+/// Plays every scenario, also after one has failed, and names those that did.
 async fn play(api: Api) {
     let mut world = World::start(api, Transport::WebSocket).await.unwrap();
-    let objects = Objects::new(world.client().await.unwrap()).await.unwrap();
-    other_names_are_refused(&world).await;
-    let mut node = StockNode::join(&world, "stock-1").await.unwrap();
-    node.connect().await.unwrap();
-    a_node_registers_and_is_ready(&node, &objects).await;
-    a_pod_runs_with_what_it_refers_to(&node, &objects).await;
-    changes_arrive(&node, &objects).await;
-    a_pod_is_deleted_with_grace(&node, &objects).await;
-    what_was_missed_arrives_after_a_reconnect(&mut node, &objects).await;
-    what_was_missed_arrives_after_a_restart_of_the_cloud(&mut world, &mut node, &objects).await;
-    a_quick_reconnect_replaces_the_old_socket(&mut node, &objects).await;
-    a_node_that_lost_its_database_gets_everything_again(&mut node).await;
-    metaserver::requests_are_calls_of_the_node(&node).await;
-    metaserver::watches_deliver_and_outlive_connections(&mut world, &mut node, &objects).await;
-    world.check_cloud().unwrap();
-}
-
-async fn other_names_are_refused(world: &World) {
-    let node = StockNode::join(world, "stranger").await.unwrap();
-    for (path, headers) in [
-        ("/p/stranger/events", [("node_id", "stock-1"), ("ConnectionUse", "msg")]),
-        ("/p/stock-1/events", [("node_id", "stranger"), ("ConnectionUse", "msg")]),
-    ] {
-        let refused = node.upgrade(path, &headers).await.unwrap_err().to_string();
-        assert!(refused.starts_with("403"), "{refused}");
+    let mut failed = Vec::new();
+    for (number, scenario) in SCENARIOS.iter().enumerate() {
+        let mut stage = Stage::open(world, number).await;
+        let started = std::time::Instant::now();
+        let outcome = AssertUnwindSafe(perform(scenario, &mut stage)).catch_unwind().await;
+        println!("{scenario}: {:?}", started.elapsed());
+        failed.extend(outcome.is_err().then_some(*scenario));
+        world = stage.world;
+        if world.check_cloud().is_err() {
+            world.start_cloud().await.unwrap();
+        }
     }
+    assert!(failed.is_empty(), "on {api:?}: {failed:?}; the reasons are above");
 }
 
-async fn a_node_registers_and_is_ready(node: &StockNode, objects: &Objects) {
-    let created = node.register().await.unwrap();
-    assert_eq!(created["metadata"]["name"], "stock-1");
-    node.until("its Node as a push", |store| store.has("null/node/stock-1")).await;
-    let found = objects.nodes().get("stock-1").await.unwrap();
-    assert_eq!(found.metadata.labels.unwrap()["node-role.kubernetes.io/edge"], "");
-    let conditions = found.status.unwrap().conditions.unwrap();
-    assert!(conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"));
-    let again =
-        node.ask("insert", "null/node/stock-1", json!({"metadata": {"name": "stock-1"}})).await.unwrap();
-    assert_eq!(again["content"]["Err"]["ErrStatus"]["reason"], "AlreadyExists");
-    assert!(again["content"]["Object"].is_object(), "the edge dereferences it: {again}");
+/// A world, and the part of it that belongs to one scenario.
+struct Stage {
+    world: World,
+    objects: Objects,
+    namespace: String,
+    /// Name of the scenario's node.
+    name: String,
 }
 
-async fn a_pod_runs_with_what_it_refers_to(node: &StockNode, objects: &Objects) {
-    objects.config_map("settings", "1").await.unwrap();
-    objects.secret("password", "1").await.unwrap();
-    objects.accepted_pod("web", "stock-1", &["settings"], &["password"]).await;
-    node.until("the pod", |store| store.has("shops/pod/web")).await;
-    let pod = node.look(|store| store.row("shops/pod/web").cloned()).unwrap();
-    assert_eq!((&pod["kind"], &pod["spec"]["nodeName"]), (&json!("Pod"), &json!("stock-1")));
-    let uid = &pod["metadata"]["uid"];
+impl Stage {
+    async fn open(world: World, number: usize) -> Self {
+        let namespace = format!("shops-{number}");
+        let objects = Objects::in_namespace(world.client().await.unwrap(), &namespace).await.unwrap();
+        Self { world, objects, namespace, name: format!("hollow-{number}") }
+    }
 
-    let query = |resource: &'static str| node.ask("query", resource, Value::Null);
-    for (resource, kind) in [
-        ("shops/configmap/settings", "ConfigMap"),
-        ("shops/secret/password", "Secret"),
-        ("shops/configmap/kube-root-ca.crt", "ConfigMap"),
-    ] {
-        // The authority's ConfigMap follows its namespace a moment later.
-        let reply = wait_for_value(resource, DEADLINE, || async {
-            let reply = query(resource).await.map_err(|error| error.to_string())?;
-            if reply["route"]["operation"] == "response" { Ok(reply) } else { Err(reply.to_string()) }
+    /// A node that has joined and not connected.
+    async fn node(&self) -> StockNode {
+        StockNode::join(&self.world, &self.name).await.unwrap()
+    }
+
+    /// Path of an object of the scenario on the wire.
+    fn path(&self, rest: &str) -> String {
+        let (kind, name) = rest.split_once('/').unwrap();
+        format!("{}/{kind}/{name}", self.namespace)
+    }
+
+    /// A node with a kubelet, Ready, with one pod that runs.
+    async fn settled(&self) -> StockNode {
+        let mut node = self.node().await;
+        node.boot().await.unwrap();
+        self.ready().await;
+        self.before_an_absence(&node).await;
+        node
+    }
+
+    /// A node whose kubelet has registered it and reports nothing more: what it holds was pushed, and acknowledged.
+    async fn quiet(&self) -> StockNode {
+        let mut node = self.node().await;
+        node.connect().await.unwrap();
+        node.register().await.unwrap();
+        self.before_an_absence(&node).await;
+        node
+    }
+
+    async fn ready(&self) {
+        wait_for(&format!("{} to be ready", self.name), DEADLINE, || async {
+            let found = self.objects.nodes().get(&self.name).await.map_err(|error| error.to_string())?;
+            let conditions = found.status.and_then(|status| status.conditions).unwrap_or_default();
+            let ready = conditions.iter().any(|each| each.type_ == "Ready" && each.status == "True");
+            if ready { Ok(()) } else { Err(format!("{conditions:?}")) }
         })
         .await;
-        assert_eq!(
-            (&reply["content"]["kind"], &reply["route"]["resource"]),
-            (&json!(kind), &json!(resource))
-        );
-        assert_eq!(reply["content"]["metadata"]["resourceVersion"], reply["header"]["resourceversion"]);
     }
-    let missing = query("shops/configmap/missing").await.unwrap();
-    assert_eq!(missing["route"]["operation"], "error", "nothing that would be stored: {missing}");
 
-    let request = json!({"spec": {"audiences": null, "expirationSeconds": 3607, "boundObjectRef": {
-        "kind": "Pod", "apiVersion": "v1", "name": "web", "uid": uid}}});
-    let token = node.ask("query", "shops/serviceaccounttoken/default", request).await.unwrap();
-    assert!(
-        token["content"]["status"]["token"].as_str().is_some_and(|token| token.starts_with("ey")),
-        "{token}"
-    );
-
-    let patch = json!({"metadata": {"uid": uid}, "status": {"phase": "Running"}}).to_string();
-    let patched = node.ask("patch", "shops/podpatch/web", patch.into()).await.unwrap();
-    assert_eq!(stock::done(&patched).unwrap()["status"]["phase"], "Running");
-    assert_eq!(objects.pods().get("web").await.unwrap().status.unwrap().phase.unwrap(), "Running");
-}
-
-async fn changes_arrive(node: &StockNode, objects: &Objects) {
-    objects.config_map("settings", "2").await.unwrap();
-    objects.secret("password", "2").await.unwrap();
-    node.until("both changes", |store| {
-        value(store.row("shops/configmap/settings")) == json!("2")
-            && store.row("shops/secret/password").is_some_and(|row| row["data"]["value"] == "Mg==")
-    })
-    .await;
-    let pushed = node.look(|store| store.delivered.clone());
-    let config = pushed.iter().rfind(|pushed| pushed.resource == "shops/configmap/settings").unwrap();
-    let (header, route) = (&config.message["header"], &config.message["route"]);
-    assert!(header.get("parent_msg_id").is_none() && header["resourceversion"].is_string(), "{header}");
-    assert_eq!((&route["source"], &route["group"]), (&json!("edgecontroller"), &json!("resource")));
-}
-
-async fn a_pod_is_deleted_with_grace(node: &StockNode, objects: &Objects) {
-    let grace = DeleteParams { grace_period_seconds: Some(30), ..DeleteParams::default() };
-    objects.pods().delete("web", &grace).await.unwrap();
-    node.until("the mark", |store| {
-        store.row("shops/pod/web").is_some_and(|pod| pod["metadata"]["deletionTimestamp"].is_string())
-    })
-    .await;
-    let uid = node.look(|store| store.row("shops/pod/web").unwrap()["metadata"]["uid"].clone());
-    let options = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": uid}});
-    for _ in 0..2 {
-        let deleted = node.ask("delete", "shops/pod/web", options.clone()).await.unwrap();
-        assert_eq!(deleted["content"], "OK", "also when it is gone");
+    async fn phase(&self, pod: &str, phase: &str) {
+        wait_for(&format!("{pod} to be {phase}"), DEADLINE, || async {
+            let found = self.objects.pods().get(pod).await.map_err(|error| error.to_string())?;
+            let found = found.status.and_then(|status| status.phase).unwrap_or_default();
+            if found == phase { Ok(()) } else { Err(found) }
+        })
+        .await;
     }
-    node.until("the end of the pod and of what only it needed", |store| {
-        !["shops/pod/web", "shops/configmap/settings", "shops/secret/password"]
-            .iter()
-            .any(|row| store.has(row))
-    })
-    .await;
-}
 
-/// What is done while a node is away.
-async fn work_behind_its_back(objects: &Objects, round: &str) {
-    objects.config_map("settings", round).await.unwrap();
-    objects.remove_pod("old").await.unwrap();
-    objects.accepted_pod("new", "stock-1", &["settings"], &[]).await;
-}
-
-async fn before_its_absence(node: &StockNode, objects: &Objects) {
-    objects.secret("password", "3").await.unwrap();
-    objects.accepted_pod("stays", "stock-1", &["settings"], &[]).await;
-    objects.accepted_pod("old", "stock-1", &[], &["password"]).await;
-    node.until("both pods and what they need", |store| {
-        ["pod/stays", "pod/old", "configmap/settings", "secret/password"]
-            .iter()
-            .all(|row| store.has(&format!("shops/{row}")))
-    })
-    .await;
-}
-
-async fn after_its_absence(node: &StockNode, objects: &Objects, round: &str) {
-    node.until_within(CAUGHT_UP, "everything that it missed", |store| {
-        value(store.row("shops/configmap/settings")) == json!(round)
-            && store.has("shops/pod/new")
-            && !store.has("shops/pod/old")
-            && !store.has("shops/secret/password")
-    })
-    .await;
-    for pod in ["new", "stays"] {
-        objects.remove_pod(pod).await.unwrap();
+    async fn gone(&self, pod: &str) {
+        wait_for(&format!("{pod} to be gone"), DEADLINE, || async {
+            match self.objects.pods().get_opt(pod).await.map_err(|error| error.to_string())? {
+                None => Ok(()),
+                Some(pod) => Err(format!("{:?}", pod.metadata.deletion_timestamp)),
+            }
+        })
+        .await;
     }
-    node.until("an empty store", |store| store.paths().iter().all(|path| !path.contains("/pod/"))).await;
-}
 
-async fn what_was_missed_arrives_after_a_reconnect(node: &mut StockNode, objects: &Objects) {
-    before_its_absence(node, objects).await;
-    node.disconnect();
-    work_behind_its_back(objects, "away").await;
-    node.look(|store| store.delivered.clear());
-    node.connect().await.unwrap();
-    after_its_absence(node, objects, "away").await;
-    nothing_was_sent_again(node);
-}
-
-/// The ledger knew that the edge held the pod that did not change.
-fn nothing_was_sent_again(node: &StockNode) {
-    let pushed = node.look(|store| store.delivered.clone());
-    let ends = |pushed: &Delivery| {
-        let mark = pushed.message.pointer("/content/metadata/deletionTimestamp");
-        pushed.operation == "delete" || mark.is_some()
-    };
-    let again = |pushed: &&Delivery| pushed.resource == "shops/pod/stays" && !ends(pushed);
-    assert_eq!(pushed.iter().find(again), None);
-}
-
-async fn what_was_missed_arrives_after_a_restart_of_the_cloud(
-    world: &mut World,
-    node: &mut StockNode,
-    objects: &Objects,
-) {
-    before_its_absence(node, objects).await;
-    world.kill_cloud();
-    node.disconnect();
-    if world.plane.is_some() {
-        work_behind_its_back(objects, "restart").await;
-        world.start_cloud().await.unwrap();
-    } else {
-        // The API ends with cloudcore.
-        world.start_cloud().await.unwrap();
-        work_behind_its_back(objects, "restart").await;
+    async fn before_an_absence(&self, node: &StockNode) {
+        self.objects.config_map("settings", "1").await.unwrap();
+        self.objects.secret("password", "1").await.unwrap();
+        self.objects.accepted_pod("stays", &self.name, &["settings"], &[]).await;
+        self.objects.accepted_pod("old", &self.name, &[], &["password"]).await;
+        let rows =
+            ["pod/stays", "pod/old", "configmap/settings", "secret/password"].map(|row| self.path(row));
+        node.until("both pods and what they need", |store| rows.iter().all(|row| store.has(row))).await;
+        node.converges(&self.world).await;
+        node.look(|store| store.delivered.clear());
     }
-    node.connect().await.unwrap();
-    after_its_absence(node, objects, "restart").await;
-}
 
-async fn a_quick_reconnect_replaces_the_old_socket(node: &mut StockNode, objects: &Objects) {
-    before_its_absence(node, objects).await;
-    let old = node.connect_beside().await.unwrap();
-    old.ended().await.unwrap();
-    node.look(|store| store.delivered.clear());
-    work_behind_its_back(objects, "quick").await;
-    after_its_absence(node, objects, "quick").await;
-    nothing_was_sent_again(node);
-}
+    async fn work_behind_its_back(&self) {
+        self.objects.config_map("settings", "2").await.unwrap();
+        self.objects.remove_pod("old").await.unwrap();
+        self.objects.accepted_pod("new", &self.name, &["settings"], &[]).await;
+    }
 
-async fn a_node_that_lost_its_database_gets_everything_again(node: &mut StockNode) {
-    node.until("its Node", |store| store.has("null/node/stock-1")).await;
-    node.disconnect();
-    node.look(Store::wipe);
-    node.connect().await.unwrap();
-    node.register().await.unwrap();
-    node.until("its Node again", |store| store.has("null/node/stock-1")).await;
+    async fn everything_was_caught_up(&self, node: &StockNode, limit: Duration) {
+        let [settings, new, old, password] =
+            ["configmap/settings", "pod/new", "pod/old", "secret/password"].map(|row| self.path(row));
+        node.until_within(limit, "everything that it missed", |store| {
+            value(store.row(&settings)) == json!("2")
+                && store.has(&new)
+                && !store.has(&old)
+                && !store.has(&password)
+        })
+        .await;
+        node.converges(&self.world).await;
+    }
+
+    /// The ledger knew that the edge held the pod that did not change.
+    fn nothing_was_sent_again(&self, node: &StockNode) {
+        let path = self.path("pod/stays");
+        let pushed = node.look(|store| store.delivered.clone());
+        let again = |pushed: &&Delivery| pushed.resource == path;
+        assert_eq!(pushed.iter().find(again), None);
+    }
 }
 
 fn value(config: Option<&Value>) -> Value {
     config.map(|config| config["data"]["value"].clone()).unwrap_or_default()
+}
+
+mod scenarios {
+    use super::*;
+
+    pub(super) async fn other_names_are_refused(stage: &mut Stage) {
+        let node = StockNode::join(&stage.world, "stranger").await.unwrap();
+        for (path, headers) in [
+            ("/p/stranger/events", [("node_id", "another"), ("ConnectionUse", "msg")]),
+            ("/p/another/events", [("node_id", "stranger"), ("ConnectionUse", "msg")]),
+        ] {
+            let refused = node.upgrade(path, &headers).await.unwrap_err().to_string();
+            assert!(refused.starts_with("403"), "{refused}");
+        }
+    }
+
+    /// Without a kubelet: the test speaks for it and looks at each answer.
+    pub(super) async fn every_answer_has_the_form_that_the_edge_expects(stage: &mut Stage) {
+        let mut node = stage.node().await;
+        node.connect().await.unwrap();
+        answers_about_the_node(stage, &node).await;
+        let uid = answers_about_a_pod(stage, &node).await;
+        pushes_are_marked_as_such(stage, &node).await;
+        answers_to_a_deletion(stage, &node, &uid).await;
+        node.converges(&stage.world).await;
+    }
+
+    async fn answers_about_the_node(stage: &Stage, node: &StockNode) {
+        let created = node.register().await.unwrap();
+        assert_eq!(created["metadata"]["name"], *stage.name);
+        let path = format!("null/node/{}", stage.name);
+        node.until("its Node as a push", |store| store.has(&path)).await;
+        let found = stage.objects.nodes().get(&stage.name).await.unwrap();
+        assert_eq!(found.metadata.labels.unwrap()["node-role.kubernetes.io/edge"], "");
+        stage.ready().await;
+        let again = node.ask("insert", &path, json!({"metadata": {"name": stage.name}})).await.unwrap();
+        assert_eq!(again["content"]["Err"]["ErrStatus"]["reason"], "AlreadyExists");
+        assert!(again["content"]["Object"].is_object(), "the edge dereferences it: {again}");
+    }
+
+    async fn answers_about_a_pod(stage: &Stage, node: &StockNode) -> Value {
+        stage.objects.config_map("settings", "1").await.unwrap();
+        stage.objects.secret("password", "1").await.unwrap();
+        stage.objects.accepted_pod("web", &stage.name, &["settings"], &["password"]).await;
+        let path = stage.path("pod/web");
+        node.until("the pod", |store| store.has(&path)).await;
+        let pod = node.look(|store| store.row(&path).cloned()).unwrap();
+        assert_eq!((&pod["kind"], &pod["spec"]["nodeName"]), (&json!("Pod"), &json!(stage.name)));
+        for (rest, kind) in [
+            ("configmap/settings", "ConfigMap"),
+            ("secret/password", "Secret"),
+            ("configmap/kube-root-ca.crt", "ConfigMap"),
+        ] {
+            let path = stage.path(rest);
+            // The authority's ConfigMap follows its namespace a moment later.
+            let reply = wait_for_value(&path, DEADLINE, || async {
+                let reply = node.ask("query", &path, Value::Null).await.map_err(|error| error.to_string())?;
+                if reply["route"]["operation"] == "response" { Ok(reply) } else { Err(reply.to_string()) }
+            })
+            .await;
+            assert_eq!(
+                (&reply["content"]["kind"], &reply["route"]["resource"]),
+                (&json!(kind), &json!(path))
+            );
+            assert_eq!(reply["content"]["metadata"]["resourceVersion"], reply["header"]["resourceversion"]);
+        }
+        let missing = node.ask("query", &stage.path("configmap/missing"), Value::Null).await.unwrap();
+        assert_eq!(missing["route"]["operation"], "error", "nothing that would be stored: {missing}");
+        let uid = pod["metadata"]["uid"].clone();
+        let request = json!({"spec": {"audiences": null, "expirationSeconds": 3607, "boundObjectRef": {
+            "kind": "Pod", "apiVersion": "v1", "name": "web", "uid": uid}}});
+        let token = node.ask("query", &stage.path("serviceaccounttoken/default"), request).await.unwrap();
+        let secret = token["content"]["status"]["token"].as_str();
+        assert!(secret.is_some_and(|token| token.starts_with("ey")), "{token}");
+        let patch = json!({"metadata": {"uid": uid}, "status": {"phase": "Running"}}).to_string();
+        let patched = node.ask("patch", &stage.path("podpatch/web"), patch.into()).await.unwrap();
+        assert_eq!(stock::done(&patched).unwrap()["status"]["phase"], "Running");
+        stage.phase("web", "Running").await;
+        uid
+    }
+
+    async fn pushes_are_marked_as_such(stage: &Stage, node: &StockNode) {
+        stage.objects.config_map("settings", "2").await.unwrap();
+        stage.objects.secret("password", "2").await.unwrap();
+        let [config, secret] = ["configmap/settings", "secret/password"].map(|rest| stage.path(rest));
+        node.until("both changes", |store| {
+            value(store.row(&config)) == json!("2")
+                && store.row(&secret).is_some_and(|row| row["data"]["value"] == "Mg==")
+        })
+        .await;
+        let pushed = node.look(|store| store.delivered.clone());
+        let pushed = pushed.iter().rfind(|pushed| pushed.resource == config).unwrap();
+        let (header, route) = (&pushed.message["header"], &pushed.message["route"]);
+        assert!(header.get("parent_msg_id").is_none() && header["resourceversion"].is_string(), "{header}");
+        assert_eq!((&route["source"], &route["group"]), (&json!("edgecontroller"), &json!("resource")));
+    }
+
+    async fn answers_to_a_deletion(stage: &Stage, node: &StockNode, uid: &Value) {
+        let grace = DeleteParams { grace_period_seconds: Some(30), ..DeleteParams::default() };
+        stage.objects.pods().delete("web", &grace).await.unwrap();
+        let path = stage.path("pod/web");
+        node.until("the mark", |store| {
+            store.row(&path).is_some_and(|pod| pod["metadata"]["deletionTimestamp"].is_string())
+        })
+        .await;
+        let options = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": uid}});
+        for _ in 0..2 {
+            let deleted = node.ask("delete", &path, options.clone()).await.unwrap();
+            assert_eq!(deleted["content"], "OK", "also when it is gone");
+        }
+    }
+
+    pub(super) async fn pods_run_change_and_end(stage: &mut Stage) {
+        let mut node = stage.node().await;
+        node.boot().await.unwrap();
+        stage.ready().await;
+        stage.objects.config_map("settings", "1").await.unwrap();
+        stage.objects.secret("password", "1").await.unwrap();
+        let pods: Vec<String> = (0..10).map(|number| format!("web-{number}")).collect();
+        for pod in &pods {
+            stage.objects.accepted_pod(pod, &stage.name, &["settings"], &["password"]).await;
+        }
+        for pod in &pods {
+            stage.phase(pod, "Running").await;
+        }
+        node.converges(&stage.world).await;
+
+        stage.objects.config_map("settings", "2").await.unwrap();
+        stage.objects.secret("password", "2").await.unwrap();
+        let label = Patch::Merge(json!({"metadata": {"labels": {"tier": "front"}}}));
+        stage.objects.pods().patch("web-0", &PatchParams::default(), &label).await.unwrap();
+        node.converges(&stage.world).await;
+
+        let grace = DeleteParams { grace_period_seconds: Some(30), ..DeleteParams::default() };
+        for pod in &pods {
+            stage.objects.pods().delete(pod, &grace).await.unwrap();
+        }
+        for pod in &pods {
+            stage.gone(pod).await;
+        }
+        node.converges(&stage.world).await;
+        let left =
+            node.look(|store| store.of_kind("secret").map(|(path, _)| path.to_owned()).collect::<Vec<_>>());
+        assert_eq!(left, [""; 0], "a secret that no pod needs any more");
+    }
+
+    pub(super) async fn what_was_missed_arrives_after_a_restart_of_the_node(stage: &mut Stage) {
+        let mut node = stage.settled().await;
+        node.disconnect();
+        stage.work_behind_its_back().await;
+        node.boot().await.unwrap();
+        stage.everything_was_caught_up(&node, CAUGHT_UP).await;
+        stage.phase("new", "Running").await;
+    }
+
+    pub(super) async fn what_was_missed_arrives_after_the_network_broke(stage: &mut Stage) {
+        let node = stage.quiet().await;
+        let before = node.look(|store| store.connections);
+        node.cut().await.unwrap();
+        stage.work_behind_its_back().await;
+        node.until("another connection", |store| store.connections > before).await;
+        stage.everything_was_caught_up(&node, CAUGHT_UP).await;
+        stage.nothing_was_sent_again(&node);
+    }
+
+    pub(super) async fn what_was_missed_arrives_after_a_restart_of_the_cloud(stage: &mut Stage) {
+        let node = stage.settled().await;
+        let before = node.look(|store| store.connections);
+        stage.world.kill_cloud();
+        if stage.world.plane.is_some() {
+            stage.work_behind_its_back().await;
+            stage.world.start_cloud().await.unwrap();
+        } else {
+            // The API ends with cloudcore.
+            stage.world.start_cloud().await.unwrap();
+            stage.work_behind_its_back().await;
+        }
+        node.until("another connection", |store| store.connections > before).await;
+        stage.everything_was_caught_up(&node, CAUGHT_UP).await;
+    }
+
+    pub(super) async fn a_quick_reconnect_replaces_the_old_socket(stage: &mut Stage) {
+        let mut node = stage.quiet().await;
+        let old = node.connect_beside().await.unwrap();
+        stage.work_behind_its_back().await;
+        stage.everything_was_caught_up(&node, CAUGHT_UP).await;
+        old.ended().await.unwrap();
+        stage.nothing_was_sent_again(&node);
+        assert_eq!(node.look(|store| store.connections), 2, "the end of the old one ended the new one");
+    }
+
+    pub(super) async fn a_node_that_lost_its_database_gets_everything_again(stage: &mut Stage) {
+        let mut node = stage.settled().await;
+        node.disconnect();
+        node.look(Store::wipe);
+        node.boot().await.unwrap();
+        node.converges(&stage.world).await;
+    }
+
+    pub(super) async fn two_hundred_objects_at_once(stage: &mut Stage) {
+        let mut node = stage.node().await;
+        node.connect().await.unwrap();
+        node.register().await.unwrap();
+        node.disconnect();
+        let (objects, name) = (&stage.objects, stage.name.as_str());
+        let each = (0..50).map(|number| async move {
+            let names = [0, 1].map(|half| format!("settings-{number}-{half}"));
+            for name in &names {
+                objects.config_map(name, "1").await.unwrap();
+            }
+            let secret = format!("password-{number}");
+            objects.secret(&secret, "1").await.unwrap();
+            let maps = names.each_ref().map(String::as_str);
+            objects.accepted_pod(&format!("web-{number}"), name, &maps, &[&secret]).await;
+        });
+        futures::future::join_all(each).await;
+        node.connect().await.unwrap();
+        node.converges(&stage.world).await;
+        let repeated = node.look(|store| repeated(&store.delivered).map(str::to_owned));
+        assert_eq!(repeated, None, "acknowledged in time and sent twice");
+    }
+
+    pub(super) async fn the_local_api_of_the_edge_is_served(stage: &mut Stage) {
+        let objects = Objects::new(stage.world.client().await.unwrap()).await.unwrap();
+        let mut node = StockNode::join(&stage.world, "stock-1").await.unwrap();
+        node.connect().await.unwrap();
+        node.register().await.unwrap();
+        metaserver::requests_are_calls_of_the_node(&node).await;
+        metaserver::watches_deliver_and_outlive_connections(&mut stage.world, &mut node, &objects).await;
+        node.converges(&stage.world).await;
+    }
+
+    /// A version that came more than once.
+    fn repeated(delivered: &[Delivery]) -> Option<&str> {
+        let version = |each: &Delivery| each.message["header"]["resourceversion"].clone();
+        let twice = |(index, each): &(usize, &Delivery)| {
+            let before = &delivered[..*index];
+            before.iter().any(|former| former.resource == each.resource && version(former) == version(each))
+        };
+        delivered.iter().enumerate().find(twice).map(|(_, each)| each.resource.as_str())
+    }
 }

@@ -1,0 +1,111 @@
+//! What the modules of one edge process share (reference 9.6).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
+
+use super::wire::{kind, route};
+use super::{Pace, Store};
+
+/// Messages that wait for a module (reference 9.6).
+const CHANNEL_MAX: usize = 1024;
+
+/// A pod that the meta manager tells edged of.
+#[derive(Debug)]
+pub(super) struct PodNews {
+    /// Its row.
+    pub(super) path: String,
+    /// Whether it was deleted.
+    pub(super) gone: bool,
+    /// The object as it came.
+    pub(super) content: Value,
+}
+
+/// Channels and waiters.
+pub(super) struct Bus {
+    pub(super) store: Arc<Mutex<Store>>,
+    pub(super) pace: Pace,
+    up: mpsc::Sender<Value>,
+    meta: mpsc::Sender<Value>,
+    pods: mpsc::Sender<PodNews>,
+    /// Questions of this process by message id, as many as it asks at once.
+    waiters: Mutex<HashMap<String, oneshot::Sender<Value>>>,
+}
+
+/// The other ends of the channels.
+pub(super) struct Inboxes {
+    pub(super) up: mpsc::Receiver<Value>,
+    pub(super) meta: mpsc::Receiver<Value>,
+    pub(super) pods: mpsc::Receiver<PodNews>,
+}
+
+impl Bus {
+    pub(super) fn new(store: Arc<Mutex<Store>>, pace: Pace) -> (Arc<Self>, Inboxes) {
+        let (up, up_inbox) = mpsc::channel(CHANNEL_MAX);
+        let (meta, meta_inbox) = mpsc::channel(CHANNEL_MAX);
+        let (pods, pods_inbox) = mpsc::channel(CHANNEL_MAX);
+        let bus = Self { store, pace, up, meta, pods, waiters: Mutex::default() };
+        (Arc::new(bus), Inboxes { up: up_inbox, meta: meta_inbox, pods: pods_inbox })
+    }
+
+    /// Gives the hub a message to send.
+    pub(super) async fn send_up(&self, message: Value) -> Result<()> {
+        self.up.send(message).await.ok().context("the hub's task is over")
+    }
+
+    /// Sends a request and waits for its answer.
+    pub(super) async fn exchange(&self, message: Value) -> Result<Value> {
+        let what = format!("{} {}", route(&message, "operation"), route(&message, "resource"));
+        let id = message["header"]["msg_id"].as_str().unwrap_or_default().to_owned();
+        let (answer, answered) = oneshot::channel();
+        self.waiters.lock().insert(id.clone(), answer);
+        let connection = self.store.lock().connections;
+        self.send_up(message).await?;
+        let answered = tokio::time::timeout(self.pace.remote, answered).await;
+        if answered.is_err() {
+            self.waiters.lock().remove(&id);
+            let mut store = self.store.lock();
+            if store.connected && store.connections == connection {
+                store.unanswered.push(what.clone());
+            }
+        }
+        Ok(answered.with_context(|| format!("{what} was not answered"))??)
+    }
+
+    /// Where the hub brings a message of the cloud (reference 8.3).
+    pub(super) fn deliver(self: &Arc<Self>, message: Value) {
+        match (route(&message, "group"), message["header"]["parent_msg_id"].as_str()) {
+            ("resource" | "func" | "user" | "twin", Some(parent)) => {
+                let waiter = self.waiters.lock().remove(parent);
+                // An answer that nobody waits for is thrown away.
+                waiter.map(|waiter| waiter.send(message));
+            }
+            ("resource" | "func", None) => self.scatter(message),
+            ("twin" | "user" | "taskmanager", _) => {}
+            (group, _) => self.store.lock().harm(format!("unknown group {group:?}: {message}")),
+        }
+    }
+
+    /// A task for each message: the order in which they came is lost.
+    fn scatter(self: &Arc<Self>, message: Value) {
+        let bus = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(bus.pace.scatter.mul_f64(rand::random())).await;
+            // The process may have ended meanwhile.
+            let _ = bus.meta.send(message).await;
+        });
+    }
+
+    /// Tells edged of a pod; without a kubelet nobody listens.
+    pub(super) async fn tell_edged(&self, message: &Value) {
+        let path = route(message, "resource").to_owned();
+        if kind(&path) == "pod" {
+            let gone = route(message, "operation") == "delete";
+            let _ = self.pods.send(PodNews { path, gone, content: message["content"].clone() }).await;
+        }
+    }
+}

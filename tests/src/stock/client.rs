@@ -1,0 +1,76 @@
+//! The bridge between edged and the meta manager: what becomes of a request of the kubelet (reference 9.3, 9.5, 9.7).
+
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+
+use super::bus::Bus;
+use super::wire::{acknowledgement, kind, message};
+
+/// Asks for edged.
+#[derive(Clone)]
+pub(super) struct Client {
+    pub(super) bus: Arc<Bus>,
+    /// Name of the node.
+    pub(super) node: String,
+}
+
+impl Client {
+    pub(super) fn new(bus: Arc<Bus>, node: String) -> Self {
+        Self { bus, node }
+    }
+
+    /// Row of the node's Node.
+    pub(super) fn node_row(&self) -> String {
+        format!("null/node/{}", self.node)
+    }
+
+    /// Sends a request and gives the answer, whole, after what the edge does with it.
+    pub(super) async fn ask(&self, operation: &str, resource: &str, content: Value) -> Result<Value> {
+        let request = message("edged", "meta", operation, resource, &content);
+        if operation == "patch" {
+            self.bus.store.lock().put(resource, &content);
+        }
+        ensure!(self.bus.store.lock().connected, "connection lost");
+        let reply = self.bus.exchange(request).await?;
+        match operation {
+            "patch" => self.bus.store.lock().take_patched(&self.node, resource, &reply["content"]),
+            // Forwarded, nothing else.
+            "delete" => {}
+            _ => {
+                self.bus.store.lock().take_reply(&reply);
+                self.bus.send_up(acknowledgement(&reply)).await?;
+            }
+        }
+        self.check_dereferenced(operation, resource, &reply);
+        Ok(reply)
+    }
+
+    /// The edge's process ends on an empty wrapper where it dereferences the object (reference 1, rule 7).
+    fn check_dereferenced(&self, operation: &str, resource: &str, reply: &Value) {
+        let dereferenced = matches!(
+            (operation, kind(resource)),
+            ("insert", "node" | "pod") | ("patch", "nodepatch" | "podpatch")
+        );
+        if dereferenced && failure(reply).is_none() && !reply["content"]["Object"].is_object() {
+            self.bus.store.lock().harm(format!("a stock edge crashes on {reply}"));
+        }
+    }
+}
+
+/// The error of a wrapper as a stock edge decodes it: one without a status is none (reference 13.1 item 12).
+pub(super) fn failure(reply: &Value) -> Option<&Value> {
+    reply.pointer("/content/Err/ErrStatus").filter(|status| status["status"] == "Failure")
+}
+
+/// The object of a wrapper.
+///
+/// # Errors
+/// When the wrapper holds an error, or no object.
+pub fn done(reply: &Value) -> Result<Value> {
+    let content = &reply["content"];
+    ensure!(content["Err"].is_null(), "{}", content["Err"]);
+    ensure!(content["Object"].is_object(), "no object: {reply}");
+    Ok(content["Object"].clone())
+}

@@ -1,0 +1,39 @@
+//! The kubelet: registration, lease, pods (reference 10).
+
+mod node;
+mod pods;
+mod references;
+
+pub(super) use node::register_once;
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::bus::PodNews;
+use super::client::Client;
+
+/// First wait before something that failed is tried again.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// Longest such wait (reference 10.2).
+const LONGEST_PAUSE: Duration = Duration::from_secs(7);
+
+/// Runs the node until its process ends.
+pub(super) async fn run(client: Client, news: mpsc::Receiver<PodNews>) {
+    tokio::join!(node::register(&client), node::keep_lease(&client), pods::run(&client, news));
+}
+
+/// Waits between attempts: each twice as long as the one before.
+struct BackOff(Duration);
+
+impl BackOff {
+    fn new() -> Self {
+        Self(FIRST_PAUSE)
+    }
+
+    async fn pause(&mut self) {
+        tokio::time::sleep(self.0).await;
+        self.0 = (2 * self.0).min(LONGEST_PAUSE);
+    }
+}

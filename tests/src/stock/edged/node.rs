@@ -1,0 +1,115 @@
+//! The node's own objects (reference 10.2 to 10.4).
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use super::super::client::{Client, done, failure};
+use super::BackOff;
+
+/// Registers and reports ready, however often that takes.
+pub(super) async fn register(client: &Client) {
+    let mut back_off = BackOff::new();
+    while !matches!(insert(client).await, Ok(true)) {
+        back_off.pause().await;
+    }
+    let mut back_off = BackOff::new();
+    while report_ready(client).await.is_err() {
+        back_off.pause().await;
+    }
+}
+
+/// Registers, takes the lease and reports ready, each once. Gives the Node.
+///
+/// # Errors
+/// When a step fails, except that an existing Node is waited for: its push makes it known.
+pub(in super::super) async fn register_once(client: &Client) -> Result<Value> {
+    let mut back_off = BackOff::new();
+    while !insert(client).await? {
+        back_off.pause().await;
+    }
+    lease(client).await?;
+    report_ready(client).await
+}
+
+/// Creates the Node. False when it exists and is no row yet.
+async fn insert(client: &Client) -> Result<bool> {
+    let inserted = client.ask("insert", &client.node_row(), node_object(&client.node)).await?;
+    match failure(&inserted) {
+        None => done(&inserted).map(|_| true),
+        Some(status) if status["reason"] == "AlreadyExists" => {
+            Ok(client.bus.store.lock().has(&client.node_row()))
+        }
+        Some(status) => bail!("{status}"),
+    }
+}
+
+async fn report_ready(client: &Client) -> Result<Value> {
+    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let patch = json!({"status": {
+        "$setElementOrder/conditions": [{"type": "Ready"}],
+        "conditions": [{"type": "Ready", "status": "True", "reason": "EdgeReady",
+            "message": "edge is posting ready status", "lastHeartbeatTime": now, "lastTransitionTime": now}]}});
+    done(&client.ask("patch", &format!("null/nodepatch/{}", client.node), patch.to_string().into()).await?)
+}
+
+/// Keeps the lease for ever.
+pub(super) async fn keep_lease(client: &Client) {
+    let mut back_off = BackOff::new();
+    loop {
+        if let Ok(mut held) = lease(client).await {
+            back_off = BackOff::new();
+            while let Ok(renewed) = renew(client, held).await {
+                held = renewed;
+                // With 4 % jitter (reference 10.2).
+                tokio::time::sleep(client.bus.pace.lease.mul_f64(rand::random_range(1.0..1.04))).await;
+            }
+        }
+        back_off.pause().await;
+    }
+}
+
+/// The lease that is there, or a new one.
+async fn lease(client: &Client) -> Result<Value> {
+    let found = client.ask("query", &path(client), Value::Null).await?;
+    match failure(&found) {
+        None => done(&found),
+        Some(status) if status["reason"] == "NotFound" => {
+            let row = client.bus.store.lock().row(&client.node_row()).cloned();
+            let uid = row.as_ref().and_then(|row| row.pointer("/metadata/uid")).context("no Node yet")?;
+            let owner = json!({"apiVersion": "v1", "kind": "Node", "name": client.node, "uid": uid});
+            let lease = json!({
+                "metadata": {"name": client.node, "namespace": "kube-node-lease", "creationTimestamp": null,
+                    "ownerReferences": [owner]},
+                "spec": {"holderIdentity": client.node, "leaseDurationSeconds": 40, "renewTime": renew_time()}});
+            done(&client.ask("insert", &path(client), lease).await?)
+        }
+        Some(status) => bail!("{status}"),
+    }
+}
+
+async fn renew(client: &Client, mut lease: Value) -> Result<Value> {
+    lease["spec"]["renewTime"] = renew_time().into();
+    done(&client.ask("update", &path(client), lease).await?)
+}
+
+fn path(client: &Client) -> String {
+    format!("kube-node-lease/lease/{}", client.node)
+}
+
+fn renew_time() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
+}
+
+/// The Node as the kubelet creates it (reference 10.3).
+fn node_object(name: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "creationTimestamp": null, "labels": {
+            "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
+            "beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64",
+            "node-role.kubernetes.io/edge": "", "node-role.kubernetes.io/agent": ""},
+            "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}},
+        "spec": {},
+        "status": {"capacity": {"cpu": "1", "memory": "3840Mi", "pods": "110"},
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": 10350}}}
+    })
+}

@@ -1,0 +1,61 @@
+//! What a pod needs before its containers can start (reference 10.5).
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+/// Rows of the ConfigMaps and Secrets that a pod names.
+pub(super) fn rows(pod: &Value) -> BTreeSet<String> {
+    let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
+    let mut rows = BTreeSet::new();
+    let mut add = |kind: &str, name: &Value| {
+        rows.extend(name.as_str().map(|name| format!("{namespace}/{kind}/{name}")));
+    };
+    for volume in items(&pod["spec"]["volumes"]) {
+        add("configmap", &volume["configMap"]["name"]);
+        add("secret", &volume["secret"]["secretName"]);
+        for source in items(&volume["projected"]["sources"]) {
+            add("configmap", &source["configMap"]["name"]);
+            add("secret", &source["secret"]["name"]);
+        }
+    }
+    for container in ["initContainers", "containers"].iter().flat_map(|list| items(&pod["spec"][list])) {
+        for source in items(&container["envFrom"]) {
+            add("configmap", &source["configMapRef"]["name"]);
+            add("secret", &source["secretRef"]["name"]);
+        }
+        for variable in items(&container["env"]) {
+            add("configmap", &variable["valueFrom"]["configMapKeyRef"]["name"]);
+            add("secret", &variable["valueFrom"]["secretKeyRef"]["name"]);
+        }
+    }
+    for secret in items(&pod["spec"]["imagePullSecrets"]) {
+        add("secret", &secret["name"]);
+    }
+    rows
+}
+
+/// For every token that is projected into a pod: where it is asked for, and the request.
+pub(super) fn tokens(pod: &Value) -> Vec<(String, Value)> {
+    let (metadata, spec) = (&pod["metadata"], &pod["spec"]);
+    let namespace = metadata["namespace"].as_str().unwrap_or_default();
+    let account = spec["serviceAccountName"].as_str().unwrap_or("default");
+    let sources = items(&spec["volumes"]).iter().flat_map(|volume| items(&volume["projected"]["sources"]));
+    let tokens = sources.map(|source| &source["serviceAccountToken"]).filter(|token| token.is_object());
+    tokens
+        .map(|token| {
+            let audiences = token["audience"].as_str().map(|audience| vec![audience]);
+            let request = json!({
+                "metadata": {"creationTimestamp": null},
+                "spec": {"audiences": audiences, "expirationSeconds": token["expirationSeconds"],
+                    "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": metadata["name"],
+                        "uid": metadata["uid"]}},
+                "status": {"token": "", "expirationTimestamp": null}});
+            (format!("{namespace}/serviceaccounttoken/{account}"), request)
+        })
+        .collect()
+}
+
+fn items(list: &Value) -> &[Value] {
+    list.as_array().map_or(&[], Vec::as_slice)
+}

@@ -1,0 +1,24 @@
+//! The meta manager: one message at a time, rows first, then edged, then the acknowledgement (reference 9.2, 9.3).
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use super::bus::Bus;
+use super::wire::acknowledgement;
+
+/// Takes what the cloud sends unasked.
+pub(super) async fn run(bus: Arc<Bus>, mut inbox: mpsc::Receiver<Value>) {
+    while let Some(message) = inbox.recv().await {
+        tokio::time::sleep(bus.pace.row).await;
+        let taken = bus.store.lock().take(&message);
+        if !taken {
+            continue;
+        }
+        bus.tell_edged(&message).await;
+        if bus.send_up(acknowledgement(&message)).await.is_err() {
+            return;
+        }
+    }
+}

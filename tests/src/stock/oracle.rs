@@ -1,0 +1,73 @@
+//! What the rows should be, read from the API server: it shares nothing with the hub's index, sessions or ledger.
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::DynamicObject;
+use serde_json::{Value, json};
+use tombolo_cli::synced::{self, Holdings};
+use tombolo_testkit::wait_for;
+
+use super::{StockNode, Store};
+use crate::world::{DEADLINE, World};
+
+/// Types of rows that the cloud keeps up to date, with their kinds.
+const PUSHED: [(&str, &str); 3] = [("pod", "Pod"), ("configmap", "ConfigMap"), ("secret", "Secret")];
+
+/// Waits until rows and API agree.
+pub(super) async fn converges(node: &StockNode, world: &World) {
+    wait_for(&format!("{} to hold what it should", node.name), DEADLINE, || async {
+        match difference(node, world).await {
+            Ok(None) => Ok(()),
+            Ok(Some(difference)) => {
+                Err(format!("{difference}; rows, connection: {:?}", node.look(|store| owned(store))))
+            }
+            Err(error) => Err(format!("{error:#}")),
+        }
+    })
+    .await;
+    node.look(|store| {
+        assert!(store.harms.is_empty(), "{:#?}", store.harms);
+        assert!(store.unanswered.is_empty(), "without an answer: {:?}", store.unanswered);
+        assert_eq!(store.dropped, 0, "more messages at once than a stock edge takes");
+    });
+}
+
+fn owned(store: &Store) -> String {
+    format!("{:?}", store.describe())
+}
+
+/// First difference, in words.
+async fn difference(node: &StockNode, world: &World) -> Result<Option<String>> {
+    let client = world.client().await?;
+    let mut expected = synced::expected(&client, &node.name).await?;
+    if let Some(object) = Api::<Node>::all(client).get_opt(&node.name).await? {
+        let object = serde_json::to_value(object)?;
+        expected.insert(format!("Node {}", node.name), node_view(&object));
+    }
+    let held = node.look(|store| holdings(store, &node.name))?;
+    Ok(synced::difference(&expected, &held))
+}
+
+/// Rows in the form of the oracle.
+fn holdings(store: &Store, node: &str) -> Result<Holdings> {
+    let mut holdings = Holdings::new();
+    for (kind, name) in PUSHED {
+        for (path, row) in store.of_kind(kind) {
+            let object: DynamicObject =
+                serde_json::from_value(row.clone()).with_context(|| format!("{path} is {row}"))?;
+            synced::hold(&mut holdings, name, &object).with_context(|| format!("{path} is {row}"))?;
+        }
+    }
+    if let Some(row) = store.row(&format!("null/node/{node}")) {
+        holdings.insert(format!("Node {node}"), node_view(row));
+    }
+    Ok(holdings)
+}
+
+/// What the edge uses of a Node.
+fn node_view(node: &Value) -> Value {
+    let (metadata, spec) = (&node["metadata"], &node["spec"]);
+    json!({"uid": metadata["uid"], "labels": metadata["labels"], "taints": spec["taints"],
+        "unschedulable": spec["unschedulable"]})
+}
