@@ -83,7 +83,7 @@ impl App {
     /// # Errors
     /// [`AppError`] says what is in the way and what to do.
     pub async fn build(config: Config) -> Result<Bound, AppError> {
-        let dialer = Box::new(NetworkDialer::new(&config.cloud)?);
+        let dialer = Box::new(NetworkDialer::new(&config.cloud, config.dialect, config.node_name.clone())?);
         Self::with_dialer(config, dialer).await
     }
 

@@ -37,6 +37,9 @@ pub struct Config {
     /// Folder of everything that the agent keeps: certificate, store, kubeconfig.
     #[serde(default = "default_data_dir")]
     pub data_dir: PathBuf,
+    /// Which dialect the cloud speaks.
+    #[serde(default)]
+    pub dialect: Dialect,
     /// Where the cloud is and how to reach it.
     #[serde(default)]
     pub cloud: CloudConfig,
@@ -96,6 +99,17 @@ impl Default for CloudConfig {
             back_off: BackOff::default(),
         }
     }
+}
+
+/// Which dialect the cloud speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dialect {
+    /// A cloudcore of ours.
+    #[default]
+    Tombolo,
+    /// A stock cloudcore, or one of ours: KubeEdge's messages over WebSocket.
+    KubeEdge,
 }
 
 /// Which transport to use.
@@ -248,6 +262,7 @@ impl Config {
         Self {
             node_name,
             data_dir: data_dir.into(),
+            dialect: Dialect::default(),
             cloud: CloudConfig::default(),
             local_api: LocalApiConfig::default(),
             admin: default_admin(),
@@ -293,7 +308,12 @@ impl Config {
     pub fn validate(&self) -> Result<(), ConfigError> {
         let (websocket, _) = host_and_port("cloud.websocket", &self.cloud.websocket)?;
         let (quic, _) = host_and_port("cloud.quic", &self.cloud.quic)?;
-        if self.cloud.transport == Transport::Auto && websocket != quic {
+        if self.dialect == Dialect::KubeEdge && self.cloud.transport == Transport::Quic {
+            let problem = "must be auto or websocket: dialect kubeedge is spoken over WebSocket".to_owned();
+            return Err(ConfigError::Value { field: "cloud.transport", problem });
+        }
+        let both = self.cloud.transport == Transport::Auto && self.dialect == Dialect::Tombolo;
+        if both && websocket != quic {
             let problem =
                 format!("its host is not that of cloud.websocket ({websocket}), as transport auto needs");
             return Err(ConfigError::Value { field: "cloud.quic", problem });

@@ -11,11 +11,17 @@ use tombolo_proto::limits;
 use tombolo_proto::message::Message;
 
 mod apply;
+mod calls;
 mod client;
 mod dial;
 mod driver;
+mod lease;
+mod references;
+mod stock;
 
 pub(crate) use client::{Client, ClientParts};
+#[cfg(test)]
+pub(crate) use dial::Connection;
 pub(crate) use dial::{Dial, NetworkDialer};
 
 /// Requests that wait for the session's owner, at most.

@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use rustls_pki_types::ServerName;
 use tokio::time::Instant;
+use tombolo_proto::NodeId;
 
 use crate::conn::Link;
+use crate::document::DocumentLink;
 use crate::error::ConnectError;
 use crate::tls::ClientTls;
 
@@ -56,6 +58,26 @@ pub struct Target {
 /// [`ConnectError`] says at which step and why.
 pub async fn connect(target: Target, tls: ClientTls) -> Result<Link, ConnectError> {
     Connector::new(target, tls).connect().await
+}
+
+/// Connects once to a cloud that speaks dialect `kubeedge`, over WebSocket whatever the target chooses.
+///
+/// # Errors
+/// [`ConnectError`] says at which step and why.
+pub async fn connect_documents(
+    target: &Target,
+    node: &NodeId,
+    tls: &ClientTls,
+) -> Result<DocumentLink, ConnectError> {
+    let (addresses, name) = resolve(&target.host, target.websocket_port).await?;
+    let mut last = no_address(&target.host);
+    for address in addresses {
+        match websocket::connect_documents(address, &name, &target.host, node, tls).await {
+            Ok(link) => return Ok(link),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// Connects again and again, and remembers when QUIC was found blocked.
@@ -160,7 +182,7 @@ impl Connector {
         let Some(socket) = &self.socket else {
             return Err(ConnectError::LocalSocket(std::io::ErrorKind::NotConnected.into()));
         };
-        let (addresses, name) = self.resolve(self.target.quic_port).await?;
+        let (addresses, name) = resolve(&self.target.host, self.target.quic_port).await?;
         let mut last = no_address(&self.target.host);
         for address in addresses {
             match quic::connect(socket, address, &name, &self.tls).await {
@@ -172,7 +194,7 @@ impl Connector {
     }
 
     async fn websocket(&self) -> Result<Link, ConnectError> {
-        let (addresses, name) = self.resolve(self.target.websocket_port).await?;
+        let (addresses, name) = resolve(&self.target.host, self.target.websocket_port).await?;
         let mut last = no_address(&self.target.host);
         for address in addresses {
             match websocket::connect(address, &name, &self.target.host, &self.tls).await {
@@ -182,15 +204,14 @@ impl Connector {
         }
         Err(last)
     }
+}
 
-    async fn resolve(&self, port: u16) -> Result<(Vec<SocketAddr>, ServerName<'static>), ConnectError> {
-        let host = self.target.host.as_str();
-        let fail = |reason: String| ConnectError::Resolve { host: host.to_owned(), reason };
-        let name = ServerName::try_from(host.to_owned()).map_err(|error| fail(error.to_string()))?;
-        let found = tokio::time::timeout(STEP_TIMEOUT, tokio::net::lookup_host((host, port))).await;
-        let found = found.map_err(|_| fail(format!("no answer within {STEP_TIMEOUT:?}")))?;
-        Ok((found.map_err(|error| fail(error.to_string()))?.collect(), name))
-    }
+async fn resolve(host: &str, port: u16) -> Result<(Vec<SocketAddr>, ServerName<'static>), ConnectError> {
+    let fail = |reason: String| ConnectError::Resolve { host: host.to_owned(), reason };
+    let name = ServerName::try_from(host.to_owned()).map_err(|error| fail(error.to_string()))?;
+    let found = tokio::time::timeout(STEP_TIMEOUT, tokio::net::lookup_host((host, port))).await;
+    let found = found.map_err(|_| fail(format!("no answer within {STEP_TIMEOUT:?}")))?;
+    Ok((found.map_err(|error| fail(error.to_string()))?.collect(), name))
 }
 
 fn no_address(host: &str) -> ConnectError {

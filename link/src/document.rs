@@ -77,7 +77,7 @@ impl DocumentLink {
     /// fit it.
     pub(crate) async fn take_over(stream: WebSocketStream<Tls>, role: Role, peer: PeerInfo) -> Self {
         let tls = stream.into_inner();
-        let stream = WebSocketStream::from_raw_socket(tls, role, Some(text_config())).await;
+        let stream = WebSocketStream::from_raw_socket(tls, role, Some(text_config(role))).await;
         Self {
             stream: Box::new(stream),
             queue: DocumentQueue::default(),

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::{CapacityError, ProtocolError};
-use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tombolo_proto::limits::{FRAGMENT_LEN, FRAME_LEN_MAX};
 use tombolo_proto::package::{HEADER_LEN, Package, PackageError};
@@ -52,12 +52,18 @@ pub(crate) fn package_config() -> WebSocketConfig {
 }
 
 /// Limits of a connection that carries documents.
-pub(crate) fn text_config() -> WebSocketConfig {
+/// Limits of a connection that carries documents. A stock cloud may write a whole message as one frame, and is
+/// trusted with the memory of the largest; an edge is not.
+pub(crate) fn text_config(role: Role) -> WebSocketConfig {
+    let largest_frame = match role {
+        Role::Server => STOCK_FRAME_MAX,
+        Role::Client => FRAME_LEN_MAX,
+    };
     WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER)
         .write_buffer_size(WRITE_BUFFER)
         .max_message_size(Some(FRAME_LEN_MAX))
-        .max_frame_size(Some(STOCK_FRAME_MAX))
+        .max_frame_size(Some(largest_frame))
 }
 
 /// A WebSocket as a link's transport.

@@ -5,4 +5,5 @@ pub mod node;
 pub mod raw;
 pub mod source;
 pub mod stock;
+pub mod stock_cloud;
 pub mod world;

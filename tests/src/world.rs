@@ -98,6 +98,8 @@ pub struct World {
     /// Settings of cloudcore beyond those that every world has, or a whole file of stock cloudcore.
     settings: Value,
     slow: Option<SlowLink>,
+    /// Dialect of edges that join from now on.
+    dialect: &'static str,
     /// Milliseconds between lease renewals and between status reports; none: the agent's own default.
     periods: (u64, Option<u64>),
     // Last: every process writes into it.
@@ -143,7 +145,9 @@ impl World {
             embedded: free_port()?,
         };
         let (cloud, slow, edges, periods) = (None, None, BTreeMap::new(), (1000, None));
-        let mut world = Self { plane, api, transport, cloud, edges, ports, settings, slow, periods, folder };
+        let dialect = "tombolo";
+        let mut world =
+            Self { plane, api, transport, cloud, edges, ports, settings, slow, dialect, periods, folder };
         if let Some(plane) = &world.plane {
             let kubeconfig = cluster_access::grant(plane, api.impersonation()).await?;
             fs::write(world.folder.path().join("cloudcore.kubeconfig"), kubeconfig.to_string())?;
@@ -283,6 +287,11 @@ impl World {
     pub async fn slow_down(&mut self, bytes_per_second: u32) -> Result<()> {
         self.slow = Some(SlowLink::start(self.ports.websocket, self.ports.quic, bytes_per_second).await?);
         Ok(())
+    }
+
+    /// Sets the dialect of edges that join from now on.
+    pub fn set_dialect(&mut self, dialect: &'static str) {
+        self.dialect = dialect;
     }
 
     /// Bytes that the slow link has passed on over TCP, both directions together.

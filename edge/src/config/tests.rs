@@ -30,6 +30,18 @@ fn every_setting_reads_back_as_it_was_written() {
 }
 
 #[test]
+fn dialect_kubeedge_is_spoken_over_websocket() {
+    let config = Config::parse("nodeName: a\ndialect: kubeedge\n", "edge.yaml").unwrap();
+    assert_eq!((config.dialect, config.cloud.transport), (Dialect::KubeEdge, Transport::Auto));
+    let quic = problem("nodeName: a\ndialect: kubeedge\ncloud: {transport: quic}\n");
+    assert!(quic.contains("cloud.transport") && quic.contains("WebSocket"), "{quic}");
+    assert!(problem("nodeName: a\ndialect: other\n").contains("line 2"));
+    // The QUIC address does not matter to a dialect that does not use it.
+    let text = "nodeName: a\ndialect: kubeedge\ncloud: {websocket: 'hub:10000'}\n";
+    assert!(Config::parse(text, "edge.yaml").is_ok());
+}
+
+#[test]
 fn mistakes_name_their_place() {
     let unknown = problem("nodeName: edge-a\nsimulatePodz: true\n");
     assert!(unknown.starts_with("edge.yaml:") && unknown.contains("simulatePodz"), "{unknown}");

@@ -6,13 +6,13 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
-use tombolo_link::Link;
 use tombolo_proto::ids::NodeId;
 use tombolo_runtime::{Backoff, BackoffConfig, Drain};
 use tracing::{debug, warn};
 
-use super::dial::Dial;
+use super::dial::{Connection, Dial};
 use super::driver::Driver;
+use super::stock::StockDriver;
 use super::{CallError, Command, HubState};
 use crate::fault::Fault;
 use crate::identity::Identity;
@@ -59,7 +59,7 @@ impl Client {
         let mut fault = Fault::default();
         while !drain.is_started() {
             let ended = match self.connect(&drain).await {
-                Some(Ok(link)) => self.session(link, &drain).await,
+                Some(Ok(connection)) => self.session(connection, &drain).await,
                 Some(Err(why)) => Ended { why, welcomed: false, retry_after: Duration::ZERO },
                 None => return,
             };
@@ -88,7 +88,7 @@ impl Client {
     }
 
     /// Dials while requests are told that there is no session; `None` when the drain starts.
-    async fn connect(&mut self, drain: &Drain) -> Option<Result<Link, String>> {
+    async fn connect(&mut self, drain: &Drain) -> Option<Result<Connection, String>> {
         let identity = Arc::clone(&self.parts.identity.borrow_and_update());
         self.parts.metrics.dials.inc();
         let mut dialing = self.parts.dialer.dial(&identity);
@@ -119,14 +119,28 @@ impl Client {
 
     /// Drives one session to its end. The store has finished everything that the session handed out when this
     /// returns, as the next session's inventory must tell the whole truth.
-    async fn session(&mut self, link: Link, drain: &Drain) -> Ended {
-        let mut driver = match Driver::start(&self.parts, link) {
-            Ok(driver) => driver,
-            Err(why) => return Ended { why, welcomed: false, retry_after: Duration::ZERO },
-        };
-        let result = driver.run(&mut self.parts, drain).await;
-        self.parts.metrics.online.set(0);
-        driver.finish(result).await
+    async fn session(&mut self, connection: Connection, drain: &Drain) -> Ended {
+        let failed = |why| Ended { why, welcomed: false, retry_after: Duration::ZERO };
+        match connection {
+            Connection::Tombolo(link) => {
+                let mut driver = match Driver::start(&self.parts, link) {
+                    Ok(driver) => driver,
+                    Err(why) => return failed(why),
+                };
+                let result = driver.run(&mut self.parts, drain).await;
+                self.parts.metrics.online.set(0);
+                driver.finish(result).await
+            }
+            Connection::KubeEdge(link) => {
+                let mut driver = match StockDriver::start(&self.parts, link) {
+                    Ok(driver) => driver,
+                    Err(why) => return failed(why),
+                };
+                let result = driver.run(&mut self.parts, drain).await;
+                self.parts.metrics.online.set(0);
+                driver.finish(result).await
+            }
+        }
     }
 }
 

@@ -3,21 +3,33 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use tombolo_link::Link;
-use tombolo_link::client::{Choice, Connector, Target};
+use tombolo_link::client::{Choice, Connector, Target, connect_documents};
+use tombolo_link::{DocumentLink, Link};
+use tombolo_proto::ids::NodeId;
 
-use crate::config::{CloudConfig, ConfigError, Transport, host_and_port};
+use crate::config::{CloudConfig, ConfigError, Dialect, Transport, host_and_port};
 use crate::identity::Identity;
+
+/// A link to the cloud, of either dialect.
+#[expect(clippy::large_enum_variant, reason = "one at a time, moved twice, and nearly all are the larger")]
+pub(crate) enum Connection {
+    /// Frames in lanes.
+    Tombolo(Link),
+    /// JSON messages.
+    KubeEdge(DocumentLink),
+}
 
 /// Makes links to the cloud.
 pub(crate) trait Dial: Send {
     /// Makes one, with the node's present identity.
-    fn dial<'a>(&'a mut self, identity: &'a Identity) -> BoxFuture<'a, Result<Link, String>>;
+    fn dial<'a>(&'a mut self, identity: &'a Identity) -> BoxFuture<'a, Result<Connection, String>>;
 }
 
 /// Links over the network.
 pub(crate) struct NetworkDialer {
     target: Target,
+    dialect: Dialect,
+    node: NodeId,
     /// Remembers between attempts whether QUIC gets through.
     connector: Option<(Arc<Identity>, Connector)>,
 }
@@ -25,7 +37,7 @@ pub(crate) struct NetworkDialer {
 impl NetworkDialer {
     /// # Errors
     /// [`ConfigError`] when an address is none.
-    pub(crate) fn new(cloud: &CloudConfig) -> Result<Self, ConfigError> {
+    pub(crate) fn new(cloud: &CloudConfig, dialect: Dialect, node: NodeId) -> Result<Self, ConfigError> {
         let (host, websocket_port) = host_and_port("cloud.websocket", &cloud.websocket)?;
         let (quic_host, quic_port) = host_and_port("cloud.quic", &cloud.quic)?;
         let (choice, host) = match cloud.transport {
@@ -34,13 +46,18 @@ impl NetworkDialer {
             Transport::Websocket => (Choice::WebSocket, host),
         };
         let target = Target { host: host.to_owned(), websocket_port, quic_port, choice };
-        Ok(Self { target, connector: None })
+        Ok(Self { target, dialect, node, connector: None })
     }
 }
 
 impl Dial for NetworkDialer {
-    fn dial<'a>(&'a mut self, identity: &'a Identity) -> BoxFuture<'a, Result<Link, String>> {
+    fn dial<'a>(&'a mut self, identity: &'a Identity) -> BoxFuture<'a, Result<Connection, String>> {
         Box::pin(async move {
+            if self.dialect == Dialect::KubeEdge {
+                let tls = identity.client_tls().map_err(|error| error.to_string())?;
+                let link = connect_documents(&self.target, &self.node, &tls).await;
+                return link.map(Connection::KubeEdge).map_err(|error| error.to_string());
+            }
             let stale =
                 self.connector.as_ref().is_none_or(|(used, _)| used.certificate != identity.certificate);
             if stale {
@@ -49,7 +66,7 @@ impl Dial for NetworkDialer {
                 self.connector = Some((Arc::new(identity.clone()), connector));
             }
             let (_, connector) = self.connector.as_mut().ok_or("no connector")?;
-            connector.connect().await.map_err(|error| error.to_string())
+            connector.connect().await.map(Connection::Tombolo).map_err(|error| error.to_string())
         })
     }
 }

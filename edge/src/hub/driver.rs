@@ -265,7 +265,7 @@ impl EdgeView for StoreView {
     }
 }
 
-async fn applied(
+pub(super) async fn applied(
     applying: &mut Option<BoxFuture<'static, Result<Outcome, WriteError>>>,
 ) -> Result<Outcome, WriteError> {
     match applying {

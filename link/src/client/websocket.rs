@@ -13,10 +13,13 @@ use tokio_rustls::{TlsConnector, TlsStream};
 use tokio_tungstenite::client_async_with_config;
 use tokio_tungstenite::tungstenite::Error as WsError;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::Role;
+use tombolo_proto::NodeId;
 
 use super::STEP_TIMEOUT;
 use crate::SUBPROTOCOL;
 use crate::conn::{Link, PeerInfo, Transport};
+use crate::document::DocumentLink;
 use crate::error::ConnectError;
 use crate::tcp;
 use crate::tls::ClientTls;
@@ -25,12 +28,45 @@ use crate::ws::{TLS_BUFFER, Tls, WsWire, package_config};
 /// Bytes of a refusal's body that are shown.
 const BODY_MAX: usize = 1024;
 
+/// The project that stock edges name unless configured otherwise (reference 12.3).
+const PROJECT_ID: &str = "e632aba927ea4ac2b575ec1603d56f10";
+
 pub(super) async fn connect(
     address: SocketAddr,
     name: &ServerName<'static>,
     host: &str,
     tls: &ClientTls,
 ) -> Result<Link, ConnectError> {
+    let stream = secured(address, name, tls).await?;
+    // The future holds large buffers and is not to become part of the caller's.
+    let upgrade = Box::pin(upgrade(address, host, stream));
+    let wire = within("the WebSocket upgrade", address, upgrade).await??;
+    let peer = PeerInfo { remote: address, transport: Transport::WebSocket, node: None };
+    Ok(Link::new(Box::new(wire), peer))
+}
+
+/// As stock edges do (reference 2.1).
+pub(super) async fn connect_documents(
+    address: SocketAddr,
+    name: &ServerName<'static>,
+    host: &str,
+    node: &NodeId,
+    tls: &ClientTls,
+) -> Result<DocumentLink, ConnectError> {
+    let stream = secured(address, name, tls).await?;
+    let request = stock_request(host, address.port(), node).map_err(|error| upgrade_error(address, error))?;
+    let upgrade = Box::pin(client_async_with_config(request, stream, Some(package_config())));
+    let upgraded = within("the WebSocket upgrade", address, upgrade).await?;
+    let (stream, _response) = upgraded.map_err(|error| upgrade_error(address, error))?;
+    let peer = PeerInfo { remote: address, transport: Transport::WebSocket, node: None };
+    Ok(DocumentLink::take_over(stream, Role::Client, peer).await)
+}
+
+async fn secured(
+    address: SocketAddr,
+    name: &ServerName<'static>,
+    tls: &ClientTls,
+) -> Result<Tls, ConnectError> {
     let stream = within("TCP", address, TcpStream::connect(address)).await?;
     let stream = stream.map_err(|source| ConnectError::Unreachable { address, source })?;
     tcp::tune(&stream).map_err(|source| ConnectError::Unreachable { address, source })?;
@@ -38,11 +74,7 @@ pub(super) async fn connect(
     let stream = within("TLS", address, connector.connect(name.clone(), stream)).await?;
     let mut stream = stream.map_err(|error| tls_error(address, &error))?;
     stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
-    // The future holds large buffers and is not to become part of the caller's.
-    let upgrade = Box::pin(upgrade(address, host, TlsStream::Client(stream)));
-    let wire = within("the WebSocket upgrade", address, upgrade).await??;
-    let peer = PeerInfo { remote: address, transport: Transport::WebSocket, node: None };
-    Ok(Link::new(Box::new(wire), peer))
+    Ok(TlsStream::Client(stream))
 }
 
 async fn within<T>(
@@ -66,9 +98,23 @@ async fn upgrade(address: SocketAddr, host: &str, stream: Tls) -> Result<WsWire,
     Ok(WsWire::new(stream))
 }
 
+fn stock_request(host: &str, port: u16, node: &NodeId) -> Result<Request<()>, WsError> {
+    let host = bracketed(host);
+    let mut request = format!("wss://{host}:{port}/{PROJECT_ID}/{node}/events").into_client_request()?;
+    let headers = request.headers_mut();
+    headers.insert("node_id", HeaderValue::from_str(node.as_str()).map_err(http::Error::from)?);
+    headers.insert("project_id", HeaderValue::from_static(PROJECT_ID));
+    headers.insert("connectionuse", HeaderValue::from_static("msg"));
+    Ok(request)
+}
+
+/// IPv6 addresses are in brackets in a URL.
+fn bracketed(host: &str) -> String {
+    if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
+}
+
 fn request(host: &str, port: u16) -> Result<Request<()>, WsError> {
-    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-    let mut request = format!("wss://{host}:{port}/").into_client_request()?;
+    let mut request = format!("wss://{}:{port}/", bracketed(host)).into_client_request()?;
     request.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
     Ok(request)
 }

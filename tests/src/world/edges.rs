@@ -97,6 +97,7 @@ impl World {
         }
         let config = json!({
             "nodeName": node,
+            "dialect": self.dialect,
             "dataDir": self.edge_dir(node),
             "cloud": {
                 "websocket": format!("127.0.0.1:{websocket}"),

@@ -15,7 +15,7 @@ use tombolo_proto::message::{Content, MessageId, Outcome};
 use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion, Resource, SharedObject};
 use tombolo_proto::session::{CloudConfig, CloudEvent, CloudSession, Lookup, NodeView};
 
-use crate::hub::Dial;
+use crate::hub::{Connection, Dial};
 use crate::identity::Identity;
 
 /// See the module. Clones share it.
@@ -252,13 +252,13 @@ pub(super) struct FakeDialer {
 }
 
 impl Dial for FakeDialer {
-    fn dial<'a>(&'a mut self, _: &'a Identity) -> BoxFuture<'a, Result<Link, String>> {
+    fn dial<'a>(&'a mut self, _: &'a Identity) -> BoxFuture<'a, Result<Connection, String>> {
         let link = if self.cloud.world.lock().away {
             Err("the cloud is away".to_owned())
         } else {
             let (cloud, edge, _) = mem::pair(self.node.clone());
             tokio::spawn(self.cloud.clone().serve(cloud, self.node.clone()));
-            Ok(edge)
+            Ok(Connection::Tombolo(edge))
         };
         Box::pin(std::future::ready(link))
     }

@@ -1,0 +1,414 @@
+//! One session of dialect `kubeedge` and its link: documents in, documents out, deliveries into the store.
+//!
+//! A cloud of this dialect compares nothing with what this edge holds and never says that the picture is complete. The
+//! store is told so when the cloud has been quiet for a while ([`QUIET`]): until then a list may lack something.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tombolo_apiserve::store::Store as _;
+use tombolo_link::{Clock, DocumentEvent, DocumentLink, Transport};
+use tombolo_proto::frame::{Change, Goodbye, GoodbyeReason, ReplyBody, RequestBody};
+use tombolo_proto::ids::{CloudRevision, Epoch, RequestId, ScopeId, Uid};
+use tombolo_proto::message::{
+    Content, Group, LocalPath, Message, Operation, Outcome as Wrapped, ResourceType, Source, StatusError,
+};
+use tombolo_proto::session::EdgeEvent;
+use tombolo_proto::session::kubeedge::{Down, EdgeConfig, EdgeSession};
+use tombolo_runtime::Drain;
+use tombolo_runtime::time::sleep_until;
+use tracing::{debug, info, warn};
+
+use super::apply::{Outcome, Queue, Work, execute};
+use super::calls::{self, Form};
+use super::client::{ClientParts, Ended};
+use super::driver::applied;
+use super::lease::{LeaseKeeper, LeaseStep};
+use super::{CallError, Command, HubState, references};
+use crate::store::{Delivery, Store, Welcome, WriteError};
+
+/// Time for the last documents of a session that this side ends.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Time without a delivery after which what is held is taken for complete: twice the period in which a stock cloud
+/// compares what it has sent (reference 3.11).
+const QUIET: Duration = Duration::from_secs(10);
+
+/// How long the agent's own questions may take: a stock edge's (reference 12.3).
+const QUESTION_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The history to which revisions of this dialect belong: its clouds name none.
+const HISTORY: &str = "kubeedge";
+
+type Answer = oneshot::Sender<Result<ReplyBody, CallError>>;
+
+/// Who waits for a reply.
+enum Waiting {
+    Message(Answer),
+    Call(Form, Answer),
+    Lease,
+    /// A question of the driver itself, for an object that a pod refers to.
+    Reference,
+}
+
+/// One session and its link.
+pub(super) struct StockDriver {
+    link: Option<DocumentLink>,
+    session: EdgeSession,
+    clock: Clock,
+    store: Store,
+    queue: Queue,
+    applying: Option<BoxFuture<'static, Result<Outcome, WriteError>>>,
+    /// Objects of replies on their way to the disk.
+    storing: FuturesUnordered<BoxFuture<'static, (RequestId, Message)>>,
+    /// Bounded by the session, which takes a bounded number of requests.
+    waiting: HashMap<RequestId, Waiting>,
+    lease: LeaseKeeper,
+    epoch: Epoch,
+    revision: CloudRevision,
+    /// When the picture counts as complete; none once it does.
+    complete_at: Option<Instant>,
+    /// The cloud has sent something: it is one, and it lets this node in.
+    heard: bool,
+    goodbye: Option<Goodbye>,
+}
+
+impl StockDriver {
+    pub(super) fn start(parts: &ClientParts, link: DocumentLink) -> Result<Self, String> {
+        let standing = parts.store.standing().map_err(|error| error.to_string())?;
+        let clock = Clock::start();
+        let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let millis = u64::try_from(millis).unwrap_or(u64::MAX);
+        let config = EdgeConfig::new(parts.node.clone(), millis, rand::random());
+        let cluster = Uid::parse(HISTORY).map_err(|error| error.to_string())?;
+        let epoch = Epoch { cluster, generation: 0 };
+        let mut queue = Queue::default();
+        let resumed = standing.epoch.as_ref() == Some(&epoch);
+        queue.push(Work::Welcome(Welcome { epoch: epoch.clone(), resumed, trim_version: 0 }));
+        let driver = Self {
+            session: EdgeSession::new(config, clock.now()),
+            link: Some(link),
+            clock,
+            store: parts.store.clone(),
+            queue,
+            applying: None,
+            storing: FuturesUnordered::new(),
+            waiting: HashMap::new(),
+            lease: LeaseKeeper::new(parts.node.clone()),
+            epoch,
+            revision: CloudRevision::default(),
+            complete_at: Some(Instant::now() + QUIET),
+            heard: false,
+            goodbye: None,
+        };
+        driver.tell_connected(parts);
+        Ok(driver)
+    }
+
+    fn tell_connected(&self, parts: &ClientParts) {
+        info!(dialect = "kubeedge", "connected to the cloud");
+        parts.metrics.online.set(1);
+        parts.metrics.sessions.inc();
+        parts.state.send_modify(|state| {
+            let sessions = state.sessions.wrapping_add(1);
+            let (transport, since) = (Some(Transport::WebSocket), Some(Instant::now()));
+            *state = HubState { transport, since, sessions, ..HubState::default() };
+        });
+    }
+
+    /// Runs until the session or the link ends; says why.
+    pub(super) async fn run(&mut self, parts: &mut ClientParts, drain: &Drain) -> Result<(), String> {
+        loop {
+            self.take_events(parts);
+            self.start_applying();
+            let link = self.link.as_mut().ok_or("the link is gone")?;
+            let now = self.clock.now();
+            while link.can_send()
+                && let Some(document) = self.session.poll_transmit(now)
+            {
+                link.send(document).map_err(|error| error.to_string())?;
+            }
+            if self.session.is_closed() {
+                return Ok(());
+            }
+            let timeout = self.session.next_timeout().map(|moment| self.clock.instant(moment));
+            tokio::select! {
+                event = link.next() => self.handle(event)?,
+                () = sleep_until(timeout) => self.session.handle_timeout(self.clock.now()),
+                () = sleep_until(self.complete_at) => self.complete(),
+                outcome = applied(&mut self.applying) => self.finish_applying(outcome)?,
+                Some((id, reply)) = self.storing.next(), if !self.storing.is_empty() => self.answer(parts, id, reply),
+                Some(command) = parts.commands.recv() => self.command(parts, command),
+                Ok(()) = parts.identity.changed() => self.leave("the node's certificate was renewed"),
+                () = drain.started() => self.leave("edgecore stops"),
+            }
+        }
+    }
+
+    fn handle(&mut self, event: DocumentEvent) -> Result<(), String> {
+        match event {
+            DocumentEvent::Document(document) => {
+                self.heard = true;
+                if let Err(error) = self.session.handle_document(self.clock.now(), &document) {
+                    warn!(%error, "the cloud broke the protocol");
+                }
+                Ok(())
+            }
+            DocumentEvent::Heard | DocumentEvent::Transmitted(_) => Ok(()),
+            DocumentEvent::Closed(error) => Err(error.to_string()),
+        }
+    }
+
+    fn command(&mut self, parts: &ClientParts, command: Command) {
+        match command {
+            Command::RenewLease(micros) => {
+                if let Some(question) = self.lease.renew(micros) {
+                    self.ask_about_lease(parts, question);
+                }
+            }
+            Command::Request { body: RequestBody::Message(message), timeout, reply, .. } => {
+                self.ask(*message, timeout, Waiting::Message(reply));
+            }
+            Command::Request { caller_token: Some(_), reply, .. } => {
+                let text = "the cloud speaks dialect kubeedge, which cannot ask with a local client's token";
+                let error = StatusError::new(501, "NotImplemented", text);
+                let _ = reply.send(Ok(ReplyBody::Api(calls::refusal(&error))));
+            }
+            Command::Request { body: RequestBody::Api(call), timeout, reply, .. } => {
+                match calls::message_of(&call) {
+                    Ok((message, Form::Unanswered)) => self.report(message, reply),
+                    Ok((message, form)) => {
+                        self.ask(message, timeout, Waiting::Call(form, reply));
+                    }
+                    Err(error) => {
+                        let _ = reply.send(Ok(ReplyBody::Api(calls::refusal(&error))));
+                    }
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self, message: Message, timeout: Duration, waiting: Waiting) -> bool {
+        match self.session.request(self.clock.now(), timeout, message) {
+            Ok(id) => {
+                self.waiting.insert(id, waiting);
+                true
+            }
+            Err(error) => {
+                if let Waiting::Message(reply) | Waiting::Call(_, reply) = waiting {
+                    let _ = reply.send(Err(CallError::Refused(error.to_string())));
+                }
+                false
+            }
+        }
+    }
+
+    fn report(&mut self, message: Message, reply: Answer) {
+        let answer = calls::answer(Form::Unanswered, &message);
+        let sent = self.session.report(self.clock.now(), message);
+        let sent = sent.map(|()| ReplyBody::Api(answer));
+        let _ = reply.send(sent.map_err(|error| CallError::Refused(error.to_string())));
+    }
+
+    fn ask_about_lease(&mut self, parts: &ClientParts, question: Message) {
+        if !self.ask(question, QUESTION_TIMEOUT, Waiting::Lease) {
+            self.lease_answered(parts, None);
+        }
+    }
+
+    fn lease_answered(&mut self, parts: &ClientParts, reply: Option<&Message>) {
+        match self.lease.answered(reply) {
+            Some(LeaseStep::Ask(question)) => self.ask_about_lease(parts, *question),
+            Some(LeaseStep::Ended(micros, code)) => {
+                parts.state.send_modify(|state| state.lease = Some((micros, code)));
+                if let Some(question) = self.lease.waiting() {
+                    self.ask_about_lease(parts, question);
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn take_events(&mut self, parts: &ClientParts) {
+        while let Some(event) = self.session.poll_event() {
+            match event {
+                EdgeEvent::Deliver { lane, seq, scope, change } => {
+                    parts.metrics.deliveries.inc();
+                    if self.complete_at.is_some() {
+                        self.complete_at = Some(Instant::now() + QUIET);
+                    }
+                    self.consider(&change);
+                    self.queue.push(Work::Deliver { lane, seq, scope, change });
+                }
+                EdgeEvent::Reply(reply) => {
+                    let ReplyBody::Message(message) = reply.body else { continue };
+                    self.store_reply(parts, reply.id, *message);
+                }
+                EdgeEvent::RequestTimedOut(id) => match self.waiting.remove(&id) {
+                    Some(Waiting::Message(reply) | Waiting::Call(_, reply)) => {
+                        let _ = reply.send(Err(CallError::TimedOut));
+                    }
+                    Some(Waiting::Lease) => self.lease_answered(parts, None),
+                    Some(Waiting::Reference) | None => {}
+                },
+                EdgeEvent::Closed(goodbye) => self.goodbye = Some(goodbye),
+                // What only sessions of dialect `tombolo` tell.
+                EdgeEvent::Welcomed { .. }
+                | EdgeEvent::CaughtUp { .. }
+                | EdgeEvent::LeaseRenewed { .. }
+                | EdgeEvent::RoundTrip(_)
+                | EdgeEvent::SubscriptionClosed { .. } => {}
+            }
+        }
+    }
+
+    /// Notes the newest revision, and asks for what a pod refers to and the store lacks.
+    fn consider(&mut self, change: &Change) {
+        let Change::Upsert(object) = change else { return };
+        self.revision = self.revision.max(object.version.revision);
+        if &*object.key.resource().name != "pods" {
+            return;
+        }
+        for (key, path) in references::of_pod(&object.body, object.key.namespace()) {
+            if !matches!(self.store.get(&key), Ok(Some(_))) {
+                debug!(%key, "asking for what a pod refers to");
+                let question = calls::message(Operation::Query, path, Content::null());
+                self.ask(question, QUESTION_TIMEOUT, Waiting::Reference);
+            }
+        }
+    }
+
+    /// An object in a reply is on the disk before anybody hears of it: the cloud takes it for delivered.
+    fn store_reply(&mut self, parts: &ClientParts, id: RequestId, reply: Message) {
+        let Some(change) = carried(&reply) else { return self.answer(parts, id, reply) };
+        let store = self.store.clone();
+        self.storing.push(Box::pin(async move {
+            let delivery = Delivery { scope: ScopeId::NODE, change };
+            match store.apply(vec![delivery]).await.map(|results| results.into_iter().next()) {
+                Ok(None | Some(Ok(()))) => {}
+                Ok(Some(Err(refused))) => {
+                    warn!(reason = %refused.message, "an answer's object is not stored");
+                }
+                Err(error) => warn!(%error, "an answer's object is not stored"),
+            }
+            (id, reply)
+        }));
+    }
+
+    fn answer(&mut self, parts: &ClientParts, id: RequestId, reply: Message) {
+        match self.waiting.remove(&id) {
+            // The caller may have given up.
+            Some(Waiting::Message(answer)) => {
+                let _ = answer.send(Ok(ReplyBody::Message(Box::new(reply))));
+            }
+            Some(Waiting::Call(form, answer)) => {
+                let _ = answer.send(Ok(ReplyBody::Api(calls::answer(form, &reply))));
+            }
+            Some(Waiting::Lease) => self.lease_answered(parts, Some(&reply)),
+            Some(Waiting::Reference) if reply.route.operation == Operation::Error => {
+                let why = reply.content.as_text().unwrap_or_default().into_owned();
+                debug!(resource = %reply.route.resource.to_wire(), why, "what a pod refers to is not given");
+            }
+            Some(Waiting::Reference) | None => {}
+        }
+        self.session.reply_stored(self.clock.now(), id);
+    }
+
+    /// The cloud has been quiet: what is held is what there is.
+    fn complete(&mut self) {
+        self.complete_at = None;
+        let (epoch, revision) = (self.epoch.clone(), self.revision);
+        self.queue.push(Work::CaughtUp { scope: ScopeId::NODE, epoch, revision });
+    }
+
+    fn start_applying(&mut self) {
+        if self.applying.is_none()
+            && let Some(group) = self.queue.next_group()
+        {
+            self.applying = Some(Box::pin(execute(self.store.clone(), group)));
+        }
+    }
+
+    fn finish_applying(&mut self, outcome: Result<Outcome, WriteError>) -> Result<(), String> {
+        self.applying = None;
+        let outcome = outcome.map_err(|error| format!("the store cannot follow: {error}"))?;
+        let now = self.clock.now();
+        for refusal in &outcome.refused {
+            self.session.refused(now, refusal);
+        }
+        for (_, seq) in outcome.committed {
+            self.session.committed(now, seq);
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, message: &str) {
+        let (reason, retry_after) = (GoodbyeReason::Draining, Duration::ZERO);
+        self.session.say_goodbye(Goodbye { reason, message: message.to_owned(), retry_after });
+    }
+
+    /// Waits for the store, tells whoever waits for an answer, and closes the link.
+    pub(super) async fn finish(mut self, result: Result<(), String>) -> Ended {
+        if let Some(applying) = self.applying.take() {
+            // A stock cloud repeats what was not acknowledged; the store must not be behind a later session.
+            let _ = applying.await;
+        }
+        for (_, waiting) in self.waiting.drain() {
+            if let Waiting::Message(reply) | Waiting::Call(_, reply) = waiting {
+                let _ = reply.send(Err(CallError::Lost));
+            }
+        }
+        if let Some(link) = self.link.take() {
+            link.close(CLOSE_TIMEOUT).await;
+        }
+        while let Some(event) = self.session.poll_event() {
+            if let EdgeEvent::Closed(goodbye) = event {
+                self.goodbye = Some(goodbye);
+            }
+        }
+        let (why, retry_after) = match (self.goodbye, result) {
+            (Some(goodbye), _) => (format!("{:?}: {}", goodbye.reason, goodbye.message), goodbye.retry_after),
+            (None, Err(why)) => (why, Duration::ZERO),
+            (None, Ok(())) => ("the session ended".to_owned(), Duration::ZERO),
+        };
+        Ended { why, welcomed: self.heard, retry_after }
+    }
+}
+
+/// The object that a reply gives this node to hold. Objects of pod reports are left out: a pod may be gone by the time
+/// that its report is answered, and what is pushed says so.
+fn carried(reply: &Message) -> Option<Change> {
+    let path = reply.route.resource.as_object()?;
+    let content = match path.resource_type {
+        ResourceType::Node | ResourceType::NodePatch => match Wrapped::read(&reply.content) {
+            Ok(Wrapped::Done(object)) => object,
+            _ if path.resource_type == ResourceType::Node => reply.content.clone(),
+            _ => return None,
+        },
+        ResourceType::ConfigMap
+        | ResourceType::Secret
+        | ResourceType::PersistentVolume
+        | ResourceType::PersistentVolumeClaim => reply.content.clone(),
+        _ => return None,
+    };
+    if reply.route.operation == Operation::Error || !content.is_object() {
+        return None;
+    }
+    let mut delivery = Message { content, ..reply.clone() };
+    delivery.header.parent = None;
+    delivery.route.operation = Operation::Update;
+    (delivery.route.source, delivery.route.group) = (Source::EdgeController, Group::Resource);
+    if let LocalPath::Object(path) = &mut delivery.route.resource.local
+        && path.resource_type == ResourceType::NodePatch
+    {
+        path.resource_type = ResourceType::Node;
+    }
+    match Down::of(delivery) {
+        Down::Deliver(_, change) => Some(change),
+        _ => None,
+    }
+}

@@ -1,0 +1,182 @@
+//! edgecore with `dialect: kubeedge`: against a cloud that behaves as stock does, and against our own.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tombolo_testkit::{Child, cluster_or_skip, free_port, wait_for};
+use tombolo_tests::stock_cloud::StockCloud;
+use tombolo_tests::world::objects::{NAMESPACE, Objects};
+use tombolo_tests::world::{Api, DEADLINE, Transport, World, binary, kubectl};
+
+const NODE: &str = "edge-a";
+
+/// A running agent of [`NODE`] that follows this cloud.
+fn agent(cloud: &StockCloud, folder: &Path) -> Child {
+    let address = format!("127.0.0.1:{}", cloud.port);
+    let config = json!({
+        "nodeName": NODE,
+        "dialect": "kubeedge",
+        "dataDir": folder,
+        "cloud": {"websocket": address, "backOff": {"firstMillis": 50, "maxMillis": 1000}},
+        "localApi": {"https": format!("127.0.0.1:{}", free_port().unwrap())},
+        "admin": null,
+        "node": {"leaseIntervalMillis": 500, "statusIntervalMillis": 500},
+        "simulatePods": true,
+    });
+    std::fs::write(folder.join("edgecore.yaml"), config.to_string()).unwrap();
+    let mut command = Command::new(binary("edgecore").unwrap());
+    Child::spawn("edgecore", folder, command.arg("--config").arg(folder.join("edgecore.yaml"))).unwrap()
+}
+
+fn object(kind: &str, name: &str, version: u32, rest: &Value) -> Value {
+    let mut object = json!({
+        "apiVersion": "v1", "kind": kind,
+        "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{kind}-{name}"), "resourceVersion": version.to_string()},
+    });
+    for (key, value) in rest.as_object().unwrap() {
+        object[key] = value.clone();
+    }
+    object
+}
+
+/// Waits until the local API gives this field of an object this value; an empty one when the object is not there.
+async fn locally(folder: &Path, resource: &str, path: &str, expected: &str) {
+    wait_for(&format!("{resource} to have {path} {expected:?}"), DEADLINE, async || {
+        let output = format!("jsonpath={path}");
+        let arguments = ["get", resource, "-n", "default", "-o", &output];
+        match kubectl(&folder.join("kubeconfig"), &arguments) {
+            Ok(value) if value == expected => Ok(()),
+            Err(error) if expected.is_empty() && error.to_string().contains("NotFound") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_edge_follows_a_stock_cloud() {
+    cluster_or_skip!("an_edge_follows_a_stock_cloud");
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let cloud = StockCloud::start().await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    cloud.authority.enlist(NODE, folder.path()).unwrap();
+    cloud.put("default/configmap/settings", object("ConfigMap", "settings", 5, &json!({"data": {"a": "1"}})));
+    let mut agent = agent(&cloud, folder.path());
+
+    // What a stock cloud needs to see of a node, in the form that it reads.
+    let keepalive = cloud.asked("keepalive", "node").await;
+    assert_eq!(keepalive["content"], "ping");
+    let project = "e632aba927ea4ac2b575ec1603d56f10";
+    let path = format!("/{project}/{NODE}/events");
+    assert_eq!(cloud.upgrades()[0], [path.as_str(), NODE, project, "msg"]);
+    let node = cloud.asked("insert", &format!("null/node/{NODE}")).await;
+    assert_eq!(node["content"]["metadata"]["name"], NODE);
+    let lease = format!("kube-node-lease/lease/{NODE}");
+    cloud.asked("insert", &lease).await;
+    let renewal = cloud.asked("update", &lease).await;
+    assert!(renewal["content"]["metadata"]["resourceVersion"].is_string(), "{renewal}");
+    assert!(renewal["content"]["spec"]["renewTime"].is_string(), "{renewal}");
+    let status = cloud.asked("patch", &format!("null/nodepatch/{NODE}")).await;
+    let patch: Value = serde_json::from_str(status["content"].as_str().expect("a text")).unwrap();
+    assert!(patch["status"]["conditions"].is_array(), "{patch}");
+
+    // A pod comes, and what it refers to is asked for.
+    let spec = json!({"spec": {"nodeName": NODE, "containers": [{"name": "c", "image": "i"}],
+        "volumes": [{"name": "v", "configMap": {"name": "settings"}}]}, "status": {"phase": "Pending"}});
+    let pod = object("Pod", "web", 10, &spec);
+    cloud.put("default/pod/web", pod.clone());
+    let pushed = cloud.push("insert", "default/pod/web", &pod);
+    let acknowledgement = cloud.acknowledged(&pushed).await;
+    assert_eq!(acknowledgement["content"], "OK");
+    assert_eq!(acknowledgement["route"]["operation"], "response");
+    cloud.asked("query", "default/configmap/settings").await;
+    cloud.asked("response", "default/configmap/settings").await;
+    locally(folder.path(), "pod/web", "{.metadata.uid}", "uid-Pod-web").await;
+    locally(folder.path(), "configmap/settings", "{.data.a}", "1").await;
+    let report = cloud.asked("patch", "default/podpatch/web").await;
+    assert!(report["content"].as_str().is_some_and(|patch| patch.contains("uid-Pod-web")), "{report}");
+
+    // Updates overwrite, and an older version does not.
+    let newer = object("ConfigMap", "settings", 8, &json!({"data": {"a": "2"}}));
+    let older = object("ConfigMap", "settings", 6, &json!({"data": {"a": "stale"}}));
+    for (version, value) in [(&newer, "2"), (&older, "2")] {
+        let id = cloud.push("update", "default/configmap/settings", version);
+        cloud.acknowledged(&id).await;
+        locally(folder.path(), "configmap/settings", "{.data.a}", value).await;
+    }
+
+    // After the connection and the process were gone, everything is still there and goes on.
+    cloud.hang_up();
+    wait_for("the edge to come back", DEADLINE, async || match cloud.count("keepalive", "node") {
+        0 | 1 => Err("it is away".to_owned()),
+        _ => Ok(()),
+    })
+    .await;
+    let mut gone = pod.clone();
+    gone["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    gone["metadata"]["deletionGracePeriodSeconds"] = json!(0);
+    gone["metadata"]["resourceVersion"] = json!("12");
+    let id = cloud.push("update", "default/pod/web", &gone);
+    cloud.acknowledged(&id).await;
+    let removal = cloud.asked("delete", "default/pod/web").await;
+    assert_eq!(removal["content"]["preconditions"]["uid"], "uid-Pod-web");
+    let id = cloud.push("delete", "default/pod/web", &gone);
+    cloud.acknowledged(&id).await;
+    locally(folder.path(), "pod/web", "{.metadata.uid}", "").await;
+    agent.check_running().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_edge_of_dialect_kubeedge_follows_our_cloud() {
+    let mut world = World::start(Api::Embedded, Transport::WebSocket).await.unwrap();
+    world.set_dialect("kubeedge");
+    world.start_edge("edge-1").await.unwrap();
+    let objects = Objects::new(world.client().await.unwrap()).await.unwrap();
+    objects.config_map("settings", "1").await.unwrap();
+    objects.secret("password", "x").await.unwrap();
+    wait_for("the node to be registered", DEADLINE, async || {
+        world.kubectl(&["get", "node", "edge-1"]).map(|_| ()).map_err(|error| error.to_string())
+    })
+    .await;
+    objects.accepted_pod("web", "edge-1", &["settings"], &["password"]).await;
+    let running = |world: &World| {
+        world.kubectl(&["get", "pod", "web", "-n", NAMESPACE, "-o", "jsonpath={.status.phase}"])
+    };
+    wait_for("the pod to be reported as running", DEADLINE, async || match running(&world) {
+        Ok(phase) if phase == "Running" => Ok(()),
+        other => Err(format!("{other:?}; the edge says {}", world.edge_log("edge-1"))),
+    })
+    .await;
+    let local = |world: &World, resource: &str, path: &str| {
+        let kubeconfig = world.edge_kubeconfig("edge-1").unwrap();
+        kubectl(&kubeconfig, &["get", resource, "-n", NAMESPACE, "-o", &format!("jsonpath={path}")])
+    };
+    for (resource, name) in [("configmap", "settings"), ("secret", "password")] {
+        wait_for("what the pod refers to", DEADLINE, async || {
+            match local(&world, &format!("{resource}/{name}"), "{.metadata.name}") {
+                Ok(found) if found == name => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+    }
+
+    // A change while the cloud is away reaches the edge once it is back.
+    world.kill_cloud();
+    world.start_cloud().await.unwrap();
+    objects.config_map("settings", "2").await.unwrap();
+    wait_for("the new version", DEADLINE, async || match local(&world, "configmap/settings", "{.data}") {
+        Ok(data) if data.contains('2') => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    objects.remove_pod("web").await.unwrap();
+    wait_for("the pod to be gone on both sides", DEADLINE, async || {
+        match (running(&world), local(&world, "pod/web", "{.metadata.uid}")) {
+            (Err(_), Err(error)) if error.to_string().contains("NotFound") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+}
