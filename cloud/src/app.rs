@@ -24,6 +24,7 @@ use crate::epoch::{CHECK_INTERVAL, EpochError, EpochKeeper};
 use crate::hub::{ClusterLedgers, Hub, Ledgers, Registry, Subscriptions};
 use crate::kube::Kube;
 use crate::metrics::Metrics;
+use crate::objectsync::{self, ObjectSyncError};
 use crate::router::table::RouterKind;
 use crate::router::{self, Router, Unrouted};
 use crate::status::StatusHandle;
@@ -38,6 +39,9 @@ pub enum AppError {
     /// The history of the cluster's revisions.
     #[error("cannot establish the epoch: {0}")]
     Epoch(#[from] EpochError),
+    /// The records of stock cloudcore.
+    #[error("cannot take over what stock cloudcore has recorded: {0}")]
+    ObjectSync(#[from] ObjectSyncError),
     /// A hub listener.
     #[error(transparent)]
     Bind(#[from] BindError),
@@ -71,6 +75,8 @@ impl App {
         options.node_life = config.edge_certificate_life;
         let bootstrap = Bootstrap::prepare(kube.client().clone(), options).await?;
         let epoch = EpochKeeper::establish(kube.clone(), &config.namespace, &config.data_dir).await?;
+        let ledgers = ClusterLedgers::new(kube.clone(), &config.namespace);
+        objectsync::import(&kube, &ledgers, &config.namespace, &epoch.epoch()).await?;
         let listener = |address: Option<SocketAddr>, key: &str| {
             address.map(|address| Listen { address, setting: format!("listen.{key}") })
         };

@@ -12,6 +12,7 @@ use tombolo_runtime::telemetry::{self, Format};
 use tombolo_runtime::{Drain, DrainOutcome, drain};
 
 use crate::config::{default_config, min_config};
+use crate::objectsync::{self, Exported};
 use crate::{App, Config, Kube, embedded};
 
 /// The cloud's side of Tombolo.
@@ -29,6 +30,10 @@ pub struct Arguments {
     /// Print the settings that most installations have, and end.
     #[arg(long = "minconfig", conflicts_with = "config")]
     min_config: bool,
+
+    /// Write what stock edges were given as ObjectSync objects, for a return to stock cloudcore, and end.
+    #[arg(long, conflicts_with = "embedded")]
+    export_objectsync: bool,
 
     /// Kubeconfig of the cluster; wins over the configuration file.
     #[arg(long, conflicts_with = "embedded")]
@@ -88,6 +93,9 @@ async fn serve(arguments: Arguments) -> Result<()> {
     for setting in &config.ignored {
         tracing::info!(key = setting.key, reason = setting.reason, "setting ignored");
     }
+    if arguments.export_objectsync {
+        return export_objectsync(&config).await;
+    }
     let (trigger, drain) = drain::channel(config.drain_grace);
     let signals = tokio::spawn(signals.drive(trigger.clone()));
     let mut api = None;
@@ -104,6 +112,15 @@ async fn serve(arguments: Arguments) -> Result<()> {
     }
     signals.abort();
     result
+}
+
+/// The way back: what this cloudcore knows, as stock cloudcore keeps it.
+async fn export_objectsync(config: &Config) -> Result<()> {
+    let cluster = cluster(config.kubeconfig.as_deref(), config.api_server.as_deref()).await?;
+    let Exported { nodes, objects, skipped } =
+        objectsync::export(&Kube::from_config(cluster)?, &config.namespace).await?;
+    let text = format!("{objects} objects of {nodes} nodes written, {skipped} left out\n");
+    std::io::stdout().write_all(text.as_bytes()).context("cannot print what was written")
 }
 
 /// The API server in this process outlives the hub, which writes to it until it is gone.

@@ -16,6 +16,7 @@ pub mod epoch;
 pub mod hub;
 pub mod kube;
 pub mod metrics;
+pub mod objectsync;
 pub mod router;
 pub mod status;
 mod watches;

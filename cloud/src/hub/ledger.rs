@@ -58,6 +58,12 @@ pub enum LedgerError {
         /// Why, in the store's words.
         reason: String,
     },
+    /// The store does not tell which records there are.
+    #[error("the delivery ledgers cannot be listed: {reason}")]
+    List {
+        /// Why, in the store's words.
+        reason: String,
+    },
     /// The stored bytes are no record.
     #[error("the delivery ledger of {node} is damaged ({source}); delete it to start with an empty one")]
     Damaged {

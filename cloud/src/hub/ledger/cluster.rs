@@ -35,6 +35,23 @@ impl ClusterLedgers {
         Self { kube, namespace: namespace.to_owned() }
     }
 
+    /// Every record of the namespace.
+    ///
+    /// # Errors
+    /// [`LedgerError`]: the API server does not answer or refuses, or a record is damaged.
+    pub async fn all_records(&self) -> Result<Vec<(NodeId, Record)>, LedgerError> {
+        let failed = |reason: String| LedgerError::List { reason };
+        let path = format!("{}?labelSelector={}", self.all(), LABEL.replace('/', "%2F"));
+        let answer = self.kube.call(Caller::Own, ApiCall::get(path)).await;
+        let answer = answer.map_err(|error| failed(error.to_string()))?;
+        if !answer.is_success() {
+            return Err(failed(answer.message()));
+        }
+        let list = answer.json();
+        let items = list.get("items").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        items.iter().map(named).collect()
+    }
+
     async fn try_read(&self, node: &NodeId) -> Result<Option<(Record, RecordVersion)>, LedgerError> {
         let path = format!("{}/{}", self.all(), name_of(node));
         let answer = self.call(node, "read", ApiCall::get(path)).await?;
@@ -143,6 +160,14 @@ fn read(object: &Value) -> Result<Record, RecordError> {
     let bytes = bytes.map_err(|error| RecordError::Unreadable(error.to_string()))?;
     let owner = Uid::parse(text("/metadata/ownerReferences/0/uid")).ok();
     Ok(Record { holder: text("/data/holder").into(), owner, ledger: record::decode(&bytes)? })
+}
+
+/// A record with the node that it names.
+fn named(object: &Value) -> Result<(NodeId, Record), LedgerError> {
+    let text = object.pointer("/data/node").and_then(Value::as_str).unwrap_or_default();
+    let node = NodeId::parse(text).map_err(|error| LedgerError::List { reason: error.to_string() })?;
+    let record = read(object).map_err(|source| LedgerError::Damaged { node: node.clone(), source })?;
+    Ok((node, record))
 }
 
 fn unavailable(node: &NodeId, action: &'static str, reason: String) -> LedgerError {

@@ -1,0 +1,49 @@
+//! `ObjectSync` and `ClusterObjectSync`, in which stock cloudcore keeps what it has given to which node (reference 3.10).
+//!
+//! They seed the delivery ledgers at the first start in a cluster where stock cloudcore ran, so that what disappeared
+//! since is deleted at the edges, and are written back for a return to stock.
+
+mod export;
+mod import;
+mod record;
+#[cfg(test)]
+mod tests;
+
+pub use export::{Exported, export};
+pub(crate) use import::import;
+
+use thiserror::Error;
+
+use crate::hub::LedgerError;
+use crate::kube::{Answer, CallError};
+
+/// API group and version.
+const API: &str = "/apis/reliablesyncs.kubeedge.io/v1alpha1";
+
+/// Objects asked for at a time.
+const PAGE: usize = 500;
+
+/// What kept them from being read or written.
+#[derive(Debug, Error)]
+pub enum ObjectSyncError {
+    /// The API server did not answer.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The API server refused.
+    #[error("{path}: {message} ({code})")]
+    Refused {
+        /// What was asked for.
+        path: String,
+        /// HTTP status code.
+        code: u16,
+        /// Its words.
+        message: String,
+    },
+    /// A ledger.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+fn refused(path: &str, answer: &Answer) -> ObjectSyncError {
+    ObjectSyncError::Refused { path: path.to_owned(), code: answer.code, message: answer.message() }
+}

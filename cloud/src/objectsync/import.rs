@@ -1,0 +1,151 @@
+//! Seeding the ledgers, once.
+
+use std::collections::BTreeMap;
+
+use http::Method;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value, json};
+use tombolo_proto::session::kubeedge::Ledger;
+use tombolo_proto::{Epoch, NodeId, Uid};
+
+use super::record::{Given, read};
+use super::{API, ObjectSyncError, PAGE, refused};
+use crate::hub::{LedgerError, LedgerStore, Record};
+use crate::kube::{ApiCall, Caller, Kube};
+
+/// ConfigMap that says that this was done: what stock wrote before is not looked at again.
+const MARKER: &str = "tombolo-objectsync-import";
+
+/// Nodes whose objects are gathered, at most: as many as one cloudcore serves.
+const NODES_MAX: usize = crate::config::NODE_LIMIT_MAX;
+
+/// Seeds the ledger of every node that has none with what stock cloudcore has recorded. Does nothing in a cluster
+/// without such records, and nothing the second time. To be called before any stock edge is let in: an edge that was
+/// given an empty ledger keeps what it should not have.
+///
+/// # Errors
+/// [`ObjectSyncError`]; what was stored until then stays, and the next start goes on from there.
+pub(crate) async fn import(
+    kube: &Kube,
+    ledgers: &dyn LedgerStore,
+    namespace: &str,
+    epoch: &Epoch,
+) -> Result<(), ObjectSyncError> {
+    let configmaps = format!("/api/v1/namespaces/{namespace}/configmaps");
+    let marker = kube.call(Caller::Own, ApiCall::get(format!("{configmaps}/{MARKER}"))).await?;
+    if marker.is_success() {
+        return Ok(());
+    }
+    let mut seeds = Seeds::default();
+    let mut served = false;
+    for plural in ["objectsyncs", "clusterobjectsyncs"] {
+        served |= gather(kube, plural, &mut seeds).await?;
+    }
+    if !served {
+        return Ok(());
+    }
+    let (nodes, objects) = (seeds.nodes.len(), seeds.objects());
+    for (node, ledger) in seeds.ledgers(epoch) {
+        // Stock forgets a node that is gone, too.
+        let Some(owner) = uid_of(kube, &node).await? else { continue };
+        let record = Record { holder: "".into(), owner: Some(owner), ledger };
+        match ledgers.write(&node, None, &record).await {
+            // Another replica was faster, or the node has a ledger already.
+            Ok(_) | Err(LedgerError::Conflict) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    tracing::info!(
+        nodes,
+        objects,
+        skipped = seeds.skipped,
+        "delivery ledgers seeded from stock cloudcore's records"
+    );
+    let marker = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": MARKER, "namespace": namespace}});
+    let answer = kube.call(Caller::Own, ApiCall::json(Method::POST, configmaps.clone(), &marker)).await?;
+    match answer.code {
+        200..=299 | 409 => Ok(()),
+        _ => Err(refused(&configmaps, &answer)),
+    }
+}
+
+/// Reads all pages of one kind; false when the cluster does not have it.
+async fn gather(kube: &Kube, plural: &str, seeds: &mut Seeds) -> Result<bool, ObjectSyncError> {
+    let mut token = String::new();
+    loop {
+        let path = format!("{API}/{plural}?limit={PAGE}&continue={token}");
+        let answer = kube.call(Caller::Own, ApiCall::get(&path)).await?;
+        match answer.code {
+            404 => return Ok(false),
+            200 => {}
+            _ => return Err(refused(&path, &answer)),
+        }
+        let list = answer.json();
+        for object in list.get("items").and_then(Value::as_array).into_iter().flatten() {
+            seeds.take(object);
+        }
+        let next = list.pointer("/metadata/continue").and_then(Value::as_str).unwrap_or_default();
+        if next.is_empty() {
+            return Ok(true);
+        }
+        token = utf8_percent_encode(next, NON_ALPHANUMERIC).to_string();
+    }
+}
+
+/// The Node object's UID; none when there is no such node.
+async fn uid_of(kube: &Kube, node: &NodeId) -> Result<Option<Uid>, ObjectSyncError> {
+    let path = format!("/api/v1/nodes/{node}");
+    let answer = kube.call(Caller::Own, ApiCall::get(&path)).await?;
+    match answer.code {
+        404 => Ok(None),
+        200 => {
+            let object = answer.json();
+            let uid = object.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default();
+            Ok(Uid::parse(uid).ok())
+        }
+        _ => Err(refused(&path, &answer)),
+    }
+}
+
+/// What was found, by node.
+#[derive(Debug, Default)]
+pub(super) struct Seeds {
+    nodes: BTreeMap<NodeId, Ledger>,
+    /// Records that name nothing that can be in a ledger.
+    pub(super) skipped: usize,
+}
+
+impl Seeds {
+    pub(super) fn take(&mut self, object: &Value) {
+        let Some(Given { node, key, entry }) = read(object) else {
+            self.skipped += 1;
+            return;
+        };
+        let room = self.nodes.len() < NODES_MAX || self.nodes.contains_key(&node);
+        let mut entry = entry;
+        let taken = room && {
+            let ledger = self.nodes.entry(node).or_default();
+            if ledger.get(&key).is_some_and(|known| known.uid != entry.uid) {
+                // Two incarnations of one name: the edge may hold either.
+                (entry.uid, entry.revision) = (None, None);
+            }
+            ledger.insert(key, entry).is_ok()
+        };
+        if !taken {
+            self.skipped += 1;
+        }
+    }
+
+    fn objects(&self) -> usize {
+        self.nodes.values().map(Ledger::len).sum()
+    }
+
+    /// The ledgers; their versions belong to this epoch.
+    pub(super) fn ledgers(&mut self, epoch: &Epoch) -> Vec<(NodeId, Ledger)> {
+        let with_epoch = |(node, mut ledger): (NodeId, Ledger)| {
+            ledger.epoch = Some(epoch.clone());
+            (node, ledger)
+        };
+        std::mem::take(&mut self.nodes).into_iter().map(with_epoch).collect()
+    }
+}

@@ -1,0 +1,69 @@
+//! One object of the two kinds, and the ledger entry that it is.
+
+use serde_json::{Value, json};
+use tombolo_proto::session::kubeedge::LedgerEntry;
+use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Uid};
+
+use crate::edgecontroller::Kind;
+
+/// Version of an object that was never acknowledged.
+const NEVER: &str = "0";
+
+/// What one of them says: this node was given this object.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Given {
+    pub(super) node: NodeId,
+    pub(super) key: ObjectKey,
+    pub(super) entry: LedgerEntry,
+}
+
+/// Reads one. None when its name has another form, or its object is of a kind that is not pushed to nodes: those belong
+/// to watches of MetaServer, which the edge asks for anew.
+pub(super) fn read(object: &Value) -> Option<Given> {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let (node, uid) = text("/metadata/name").rsplit_once('.')?;
+    let kind = Kind::ALL.into_iter().find(|kind| kind.name() == text("/spec/objectKind"))?;
+    let name = text("/spec/objectName");
+    if text("/spec/objectAPIVersion") != "v1" || name.is_empty() {
+        return None;
+    }
+    let version = Some(text("/status/objectResourceVersion")).filter(|version| *version != NEVER);
+    let entry = LedgerEntry {
+        kind: kind.name().into(),
+        uid: Some(Uid::parse(uid).ok()?),
+        revision: version.and_then(|version| CloudRevision::parse(version).ok()),
+    };
+    let key = ObjectKey::new(kind.resource(), text("/metadata/namespace"), name);
+    Some(Given { node: NodeId::parse(node).ok()?, key, entry })
+}
+
+/// Path of the collection in which an object of this namespace is recorded, and the kind there.
+pub(super) fn collection(namespace: &str) -> (String, &'static str) {
+    match namespace {
+        "" => (format!("{}/clusterobjectsyncs", super::API), "ClusterObjectSync"),
+        namespace => (format!("{}/namespaces/{namespace}/objectsyncs", super::API), "ObjectSync"),
+    }
+}
+
+/// The object of a ledger entry and the value of its status; none for an entry whose incarnation is not certain, because
+/// the incarnation is part of the name.
+pub(super) fn write(node: &NodeId, key: &ObjectKey, entry: &LedgerEntry) -> Option<(String, Value, Value)> {
+    let uid = entry.uid.as_ref()?;
+    let name = format!("{node}.{uid}");
+    let resource = key.resource();
+    let api_version = match &*resource.group {
+        "" => resource.version.to_string(),
+        group => format!("{group}/{}", resource.version),
+    };
+    let (_, kind) = collection(key.namespace());
+    let mut metadata = json!({"name": name});
+    if !key.namespace().is_empty() {
+        metadata["namespace"] = key.namespace().into();
+    }
+    let object = json!({
+        "apiVersion": super::API.trim_start_matches("/apis/"), "kind": kind, "metadata": metadata,
+        "spec": {"objectAPIVersion": api_version, "objectKind": &*entry.kind, "objectName": key.name()},
+    });
+    let version = entry.revision.map_or_else(|| NEVER.to_owned(), |revision| revision.0.to_string());
+    Some((name, object, json!({"status": {"objectResourceVersion": version}})))
+}
