@@ -1,4 +1,4 @@
-//! The transport as a command-line choice.
+//! Transport and dialect as command-line choices.
 
 use std::fmt;
 
@@ -18,6 +18,24 @@ impl fmt::Display for TransportOption {
         f.write_str(match self {
             Self::Quic => "quic",
             Self::Websocket => "websocket",
+        })
+    }
+}
+
+/// What edges speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DialectOption {
+    /// Frames in lanes, over QUIC or WebSocket: what `edgecore` of Tombolo speaks.
+    Tombolo,
+    /// JSON messages over WebSocket: what stock KubeEdge edges speak.
+    Kubeedge,
+}
+
+impl fmt::Display for DialectOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tombolo => "tombolo",
+            Self::Kubeedge => "kubeedge",
         })
     }
 }

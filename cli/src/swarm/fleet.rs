@@ -15,10 +15,10 @@ use tombolo_proto::{Message, NodeId, StoreId};
 use super::SwarmOptions;
 use super::cluster::node_name;
 use super::figures::Sample;
-use super::node::{Command, HollowNode, Report, Tallies};
+use super::node::{Command, HollowNode, Report, Tallies, Way};
 use super::tally::Tally;
 use super::traffic::{Counts, Traffic};
-use crate::transport::TransportOption;
+use crate::transport::{DialectOption, TransportOption};
 
 /// Certificates asked for at a time.
 const ENROLL_CONCURRENCY: usize = 16;
@@ -151,11 +151,11 @@ impl Fleet {
     }
 
     /// Has every node close its connection and connect again.
-    pub(super) async fn reconnect(&mut self) {
+    pub(super) async fn reconnect(&mut self, question: &Arc<Message>) {
         self.caught_up = 0;
         for commands in &self.commands {
             // A node that has ended has reported why; the next wait finds that report.
-            let _ = commands.send(Command::Reconnect).await;
+            let _ = commands.send(Command::Reconnect(Arc::clone(question))).await;
         }
     }
 
@@ -215,8 +215,12 @@ async fn hollow_node(
         quic_port: options.quic_port,
         choice,
     };
-    let connector = Connector::new(target, identity.client_tls()?).with_socket(socket);
+    let tls = identity.client_tls()?;
+    let way = match options.dialect {
+        DialectOption::Tombolo => Way::Tombolo(Box::new(Connector::new(target, tls).with_socket(socket))),
+        DialectOption::Kubeedge => Way::KubeEdge(Box::new(target), tls),
+    };
     let (sender, commands) = mpsc::channel(4);
     let store = StoreId(rand::random());
-    Ok((HollowNode::new(node, store, connector, commands, to.reports, to.tallies), sender))
+    Ok((HollowNode::new(node, store, way, commands, to.reports, to.tallies), sender))
 }

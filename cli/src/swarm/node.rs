@@ -1,5 +1,7 @@
 //! A hollow edge node: the real session over a real link, and a store that is a map.
 
+mod stock;
+
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
@@ -7,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
-use tombolo_link::client::Connector;
+use tombolo_link::client::{Connector, Target, connect_documents};
+use tombolo_link::tls::ClientTls;
 use tombolo_link::{Clock, Link, LinkEvent, Tap, pump};
 use tombolo_proto::frame::{Change, ReplyBody, RequestBody};
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
@@ -27,8 +30,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) enum Command {
     /// Ask this many times, one after the other.
     Ask(Arc<Message>, usize),
-    /// Close the connection, keep what is held, connect again.
-    Reconnect,
+    /// Close the connection, keep what is held, connect again. A cloud of dialect `kubeedge` does not say that nothing
+    /// is missing: there, the answer to this question shows that the node is back.
+    Reconnect(Arc<Message>),
 }
 
 /// What a hollow node tells.
@@ -95,10 +99,18 @@ impl Holdings {
     }
 }
 
+/// How a node connects, and so what it speaks.
+pub(super) enum Way {
+    /// Dialect `tombolo`.
+    Tombolo(Box<Connector>),
+    /// Dialect `kubeedge`.
+    KubeEdge(Box<Target>, ClientTls),
+}
+
 /// One hollow node.
 pub(super) struct HollowNode {
     config: EdgeConfig,
-    connector: Connector,
+    way: Way,
     holdings: Holdings,
     commands: mpsc::Receiver<Command>,
     reports: mpsc::Sender<Report>,
@@ -115,7 +127,7 @@ struct Asking {
 }
 
 enum Ended {
-    Reconnect,
+    Reconnect(Arc<Message>),
     Stopped,
     Lost(String),
 }
@@ -125,14 +137,14 @@ impl HollowNode {
     pub(super) fn new(
         node: NodeId,
         store: StoreId,
-        connector: Connector,
+        way: Way,
         commands: mpsc::Receiver<Command>,
         reports: mpsc::Sender<Report>,
         tallies: Arc<Tallies>,
     ) -> Self {
         let config = EdgeConfig::new(node, store);
         let (holdings, traffic) = Default::default();
-        Self { config, connector, holdings, commands, reports, tallies, traffic }
+        Self { config, way, holdings, commands, reports, tallies, traffic }
     }
 
     /// Has this node's frames counted.
@@ -142,20 +154,31 @@ impl HollowNode {
 
     /// Connects and stays connected until the commands end.
     pub(super) async fn run(mut self) {
+        let mut question = None;
         loop {
-            let started = Instant::now();
-            let ended = match self.connector.connect().await {
-                Ok(link) => self.serve(link, started).await,
-                Err(error) => Ended::Lost(error.to_string()),
-            };
-            match ended {
-                Ended::Reconnect => {}
+            match self.connection(question.take()).await {
+                Ended::Reconnect(asked) => question = Some(asked),
                 Ended::Stopped => return,
                 Ended::Lost(reason) => {
                     self.report(Report::Lost { node: self.config.node.clone(), reason }).await;
                     return;
                 }
             }
+        }
+    }
+
+    /// One connection, from dialling to its end. `question`: what to ask first.
+    async fn connection(&mut self, question: Option<Arc<Message>>) -> Ended {
+        let started = Instant::now();
+        match &mut self.way {
+            Way::Tombolo(connector) => match connector.connect().await {
+                Ok(link) => self.serve(link, started).await,
+                Err(error) => Ended::Lost(error.to_string()),
+            },
+            Way::KubeEdge(target, tls) => match connect_documents(target, &self.config.node, tls).await {
+                Ok(link) => self.serve_documents(link, started, question).await,
+                Err(error) => Ended::Lost(error.to_string()),
+            },
         }
     }
 
@@ -189,7 +212,7 @@ impl HollowNode {
                 () = timer.as_mut(), if timeout.is_some() => session.handle_timeout(clock.now()),
                 command = self.commands.recv() => match command {
                     None => return Ended::Stopped,
-                    Some(Command::Reconnect) => return Ended::Reconnect,
+                    Some(Command::Reconnect(question)) => return Ended::Reconnect(question),
                     Some(Command::Ask(message, count)) => {
                         asking = ask(&mut session, &clock, message, count);
                     }
@@ -217,12 +240,8 @@ impl HollowNode {
                 self.report(Report::Welcomed { took: started.elapsed() }).await;
             }
             EdgeEvent::Deliver { lane, seq, change, .. } => {
-                self.holdings.store(&change);
+                self.store(&change);
                 session.committed(lane, seq);
-                self.tallies.deliveries.fetch_add(1, Ordering::Relaxed);
-                if change.key().name() == CONFIG_MAP {
-                    self.tallies.arrivals.note(Instant::now());
-                }
             }
             EdgeEvent::CaughtUp { epoch, .. } => {
                 self.config.epoch = Some(epoch);
@@ -239,6 +258,14 @@ impl HollowNode {
             | EdgeEvent::RoundTrip(_) => {}
         }
         Ok(())
+    }
+
+    fn store(&mut self, change: &Change) {
+        self.holdings.store(change);
+        self.tallies.deliveries.fetch_add(1, Ordering::Relaxed);
+        if change.key().name() == CONFIG_MAP {
+            self.tallies.arrivals.note(Instant::now());
+        }
     }
 
     fn answered(

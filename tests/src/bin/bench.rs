@@ -32,9 +32,9 @@ async fn main() -> Result<()> {
     );
     println!("{}", machine());
     for nodes in &counts {
-        for transport in [Transport::WebSocket, Transport::Quic] {
-            hub(transport, nodes).await?;
-        }
+        hub(Transport::WebSocket, "tombolo", nodes).await?;
+        hub(Transport::Quic, "tombolo", nodes).await?;
+        hub(Transport::WebSocket, "kubeedge", nodes).await?;
     }
     table::print("codec", &codec::measure()?);
     table::print("the agent of one node", &agent::measure().await?);
@@ -42,9 +42,9 @@ async fn main() -> Result<()> {
 }
 
 /// Measures cloudcore and its floor.
-async fn hub(transport: Transport, nodes: &str) -> Result<()> {
+async fn hub(transport: Transport, dialect: &str, nodes: &str) -> Result<()> {
     let floor = floor(transport, nodes)?;
-    let (figures, writes) = product(transport, nodes).await?;
+    let (figures, writes) = product(transport, dialect, nodes).await?;
     let mut rows = table::beside_floor(transport, &floor, &figures);
     let value = |name: &str| {
         let found = figures.as_array()?.iter().find(|figure| figure["name"] == name)?;
@@ -53,7 +53,7 @@ async fn hub(transport: Transport, nodes: &str) -> Result<()> {
     let deliveries = value("deliveries").context("the swarm counts deliveries")?;
     let count: usize = writes.values().sum();
     rows.push(Row::new("API writes per delivery", "", count as f64 / deliveries).target(Some(0.0)));
-    table::print(&format!("{nodes} nodes over {}", transport.setting()), &rows);
+    table::print(&format!("{nodes} nodes over {}, dialect {dialect}", transport.setting()), &rows);
     println!("writes of cloudcore in the audit log, of {deliveries} deliveries:");
     for (write, times) in &writes {
         println!("  {times} × {write}");
@@ -70,11 +70,16 @@ fn floor(transport: Transport, nodes: &str) -> Result<Value> {
 }
 
 /// The swarm's figures, and every kind of write by cloudcore with its number.
-async fn product(transport: Transport, nodes: &str) -> Result<(Value, BTreeMap<String, usize>)> {
+async fn product(
+    transport: Transport,
+    dialect: &str,
+    nodes: &str,
+) -> Result<(Value, BTreeMap<String, usize>)> {
     let world = World::start(Api::Real, transport).await?;
     let ports = world.hub_ports();
     let mut command = Command::new(program("tombolo")?);
-    command.args(["swarm", "--json", "--nodes", nodes, "--transport", transport.setting(), "--kubeconfig"]);
+    command.args(["swarm", "--json", "--nodes", nodes, "--transport", transport.setting()]);
+    command.args(["--dialect", dialect, "--kubeconfig"]);
     command.arg(world.kubeconfig()).args(["--websocket-port", &ports[0].to_string()]);
     command.args(["--quic-port", &ports[1].to_string(), "--join-port", &ports[2].to_string()]);
     command.args(["--pid", &world.cloud_id().context("cloudcore is not running")?.to_string()]);

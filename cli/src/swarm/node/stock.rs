@@ -1,0 +1,159 @@
+//! A hollow node in dialect `kubeedge`.
+//!
+//! A cloud of this dialect neither welcomes nor says that nothing is missing. A node counts as connected when the
+//! upgrade is done, and as caught up when it holds its pod and the swarm's ConfigMap; after a reconnect, when its first
+//! question is answered.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tombolo_link::{Clock, DocumentEvent, DocumentLink};
+use tombolo_proto::frame::ReplyBody;
+use tombolo_proto::session::EdgeEvent;
+use tombolo_proto::session::kubeedge::{EdgeConfig, EdgeSession};
+use tombolo_proto::{Message, RequestId};
+
+use super::{Answer, Asking, CONFIG_MAP, Command, Ended, HollowNode, REQUEST_TIMEOUT, Report};
+
+/// One connection.
+struct Connection {
+    link: DocumentLink,
+    session: EdgeSession,
+    clock: Clock,
+    asking: Option<Asking>,
+    /// The question of a node that has come back, until it is answered.
+    back: Option<RequestId>,
+    caught_up: bool,
+}
+
+impl Connection {
+    fn ask(&mut self, message: Arc<Message>, count: usize) -> Option<Asking> {
+        let left = count.checked_sub(1)?;
+        let waiting = self.request(&message)?;
+        Some(Asking { message, left, waiting, since: Instant::now() })
+    }
+
+    fn request(&mut self, message: &Arc<Message>) -> Option<RequestId> {
+        self.session.request(self.clock.now(), REQUEST_TIMEOUT, Message::clone(message)).ok()
+    }
+
+    fn transmit(&mut self) -> Result<(), String> {
+        while self.link.can_send()
+            && let Some(document) = self.session.poll_transmit(self.clock.now())
+        {
+            self.link.send(document).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, event: DocumentEvent) -> Result<(), String> {
+        match event {
+            DocumentEvent::Document(document) => {
+                self.session.handle_document(self.clock.now(), &document).map_err(|error| error.to_string())
+            }
+            DocumentEvent::Heard | DocumentEvent::Transmitted(_) => Ok(()),
+            DocumentEvent::Closed(error) => Err(error.to_string()),
+        }
+    }
+}
+
+impl HollowNode {
+    /// As [`HollowNode::serve`], in the other dialect. `question`: what a node that has come back asks.
+    pub(super) async fn serve_documents(
+        &mut self,
+        link: DocumentLink,
+        started: Instant,
+        question: Option<Arc<Message>>,
+    ) -> Ended {
+        let clock = Clock::start();
+        let config = EdgeConfig::new(self.config.node.clone(), unix_millis(), rand::random());
+        let session = EdgeSession::new(config, clock.now());
+        let mut connection =
+            Connection { link, session, clock, asking: None, back: None, caught_up: question.is_some() };
+        connection.back = question.and_then(|question| connection.request(&question));
+        self.report(Report::Welcomed { took: started.elapsed() }).await;
+        self.drive(connection).await
+    }
+
+    async fn drive(&mut self, mut connection: Connection) -> Ended {
+        let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
+        loop {
+            if let Err(reason) = connection.transmit() {
+                return Ended::Lost(reason);
+            }
+            let timeout = connection.session.next_timeout();
+            let timeout = timeout.map(|moment| connection.clock.instant(moment));
+            if let Some(moment) = timeout.filter(|moment| *moment != timer.deadline()) {
+                timer.as_mut().reset(moment);
+            }
+            tokio::select! {
+                event = connection.link.next() => if let Err(reason) = connection.hear(event) {
+                    return Ended::Lost(reason);
+                },
+                () = timer.as_mut(), if timeout.is_some() => {
+                    connection.session.handle_timeout(connection.clock.now());
+                }
+                command = self.commands.recv() => match command {
+                    None => return Ended::Stopped,
+                    Some(Command::Reconnect(question)) => return Ended::Reconnect(question),
+                    Some(Command::Ask(message, count)) => connection.asking = connection.ask(message, count),
+                },
+            }
+            while let Some(event) = connection.session.poll_event() {
+                if let Err(reason) = self.take(event, &mut connection).await {
+                    return Ended::Lost(reason);
+                }
+            }
+        }
+    }
+
+    async fn take(&mut self, event: EdgeEvent, connection: &mut Connection) -> Result<(), String> {
+        match event {
+            EdgeEvent::Deliver { seq, change, .. } => {
+                self.store(&change);
+                connection.session.committed(connection.clock.now(), seq);
+                if !connection.caught_up && self.holds_everything() {
+                    connection.caught_up = true;
+                    self.report(Report::CaughtUp).await;
+                }
+            }
+            EdgeEvent::Reply(reply) => {
+                let good = matches!(&reply.body, ReplyBody::Message(message) if message.content.is_object());
+                connection.session.reply_stored(connection.clock.now(), reply.id);
+                self.answered_in(connection, reply.id, good).await;
+            }
+            EdgeEvent::RequestTimedOut(id) => self.answered_in(connection, id, false).await,
+            EdgeEvent::Closed(goodbye) => return Err(format!("{:?}: {}", goodbye.reason, goodbye.message)),
+            EdgeEvent::Welcomed { .. }
+            | EdgeEvent::CaughtUp { .. }
+            | EdgeEvent::LeaseRenewed { .. }
+            | EdgeEvent::SubscriptionClosed { .. }
+            | EdgeEvent::RoundTrip(_) => {}
+        }
+        Ok(())
+    }
+
+    /// The pod of a node has the node's name.
+    fn holds_everything(&self) -> bool {
+        let holds = |name: &str, kind: &str| {
+            let mut keys = self.holdings.0.keys();
+            keys.any(|key| key.name() == name && *key.resource().name == *kind)
+        };
+        holds(CONFIG_MAP, "configmaps") && holds(self.config.node.as_str(), "pods")
+    }
+
+    async fn answered_in(&self, connection: &mut Connection, id: RequestId, good: bool) {
+        if connection.back.take_if(|asked| *asked == id).is_some() {
+            return self.report(Report::CaughtUp).await;
+        }
+        let Some(present) = connection.asking.take_if(|present| present.waiting == id) else { return };
+        self.tallies.answers.note(Answer { took: present.since.elapsed(), good });
+        connection.asking = connection.ask(present.message, present.left);
+    }
+}
+
+fn unix_millis() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
