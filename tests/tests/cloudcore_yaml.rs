@@ -4,6 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use tombolo_testkit::{cluster_or_skip, wait_for};
+use tombolo_tests::stock::StockNode;
 use tombolo_tests::world::{Api, DEADLINE, Transport, World, binary};
 
 fn stock() -> Value {
@@ -23,6 +24,10 @@ async fn an_edge_joins_a_cloudcore_with_the_file_of_stock() {
         }
     })
     .await;
+    let mut stock = StockNode::join(&world, "edge-2").await.unwrap();
+    stock.connect().await.unwrap();
+    let node = stock.register().await.unwrap();
+    assert_eq!(node["metadata"]["name"], "edge-2", "a stock edge is served as well");
     let log = world.cloud_log();
     for name in ["modules.cloudStream", "modules.iptablesManager", "kubeAPIConfig.qps"] {
         let lines = log.lines().filter(|line| line.contains("setting ignored") && line.contains(name));

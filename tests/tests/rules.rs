@@ -6,6 +6,7 @@ use tombolo_proto::message::{Content, Group, Message, MessageId, Operation, Reso
 use tombolo_testkit::{cluster_or_skip, wait_for};
 use tombolo_tests::node::RawNode;
 use tombolo_tests::source;
+use tombolo_tests::stock::StockNode;
 use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 
 const RULES: &str = r#"
@@ -62,9 +63,22 @@ async fn play(api: Api, transport: Transport) {
         let reply = report(&edge_1, "default/rulestatus/up", &result).await;
         assert!(reply.content.is_ok(), "{:?}", reply.content);
     }
+    // The same from a stock edge of that name, which takes the place of the other connection.
+    let mut stock = StockNode::join(&world, "edge-1").await.unwrap();
+    stock.connect().await.unwrap();
+    stock.tell("update", "default/rulestatus/up", json!({"Status": "SUCCESS"})).await.unwrap();
+    wait_for("the result to be counted, which a stock edge is not told", DEADLINE, async || {
+        match world.kubectl(&["get", "rule", "up", "-o", "jsonpath={.status.successMessages}"]) {
+            Ok(count) if count == "2" => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    stock.disconnect();
+    let edge_1 = world.raw_node("edge-1", "edge-1").await.unwrap();
     let status = world.kubectl(&["get", "rule", "up", "-o", "jsonpath={.status}"]).unwrap();
     let status: Value = serde_json::from_str(&status).unwrap();
-    assert_eq!(status, json!({"successMessages": 1, "failMessages": 1, "errors": ["no broker"]}));
+    assert_eq!(status, json!({"successMessages": 2, "failMessages": 1, "errors": ["no broker"]}));
     let edge_2 = world.raw_node("edge-2", "edge-2").await.unwrap();
     for (node, path, content, says) in [
         (&edge_2, "default/rulestatus/up", json!({"Status": "SUCCESS"}), "of another node"),
