@@ -45,7 +45,7 @@ pub(super) fn read(document: &Value, text: &str) -> Result<Config, ConfigError> 
     let requests = limits::requests(&controller.buffer, &controller.load, hub.node_limit);
     let node_update = Duration::from_secs(controller.node_update_frequency.into());
     Ok(Config {
-        listen: listeners(&hub, &common_config.monitor_server.bind_address)?,
+        listen: listeners(&hub, common_config.monitor_server.bind_address)?,
         advertise: advertise(&hub)?,
         kubeconfig: Some(kube_api_config.kube_config).filter(|path| !path.as_os_str().is_empty()),
         api_server: Some(kube_api_config.master).filter(|address| !address.is_empty()),
@@ -68,7 +68,7 @@ pub(super) fn read(document: &Value, text: &str) -> Result<Config, ConfigError> 
     })
 }
 
-fn listeners(hub: &CloudHub, admin: &str) -> Result<Listeners, ConfigError> {
+fn listeners(hub: &CloudHub, admin: SocketAddr) -> Result<Listeners, ConfigError> {
     if !hub.enable {
         return Err(invalid(
             "modules.cloudHub.enable",
@@ -79,10 +79,6 @@ fn listeners(hub: &CloudHub, admin: &str) -> Result<Listeners, ConfigError> {
         let problem = "or modules.cloudHub.quic.enable must be true, or no edge can connect";
         return Err(invalid("modules.cloudHub.websocket.enable", problem));
     }
-    let admin = admin.parse().map_err(|_| {
-        let problem = "must be an IP address and a port, as in 127.0.0.1:9091";
-        invalid("commonConfig.monitorServer.bindAddress", problem)
-    })?;
     let at = |address, port| SocketAddr::new(address, port);
     Ok(Listeners {
         websocket: hub.websocket.enable.then(|| at(hub.websocket.address, hub.websocket.port)),

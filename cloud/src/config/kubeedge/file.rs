@@ -1,7 +1,7 @@
 //! The file as stock cloudcore prints it (reference section 12.1): KubeEdge's names, units and defaults, every key
 //! optional, unknown keys refused. Keys that mean nothing here are read all the same, so that a wrong type is found.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
@@ -71,7 +71,7 @@ section! {
 
 section! {
     MonitorServer {
-        bind_address: String = format!("127.0.0.1:{ADMIN_PORT}"),
+        bind_address: SocketAddr = SocketAddr::from((Ipv4Addr::LOCALHOST, ADMIN_PORT)),
         enable_profiling: bool = false,
     }
 }
