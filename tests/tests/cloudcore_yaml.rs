@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use tombolo_testkit::{cluster_or_skip, wait_for};
-use tombolo_tests::stock::StockNode;
+use tombolo_tests::stock::{Pace, StockNode};
 use tombolo_tests::world::{Api, DEADLINE, Transport, World, binary};
 
 fn stock() -> Value {
@@ -48,6 +48,22 @@ async fn without_edge_controller_nothing_is_sent_and_no_report_is_taken() {
     .await;
     let nodes = world.kubectl(&["get", "nodes", "-o", "name"]).unwrap();
     assert_eq!(nodes, "", "no node was registered");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_keepalive_interval_of_the_file_holds() {
+    let mut settings = stock();
+    // Less than the 15 s between two signs of life: with stock's 30 s the session would last.
+    settings["modules"]["cloudHub"]["keepaliveInterval"] = json!(3);
+    let world = World::start_with(Api::Embedded, Transport::WebSocket, settings).await.unwrap();
+    let mut node = StockNode::join(&world, "edge-1").await.unwrap();
+    node.pace = Pace::STOCK;
+    node.connect().await.unwrap();
+    wait_for("a session to be ended for silence", DEADLINE, async || {
+        let log = world.cloud_log();
+        if log.contains("session over") { Ok(()) } else { Err(log) }
+    })
+    .await;
 }
 
 #[test]
