@@ -383,6 +383,10 @@ impl<'a> Comparison<'a> {
                 self.rules.push(Rule::NamesKind);
                 Ok(())
             }
+            ("ownerReferences", _) if in_metadata && one.is_array() && other.is_null() => {
+                self.rules.push(Rule::Owners);
+                Ok(())
+            }
             ("uid", Some((one, other))) => self.pair(Sort::Uid, "", one, other, place),
             ("resourceVersion", Some((one, other))) if in_metadata => {
                 self.pair(Sort::Version, scope, one, other, place)

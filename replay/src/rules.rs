@@ -54,6 +54,8 @@ pub enum Rule {
     NamesKind,
     /// What no pod needs is taken away.
     Released,
+    /// Owners that the transcript does not show.
+    Owners,
 }
 
 impl Rule {
@@ -265,6 +267,12 @@ const TABLE: &[Row] = &[
         "a ConfigMap or Secret to which no pod on the node refers any more is deleted there, and is not delivered until one does again",
         "a stock cloud never forgets who has needed an object once, so that nodes go on receiving it",
     ),
+    (
+        Rule::Owners,
+        "owners",
+        "an object lacks owners that no line of the transcript shows",
+        "garbage collection would take away an object whose owner does not exist; the recorded content is compared with the lines of the API",
+    ),
 ];
 
 #[cfg(test)]
@@ -276,6 +284,6 @@ mod tests {
         for (index, row) in TABLE.iter().enumerate() {
             assert_eq!(row.0 as usize, index, "{}", row.1);
         }
-        assert_eq!(TABLE.len(), Rule::Released as usize + 1);
+        assert_eq!(TABLE.len(), Rule::Owners as usize + 1);
     }
 }

@@ -52,6 +52,7 @@ impl Administrator {
 
     /// Makes one change. Gives every state that the object had, the last being the present one.
     pub(super) async fn apply(&mut self, verb: Verb, object: &Value) -> Result<Vec<Value>> {
+        let object = &self.with_known_owners(object).await?;
         let place = self.place(object).await?;
         let name = object["metadata"]["name"].as_str().context("an object of the transcript has no name")?;
         let path = format!("{place}/{name}");
@@ -113,6 +114,28 @@ impl Administrator {
             self.apply(Verb::Update, &object).await?;
         }
         Ok(())
+    }
+
+    /// The object without owners that do not exist: it would be taken away with them.
+    async fn with_known_owners(&mut self, object: &Value) -> Result<Value> {
+        let mut object = object.clone();
+        let Some(owners) = object["metadata"]["ownerReferences"].as_array().cloned() else {
+            return Ok(object);
+        };
+        let mut known = Vec::new();
+        for owner in owners {
+            let metadata = json!({"name": owner["name"], "namespace": object["metadata"]["namespace"]});
+            let named =
+                json!({"apiVersion": owner["apiVersion"], "kind": owner["kind"], "metadata": metadata});
+            // A kind that is not served has no objects.
+            let Ok(place) = self.place(&named).await else { continue };
+            let path = format!("{place}/{}", owner["name"].as_str().unwrap_or_default());
+            if self.get(&path).await?.is_some_and(|present| present["metadata"]["uid"] == owner["uid"]) {
+                known.push(owner);
+            }
+        }
+        object["metadata"]["ownerReferences"] = if known.is_empty() { Value::Null } else { known.into() };
+        Ok(object)
     }
 
     /// Brings an object to the recorded content: first its end, then metadata and spec, then its status.

@@ -257,8 +257,13 @@ struct Grant {
 }
 
 impl Grant {
+    /// A watch begins with a list.
+    fn verbs(&self) -> Vec<&str> {
+        if self.verb == "watch" { vec!["list", "watch"] } else { vec![&self.verb] }
+    }
+
     fn rule(&self) -> Value {
-        json!({"apiGroups": [self.group], "resources": [self.resource, format!("{}/status", self.resource)], "verbs": [self.verb]})
+        json!({"apiGroups": [self.group], "resources": [self.resource, format!("{}/status", self.resource)], "verbs": self.verbs()})
     }
 }
 
