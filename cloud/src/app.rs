@@ -1,6 +1,7 @@
 //! One cloudcore: everything is bound first, then it runs until the drain.
 
 use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use crate::hub::{ClusterLedgers, Hub, Ledgers, Registry, Subscriptions};
 use crate::kube::Kube;
 use crate::metrics::Metrics;
 use crate::objectsync::{self, ObjectSyncError};
+use crate::record::Recorder;
 use crate::router::table::RouterKind;
 use crate::router::{self, Router, Unrouted};
 use crate::status::StatusHandle;
@@ -51,6 +53,14 @@ pub enum AppError {
     /// The admin endpoints' thread.
     #[error("cannot start the admin endpoints: {0}")]
     Admin(std::io::Error),
+    /// The folder of recordings.
+    #[error("cannot record into {}: {source}", folder.display())]
+    Record {
+        /// The folder.
+        folder: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
     /// A part that everything depends on has failed.
     #[error(transparent)]
     Task(#[from] TaskError),
@@ -91,7 +101,8 @@ impl App {
         let join_addr = join.local_addr().unwrap_or(config.listen.join);
         let admin = config.listen.admin.map(|address| admin::bind("listen.admin", address)).transpose()?;
         let tasks = Tasks::new();
-        let (hub, inputs, registry) = hub(&config, &kube, &epoch, &tasks);
+        let recorder = config.record.as_deref().map(|folder| record(folder, &tasks)).transpose()?;
+        let (hub, inputs, registry) = hub(&config, &kube, &epoch, &tasks, recorder);
         let readiness = Readiness::new();
         let guards = Guards {
             lists: readiness.wait_for("first lists of nodes, pods, configmaps and secrets"),
@@ -136,11 +147,17 @@ struct Guards {
     permission: ReadyGuard,
 }
 
+fn record(folder: &Path, tasks: &Tasks) -> Result<Arc<Recorder>, AppError> {
+    let recorder = Recorder::start(folder, tasks);
+    recorder.map_err(|source| AppError::Record { folder: folder.to_owned(), source })
+}
+
 fn hub(
     config: &Config,
     kube: &Kube,
     epoch: &EpochKeeper,
     tasks: &Tasks,
+    recorder: Option<Arc<Recorder>>,
 ) -> (Arc<Hub>, mpsc::Receiver<Input>, MetricsRegistry) {
     let mut registry = MetricsRegistry::default();
     let metrics = Metrics::register(&mut registry);
@@ -161,6 +178,7 @@ fn hub(
         epoch: ArcSwap::from_pointee(epoch.epoch()),
         clock: Clock::start(),
         tasks: tasks.clone(),
+        recorder,
     };
     (Arc::new(hub), inputs, registry)
 }
@@ -250,6 +268,9 @@ impl Bound {
             () = all_gone(&hub) => {}
             () = grace => {}
             () = drain.aborted() => {}
+        }
+        if let Some(recorder) = &hub.recorder {
+            recorder.finish().await;
         }
         tasks.abort();
         failure.map_or(Ok(()), |failure| Err(failure.into()))

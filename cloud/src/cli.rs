@@ -51,6 +51,11 @@ pub struct Arguments {
     #[arg(long, requires = "embedded", default_value = "127.0.0.1:0")]
     embedded_address: SocketAddr,
 
+    /// Record what nodes and this cloudcore say to each other into this folder, secrets and tokens redacted: a
+    /// transcript for each node, which `tombolo replay` plays.
+    #[arg(long, value_name = "DIR")]
+    record: Option<PathBuf>,
+
     /// What to log, as in `info` or `tombolo_cloud=debug`.
     #[arg(long, default_value = "info")]
     log: String,
@@ -90,6 +95,7 @@ async fn serve(arguments: Arguments) -> Result<()> {
     if let Some(data_dir) = arguments.data_dir {
         config.data_dir = data_dir;
     }
+    config.record = arguments.record;
     for setting in &config.ignored {
         tracing::info!(key = setting.key, reason = setting.reason, "setting ignored");
     }

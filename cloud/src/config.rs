@@ -58,6 +58,8 @@ pub struct Config {
     /// Folder that also holds the CA, for a cloudcore with its own API server (design 9.15); set by the program, not
     /// by the file.
     pub pki_dir: Option<PathBuf>,
+    /// Folder into which the traffic of nodes is recorded; set by the program, not by the file.
+    pub record: Option<PathBuf>,
     /// Namespace of cloudcore's own objects: CA, join token, epoch.
     pub namespace: String,
     /// Nodes connected at a time; the next one is told to come back later.
@@ -238,6 +240,7 @@ impl Config {
             certificates: certificates(raw.certificates)?,
             data_dir: raw.data_dir,
             pki_dir: None,
+            record: None,
             namespace: raw.namespace,
             node_limit,
             token_refresh: Duration::from_secs(u64::from(raw.token_refresh_hours) * 3600),

@@ -35,6 +35,7 @@ use crate::config::KubeEdgeSessions;
 use crate::edgecontroller::upstream::Upstream;
 use crate::edgecontroller::{Downstream, Input};
 use crate::metrics::Metrics;
+use crate::record::Recorder;
 
 /// Longest wait for a peer to take the last frames.
 pub(crate) const CLOSE_LIMIT: Duration = Duration::from_secs(2);
@@ -56,6 +57,7 @@ pub struct Hub {
     pub(crate) epoch: ArcSwap<Epoch>,
     pub(crate) clock: Clock,
     pub(crate) tasks: Tasks,
+    pub(crate) recorder: Option<Arc<Recorder>>,
 }
 
 impl Hub {

@@ -17,6 +17,7 @@ pub mod hub;
 pub mod kube;
 pub mod metrics;
 pub mod objectsync;
+pub mod record;
 pub mod router;
 pub mod status;
 mod watches;

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use tombolo_proto::session::kubeedge::Outgoing;
 
-use crate::conn::PeerInfo;
+use crate::conn::{Direction, PeerInfo};
 use crate::error::LinkError;
 use crate::ws::{Closing, PIECE_LEN, Tls, link_error, poll_end, text_config};
 
@@ -49,6 +50,12 @@ pub enum DocumentEvent {
     Closed(LinkError),
 }
 
+/// Sees every document of a link: the recorder's seam. Called by the link's owner, so it must not block.
+pub trait DocumentTap: Send + Sync {
+    /// A document was queued for sending, or was received.
+    fn document(&self, direction: Direction, document: &Bytes);
+}
+
 /// A connection to a peer that speaks dialect `kubeedge`. Like [`Link`](crate::Link), it moves only while its owner
 /// waits in [`next`](Self::next).
 pub struct DocumentLink {
@@ -64,6 +71,7 @@ pub struct DocumentLink {
     /// Writing failed; what the peer said before is still read.
     write_failed: Option<LinkError>,
     closed: Option<LinkError>,
+    tap: Option<Arc<dyn DocumentTap>>,
 }
 
 impl fmt::Debug for DocumentLink {
@@ -87,7 +95,13 @@ impl DocumentLink {
             read_first: false,
             write_failed: None,
             closed: None,
+            tap: None,
         }
+    }
+
+    /// Lets a recorder see every document from now on.
+    pub fn set_tap(&mut self, tap: Arc<dyn DocumentTap>) {
+        self.tap = Some(tap);
     }
 
     /// Who is at the other end.
@@ -112,6 +126,9 @@ impl DocumentLink {
         }
         if !self.queue.has_room() {
             return Err(LinkError::QueueFull);
+        }
+        if let Some(tap) = &self.tap {
+            tap.document(Direction::Out, &document.to_bytes());
         }
         self.queue.push(document);
         Ok(())
@@ -199,8 +216,8 @@ impl DocumentLink {
             None => return Poll::Ready(self.end(LinkError::ClosedByPeer)),
         };
         Poll::Ready(match message {
-            Message::Text(text) => DocumentEvent::Document(text.into()),
-            Message::Binary(bytes) => DocumentEvent::Document(bytes),
+            Message::Text(text) => self.arrived(text.into()),
+            Message::Binary(bytes) => self.arrived(bytes),
             // tungstenite answers pings itself, with the next write or flush.
             Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => {
                 self.unflushed = self.unflushed.max(1);
@@ -208,6 +225,13 @@ impl DocumentLink {
             }
             Message::Close(_) => self.end(LinkError::ClosedByPeer),
         })
+    }
+
+    fn arrived(&self, document: Bytes) -> DocumentEvent {
+        if let Some(tap) = &self.tap {
+            tap.document(Direction::In, &document);
+        }
+        DocumentEvent::Document(document)
     }
 
     fn end(&mut self, error: LinkError) -> DocumentEvent {

@@ -32,7 +32,7 @@ mod udp;
 mod ws;
 
 pub use conn::{Direction, Link, LinkEvent, PeerInfo, Tap, Transport};
-pub use document::{DOCUMENT_QUEUE_BYTES, DOCUMENT_QUEUE_MAX, DocumentEvent, DocumentLink};
+pub use document::{DOCUMENT_QUEUE_BYTES, DOCUMENT_QUEUE_MAX, DocumentEvent, DocumentLink, DocumentTap};
 pub use error::{BindError, ConnectError, IdentityError, LinkError, TlsError};
 pub use pump::{Clock, pump};
 pub use queue::{LANE_QUEUE_BYTES, LANE_QUEUE_FRAMES};

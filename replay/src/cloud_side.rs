@@ -87,7 +87,14 @@ impl Player {
                 self.excused += 1;
                 return Ok(());
             }
-            Ask::Keepalive => connection.keepalive(),
+            Ask::Keepalive => match connection.keepalive() {
+                Some(said) => Some(said),
+                None => {
+                    self.rules.count(Rule::Keepalive);
+                    self.excused += 1;
+                    return Ok(());
+                }
+            },
             Ask::Ack => connection.take(|said| said.parent() == recorded.parent() && said.ask() == Ask::Ack),
             asked => {
                 let shared = connection.ask(line, recorded, asked)?;
@@ -227,8 +234,7 @@ impl Connection {
     /// Why the session may say this although the recorded edge did not.
     fn reason_of(&self, said: &Frame) -> Option<Rule> {
         if said.ask() == Ask::Keepalive {
-            let age = self.session.next_timeout().map_or(Duration::ZERO, |due| due.since(self.now));
-            return (age + KEEPALIVE_SLACK >= Duration::from_secs(15)).then_some(Rule::RecordingEnds);
+            return Some(Rule::Keepalive);
         }
         let (at_us, copies) = self.deliveries.get(said.parent())?;
         if *copies > 1 {

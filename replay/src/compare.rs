@@ -36,7 +36,12 @@ pub(crate) struct Comparison<'a> {
     additions: &'a Additions,
     /// Uids of objects that the run's cluster keeps by itself.
     own: &'a HashSet<String>,
+    /// The answer is a token, which is made in its moment.
+    token: bool,
 }
+
+/// Go's zero time.
+const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
 type Outcome = Result<(), Mismatch>;
 
@@ -54,7 +59,7 @@ fn short(value: &Value) -> String {
 
 impl<'a> Comparison<'a> {
     pub(crate) fn new(identifiers: &Identifiers, additions: &'a Additions, own: &'a HashSet<String>) -> Self {
-        Self { identifiers: identifiers.clone(), rules: Vec::new(), additions, own }
+        Self { identifiers: identifiers.clone(), rules: Vec::new(), additions, own, token: false }
     }
 
     /// Keeps what was learned.
@@ -132,6 +137,7 @@ impl<'a> Comparison<'a> {
             return self.application(recorded, live);
         }
         let (one, other) = (recorded.content(), live.content());
+        self.token = one["kind"] == "TokenRequest";
         if one.get("Err").is_some() {
             self.wrapped(one, other)?;
         } else {
@@ -219,6 +225,13 @@ impl<'a> Comparison<'a> {
             ["ID", "Key", "Verb", "Nodename", "Option", "ReqBody", "Subresource", "Status", "Reason"];
         for member in members {
             self.value(&format!("/content/{member}"), "", &one[member], &other[member])?;
+        }
+        // The zero time, or that of some moment.
+        let is_zero = |content: &Value| content["Timestamp"] == ZERO_TIME;
+        if is_zero(one) != is_zero(other) {
+            let problem =
+                format!("{} was recorded, {} came", short(&one["Timestamp"]), short(&other["Timestamp"]));
+            return mismatch("/content/Timestamp", problem);
         }
         self.failure("/content/Error", &one["Error"], &other["Error"])?;
         if is_document(&recorded.application("Key")) {
@@ -393,6 +406,12 @@ impl<'a> Comparison<'a> {
             }
             ("generation", _) if in_metadata && one.is_u64() && other.is_u64() => {
                 self.pair(Sort::Generation, scope, &one.to_string(), &other.to_string(), place)
+            }
+            ("creationTimestamp", Some((one, other))) if self.token => {
+                if one != other {
+                    self.rules.push(Rule::Token);
+                }
+                Ok(())
             }
             ("creationTimestamp" | "deletionTimestamp", Some((one, other))) if in_metadata => {
                 self.pair(Sort::Time, &format!("{scope}/{name}"), one, other, place)

@@ -4,9 +4,10 @@
 //! a push carries, from just before that push; deletions likewise. Answers to writes are expectations and never inputs:
 //! the version that a write made is not made again, and what was pushed of it is an effect of the write. When such a push
 //! also shows what the write cannot have changed (a status patch does not set a deletion time), that part was there
-//! before the write.
+//! before the write. An incarnation that is seen again after its deletion was told was never deleted: the node did not need
+//! it for a while.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
@@ -40,8 +41,14 @@ pub fn with_api_lines(transcript: &Transcript) -> Transcript {
     }
     let mut changes: HashMap<usize, Vec<(Verb, Value)>> = HashMap::new();
     let mut known = Known::default();
-    for fact in facts(transcript) {
-        known.take(fact, &mut changes);
+    let facts = facts(transcript);
+    for (position, fact) in facts.iter().enumerate() {
+        if let What::Exists(object) | What::Made(object, _) = &fact.what {
+            known.last_seen.insert(version(object).0, position);
+        }
+    }
+    for (position, fact) in facts.into_iter().enumerate() {
+        known.take(position, fact, &mut changes);
     }
     let mut lines = Vec::with_capacity(transcript.lines.len() + changes.len());
     for (index, line) in transcript.lines.iter().enumerate() {
@@ -133,18 +140,20 @@ fn version(object: &Value) -> (String, String) {
 struct Known {
     objects: HashMap<Key, Value>,
     /// Incarnations whose end was a write's, with what they last were.
-    ended: HashMap<String, ()>,
+    ended: HashSet<String>,
+    /// Position of the last fact about an incarnation.
+    last_seen: HashMap<String, usize>,
 }
 
 impl Known {
-    fn take(&mut self, fact: Fact, changes: &mut HashMap<usize, Vec<(Verb, Value)>>) {
+    fn take(&mut self, position: usize, fact: Fact, changes: &mut HashMap<usize, Vec<(Verb, Value)>>) {
         let mut change =
             |verb, object: &Value| changes.entry(fact.before).or_default().push((verb, object.clone()));
         match fact.what {
             What::Exists(object) => {
                 let (uid, revision) = version(&object);
                 let key = Key::of_object(&object);
-                if self.ended.contains_key(&uid) {
+                if self.ended.contains(&uid) {
                     return;
                 }
                 match self.objects.get(&key).map(|known| (version(known), known)) {
@@ -179,13 +188,16 @@ impl Known {
             What::Unmade(key) => {
                 if let Some(object) = self.objects.get(&key) {
                     // A pod on a node goes when its kubelet says so; every other object at once.
-                    self.ended.insert(version(object).0, ());
+                    self.ended.insert(version(object).0);
                     self.objects.remove(&key);
                 }
             }
             What::Absent(key, uid) => {
                 let gone =
                     self.objects.get(&key).filter(|known| uid.is_none_or(|uid| uid == version(known).0));
+                let gone = gone.filter(|known| {
+                    self.last_seen.get(&version(known).0).is_none_or(|last| *last <= position)
+                });
                 if let Some(known) = gone {
                     change(Verb::Delete, known);
                     self.objects.remove(&key);

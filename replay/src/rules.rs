@@ -56,6 +56,8 @@ pub enum Rule {
     Released,
     /// Owners that the transcript does not show.
     Owners,
+    /// Keepalives have a time of their own.
+    Keepalive,
 }
 
 impl Rule {
@@ -204,7 +206,7 @@ const TABLE: &[Row] = &[
     (
         Rule::Token,
         "token",
-        "tokens, the times at which they end and the audiences that nobody asked for differ",
+        "tokens, the times at which they begin and end and the audiences that nobody asked for differ",
         "a token is issued anew in each run, by another cluster, and recordings do not contain any",
     ),
     (
@@ -273,6 +275,12 @@ const TABLE: &[Row] = &[
         "an object lacks owners that no line of the transcript shows",
         "garbage collection would take away an object whose owner does not exist; the recorded content is compared with the lines of the API",
     ),
+    (
+        Rule::Keepalive,
+        "keepalive",
+        "keepalives come when the timer of the edge under test says so",
+        "they say that the connection lives; any other message does too",
+    ),
 ];
 
 #[cfg(test)]
@@ -284,6 +292,6 @@ mod tests {
         for (index, row) in TABLE.iter().enumerate() {
             assert_eq!(row.0 as usize, index, "{}", row.1);
         }
-        assert_eq!(TABLE.len(), Rule::Owners as usize + 1);
+        assert_eq!(TABLE.len(), Rule::Keepalive as usize + 1);
     }
 }

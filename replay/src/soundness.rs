@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::frame::{Ask, Frame};
 use crate::transcript::{Event, Transcript};
-use crate::value::same_content;
+use crate::value::agree;
 
 /// A line that contradicts others, and how.
 pub(crate) struct Fault {
@@ -80,7 +80,7 @@ impl Objects {
         }
         let known =
             self.versions.entry((uid.to_owned(), revision.to_owned())).or_insert_with(|| object.clone());
-        let differs = !same_content(known, object);
+        let differs = !agree(known, object);
         differs
             .then(|| format!("version {revision} of {uid} has another content elsewhere in the transcript"))
     }

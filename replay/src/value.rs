@@ -35,12 +35,38 @@ pub(crate) fn strip(object: &mut Value, members: &[&str]) {
     }
 }
 
-/// The value without members that are `null`, which Go's encoder writes and leaves out as types demand.
+/// Whether two frames say the same of one version: what deliveries leave out may be missing in one of them.
+pub(crate) fn agree(one: &Value, other: &Value) -> bool {
+    const APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+    let (mut one, mut other) = (one.clone(), other.clone());
+    drop_unless_both([&mut one, &mut other], "/metadata/annotations", APPLIED);
+    let conditions = one.pointer("/status/conditions").and_then(Value::as_array).map_or(0, Vec::len);
+    for index in 0..conditions {
+        drop_unless_both([&mut one, &mut other], &format!("/status/conditions/{index}"), "lastHeartbeatTime");
+    }
+    same_content(&one, &other)
+}
+
+fn drop_unless_both(sides: [&mut Value; 2], place: &str, member: &str) {
+    let has = |side: &Value| side.pointer(place).is_some_and(|value| value.get(member).is_some());
+    if !sides.iter().all(|side| has(side)) {
+        for side in sides {
+            if let Some(members) = side.pointer_mut(place).and_then(Value::as_object_mut) {
+                members.remove(member);
+            }
+        }
+    }
+}
+
+/// The value without members that are `null` or empty, which Go's encoder writes and leaves out as types demand.
 pub(crate) fn without_empty(value: Value) -> Value {
     match value {
         Value::Object(members) => {
-            let kept = members.into_iter().filter(|(_, value)| !value.is_null());
-            Value::Object(kept.map(|(name, value)| (name, without_empty(value))).collect())
+            let clean = members.into_iter().map(|(name, value)| (name, without_empty(value)));
+            let says = |value: &Value| {
+                !value.is_null() && value.as_object().is_none_or(|members| !members.is_empty())
+            };
+            Value::Object(clean.filter(|(_, value)| says(value)).collect())
         }
         Value::Array(items) => Value::Array(items.into_iter().map(without_empty).collect()),
         other => other,

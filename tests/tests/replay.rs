@@ -10,9 +10,9 @@ use tombolo_replay::{Event, Frame, Happening, Transcript, judge, with_api_lines}
 /// Why a replay rightly does not see a change in this place of this frame; none when it must.
 fn unseen(origin: &Transcript, frame: &Frame, place: &str) -> Option<&'static str> {
     let content = frame.content();
-    let occurs_once = || {
-        let version = content["Object"]["metadata"]["resourceVersion"].as_str().unwrap_or("none");
-        origin.to_text().matches(&format!("\"resourceVersion\":\"{version}\"")).count() == 1
+    let occurs_once = |name: &str, metadata: &Value| {
+        let value = metadata[name].as_str().unwrap_or("none");
+        origin.to_text().matches(&format!("\"{name}\":\"{value}\"")).count() == 1
     };
     match place {
         "/header/timestamp" => Some("the time of sending is that of the run"),
@@ -24,8 +24,13 @@ fn unseen(origin: &Transcript, frame: &Frame, place: &str) -> Option<&'static st
         _ if place.starts_with("/content/Object/") && !content["Err"].is_null() => {
             Some("of an object beside an error only the presence counts")
         }
-        "/content/Object/metadata/resourceVersion" if occurs_once() => {
+        "/content/Object/metadata/resourceVersion"
+            if occurs_once("resourceVersion", &content["Object"]["metadata"]) =>
+        {
             Some("a version to which nothing refers")
+        }
+        "/content/metadata/uid" if occurs_once("uid", &content["metadata"]) => {
+            Some("a uid to which nothing refers")
         }
         _ if content["kind"] == "TokenRequest" => match place {
             "/content/status/token"
@@ -34,6 +39,7 @@ fn unseen(origin: &Transcript, frame: &Frame, place: &str) -> Option<&'static st
             "/content/spec/audiences/0" => Some("the cluster chooses audiences when nobody asks for some"),
             _ => None,
         },
+        "/content/Timestamp" if content["Timestamp"] != "0001-01-01T00:00:00Z" => Some("a moment of the run"),
         "/content/RespBody" => Some("documents about the cluster are those of the run's"),
         _ => None,
     }
@@ -46,7 +52,10 @@ fn transcript(name: &str) -> Transcript {
 
 /// Plays a transcript against a cloudcore of its own.
 async fn play(transcript: &Transcript) -> Run {
-    let target = Target::start().await.expect("an API server and a cloudcore");
+    play_against(transcript, Target::start().await.expect("an API server and a cloudcore")).await
+}
+
+async fn play_against(transcript: &Transcript, target: Target) -> Run {
     let run = play_edge(transcript, &target).await.expect("a run");
     target.stop().await;
     if let Err(difference) = &run.outcome {
@@ -61,6 +70,34 @@ async fn a_new_node_joins_runs_goes_away_and_converges() {
     let run = play(&transcript).await;
     assert!(run.preconditions.iter().any(|line| line.contains("node.kubernetes.io/not-ready")));
     every_change_is_seen(&transcript, &run.happenings);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn applications_of_an_edge_read_and_watch() {
+    let transcript = transcript("kubeedge-metaserver.jsonl");
+    let run = play(&transcript).await;
+    assert!(run.preconditions.iter().any(|line| line.ends_with("watch endpointslices.discovery.k8s.io")));
+    every_change_is_seen(&transcript, &run.happenings);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_recorded_replays_and_has_no_secret() {
+    let origin = transcript("kubeedge-join-run-offline.jsonl");
+    let folder = tempfile::tempdir().expect("a folder");
+    play_against(&origin, Target::start_recording(folder.path()).await.expect("a cloudcore")).await;
+    let path = folder.path().join("edge-a.jsonl");
+    let text = std::fs::read_to_string(&path).expect("a recording");
+    let secret = origin.lines.iter().find_map(|line| match &line.event {
+        Event::Api(_, object) if object["kind"] == "Secret" => object["data"]["password"].as_str(),
+        _ => None,
+    });
+    assert!(!text.contains(secret.expect("the transcript has a secret")));
+    assert!(!text.contains("eyJhbGciOi"), "a token was recorded");
+    let recorded = read(&path).expect("a transcript");
+    assert!(recorded.has_api_lines());
+    assert!(recorded.lines.len() > 100, "{} lines", recorded.lines.len());
+    play(&recorded).await;
+    tombolo_replay::play_cloud(&recorded).unwrap_or_else(|difference| panic!("{difference}"));
 }
 
 /// Alters every expected frame in every place, and takes it away: a replay must see it.

@@ -68,6 +68,18 @@ impl Target {
     /// # Errors
     /// When a part does not start.
     pub async fn start() -> Result<Self> {
+        Self::start_with(None).await
+    }
+
+    /// The same, with a cloudcore that records into this folder.
+    ///
+    /// # Errors
+    /// When a part does not start.
+    pub async fn start_recording(folder: &Path) -> Result<Self> {
+        Self::start_with(Some(folder)).await
+    }
+
+    async fn start_with(record: Option<&Path>) -> Result<Self> {
         let folder = tempfile::tempdir().context("no temporary folder")?;
         let (api, api_drain) = Part::new();
         let bound = embedded::Embedded::start(embedded::Options::new(folder.path().join("cluster"))).await?;
@@ -75,7 +87,8 @@ impl Target {
         api.tasks.spawn("embedded API server", bound.run(api_drain));
         let client = Client::try_from(kube.clone())?;
         let (cloud, cloud_drain) = Part::new();
-        let config = tombolo_cloud::Config::local(&folder.path().join("cloud"));
+        let mut config = tombolo_cloud::Config::local(&folder.path().join("cloud"));
+        config.record = record.map(Path::to_owned);
         let bound = tombolo_cloud::App::build(config, tombolo_cloud::Kube::from_config(kube)?).await?;
         let websocket = bound.websocket_addr().context("cloudcore has no WebSocket listener")?.to_string();
         let join = bound.join_addr().to_string();

@@ -11,7 +11,6 @@ use crate::config::{CloudConfig, ConfigError, Dialect, Transport, host_and_port}
 use crate::identity::Identity;
 
 /// A link to the cloud, of either dialect.
-#[expect(clippy::large_enum_variant, reason = "one at a time, moved twice, and nearly all are the larger")]
 pub(crate) enum Connection {
     /// Frames in lanes.
     Tombolo(Link),

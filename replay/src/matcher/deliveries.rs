@@ -8,7 +8,7 @@ use crate::frame::{Frame, Key};
 use crate::identifiers::Sort;
 use crate::rules::Rule;
 use crate::transcript::{Event, Line, Verb};
-use crate::value::{same_but_status, same_content, strip};
+use crate::value::{agree, same_but_status, same_content, strip};
 
 impl Matcher<'_> {
     pub(super) fn settle_push(&mut self, index: usize, recorded: &Frame) -> Result<Progress, Difference> {
@@ -21,6 +21,11 @@ impl Matcher<'_> {
         }
         let wanted = self.live_version(recorded);
         for &candidate in &candidates {
+            // The end of an object is not compared with what came before it.
+            let ends = |frame: &Frame| frame.operation() == "delete";
+            if ends(recorded) != ends(&self.pushes[candidate].frame) {
+                continue;
+            }
             if self.is_same_version(wanted.as_ref(), candidate)
                 || wanted.is_none() && self.is_unknown(candidate)
             {
@@ -156,6 +161,7 @@ impl Matcher<'_> {
         };
         match key.kind.as_str() {
             "node" if answered() => Some(Rule::NodeEcho),
+            "node" if self.is_part_of_labelled(&version(&object).0, &object, agree) => Some(Rule::NodeOnJoin),
             "node" if before.as_ref().is_some_and(|before| same_node(before, &object)) => {
                 Some(Rule::NodeEcho)
             }
@@ -248,6 +254,14 @@ impl Matcher<'_> {
 
     /// Whether this is a node that was recorded, between its creation and the moment when it has all its labels.
     fn is_joining(&self, uid: &str, node: &Value) -> bool {
+        self.is_part_of_labelled(uid, node, |recorded, bare| {
+            let mut comparison = Comparison::new(&self.identifiers, &self.additions, &self.own);
+            comparison.value("", "", recorded, bare).is_ok()
+        })
+    }
+
+    /// Whether a version of this node was recorded that differs in having more labels alone.
+    fn is_part_of_labelled(&self, uid: &str, node: &Value, same: impl Fn(&Value, &Value) -> bool) -> bool {
         if node["kind"] != "Node" {
             return false;
         }
@@ -260,9 +274,9 @@ impl Matcher<'_> {
         let came = labels(node);
         self.versions.iter().filter(|((recorded, _), _)| recorded == uid).any(|(_, recorded)| {
             let all = labels(recorded);
-            let mut comparison = Comparison::new(&self.identifiers, &self.additions, &self.own);
-            came.iter().all(|(name, value)| all.get(name) == Some(value))
-                && comparison.value("", "", &bare(recorded), &bare(node)).is_ok()
+            let fewer =
+                came.len() <= all.len() && came.iter().all(|(name, value)| all.get(name) == Some(value));
+            fewer && version(recorded) != version(node) && same(&bare(recorded), &bare(node))
         })
     }
 
