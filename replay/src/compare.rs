@@ -383,75 +383,76 @@ impl<'a> Comparison<'a> {
         one: &Value,
         other: &Value,
     ) -> Outcome {
-        let in_metadata = parent.ends_with("/metadata");
-        let texts = one.as_str().zip(other.as_str());
-        match (name, texts) {
-            _ if is_trimmed(parent, name) && (other.is_null() || name == "managedFields") => {
-                if one != other {
-                    self.rules.push(Rule::Trimmed);
-                }
-                Ok(())
+        if let Some(rule) = self.allowed(parent, name, one, other) {
+            if one != other {
+                self.rules.push(rule);
             }
-            ("kind" | "apiVersion", _) if one.is_null() && is_object_root(parent) => {
-                self.rules.push(Rule::NamesKind);
-                Ok(())
+            return Ok(());
+        }
+        if let Some(outcome) = self.identifier(parent, place, name, scope, (one, other)) {
+            return outcome;
+        }
+        if one.is_null() != other.is_null() {
+            if self.is_addition(place, one, other) {
+                self.rules.push(Rule::ClusterAdds);
+                return Ok(());
             }
-            ("ownerReferences", _) if in_metadata && one.is_array() && other.is_null() => {
-                self.rules.push(Rule::Owners);
-                Ok(())
-            }
-            ("uid", Some((one, other))) => self.pair(Sort::Uid, "", one, other, place),
-            ("resourceVersion", Some((one, other))) if in_metadata => {
-                self.pair(Sort::Version, scope, one, other, place)
-            }
-            ("generation", _) if in_metadata && one.is_u64() && other.is_u64() => {
-                self.pair(Sort::Generation, scope, &one.to_string(), &other.to_string(), place)
-            }
-            ("creationTimestamp", Some((one, other))) if self.token => {
-                if one != other {
-                    self.rules.push(Rule::Token);
-                }
-                Ok(())
-            }
-            ("creationTimestamp" | "deletionTimestamp", Some((one, other))) if in_metadata => {
-                self.pair(Sort::Time, &format!("{scope}/{name}"), one, other, place)
-            }
-            ("token" | "expirationTimestamp", Some((one, other))) if parent.ends_with("/status") => {
-                if one != other {
-                    self.rules.push(Rule::Token);
-                }
-                if one.is_empty() == other.is_empty() {
-                    Ok(())
-                } else {
-                    mismatch(place, "one token is empty")
-                }
-            }
-            ("audiences", _) if parent == "/content/spec" && one.is_array() && other.is_array() => {
-                if one != other {
-                    self.rules.push(Rule::Token);
-                }
-                Ok(())
-            }
-            ("cloudcore", Some((one, other))) if parent.ends_with("/annotations") => {
-                self.pair(Sort::Address, "", one, other, place)
-            }
-            _ => {
-                let missing = one.is_null() != other.is_null();
-                if missing && self.is_addition(place, one, other) {
-                    self.rules.push(Rule::ClusterAdds);
-                    return Ok(());
-                }
-                if missing && is_hollow(one, other) {
-                    return Ok(());
-                }
-                let none = Map::new();
-                match (one, other) {
-                    (Value::Object(one), Value::Null) => self.members(place, scope, one, &none),
-                    (Value::Null, Value::Object(other)) => self.members(place, scope, &none, other),
-                    (one, other) => self.value(place, scope, one, other),
-                }
+            if is_hollow(one, other) {
+                return Ok(());
             }
         }
+        let none = Map::new();
+        match (one, other) {
+            (Value::Object(one), Value::Null) => self.members(place, scope, one, &none),
+            (Value::Null, Value::Object(other)) => self.members(place, scope, &none, other),
+            (one, other) => self.value(place, scope, one, other),
+        }
+    }
+
+    /// The rule under which a member may differ, whatever it says.
+    fn allowed(&self, parent: &str, name: &str, one: &Value, other: &Value) -> Option<Rule> {
+        let in_metadata = parent.ends_with("/metadata");
+        let both = one.is_string() && other.is_string();
+        match name {
+            _ if is_trimmed(parent, name) && (other.is_null() || name == "managedFields") => {
+                Some(Rule::Trimmed)
+            }
+            "kind" | "apiVersion" if one.is_null() && is_object_root(parent) => Some(Rule::NamesKind),
+            "ownerReferences" if in_metadata && one.is_array() && other.is_null() => Some(Rule::Owners),
+            "creationTimestamp" if self.token && both => Some(Rule::Token),
+            "token" | "expirationTimestamp" if parent.ends_with("/status") && both => {
+                (one.as_str() == Some("")).eq(&(other.as_str() == Some(""))).then_some(Rule::Token)
+            }
+            "audiences" if self.token && one.is_array() && other.is_array() => Some(Rule::Token),
+            _ => None,
+        }
+    }
+
+    /// Compares a member that identifies something; none for any other.
+    fn identifier(
+        &mut self,
+        parent: &str,
+        place: &str,
+        name: &str,
+        scope: &str,
+        (one, other): (&Value, &Value),
+    ) -> Option<Outcome> {
+        let in_metadata = parent.ends_with("/metadata");
+        if name == "generation" && in_metadata && one.is_u64() && other.is_u64() {
+            return Some(self.pair(Sort::Generation, scope, &one.to_string(), &other.to_string(), place));
+        }
+        let (one, other) = (one.as_str()?, other.as_str()?);
+        Some(match name {
+            "uid" => self.pair(Sort::Uid, "", one, other, place),
+            "resourceVersion" if in_metadata => self.pair(Sort::Version, scope, one, other, place),
+            "creationTimestamp" | "deletionTimestamp" if in_metadata => {
+                self.pair(Sort::Time, &format!("{scope}/{name}"), one, other, place)
+            }
+            "cloudcore" if parent.ends_with("/annotations") => {
+                self.pair(Sort::Address, "", one, other, place)
+            }
+            _ => return None,
+        })
     }
 
     /// Whether the recorded cluster, and no one else, has put this there.
