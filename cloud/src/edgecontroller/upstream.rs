@@ -7,6 +7,7 @@
 mod api;
 mod application;
 mod bounds;
+mod deprecated;
 mod heartbeat;
 mod labels;
 mod memory;
@@ -21,11 +22,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
-use tombolo_proto::NodeId;
 use tombolo_proto::frame::{ApiReply, Reply, ReplyBody, Request, RequestBody};
 use tombolo_proto::limits::REQUEST_TIMEOUT_MAX;
 use tombolo_proto::message::{Message, MessageId};
 use tombolo_proto::session::kubeedge::Up;
+use tombolo_proto::{NodeId, ObjectKey};
 
 use super::Downstream;
 use crate::kube::{ApiCall, Caller, Kube};
@@ -95,11 +96,14 @@ impl Upstream {
 
     /// Answers one request of a node by calls to the API server. What needs none is answered by
     /// [`answer_from_memory`](Self::answer_from_memory), which is asked first.
-    pub async fn answer(&self, node: &NodeId, request: Request) -> Reply {
+    pub async fn answer(&self, node: &NodeId, request: Request) -> Answered {
         let timeout = request.timeout.min(REQUEST_TIMEOUT_MAX);
+        let mut expelled = Vec::new();
         let body = match (request.body, request.caller_token) {
             (RequestBody::Message(message), None) => {
-                ReplyBody::Message(Box::new(self.answer_in_turn(node, *message).await))
+                let (answer, pods) = self.answer_in_turn(node, *message).await;
+                expelled = pods;
+                ReplyBody::Message(Box::new(answer))
             }
             (RequestBody::Message(message), Some(_)) => {
                 let sentence =
@@ -110,13 +114,14 @@ impl Upstream {
                 ReplyBody::Api(self.answer_api(node, call, token.as_deref(), timeout).await)
             }
         };
-        Reply { id: request.id, body }
+        Answered { reply: Reply { id: request.id, body }, expelled }
     }
 
-    async fn answer_in_turn(&self, node: &NodeId, message: Message) -> Message {
-        let refused = |sentence: &str| message.controller_error(fresh_id(), now_millis(), sentence);
+    async fn answer_in_turn(&self, node: &NodeId, message: Message) -> (Message, Vec<ObjectKey>) {
+        let refused =
+            |sentence: &str| (message.controller_error(fresh_id(), now_millis(), sentence), Vec::new());
         if Up::is_application(&message) {
-            return self.answer_application(node, &message).await;
+            return (self.answer_application(node, &message).await, Vec::new());
         }
         if !self.enabled {
             return refused(TURNED_OFF);
@@ -147,6 +152,15 @@ impl Upstream {
             }
         }
     }
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub struct Answered {
+    /// The answer.
+    pub reply: Reply,
+    /// Pods that the node has reported and that it should not have: their deletion is to be sent again.
+    pub expelled: Vec<ObjectKey>,
 }
 
 /// A refusal in the form that Kubernetes clients read.

@@ -56,6 +56,13 @@ impl Channel {
         session!(self, session => session.awaits_reply(id))
     }
 
+    /// A pod that the node has reported is gone. Edges of ours know by their inventory.
+    pub(super) fn expel(&mut self, key: &ObjectKey) {
+        if let Self::KubeEdge(stock) = self {
+            stock.session.expel(key);
+        }
+    }
+
     /// Answers a compact renewal, which only edges of ours send.
     pub(super) fn lease_renewed(&mut self, renew_time_micros: i64, code: u16) {
         if let Self::Tombolo(tombolo) = self {

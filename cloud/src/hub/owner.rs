@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::time::{Instant, Sleep};
 use tombolo_link::{DocumentLink, Link};
-use tombolo_proto::frame::{Goodbye, GoodbyeReason, Reply, Request, RequestBody, Subscribe};
+use tombolo_proto::frame::{Goodbye, GoodbyeReason, Request, RequestBody, Subscribe};
 use tombolo_proto::limits::REQUESTS_MAX;
 use tombolo_proto::session::{CloudConfig, CloudEvent, CloudSession};
 use tombolo_proto::{NodeId, ScopeId};
@@ -23,6 +23,7 @@ use super::stock::{Stock, open_ledger};
 use super::subscriptions::Closed;
 use super::view::View;
 use super::{CLOSE_LIMIT, Hub, unix_millis};
+use crate::edgecontroller::upstream::Answered;
 use crate::edgecontroller::{Input, TRIM_VERSION};
 use crate::metrics::Label;
 
@@ -40,7 +41,7 @@ const REOPEN_WAIT: Duration = Duration::from_secs(5);
 
 /// What a piece of work of the owner ended with.
 enum Done {
-    Reply(Reply),
+    Reply(Answered),
     Lease { renew_time_micros: i64, code: u16 },
     Subscribed { subscribe: Box<Subscribe>, outcome: Result<Arc<SharedWatch>, Closed> },
     Reviewed { subscribe: Box<Subscribe>, outcome: Result<(), Closed> },
@@ -387,9 +388,10 @@ impl Owner {
 
     fn handle_done(&mut self, done: Done) {
         match done {
-            Done::Reply(reply) => {
+            Done::Reply(Answered { reply, expelled }) => {
                 self.running = self.running.saturating_sub(1);
                 self.channel.reply(reply);
+                expelled.iter().for_each(|pod| self.channel.expel(pod));
                 self.start_requests();
             }
             Done::Lease { renew_time_micros, code } => {

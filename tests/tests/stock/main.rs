@@ -4,6 +4,7 @@
 //! own, and ends with the comparison of the node's rows with what the API server says.
 
 mod metaserver;
+mod older;
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -43,6 +44,7 @@ scenarios![
     a_node_that_lost_its_database_gets_everything_again,
     two_hundred_objects_at_once,
     the_local_api_of_the_edge_is_served,
+    older_edges_are_served,
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -420,6 +422,15 @@ mod scenarios {
         metaserver::requests_are_calls_of_the_node(&node).await;
         metaserver::watches_deliver_and_outlive_connections(&mut stage.world, &mut node, &objects).await;
         node.converges(&stage.world).await;
+    }
+
+    pub(super) async fn older_edges_are_served(stage: &mut Stage) {
+        let mut node = stage.node().await;
+        node.connect().await.unwrap();
+        node.register().await.unwrap();
+        older::pods_are_reported_in_their_own_way(&node, &stage.objects, &stage.namespace).await;
+        older::nodes_are_reported_in_their_own_way(&node, &stage.objects).await;
+        older::small_questions_are_answered(&node).await;
     }
 
     /// A version that came more than once.

@@ -3,8 +3,10 @@
 use bytes::Bytes;
 use http::Method;
 use serde_json::Value;
-use tombolo_proto::NodeId;
-use tombolo_proto::message::{Content, Message, Operation, Outcome, ResourcePath, ResourceType, StatusError};
+use tombolo_proto::message::{
+    Content, LocalPath, Message, Operation, Outcome, ResourcePath, ResourceType, StatusError,
+};
+use tombolo_proto::{NodeId, ObjectKey};
 
 use super::outcome::{status_of, status_of_failure};
 use super::{Upstream, fresh_id, now_millis};
@@ -26,17 +28,29 @@ pub(super) enum Said {
     Object(Outcome),
     /// `"OK"`, with the version of what was written.
     Done(String),
+    /// `"OK"` for a report of pods of which these are gone.
+    Expelled(Vec<ObjectKey>),
+    /// A list of objects, bare.
+    List(Content),
+    /// A text.
+    Text(String),
     /// A sentence that says why not.
     Refused(String),
 }
 
 impl Upstream {
-    pub(super) async fn answer_message(&self, node: &NodeId, request: Message) -> Message {
-        let said = self.run(node, &request).await;
-        reply(&request, said)
+    /// The answer, and the pods that the node has reported although they are gone.
+    pub(super) async fn answer_message(&self, node: &NodeId, request: Message) -> (Message, Vec<ObjectKey>) {
+        match self.run(node, &request).await {
+            Said::Expelled(pods) => (reply(&request, Said::Done(String::new())), pods),
+            said => (reply(&request, said), Vec::new()),
+        }
     }
 
     async fn run(&self, node: &NodeId, request: &Message) -> Said {
+        if request.route.resource.local == LocalPath::CaCertificate {
+            return self.ca_certificate().await;
+        }
         let Some(path) = request.route.resource.as_object() else {
             return Said::Refused(format!("resource {:?} names no object", request.route.resource.to_wire()));
         };
@@ -57,6 +71,7 @@ impl Upstream {
             (Type::NodePatch, _) => {
                 self.patch_status(node, &format!("/api/v1/nodes/{name}/status"), content).await
             }
+            (Type::PodList, Op::Query) => self.list_pods(node).await,
             (Type::PodPatch, _) => {
                 let path = format!("/api/v1/namespaces/{namespace}/pods/{name}/status");
                 self.patch_status(node, &path, content).await
@@ -201,6 +216,9 @@ fn reply(request: &Message, said: Said) -> Message {
             request.controller_error(fresh_id(), now_millis(), &error.message)
         }
         Said::Done(revision) => with(Content::ok(), &revision),
+        Said::Expelled(_) => with(Content::ok(), ""),
+        Said::List(objects) => with(objects, ""),
+        Said::Text(text) => with(Content::text(&text), ""),
         Said::Refused(sentence) => request.controller_error(fresh_id(), now_millis(), &sentence),
     }
 }

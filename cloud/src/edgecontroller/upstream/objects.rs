@@ -1,7 +1,5 @@
 //! The messages that are more than one plain call.
 
-use std::time::SystemTime;
-
 use bytes::Bytes;
 use http::Method;
 use serde_json::{Value, json};
@@ -10,7 +8,7 @@ use tombolo_proto::message::{Content, Message, Operation, Outcome, StatusError};
 use tombolo_proto::{NodeId, Uid};
 
 use super::message::{STRATEGIC, Said, Target, outcome, revision_of};
-use super::{LEASE_NAMESPACE, TOKEN_PATIENCE, TOKEN_RETRY, Upstream, heartbeat, labels};
+use super::{LEASE_NAMESPACE, TOKEN_PATIENCE, TOKEN_RETRY, Upstream, labels};
 use crate::kube::{ApiCall, Caller};
 
 impl Upstream {
@@ -75,53 +73,6 @@ impl Upstream {
             Said::Wrap(Outcome::Failed(error), _) => Said::Refused(error.message),
             other => other,
         }
-    }
-
-    /// The deprecated status report: `{"UID", "Status", "ExtendResources"}`. As a strategic merge, so that what
-    /// others wrote (attached volumes, their conditions) survives.
-    pub(super) async fn update_node_status(
-        &self,
-        node: &NodeId,
-        target: Target<'_>,
-        content: &Content,
-    ) -> Said {
-        let mut report: Value = content.read().unwrap_or_default();
-        let Some(status) = report.get_mut("Status").filter(|status| status.is_object()) else {
-            return Said::Refused("the content has no Status".to_owned());
-        };
-        heartbeat::refresh(status, self.heartbeat_age_max, SystemTime::now());
-        let patch = json!({ "status": status }).to_string();
-        let path = format!("/api/v1/nodes/{}/status", target.name);
-        done(self.as_node(node, ApiCall::patch(path, STRATEGIC, patch.into())).await)
-    }
-
-    /// The deprecated pod report: one `{"UID", "Name", "Status"}` with a name in the path, an array without. A pod
-    /// that is gone needs no status: that is done, too.
-    pub(super) async fn update_pod_status(
-        &self,
-        node: &NodeId,
-        target: Target<'_>,
-        content: &Content,
-    ) -> Said {
-        let reports = match content.read() {
-            Ok(Value::Array(reports)) => reports,
-            Ok(report @ Value::Object(_)) => vec![report],
-            _ => return Said::Refused("the content is no pod status".to_owned()),
-        };
-        for report in reports.iter().take(POD_REPORTS_MAX) {
-            let text = |key: &str| report.get(key).and_then(Value::as_str).unwrap_or_default();
-            let name = if target.name.is_empty() { text("Name") } else { target.name };
-            if !crate::kube::is_path_segment(name) || !report.get("Status").is_some_and(Value::is_object) {
-                return Said::Refused("a pod status lacks its name or status".to_owned());
-            }
-            let patch = json!({"metadata": {"uid": text("UID")}, "status": report.get("Status")}).to_string();
-            let path = format!("/api/v1/namespaces/{}/pods/{name}/status", target.namespace);
-            match self.as_node(node, ApiCall::patch(path, STRATEGIC, patch.into())).await {
-                Err(error) if !is_settled(&error) => return Said::Refused(error.message),
-                _ => {}
-            }
-        }
-        Said::Done(String::new())
     }
 
     /// Deletes a pod: content is `DeleteOptions`, or the UID alone as older edges send it.
@@ -195,10 +146,7 @@ impl Upstream {
     }
 }
 
-/// Pods of one report; a node carries at most a few hundred.
-const POD_REPORTS_MAX: usize = 1024;
-
-fn done(result: Result<Bytes, Box<StatusError>>) -> Said {
+pub(super) fn done(result: Result<Bytes, Box<StatusError>>) -> Said {
     match result {
         Ok(body) => Said::Done(revision_of(&body)),
         Err(error) => Said::Refused(error.message),
@@ -206,6 +154,6 @@ fn done(result: Result<Bytes, Box<StatusError>>) -> Said {
 }
 
 /// The object is gone, or another one has its name: nothing is left to do for the one that was meant.
-fn is_settled(error: &StatusError) -> bool {
+pub(super) fn is_settled(error: &StatusError) -> bool {
     matches!(error.code, 404 | 409)
 }

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use tombolo_proto::RequestId;
 use tombolo_proto::frame::ApiRequest;
 use tombolo_proto::message::{
-    Content, Group, Message, ObjectPath, Operation, Outcome, ResourcePath, ResourceType, Route, Source,
+    Content, Group, LocalPath, Message, ObjectPath, Operation, Outcome, ResourcePath, ResourceType, Route,
+    Source,
 };
 
 use super::*;
@@ -81,13 +82,6 @@ async fn every_message_becomes_its_call_in_the_name_of_the_node() {
         (Op::Update, path("", Type::Node, "n"), json!({"metadata": {}}), "PATCH /api/v1/nodes/n", "ok"),
         (Op::Insert, path("", Type::NodeStatus, "n"), json!({}), "GET /api/v1/nodes/n", "ok"),
         (
-            Op::Update,
-            path("", Type::NodeStatus, "n"),
-            json!({"Status": {}}),
-            "PATCH /api/v1/nodes/n/status",
-            "ok",
-        ),
-        (
             Op::Patch,
             path("", Type::NodePatch, "n"),
             text(json!({"status": {}})),
@@ -100,13 +94,6 @@ async fn every_message_becomes_its_call_in_the_name_of_the_node() {
             text(json!({})),
             "PATCH /api/v1/namespaces/d/pods/p/status",
             "wrap",
-        ),
-        (
-            Op::Update,
-            path("d", Type::PodStatus, "p"),
-            json!({"UID": "u", "Name": "p", "Status": {}}),
-            "PATCH /api/v1/namespaces/d/pods/p/status",
-            "ok",
         ),
         (
             Op::Insert,
@@ -213,7 +200,7 @@ async fn every_message_becomes_its_call_in_the_name_of_the_node() {
         let (client, log) = scripted(GOOD);
         let request = message(operation, at, &content);
         let what = request.route.clone();
-        let reply = upstream(client).answer_message(&node(), request).await;
+        let reply = upstream(client).answer_message(&node(), request).await.0;
         let seen = log.lock().clone();
         assert_eq!(seen.iter().map(|seen| seen.line.as_str()).collect::<Vec<_>>(), [line], "{what:?}");
         assert_eq!(seen[0].user, "system:node:n", "{what:?}");
@@ -230,6 +217,67 @@ async fn every_message_becomes_its_call_in_the_name_of_the_node() {
         };
         assert!(is, "{what:?} answers as {shape}: {:?}", reply.content.as_json());
     }
+}
+
+/// A server that has one Node and one pod, which is being deleted.
+fn older_edges_world(line: &str) -> (u16, Value) {
+    let metadata = json!({"name": "x", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z", "resourceVersion": "77"});
+    match line {
+        "GET /api/v1/namespaces/d/pods/gone" => (404, json!({"reason": "NotFound", "message": "gone"})),
+        "GET /api/v1/pods" => (200, json!({"items": [{"metadata": {"name": "p"}}]})),
+        _ => (200, json!({"kind": "Thing", "metadata": metadata, "spec": {"nodeName": "n"}})),
+    }
+}
+
+#[tokio::test]
+async fn reports_of_older_edges_are_merged_into_what_is_there() {
+    use {Operation as Op, ResourceType as Type};
+    let ask = async |operation, at: ObjectPath, content: Value| {
+        let (client, log) = scripted(older_edges_world);
+        let answered = upstream(client).answer_message(&node(), message(operation, at, &content)).await;
+        let lines: Vec<String> =
+            log.lock().iter().map(|seen| format!("{} {}", seen.user, seen.line)).collect();
+        let bodies: Vec<Value> = log.lock().iter().map(|seen| seen.body.clone()).collect();
+        (answered, lines, bodies)
+    };
+    let report = json!({"UID": "u", "Status": {"phase": "x"}, "ExtendResources": {"a/b": [{"name": "c"}]}});
+    let ((reply, _), lines, bodies) = ask(Op::Update, path("d", Type::NodeStatus, "n"), report).await;
+    assert_eq!(lines, ["system:node:n GET /api/v1/nodes/n", "system:node:n PATCH /api/v1/nodes/n/status"]);
+    assert_eq!(bodies[1]["metadata"]["annotations"], json!({"a/b": r#"[{"name":"c"}]"#}));
+    assert!(reply.content.is_ok() && reply.header.resource_version == "77");
+    assert_eq!(reply.route.resource.to_wire(), "d/node/n");
+
+    let pod = "/api/v1/namespaces/d/pods/p";
+    let report = json!({"UID": "u", "Name": "p", "Status": {"phase": "Succeeded"}});
+    let ((reply, expelled), lines, bodies) = ask(Op::Update, path("d", Type::PodStatus, "p"), report).await;
+    let expected = [
+        format!("cloudcore GET {pod}"),
+        format!("system:node:n PATCH {pod}/status"),
+        format!("system:node:n DELETE {pod}"),
+    ];
+    assert_eq!((lines, reply.content.is_ok(), expelled), (expected.to_vec(), true, Vec::new()));
+    assert_eq!(bodies[1]["metadata"], json!({"uid": "u"}));
+    assert_eq!(bodies[2], json!({"gracePeriodSeconds": 0, "preconditions": {"uid": "u"}}));
+
+    let all = ObjectPath { name: None, ..path("d", Type::PodStatus, "") };
+    let reports = json!([{"Name": "gone", "Status": {}}, {"Name": "p", "UID": "another", "Status": {}}]);
+    let ((reply, expelled), lines, _) = ask(Op::Update, all, reports).await;
+    assert_eq!(lines.len(), 2, "nothing is written");
+    let names: Vec<&str> = expelled.iter().map(ObjectKey::name).collect();
+    assert_eq!((names, reply.content.is_ok()), (vec!["gone", "p"], true));
+
+    let list = ObjectPath { name: None, ..path("d", Type::PodList, "") };
+    let ((reply, _), _, _) = ask(Op::Query, list, Value::Null).await;
+    let pods: Value = reply.content.read().expect("JSON");
+    assert_eq!(pods, json!([{"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p"}}]));
+}
+
+#[tokio::test]
+async fn the_authority_of_the_cluster_is_told_as_text() {
+    let (client, _) = scripted(|_| (200, json!({"data": {"ca.crt": "PEM"}})));
+    let request = message(Operation::Query, LocalPath::CaCertificate, &Value::Null);
+    let (reply, _) = upstream(client).answer_message(&node(), request).await;
+    assert_eq!(reply.content.as_text().as_deref(), Some("PEM"));
 }
 
 #[tokio::test]
@@ -250,7 +298,7 @@ async fn refusals_are_answers() {
         let (client, _) = scripted(gone);
         let request = message(operation, at, &content);
         let what = request.route.clone();
-        let reply = upstream(client).answer_message(&node(), request).await;
+        let reply = upstream(client).answer_message(&node(), request).await.0;
         let is = match shape {
             "ok" => reply.content.is_ok(),
             "wrap" => matches!(Outcome::read(&reply.content), Ok(Outcome::Failed(error))
@@ -281,7 +329,7 @@ async fn what_cannot_be_understood_is_answered_without_a_call() {
         let (client, log) = scripted(GOOD);
         let request = message(operation, at, &content);
         let what = request.route.clone();
-        let reply = upstream(client).answer_message(&node(), request).await;
+        let reply = upstream(client).answer_message(&node(), request).await.0;
         assert_eq!(reply.route.operation, Op::Error, "{what:?}");
         let sentence = reply.content.as_text().expect("a sentence").into_owned();
         assert!(sentence.contains(says), "{what:?}: {sentence}");
@@ -394,6 +442,6 @@ impl Asked {
             body: self.body,
             caller_token: self.token.map(str::to_owned),
         };
-        upstream.answer(&node(), request).await.body
+        upstream.answer(&node(), request).await.reply.body
     }
 }

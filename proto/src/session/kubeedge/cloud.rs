@@ -184,6 +184,14 @@ impl CloudSession {
         self.board.offer_where(|slot| slot.dynamic);
     }
 
+    /// The edge has reported an object that it should not have: what it holds under the key is not certain any more,
+    /// and a deletion is sent again unless the view wants the object.
+    pub fn expel(&mut self, key: &ObjectKey) {
+        if !self.closed {
+            self.board.suspect(key);
+        }
+    }
+
     /// All watches of the ledger are open again, or were given up: what is in no scope may be deleted from now on.
     pub fn restored(&mut self) {
         if std::mem::take(&mut self.restoring) {

@@ -25,6 +25,8 @@ pub enum Shape {
     },
     /// The bare object; failures are operation `error`, because the edge would store anything else as the object.
     Object,
+    /// An array of objects, which the edge takes for a list; failures are operation `error`.
+    List,
     /// `"OK"`; failures are operation `error`.
     Done,
     /// Text of the cluster's CA bundle, from `cloudhub`.
@@ -67,6 +69,7 @@ impl Shape {
                 Self::Done
             }
             (Type::Pod, Op::Delete) => Self::Done,
+            (Type::PodList, Op::Query) => Self::List,
             (_, Op::Query) => Self::Object,
             _ => Self::Unknown,
         }
@@ -118,7 +121,9 @@ impl Shape {
             Self::WatchSync => (Source::DynamicController, LocalPath::WatchSync.into()),
             Self::CaCertificate => (Source::CloudHub, asked()),
             // The edge stores the object of a query under the path of the answer: it must be the one asked for.
-            Self::Object | Self::Wrap { .. } | Self::Unknown => (Source::EdgeController, asked()),
+            Self::Object | Self::List | Self::Wrap { .. } | Self::Unknown => {
+                (Source::EdgeController, asked())
+            }
             Self::Done => (Source::EdgeController, answer.route.resource.clone()),
         })
     }
@@ -147,6 +152,9 @@ impl Shape {
             }
             (_, Some(error)) => Err(error.into()),
             (Self::Object, None) => bare_object(&answer.content).and_then(respond),
+            (Self::List, None) if answer.content.as_json().starts_with(b"[") => {
+                respond(answer.content.clone())
+            }
             (Self::Done, None) if answer.content.is_ok() => respond(Content::ok()),
             (Self::CaCertificate, None) if answer.content.as_text().is_some() => {
                 respond(answer.content.clone())

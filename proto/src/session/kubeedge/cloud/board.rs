@@ -9,7 +9,7 @@ use super::slot::{Belief, Park, Phase, Slot, Step};
 use crate::ids::{CloudRevision, Moment};
 use crate::limits::{PARK_DELAY_MAX, PARK_DELAY_MIN};
 use crate::object::ObjectKey;
-use crate::session::kubeedge::LedgerEntry;
+use crate::session::kubeedge::{LEDGER_MAX, LedgerEntry};
 
 /// Elements of which an empty queue keeps the memory.
 const KEPT_CAPACITY: usize = 4;
@@ -93,6 +93,15 @@ impl Board {
             };
         }
         self.offer(key.clone());
+    }
+
+    /// The edge says that it holds something under a key, whatever is known of it. An edge that says so of too many keys
+    /// is not believed: nothing here grows without bound.
+    pub(super) fn suspect(&mut self, key: &ObjectKey) {
+        if self.slots.len() < LEDGER_MAX || self.slots.contains_key(key) {
+            self.slot(key);
+            self.doubt(key);
+        }
     }
 
     pub(super) fn get(&self, key: &ObjectKey) -> Option<&Slot> {

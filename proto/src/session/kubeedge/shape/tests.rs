@@ -47,6 +47,19 @@ const CHANGES: [(&str, &str); 7] = [
 ];
 
 #[test]
+fn a_list_of_pods_is_an_array_or_an_error() {
+    let request = edged("query", "default/podlist");
+    let good = answered(&request, r#"[{"kind":"Pod"}]"#);
+    assert_eq!(
+        (good.route.operation, good.content.as_json()),
+        (Operation::Response, &br#"[{"kind":"Pod"}]"#[..].into())
+    );
+    for content in [r#"{"ErrStatus":{}}"#, "null", r#""text""#] {
+        assert_eq!(answered(&request, content).route.operation, Operation::Error, "{content}");
+    }
+}
+
+#[test]
 fn no_failure_of_a_change_is_empty_or_incomplete() {
     for (operation, resource) in CHANGES {
         let request = edged(operation, resource);
