@@ -18,13 +18,17 @@ use tombolo_testkit::{Child, ControlPlane, ControlPlaneOptions, free_port, wait_
 
 use crate::node::{RawNode, RawNodeOptions};
 
+mod balancer;
 mod cloudcore_yaml;
 mod cluster_access;
 mod edges;
 pub mod objects;
+mod replica;
 mod slow;
 
+pub use balancer::Balancer;
 use edges::Edge;
+use replica::Replica;
 pub use slow::SlowLink;
 
 /// Everything in a world must happen within this time on a busy machine of two cores.
@@ -93,6 +97,7 @@ pub struct World {
     api: Api,
     transport: Transport,
     cloud: Option<Child>,
+    replica: Option<Replica>,
     edges: BTreeMap<String, Edge>,
     ports: CloudPorts,
     /// Settings of cloudcore beyond those that every world has, or a whole file of stock cloudcore.
@@ -113,6 +118,18 @@ struct CloudPorts {
     join: u16,
     admin: u16,
     embedded: u16,
+}
+
+impl CloudPorts {
+    fn free() -> Result<Self> {
+        Ok(Self {
+            websocket: free_port()?,
+            quic: free_port()?,
+            join: free_port()?,
+            admin: free_port()?,
+            embedded: free_port()?,
+        })
+    }
 }
 
 impl World {
@@ -137,17 +154,22 @@ impl World {
             Some(options) => Some(ControlPlane::start(options).await?),
             None => None,
         };
-        let ports = CloudPorts {
-            websocket: free_port()?,
-            quic: free_port()?,
-            join: free_port()?,
-            admin: free_port()?,
-            embedded: free_port()?,
+        let (ports, edges, periods) = (CloudPorts::free()?, BTreeMap::new(), (1000, None));
+        let (cloud, replica, slow, dialect) = (None, None, None, "tombolo");
+        let mut world = Self {
+            plane,
+            api,
+            transport,
+            cloud,
+            replica,
+            edges,
+            ports,
+            settings,
+            slow,
+            dialect,
+            periods,
+            folder,
         };
-        let (cloud, slow, edges, periods) = (None, None, BTreeMap::new(), (1000, None));
-        let dialect = "tombolo";
-        let mut world =
-            Self { plane, api, transport, cloud, edges, ports, settings, slow, dialect, periods, folder };
         if let Some(plane) = &world.plane {
             let kubeconfig = cluster_access::grant(plane, api.impersonation()).await?;
             fs::write(world.folder.path().join("cloudcore.kubeconfig"), kubeconfig.to_string())?;
@@ -161,21 +183,25 @@ impl World {
     /// # Errors
     /// When it ends or does not become ready.
     pub async fn start_cloud(&mut self) -> Result<()> {
-        let config = self.folder.path().join("cloudcore.yaml");
-        fs::write(&config, self.cloud_config().to_string())?;
+        self.cloud = None;
+        self.cloud = Some(self.run_cloud("cloudcore", self.ports, &self.cloud_dir()).await?);
+        Ok(())
+    }
+
+    /// Starts a cloudcore of this name, with these ports and its data in a folder, and waits until it is ready.
+    async fn run_cloud(&self, name: &str, ports: CloudPorts, data: &Path) -> Result<Child> {
+        let config = self.folder.path().join(format!("{name}.yaml"));
+        fs::write(&config, self.cloud_config(ports).to_string())?;
         let mut command = Command::new(binary("cloudcore")?);
         // As deploy/ sets it.
         command.env("MALLOC_MMAP_THRESHOLD_", "131072").arg("--config").arg(&config);
-        command.arg("--data-dir").arg(self.cloud_dir());
+        command.arg("--data-dir").arg(data);
         if self.api == Api::Embedded {
-            command
-                .arg("--embedded")
-                .args(["--embedded-address", &format!("127.0.0.1:{}", self.ports.embedded)]);
+            command.arg("--embedded").args(["--embedded-address", &format!("127.0.0.1:{}", ports.embedded)]);
         }
-        self.cloud = Some(Child::spawn("cloudcore", self.folder.path(), &mut command)?);
-        let ready = format!("http://127.0.0.1:{}/readyz", self.ports.admin);
-        let cloud = self.cloud.as_mut().context("just started")?;
-        wait_for_value("cloudcore to be ready", DEADLINE, || {
+        let mut cloud = Child::spawn(name, self.folder.path(), &mut command)?;
+        let ready = format!("http://127.0.0.1:{}/readyz", ports.admin);
+        wait_for_value(&format!("{name} to be ready"), DEADLINE, || {
             let ended = cloud.check_running();
             let ready = get_ok(ready.clone());
             async move {
@@ -185,20 +211,20 @@ impl World {
             }
         })
         .await;
-        Ok(())
+        Ok(cloud)
     }
 
-    fn cloud_config(&self) -> Value {
+    fn cloud_config(&self, ports: CloudPorts) -> Value {
         if self.settings["kind"] == "CloudCore" {
-            return self.stock_config();
+            return self.stock_config(ports);
         }
         let address = |port: u16| format!("127.0.0.1:{port}");
         let mut config = json!({
             "listen": {
-                "websocket": address(self.ports.websocket),
-                "quic": address(self.ports.quic),
-                "join": address(self.ports.join),
-                "admin": address(self.ports.admin),
+                "websocket": address(ports.websocket),
+                "quic": address(ports.quic),
+                "join": address(ports.join),
+                "admin": address(ports.admin),
             },
             "advertise": ["127.0.0.1"],
             "nodeLimit": NODE_LIMIT,

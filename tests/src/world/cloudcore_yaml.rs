@@ -2,15 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::World;
+use super::{CloudPorts, World};
 
 impl World {
     /// The file of stock with this world's addresses, ports, files and kubeconfig.
-    pub(super) fn stock_config(&self) -> Value {
+    pub(super) fn stock_config(&self, ports: CloudPorts) -> Value {
         let mut config = self.settings.clone();
         let file = |name: &str| json!(self.folder.path().join("pki").join(name));
-        config["commonConfig"]["monitorServer"]["bindAddress"] =
-            json!(format!("127.0.0.1:{}", self.ports.admin));
+        config["commonConfig"]["monitorServer"]["bindAddress"] = json!(format!("127.0.0.1:{}", ports.admin));
         if self.plane.is_some() {
             config["kubeAPIConfig"]["kubeConfig"] = json!(self.folder.path().join("cloudcore.kubeconfig"));
         }
@@ -20,8 +19,7 @@ impl World {
         hub["tlsCAKeyFile"] = file("rootCA.key");
         hub["tlsCertFile"] = file("server.crt");
         hub["tlsPrivateKeyFile"] = file("server.key");
-        for (listener, port) in
-            [("websocket", self.ports.websocket), ("quic", self.ports.quic), ("https", self.ports.join)]
+        for (listener, port) in [("websocket", ports.websocket), ("quic", ports.quic), ("https", ports.join)]
         {
             hub[listener]["address"] = json!("127.0.0.1");
             hub[listener]["port"] = json!(port);

@@ -5,6 +5,7 @@
 
 mod metaserver;
 mod older;
+mod replicas;
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
