@@ -14,6 +14,7 @@ mod fifo;
 mod hub;
 mod meta;
 mod oracle;
+pub mod recorded;
 mod store;
 mod wire;
 
@@ -79,7 +80,9 @@ pub struct StockNode {
     pub name: String,
     /// How fast it lives, from its next start on.
     pub pace: Pace,
-    identity: Identity,
+    dial: Dial,
+    /// None when the dial leads to no cloudcore.
+    identity: Option<Identity>,
     store: Arc<Mutex<Store>>,
     process: Option<Process>,
 }
@@ -98,13 +101,18 @@ impl StockNode {
     /// When cloudcore refuses.
     pub async fn join(world: &World, name: &str) -> Result<Self> {
         let identity = Identity::join(world, name).await?;
-        let store = Arc::default();
-        Ok(Self { name: name.to_owned(), pace: Pace::QUICK, identity, store, process: None })
+        Ok(Self { identity: Some(identity.clone()), ..Self::over(name, identity.dial()) })
+    }
+
+    /// A node that reaches its cloud in this way.
+    fn over(name: &str, dial: Dial) -> Self {
+        let (identity, store) = (None, Arc::default());
+        Self { name: name.to_owned(), pace: Pace::QUICK, dial, identity, store, process: None }
     }
 
     /// Connects to another address from the next dial on: a second cloudcore, or what stands before several.
     pub fn move_to(&mut self, port: u16) {
-        self.identity.set_port(port);
+        self.identity.iter().for_each(|identity| identity.set_port(port));
     }
 
     /// Starts the process without its kubelet; a former one ends first. The test then speaks for the kubelet.
@@ -125,9 +133,8 @@ impl StockNode {
 
     async fn start(&mut self, with_kubelet: bool) -> Result<()> {
         self.process = None;
-        let dial: Dial = self.identity.dial();
-        let socket = dial().await?;
-        self.process = Some(Process::start(self, socket, dial, with_kubelet));
+        let socket = (self.dial)().await?;
+        self.process = Some(Process::start(self, socket, with_kubelet));
         Ok(())
     }
 
@@ -151,7 +158,7 @@ impl StockNode {
     /// # Errors
     /// When cloudcore refuses.
     pub async fn connect_beside(&mut self) -> Result<Forgotten> {
-        let socket = self.identity.dial()().await?;
+        let socket = (self.dial)().await?;
         let (give, given) = tokio::sync::oneshot::channel();
         self.order(Order::Forget(Box::new(socket), give)).await?;
         given.await.context("the old connection had ended")
@@ -167,7 +174,8 @@ impl StockNode {
     /// # Errors
     /// What the library says, refusals included.
     pub async fn upgrade(&self, path: &str, headers: &[(&'static str, &str)]) -> Result<()> {
-        self.identity.upgrade(path, headers).await.map(drop)
+        let identity = self.identity.as_ref().context("no cloudcore")?;
+        identity.upgrade(path, headers).await.map(drop)
     }
 
     /// Looks into the store.
@@ -229,6 +237,11 @@ impl StockNode {
         self.client()?.bus.send_up(message).await
     }
 
+    /// Sends a frame as it is, whatever part of the edge would have made it.
+    async fn say(&self, frame: Value) -> Result<()> {
+        self.client()?.bus.send_up(frame).await
+    }
+
     fn client(&self) -> Result<&Client> {
         Ok(&self.process.as_ref().context("not connected")?.client)
     }
@@ -252,13 +265,13 @@ impl StockNode {
 }
 
 impl Process {
-    fn start(node: &StockNode, socket: dial::Socket, dial: Dial, with_kubelet: bool) -> Self {
+    fn start(node: &StockNode, socket: dial::Socket, with_kubelet: bool) -> Self {
         node.store.lock().connected = true;
         let (bus, inboxes) = Bus::new(Arc::clone(&node.store), node.pace);
         let client = Client::new(Arc::clone(&bus), node.name.clone());
         let (orders, ordered) = mpsc::channel(1);
         let mut tasks = JoinSet::new();
-        tasks.spawn(hub::run(Arc::clone(&bus), socket, dial, inboxes.up, ordered));
+        tasks.spawn(hub::run(Arc::clone(&bus), socket, Arc::clone(&node.dial), inboxes.up, ordered));
         tasks.spawn(meta::run(bus, inboxes.meta));
         if with_kubelet {
             tasks.spawn(edged::run(client.clone(), inboxes.pods));

@@ -5,6 +5,7 @@
 
 mod metaserver;
 mod older;
+mod recorded;
 mod replicas;
 
 use std::panic::AssertUnwindSafe;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use anyhow::{Result, ensure};
+use futures::future::join_all;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -11,6 +12,9 @@ use super::super::bus::PodNews;
 use super::super::client::{Client, done};
 use super::super::wire::route;
 use super::{BackOff, references};
+
+/// An image that no registry has: a pod with it never runs.
+const NO_IMAGE: &str = "none";
 
 /// Pods of the node, one task for each incarnation, as many as the cloud has bound to it.
 struct Pods<'a> {
@@ -91,19 +95,28 @@ async fn taken_away(mut pod: watch::Receiver<Value>) {
     while pod.changed().await.is_ok() {}
 }
 
+/// Status is reported while volumes are set up side by side; the environment is read when the image is there.
 async fn start(client: &Client, pod: &Value) {
-    report(client, pod, &status(pod, "Pending")).await;
-    for (path, request) in references::tokens(pod) {
+    let waiting = status(pod, "Pending");
+    let tokens = references::tokens(pod).into_iter().map(async |(path, request)| {
         let is_token = |reply: &Value| reply.pointer("/content/status/token").is_some();
         query(client, &path, &request, is_token).await;
+    });
+    let volumes = references::volumes(pod).into_iter().map(|path| get(client, path));
+    tokio::join!(report(client, pod, &waiting), join_all(tokens), join_all(volumes));
+    let is_missing = |container: &Value| container["image"] == NO_IMAGE;
+    if pod["spec"]["containers"].as_array().is_some_and(|containers| containers.iter().any(is_missing)) {
+        return;
     }
-    for path in references::rows(pod) {
-        // What is a row is not asked for (reference 9.5).
-        if !client.bus.store.lock().has(&path) {
-            query(client, &path, &Value::Null, |_| true).await;
-        }
-    }
+    join_all(references::environment(pod).into_iter().map(|path| get(client, path))).await;
     report(client, pod, &status(pod, "Running")).await;
+}
+
+/// What is a row is not asked for (reference 9.5).
+async fn get(client: &Client, path: String) {
+    if !client.bus.store.lock().has(&path) {
+        query(client, &path, &Value::Null, |_| true).await;
+    }
 }
 
 /// Asks until there is an answer that is no error.

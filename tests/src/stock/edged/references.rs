@@ -4,35 +4,42 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-/// Rows of the ConfigMaps and Secrets that a pod names.
-pub(super) fn rows(pod: &Value) -> BTreeSet<String> {
-    let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
+/// Rows of the ConfigMaps and Secrets of a pod's volumes, and of what pulls its images.
+pub(super) fn volumes(pod: &Value) -> BTreeSet<String> {
     let mut rows = BTreeSet::new();
-    let mut add = |kind: &str, name: &Value| {
-        rows.extend(name.as_str().map(|name| format!("{namespace}/{kind}/{name}")));
-    };
     for volume in items(&pod["spec"]["volumes"]) {
-        add("configmap", &volume["configMap"]["name"]);
-        add("secret", &volume["secret"]["secretName"]);
+        add(&mut rows, pod, "configmap", &volume["configMap"]["name"]);
+        add(&mut rows, pod, "secret", &volume["secret"]["secretName"]);
         for source in items(&volume["projected"]["sources"]) {
-            add("configmap", &source["configMap"]["name"]);
-            add("secret", &source["secret"]["name"]);
-        }
-    }
-    for container in ["initContainers", "containers"].iter().flat_map(|list| items(&pod["spec"][list])) {
-        for source in items(&container["envFrom"]) {
-            add("configmap", &source["configMapRef"]["name"]);
-            add("secret", &source["secretRef"]["name"]);
-        }
-        for variable in items(&container["env"]) {
-            add("configmap", &variable["valueFrom"]["configMapKeyRef"]["name"]);
-            add("secret", &variable["valueFrom"]["secretKeyRef"]["name"]);
+            add(&mut rows, pod, "configmap", &source["configMap"]["name"]);
+            add(&mut rows, pod, "secret", &source["secret"]["name"]);
         }
     }
     for secret in items(&pod["spec"]["imagePullSecrets"]) {
-        add("secret", &secret["name"]);
+        add(&mut rows, pod, "secret", &secret["name"]);
     }
     rows
+}
+
+/// Rows of the ConfigMaps and Secrets that its containers have in their environment.
+pub(super) fn environment(pod: &Value) -> BTreeSet<String> {
+    let mut rows = BTreeSet::new();
+    for container in ["initContainers", "containers"].iter().flat_map(|list| items(&pod["spec"][list])) {
+        for source in items(&container["envFrom"]) {
+            add(&mut rows, pod, "configmap", &source["configMapRef"]["name"]);
+            add(&mut rows, pod, "secret", &source["secretRef"]["name"]);
+        }
+        for variable in items(&container["env"]) {
+            add(&mut rows, pod, "configmap", &variable["valueFrom"]["configMapKeyRef"]["name"]);
+            add(&mut rows, pod, "secret", &variable["valueFrom"]["secretKeyRef"]["name"]);
+        }
+    }
+    rows
+}
+
+fn add(rows: &mut BTreeSet<String>, pod: &Value, kind: &str, name: &Value) {
+    let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
+    rows.extend(name.as_str().map(|name| format!("{namespace}/{kind}/{name}")));
 }
 
 /// For every token that is projected into a pod: where it is asked for, and the request.
