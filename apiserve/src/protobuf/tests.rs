@@ -301,8 +301,12 @@ proptest! {
         bytes.truncate(cut.index(bytes.len() * 2));
         let kind = kind_of(&kinds, &object);
         if let Ok(value) = parse(&bytes, Expected::Object(kind, ""), &kinds) {
-            // What comes out is what JSON bodies may be: it goes on through the same decoder.
-            prop_assert!(kind.decode_value(value).is_ok());
+            // What comes out has the types of a JSON body: it goes on through the same decoder, which refuses no more
+            // than the text of a quantity, a string in protobuf.
+            if let Err(error) = kind.decode_value(value) {
+                let error = error.to_string();
+                prop_assert!(error.contains("quantities must match"), "{error}");
+            }
         }
     }
 }
