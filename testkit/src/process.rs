@@ -1,11 +1,13 @@
 //! Processes that end with the test.
 
 use std::fs::File;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A running process, its output in a file, killed when dropped.
@@ -94,10 +96,27 @@ impl Drop for Child {
     }
 }
 
-/// A TCP port on 127.0.0.1 that was free a moment ago, for programs that cannot report the port they chose.
+/// Ports that [`free_port`] gives: below those that Linux takes for outgoing connections (`ip_local_port_range`), which
+/// would otherwise take one between its choice and its use.
+const PORTS: Range<u16> = 15_000..32_000;
+
+/// Ports that this process has asked for so far.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+
+/// A port on 127.0.0.1 that is free for TCP and UDP, for programs that cannot report the port they chose. A process is
+/// given every port once, and starts at a place of its own.
 ///
 /// # Errors
 /// When no port can be bound.
 pub fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    let start = std::process::id() as usize * 997;
+    for _ in PORTS {
+        let step = (start + TAKEN.fetch_add(1, Ordering::Relaxed)) % PORTS.len();
+        let port = PORTS.start + u16::try_from(step)?;
+        let address = ("127.0.0.1", port);
+        if TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no port of {PORTS:?} is free")
 }
