@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use futures::{StreamExt, TryStreamExt, stream};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tombolo_edge::identity::{EnrollOptions, enroll};
 use tombolo_link::client::{Choice, Connector, QuicSocket, Target};
@@ -22,6 +22,10 @@ use crate::transport::{DialectOption, TransportOption};
 
 /// Certificates asked for at a time.
 const ENROLL_CONCURRENCY: usize = 16;
+
+/// Nodes that dial at a time. Agents come back after waits of their own; thousands of first packets in the same
+/// millisecond would only measure the kernel's buffer for one UDP socket.
+const DIALS_AT_ONCE: usize = 64;
 
 /// Reports that wait to be counted; a node that finds no room waits.
 const REPORTS_MAX: usize = 65_536;
@@ -52,8 +56,10 @@ impl Fleet {
         let (sender, reports) = mpsc::channel(REPORTS_MAX);
         let socket = QuicSocket::bind().context("no UDP socket for the swarm")?;
         let (tallies, traffic) = <(Arc<Tallies>, Arc<Traffic>)>::default();
+        let dials = Arc::new(Semaphore::new(DIALS_AT_ONCE));
         let make = |number: usize| {
-            let to = Reporting { reports: sender.clone(), tallies: Arc::clone(&tallies) };
+            let (reports, tallies, dials) = (sender.clone(), Arc::clone(&tallies), Arc::clone(&dials));
+            let to = Shared { reports, tallies, dials };
             let socket = socket.clone();
             async move { hollow_node(options, token, number, to, socket).await }
         };
@@ -188,17 +194,18 @@ impl Fleet {
     }
 }
 
-/// Where a node tells what happens to it.
-struct Reporting {
+/// What a node shares with the others: where it tells what happens to it, and when it may dial.
+struct Shared {
     reports: mpsc::Sender<Report>,
     tallies: Arc<Tallies>,
+    dials: Arc<Semaphore>,
 }
 
 async fn hollow_node(
     options: &SwarmOptions,
     token: &str,
     number: usize,
-    to: Reporting,
+    to: Shared,
     socket: QuicSocket,
 ) -> Result<(HollowNode, mpsc::Sender<Command>)> {
     let node = NodeId::parse(&node_name(number))?;
@@ -222,5 +229,5 @@ async fn hollow_node(
     };
     let (sender, commands) = mpsc::channel(4);
     let store = StoreId(rand::random());
-    Ok((HollowNode::new(node, store, way, commands, to.reports, to.tallies), sender))
+    Ok((HollowNode::new(node, store, way, to.dials, commands, to.reports, to.tallies), sender))
 }

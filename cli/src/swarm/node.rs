@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tombolo_link::client::{Connector, Target, connect_documents};
 use tombolo_link::tls::ClientTls;
 use tombolo_link::{Clock, Link, LinkEvent, Tap, pump};
@@ -111,6 +111,8 @@ pub(super) enum Way {
 pub(super) struct HollowNode {
     config: EdgeConfig,
     way: Way,
+    /// Who may dial now; never closed.
+    dials: Arc<Semaphore>,
     holdings: Holdings,
     commands: mpsc::Receiver<Command>,
     reports: mpsc::Sender<Report>,
@@ -138,13 +140,14 @@ impl HollowNode {
         node: NodeId,
         store: StoreId,
         way: Way,
+        dials: Arc<Semaphore>,
         commands: mpsc::Receiver<Command>,
         reports: mpsc::Sender<Report>,
         tallies: Arc<Tallies>,
     ) -> Self {
         let config = EdgeConfig::new(node, store);
         let (holdings, traffic) = Default::default();
-        Self { config, way, holdings, commands, reports, tallies, traffic }
+        Self { config, way, dials, holdings, commands, reports, tallies, traffic }
     }
 
     /// Has this node's frames counted.
@@ -169,16 +172,25 @@ impl HollowNode {
 
     /// One connection, from dialling to its end. `question`: what to ask first.
     async fn connection(&mut self, question: Option<Arc<Message>>) -> Ended {
+        let turn = self.dials.acquire().await;
         let started = Instant::now();
         match &mut self.way {
-            Way::Tombolo(connector) => match connector.connect().await {
-                Ok(link) => self.serve(link, started).await,
-                Err(error) => Ended::Lost(error.to_string()),
-            },
-            Way::KubeEdge(target, tls) => match connect_documents(target, &self.config.node, tls).await {
-                Ok(link) => self.serve_documents(link, started, question).await,
-                Err(error) => Ended::Lost(error.to_string()),
-            },
+            Way::Tombolo(connector) => {
+                let link = connector.connect().await;
+                drop(turn);
+                match link {
+                    Ok(link) => self.serve(link, started).await,
+                    Err(error) => Ended::Lost(error.to_string()),
+                }
+            }
+            Way::KubeEdge(target, tls) => {
+                let link = connect_documents(target, &self.config.node, tls).await;
+                drop(turn);
+                match link {
+                    Ok(link) => self.serve_documents(link, started, question).await,
+                    Err(error) => Ended::Lost(error.to_string()),
+                }
+            }
         }
     }
 
