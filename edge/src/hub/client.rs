@@ -6,6 +6,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
+use tombolo_proto::frame::Goodbye;
 use tombolo_proto::ids::NodeId;
 use tombolo_runtime::{Backoff, BackoffConfig, Drain};
 use tracing::{debug, warn};
@@ -46,6 +47,18 @@ pub(super) struct Ended {
     /// The cloud had accepted the hello.
     pub(super) welcomed: bool,
     pub(super) retry_after: Duration,
+}
+
+impl Ended {
+    /// The session's own last word says more than what the link ended with.
+    pub(super) fn of(goodbye: Option<Goodbye>, result: Result<(), String>, welcomed: bool) -> Self {
+        let (why, retry_after) = match (goodbye, result) {
+            (Some(goodbye), _) => (format!("{:?}: {}", goodbye.reason, goodbye.message), goodbye.retry_after),
+            (None, Err(why)) => (why, Duration::ZERO),
+            (None, Ok(())) => ("the session ended".to_owned(), Duration::ZERO),
+        };
+        Self { why, welcomed, retry_after }
+    }
 }
 
 impl Client {

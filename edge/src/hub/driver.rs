@@ -234,12 +234,7 @@ impl Driver {
                 self.goodbye = Some(goodbye);
             }
         }
-        let (why, retry_after) = match (self.goodbye, result) {
-            (Some(goodbye), _) => (format!("{:?}: {}", goodbye.reason, goodbye.message), goodbye.retry_after),
-            (None, Err(why)) => (why, Duration::ZERO),
-            (None, Ok(())) => ("the session ended".to_owned(), Duration::ZERO),
-        };
-        Ended { why, welcomed: self.welcomed, retry_after }
+        Ended::of(self.goodbye, result, self.welcomed)
     }
 }
 

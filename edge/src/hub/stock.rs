@@ -370,12 +370,7 @@ impl StockDriver {
                 self.goodbye = Some(goodbye);
             }
         }
-        let (why, retry_after) = match (self.goodbye, result) {
-            (Some(goodbye), _) => (format!("{:?}: {}", goodbye.reason, goodbye.message), goodbye.retry_after),
-            (None, Err(why)) => (why, Duration::ZERO),
-            (None, Ok(())) => ("the session ended".to_owned(), Duration::ZERO),
-        };
-        Ended { why, welcomed: self.heard, retry_after }
+        Ended::of(self.goodbye, result, self.heard)
     }
 }
 
