@@ -21,7 +21,7 @@ pub use registry::{Admission, Admitted, Dialect, Registry, SessionFacts, Session
 pub use subscriptions::Subscriptions;
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
@@ -123,11 +123,6 @@ fn spread_wait(node: &NodeId, spread: Duration) -> Duration {
     let hash = xxhash_rust::xxh3::xxh3_64(node.as_str().as_bytes());
     let share = u32::try_from(hash >> 32).unwrap_or(u32::MAX);
     spread.mul_f64(f64::from(share) / f64::from(u32::MAX))
-}
-
-pub(crate) fn unix_millis() -> u64 {
-    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -38,6 +38,7 @@ mod error;
 mod inventory;
 pub mod kubeedge;
 mod liveness;
+mod parking;
 mod patience;
 mod version;
 mod words;

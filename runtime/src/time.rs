@@ -1,6 +1,6 @@
-//! Moments: waiting for one that may not come, and reading one that a peer has sent.
+//! Moments: waiting for one that may not come, reading one that a peer has sent, and the wall clock.
 
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
@@ -12,6 +12,13 @@ pub async fn sleep_until(moment: Option<Instant>) {
     }
 }
 
+/// The wall clock, in milliseconds since the Unix epoch.
+#[must_use]
+pub fn unix_millis() -> u64 {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// The moment in an HTTP `Date` header (RFC 9110, 5.6.7); `None` when it is not one.
 #[must_use]
 pub fn http_date(text: &str) -> Option<SystemTime> {
@@ -21,7 +28,7 @@ pub fn http_date(text: &str) -> Option<SystemTime> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, UNIX_EPOCH};
+    use std::time::Duration;
 
     use futures::FutureExt as _;
 

@@ -12,10 +12,11 @@ use tombolo_proto::NodeId;
 use tombolo_replay::{
     Ask, Difference, Event, Frame, Happening, Line, Matcher, Progress, Summary, Transcript,
 };
+use tombolo_runtime::time::unix_millis;
 
 use super::Target;
 use super::api::Administrator;
-use super::socket::{Heard, Socket, acknowledgement, ears, new_id, now_millis};
+use super::socket::{Heard, Socket, acknowledgement, ears, new_id};
 
 /// How long an expected frame may take: more than a resend, less than a stock edge's patience.
 const FRAME_WITHIN: Duration = Duration::from_secs(12);
@@ -190,7 +191,7 @@ impl Player<'_> {
             return Ok(());
         }
         let id = new_id();
-        let request = self.matcher.request(index, &id, now_millis()).context("no request")?;
+        let request = self.matcher.request(index, &id, unix_millis()).context("no request")?;
         socket.say(&request).await?;
         self.happen(Happening::Sent(index, id))?;
         Ok(())

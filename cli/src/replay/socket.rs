@@ -1,6 +1,6 @@
 //! The WebSocket of a stock edge (reference 2.1).
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use futures::{SinkExt, StreamExt};
@@ -16,6 +16,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::{WebSocketStream, client_async};
 use tombolo_edge::identity::Identity;
 use tombolo_replay::Frame;
+use tombolo_runtime::time::unix_millis;
 
 /// How long a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -82,7 +83,7 @@ impl Socket {
 /// The acknowledgement of a frame (reference, rule 6).
 pub(super) fn acknowledgement(frame: &Frame) -> Value {
     json!({
-        "header": {"msg_id": new_id(), "parent_msg_id": frame.id(), "timestamp": now_millis()},
+        "header": {"msg_id": new_id(), "parent_msg_id": frame.id(), "timestamp": unix_millis()},
         "route": {"source": frame.source(), "group": frame.group(), "operation": "response", "resource": frame.resource()},
         "content": "OK",
     })
@@ -91,12 +92,6 @@ pub(super) fn acknowledgement(frame: &Frame) -> Value {
 /// A new message id.
 pub(super) fn new_id() -> String {
     uuid::Uuid::new_v4().to_string()
-}
-
-/// Milliseconds since the Unix epoch.
-pub(super) fn now_millis() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 type Stream = WebSocketStream<TlsStream<TcpStream>>;

@@ -19,7 +19,7 @@ mod rule_status;
 mod tests;
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde_json::json;
 use tombolo_proto::frame::{ApiReply, Reply, ReplyBody, Request, RequestBody};
@@ -27,6 +27,7 @@ use tombolo_proto::limits::REQUEST_TIMEOUT_MAX;
 use tombolo_proto::message::{Message, MessageId};
 use tombolo_proto::session::kubeedge::Up;
 use tombolo_proto::{NodeId, ObjectKey};
+use tombolo_runtime::time::unix_millis;
 
 use super::Downstream;
 use crate::kube::{ApiCall, Caller, Kube};
@@ -177,6 +178,5 @@ fn fresh_id() -> MessageId {
 }
 
 fn now_millis() -> i64 {
-    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX)
+    i64::try_from(unix_millis()).unwrap_or(i64::MAX)
 }

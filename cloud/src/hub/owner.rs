@@ -13,6 +13,7 @@ use tombolo_proto::frame::{Goodbye, GoodbyeReason, Request, RequestBody, Subscri
 use tombolo_proto::limits::REQUESTS_MAX;
 use tombolo_proto::session::{CloudConfig, CloudEvent, CloudSession};
 use tombolo_proto::{NodeId, ScopeId};
+use tombolo_runtime::time::unix_millis;
 
 use super::access::REVIEW_INTERVAL;
 use super::channel::{Channel, Tombolo};
@@ -22,7 +23,7 @@ use super::shared::SharedWatch;
 use super::stock::{Stock, open_ledger};
 use super::subscriptions::Closed;
 use super::view::View;
-use super::{CLOSE_LIMIT, Hub, unix_millis};
+use super::{CLOSE_LIMIT, Hub};
 use crate::edgecontroller::upstream::Answered;
 use crate::edgecontroller::{Input, TRIM_VERSION};
 use crate::metrics::Label;

@@ -11,12 +11,13 @@ use tombolo_link::{DocumentEvent, DocumentLink, LinkError};
 use tombolo_proto::frame::{Goodbye, GoodbyeReason};
 use tombolo_proto::session::kubeedge::{CloudConfig, CloudSession, LedgerWrite};
 use tombolo_proto::{Moment, NodeId, Uid};
+use tombolo_runtime::time::unix_millis;
 
+use super::Hub;
 use super::ledger::{LedgerError, Opened, RecordVersion, Saved};
 use super::metaserver::MetaServer;
 use super::registry::SessionHandle;
 use super::view::View;
-use super::{Hub, unix_millis};
 use crate::config::KubeEdgeSessions;
 
 /// Longest wait, at the end of a session, for its ledger to be stored. What is lost then costs repeats, nothing else.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
+use tombolo_link::Transport;
 use tombolo_proto::frame::Goodbye;
 use tombolo_proto::ids::NodeId;
 use tombolo_runtime::{Backoff, BackoffConfig, Drain};
@@ -34,6 +35,18 @@ pub(crate) struct ClientParts {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) backoff: BackoffConfig,
     pub(crate) rng: StdRng,
+}
+
+impl ClientParts {
+    /// A session has begun: metrics and state say so.
+    pub(super) fn connected(&self, transport: Option<Transport>) {
+        self.metrics.online.set(1);
+        self.metrics.sessions.inc();
+        self.state.send_modify(|state| {
+            let (since, sessions) = (Some(Instant::now()), state.sessions.wrapping_add(1));
+            *state = HubState { transport, since, sessions, ..HubState::default() };
+        });
+    }
 }
 
 /// The owner of the session. One for each agent.

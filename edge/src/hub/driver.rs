@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::future::BoxFuture;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 use tombolo_link::{Clock, Link, LinkEvent, pump};
 use tombolo_proto::frame::{Goodbye, GoodbyeReason, ReplyBody};
 use tombolo_proto::ids::{RequestId, ScopeId};
@@ -18,7 +17,7 @@ use tracing::{debug, info, warn};
 
 use super::apply::{Outcome, Queue, Work, execute};
 use super::client::{ClientParts, Ended};
-use super::{CallError, Command, HubState};
+use super::{CallError, Command};
 use crate::store::{Store, Welcome, WriteError};
 
 /// Time for the last frames of a session that this side ends.
@@ -161,8 +160,6 @@ impl Driver {
         self.welcomed = true;
         let transport = self.link.as_ref().map(|link| link.peer().transport);
         info!(?transport, "connected to the cloud");
-        parts.metrics.online.set(1);
-        parts.metrics.sessions.inc();
         let cloud = UNIX_EPOCH + Duration::from_millis(unix_millis);
         let now = SystemTime::now();
         let skew = now.duration_since(cloud).unwrap_or_else(|error| error.duration());
@@ -172,10 +169,7 @@ impl Driver {
                 "this node's clock differs from the cloud's: set it, or certificates and leases will fail"
             );
         }
-        parts.state.send_modify(|state| {
-            let sessions = state.sessions.wrapping_add(1);
-            *state = HubState { transport, since: Some(Instant::now()), sessions, ..HubState::default() };
-        });
+        parts.connected(transport);
     }
 
     fn answer(&mut self, id: RequestId, answer: Result<ReplyBody, CallError>) {

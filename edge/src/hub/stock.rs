@@ -4,7 +4,7 @@
 //! store is told so when the cloud has been quiet for a while ([`QUIET`]): until then a list may lack something.
 
 use std::collections::HashMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
@@ -20,7 +20,7 @@ use tombolo_proto::message::{
 use tombolo_proto::session::EdgeEvent;
 use tombolo_proto::session::kubeedge::{Down, EdgeConfig, EdgeSession};
 use tombolo_runtime::Drain;
-use tombolo_runtime::time::sleep_until;
+use tombolo_runtime::time::{sleep_until, unix_millis};
 use tracing::{debug, info, warn};
 
 use super::apply::{Outcome, Queue, Work, execute};
@@ -28,7 +28,7 @@ use super::calls::{self, Form};
 use super::client::{ClientParts, Ended};
 use super::driver::applied;
 use super::lease::{LeaseKeeper, LeaseStep};
-use super::{CallError, Command, HubState, references};
+use super::{CallError, Command, references};
 use crate::store::{Delivery, Store, Welcome, WriteError};
 
 /// Time for the last documents of a session that this side ends.
@@ -81,9 +81,7 @@ impl StockDriver {
     pub(super) fn start(parts: &ClientParts, link: DocumentLink) -> Result<Self, String> {
         let standing = parts.store.standing().map_err(|error| error.to_string())?;
         let clock = Clock::start();
-        let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let millis = u64::try_from(millis).unwrap_or(u64::MAX);
-        let config = EdgeConfig::new(parts.node.clone(), millis, rand::random());
+        let config = EdgeConfig::new(parts.node.clone(), unix_millis(), rand::random());
         let cluster = Uid::parse(HISTORY).map_err(|error| error.to_string())?;
         let epoch = Epoch { cluster, generation: 0 };
         let mut queue = Queue::default();
@@ -105,19 +103,9 @@ impl StockDriver {
             heard: false,
             goodbye: None,
         };
-        driver.tell_connected(parts);
-        Ok(driver)
-    }
-
-    fn tell_connected(&self, parts: &ClientParts) {
         info!(dialect = "kubeedge", "connected to the cloud");
-        parts.metrics.online.set(1);
-        parts.metrics.sessions.inc();
-        parts.state.send_modify(|state| {
-            let sessions = state.sessions.wrapping_add(1);
-            let (transport, since) = (Some(Transport::WebSocket), Some(Instant::now()));
-            *state = HubState { transport, since, sessions, ..HubState::default() };
-        });
+        parts.connected(Some(Transport::WebSocket));
+        Ok(driver)
     }
 
     /// Runs until the session or the link ends; says why.

@@ -13,6 +13,7 @@ use tombolo_proto::frame::ReplyBody;
 use tombolo_proto::session::EdgeEvent;
 use tombolo_proto::session::kubeedge::{EdgeConfig, EdgeSession};
 use tombolo_proto::{Message, RequestId};
+use tombolo_runtime::time::unix_millis;
 
 use super::{Answer, Asking, CONFIG_MAP, Command, Ended, HollowNode, REQUEST_TIMEOUT, Report};
 
@@ -151,9 +152,4 @@ impl HollowNode {
         self.tallies.answers.note(Answer { took: present.since.elapsed(), good });
         connection.asking = connection.ask(present.message, present.left);
     }
-}
-
-fn unix_millis() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }

@@ -3,18 +3,18 @@
 //! Pending work is state: a key is in one slot, in one phase, however often it is offered. The body is looked up when
 //! it leaves. What a scope holds is bounded by what is wanted and what the edge holds.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use crate::frame::RefusalReason;
 use crate::ids::{CloudRevision, Lane, Moment, ScopeId};
-use crate::limits::{PARK_DELAY_MAX, PARK_DELAY_MIN};
 use crate::object::{ObjectKey, ObjectVersion};
 use crate::session::cloud::CloudEvent;
 use crate::session::cloud::compare::Comparison;
-use crate::session::cloud::slot::{Belief, Park, Phase, Slot, Step, Verdict};
+use crate::session::cloud::slot::{Belief, Phase, Slot, Step, Verdict};
 use crate::session::cloud::window::{InFlight, Window};
 use crate::session::cloud::{Lookup, NodeView};
+use crate::session::parking::{Park, Timers};
 
 /// How far the scope has come.
 #[derive(Debug)]
@@ -46,8 +46,7 @@ pub(super) struct Scope {
     pub(super) slots: HashMap<ObjectKey, Slot>,
     /// Ready keys, oldest first: of the delivery lane (where every key starts) and of the bulk lane.
     ready: [VecDeque<ObjectKey>; 2],
-    /// Keys to make ready at a moment. An entry whose slot has moved on is stale and does nothing.
-    timers: BTreeSet<(Moment, ObjectKey)>,
+    timers: Timers,
     /// Number of slots that are due.
     backlog: usize,
 }
@@ -62,7 +61,7 @@ impl Scope {
             stage: Stage::Comparing(Box::new(comparison)),
             slots: HashMap::new(),
             ready: [VecDeque::new(), VecDeque::new()],
-            timers: BTreeSet::new(),
+            timers: Timers::default(),
             backlog: 0,
         }
     }
@@ -94,7 +93,7 @@ impl Scope {
     pub(super) fn park_until(&mut self, key: ObjectKey, until: Moment) {
         if let Some(slot) = self.slots.get_mut(&key) {
             slot.phase = Phase::Parked;
-            self.timers.insert((until, key));
+            self.timers.set(until, key);
         }
     }
 
@@ -127,7 +126,7 @@ impl Scope {
                 Verdict::Send(step) if step.lane == lane => {
                     let early = slot.park.as_ref().filter(|park| park.holds_back(step.version(), now));
                     if let Some(park) = early {
-                        let until = park.until;
+                        let until = park.until();
                         self.ready[queue].pop_front();
                         self.wait_out(key, until);
                         continue;
@@ -206,12 +205,12 @@ impl Scope {
     ) {
         let Some(slot) = self.slots.get_mut(&key) else { return };
         slot.phase = Phase::Parked;
-        if slot.park.as_ref().is_some_and(|park| park.version.as_ref() == Some(&version)) {
+        if slot.park.as_ref().is_some_and(|park| park.is_of(&version)) {
             return;
         }
         self.end_wait(&key);
         let Some(slot) = self.slots.get_mut(&key) else { return };
-        slot.park = Some(Box::new(Park { version: Some(version), until: None, delay: Duration::ZERO }));
+        slot.park = Some(Box::new(Park::never(version)));
         let message = format!("{key} is not sent: {limit}; make it smaller");
         self.resolve_parked(&key);
         let (scope, reason) = (self.id, RefusalReason::TooLarge);
@@ -243,7 +242,7 @@ impl Scope {
     /// The edge could not store a delivery. The wait before the same version is sent again.
     pub(super) fn refused(&mut self, now: Moment, flight: &InFlight) -> Duration {
         let key = &flight.key;
-        let former = self.end_wait(key).map_or(Duration::ZERO, |park| park.delay);
+        let former = self.end_wait(key);
         let Some(slot) = self.slots.get_mut(key) else { return Duration::ZERO };
         let again = slot.phase == Phase::InFlight { again: true };
         if flight.adoption {
@@ -251,12 +250,13 @@ impl Scope {
             self.make_ready(key.clone());
             return Duration::ZERO;
         }
-        let delay = (former * 2).clamp(PARK_DELAY_MIN, PARK_DELAY_MAX);
         let version = match &flight.becomes {
             Belief::Version(version) => Some(version.clone()),
             _ => None,
         };
-        slot.park = Some(Box::new(Park { version, until: Some(now + delay), delay }));
+        let park = Park::failed(version, now, former.as_deref());
+        let delay = park.delay();
+        slot.park = Some(Box::new(park));
         self.resolve_parked(key);
         if again {
             self.make_ready(key.clone());
@@ -266,24 +266,18 @@ impl Scope {
         delay
     }
 
-    /// Takes a key's back-off and its timer away, so that there is one timer a key, however often it is refused.
-    fn end_wait(&mut self, key: &ObjectKey) -> Option<Box<Park>> {
-        let park = self.slots.get_mut(key)?.park.take()?;
-        if let Some(until) = park.until {
-            self.timers.remove(&(until, key.clone()));
-        }
-        Some(park)
+    fn end_wait(&mut self, key: &ObjectKey) -> Option<Box<Park<ObjectVersion>>> {
+        self.timers.end(key, &mut self.slots.get_mut(key)?.park)
     }
 
     /// When the next parked key becomes ready.
     pub(super) fn deadline(&self) -> Option<Moment> {
-        self.timers.first().map(|(until, _)| *until)
+        self.timers.deadline()
     }
 
     /// Makes the parked keys ready whose wait is over.
     pub(super) fn handle_timeout(&mut self, now: Moment) {
-        while self.deadline().is_some_and(|until| until <= now) {
-            let Some((_, key)) = self.timers.pop_first() else { return };
+        while let Some(key) = self.timers.pop_due(now) {
             if self.slots.get(&key).is_some_and(|slot| slot.phase == Phase::Parked) {
                 self.make_ready(key);
             }

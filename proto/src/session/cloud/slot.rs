@@ -1,13 +1,13 @@
 //! One key of one scope: what the edge is believed to hold, and what has to be sent so that it holds the right thing.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::frame::Change;
-use crate::ids::{Lane, Moment};
+use crate::ids::Lane;
 use crate::limits::{BULK_OBJECT_MIN, DEPENDENCIES_MAX, OBJECT_LEN_MAX};
 use crate::object::{Held, ObjectKey, ObjectVersion, SharedObject};
 use crate::session::cloud::Lookup;
+use crate::session::parking::Park;
 
 /// What the edge holds under a key, as far as acknowledgements and its inventory tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,24 +47,6 @@ pub(super) enum Phase {
     Parked,
 }
 
-/// A refused version and its back-off.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Park {
-    /// The refused version; none for deletions and absences.
-    pub(super) version: Option<ObjectVersion>,
-    /// The refused version is not sent before this; never when none.
-    pub(super) until: Option<Moment>,
-    /// The wait that ends at `until`.
-    pub(super) delay: Duration,
-}
-
-impl Park {
-    /// The same version again, too early.
-    pub(super) fn holds_back(&self, version: Option<&ObjectVersion>, now: Moment) -> bool {
-        self.version.as_ref() == version && self.until.is_none_or(|until| now < until)
-    }
-}
-
 /// One key of one scope.
 #[derive(Debug)]
 pub(super) struct Slot {
@@ -75,7 +57,7 @@ pub(super) struct Slot {
     /// Missing when the scope was compared, and not resolved since.
     pub(super) due: bool,
     /// Boxed, because hardly any key is ever refused and every connected node pays for the size of a slot.
-    pub(super) park: Option<Box<Park>>,
+    pub(super) park: Option<Box<Park<ObjectVersion>>>,
 }
 
 impl Slot {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::*;
 use crate::frame::Inventory;
 use crate::ids::{Epoch, Uid};
+use crate::limits::PARK_DELAY_MIN;
 use crate::object::{ContentHash, Resource, SharedObject};
 
 /// One object whose revision a test moves on.

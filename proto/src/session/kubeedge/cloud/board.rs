@@ -5,11 +5,11 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use super::slot::{Belief, Park, Phase, Slot, Step};
+use super::slot::{Belief, Phase, Slot, Step};
 use crate::ids::{CloudRevision, Moment};
-use crate::limits::{PARK_DELAY_MAX, PARK_DELAY_MIN};
 use crate::object::ObjectKey;
 use crate::session::kubeedge::{LEDGER_MAX, LedgerEntry};
+use crate::session::parking::{Park, Timers};
 
 /// Elements of which an empty queue keeps the memory.
 const KEPT_CAPACITY: usize = 4;
@@ -22,8 +22,7 @@ pub(super) struct Board {
     ready: VecDeque<ObjectKey>,
     /// Keys that are most likely in order and are only looked at to be sure.
     unhurried: VecDeque<ObjectKey>,
-    /// Keys to make ready at a moment.
-    timers: BTreeSet<(Moment, ObjectKey)>,
+    timers: Timers,
     backlog: usize,
 }
 
@@ -210,21 +209,20 @@ impl Board {
     pub(super) fn put_off(&mut self, key: &ObjectKey, until: Option<Moment>) {
         self.take(key, Phase::Parked);
         if let Some(until) = until {
-            self.timers.insert((until, key.clone()));
+            self.timers.set(until, key.clone());
         }
     }
 
     /// A delivery has failed: the same version waits, a newer one does not. The wait.
     pub(super) fn failed(&mut self, now: Moment, key: &ObjectKey, step: &Step) -> Duration {
-        let former = self.end_wait(key).map_or(Duration::ZERO, |park| park.delay);
-        let delay = (former * 2).clamp(PARK_DELAY_MIN, PARK_DELAY_MAX);
+        let park = Park::failed(step.revision(), now, self.end_wait(key).as_deref());
+        let delay = park.delay();
         let Some(slot) = self.slots.get_mut(key) else { return delay };
         let again = slot.phase == Phase::InFlight { again: true };
         slot.belief = slot.belief.unsure(step.uid());
-        let revision = step.revision();
-        slot.park = Some(Box::new(Park { revision, until: Some(now + delay), delay }));
+        slot.park = Some(Box::new(park));
         slot.phase = Phase::Parked;
-        self.timers.insert((now + delay, key.clone()));
+        self.timers.set(now + delay, key.clone());
         // One object that an edge cannot store must not keep the rest from being caught up.
         self.resolve(key);
         if again {
@@ -236,24 +234,20 @@ impl Board {
     /// This version can never be sent. False when that was known.
     pub(super) fn never(&mut self, key: &ObjectKey, revision: CloudRevision) -> bool {
         self.take(key, Phase::Parked);
-        let known = |slot: &Slot| slot.park.as_ref().is_some_and(|park| park.revision == Some(revision));
+        let known = |slot: &Slot| slot.park.as_ref().is_some_and(|park| park.is_of(&revision));
         if self.slots.get(key).is_some_and(known) {
             return false;
         }
         self.end_wait(key);
         if let Some(slot) = self.slots.get_mut(key) {
-            slot.park = Some(Box::new(Park { revision: Some(revision), until: None, delay: Duration::ZERO }));
+            slot.park = Some(Box::new(Park::never(revision)));
         }
         self.resolve(key);
         true
     }
 
-    fn end_wait(&mut self, key: &ObjectKey) -> Option<Box<Park>> {
-        let park = self.slots.get_mut(key)?.park.take()?;
-        if let Some(until) = park.until {
-            self.timers.remove(&(until, key.clone()));
-        }
-        Some(park)
+    fn end_wait(&mut self, key: &ObjectKey) -> Option<Box<Park<CloudRevision>>> {
+        self.timers.end(key, &mut self.slots.get_mut(key)?.park)
     }
 
     fn make_due(&mut self, key: &ObjectKey) {
@@ -279,12 +273,11 @@ impl Board {
 
     /// When the next parked key becomes ready.
     pub(super) fn deadline(&self) -> Option<Moment> {
-        self.timers.first().map(|(until, _)| *until)
+        self.timers.deadline()
     }
 
     pub(super) fn handle_timeout(&mut self, now: Moment) {
-        while self.deadline().is_some_and(|until| until <= now) {
-            let Some((_, key)) = self.timers.pop_first() else { return };
+        while let Some(key) = self.timers.pop_due(now) {
             if self.slots.get(&key).is_some_and(|slot| slot.phase == Phase::Parked) {
                 self.offer(key);
             }

@@ -1,13 +1,13 @@
 //! One key: what the edge holds under it, and what has to be sent so that it holds the right thing.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::ids::{CloudRevision, Moment, Uid};
 use crate::limits::OBJECT_LEN_MAX;
 use crate::message::Operation;
 use crate::object::{ObjectKey, SharedObject};
 use crate::session::kubeedge::LedgerEntry;
+use crate::session::parking::Park;
 
 /// What the edge holds under a key.
 #[derive(Debug, Clone)]
@@ -78,17 +78,6 @@ pub(super) enum Phase {
     Parked,
 }
 
-/// A failed version and its back-off.
-#[derive(Debug)]
-pub(super) struct Park {
-    /// The version that failed; none for deletions.
-    pub(super) revision: Option<CloudRevision>,
-    /// It is not sent before this; never when none.
-    pub(super) until: Option<Moment>,
-    /// The wait that ends at `until`.
-    pub(super) delay: Duration,
-}
-
 /// One key.
 #[derive(Debug)]
 pub(super) struct Slot {
@@ -104,7 +93,7 @@ pub(super) struct Slot {
     pub(super) holds: u16,
     pub(super) kind: Option<Box<str>>,
     /// Boxed, because hardly any key ever fails.
-    pub(super) park: Option<Box<Park>>,
+    pub(super) park: Option<Box<Park<CloudRevision>>>,
 }
 
 impl Slot {
@@ -124,8 +113,7 @@ impl Slot {
     /// The same version again, too early.
     pub(super) fn held_back(&self, step: &Step, now: Moment) -> Option<Option<Moment>> {
         let park = self.park.as_ref()?;
-        let early = park.revision == step.revision() && park.until.is_none_or(|until| now < until);
-        early.then_some(park.until)
+        park.holds_back(step.revision().as_ref(), now).then_some(park.until())
     }
 
     /// What must be sent so that the edge holds what is wanted.
