@@ -5,11 +5,13 @@
 mod call;
 mod impersonate;
 mod object;
+mod paging;
 mod watch;
 
 pub use call::{Answer, ApiCall, CallError, Caller};
 pub use impersonate::{Impersonation, ImpersonationForm};
 pub use object::{ObjectError, RawObject};
+pub(crate) use paging::query_value;
 pub use watch::{ObjectEvent, WatchSpec, watch};
 
 use std::sync::Arc;

@@ -20,9 +20,6 @@ use crate::kube::{Answer, CallError};
 /// API group and version.
 const API: &str = "/apis/reliablesyncs.kubeedge.io/v1alpha1";
 
-/// Objects asked for at a time.
-const PAGE: usize = 500;
-
 /// What kept them from being read or written.
 #[derive(Debug, Error)]
 pub enum ObjectSyncError {

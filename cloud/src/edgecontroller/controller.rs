@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tombolo_proto::object::ObjectVersion;
 use tombolo_proto::{NodeId, ObjectKey};
@@ -23,9 +22,6 @@ const BATCH_MAX: usize = 256;
 
 /// Reads of the API at a time.
 const READS_MAX: usize = 16;
-
-/// Pods asked for at a time.
-const PAGE_SIZE: usize = 500;
 
 /// News for the index.
 #[derive(Debug)]
@@ -198,34 +194,12 @@ async fn fetch(kube: &Kube, key: &ObjectKey) -> Result<Option<RawObject>, CallEr
 }
 
 async fn list_pods(kube: &Kube, node: &NodeId) -> Result<Vec<RawObject>, CallError> {
-    let base = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}&limit={PAGE_SIZE}");
+    let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
     let mut pods = Vec::new();
-    let mut path = base.clone();
-    loop {
-        let answer = kube.call(Caller::Own, ApiCall::get(path)).await?;
-        if !answer.is_success() {
-            return Err(CallError::Unreachable(format!("list of the pods of {node}: {}", answer.message())));
-        }
-        let mut page = answer.json();
-        if let Some(Value::Array(items)) = page.get_mut("items").map(Value::take) {
-            pods.extend(items.into_iter().map(RawObject::new));
-        }
-        match page.pointer("/metadata/continue").and_then(Value::as_str) {
-            None | Some("") => return Ok(pods),
-            Some(token) => path = format!("{base}&continue={}", query_value(token)),
+    match kube.list(Caller::Own, &path, |pod| pods.push(RawObject::new(pod))).await? {
+        None => Ok(pods),
+        Some(answer) => {
+            Err(CallError::Unreachable(format!("list of the pods of {node}: {}", answer.message())))
         }
     }
-}
-
-/// Percent-encodes a text as the value of a query parameter.
-fn query_value(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
 }

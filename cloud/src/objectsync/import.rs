@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use http::Method;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use tombolo_proto::session::kubeedge::Ledger;
 use tombolo_proto::{Epoch, NodeId, Uid};
 
 use super::record::{Given, read};
-use super::{API, ObjectSyncError, PAGE, refused};
+use super::{API, ObjectSyncError, refused};
 use crate::hub::{LedgerError, LedgerStore, Record};
 use crate::kube::{ApiCall, Caller, Kube};
 
@@ -71,24 +70,11 @@ pub(crate) async fn import(
 
 /// Reads all pages of one kind; false when the cluster does not have it.
 async fn gather(kube: &Kube, plural: &str, seeds: &mut Seeds) -> Result<bool, ObjectSyncError> {
-    let mut token = String::new();
-    loop {
-        let path = format!("{API}/{plural}?limit={PAGE}&continue={token}");
-        let answer = kube.call(Caller::Own, ApiCall::get(&path)).await?;
-        match answer.code {
-            404 => return Ok(false),
-            200 => {}
-            _ => return Err(refused(&path, &answer)),
-        }
-        let list = answer.json();
-        for object in list.get("items").and_then(Value::as_array).into_iter().flatten() {
-            seeds.take(object);
-        }
-        let next = list.pointer("/metadata/continue").and_then(Value::as_str).unwrap_or_default();
-        if next.is_empty() {
-            return Ok(true);
-        }
-        token = utf8_percent_encode(next, NON_ALPHANUMERIC).to_string();
+    let path = format!("{API}/{plural}");
+    match kube.list(Caller::Own, &path, |object| seeds.take(&object)).await? {
+        None => Ok(true),
+        Some(answer) if answer.code == 404 => Ok(false),
+        Some(answer) => Err(refused(&path, &answer)),
     }
 }
 

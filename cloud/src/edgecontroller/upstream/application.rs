@@ -1,7 +1,5 @@
 //! MetaServer's requests: one API call in a record (reference 7.2 to 7.4), run as the node.
 
-use std::fmt::Write as _;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -15,7 +13,7 @@ use tombolo_proto::{NodeId, Resource};
 use super::message::into_result;
 use super::{Upstream, fresh_id, now_millis};
 use crate::edgecontroller::local_endpoint;
-use crate::kube::{ApiCall, Caller, is_path_segment, path_of};
+use crate::kube::{ApiCall, Caller, is_path_segment, path_of, query_value};
 
 /// Paths of the API server that are passed through (reference 7.4). What they say is the same for everybody.
 const PASSED: [&str; 8] =
@@ -206,14 +204,7 @@ fn query(option: &Value, names: &[&str]) -> Result<String, String> {
         query.push(if query.is_empty() { '?' } else { '&' });
         query.push_str(name);
         query.push('=');
-        for byte in text.bytes() {
-            if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-                query.push(char::from(byte));
-            } else {
-                // Writing to a text does not fail.
-                let _ = write!(query, "%{byte:02X}");
-            }
-        }
+        query.extend(query_value(&text));
     }
     Ok(query)
 }

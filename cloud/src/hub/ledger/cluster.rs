@@ -10,7 +10,7 @@ use tombolo_proto::ids::NAME_LEN_MAX;
 use tombolo_proto::{NodeId, Uid};
 
 use super::{LedgerError, LedgerStore, Record, RecordError, RecordVersion, record};
-use crate::kube::{Answer, ApiCall, Caller, Kube};
+use crate::kube::{Answer, ApiCall, Caller, Kube, query_value};
 
 /// Start of a ledger's name. The node's name follows.
 const PREFIX: &str = "tombolo-ledger.";
@@ -41,15 +41,13 @@ impl ClusterLedgers {
     /// [`LedgerError`]: the API server does not answer or refuses, or a record is damaged.
     pub async fn all_records(&self) -> Result<Vec<(NodeId, Record)>, LedgerError> {
         let failed = |reason: String| LedgerError::List { reason };
-        let path = format!("{}?labelSelector={}", self.all(), LABEL.replace('/', "%2F"));
-        let answer = self.kube.call(Caller::Own, ApiCall::get(path)).await;
-        let answer = answer.map_err(|error| failed(error.to_string()))?;
-        if !answer.is_success() {
-            return Err(failed(answer.message()));
+        let path = format!("{}?labelSelector={}", self.all(), query_value(LABEL));
+        let mut records = Vec::new();
+        let listed = self.kube.list(Caller::Own, &path, |object| records.push(named(&object))).await;
+        match listed.map_err(|error| failed(error.to_string()))? {
+            None => records.into_iter().collect(),
+            Some(answer) => Err(failed(answer.message())),
         }
-        let list = answer.json();
-        let items = list.get("items").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        items.iter().map(named).collect()
     }
 
     async fn try_read(&self, node: &NodeId) -> Result<Option<(Record, RecordVersion)>, LedgerError> {
