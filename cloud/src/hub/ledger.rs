@@ -15,8 +15,14 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use thiserror::Error;
+use tokio::sync::Semaphore;
 use tombolo_proto::session::kubeedge::Ledger;
 use tombolo_proto::{NodeId, Uid};
+
+/// Calls of the store under way over all nodes; further ones wait for their turn. Thousands of nodes connect and leave in
+/// the same second, and a store that is asked by all of them at once refuses some (kube-apiserver with code 429) and keeps
+/// everybody else waiting. This many keep it busy.
+const CALLS_MAX: usize = 16;
 
 /// Attempts to take a record over; each loss means that somebody else wrote it meanwhile.
 const TAKEOVER_ATTEMPTS: usize = 8;
@@ -101,13 +107,31 @@ pub struct Ledgers {
     store: Arc<dyn LedgerStore>,
     /// Names this process among all that ever served the nodes.
     holder: Arc<str>,
+    /// [`CALLS_MAX`] of them.
+    turns: Arc<Semaphore>,
 }
 
 impl Ledgers {
     /// Ledgers in this store, for a process that `holder` names.
     #[must_use]
     pub fn new(store: Arc<dyn LedgerStore>, holder: &str) -> Self {
-        Self { store, holder: holder.into() }
+        Self { store, holder: holder.into(), turns: Arc::new(Semaphore::new(CALLS_MAX)) }
+    }
+
+    async fn read(&self, node: &NodeId) -> Result<Option<(Record, RecordVersion)>, LedgerError> {
+        // The semaphore is never closed.
+        let _turn = self.turns.acquire().await;
+        self.store.read(node).await
+    }
+
+    async fn write(
+        &self,
+        node: &NodeId,
+        expected: Option<&RecordVersion>,
+        record: &Record,
+    ) -> Result<RecordVersion, LedgerError> {
+        let _turn = self.turns.acquire().await;
+        self.store.write(node, expected, record).await
     }
 
     /// The ledger of a node that has connected. From now on it is this cloudcore's to write.
@@ -116,14 +140,14 @@ impl Ledgers {
     /// [`LedgerError`] when it cannot be read or taken over.
     pub(super) async fn open(&self, node: &NodeId) -> Result<Opened, LedgerError> {
         for _ in 0..TAKEOVER_ATTEMPTS {
-            let Some((mut record, version)) = self.store.read(node).await? else {
+            let Some((mut record, version)) = self.read(node).await? else {
                 return Ok(Opened::default());
             };
             if *record.holder == *self.holder {
                 return Ok(Opened { ledger: record.ledger, owner: record.owner, version: Some(version) });
             }
             record.holder = self.holder.as_ref().into();
-            match self.store.write(node, Some(&version), &record).await {
+            match self.write(node, Some(&version), &record).await {
                 Ok(version) => {
                     return Ok(Opened { ledger: record.ledger, owner: record.owner, version: Some(version) });
                 }
@@ -143,12 +167,12 @@ impl Ledgers {
         owner: Option<Uid>,
     ) -> Saved {
         let record = Record { holder: self.holder.as_ref().into(), owner, ledger };
-        match self.store.write(node, expected.as_ref(), &record).await {
+        match self.write(node, expected.as_ref(), &record).await {
             Ok(version) => return Saved::Done(version),
             Err(LedgerError::Conflict) => {}
             Err(error) => return Saved::Failed(error),
         }
-        match self.store.read(node).await {
+        match self.read(node).await {
             // Deleted with its node.
             Ok(None) => Saved::Conflict(Ledger::default(), None),
             Ok(Some((record, version))) if *record.holder == *self.holder => {

@@ -103,7 +103,7 @@ impl Stock {
             self.link.send(document)?;
         }
         if self.saving.is_none()
-            && let Some(write) = self.session.poll_ledger(now)
+            && let Some(write) = self.session.poll_ledger(now, view)
         {
             self.save(write);
         }

@@ -189,7 +189,7 @@ impl Kube {
                 request = request.header(AUTHORIZATION, value);
             }
         }
-        request.body(Body::from(call.body.to_vec())).map_err(|error| CallError::Invalid(error.to_string()))
+        request.body(Body::from(call.body)).map_err(|error| CallError::Invalid(error.to_string()))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use http::Method;
 use serde_json::{Value, json};
 use tombolo_proto::session::kubeedge::Ledger;
@@ -17,6 +18,9 @@ const MARKER: &str = "tombolo-objectsync-import";
 
 /// Nodes whose objects are gathered, at most: as many as one cloudcore serves.
 const NODES_MAX: usize = crate::config::NODE_LIMIT_MAX;
+
+/// Nodes that are asked for and seeded at a time.
+const SEEDED_AT_ONCE: usize = 16;
 
 /// Seeds the ledger of every node that has none with what stock cloudcore has recorded. Does nothing in a cluster
 /// without such records, and nothing the second time. To be called before any stock edge is let in: an edge that was
@@ -44,16 +48,9 @@ pub(crate) async fn import(
         return Ok(());
     }
     let (nodes, objects) = (seeds.nodes.len(), seeds.objects());
-    for (node, ledger) in seeds.ledgers(epoch) {
-        // Stock forgets a node that is gone, too.
-        let Some(owner) = uid_of(kube, &node).await? else { continue };
-        let record = Record { holder: "".into(), owner: Some(owner), ledger };
-        match ledgers.write(&node, None, &record).await {
-            // Another replica was faster, or the node has a ledger already.
-            Ok(_) | Err(LedgerError::Conflict) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    let seed = |(node, ledger)| async move { seed(kube, ledgers, &node, ledger).await };
+    let written = stream::iter(seeds.ledgers(epoch)).map(seed).buffer_unordered(SEEDED_AT_ONCE);
+    written.try_collect::<()>().await?;
     tracing::info!(
         nodes,
         objects,
@@ -65,6 +62,22 @@ pub(crate) async fn import(
     match answer.code {
         200..=299 | 409 => Ok(()),
         _ => Err(refused(&configmaps, &answer)),
+    }
+}
+
+async fn seed(
+    kube: &Kube,
+    ledgers: &dyn LedgerStore,
+    node: &NodeId,
+    ledger: Ledger,
+) -> Result<(), ObjectSyncError> {
+    // Stock forgets a node that is gone, too.
+    let Some(owner) = uid_of(kube, node).await? else { return Ok(()) };
+    let record = Record { holder: "".into(), owner: Some(owner), ledger };
+    match ledgers.write(node, None, &record).await {
+        // Another replica was faster, or the node has a ledger already.
+        Ok(_) | Err(LedgerError::Conflict) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -101,7 +101,7 @@ fn drive_cloud(cloud: &mut CloudSession, now: Moment) {
         kubeedge::decode(&document.to_bytes()).expect("own output is understood");
         cloud.transmitted(now, document.number);
     }
-    if let Some(write) = cloud.poll_ledger(now) {
+    if let Some(write) = cloud.poll_ledger(now, &Nothing) {
         cloud.ledger_saved(write.number);
     }
     assert!(cloud.stats().in_flight <= 16 && cloud.stats().requests <= 256);

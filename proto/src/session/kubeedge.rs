@@ -56,8 +56,9 @@ pub const RESENDS_MAX: u8 = 4;
 /// Time in which a stock edge has certainly written the object of a reply that it does not acknowledge.
 pub const REPLY_SETTLES: Duration = Duration::from_secs(2);
 
-/// Least time between two ledger writes that no delivery waits for: removals and versions.
-pub const LEDGER_LAZY: Duration = Duration::from_secs(60);
+/// Least time between two ledger writes that no delivery waits for: removals and versions. Each session waits between one
+/// and two times this, its own time, so that nodes that have connected together do not write together.
+pub const LEDGER_LAZY: Duration = Duration::from_secs(600);
 
 /// Wait before a failed ledger write is tried again.
 pub const LEDGER_RETRY: Duration = Duration::from_secs(1);

@@ -68,7 +68,7 @@ impl Pair {
         loop {
             let now = self.now;
             let mut moved = false;
-            if let Some(write) = self.cloud.poll_ledger(now) {
+            if let Some(write) = self.cloud.poll_ledger(now, &self.cluster) {
                 self.cloud.ledger_saved(write.number);
             }
             while let Some(document) = self.cloud.poll_transmit(now, &self.cluster) {

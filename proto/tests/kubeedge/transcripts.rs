@@ -165,7 +165,7 @@ fn compare(session: &mut CloudSession, expected: &Line, view: &Cluster) {
     let now = Moment::default();
     let document = session.poll_transmit(now, view).or_else(|| {
         // The object of the answer must be in the ledger first.
-        let write = session.poll_ledger(now).expect("a reason to wait");
+        let write = session.poll_ledger(now, view).expect("a reason to wait");
         session.ledger_saved(write.number);
         session.poll_transmit(now, view)
     });

@@ -308,7 +308,7 @@ impl World {
                 connection.up.push_back((after, document));
             }
             if connection.write.is_none()
-                && let Some(write) = connection.session.poll_ledger(now)
+                && let Some(write) = connection.session.poll_ledger(now, &self.cluster)
             {
                 let takes = Duration::from_millis(self.rng.random_range(1..200));
                 connection.write = Some((now + takes, self.store.version, write));

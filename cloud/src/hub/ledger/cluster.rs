@@ -1,10 +1,13 @@
 //! Ledgers in the Kubernetes API: one ConfigMap a node, in cloudcore's namespace.
 
+use std::borrow::Cow;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use http::Method;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tombolo_proto::ids::NAME_LEN_MAX;
 use tombolo_proto::{NodeId, Uid};
@@ -56,11 +59,11 @@ impl ClusterLedgers {
         match answer.code {
             404 => Ok(None),
             200 => {
-                let object = answer.json();
-                let record =
-                    read(&object).map_err(|source| LedgerError::Damaged { node: node.clone(), source })?;
-                let version = object.pointer("/metadata/resourceVersion").and_then(Value::as_str);
-                Ok(Some((record, version.unwrap_or_default().to_owned())))
+                let damaged = |source| LedgerError::Damaged { node: node.clone(), source };
+                let stored: Stored<'_> = serde_json::from_slice(&answer.body)
+                    .map_err(|error| damaged(RecordError::Unreadable(error.to_string())))?;
+                let version = stored.metadata.resource_version.clone().into_owned();
+                Ok(Some((stored.record().map_err(damaged)?, version)))
             }
             _ => Err(unavailable(node, "read", answer.message())),
         }
@@ -82,9 +85,9 @@ impl ClusterLedgers {
         let answer = self.call(node, "written", call).await?;
         match answer.code {
             200 | 201 => {
-                let object = answer.json();
-                let version = object.pointer("/metadata/resourceVersion").and_then(Value::as_str);
-                Ok(version.unwrap_or_default().to_owned())
+                let stored: Stored<'_> = serde_json::from_slice(&answer.body)
+                    .map_err(|error| unavailable(node, "written", format!("the answer: {error}")))?;
+                Ok(stored.metadata.resource_version.into_owned())
             }
             409 => Err(LedgerError::Conflict),
             404 if expected.is_some() => Err(LedgerError::Conflict),
@@ -152,19 +155,64 @@ fn name_of(node: &NodeId) -> String {
     format!("{PREFIX}{:032x}", xxhash_rust::xxh3::xxh3_128(node.as_str().as_bytes()))
 }
 
-fn read(object: &Value) -> Result<Record, RecordError> {
-    let text = |path| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
-    let bytes = STANDARD.decode(text("/binaryData/ledger"));
-    let bytes = bytes.map_err(|error| RecordError::Unreadable(error.to_string()))?;
-    let owner = Uid::parse(text("/metadata/ownerReferences/0/uid")).ok();
-    Ok(Record { holder: text("/data/holder").into(), owner, ledger: record::decode(&bytes)? })
+/// The members of a ledger's ConfigMap that mean something here.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Stored<'a> {
+    #[serde(borrow)]
+    metadata: Metadata<'a>,
+    #[serde(borrow, default)]
+    data: Names<'a>,
+    #[serde(borrow, default)]
+    binary_data: Bytes<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata<'a> {
+    #[serde(borrow)]
+    resource_version: Cow<'a, str>,
+    #[serde(borrow, default)]
+    owner_references: Vec<Owner<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Owner<'a> {
+    #[serde(borrow)]
+    uid: Cow<'a, str>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Names<'a> {
+    #[serde(borrow)]
+    node: Cow<'a, str>,
+    #[serde(borrow)]
+    holder: Cow<'a, str>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Bytes<'a> {
+    #[serde(borrow)]
+    ledger: Cow<'a, str>,
+}
+
+impl Stored<'_> {
+    fn record(&self) -> Result<Record, RecordError> {
+        let bytes = STANDARD.decode(self.binary_data.ledger.as_bytes());
+        let bytes = bytes.map_err(|error| RecordError::Unreadable(error.to_string()))?;
+        let owner = self.metadata.owner_references.first().and_then(|owner| Uid::parse(&owner.uid).ok());
+        Ok(Record { holder: self.data.holder.as_ref().into(), owner, ledger: record::decode(&bytes)? })
+    }
 }
 
 /// A record with the node that it names.
 fn named(object: &Value) -> Result<(NodeId, Record), LedgerError> {
-    let text = object.pointer("/data/node").and_then(Value::as_str).unwrap_or_default();
-    let node = NodeId::parse(text).map_err(|error| LedgerError::List { reason: error.to_string() })?;
-    let record = read(object).map_err(|source| LedgerError::Damaged { node: node.clone(), source })?;
+    let failed = |reason: String| LedgerError::List { reason };
+    let stored = Stored::deserialize(object).map_err(|error| failed(error.to_string()))?;
+    let node = NodeId::parse(&stored.data.node).map_err(|error| failed(error.to_string()))?;
+    let record = stored.record().map_err(|source| LedgerError::Damaged { node: node.clone(), source })?;
     Ok((node, record))
 }
 

@@ -1,5 +1,7 @@
 //! A ledger as bytes: compressed JSON, so that the largest one fits one Kubernetes object.
 
+use std::collections::HashMap;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tombolo_proto::session::kubeedge::{LEDGER_MAX, Ledger, LedgerEntry, Watch};
@@ -134,8 +136,13 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Ledger, RecordError> {
         option: watch.option.into_bytes().into(),
     });
     let mut ledger = Ledger::new(epoch.transpose()?, watches.collect());
+    // Thousands of keys of a few resources: those share their texts.
+    let mut resources = HashMap::new();
     for WrittenEntry(group, version, plural, namespace, name, kind, known, revision) in written.entries {
-        let key = ObjectKey::new(Resource::new(&group, &version, &plural), &namespace, &name);
+        let resource: &Resource = resources
+            .entry((group, version, plural))
+            .or_insert_with_key(|(group, version, plural)| Resource::new(group, version, plural));
+        let key = ObjectKey::new(resource.clone(), &namespace, &name);
         let entry = LedgerEntry {
             kind: kind.into(),
             uid: known.map(|known| uid(&known)).transpose()?,

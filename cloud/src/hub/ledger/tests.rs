@@ -1,6 +1,7 @@
 //! Ledgers that several cloudcores share.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::FutureExt as _;
 use parking_lot::Mutex;
@@ -38,6 +39,46 @@ impl LedgerStore for Shelf {
             Err(LedgerError::Conflict)
         };
         async move { result }.boxed()
+    }
+}
+
+/// A store that counts how many ask it at a time.
+#[derive(Default)]
+struct Counter {
+    shelf: Shelf,
+    present: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Counter {
+    async fn counted<T>(&self, call: impl Future<Output = T>) -> T {
+        let present = self.present.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(present, Ordering::SeqCst);
+        // Everybody else who may comes in meanwhile.
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+        }
+        let outcome = call.await;
+        self.present.fetch_sub(1, Ordering::SeqCst);
+        outcome
+    }
+}
+
+impl LedgerStore for Counter {
+    fn read<'a>(
+        &'a self,
+        node: &'a NodeId,
+    ) -> BoxFuture<'a, Result<Option<(Record, RecordVersion)>, LedgerError>> {
+        self.counted(self.shelf.read(node)).boxed()
+    }
+
+    fn write<'a>(
+        &'a self,
+        node: &'a NodeId,
+        expected: Option<&'a RecordVersion>,
+        record: &'a Record,
+    ) -> BoxFuture<'a, Result<RecordVersion, LedgerError>> {
+        self.counted(self.shelf.write(node, expected, record)).boxed()
     }
 }
 
@@ -88,4 +129,21 @@ async fn what_was_written_or_deleted_meanwhile_is_told() {
     store.0.lock().clear();
     let lost = ledgers.save(&node, Some(new), ledger(&["c"]), None).await;
     assert!(matches!(lost, Saved::Conflict(theirs, None) if theirs.is_empty()));
+}
+
+#[tokio::test]
+async fn a_thousand_nodes_do_not_ask_the_store_at_once() {
+    let store = Arc::new(Counter::default());
+    let ledgers = Ledgers::new(store.clone(), "one");
+    let join = |number: usize| {
+        let ledgers = &ledgers;
+        async move {
+            let node = NodeId::parse(&format!("edge-{number}")).expect("a name");
+            let opened = ledgers.open(&node).await.expect("empty");
+            version(ledgers.save(&node, opened.version, ledger(&["a"]), None).await);
+        }
+    };
+    futures::future::join_all((0..1000).map(join)).await;
+    assert_eq!(store.shelf.0.lock().len(), 1000);
+    assert_eq!(store.most.load(Ordering::SeqCst), CALLS_MAX);
 }

@@ -10,11 +10,11 @@ mod requests;
 mod slot;
 mod transmit;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::pen::Pen;
-use super::{Ledger, LedgerWrite, SILENCE_MAX};
+use super::{LEDGER_LAZY, Ledger, LedgerWrite, SILENCE_MAX};
 use crate::frame::{Goodbye, Reply};
 use crate::ids::{Epoch, Moment, NodeId, RequestId, ScopeId};
 use crate::message::{Message, MessageId};
@@ -110,8 +110,9 @@ pub struct CloudSession {
     requests: Requests,
     /// The newest replies that carry no pushed object.
     plain_replies: VecDeque<MessageId>,
-    /// Keys to look at again because of acknowledgements that came late, and when. Keys of the board only.
-    late_acks: BTreeMap<ObjectKey, Moment>,
+    /// Keys to look at again because of acknowledgements that came late, and when. Each slot of the board puts its key in
+    /// once.
+    late_acks: VecDeque<(Moment, ObjectKey)>,
     /// Small answers of the session itself.
     notices: VecDeque<Message>,
     documents: u64,
@@ -124,7 +125,8 @@ impl CloudSession {
     /// hold is compared with it at once.
     #[must_use]
     pub fn new(config: CloudConfig, ledger: Ledger, now: Moment, view: &impl NodeView) -> Self {
-        let recorder = Recorder::new(ledger, config.epoch.clone(), now);
+        let pen = Pen::new(config.seed, now, config.unix_millis);
+        let recorder = Recorder::new(ledger, config.epoch.clone(), pen.spread(LEDGER_LAZY), now);
         let mut board = Board::default();
         for (key, entry) in recorder.ledger().entries() {
             board.resume(key.clone(), entry);
@@ -137,7 +139,7 @@ impl CloudSession {
             now,
             opened_at: now,
             last_heard: now,
-            pen: Pen::new(config.seed, now, config.unix_millis),
+            pen,
             patience: Patience::new(now),
             scopes: vec![ScopeId::NODE],
             restoring: config.restoring,
@@ -148,7 +150,7 @@ impl CloudSession {
             recorder,
             requests: Requests::default(),
             plain_replies: VecDeque::new(),
-            late_acks: BTreeMap::new(),
+            late_acks: VecDeque::new(),
             notices: VecDeque::new(),
             documents: 0,
             events: VecDeque::new(),
@@ -219,10 +221,14 @@ impl CloudSession {
 
     /// The next state of the ledger to store, if there is one; none while the last one is being stored. Ask after
     /// `poll_transmit`, which finds out what must be stored before it may leave.
-    pub fn poll_ledger(&mut self, now: Moment) -> Option<LedgerWrite> {
+    pub fn poll_ledger(&mut self, now: Moment, view: &impl NodeView) -> Option<LedgerWrite> {
         self.now = now;
         if self.closed {
             return None;
+        }
+        if self.recorder.is_urgent(now) {
+            // One write for all that the node needs, not one for each part of it that becomes known.
+            self.recorder.expect(view.wanted(ScopeId::NODE));
         }
         self.recorder.poll(now)
     }

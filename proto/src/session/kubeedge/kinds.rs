@@ -1,5 +1,7 @@
 //! Which API resource a type word of a path means, and which one of an object is.
 
+use std::sync::LazyLock;
+
 use serde::Deserialize;
 
 use crate::message::ResourceType;
@@ -28,11 +30,15 @@ const TABLE: &[(&str, &str, &str, &str, ResourceType)] = &[
     ),
 ];
 
+/// The resources of the rows: keys share their texts.
+static RESOURCES: LazyLock<Vec<Resource>> =
+    LazyLock::new(|| TABLE.iter().map(|row| Resource::new(row.0, row.1, row.2)).collect());
+
 /// The resource that a type word of a path names, when the word alone says it.
 #[must_use]
 pub fn resource_of(word: &ResourceType) -> Option<Resource> {
-    let row = TABLE.iter().find(|row| row.4 == *word)?;
-    Some(Resource::new(row.0, row.1, row.2))
+    let index = TABLE.iter().position(|row| row.4 == *word)?;
+    RESOURCES.get(index).cloned()
 }
 
 /// The kind of a resource: known by name, or read from one of its objects. None when neither tells.

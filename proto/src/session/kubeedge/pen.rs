@@ -1,6 +1,8 @@
 //! Ids and times of the messages that a session writes.
 
-use xxhash_rust::xxh3::xxh3_128;
+use std::time::Duration;
+
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::ids::Moment;
 use crate::message::MessageId;
@@ -29,6 +31,14 @@ impl Pen {
         MessageId::from_random_bytes(xxh3_128(&input).to_be_bytes())
     }
 
+    /// A time between one and two times `least`, the same for the whole session and another for each.
+    pub(super) fn spread(&self, least: Duration) -> Duration {
+        // The upper bits alone: exact in a float, and as random as the rest.
+        let share =
+            f64::from(u32::try_from(xxh3_64(&self.seed) >> 32).unwrap_or(u32::MAX)) / f64::from(u32::MAX);
+        least + least.mul_f64(share)
+    }
+
     /// The wall clock, milliseconds since the Unix epoch.
     pub(super) fn millis(&self, now: Moment) -> i64 {
         let elapsed = u64::try_from(now.since(self.opened_at).as_millis()).unwrap_or(u64::MAX);
@@ -39,7 +49,6 @@ impl Pen {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
-    use std::time::Duration;
 
     use super::*;
 
@@ -52,6 +61,20 @@ mod tests {
             .collect();
         assert_eq!(ids.len(), 1000);
         assert!(ids.iter().all(|id| id.len() == 36 && id.as_bytes()[14] == b'4'), "UUIDs v4");
+    }
+
+    #[test]
+    fn what_begins_together_is_spread_over_time() {
+        let least = Duration::from_secs(600);
+        let mut minutes = [0; 10];
+        for number in 0..1000_u16 {
+            let mut seed = [0; 16];
+            seed[..2].copy_from_slice(&number.to_le_bytes());
+            let wait = Pen::new(seed, Moment::default(), 0).spread(least);
+            assert!((least..=2 * least).contains(&wait), "{wait:?}");
+            minutes[usize::try_from((wait - least).as_secs() / 60).expect("small").min(9)] += 1;
+        }
+        assert!(minutes.iter().all(|count| (50..200).contains(count)), "{minutes:?}");
     }
 
     #[test]

@@ -33,7 +33,6 @@ impl Board {
         let slot = self.slots.entry(key.clone()).or_insert_with(|| Slot::new(Belief::from(entry)));
         if fresh {
             slot.resumed = true;
-            slot.kind = Some(entry.kind.clone());
             self.make_due(&key);
         }
         self.offer(key);
@@ -92,6 +91,19 @@ impl Board {
             };
         }
         self.offer(key.clone());
+    }
+
+    /// Notes that a late acknowledgement names a key; false when that is noted already, or nothing is known of the key.
+    pub(super) fn marks_late_ack(&mut self, key: &ObjectKey) -> bool {
+        self.slots.get_mut(key).is_some_and(|slot| !std::mem::replace(&mut slot.late_ack, true))
+    }
+
+    /// Looks at such a key.
+    pub(super) fn handle_late_ack(&mut self, key: &ObjectKey) {
+        if let Some(slot) = self.slots.get_mut(key) {
+            slot.late_ack = false;
+        }
+        self.doubt(key);
     }
 
     /// The edge says that it holds something under a key, whatever is known of it. An edge that says so of too many keys

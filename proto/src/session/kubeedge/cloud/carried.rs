@@ -101,6 +101,11 @@ impl Carried {
         self.list.len() < CARRIED_MAX
     }
 
+    /// Whether a reply with the object is under way.
+    pub(super) fn carries(&self, key: &ObjectKey) -> bool {
+        self.list.iter().any(|carry| carry.load.key == *key)
+    }
+
     /// A reply leaves. Two of one key cross each other when their versions differ.
     pub(super) fn push(&mut self, reply: MessageId, load: Load, number: u64, mut crossed: bool) {
         crossed |= self.cross(&load.key, Some(load.revision));

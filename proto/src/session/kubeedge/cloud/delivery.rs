@@ -6,8 +6,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::CloudSession;
+use super::board::Board;
 use super::flights::{Flight, Overdue};
-use super::recorder::Standing;
+use super::recorder::{Recorder, Standing};
 use super::slot::{Belief, Phase, Step, Verdict, Wanted};
 use crate::frame::RefusalReason;
 use crate::ids::{Moment, ScopeId};
@@ -30,18 +31,26 @@ impl CloudSession {
             let (wanted, dynamic) = self.wanted(&key, view);
             match slot.judge(&key, wanted) {
                 Verdict::Send(step) => {
-                    if let Some(outgoing) = self.try_send(&key, &step, dynamic, view) {
+                    if let Some(outgoing) = self.try_send(&key, step, dynamic, view) {
                         return Some(outgoing);
                     }
                 }
                 Verdict::Settled => self.board.settle(&key),
-                Verdict::Forget => self.board.forget(&key),
+                Verdict::Forget => self.forget(&key),
                 Verdict::Wait => self.board.wait(&key),
                 Verdict::TooLarge(object) => self.refuse_large(&key, &object),
             }
         }
         self.announce_caught_up();
         None
+    }
+
+    /// Neither wanted nor held. The ledger may have named it all the same, because it seemed to be wanted.
+    fn forget(&mut self, key: &ObjectKey) {
+        self.board.forget(key);
+        if !self.carried.carries(key) {
+            self.recorder.removed(key);
+        }
     }
 
     /// What all scopes together want, and whether only a subscription does. Stock edges have one row for each object,
@@ -75,15 +84,15 @@ impl CloudSession {
     fn try_send(
         &mut self,
         key: &ObjectKey,
-        step: &Step,
+        step: Step,
         dynamic: bool,
         view: &impl NodeView,
     ) -> Option<Outgoing> {
-        if let Some(until) = self.must_wait(key, step, view) {
+        if let Some(until) = self.must_wait(key, &step, view) {
             self.board.put_off(key, until);
             return None;
         }
-        let named = match step {
+        let named = match &step {
             Step::Put(object, _) => self.record(key, object),
             Step::Delete(_) => Some(self.recorder.forget(key)),
         };
@@ -99,10 +108,9 @@ impl CloudSession {
         self.carried.cross(key, step.revision());
         let (id, millis) = (self.pen.id(), self.pen.millis(self.now));
         let number = self.next_document();
-        self.flights.push(self.now, number, id, key.clone(), step.clone(), millis);
         self.counters.delivered += 1;
-        let flight = self.flights.of(key)?.clone();
-        Some(self.document(number, &flight))
+        let flight = self.flights.push(self.now, number, id, key.clone(), step, millis);
+        Some(document(number, flight, &self.board, &self.recorder))
     }
 
     /// Makes sure that the ledger names what is sent; none when it never can.
@@ -113,10 +121,7 @@ impl CloudSession {
             return None;
         };
         match self.recorder.want(key, &kind, &object.version.uid) {
-            Ok(standing) => {
-                self.board.slot(key).kind = Some(kind);
-                Some(standing)
-            }
+            Ok(standing) => Some(standing),
             Err(full) => {
                 self.refuse_for_ever(key, object, RefusalReason::Other, format!("{key} is not sent: {full}"));
                 None
@@ -139,36 +144,8 @@ impl CloudSession {
     }
 
     fn kind_of(&self, key: &ObjectKey, object: &SharedObject) -> Option<Box<str>> {
-        let known = self.board.get(key).and_then(|slot| slot.kind.clone());
+        let known = self.recorder.ledger().get(key).map(|entry| entry.kind.clone());
         known.or_else(|| kind_name(key.resource(), Some(&object.body)))
-    }
-
-    /// The document of a delivery, the same for each copy but for its number.
-    pub(super) fn document(&self, number: u64, flight: &Flight) -> Outgoing {
-        let slot = self.board.get(&flight.key);
-        let ledger = self.recorder.ledger().get(&flight.key).map(|entry| entry.kind.clone());
-        let kind = slot.and_then(|slot| slot.kind.clone()).or(ledger);
-        let kind = kind.or_else(|| kind_name(flight.key.resource(), None)).unwrap_or_default();
-        let dynamic = slot.is_some_and(|slot| slot.dynamic);
-        let (operation, object, content) = match &flight.step {
-            Step::Put(object, operation) => (operation.clone(), Some(object), Content::null()),
-            Step::Delete(Belief::Sent(object)) => (Operation::Delete, Some(object), Content::null()),
-            Step::Delete(belief) => {
-                let uid = belief.uid().map(crate::ids::Uid::as_str);
-                (Operation::Delete, None, tombstone(&flight.key, &kind, uid))
-            }
-        };
-        let source = if dynamic { Source::DynamicController } else { Source::EdgeController };
-        let path = ObjectPath::new(flight.key.namespace(), type_word(&kind), flight.key.name());
-        let route = Route::new(source, Group::Resource, operation, LocalPath::Object(path).into());
-        let mut message = Message::new(flight.id.clone(), flight.millis, route, content);
-        match object {
-            Some(object) => {
-                message.header.resource_version = object.version.revision.to_string();
-                Outgoing::object(number, &message, object)
-            }
-            None => Outgoing::message(number, &message),
-        }
     }
 
     fn refuse_large(&mut self, key: &ObjectKey, object: &SharedObject) {
@@ -218,6 +195,33 @@ impl CloudSession {
             self.caught_up = true;
             self.events.push_back(CloudEvent::CaughtUp { scope: ScopeId::NODE });
         }
+    }
+}
+
+/// The document of a delivery, the same for each copy but for its number.
+pub(super) fn document(number: u64, flight: &Flight, board: &Board, recorder: &Recorder) -> Outgoing {
+    let Flight { id, key, step, millis, .. } = flight;
+    let kind = recorder.ledger().get(key).map(|entry| entry.kind.clone());
+    let kind = kind.or_else(|| kind_name(key.resource(), None)).unwrap_or_default();
+    let dynamic = board.get(key).is_some_and(|slot| slot.dynamic);
+    let (operation, object, content) = match step {
+        Step::Put(object, operation) => (operation.clone(), Some(object), Content::null()),
+        Step::Delete(Belief::Sent(object)) => (Operation::Delete, Some(object), Content::null()),
+        Step::Delete(belief) => {
+            let uid = belief.uid().map(crate::ids::Uid::as_str);
+            (Operation::Delete, None, tombstone(key, &kind, uid))
+        }
+    };
+    let source = if dynamic { Source::DynamicController } else { Source::EdgeController };
+    let path = ObjectPath::new(key.namespace(), type_word(&kind), key.name());
+    let route = Route::new(source, Group::Resource, operation, LocalPath::Object(path).into());
+    let mut message = Message::new(id.clone(), *millis, route, content);
+    match object {
+        Some(object) => {
+            message.header.resource_version = object.version.revision.to_string();
+            Outgoing::object(number, &message, object)
+        }
+        None => Outgoing::message(number, &message),
     }
 }
 

@@ -7,7 +7,7 @@ use crate::object::ObjectKey;
 use crate::session::kubeedge::{RESEND_AFTER, RESENDS_MAX};
 
 /// One delivery that the edge has not finished with.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Flight {
     /// Id of its message, the same in every copy.
     pub(super) id: MessageId,
@@ -78,9 +78,9 @@ impl Flights {
         key: ObjectKey,
         step: Step,
         millis: i64,
-    ) {
+    ) -> &Flight {
         let flight = Flight { id, key, step, millis, sent_at: now, number, copies: 1, acks: 0, due: None };
-        self.list.push(flight);
+        self.list.push_mut(flight)
     }
 
     /// The delivery of a key, when one is in flight.
@@ -145,15 +145,18 @@ impl Flights {
     }
 
     /// The next delivery to send again, in the document with this number.
-    pub(super) fn resend(&mut self, number: u64) -> Option<Flight> {
-        while let Some(id) = self.resends.pop() {
-            if let Some(flight) = self.list.iter_mut().find(|flight| flight.id == id) {
-                flight.copies = flight.copies.saturating_add(1);
-                flight.number = number;
-                return Some(flight.clone());
+    pub(super) fn resend(&mut self, number: u64) -> Option<&Flight> {
+        let Self { list, resends, .. } = self;
+        let index = loop {
+            let id = resends.pop()?;
+            if let Some(index) = list.iter().position(|flight| flight.id == id) {
+                break index;
             }
-        }
-        None
+        };
+        let flight = list.get_mut(index)?;
+        flight.copies = flight.copies.saturating_add(1);
+        flight.number = number;
+        Some(flight)
     }
 
     fn remove(&mut self, index: usize) -> Flight {

@@ -126,18 +126,16 @@ impl CloudSession {
             return;
         };
         let key = ObjectKey::new(resource, path.namespace(), name);
-        if self.board.get(&key).is_some() {
+        if self.board.marks_late_ack(&key) {
             // Not at once: an edge that acknowledges everything twice must not make this side send for ever.
-            self.late_acks.entry(key).or_insert(self.now + RESEND_AFTER);
+            self.late_acks.push_back((self.now + RESEND_AFTER, key));
         }
     }
 
     /// Looks at the keys of which late acknowledgements came.
     pub(super) fn handle_late_acks(&mut self) {
-        while let Some((key, _)) = self.late_acks.iter().find(|(_, due)| **due <= self.now) {
-            let key = key.clone();
-            self.late_acks.remove(&key);
-            self.board.doubt(&key);
+        while let Some((_, key)) = self.late_acks.pop_front_if(|(due, _)| *due <= self.now) {
+            self.board.handle_late_ack(&key);
         }
     }
 

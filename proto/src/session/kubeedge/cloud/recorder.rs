@@ -1,12 +1,13 @@
 //! The ledger of a running session: what is stored, what must be, and what may wait.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use crate::ids::{CloudRevision, Epoch, Moment, Uid};
 use crate::limits::SUBSCRIPTIONS_MAX;
 use crate::object::ObjectKey;
 use crate::session::kubeedge::{
-    LEDGER_LAZY, LEDGER_RETRY, Ledger, LedgerEntry, LedgerFull, LedgerWrite, Watch,
+    LEDGER_RETRY, Ledger, LedgerEntry, LedgerFull, LedgerWrite, Watch, kind_name,
 };
 
 /// Where a key stands.
@@ -44,6 +45,8 @@ pub(super) struct Recorder {
     newest: u64,
     /// Something changed since the newest write that may wait.
     changed: bool,
+    /// Least time between two writes for the sake of that.
+    lazy: Duration,
     /// No write for the sake of that before this.
     lazy_at: Moment,
     /// No write at all before this.
@@ -51,8 +54,9 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    /// Takes over a stored ledger. Revisions of another epoch mean nothing here.
-    pub(super) fn new(mut ledger: Ledger, epoch: Epoch, now: Moment) -> Self {
+    /// Takes over a stored ledger. Revisions of another epoch mean nothing here. `lazy`: least time between two writes
+    /// that nothing waits for.
+    pub(super) fn new(mut ledger: Ledger, epoch: Epoch, lazy: Duration, now: Moment) -> Self {
         if ledger.epoch.as_ref() != Some(&epoch) {
             ledger.forget_revisions();
             ledger.epoch = Some(epoch);
@@ -66,7 +70,8 @@ impl Recorder {
             write: None,
             newest: 0,
             changed: false,
-            lazy_at: now + LEDGER_LAZY,
+            lazy,
+            lazy_at: now + lazy,
             retry_at: now,
         }
     }
@@ -91,6 +96,27 @@ impl Recorder {
         let waits =
             self.urgent.contains(key) || self.write.as_ref().is_some_and(|write| write.keys.contains(key));
         Ok(if waits { Standing::Waiting } else { Standing::Stored })
+    }
+
+    /// Whether the next write cannot wait.
+    pub(super) fn is_urgent(&self, now: Moment) -> bool {
+        !self.urgent.is_empty() && self.deadline().is_some_and(|due| due <= now)
+    }
+
+    /// Names keys that will be wanted soon, so that a write which cannot wait spares the next ones. Which incarnation
+    /// will be sent is not known; a key without a known kind, or without room, is left for later.
+    pub(super) fn expect(&mut self, keys: impl IntoIterator<Item = ObjectKey>) {
+        for key in keys {
+            if self.ledger.get(&key).is_none()
+                && let Some(kind) = kind_name(key.resource(), None)
+            {
+                // A full ledger is told when the object itself is due.
+                let named = self.ledger.insert(key.clone(), LedgerEntry { kind, uid: None, revision: None });
+                if named.is_ok() {
+                    self.urgent.insert(key);
+                }
+            }
+        }
     }
 
     /// Takes back, before something leaves that may undo it, that the edge holds a version: were this process to end
@@ -148,7 +174,7 @@ impl Recorder {
         let (keys, settles_doubt) = (std::mem::take(&mut self.urgent), std::mem::take(&mut self.doubt));
         self.write = Some(Write { number: self.newest, keys, claims, settles_doubt });
         self.changed = false;
-        self.lazy_at = now + LEDGER_LAZY;
+        self.lazy_at = now + self.lazy;
         Some(LedgerWrite { number: self.newest, ledger: self.ledger.clone() })
     }
 
@@ -215,10 +241,10 @@ fn claims(ledger: &Ledger) -> BTreeSet<ObjectKey> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::object::Resource;
+
+    const LAZY: Duration = Duration::from_secs(60);
 
     fn epoch(generation: u64) -> Epoch {
         Epoch { cluster: uid("cluster"), generation }
@@ -237,7 +263,7 @@ mod tests {
     }
 
     fn recorder() -> Recorder {
-        Recorder::new(Ledger::default(), epoch(1), at(0))
+        Recorder::new(Ledger::default(), epoch(1), LAZY, at(0))
     }
 
     fn want(recorder: &mut Recorder, name: &str, incarnation: &str) -> Standing {
@@ -261,6 +287,24 @@ mod tests {
         assert_eq!(recorder.ledger().get(&key("a")).expect("named").uid, None, "it is either of them");
         recorder.acked(&key("a"), &uid("2"), CloudRevision(7));
         assert_eq!(recorder.ledger().get(&key("a")).expect("named").uid, Some(uid("2")));
+    }
+
+    #[test]
+    fn an_urgent_write_names_what_will_be_wanted_soon() {
+        let mut recorder = recorder();
+        assert!(!recorder.is_urgent(at(0)));
+        want(&mut recorder, "a", "1");
+        assert!(recorder.is_urgent(at(0)));
+        let unknown = ObjectKey::new(Resource::new("x", "v1", "things"), "default", "t");
+        recorder.expect([key("a"), key("b"), unknown]);
+        let write = recorder.poll(at(0)).expect("urgent");
+        assert_eq!(write.ledger.len(), 2, "nothing says the kind of the third");
+        assert_eq!(want(&mut recorder, "b", "1"), Standing::Waiting, "it is being stored");
+        assert_eq!(recorder.saved(write.number, at(0)), [key("a"), key("b")].into());
+        assert_eq!(want(&mut recorder, "b", "1"), Standing::Stored);
+        assert_eq!(recorder.ledger().get(&key("a")).expect("named").uid, Some(uid("1")));
+        recorder.acked(&key("b"), &uid("1"), CloudRevision(7));
+        assert_eq!(recorder.ledger().get(&key("b")).expect("named").uid, Some(uid("1")));
     }
 
     #[test]
@@ -339,9 +383,9 @@ mod tests {
         let entry =
             LedgerEntry { kind: "ConfigMap".into(), uid: Some(uid("1")), revision: Some(CloudRevision(7)) };
         ledger.insert(key("a"), entry).expect("room");
-        let kept = Recorder::new(ledger.clone(), epoch(1), at(0));
+        let kept = Recorder::new(ledger.clone(), epoch(1), LAZY, at(0));
         assert_eq!(kept.ledger().get(&key("a")).expect("named").revision, Some(CloudRevision(7)));
-        let other = Recorder::new(ledger, epoch(2), at(0));
+        let other = Recorder::new(ledger, epoch(2), LAZY, at(0));
         assert_eq!(other.ledger().get(&key("a")).expect("named").revision, None);
     }
 }

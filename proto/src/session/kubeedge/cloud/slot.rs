@@ -89,9 +89,10 @@ pub(super) struct Slot {
     pub(super) resumed: bool,
     /// Last wanted by a subscription and not by the node's own set.
     pub(super) dynamic: bool,
+    /// Will be looked at because of an acknowledgement that came late.
+    pub(super) late_ack: bool,
     /// Replies under way that carry the object and will be acknowledged: nothing else is sent meanwhile.
     pub(super) holds: u16,
-    pub(super) kind: Option<Box<str>>,
     /// Boxed, because hardly any key ever fails.
     pub(super) park: Option<Box<Park<CloudRevision>>>,
 }
@@ -104,8 +105,8 @@ impl Slot {
             due: false,
             resumed: false,
             dynamic: false,
+            late_ack: false,
             holds: 0,
-            kind: None,
             park: None,
         }
     }

@@ -2,6 +2,7 @@
 
 use super::CloudSession;
 use super::carried::Load;
+use super::delivery::document;
 use super::recorder::{Recorder, Standing};
 use super::requests::Answer;
 use crate::ids::Moment;
@@ -60,7 +61,7 @@ impl CloudSession {
         let flight = self.flights.resend(number)?;
         self.documents = number;
         self.counters.resent += 1;
-        Some(self.document(number, &flight))
+        Some(document(number, flight, &self.board, &self.recorder))
     }
 
     pub(super) fn next_document(&mut self) -> u64 {
@@ -100,7 +101,7 @@ impl CloudSession {
             Some(self.last_heard + self.config.silence),
             self.flights.deadline(),
             self.carried.deadline(),
-            self.late_acks.values().min().copied(),
+            self.late_acks.front().map(|(due, _)| *due),
             self.board.deadline(),
             self.requests.deadline(),
             self.recorder.deadline(),
