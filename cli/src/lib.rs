@@ -4,6 +4,7 @@ mod cluster;
 pub mod doctor;
 pub mod manifest;
 pub mod operate;
+pub mod process;
 pub mod replay;
 pub mod swarm;
 pub mod synced;

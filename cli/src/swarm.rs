@@ -4,7 +4,6 @@ mod cluster;
 mod figures;
 mod fleet;
 mod node;
-mod process;
 mod tally;
 mod traffic;
 
@@ -14,11 +13,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
+use crate::process::{Process, Reading};
 use crate::transport::{DialectOption, TransportOption};
 use cluster::Cluster;
 use figures::{Figures, Sample};
 use fleet::Fleet;
-use process::{Process, Reading};
 use traffic::Counts;
 
 /// Largest object that the memory test sends: the largest ConfigMap that Kubernetes stores, nearly.

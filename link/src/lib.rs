@@ -19,6 +19,7 @@
 pub mod client;
 mod conn;
 mod document;
+mod endpoint_driver;
 mod error;
 pub mod identity;
 pub mod mem;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use quinn::udp::{RecvMeta, Transmit};
-use quinn::{AsyncUdpSocket, Runtime, TokioRuntime, UdpPoller};
+use quinn::{AsyncUdpSocket, Runtime, UdpPoller};
 use socket2::SockRef;
 
 /// Kernel buffers asked for: thousands of nodes that acknowledge at once share one socket, and what does not fit
@@ -30,9 +30,9 @@ pub(crate) fn tune(socket: &UdpSocket) {
 }
 
 /// A socket for many connections: it limits bursts.
-pub(crate) fn shared(socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+pub(crate) fn shared(socket: UdpSocket, runtime: &dyn Runtime) -> io::Result<Arc<dyn AsyncUdpSocket>> {
     tune(&socket);
-    Ok(Arc::new(ShortBursts { inner: TokioRuntime.wrap_udp_socket(socket)? }))
+    Ok(Arc::new(ShortBursts { inner: runtime.wrap_udp_socket(socket)? }))
 }
 
 struct ShortBursts {

@@ -41,10 +41,14 @@ fn shell_lines(text: &str) -> Vec<String> {
     lines
 }
 
-fn sources() -> String {
+fn sources_of(crates: &[&str]) -> String {
     let texts =
-        CRATES.iter().flat_map(|name| files(name, ".rs")).map(|file| fs::read_to_string(file).unwrap());
+        crates.iter().flat_map(|name| files(name, ".rs")).map(|file| fs::read_to_string(file).unwrap());
     texts.collect::<Vec<_>>().join("\n")
+}
+
+fn sources() -> String {
+    sources_of(&CRATES)
 }
 
 /// Flags of the project's own programs: fields under an `arg` attribute that says `long`.
@@ -68,6 +72,26 @@ fn flags(sources: &str) -> BTreeSet<String> {
     known
 }
 
+/// Endings of files of this repository. A word with a folder and such an ending is one of them, unless it begins like
+/// a path elsewhere: absolute, or in a folder that the programs make.
+const ENDINGS: [&str; 6] = [".rs", ".md", ".toml", ".yaml", ".json", ".service"];
+
+/// Folders that the programs make where they keep their data.
+const MADE: [&str; 3] = ["pki/", "edges/", "target/"];
+
+/// Whether a word of a document names a file or folder of this repository. `top`: what lies in its first folder.
+fn names_path(word: &str, top: &BTreeSet<String>) -> bool {
+    let elsewhere =
+        word.starts_with(['/', '~', '$', '.', '-', '<']) || MADE.iter().any(|made| word.starts_with(made));
+    let pattern = word.contains(['*', '<', '{', '=', ':', 'X']);
+    let folder = word.contains('/');
+    let known_start = word.split('/').next().is_some_and(|first| top.contains(first));
+    let ending = ENDINGS.iter().any(|ending| word.ends_with(ending));
+    !elsewhere
+        && !pattern
+        && (folder && (known_start || ending) || top.contains(word) || word.ends_with(".md"))
+}
+
 #[test]
 fn named_paths_exist() {
     let top =
@@ -76,18 +100,27 @@ fn named_paths_exist() {
     let mut missing = Vec::new();
     for document in documents() {
         let text = fs::read_to_string(&document).unwrap();
-        for word in code_words(&text) {
-            let path = word.trim_end_matches(['/', '.', ',', ':', ';']);
-            let is_path =
-                path.split('/').next().is_some_and(|first| top.contains(first)) && path.contains('/');
-            let is_file = top.contains(path) || !path.contains('/') && path.ends_with(".md");
-            let wildcard = path.contains(['*', '<', '{']);
-            if (is_path || is_file) && !wildcard && !root().join(path).exists() {
+        let in_blocks = shell_lines(&text).join("\n");
+        let in_blocks = in_blocks.split_whitespace().map(str::to_owned);
+        for word in code_words(&text).into_iter().chain(in_blocks) {
+            let path = word.trim_end_matches(['/', '.', ',', ':', ';', ')']);
+            if names_path(path, &top) && !root().join(path).exists() {
                 missing.push(format!("{}: {path}", relative(&document)));
             }
         }
     }
     assert!(missing.is_empty(), "documents name paths that are not there:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn paths_are_told_from_other_words() {
+    let top = BTreeSet::from(["cloud".to_owned(), "Cargo.toml".to_owned()]);
+    for path in ["cloud/src", "clout/src/hub.rs", "Cargo.toml", "NOTES.md"] {
+        assert!(names_path(path, &top), "{path}");
+    }
+    for word in ["/etc/tombolo/edgecore.yaml", "apps/v1", "pki/ca.crt", "cloud*", "edgecore.yaml"] {
+        assert!(!names_path(word, &top), "{word}");
+    }
 }
 
 #[test]
@@ -121,8 +154,33 @@ fn named_crates_exist() {
 }
 
 #[test]
+fn the_table_of_crates_has_every_crate() {
+    let text = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let rows = text.lines().skip_while(|line| !line.starts_with("| crate ")).skip(2);
+    let rows = rows.take_while(|line| line.starts_with("| `"));
+    let named: BTreeSet<&str> = rows
+        .flat_map(|line| line.split('|').nth(1))
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .collect();
+    let crates: BTreeSet<&str> = CRATES.into_iter().collect();
+    assert_eq!(named, crates);
+}
+
+/// Which crates hold the flags of the program that a command calls; every crate when it calls none of ours.
+fn crates_of(command: &str) -> Vec<&'static str> {
+    let command = command.trim_start().trim_start_matches("sudo ").trim_start_matches("target/release/");
+    match command.split_whitespace().next() {
+        Some("cloudcore") => vec!["cloud", "runtime"],
+        Some("edgecore") => vec!["edge", "runtime"],
+        Some("tombolo") => vec!["cli", "runtime"],
+        Some("cargo") if command.starts_with("cargo xtask") => vec!["xtask"],
+        Some("cargo") if command.contains(" -- ") => vec!["cli", "runtime"],
+        _ => CRATES.to_vec(),
+    }
+}
+
+#[test]
 fn named_flags_exist() {
-    let known = flags(&sources());
     let foreign = ["cargo", "kubectl", "curl", "etcd", "kube-apiserver", "ip", "tc", "systemctl"];
     let ours = ["tombolo", "cloudcore", "edgecore", "cargo xtask", "cargo run"];
     for document in documents() {
@@ -134,6 +192,7 @@ fn named_flags_exist() {
             if is_foreign {
                 continue;
             }
+            let known = flags(&sources_of(&crates_of(&command)));
             // Flags before the dashes of `cargo run --release -- up` are cargo's.
             let own = command.split(" -- ").last().unwrap_or_default();
             for flag in own.split_whitespace().filter(|word| word.starts_with("--") && word.len() > 2) {
@@ -144,23 +203,38 @@ fn named_flags_exist() {
     }
 }
 
+/// Names under which a program registers its metrics, with its prefix.
+fn metrics(prefix: &str, source: &str) -> BTreeSet<String> {
+    let calls = source.split(".register(").skip(1);
+    let names = calls.filter_map(|call| call.trim_start().strip_prefix('"')?.split('"').next());
+    names.map(|name| format!("{prefix}{name}")).collect()
+}
+
 #[test]
 fn named_metrics_exist() {
-    let sources = sources();
+    let source = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let mut known = metrics("tombolo_cloud_", &source("cloud/src/metrics.rs"));
+    known.extend(metrics("tombolo_edge_", &source("edge/src/metrics.rs")));
     for document in documents() {
         let text = fs::read_to_string(&document).unwrap();
         for word in code_words(&text) {
-            let name = word.split('{').next().unwrap_or_default();
-            let Some(metric) =
-                ["tombolo_cloud_", "tombolo_edge_"].iter().find_map(|prefix| name.strip_prefix(prefix))
-            else {
+            let name = word.split('{').next().unwrap_or_default().trim_end_matches(['.', ',']);
+            let rest =
+                ["tombolo_cloud_", "tombolo_edge_"].iter().find_map(|prefix| name.strip_prefix(prefix));
+            if rest.is_none_or(str::is_empty) {
                 continue;
-            };
-            let base = metric.trim_end_matches("_total");
-            let known = [metric, base].iter().any(|name| sources.contains(&format!("\"{name}\"")));
-            assert!(metric.is_empty() || known, "{}: metric {word}", relative(&document));
+            }
+            let endings = ["_total", "_bucket", "_sum", "_count"];
+            let base = endings.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name);
+            assert!(known.contains(name) || known.contains(base), "{}: metric {word}", relative(&document));
         }
     }
+}
+
+#[test]
+fn metrics_are_those_that_are_registered() {
+    let found = metrics("p_", "x.register(\n    \"sessions\", \"Nodes\", a);\nlet kind = \"kind\";");
+    assert_eq!(found, BTreeSet::from(["p_sessions".to_owned()]));
 }
 
 #[test]

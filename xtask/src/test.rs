@@ -48,7 +48,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     for test in &skipped {
         eprintln!("  skipped {test}");
     }
-    outcome
+    outcome?;
+    if !options.without_cluster && !skipped.is_empty() {
+        bail!("{} tests were skipped: see above what each of them needs", skipped.len());
+    }
+    Ok(())
 }
 
 /// The programs that the whole-system tests start. `cargo test` builds a program only for the integration tests of its

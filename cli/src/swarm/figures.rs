@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::process::Reading;
+use crate::process::Reading;
 
 /// Durations of one kind, for percentiles.
 #[derive(Debug, Default, Clone)]

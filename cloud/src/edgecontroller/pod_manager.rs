@@ -73,6 +73,8 @@ impl PodManager {
             return Decision { replaced: None, verdict: Verdict::Stale };
         }
         let replaced = other.and_then(|uid| self.remove(&uid));
+        // What takes the name of another is new, whatever the watch calls it.
+        let observed = if replaced.is_some() { Observed::Added } else { observed };
         let verdict = self.judge(observed, pod);
         if verdict != Verdict::Stale {
             let known = Known {

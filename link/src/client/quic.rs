@@ -4,11 +4,12 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
-use quinn::{ClientConfig, ConnectionError, Endpoint, EndpointConfig, TokioRuntime};
+use quinn::{ClientConfig, ConnectionError, Endpoint, EndpointConfig};
 use rustls_pki_types::ServerName;
 
 use super::STEP_TIMEOUT;
 use crate::conn::{Link, PeerInfo, Transport};
+use crate::endpoint_driver::EndpointRuntime;
 use crate::error::ConnectError;
 use crate::quic::{QuicWire, open_lanes, transport_config};
 use crate::tls::ClientTls;
@@ -55,7 +56,7 @@ impl QuicSocket {
 fn endpoint(local: SocketAddr) -> io::Result<Endpoint> {
     let socket = UdpSocket::bind(local)?;
     udp::tune(&socket);
-    Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime))
+    Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(EndpointRuntime::default()))
 }
 
 pub(super) async fn connect(

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use aws_lc_rs::hmac;
-use quinn::{Connection, Endpoint, EndpointConfig, Incoming, TokioRuntime, VarInt};
+use quinn::{Connection, Endpoint, EndpointConfig, Incoming, VarInt};
 use quinn_proto::RandomConnectionIdGenerator;
 use rustls_pki_types::CertificateDer;
 use thiserror::Error;
@@ -14,6 +14,7 @@ use tombolo_runtime::listen;
 use super::pace::Pace;
 use super::{Accepted, Arrival, Gate, Listen};
 use crate::conn::{Link, PeerInfo, Transport};
+use crate::endpoint_driver::EndpointRuntime;
 use crate::error::{BindError, IdentityError, LinkError};
 use crate::identity::node_of;
 use crate::quic::{CODE_FORBIDDEN, accept_lanes, transport_config};
@@ -64,8 +65,8 @@ impl Listener {
             .incoming_buffer_size(INCOMING_BYTES)
             .incoming_buffer_size_total(INCOMING_BYTES * INCOMING_MAX as u64);
         let failed = |source: io::Error| BindError::Quic { address: listen.address, source };
-        let socket = udp::shared(socket).map_err(failed)?;
-        let runtime = Arc::new(TokioRuntime);
+        let runtime = Arc::new(EndpointRuntime::default());
+        let socket = udp::shared(socket, runtime.as_ref()).map_err(failed)?;
         let endpoint = endpoint_config(tls);
         let endpoint = Endpoint::new_with_abstract_socket(endpoint, Some(config), socket, runtime);
         Ok(Self { endpoint: endpoint.map_err(failed)? })

@@ -20,16 +20,22 @@ const CROWDED: u64 = 100;
 const HOSTILE: u64 = 20_000;
 
 /// Prints the seed when the test fails.
-struct Report(u64, Vec<u8>);
+struct Report {
+    seed: u64,
+    /// Objects held from the beginning.
+    crowd: usize,
+    operations: Vec<u8>,
+}
 
 impl Drop for Report {
     fn drop(&mut self) {
         if std::thread::panicking() {
+            let Self { seed, crowd, .. } = self;
             eprintln!(
-                "the schedule of seed {} failed; TOMBOLO_SEED={} replays it alone; its operations:",
-                self.0, self.0
+                "the schedule of seed {seed}, begun with {crowd} objects, failed; with TOMBOLO_SEED={seed} this test \
+                 runs it alone; its operations:"
             );
-            for (number, pair) in self.1.get(4..).unwrap_or_default().chunks_exact(2).enumerate() {
+            for (number, pair) in self.operations.get(4..).unwrap_or_default().chunks_exact(2).enumerate() {
                 eprintln!("  {number}: {:?}", Op::from_bytes(pair[0], pair[1]));
             }
         }
@@ -45,14 +51,19 @@ fn run_with(seed: u64, crowd: usize) -> Coverage {
     let operations = 8 + random.next_u32() as usize % 100;
     let mut bytes = vec![0; 4 + 2 * operations];
     random.fill_bytes(&mut bytes);
-    let report = Report(seed, bytes);
-    run_crowded(&report.1, crowd).oracle.coverage
+    let report = Report { seed, crowd, operations: bytes };
+    run_crowded(&report.operations, crowd).oracle.coverage
+}
+
+/// The one seed that is to be run again.
+fn only() -> Option<u64> {
+    std::env::var("TOMBOLO_SEED").ok().map(|seed| seed.parse().expect("TOMBOLO_SEED is a number"))
 }
 
 #[test]
 fn ten_thousand_random_schedules_converge() {
-    if let Ok(seed) = std::env::var("TOMBOLO_SEED") {
-        run(seed.parse().expect("TOMBOLO_SEED is a number"));
+    if let Some(seed) = only() {
+        run(seed);
         return;
     }
     KNOWN.into_iter().for_each(|seed| _ = run(seed));
@@ -91,6 +102,10 @@ fn ten_thousand_random_schedules_converge() {
 /// Above the limit of the hello every reconnect goes by digest, and by whole inventories where it differs.
 #[test]
 fn schedules_above_the_hello_limit_converge() {
+    if let Some(seed) = only() {
+        run_with(seed, HELLO_INVENTORY_MAX);
+        return;
+    }
     let first = rand::rng().next_u64();
     println!("seeds from {first}");
     let total = (0..CROWDED)
@@ -103,7 +118,7 @@ fn schedules_above_the_hello_limit_converge() {
 /// The fuzz target's other half on stable, for a bounded time.
 #[test]
 fn hostile_peers_break_nothing() {
-    let only = std::env::var("TOMBOLO_SEED").ok().map(|seed| seed.parse().expect("TOMBOLO_SEED is a number"));
+    let only = only();
     let first = only.unwrap_or_else(|| rand::rng().next_u64());
     for number in 0..if only.is_some() { 1 } else { HOSTILE } {
         let seed = first.wrapping_add(number);
@@ -115,7 +130,7 @@ fn hostile_peers_break_nothing() {
             bytes[..4].copy_from_slice(&[u8::from(!seed.is_multiple_of(2)), 1, 0, 0]);
         }
         bytes.insert(0, 255);
-        let report = Report(seed, Vec::new());
+        let report = Report { seed, crowd: 0, operations: Vec::new() };
         fuzz(&bytes);
         drop(report);
     }

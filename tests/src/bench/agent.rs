@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use tombolo_cli::process::Process;
 use tombolo_testkit::wait_for;
 use tombolo_tests::world::objects::Objects;
 use tombolo_tests::world::{Api, DEADLINE, Transport, World};
@@ -45,7 +46,8 @@ pub(crate) async fn measure() -> Result<Vec<Row>> {
     let day = bytes as f64 * DAY.as_secs_f64() / (MEASURED.as_secs_f64() * HASTE as f64);
 
     add_pods(&world, &objects, IDLE_PODS..PODS).await;
-    let resident = resident(world.edge_id(NODE).context("edgecore is not running")?)?;
+    let process = Process::new(world.edge_id(NODE).context("edgecore is not running")?)?;
+    let resident = process.read()?.resident;
     let seconds = MEASURED.as_secs();
     let idle =
         format!("a day of an idle node with {IDLE_PODS} pods, from {seconds} s at {HASTE} times the pace");
@@ -87,11 +89,4 @@ async fn add_pods(world: &World, objects: &Objects, numbers: std::ops::Range<usi
     })
     .await;
     world.converges(NODE).await;
-}
-
-/// Resident memory of a process, in bytes.
-fn resident(pid: u32) -> Result<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-    Ok(line.trim().trim_end_matches(" kB").trim().parse::<u64>()? * 1024)
 }

@@ -1,5 +1,8 @@
 //! Rows of the printed tables.
 
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
 use serde_json::Value;
 use tombolo_tests::world::Transport;
 
@@ -7,8 +10,37 @@ use tombolo_tests::world::Transport;
 pub(crate) struct Row {
     name: String,
     value: f64,
-    floor: Option<f64>,
+    /// The floor's figure, and the ratio of this one to it.
+    floor: Option<(f64, f64)>,
     target: Option<f64>,
+}
+
+/// What one run of the floor and one of cloudcore showed.
+pub(crate) struct Run {
+    /// The floor's figures by name.
+    pub(crate) floor: Value,
+    /// Those of `tombolo swarm`, in a list.
+    pub(crate) figures: Value,
+    /// Every kind of API write by cloudcore, and how often.
+    pub(crate) writes: BTreeMap<String, usize>,
+}
+
+impl Run {
+    fn figure(&self, name: &str) -> Option<&Value> {
+        self.figures.as_array()?.iter().find(|figure| figure["name"] == name)
+    }
+
+    fn writes_per_delivery(&self) -> Option<f64> {
+        let count: usize = self.writes.values().sum();
+        Some(count as f64 / self.figure("deliveries")?["value"].as_f64()?)
+    }
+}
+
+/// The middle one; none when there is none.
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
 }
 
 impl Row {
@@ -17,7 +49,8 @@ impl Row {
         Self { name, value, floor: None, target: None }
     }
 
-    pub(crate) fn beside(mut self, floor: Option<f64>) -> Self {
+    /// `floor`: the floor's figure and the ratio to it.
+    fn beside(mut self, floor: Option<(f64, f64)>) -> Self {
         self.floor = floor;
         self
     }
@@ -62,19 +95,26 @@ const LINES: [Line; 19] = [
     line("reconnect with nothing changed, round trips", None, Some((1.0, 1.0))),
 ];
 
-/// The swarm's figures beside the floor's.
-pub(crate) fn beside_floor(transport: Transport, floor: &Value, figures: &Value) -> Vec<Row> {
-    let row = |line: &Line| {
-        let figure = figures.as_array()?.iter().find(|figure| figure["name"] == line.figure)?;
-        let target = line.targets.map(|(websocket, quic)| match transport {
-            Transport::WebSocket => websocket,
-            Transport::Quic => quic,
-        });
-        let unit = figure["unit"].as_str().unwrap_or_default();
-        let row = Row::new(line.figure, unit, figure["value"].as_f64()?);
-        Some(row.beside(line.floor.and_then(|name| floor[name].as_f64())).target(target))
-    };
-    LINES.iter().filter_map(row).collect()
+/// The swarm's figures beside the floor's: of each figure and of each ratio the middle one of all runs.
+pub(crate) fn beside_floor(transport: Transport, runs: &[Run]) -> Result<Vec<Row>> {
+    let mut rows: Vec<Row> = LINES.iter().filter_map(|line| row(line, transport, runs)).collect();
+    let writes = median(runs.iter().filter_map(Run::writes_per_delivery)).context("no deliveries counted")?;
+    rows.push(Row::new("API writes per delivery", "", writes).target(Some(0.0)));
+    Ok(rows)
+}
+
+fn row(line: &Line, transport: Transport, runs: &[Run]) -> Option<Row> {
+    let value = |run: &Run| run.figure(line.figure)?["value"].as_f64();
+    let floor = |run: &Run| run.floor[line.floor?].as_f64();
+    let ratio = |run: &Run| Some(value(run)? / floor(run)?);
+    let unit = runs.first()?.figure(line.figure)?["unit"].as_str().unwrap_or_default();
+    let floors = median(runs.iter().filter_map(floor)).zip(median(runs.iter().filter_map(ratio)));
+    let target = line.targets.map(|(websocket, quic)| match transport {
+        Transport::WebSocket => websocket,
+        Transport::Quic => quic,
+    });
+    let middle = median(runs.iter().filter_map(value))?;
+    Some(Row::new(line.figure, unit, middle).beside(floors).target(target))
 }
 
 /// Prints rows under a title.
@@ -82,8 +122,13 @@ pub(crate) fn print(title: &str, rows: &[Row]) {
     println!("\n{title}");
     println!("{:<56} {:>12} {:>12} {:>7} {:>10}", "", "Tombolo", "floor", "ratio", "target");
     for Row { name, value, floor, target } in rows {
-        let ratio = floor.map_or_else(|| "-".to_owned(), |floor| format!("{:.2}", value / floor));
-        println!("{name:<56} {value:>12.2} {:>12} {ratio:>7} {:>10}", number(*floor), number(*target));
+        let (floor, ratio) = (floor.map(|floor| floor.0), floor.map(|floor| floor.1));
+        println!(
+            "{name:<56} {value:>12.2} {:>12} {:>7} {:>10}",
+            number(floor),
+            number(ratio),
+            number(*target)
+        );
     }
 }
 

@@ -19,7 +19,6 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use table::Row;
 use tombolo_testkit::AuditEvent;
 use tombolo_tests::world::{Api, Transport, World};
 
@@ -30,7 +29,7 @@ async fn main() -> Result<()> {
         counts.iter().all(|count| count.parse::<u32>().is_ok_and(|count| count > 0)),
         "usage: bench [NODES]..."
     );
-    println!("{}", machine());
+    println!("{}", tombolo_cli::process::machine());
     for nodes in &counts {
         hub(Transport::WebSocket, "tombolo", nodes).await?;
         hub(Transport::Quic, "tombolo", nodes).await?;
@@ -41,21 +40,31 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
+/// Runs of the floor and of cloudcore, in turns: what else the machine does hits both, and the middle one counts.
+const RUNS: usize = 3;
+
+/// Updates and questions of every run, of the floor and of cloudcore.
+const WORK: [&str; 4] = ["--updates", "40", "--queries", "60"];
+
 /// Measures cloudcore and its floor.
 async fn hub(transport: Transport, dialect: &str, nodes: &str) -> Result<()> {
-    let floor = floor(transport, nodes)?;
-    let (figures, writes) = product(transport, dialect, nodes).await?;
-    let mut rows = table::beside_floor(transport, &floor, &figures);
-    let value = |name: &str| {
-        let found = figures.as_array()?.iter().find(|figure| figure["name"] == name)?;
-        found["value"].as_f64()
-    };
-    let deliveries = value("deliveries").context("the swarm counts deliveries")?;
-    let count: usize = writes.values().sum();
-    rows.push(Row::new("API writes per delivery", "", count as f64 / deliveries).target(Some(0.0)));
-    table::print(&format!("{nodes} nodes over {}, dialect {dialect}", transport.setting()), &rows);
-    println!("writes of cloudcore in the audit log, of {deliveries} deliveries:");
-    for (write, times) in &writes {
+    let mut runs = Vec::with_capacity(RUNS);
+    for run in 1..=RUNS {
+        eprintln!(
+            "bench: run {run} of {RUNS}, {nodes} nodes over {}, dialect {dialect}",
+            transport.setting()
+        );
+        let floor = floor(transport, nodes)?;
+        let (figures, writes) = product(transport, dialect, nodes).await?;
+        runs.push(table::Run { floor, figures, writes });
+    }
+    table::print(
+        &format!("{nodes} nodes over {}, dialect {dialect}", transport.setting()),
+        &table::beside_floor(transport, &runs)?,
+    );
+    let last = runs.last().context("there is a run")?;
+    println!("writes of cloudcore in the audit log of the last run:");
+    for (write, times) in &last.writes {
         println!("  {times} × {write}");
     }
     Ok(())
@@ -66,7 +75,8 @@ fn floor(transport: Transport, nodes: &str) -> Result<Value> {
         Transport::WebSocket => "ws",
         Transport::Quic => "quic",
     };
-    json_of(Command::new(program("floor")?).args(["--connections", nodes, "--transport", name, "--json"]))
+    let mut command = Command::new(program("floor")?);
+    json_of(command.args(["--connections", nodes, "--transport", name, "--json"]).args(WORK))
 }
 
 /// The swarm's figures, and every kind of write by cloudcore with its number.
@@ -78,7 +88,7 @@ async fn product(
     let world = World::start(Api::Real, transport).await?;
     let ports = world.hub_ports();
     let mut command = Command::new(program("tombolo")?);
-    command.args(["swarm", "--json", "--nodes", nodes, "--transport", transport.setting()]);
+    command.args(["swarm", "--json", "--nodes", nodes, "--transport", transport.setting()]).args(WORK);
     command.args(["--dialect", dialect, "--kubeconfig"]);
     command.arg(world.kubeconfig()).args(["--websocket-port", &ports[0].to_string()]);
     command.args(["--quic-port", &ports[1].to_string(), "--join-port", &ports[2].to_string()]);
@@ -93,9 +103,11 @@ async fn product(
     Ok((figures, writes))
 }
 
+/// What is written; the nodes' own objects count together.
 fn describe(event: &AuditEvent) -> String {
     let AuditEvent { verb, resource, namespace, name, code, .. } = event;
-    let who = event.impersonated.as_ref().map(|user| format!(" as {user}")).unwrap_or_default();
+    let who = event.impersonated.as_ref().map(|_| " as the node").unwrap_or_default();
+    let name = name.split_once("swarm-").map_or_else(|| name.clone(), |(start, _)| format!("{start}NODE"));
     format!("{verb} {resource} {namespace}/{name}{who}, answered {code}")
 }
 
@@ -109,13 +121,4 @@ fn program(name: &str) -> Result<PathBuf> {
     let path = std::env::current_exe()?.with_file_name(name);
     ensure!(path.is_file(), "{} is not built: run `cargo xtask bench`", path.display());
     Ok(path)
-}
-
-fn machine() -> String {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let cpu = read("/proc/cpuinfo");
-    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown processor");
-    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-    let kernel = read("/proc/sys/kernel/osrelease");
-    format!("{}, {cores} cores, Linux {}", model.trim_start_matches([' ', '\t', ':']), kernel.trim())
 }

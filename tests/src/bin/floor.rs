@@ -16,8 +16,6 @@ mod channel;
 mod load;
 #[path = "../floor/pki.rs"]
 mod pki;
-#[path = "../floor/process.rs"]
-mod process;
 #[path = "../floor/report.rs"]
 mod report;
 #[path = "../floor/server.rs"]

@@ -19,20 +19,21 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_rustls::{TlsConnector, TlsStream};
 use tokio_tungstenite::client_async_with_config;
+use tombolo_cli::process::Process;
 use tombolo_link::client::{Choice, Connector, QuicSocket, Target};
 use tombolo_runtime::Tasks;
 
 use crate::args::{Args, Stack, Transport};
 use crate::channel::{Channel, QuicChannel, kind, message, stamp, udp_socket, websocket_config};
+use crate::pki;
 use crate::report::Report;
 use crate::server::now_nanos;
-use crate::{pki, process};
 
 /// Connections made and kept before anything is measured, so that one-time costs are not counted.
 const WARM_UP: usize = 20;
 
-/// Handshakes at once.
-const DIALS_AT_ONCE: usize = 16;
+/// Handshakes at once, as many as hollow nodes make.
+const DIALS_AT_ONCE: usize = 64;
 
 /// Bytes of an acknowledgement and of a query.
 const SMALL_LEN: usize = 64;
@@ -45,7 +46,7 @@ struct Server {
     child: Child,
     commands: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
-    pid: u32,
+    process: Process,
 }
 
 impl Server {
@@ -60,8 +61,8 @@ impl Server {
             .context("start the server process")?;
         let commands = child.stdin.take().context("no pipe to the server")?;
         let answers = BufReader::new(child.stdout.take().context("no pipe from the server")?).lines();
-        let pid = child.id().context("the server has ended")?;
-        let mut server = Self { child, commands, answers, pid };
+        let process = Process::new(child.id().context("the server has ended")?)?;
+        let mut server = Self { child, commands, answers, process };
         let port: u16 = server.answer().await?.parse()?;
         Ok((server, (Ipv4Addr::LOCALHOST, port).into()))
     }
@@ -73,10 +74,6 @@ impl Server {
     async fn command(&mut self, line: String) -> anyhow::Result<()> {
         self.commands.write_all(format!("{line}\n").as_bytes()).await?;
         self.answer().await.map(drop)
-    }
-
-    fn cpu(&self) -> anyhow::Result<u64> {
-        process::cpu_nanos(self.pid)
     }
 }
 
@@ -113,14 +110,13 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
     connect(&dialler, &fleet, 0, WARM_UP).await?;
     server.command(format!("connected {WARM_UP}")).await?;
     tokio::time::sleep(SETTLE).await;
-    let (memory, ticks) = (process::resident(server.pid)?, process::cpu_ticks(server.pid)?);
-    let (cpu, begin) = (server.cpu()?, Instant::now());
+    let (before, begin) = (server.process.read()?, Instant::now());
     connect(&dialler, &fleet, WARM_UP, args.connections).await?;
     let total = WARM_UP + args.connections;
     server.command(format!("connected {total}")).await?;
-    report.accepted(server.cpu()? - cpu, begin.elapsed());
+    report.accepted(server.process.read()?.cpu.saturating_sub(before.cpu), begin.elapsed());
     tokio::time::sleep(SETTLE).await;
-    report.idle_memory(process::resident(server.pid)?.saturating_sub(memory));
+    report.idle_memory(server.process.read()?.resident.saturating_sub(before.resident));
 
     updates(&mut server, &fleet, &mut report, total).await?;
     queries(&mut server, &fleet, &mut report, total, args.queries).await?;
@@ -128,9 +124,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
         server.command(format!("large {total}")).await?;
     }
     tokio::time::sleep(SETTLE).await;
-    report.memory_after_work(process::resident(server.pid)?.saturating_sub(memory));
-    report.cpu_ticks = process::cpu_ticks(server.pid)? - ticks;
-    report.cpu_nanos = server.cpu()? - cpu;
+    report.memory_after_work(server.process.read()?.resident.saturating_sub(before.resident));
     server.child.kill().await?;
     Ok(report)
 }
@@ -144,12 +138,12 @@ async fn updates(
     // The first round grows buffers; it is not measured.
     server.command(format!("update {total}")).await?;
     fleet.take_latencies();
-    let (cpu, mut rounds) = (server.cpu()?, Vec::with_capacity(report.updates));
+    let (before, mut rounds) = (server.process.read()?, Vec::with_capacity(report.updates));
     for _ in 0..report.updates {
         server.command(format!("update {total}")).await?;
         rounds.push(fleet.take_latencies());
     }
-    report.updated(server.cpu()? - cpu, total, rounds);
+    report.updated(server.process.read()?.cpu.saturating_sub(before.cpu), total, rounds);
     Ok(())
 }
 
@@ -162,10 +156,10 @@ async fn queries(
     total: usize,
     each: usize,
 ) -> anyhow::Result<()> {
-    let (cpu, begin) = (server.cpu()?, Instant::now());
+    let (before, begin) = (server.process.read()?, Instant::now());
     fleet.asking.send_replace(each);
     fleet.answered.subscribe().wait_for(|done| *done == total).await?;
-    report.queried(server.cpu()? - cpu, total * each, begin.elapsed());
+    report.queried(server.process.read()?.cpu.saturating_sub(before.cpu), total * each, begin.elapsed());
     Ok(())
 }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::args::Args;
-use crate::process;
 
 /// One run's figures, of the server process unless said otherwise.
 #[derive(Debug, Serialize)]
@@ -25,10 +24,6 @@ pub(crate) struct Report {
     fan_out_p99_worst_ms: f64,
     queries_per_second: f64,
     query_cpu_micros: f64,
-    /// Whole run, as the scheduler counts.
-    pub(crate) cpu_nanos: u64,
-    /// Whole run, as the kernel's accounting counts: ticks of 10 ms.
-    pub(crate) cpu_ticks: u64,
     large_messages: bool,
 }
 
@@ -36,7 +31,7 @@ pub(crate) struct Report {
 impl Report {
     pub(crate) fn new(args: &Args) -> Self {
         Self {
-            machine: process::machine(),
+            machine: tombolo_cli::process::machine(),
             transport: args.transport_name(),
             stack: args.stack_name(),
             connections: args.connections,
@@ -51,14 +46,12 @@ impl Report {
             fan_out_p99_worst_ms: 0.0,
             queries_per_second: 0.0,
             query_cpu_micros: 0.0,
-            cpu_nanos: 0,
-            cpu_ticks: 0,
             large_messages: args.large,
         }
     }
 
-    pub(crate) fn accepted(&mut self, cpu_nanos: u64, took: Duration) {
-        self.accept_cpu_micros = cpu_nanos as f64 / 1e3 / self.connections as f64;
+    pub(crate) fn accepted(&mut self, cpu: Duration, took: Duration) {
+        self.accept_cpu_micros = cpu.as_secs_f64() * 1e6 / self.connections as f64;
         self.accepts_per_second = self.connections as f64 / took.as_secs_f64();
     }
 
@@ -71,8 +64,8 @@ impl Report {
     }
 
     /// `rounds`: the latencies of each update, in nanoseconds.
-    pub(crate) fn updated(&mut self, cpu_nanos: u64, receivers: usize, rounds: Vec<Vec<u64>>) {
-        self.update_cpu_micros = cpu_nanos as f64 / 1e3 / (receivers * self.updates.max(1)) as f64;
+    pub(crate) fn updated(&mut self, cpu: Duration, receivers: usize, rounds: Vec<Vec<u64>>) {
+        self.update_cpu_micros = cpu.as_secs_f64() * 1e6 / (receivers * self.updates.max(1)) as f64;
         let rounds: Vec<Vec<u64>> = rounds.into_iter().map(sorted).collect();
         let of_rounds = |percent| sorted(rounds.iter().map(|round| percentile(round, percent)).collect());
         let millis = |nanos: u64| nanos as f64 / 1e6;
@@ -81,9 +74,9 @@ impl Report {
         self.fan_out_p99_worst_ms = millis(percentile(&of_rounds(99), 100));
     }
 
-    pub(crate) fn queried(&mut self, cpu_nanos: u64, answers: usize, took: Duration) {
+    pub(crate) fn queried(&mut self, cpu: Duration, answers: usize, took: Duration) {
         self.queries_per_second = answers as f64 / took.as_secs_f64();
-        self.query_cpu_micros = cpu_nanos as f64 / 1e3 / answers.max(1) as f64;
+        self.query_cpu_micros = cpu.as_secs_f64() * 1e6 / answers.max(1) as f64;
     }
 
     pub(crate) fn json(&self) -> anyhow::Result<String> {
@@ -103,8 +96,6 @@ impl Report {
             ("fan-out p99, worst run", self.fan_out_p99_worst_ms, "ms"),
             ("queries answered", self.queries_per_second, "/s"),
             ("CPU per query", self.query_cpu_micros, "µs"),
-            ("CPU of the run by schedstat", self.cpu_nanos as f64 / 1e9, "s"),
-            ("CPU of the run by utime + stime", self.cpu_ticks as f64 / 100.0, "s"),
         ];
         let mut out = format!(
             "floor: {} stack, {}, {} connections, {} updates\n{}\n\n",

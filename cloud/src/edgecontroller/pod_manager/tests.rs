@@ -98,22 +98,25 @@ fn a_change_back_is_a_change() {
 
 #[test]
 fn the_same_name_with_a_new_uid_is_a_deletion_then_an_addition() {
-    let mut manager = PodManager::default();
-    verdict(&mut manager, Observed::Added, &Pod::at(1));
-    let decision = manager.handle(Observed::Modified, &node(), &Pod::at(5).uid("u2").trimmed());
-    assert_eq!(
-        decision.replaced.expect("the first incarnation").version.uid,
-        Uid::parse("u1").expect("valid")
-    );
-    assert_eq!(decision.verdict, Verdict::Update);
-    let known = manager.by_key(&Pod::at(1).trimmed().object.key).expect("known");
-    assert_eq!(known.version.uid, Uid::parse("u2").expect("valid"));
-    assert_eq!(
-        manager.remove(&Uid::parse("u1").expect("valid")),
-        None,
-        "its deletion comes too late to matter"
-    );
-    assert_eq!(manager.keys().count(), 1);
+    let deleting = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    for (observed, change, expected) in [
+        (Observed::Added, json!({}), Verdict::Insert),
+        (Observed::Modified, json!({}), Verdict::Insert),
+        (Observed::Added, deleting.clone(), Verdict::Update),
+        (Observed::Modified, deleting, Verdict::Update),
+    ] {
+        let mut manager = PodManager::default();
+        let uid = |text| Uid::parse(text).expect("valid");
+        verdict(&mut manager, Observed::Added, &Pod::at(1));
+        let second = Pod::at(5).uid("u2").with(change);
+        let decision = manager.handle(observed, &node(), &second.trimmed());
+        assert_eq!(decision.replaced.expect("the first incarnation").version.uid, uid("u1"));
+        assert_eq!(decision.verdict, expected, "{observed:?} {}", second.change);
+        let known = manager.by_key(&Pod::at(1).trimmed().object.key).expect("known");
+        assert_eq!(known.version.uid, uid("u2"));
+        assert_eq!(manager.remove(&uid("u1")), None, "its deletion comes too late to matter");
+        assert_eq!(manager.keys().count(), 1);
+    }
 }
 
 #[test]
