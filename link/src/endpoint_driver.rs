@@ -108,7 +108,7 @@ mod tests {
             if polls.fetch_add(1, Ordering::Relaxed) < work {
                 cx.waker().wake_by_ref();
             }
-            Poll::Pending
+            Poll::<()>::Pending
         })
         .await;
     }
