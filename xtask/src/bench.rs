@@ -12,6 +12,10 @@ pub(crate) struct Options {
     /// Numbers of hollow edge nodes to measure with; 0 measures codec and agent alone.
     #[arg(long, num_args = 1.., default_values_t = [1000, 2000])]
     nodes: Vec<u32>,
+
+    /// Runs of the floor and of the hub, in turns; of each figure the middle one is printed.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -29,5 +33,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     // `cargo run` would pick other features than the workspace has, and compile it all once more.
     let mut command = Command::new(run::program("release", "bench")?);
     command.current_dir(run::root()).env(components::ASSETS_VARIABLE, assets);
+    command.args(["--runs", &options.runs.to_string()]);
     run::check(command.args(options.nodes.iter().filter(|nodes| **nodes > 0).map(u32::to_string)))
 }

@@ -18,40 +18,45 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use clap::Parser;
 use serde_json::Value;
 use tombolo_testkit::AuditEvent;
 use tombolo_tests::world::{Api, Transport, World};
 
+/// What to measure; `cargo xtask bench` builds the programs and says it.
+#[derive(Parser)]
+struct Options {
+    /// Runs of the floor and of cloudcore, in turns: what else the machine does hits both, and the middle one counts.
+    #[arg(long, default_value_t = 3)]
+    runs: u32,
+
+    /// Numbers of hollow nodes.
+    nodes: Vec<String>,
+}
+
 #[tokio::main]
 async fn main() -> Result<()> {
-    let counts: Vec<String> = std::env::args().skip(1).collect();
-    ensure!(
-        counts.iter().all(|count| count.parse::<u32>().is_ok_and(|count| count > 0)),
-        "usage: bench [NODES]..."
-    );
-    println!("{}", tombolo_cli::process::machine());
-    for nodes in &counts {
-        hub(Transport::WebSocket, "tombolo", nodes).await?;
-        hub(Transport::Quic, "tombolo", nodes).await?;
-        hub(Transport::WebSocket, "kubeedge", nodes).await?;
+    let Options { runs, nodes } = Options::parse();
+    println!("{}, middle of {runs} runs", tombolo_cli::process::machine());
+    for nodes in &nodes {
+        hub(Transport::WebSocket, "tombolo", nodes, runs).await?;
+        hub(Transport::Quic, "tombolo", nodes, runs).await?;
+        hub(Transport::WebSocket, "kubeedge", nodes, runs).await?;
     }
     table::print("codec", &codec::measure()?);
     table::print("the agent of one node", &agent::measure().await?);
     Ok(())
 }
 
-/// Runs of the floor and of cloudcore, in turns: what else the machine does hits both, and the middle one counts.
-const RUNS: usize = 3;
-
 /// Updates and questions of every run, of the floor and of cloudcore.
 const WORK: [&str; 4] = ["--updates", "40", "--queries", "60"];
 
 /// Measures cloudcore and its floor.
-async fn hub(transport: Transport, dialect: &str, nodes: &str) -> Result<()> {
-    let mut runs = Vec::with_capacity(RUNS);
-    for run in 1..=RUNS {
+async fn hub(transport: Transport, dialect: &str, nodes: &str, count: u32) -> Result<()> {
+    let mut runs = Vec::new();
+    for run in 1..=count {
         eprintln!(
-            "bench: run {run} of {RUNS}, {nodes} nodes over {}, dialect {dialect}",
+            "bench: run {run} of {count}, {nodes} nodes over {}, dialect {dialect}",
             transport.setting()
         );
         let floor = floor(transport, nodes)?;
