@@ -21,6 +21,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     run::check(run::cargo().args(["fmt", "--all", "--check"]))?;
     let clippy = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
     run::check(run::cargo().args(clippy))?;
+    check_fuzz_targets()?;
     let deny_found = Command::new("cargo-deny").arg("--version").output().is_ok();
     if !deny_found && !options.install {
         bail!("cargo-deny is missing: run `cargo xtask lint --install`");
@@ -34,6 +35,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     // Advisories live in a git repository that not every machine reaches; licences, bans and sources do not.
     run::check(run::cargo().args(["deny", "--offline", "check", "licenses", "bans", "sources"]))?;
     advisories()
+}
+
+/// The fuzz targets are a workspace of their own, which no other command compiles. libFuzzer stays out: it takes a C++
+/// compiler to build, and nothing is linked here.
+fn check_fuzz_targets() -> Result<()> {
+    let mut check = run::cargo();
+    check.args(["check", "--locked", "--manifest-path", "proto/fuzz/Cargo.toml"]);
+    check.arg("--target-dir").arg(run::target()?);
+    run::check(check.env("CUSTOM_LIBFUZZER_PATH", "/nonexistent"))
 }
 
 fn advisories() -> Result<()> {

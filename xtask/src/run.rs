@@ -18,11 +18,15 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// A program of the workspace that was built with this profile, in the target folder that this one is in.
-pub(crate) fn program(profile: &str, name: &str) -> Result<PathBuf> {
+/// The target folder that this program is in.
+pub(crate) fn target() -> Result<PathBuf> {
     let own = std::env::current_exe().context("the path of this program is unknown")?;
-    let target = own.ancestors().nth(2).context("this program is in no target folder")?;
-    Ok(target.join(profile).join(name))
+    Ok(own.ancestors().nth(2).context("this program is in no target folder")?.to_owned())
+}
+
+/// A program of the workspace that was built with this profile.
+pub(crate) fn program(profile: &str, name: &str) -> Result<PathBuf> {
+    Ok(target()?.join(profile).join(name))
 }
 
 /// Runs a command to its end; its output goes to the terminal.
