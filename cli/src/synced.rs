@@ -16,6 +16,9 @@ type Title = String;
 /// What both sides must agree on: UID and everything that a pod's containers can see.
 pub type Holdings = BTreeMap<Title, Value>;
 
+/// Annotation of `kubectl apply`.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 const KINDS: [(&str, &str); 3] = [("Pod", "pods"), ("ConfigMap", "configmaps"), ("Secret", "secrets")];
 
 /// What a node should hold according to the API server.
@@ -101,11 +104,19 @@ pub fn hold(holdings: &mut Holdings, kind: &str, object: &DynamicObject) -> Resu
     let seen = json!({
         "uid": metadata.uid,
         "labels": metadata.labels,
+        "annotations": metadata.annotations.as_ref().map(without_bookkeeping),
         "deletionTimestamp": metadata.deletion_timestamp.as_ref().map(serde_json::to_value).transpose()?,
         "content": content,
     });
     holdings.insert(format!("{kind} {namespace}/{name}"), seen);
     Ok(())
+}
+
+/// Annotations without the copy of the object that `kubectl apply` keeps there; none when nothing is left.
+fn without_bookkeeping(annotations: &BTreeMap<String, String>) -> Option<BTreeMap<&str, &str>> {
+    let all = annotations.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    let kept: BTreeMap<_, _> = all.filter(|(key, _)| *key != LAST_APPLIED).collect();
+    (!kept.is_empty()).then_some(kept)
 }
 
 /// Every ConfigMap and Secret that a piece of a pod's spec names, wherever it stands.

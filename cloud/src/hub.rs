@@ -17,7 +17,7 @@ pub use access::Access;
 pub(crate) use ledger::NO_LEDGERS;
 pub use ledger::{ClusterLedgers, LedgerError, LedgerStore, Ledgers, Record, RecordError, RecordVersion};
 pub use mailbox::Mailbox;
-pub use registry::{Admission, Admitted, Dialect, Registry, SessionFacts, SessionHandle};
+pub use registry::{Admission, Admitted, Registry, SessionFacts, SessionHandle};
 pub use subscriptions::Subscriptions;
 
 use std::sync::Arc;
@@ -64,7 +64,7 @@ impl Hub {
     /// Takes a connection over: from now on a task of its own has it.
     pub fn accept(self: &Arc<Self>, accepted: Accepted) {
         let Accepted { link, node, .. } = accepted;
-        match self.registry.admit(&node, link.peer(), Dialect::Tombolo) {
+        match self.registry.admit(&node, link.peer()) {
             Admission::Admitted(Admitted { handle, .. }) => {
                 let hub = Arc::clone(self);
                 let name = format!("session of {node}");
@@ -83,7 +83,7 @@ impl Hub {
     /// Takes the connection of a stock edge over.
     pub fn accept_stock(self: &Arc<Self>, accepted: AcceptedStock) {
         let AcceptedStock { link, node, .. } = accepted;
-        match self.registry.admit(&node, link.peer(), Dialect::KubeEdge) {
+        match self.registry.admit(&node, link.peer()) {
             Admission::Admitted(admitted) => {
                 let hub = Arc::clone(self);
                 let name = format!("session of {node}");

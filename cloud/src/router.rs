@@ -11,10 +11,7 @@ pub(crate) mod watch;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
-use tombolo_proto::message::{
-    Content, ContentError, Group, LocalPath, Message, MessageId, Operation, ResourcePath, Route, Source,
-};
+use tombolo_proto::message::{LocalPath, Operation, ResourcePath};
 
 /// API group and version of rules.
 pub const API: &str = "rules.kubeedge.io/v1";
@@ -120,40 +117,35 @@ pub enum EndpointType {
     ServiceBus,
 }
 
-/// An object that no router can use.
-#[derive(Debug, Error)]
-pub enum RouterError {
-    /// Its fields are not those of the kind.
-    #[error("{0}")]
-    Object(#[from] serde_json::Error),
-    /// It is too large for a message.
-    #[error("{0}")]
-    Content(#[from] ContentError),
-}
-
 impl RouterMessage {
-    /// The message of KubeEdge for this change: `insert` or `delete` on `rule/<name>` or `ruleendpoint/<name>`, with
-    /// the object (reference 1.6). It stays inside the cloud.
-    ///
-    /// # Errors
-    /// [`RouterError`] when the object is larger than a message.
-    pub fn to_message(&self, id: MessageId, now_millis: i64) -> Result<Message, RouterError> {
-        let operation = match self.change {
+    /// What KubeEdge calls the change.
+    #[must_use]
+    pub fn operation(&self) -> Operation {
+        match self.change {
             Change::Insert => Operation::Insert,
             Change::Delete => Operation::Delete,
-        };
-        let (local, object) = match &self.object {
-            RouterObject::Rule(rule) => {
-                (LocalPath::Rule(rule.metadata.name.as_str().into()), serde_json::to_value(rule)?)
-            }
-            RouterObject::RuleEndpoint(endpoint) => (
-                LocalPath::RuleEndpoint(endpoint.metadata.name.as_str().into()),
-                serde_json::to_value(endpoint)?,
-            ),
-        };
-        let route = Route::new(Source::EdgeController, Group::Resource, operation, ResourcePath::from(local));
-        let message = Message::new(id, now_millis, route, Content::from_value(&object)?);
-        Ok(message.with_resource_version(&self.resource_version))
+        }
+    }
+
+    /// What it is about, as KubeEdge writes it inside the cloud: `rule/<name>` or `ruleendpoint/<name>` (reference 1.6).
+    #[must_use]
+    pub fn resource(&self) -> ResourcePath {
+        let name = self.object.metadata().name.as_str().into();
+        match &self.object {
+            RouterObject::Rule(_) => LocalPath::Rule(name).into(),
+            RouterObject::RuleEndpoint(_) => LocalPath::RuleEndpoint(name).into(),
+        }
+    }
+}
+
+impl RouterObject {
+    /// Which object it is.
+    #[must_use]
+    pub fn metadata(&self) -> &Metadata {
+        match self {
+            Self::Rule(rule) => &rule.metadata,
+            Self::RuleEndpoint(endpoint) => &endpoint.metadata,
+        }
     }
 }
 
@@ -163,11 +155,8 @@ pub struct Unrouted;
 
 impl Router for Unrouted {
     fn handle(&self, message: RouterMessage) {
-        let (kind, metadata) = match &message.object {
-            RouterObject::Rule(rule) => ("Rule", &rule.metadata),
-            RouterObject::RuleEndpoint(endpoint) => ("RuleEndpoint", &endpoint.metadata),
-        };
-        let Metadata { namespace, name, .. } = metadata;
-        tracing::info!(kind, namespace, name, change = ?message.change, "rule seen; this cloudcore routes no messages");
+        let (namespace, operation) = (&message.object.metadata().namespace, message.operation());
+        let resource = message.resource();
+        tracing::info!(namespace, %operation, %resource, "rule seen; this cloudcore routes no messages");
     }
 }

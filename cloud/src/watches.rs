@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch as channel};
+use tokio::sync::{Semaphore, mpsc, watch as channel};
 use tokio::task::AbortHandle;
 
 use crate::config::WatchEvents;
@@ -94,7 +94,7 @@ async fn follow(kube: Kube, hub: Arc<Hub>, mut order: Order) {
         if matches!(event, ObjectEvent::RelistEnd) {
             order.listed.send_replace(true);
         }
-        Input::Watched(kind, event)
+        Input::Watched(kind, event, None)
     };
     let failed = |error: &kube::runtime::watcher::Error| {
         hub.down.sightings().suspect();
@@ -105,15 +105,52 @@ async fn follow(kube: Kube, hub: Arc<Hub>, mut order: Order) {
     let Some(waiting) = order.waiting else {
         return watch(client, spec, hub.inputs.clone(), into, failed).await;
     };
-    let (events, queue) = mpsc::channel(usize::try_from(waiting.get()).unwrap_or(usize::MAX).min(INPUTS_MAX));
-    tokio::join!(watch(client, spec, events, into, failed), forward(queue, &hub.inputs));
+    let places = usize::try_from(waiting.get()).unwrap_or(usize::MAX).min(INPUTS_MAX);
+    let (events, next) = mpsc::channel(1);
+    tokio::join!(watch(client, spec, events, into, failed), forward(next, places, &hub.inputs));
 }
 
-async fn forward(mut queue: mpsc::Receiver<Input>, inputs: &mpsc::Sender<Input>) {
-    while let Some(event) = queue.recv().await {
+/// Passes events on, as many as the controller has not taken yet.
+async fn forward(mut next: mpsc::Receiver<Input>, places: usize, inputs: &mpsc::Sender<Input>) {
+    let places = Arc::new(Semaphore::new(places));
+    while let Some(input) = next.recv().await {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let Input::Watched(kind, event, _) = input else { continue };
         // The controller ends with the process alone.
-        if inputs.send(event).await.is_err() {
+        if inputs.send(Input::Watched(kind, event, Some(place))).await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn no_more_events_wait_than_the_watch_may_have() {
+        let (events, next) = mpsc::channel(1);
+        let (inputs, mut queue) = mpsc::channel(INPUTS_MAX);
+        let forwarding = tokio::spawn(async move { forward(next, 2, &inputs).await });
+        let event = || Input::Watched(Kind::Pod, ObjectEvent::RelistEnd, None);
+        let telling = tokio::spawn(async move {
+            for _ in 0..8 {
+                events.send(event()).await.expect("somebody listens");
+            }
+        });
+        for taken in 0..8 {
+            let input = queue.recv().await.expect("an event");
+            // Everybody who can go on has done so when the two places are taken or all events have come.
+            while queue.len() < 1.min(7 - taken) {
+                tokio::task::yield_now().await;
+            }
+            assert!(queue.len() <= 1, "{} wait beside the one that is being taken", queue.len());
+            drop(input);
+        }
+        telling.await.expect("all told");
+        assert!(queue.recv().now_or_never().is_none_or(|rest| rest.is_none()));
+        forwarding.await.expect("the watch has ended");
     }
 }

@@ -19,6 +19,7 @@ pub use outcome::{Outcome, StatusDetails, StatusError};
 pub use path::{LocalPath, ObjectPath, ResourcePath};
 pub use raw::FieldError;
 pub(crate) use raw::RawMessage;
+pub(crate) use words::open_words;
 pub use words::{Group, Operation, OtherWord, ResourceType, Source};
 
 /// One message: who says what about which resource, and the content.

@@ -53,9 +53,9 @@ async fn play(api: Api, transport: Transport) {
     std::fs::write(rules.path(), RULES).unwrap();
     let rules = rules.path().display().to_string();
     world.kubectl(&["apply", "-f", &rules]).unwrap();
-    seen(&world, "Rule", "up", "Insert").await;
-    seen(&world, "RuleEndpoint", "bus", "Insert").await;
-    seen(&world, "RuleEndpoint", "cloud", "Insert").await;
+    seen(&world, "rule", "up", "insert").await;
+    seen(&world, "ruleendpoint", "bus", "insert").await;
+    seen(&world, "ruleendpoint", "cloud", "insert").await;
 
     let edge_1 = world.raw_node("edge-1", "edge-1").await.unwrap();
     for result in [json!({"Status": "SUCCESS"}), json!({"Status": "FAIL", "Error": {"Detail": "no broker"}})]
@@ -92,9 +92,9 @@ async fn play(api: Api, transport: Transport) {
     }
 
     world.kubectl(&["delete", "rule", "up"]).unwrap();
-    seen(&world, "Rule", "up", "Delete").await;
+    seen(&world, "rule", "up", "delete").await;
     world.kubectl(&["delete", "-f", &crds]).unwrap();
-    seen(&world, "RuleEndpoint", "cloud", "Delete").await;
+    seen(&world, "ruleendpoint", "cloud", "delete").await;
     let log = world.cloud_log();
     let noise = log.lines().filter(|line| line.contains("watch failed") && line.contains("Rule")).count();
     assert_eq!(noise, 0, "a cluster without the definitions is no failure: {log}");
@@ -104,10 +104,8 @@ async fn play(api: Api, transport: Transport) {
 async fn seen(world: &World, kind: &str, name: &str, change: &str) {
     wait_for("the router to be told", DEADLINE, async || {
         let log = world.cloud_log();
-        let told = |line: &&str| {
-            let parts = [format!("kind=\"{kind}\""), format!("name=\"{name}\""), format!("change={change}")];
-            line.contains("rule seen") && parts.iter().all(|part| line.contains(part))
-        };
+        let parts = [format!("operation={change} "), format!("resource={kind}/{name}")];
+        let told = |line: &&str| line.contains("rule seen") && parts.iter().all(|part| line.contains(part));
         match log.lines().filter(told).count() {
             1 => Ok(()),
             count => Err(format!("{change} of {kind} {name} was told {count} times: {log}")),

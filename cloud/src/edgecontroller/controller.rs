@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tombolo_proto::object::ObjectVersion;
 use tombolo_proto::{NodeId, ObjectKey};
 use tombolo_runtime::{Backoff, BackoffConfig, ReadyGuard};
@@ -26,8 +26,9 @@ const READS_MAX: usize = 16;
 /// News for the index.
 #[derive(Debug)]
 pub enum Input {
-    /// A watch of this kind told something.
-    Watched(Kind, ObjectEvent),
+    /// A watch of this kind told something. Where the watch has a bound of its own, the event holds one of its places
+    /// until it is taken.
+    Watched(Kind, ObjectEvent, Option<OwnedSemaphorePermit>),
     /// A node has connected.
     Joined(NodeId),
     /// A node's last session has ended.
@@ -100,7 +101,7 @@ impl Controller {
 
     fn take(&mut self, input: Input) {
         match input {
-            Input::Watched(kind, event) => self.index.handle(kind, event),
+            Input::Watched(kind, event, _place) => self.index.handle(kind, event),
             Input::Joined(node) => self.index.joined(&node),
             Input::Left(node) => self.index.left(&node),
             Input::Reset(done) => {
@@ -145,7 +146,7 @@ impl Controller {
 /// Which object an input is about; none for those that nothing may overtake.
 fn changed_key(input: &Input) -> Option<ObjectKey> {
     match input {
-        Input::Watched(kind, ObjectEvent::Applied(raw) | ObjectEvent::Deleted(raw)) => {
+        Input::Watched(kind, ObjectEvent::Applied(raw) | ObjectEvent::Deleted(raw), _) => {
             Some(raw.key(&kind.resource()))
         }
         _ => None,

@@ -33,21 +33,10 @@ pub struct SessionHandle {
     pub mailbox: Mailbox,
     /// What carries the session.
     pub transport: Transport,
-    /// What is spoken.
-    pub dialect: Dialect,
     over: AtomicBool,
     ended: Notify,
     /// What operators want to know.
     pub facts: Mutex<SessionFacts>,
-}
-
-/// The two dialects of the protocol (design section 4). Closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Dialect {
-    /// Frames.
-    Tombolo,
-    /// JSON messages of stock KubeEdge.
-    KubeEdge,
 }
 
 impl SessionHandle {
@@ -110,12 +99,11 @@ impl Registry {
     }
 
     /// Registers a connection. An older one of the same node is told that it was replaced, and does not count.
-    pub fn admit(&self, node: &NodeId, peer: &PeerInfo, dialect: Dialect) -> Admission {
+    pub fn admit(&self, node: &NodeId, peer: &PeerInfo) -> Admission {
         let handle = Arc::new(SessionHandle {
             generation: self.generations.fetch_add(1, Ordering::Relaxed) + 1,
             mailbox: Mailbox::default(),
             transport: peer.transport,
-            dialect,
             over: AtomicBool::new(false),
             ended: Notify::new(),
             facts: Mutex::default(),
@@ -221,7 +209,7 @@ mod tests {
     }
 
     fn admitted(registry: &Registry, name: &str) -> Arc<SessionHandle> {
-        match registry.admit(&node(name), &peer(), Dialect::Tombolo) {
+        match registry.admit(&node(name), &peer()) {
             Admission::Admitted(admitted) => admitted.handle,
             Admission::Full(limit) => panic!("full at {limit}"),
         }
@@ -231,7 +219,7 @@ mod tests {
     fn the_newest_connection_wins_and_replacing_is_not_counted() {
         let registry = Registry::new(1);
         let old = admitted(&registry, "a");
-        assert!(matches!(registry.admit(&node("b"), &peer(), Dialect::Tombolo), Admission::Full(1)));
+        assert!(matches!(registry.admit(&node("b"), &peer()), Admission::Full(1)));
         let new = admitted(&registry, "a");
         let goodbye = old.mailbox.take().goodbye.expect("the old one is told");
         assert_eq!(goodbye.reason, GoodbyeReason::Replaced);

@@ -19,13 +19,10 @@ impl Router for Told {
 impl Told {
     /// `insert rule/a 7`: operation, resource and version of each message, forgotten after that.
     fn take(&self) -> Vec<String> {
-        let id = || MessageId::parse("m").expect("valid");
-        let message = |told: RouterMessage| told.to_message(id(), 1).expect("small");
-        let line = |message: Message| {
-            let (operation, resource) = (message.route.operation, message.route.resource.to_wire());
-            format!("{} {resource} {}", operation.as_str(), message.header.resource_version)
+        let line = |told: RouterMessage| {
+            format!("{} {} {}", told.operation(), told.resource(), told.resource_version)
         };
-        std::mem::take(&mut *self.0.lock()).into_iter().map(message).map(line).collect()
+        std::mem::take(&mut *self.0.lock()).into_iter().map(line).collect()
     }
 }
 
@@ -73,19 +70,20 @@ fn additions_and_deletions_are_told_and_changes_are_not() {
 }
 
 #[test]
-fn endpoints_have_a_resource_of_their_own_and_their_object_as_content() {
+fn endpoints_have_a_resource_of_their_own() {
     let mut endpoints = Followed::new(RouterKind::RuleEndpoint);
     let object = json!({
         "metadata": {"namespace": "shop", "name": "in", "uid": "u", "resourceVersion": "3"},
         "spec": {"ruleEndpointType": "servicebus", "properties": {"service_port": "8080"}},
     });
-    endpoints.table.handle(applied(object.clone()), &endpoints.told);
-    let message =
-        endpoints.told.0.lock()[0].to_message(MessageId::parse("m").expect("valid"), 1).expect("small");
-    assert_eq!((message.route.source, message.route.group), (Source::EdgeController, Group::Resource));
-    let content: Value = message.content.read().expect("JSON");
-    assert_eq!(content["spec"], object["spec"]);
-    assert_eq!(content["metadata"]["namespace"], "shop");
+    endpoints.table.handle(applied(object), &endpoints.told);
+    let told = endpoints.told.0.lock()[0].object.clone();
+    let RouterObject::RuleEndpoint(endpoint) = told else { panic!("{told:?}") };
+    assert_eq!(
+        (&*endpoint.metadata.namespace, endpoint.spec.rule_endpoint_type),
+        ("shop", EndpointType::ServiceBus)
+    );
+    assert_eq!(endpoint.spec.properties["service_port"], "8080");
     assert_eq!(endpoints.told.take(), ["insert ruleendpoint/in 3"]);
 }
 

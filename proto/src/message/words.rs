@@ -10,6 +10,10 @@ use std::sync::Arc;
 pub struct OtherWord(Arc<str>);
 
 impl OtherWord {
+    pub(crate) fn new(text: &str) -> Self {
+        Self(text.into())
+    }
+
     /// The word as it came.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -32,7 +36,7 @@ macro_rules! open_words {
         pub enum $name {
             $($(#[$variant_doc])* $variant,)+
             /// Any other word.
-            Other(OtherWord),
+            Other($crate::message::OtherWord),
         }
 
         impl $name {
@@ -44,7 +48,7 @@ macro_rules! open_words {
             pub fn parse(text: &str) -> Self {
                 match text {
                     $($text => Self::$variant,)+
-                    _ => Self::Other(OtherWord(text.into())),
+                    _ => Self::Other($crate::message::OtherWord::new(text)),
                 }
             }
 
@@ -58,13 +62,15 @@ macro_rules! open_words {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(self.as_str())
             }
         }
     };
 }
+
+pub(crate) use open_words;
 
 open_words! {
     /// What a message does or asks (reference 1.3).

@@ -57,6 +57,11 @@ impl Bus {
         self.up.send(message).await.ok().context("the hub's task is over")
     }
 
+    /// Notes a message that a dead connection has swallowed.
+    pub(super) fn lose(&self, message: &Value) {
+        self.store.lock().lost.push(message.clone());
+    }
+
     /// Sends a request and waits for its answer.
     pub(super) async fn exchange(&self, message: Value) -> Result<Value> {
         let what = format!("{} {}", route(&message, "operation"), route(&message, "resource"));
@@ -69,7 +74,7 @@ impl Bus {
         if answered.is_err() {
             self.waiters.lock().remove(&id);
             let mut store = self.store.lock();
-            if store.connected && store.connections == connection {
+            if store.connected && store.connections == connection && !store.has_lost(&id) {
                 store.unanswered.push(what.clone());
             }
         }

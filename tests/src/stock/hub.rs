@@ -83,8 +83,7 @@ impl Connection {
         let (fifo, closed) = (Arc::<Fifo>::default(), Arc::<AtomicBool>::default());
         let reader = read(Arc::clone(bus), stream, Arc::clone(&fifo), Arc::clone(&closed));
         let receiver = Some(Owned(tokio::spawn(receive(Arc::clone(bus), fifo))));
-        bus.store.lock().connected = true;
-        bus.store.lock().connections += 1;
+        bus.store.lock().connect();
         Self { sink: Some(sink), reader: Owned(tokio::spawn(reader)), receiver, closed }
     }
 
@@ -137,8 +136,10 @@ pub(super) async fn run(
     mut orders: mpsc::Receiver<Order>,
 ) {
     let mut connection = Connection::new(&bus, first);
+    let mut left_behind = LeftBehind(0);
     loop {
-        let Some(ended) = serve(&bus, &mut connection, &mut up, &mut orders).await else { return };
+        let served = serve(&bus, &mut connection, &mut up, &mut orders, &mut left_behind).await;
+        let Some(ended) = served else { return };
         {
             let mut store = bus.store.lock();
             store.connected = false;
@@ -165,24 +166,56 @@ async fn reach(bus: &Bus, dial: &Dial) -> Socket {
     }
 }
 
-/// Sends until a write fails, and gives the reason; none when the process ends. The message that failed is lost.
+/// Send loops of dead connections. Each stays blocked on the channel, takes the next message before the loop of the
+/// present connection does, loses it in its dead socket, and ends (reference 8.2).
+struct LeftBehind(u32);
+
+impl LeftBehind {
+    /// Whether one of them takes this message.
+    fn takes(&mut self, bus: &Bus, message: &Value) -> bool {
+        let takes = self.0 > 0;
+        if takes {
+            self.0 -= 1;
+            bus.lose(message);
+        }
+        takes
+    }
+}
+
+/// Sends until a write fails, and gives the reason; none when the process ends. The message that failed is lost. When
+/// that was a keepalive, which another loop sends, the send loop is left behind.
 async fn serve(
     bus: &Arc<Bus>,
     connection: &mut Connection,
     up: &mut mpsc::Receiver<Value>,
     orders: &mut mpsc::Receiver<Order>,
+    left_behind: &mut LeftBehind,
 ) -> Option<anyhow::Error> {
     let mut heartbeat = tokio::time::interval(bus.pace.heartbeat);
     let mut bucket = Bucket { tokens: BURST, filled: Instant::now() };
     loop {
         let next = tokio::select! {
-            _ = heartbeat.tick() => message("websocket", "resource", "keepalive", "node", &json!("ping")),
-            message = bucket.next(up) => message?,
+            _ = heartbeat.tick() => {
+                let keepalive = message("websocket", "resource", "keepalive", "node", &json!("ping"));
+                if let Err(error) = connection.write(&keepalive).await {
+                    left_behind.0 += 1;
+                    return Some(error);
+                }
+                continue;
+            }
+            message = bucket.next(up) => {
+                let message = message?;
+                if left_behind.takes(bus, &message) {
+                    continue;
+                }
+                message
+            }
             order = orders.recv() => {
                 match order? {
                     Order::Cut => connection.cut(),
                     Order::Forget(socket, give) => {
                         let old = std::mem::replace(connection, Connection::new(bus, *socket));
+                        left_behind.0 += 1;
                         // Whoever asked may have gone.
                         let _ = give.send(old.forget());
                     }
@@ -191,6 +224,7 @@ async fn serve(
             }
         };
         if let Err(error) = connection.write(&next).await {
+            bus.lose(&next);
             return Some(error);
         }
     }

@@ -65,9 +65,10 @@ fn holdings(store: &Store, node: &str) -> Result<Holdings> {
     Ok(holdings)
 }
 
-/// What the edge uses of a Node.
+/// What the edge uses of a Node: names, what may run on it, and what the volume manager looks up in its status.
 fn node_view(node: &Value) -> Value {
-    let (metadata, spec) = (&node["metadata"], &node["spec"]);
-    json!({"uid": metadata["uid"], "labels": metadata["labels"], "taints": spec["taints"],
-        "unschedulable": spec["unschedulable"]})
+    let (metadata, status) = (&node["metadata"], &node["status"]);
+    json!({"uid": metadata["uid"], "labels": metadata["labels"], "annotations": metadata["annotations"],
+        "spec": node["spec"], "capacity": status["capacity"], "allocatable": status["allocatable"],
+        "attached": status["volumesAttached"]})
 }

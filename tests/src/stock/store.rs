@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::wire::{kind, route};
 
@@ -29,6 +30,10 @@ pub struct Store {
     pub ended: Option<String>,
     /// Connections so far.
     pub connections: u64,
+    /// When the newest connection was up.
+    pub since: Option<Instant>,
+    /// Messages of the edge that never left it, because their connection was dead. The process does not know.
+    pub lost: Vec<Value>,
     /// Messages that the queue behind the socket dropped.
     pub dropped: u64,
     /// Requests that were not answered in time although the connection held.
@@ -71,6 +76,17 @@ impl Store {
     #[must_use]
     pub fn describe(&self) -> (Vec<&str>, bool, Option<&str>) {
         (self.paths(), self.connected, self.ended.as_deref())
+    }
+
+    pub(super) fn connect(&mut self) {
+        self.connected = true;
+        self.connections += 1;
+        self.since = Some(Instant::now());
+    }
+
+    /// Whether a message with this id was lost.
+    pub(super) fn has_lost(&self, id: &str) -> bool {
+        self.lost.iter().any(|message| message["header"]["msg_id"] == id)
     }
 
     /// Notes something that a stock edge would not have survived unharmed.

@@ -7,6 +7,7 @@ mod metaserver;
 mod older;
 mod recorded;
 mod replicas;
+mod volumes;
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -14,13 +15,14 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use tombolo_testkit::{cluster_or_skip, wait_for, wait_for_value};
 use tombolo_tests::stock::{self, Delivery, StockNode, Store};
 use tombolo_tests::world::objects::Objects;
 use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 
-/// Within this of a reconnect everything that was missed has arrived; the machine may be busy.
-const CAUGHT_UP: Duration = Duration::from_secs(5);
+/// Within this of the moment in which its connection is up, everything that a node has missed has arrived.
+const CAUGHT_UP: Duration = Duration::from_secs(1);
 
 macro_rules! scenarios {
     ($($name:ident),* $(,)?) => {
@@ -39,6 +41,7 @@ scenarios![
     other_names_are_refused,
     every_answer_has_the_form_that_the_edge_expects,
     pods_run_change_and_end,
+    a_pod_with_a_claim_runs_once_its_volume_is_attached,
     what_was_missed_arrives_after_a_restart_of_the_node,
     what_was_missed_arrives_after_the_network_broke,
     what_was_missed_arrives_after_a_restart_of_the_cloud,
@@ -164,13 +167,23 @@ impl Stage {
         node.look(|store| store.delivered.clear());
     }
 
-    async fn work_behind_its_back(&self) {
+    /// Changes, deletes and creates something; gives the moment in which that was done.
+    async fn work_behind_its_back(&self) -> Instant {
         self.objects.config_map("settings", "2").await.unwrap();
         self.objects.remove_pod("old").await.unwrap();
         self.objects.accepted_pod("new", &self.name, &["settings"], &[]).await;
+        Instant::now()
     }
 
-    async fn everything_was_caught_up(&self, node: &StockNode, limit: Duration) {
+    /// Nothing is missing any more [`CAUGHT_UP`] after the newest connection was up and the work was done.
+    async fn everything_was_caught_up(&self, node: &StockNode, done: Instant) {
+        let since = node.look(|store| store.since).unwrap().max(done);
+        self.everything_arrived(node, (since + CAUGHT_UP).saturating_duration_since(Instant::now())).await;
+        println!("{}: caught up {:?} after the connection was up", self.name, since.elapsed());
+        node.converges(&self.world).await;
+    }
+
+    async fn everything_arrived(&self, node: &StockNode, limit: Duration) {
         let [settings, new, old, password] =
             ["configmap/settings", "pod/new", "pod/old", "secret/password"].map(|row| self.path(row));
         node.until_within(limit, "everything that it missed", |store| {
@@ -180,7 +193,6 @@ impl Stage {
                 && !store.has(&password)
         })
         .await;
-        node.converges(&self.world).await;
     }
 
     /// The ledger knew that the edge held the pod that did not change.
@@ -340,12 +352,41 @@ mod scenarios {
         assert_eq!(left, [""; 0], "a secret that no pod needs any more");
     }
 
+    pub(super) async fn a_pod_with_a_claim_runs_once_its_volume_is_attached(stage: &mut Stage) {
+        let mut node = stage.node().await;
+        node.boot().await.unwrap();
+        stage.ready().await;
+        let [volume, claim, attachment] = volumes::objects(&stage.namespace, &stage.name);
+        for object in [&volume, &claim, &attachment] {
+            volumes::create(&stage.world, object);
+        }
+        stage.objects.accepted_pod("other", &stage.name, &[], &[]).await;
+        volumes::create(&stage.world, &volumes::pod(&stage.namespace, &stage.name));
+        let name = attachment["metadata"]["name"].as_str().unwrap();
+        let row = format!("default/volumeattachment/{name}");
+        node.until("its questions", |store| store.has(&row)).await;
+        stage.phase("other", "Running").await;
+        let waiting = stage.objects.pods().get("stores").await.unwrap().status.unwrap().phase;
+        assert_ne!(waiting.as_deref(), Some("Running"), "nothing is attached yet");
+        let attached = json!({"status": {"attached": true}}).to_string();
+        let patch =
+            ["patch", "volumeattachment", name, "--subresource=status", "--type=merge", "-p", &attached];
+        stage.world.kubectl(&patch).unwrap();
+        stage.phase("stores", "Running").await;
+        for row in
+            [stage.path("persistentvolumeclaim/data"), format!("null/persistentvolume/{}", stage.namespace)]
+        {
+            assert!(node.look(|store| store.has(&row)), "{row}");
+        }
+        node.converges(&stage.world).await;
+    }
+
     pub(super) async fn what_was_missed_arrives_after_a_restart_of_the_node(stage: &mut Stage) {
         let mut node = stage.settled().await;
         node.disconnect();
-        stage.work_behind_its_back().await;
+        let done = stage.work_behind_its_back().await;
         node.boot().await.unwrap();
-        stage.everything_was_caught_up(&node, CAUGHT_UP).await;
+        stage.everything_was_caught_up(&node, done).await;
         stage.phase("new", "Running").await;
     }
 
@@ -353,33 +394,39 @@ mod scenarios {
         let node = stage.quiet().await;
         let before = node.look(|store| store.connections);
         node.cut().await.unwrap();
-        stage.work_behind_its_back().await;
+        let done = stage.work_behind_its_back().await;
         node.until("another connection", |store| store.connections > before).await;
-        stage.everything_was_caught_up(&node, CAUGHT_UP).await;
+        stage.everything_was_caught_up(&node, done).await;
         stage.nothing_was_sent_again(&node);
+        assert_eq!(
+            node.look(|store| store.lost.len()),
+            1,
+            "the loop of the dead connection takes one message along"
+        );
     }
 
     pub(super) async fn what_was_missed_arrives_after_a_restart_of_the_cloud(stage: &mut Stage) {
         let node = stage.settled().await;
         let before = node.look(|store| store.connections);
         stage.world.kill_cloud();
-        if stage.world.plane.is_some() {
-            stage.work_behind_its_back().await;
+        let done = if stage.world.plane.is_some() {
+            let done = stage.work_behind_its_back().await;
             stage.world.start_cloud().await.unwrap();
+            done
         } else {
             // The API ends with cloudcore.
             stage.world.start_cloud().await.unwrap();
-            stage.work_behind_its_back().await;
-        }
+            stage.work_behind_its_back().await
+        };
         node.until("another connection", |store| store.connections > before).await;
-        stage.everything_was_caught_up(&node, CAUGHT_UP).await;
+        stage.everything_was_caught_up(&node, done).await;
     }
 
     pub(super) async fn a_quick_reconnect_replaces_the_old_socket(stage: &mut Stage) {
         let mut node = stage.quiet().await;
         let old = node.connect_beside().await.unwrap();
-        stage.work_behind_its_back().await;
-        stage.everything_was_caught_up(&node, CAUGHT_UP).await;
+        let done = stage.work_behind_its_back().await;
+        stage.everything_was_caught_up(&node, done).await;
         old.ended().await.unwrap();
         stage.nothing_was_sent_again(&node);
         assert_eq!(node.look(|store| store.connections), 2, "the end of the old one ended the new one");

@@ -1,6 +1,6 @@
 //! Two replicas of cloudcore behind one address: a node may find itself at either.
 
-use super::{CAUGHT_UP, Stage};
+use super::Stage;
 use tombolo_testkit::cluster_or_skip;
 use tombolo_tests::stock::StockNode;
 use tombolo_tests::world::{Api, Balancer, Transport, World};
@@ -34,9 +34,9 @@ async fn the_other_takes_over_when_one_dies(world: World, balancer: &Balancer) -
     stage.ready().await;
     stage.before_an_absence(&node).await;
     stage.world.kill_cloud();
-    stage.work_behind_its_back().await;
+    let done = stage.work_behind_its_back().await;
     node.until("the other replica", |store| store.connections == 2).await;
-    stage.everything_was_caught_up(&node, CAUGHT_UP).await;
+    stage.everything_was_caught_up(&node, done).await;
     stage.phase("new", "Running").await;
     stage.world
 }
@@ -48,8 +48,8 @@ async fn a_node_that_moves_is_not_served_twice(world: World, balancer: &Balancer
     let mut node = quiet_behind(&stage, balancer).await;
     balancer.prefer(ports[1]);
     let old = node.connect_beside().await.unwrap();
-    stage.work_behind_its_back().await;
-    stage.everything_was_caught_up(&node, CAUGHT_UP).await;
+    let done = stage.work_behind_its_back().await;
+    stage.everything_was_caught_up(&node, done).await;
     old.ended().await.unwrap();
     // And back, where a session of it was a moment ago.
     balancer.prefer(ports[0]);
@@ -71,8 +71,8 @@ async fn a_node_that_moves_takes_along_what_is_known_of_it(
     let node = quiet_behind(&stage, balancer).await;
     balancer.prefer(ports[0]);
     node.cut().await.unwrap();
-    stage.work_behind_its_back().await;
+    let done = stage.work_behind_its_back().await;
     node.until("the other replica", |store| store.connections == 2).await;
-    stage.everything_was_caught_up(&node, CAUGHT_UP).await;
+    stage.everything_was_caught_up(&node, done).await;
     stage.nothing_was_sent_again(&node);
 }

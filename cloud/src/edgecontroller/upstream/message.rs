@@ -1,10 +1,14 @@
 //! KubeEdge's messages (reference section 5): which API call each one is, and the shape of its reply.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use http::Method;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use tombolo_proto::message::{
-    Content, LocalPath, Message, Operation, Outcome, ResourcePath, ResourceType, StatusError,
+    Content, Group, LocalPath, Message, ObjectPath, Operation, Outcome, ResourcePath, ResourceType,
+    StatusError,
 };
 use tombolo_proto::{NodeId, ObjectKey};
 
@@ -51,16 +55,12 @@ impl Upstream {
         if request.route.resource.local == LocalPath::CaCertificate {
             return self.ca_certificate().await;
         }
-        let Some(path) = request.route.resource.as_object() else {
-            return Said::Refused(format!("resource {:?} names no object", request.route.resource.to_wire()));
+        let path = match object_of(request) {
+            Ok(path) => path,
+            Err(sentence) => return Said::Refused(sentence),
         };
         let (namespace, name) = (path.namespace(), path.name.as_deref().unwrap_or_default());
-        let segment_ok = |text: &str| text.is_empty() || is_path_segment(text);
-        if !segment_ok(namespace) || !segment_ok(name) {
-            return Said::Refused("namespace and name must be Kubernetes names".to_owned());
-        }
-        let target = Target { namespace, name };
-        let content = &request.content;
+        let (target, content) = (Target { namespace, name }, &request.content);
         use {Operation as Op, ResourceType as Type};
         match (&path.resource_type, &request.route.operation) {
             (Type::Node, Op::Insert) => self.create_node(node, target, content).await,
@@ -139,18 +139,74 @@ impl Upstream {
     ) -> Said {
         let object: Value = match content.read() {
             Ok(object @ Value::Object(_)) => object,
-            Ok(_) => return Said::Refused("the content is no object".to_owned()),
-            Err(error) => return Said::Refused(error.to_string()),
+            Ok(_) => return malformed("the content is no object"),
+            Err(error) => return malformed(&error.to_string()),
         };
         Said::Wrap(outcome(self.as_node(node, ApiCall::json(method, path, &object)).await), versioned)
     }
 
     /// A strategic merge patch whose text is the message's content.
     async fn patch_status(&self, node: &NodeId, path: &str, content: &Content) -> Said {
+        // An API server takes `null` for a patch that changes nothing.
+        if content.read::<HashMap<String, IgnoredAny>>().is_err() {
+            return malformed("the content is no patch: a JSON object, or the text of one");
+        }
         let patch = Bytes::from(content.payload().into_owned());
         let call = ApiCall::patch(path, STRATEGIC, patch);
         Said::Wrap(outcome(self.as_node(node, call).await), true)
     }
+}
+
+/// The object that a request is about, in a path that leads to one object of the API.
+fn object_of(request: &Message) -> Result<&ObjectPath, String> {
+    let route = &request.route;
+    let is_task = matches!(route.resource.local, LocalPath::NodeTask { .. } | LocalPath::LegacyTask { .. });
+    if is_task {
+        return Err("this cloud runs no node tasks: nothing is done with the report".to_owned());
+    }
+    if route.group == Group::User {
+        return Err("this cloud has no router: nothing is done with what comes through it".to_owned());
+    }
+    let wire = || route.resource.to_wire();
+    let path = route.resource.as_object().ok_or_else(|| format!("resource {:?} names no object", wire()))?;
+    let segments = [path.namespace(), path.name.as_deref().unwrap_or_default()];
+    if segments.iter().any(|segment| !segment.is_empty() && !is_path_segment(segment)) {
+        return Err("namespace and name must be Kubernetes names".to_owned());
+    }
+    if path.name.is_none() && !is_of_many(&path.resource_type) {
+        return Err(format!("resource {:?} names no object: it must be NAMESPACE/TYPE/NAME", wire()));
+    }
+    if path.namespace.is_none() && is_namespaced(&path.resource_type) {
+        return Err(format!("resource {:?} lacks the namespace of its object", wire()));
+    }
+    Ok(path)
+}
+
+/// Whether a request can be about all objects of a type.
+fn is_of_many(kind: &ResourceType) -> bool {
+    matches!(kind, ResourceType::PodStatus | ResourceType::PodList)
+}
+
+/// Whether the API has no object of this type outside a namespace.
+fn is_namespaced(kind: &ResourceType) -> bool {
+    use ResourceType as Type;
+    matches!(
+        kind,
+        Type::Pod
+            | Type::PodPatch
+            | Type::PodStatus
+            | Type::ConfigMap
+            | Type::Secret
+            | Type::ServiceAccountToken
+            | Type::PersistentVolumeClaim
+            | Type::Event
+            | Type::RuleStatus
+    )
+}
+
+/// The answer to a change whose content is no object.
+pub(super) fn malformed(sentence: &str) -> Said {
+    Said::Wrap(Outcome::Failed(StatusError::new(400, "BadRequest", sentence)), false)
 }
 
 /// Content type of Kubernetes' own patches.

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tombolo_proto::message::{Content, Message, Operation, Outcome, StatusError};
 use tombolo_proto::{NodeId, Uid};
 
-use super::message::{STRATEGIC, Said, Target, outcome, revision_of};
+use super::message::{STRATEGIC, Said, Target, malformed, outcome, revision_of};
 use super::{LEASE_NAMESPACE, TOKEN_PATIENCE, TOKEN_RETRY, Upstream, labels};
 use crate::kube::{ApiCall, Caller};
 
@@ -16,7 +16,7 @@ impl Upstream {
     /// are then added in ours.
     pub(super) async fn create_node(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
         let Ok(mut object @ Value::Object(_)) = content.read() else {
-            return Said::Refused("the content is no Node object".to_owned());
+            return malformed("the content is no Node object");
         };
         let granted = labels::split(&mut object);
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {

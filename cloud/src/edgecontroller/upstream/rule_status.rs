@@ -1,6 +1,5 @@
 //! Results of rules (reference section 5, row `rulestatus`): counted in the Rule's status.
 
-use http::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tombolo_proto::NodeId;
@@ -76,8 +75,7 @@ impl Upstream {
         // The version makes it a compare-and-swap: two results at once are two.
         let patch =
             json!({"metadata": {"resourceVersion": version}, "status": counted(&rule["status"], result)});
-        let mut call = ApiCall::json(Method::PATCH, path, &patch);
-        "application/merge-patch+json".clone_into(&mut call.content_type);
+        let call = ApiCall::patch(path, "application/merge-patch+json", patch.to_string().into());
         into_result(self.kube.call(Caller::Own, call).await)?;
         Ok(Said::Done(String::new()))
     }

@@ -7,74 +7,53 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::message::{Content, ContentError, StatusError};
+use crate::message::{Content, ContentError, StatusError, open_words};
 
-/// What an application asks for. The set is open: another word reads as `Other`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verb {
-    /// Read one object, or a path of the API server.
-    Get,
-    /// Read many objects.
-    List,
-    /// Follow many objects.
-    Watch,
-    /// Create an object or a subresource.
-    Create,
-    /// Delete an object.
-    Delete,
-    /// Replace an object or a subresource.
-    Update,
-    /// Replace an object's status.
-    UpdateStatus,
-    /// Patch an object.
-    Patch,
-    /// Any other word.
-    Other(String),
+open_words! {
+    /// What an application asks for (reference 7.2).
+    Verb {
+        /// Read one object, or a path of the API server.
+        Get = "get",
+        /// Read many objects.
+        List = "list",
+        /// Follow many objects.
+        Watch = "watch",
+        /// Create an object or a subresource.
+        Create = "create",
+        /// Delete an object.
+        Delete = "delete",
+        /// Replace an object or a subresource.
+        Update = "update",
+        /// Replace an object's status.
+        UpdateStatus = "updatestatus",
+        /// Patch an object.
+        Patch = "patch",
+    }
 }
 
-/// How far an application has come. The set is open: another word reads as `Other`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ApplicationStatus {
-    /// Made, not sent.
-    PreApplying,
-    /// Sent.
-    InApplying,
-    /// Being worked on.
-    InProcessing,
-    /// Done; the body of the response holds the result.
-    Approved,
-    /// Refused by the API server or by the cloud.
-    Rejected,
-    /// Not executed.
-    Failed,
-    /// Nobody needs it any more.
-    Completed,
-    /// Any other word.
-    Other(String),
+open_words! {
+    /// How far an application has come (reference 7.2).
+    ApplicationStatus {
+        /// Made, not sent.
+        PreApplying = "PreApplying",
+        /// Sent.
+        InApplying = "InApplying",
+        /// Being worked on.
+        InProcessing = "InProcessing",
+        /// Done; the body of the response holds the result.
+        Approved = "Approved",
+        /// Refused by the API server or by the cloud.
+        Rejected = "Rejected",
+        /// Not executed.
+        Failed = "Failed",
+        /// Nobody needs it any more.
+        Completed = "Completed",
+    }
 }
 
-macro_rules! words {
-    ($name:ident { $($variant:ident = $text:literal,)+ }) => {
-        impl $name {
-            /// The word on the wire.
-            #[must_use]
-            pub fn as_str(&self) -> &str {
-                match self {
-                    $(Self::$variant => $text,)+
-                    Self::Other(word) => word,
-                }
-            }
-
-            /// Reads a word; never fails.
-            #[must_use]
-            pub fn parse(text: &str) -> Self {
-                match text {
-                    $($text => Self::$variant,)+
-                    other => Self::Other(other.to_owned()),
-                }
-            }
-        }
-
+/// A word as a JSON string; `null` reads as the empty word.
+macro_rules! json_word {
+    ($name:ident) => {
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.serialize_str(self.as_str())
@@ -89,26 +68,8 @@ macro_rules! words {
     };
 }
 
-words!(Verb {
-    Get = "get",
-    List = "list",
-    Watch = "watch",
-    Create = "create",
-    Delete = "delete",
-    Update = "update",
-    UpdateStatus = "updatestatus",
-    Patch = "patch",
-});
-
-words!(ApplicationStatus {
-    PreApplying = "PreApplying",
-    InApplying = "InApplying",
-    InProcessing = "InProcessing",
-    Approved = "Approved",
-    Rejected = "Rejected",
-    Failed = "Failed",
-    Completed = "Completed",
-});
+json_word!(Verb);
+json_word!(ApplicationStatus);
 
 /// Go's zero time.
 const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
@@ -271,6 +232,6 @@ mod tests {
             |text: &'static str| Application::read(&Content::from_json(&Bytes::from(text)).expect(text));
         assert!(read(r#"{"Verb":"get","Status":null,"Option":"%%"}"#).is_err());
         let odd = read(r#"{"Verb":"exec","Status":null,"Option":""}"#).expect("defaults");
-        assert_eq!((odd.verb, odd.option), (Verb::Other("exec".to_owned()), Some(Vec::new())));
+        assert_eq!((odd.verb, odd.option), (Verb::parse("exec"), Some(Vec::new())));
     }
 }

@@ -35,9 +35,12 @@ pub enum Shape {
     Application,
     /// The failed records of a watch sync.
     WatchSync,
+    /// A text for the application that waits in the edge's ServiceBus, in the group where it waits.
+    ServiceBus,
     /// Nothing: the sender does not wait.
     Silent,
-    /// Nothing that a node can ask for: operation `error`.
+    /// Nothing that a node can ask for: operation `error`. Node tasks are among it: nobody at the edge waits for what
+    /// comes of their reports, and in the group `resource` nobody takes the answer for a task (reference 8.3).
     Unknown,
 }
 
@@ -50,10 +53,17 @@ impl Shape {
             _ if Up::is_application(request) && *path == LocalPath::WatchSync => Self::WatchSync,
             _ if Up::is_application(request) => Self::Application,
             LocalPath::CaCertificate => Self::CaCertificate,
-            _ if route.group == Group::User || is_task(&route.operation) => Self::Silent,
+            _ if route.group == Group::User => Self::of_router(request),
             LocalPath::Object(object) => Self::of_object(&object.resource_type, &route.operation),
             _ => Self::Unknown,
         }
+    }
+
+    /// An application's request through ServiceBus waits; MQTT and the answers to calls of the router do not
+    /// (reference 11.3).
+    fn of_router(request: &Message) -> Self {
+        let waits = request.route.source == Source::ServiceBus && request.header.parent.is_none();
+        if waits { Self::ServiceBus } else { Self::Silent }
     }
 
     fn of_object(kind: &ResourceType, operation: &Operation) -> Self {
@@ -95,7 +105,8 @@ impl Shape {
         if operation == Operation::Error {
             answer.header.resource_version.clear();
         }
-        answer.route = Route::new(source, Group::Resource, operation, resource);
+        let group = if self == Self::ServiceBus { Group::User } else { Group::Resource };
+        answer.route = Route::new(source, group, operation, resource);
         answer.content = content;
         Some(answer)
     }
@@ -120,6 +131,7 @@ impl Shape {
             Self::Application => (Source::DynamicController, LocalPath::ApplicationReply.into()),
             Self::WatchSync => (Source::DynamicController, LocalPath::WatchSync.into()),
             Self::CaCertificate => (Source::CloudHub, asked()),
+            Self::ServiceBus => (Source::ServiceBus, asked()),
             // The edge stores the object of a query under the path of the answer: it must be the one asked for.
             Self::Object | Self::List | Self::Wrap { .. } | Self::Unknown => {
                 (Source::EdgeController, asked())
@@ -156,7 +168,7 @@ impl Shape {
                 respond(answer.content.clone())
             }
             (Self::Done, None) if answer.content.is_ok() => respond(Content::ok()),
-            (Self::CaCertificate, None) if answer.content.as_text().is_some() => {
+            (Self::CaCertificate | Self::ServiceBus, None) if answer.content.as_text().is_some() => {
                 respond(answer.content.clone())
             }
             (Self::Unknown, None) => {
@@ -165,10 +177,6 @@ impl Shape {
             _ => Err(StatusError::new(500, "InternalError", "the answer has the wrong form").into()),
         }
     }
-}
-
-fn is_task(operation: &Operation) -> bool {
-    matches!(operation, Operation::Prepull | Operation::Upgrade | Operation::UpdateNodeActionStatus)
 }
 
 /// What an answer of operation `error` says.

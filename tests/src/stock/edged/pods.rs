@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use anyhow::{Result, ensure};
 use futures::future::join_all;
 use serde_json::{Value, json};
+use sha2::Digest as _;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -103,13 +104,36 @@ async fn start(client: &Client, pod: &Value) {
         query(client, &path, &request, is_token).await;
     });
     let volumes = references::volumes(pod).into_iter().map(|path| get(client, path));
-    tokio::join!(report(client, pod, &waiting), join_all(tokens), join_all(volumes));
+    let claims = references::claims(pod).into_iter().map(|claim| attach(client, pod, claim));
+    tokio::join!(report(client, pod, &waiting), join_all(tokens), join_all(volumes), join_all(claims));
     let is_missing = |container: &Value| container["image"] == NO_IMAGE;
     if pod["spec"]["containers"].as_array().is_some_and(|containers| containers.iter().any(is_missing)) {
         return;
     }
     join_all(references::environment(pod).into_iter().map(|path| get(client, path))).await;
     report(client, pod, &status(pod, "Running")).await;
+}
+
+/// A claim, its volume and, where a driver attaches it, its attachment, each until it is there (reference 10.5, 5).
+async fn attach(client: &Client, pod: &Value, claim: &str) {
+    let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
+    let claim = format!("{namespace}/persistentvolumeclaim/{claim}");
+    let claim = look_until(client, &claim, |claim| claim["spec"]["volumeName"].is_string()).await;
+    let volume =
+        format!("null/persistentvolume/{}", claim["spec"]["volumeName"].as_str().unwrap_or_default());
+    let volume = look_until(client, &volume, |_| true).await;
+    let driver = &volume["spec"]["csi"];
+    if let (Some(driver), Some(handle)) = (driver["driver"].as_str(), driver["volumeHandle"].as_str()) {
+        // As Kubernetes names attachments.
+        let name = hex::encode(sha2::Sha256::digest(format!("{handle}{driver}{}", client.node)));
+        let attachment = format!("default/volumeattachment/csi-{name}");
+        look_until(client, &attachment, |attachment| attachment["status"]["attached"] == true).await;
+    }
+}
+
+/// Asks for an object until it is as it should be. A volume manager asks anew each time: no row stands in its way.
+async fn look_until(client: &Client, path: &str, ready: impl Fn(&Value) -> bool) -> Value {
+    query(client, path, &Value::Null, |reply| ready(&reply["content"])).await
 }
 
 /// What is a row is not asked for (reference 9.5).
@@ -119,13 +143,15 @@ async fn get(client: &Client, path: String) {
     }
 }
 
-/// Asks until there is an answer that is no error.
-async fn query(client: &Client, path: &str, content: &Value, accepted: impl Fn(&Value) -> bool) {
+/// Asks until there is an answer that is no error; gives its content.
+async fn query(client: &Client, path: &str, content: &Value, accepted: impl Fn(&Value) -> bool) -> Value {
     let mut back_off = BackOff::new();
     loop {
-        let reply = client.ask("query", path, content.clone()).await;
-        if reply.is_ok_and(|reply| route(&reply, "operation") == "response" && accepted(&reply)) {
-            return;
+        if let Ok(mut reply) = client.ask("query", path, content.clone()).await
+            && route(&reply, "operation") == "response"
+            && accepted(&reply)
+        {
+            return reply["content"].take();
         }
         back_off.pause().await;
     }

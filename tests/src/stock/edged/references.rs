@@ -37,6 +37,13 @@ pub(super) fn environment(pod: &Value) -> BTreeSet<String> {
     rows
 }
 
+/// Names of the claims that its volumes are made from.
+pub(super) fn claims(pod: &Value) -> Vec<&str> {
+    let claims =
+        items(&pod["spec"]["volumes"]).iter().map(|volume| &volume["persistentVolumeClaim"]["claimName"]);
+    claims.filter_map(Value::as_str).collect()
+}
+
 fn add(rows: &mut BTreeSet<String>, pod: &Value, kind: &str, name: &Value) {
     let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
     rows.extend(name.as_str().map(|name| format!("{namespace}/{kind}/{name}")));

@@ -163,9 +163,7 @@ fn applications_are_answered_with_their_own_record() {
 
 #[test]
 fn who_does_not_wait_gets_nothing_and_the_unknown_a_refusal() {
-    for (operation, resource) in
-        [("insert", "default/event/a"), ("update", "default/rulestatus/a"), ("upgrade", "task/t/node/n")]
-    {
+    for (operation, resource) in [("insert", "default/event/a"), ("update", "default/rulestatus/a")] {
         let request = edged(operation, resource);
         assert!(
             fit(&request, request.reply(request.header.id.clone(), 0, Content::ok())).is_none(),
@@ -174,7 +172,32 @@ fn who_does_not_wait_gets_nothing_and_the_unknown_a_refusal() {
     }
     let request = edged("subscribe", "default/pod/a");
     assert_eq!(answered(&request, r#""OK""#).route.operation, Operation::Error);
+    for (operation, resource) in [
+        ("upgrade", "task/t/node/n"),
+        ("UpdateNodeActionStatus", "operations.kubeedge.io/v1alpha2/nodeupgradejob/j/node/n"),
+    ] {
+        let answer = answered(&self::request("websocket", operation, resource, Content::null()), r#""OK""#);
+        assert_eq!(
+            (answer.route.operation, answer.route.group),
+            (Operation::Error, Group::Resource),
+            "{resource}"
+        );
+    }
     let ca = edged("query", "k8s/ca.crt");
     let answer = answered(&ca, r#""PEM""#);
     assert_eq!((answer.route.source.as_str(), answer.route.group.as_str()), ("cloudhub", "resource"));
+}
+
+#[test]
+fn an_application_behind_service_bus_is_answered_where_it_waits() {
+    let mut call = request("servicebus", "upload", "http://shop.example/orders", Content::null());
+    call.route.group = Group::User;
+    let refused = call.controller_error(call.header.id.clone(), 0, "no router");
+    let answer = fit(&call, refused).expect("an answer");
+    let expected = Route { operation: Operation::Error, ..call.route.clone() };
+    assert_eq!((&answer.route, answer.content.as_text().as_deref()), (&expected, Some("no router")));
+    let published = Message { route: Route { source: Source::Bus, ..call.route.clone() }, ..call.clone() };
+    assert_eq!(Shape::of(&published), Shape::Silent, "MQTT waits for nothing");
+    call.header.parent = Some(call.header.id.clone());
+    assert_eq!(Shape::of(&call), Shape::Silent, "an answer is not answered");
 }

@@ -1,0 +1,202 @@
+//! Who asks: a node of either dialect, and what it gets.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use tombolo_proto::frame::{ReplyBody, RequestBody};
+use tombolo_proto::message::{Content, Group, Message, MessageId, Operation, ResourcePath, Route, Source};
+use tombolo_tests::node::RawNode;
+use tombolo_tests::stock::StockNode;
+
+/// A connected node.
+pub(crate) enum Peer {
+    /// Dialect `kubeedge`.
+    Stock(Box<StockNode>),
+    /// Dialect `tombolo`.
+    Ours(RawNode),
+}
+
+/// One message of a node.
+pub(crate) struct Request<'a> {
+    pub(crate) source: &'a str,
+    pub(crate) group: &'a str,
+    pub(crate) operation: &'a str,
+    pub(crate) resource: &'a str,
+    pub(crate) content: Value,
+}
+
+/// How a refusal looks to the part of the edge that asked (reference 5.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// `{"Object", "Err"}`, and a stock edge dereferences the object even then.
+    Change,
+    /// `{"Object", "Err"}`, read for its error only.
+    Read,
+    /// Operation `error` and a sentence: nothing that would be stored.
+    Sentence,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) source: String,
+    pub(crate) group: String,
+    pub(crate) operation: String,
+    pub(crate) resource: String,
+    pub(crate) version: String,
+    pub(crate) content: Value,
+    stock: bool,
+}
+
+impl Peer {
+    pub(crate) fn is_stock(&self) -> bool {
+        matches!(self, Self::Stock(_))
+    }
+
+    /// Asks as the kubelet, and panics without an answer.
+    pub(crate) async fn ask(&self, operation: &str, resource: &str, content: Value) -> Answer {
+        let answer = match self {
+            Self::Stock(node) => node.ask(operation, resource, content).await.map(|reply| stock(&reply)),
+            Self::Ours(_) => {
+                self.ask_as(&Request { source: "edged", group: "meta", operation, resource, content }).await
+            }
+        };
+        answer.unwrap_or_else(|error| panic!("{operation} {resource}: {error:#}"))
+    }
+
+    /// Asks as any part of the edge.
+    pub(crate) async fn ask_as(&self, request: &Request<'_>) -> Result<Answer> {
+        let Request { source, group, operation, resource, content } = request;
+        match self {
+            Self::Stock(node) => {
+                let reply = node.ask_as(source, group, operation, resource, content.clone()).await?;
+                Ok(stock(&reply))
+            }
+            Self::Ours(node) => {
+                let route = Route::new(
+                    Source::parse(source),
+                    Group::parse(group),
+                    Operation::parse(operation),
+                    ResourcePath::parse_wire(resource)?,
+                );
+                let id = MessageId::from_random_bytes(rand::random());
+                let message = Message::new(id, 1, route, Content::from_value(content)?);
+                match node.ask(RequestBody::Message(Box::new(message))).await? {
+                    ReplyBody::Message(reply) => Ok(ours(&reply)),
+                    ReplyBody::Api(reply) => anyhow::bail!("an API reply: {reply:?}"),
+                }
+            }
+        }
+    }
+
+    /// Reports what nobody answers in dialect `kubeedge`; gives the answer of the other dialect.
+    pub(crate) async fn report(&self, operation: &str, resource: &str, content: Value) -> Option<Answer> {
+        match self {
+            Self::Stock(node) => {
+                node.tell(operation, resource, content).await.unwrap();
+                None
+            }
+            Self::Ours(_) => Some(self.ask(operation, resource, content).await),
+        }
+    }
+}
+
+fn stock(reply: &Value) -> Answer {
+    let text = |path: &str| reply.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
+    Answer {
+        source: text("/route/source"),
+        group: text("/route/group"),
+        operation: text("/route/operation"),
+        resource: text("/route/resource"),
+        version: text("/header/resourceversion"),
+        content: reply["content"].clone(),
+        stock: true,
+    }
+}
+
+fn ours(reply: &Message) -> Answer {
+    Answer {
+        source: reply.route.source.as_str().to_owned(),
+        group: reply.route.group.as_str().to_owned(),
+        operation: reply.route.operation.as_str().to_owned(),
+        resource: reply.route.resource.to_wire(),
+        version: reply.header.resource_version.clone(),
+        content: serde_json::from_slice(reply.content.as_json()).unwrap(),
+        stock: false,
+    }
+}
+
+impl Answer {
+    /// The object of a wrapper that tells of a success.
+    pub(crate) fn wrapped(&self, resource: &str) -> &Value {
+        self.responds(resource);
+        assert!(self.content["Err"].is_null(), "{self:?}");
+        let object = &self.content["Object"];
+        assert!(object["metadata"]["uid"].is_string(), "the whole object: {self:?}");
+        object
+    }
+
+    /// The same, and the header names the version of the object.
+    pub(crate) fn wrapped_with_version(&self, resource: &str) -> &Value {
+        let object = self.wrapped(resource);
+        assert_eq!(object["metadata"]["resourceVersion"], self.version, "{self:?}");
+        object
+    }
+
+    /// The bare object that a query was answered with.
+    pub(crate) fn object(&self, resource: &str, kind: &str) -> &Value {
+        self.responds(resource);
+        let object = &self.content;
+        assert_eq!(object["kind"], kind, "{self:?}");
+        assert!(object["apiVersion"].is_string() && object["metadata"].is_object(), "{self:?}");
+        let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+        assert_eq!(version, self.version, "what is acknowledged has its version in the header: {self:?}");
+        object
+    }
+
+    /// The answer says that it is done.
+    pub(crate) fn done(&self, resource: &str) {
+        self.responds(resource);
+        assert_eq!(self.content, json!("OK"), "{self:?}");
+    }
+
+    /// The header names a version that the object has had: others may have written it since.
+    pub(crate) fn is_of_version(&self, live: &Value) -> bool {
+        let number = |text: &str| text.parse::<u64>().ok();
+        let newest = live["metadata"]["resourceVersion"].as_str().and_then(number);
+        number(&self.version).is_some_and(|version| Some(version) <= newest)
+    }
+
+    /// The answer is none of a refusal, about this resource, where a stock edge takes it.
+    fn responds(&self, resource: &str) {
+        assert_eq!(self.operation, "response", "{self:?}");
+        assert_eq!((&*self.resource, &*self.group), (resource, "resource"), "{self:?}");
+    }
+
+    /// The answer is a refusal of this form; gives its code and sentence, the code 0 where none travels.
+    pub(crate) fn refused(&self, form: Form) -> (u64, String) {
+        assert_eq!(self.group, "resource", "{self:?}");
+        assert_eq!(self.version, "", "a refusal has no version: {self:?}");
+        if form == Form::Sentence {
+            assert_eq!(self.operation, "error", "{self:?}");
+            let sentence = self.content.as_str().unwrap_or_else(|| panic!("no sentence: {self:?}"));
+            assert!(!sentence.is_empty(), "{self:?}");
+            return (0, sentence.to_owned());
+        }
+        assert_eq!(self.operation, "response", "{self:?}");
+        let status = &self.content["Err"]["ErrStatus"];
+        assert_eq!(status["status"], "Failure", "{self:?}");
+        let text = |key: &str| status[key].as_str().unwrap_or_default().to_owned();
+        assert!(!text("reason").is_empty() && !text("message").is_empty(), "a whole status: {self:?}");
+        let code = status["code"].as_u64().unwrap_or_default();
+        assert!((400..600).contains(&code), "{self:?}");
+        if form == Form::Change && self.stock {
+            assert!(self.content["Object"].is_object(), "a stock edge dereferences it: {self:?}");
+        }
+        (code, text("message"))
+    }
+
+    /// The reason in a wrapper's status.
+    pub(crate) fn reason(&self) -> &str {
+        self.content["Err"]["ErrStatus"]["reason"].as_str().unwrap_or_default()
+    }
+}
