@@ -6,7 +6,6 @@ pub mod index;
 pub(crate) mod local_endpoint;
 pub mod location_cache;
 pub mod pod_manager;
-pub mod references;
 pub mod sightings;
 pub mod trim;
 pub mod upstream;

@@ -10,13 +10,13 @@ use tombolo_proto::frame::{ApiReply, ApiRequest, ReplyBody, RequestBody};
 use tombolo_proto::limits;
 use tombolo_proto::message::Message;
 
+mod application;
 mod apply;
 mod calls;
 mod client;
 mod dial;
 mod driver;
 mod lease;
-mod references;
 mod stock;
 
 pub(crate) use client::{Client, ClientParts};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::ids::{CloudRevision, Epoch, Lane, NodeId, RequestId, ScopeId, Seq, StoreId};
-use crate::message::Message;
+use crate::message::{Message, StatusError};
 use crate::object::{InventoryEntry, ObjectKey, ObjectVersion, Resource, SharedObject};
 
 /// Everything that travels between a cloud session and an edge session.
@@ -321,6 +321,14 @@ pub struct ApiReply {
     pub content_type: String,
     /// Body: an object, a list or a `Status`.
     pub body: Bytes,
+}
+
+impl ApiReply {
+    /// A refusal in the form that Kubernetes clients read.
+    #[must_use]
+    pub fn refusal(error: &StatusError) -> Self {
+        Self { code: error.code, content_type: "application/json".to_owned(), body: error.to_status() }
+    }
 }
 
 /// List and follow a resource, as the node or as the local client with the token.

@@ -22,6 +22,7 @@ pub mod limits;
 pub mod message;
 pub mod object;
 pub mod package;
+pub mod references;
 pub mod session;
 
 pub use error::IdError;

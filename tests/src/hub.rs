@@ -3,13 +3,14 @@
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    SanType,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, CertifiedIssuer, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, SanType,
 };
+use rustls_pki_types::CertificateSigningRequestDer;
 use tombolo_link::server::{Arrival, Incoming, Limits, Listen, ServerConfig, bind};
 use tombolo_link::tls::{Identity, ServerTls};
 use tombolo_link::{Link, LinkEvent};
@@ -35,6 +36,15 @@ impl Authority {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "KubeEdge");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // As stock has it (reference 4.2).
+        params.serial_number = Some(1024_u64.into());
+        params.key_usages = vec![
+            KeyUsagePurpose::KeyEncipherment,
+            KeyUsagePurpose::DigitalSignature,
+            KeyUsagePurpose::KeyCertSign,
+        ];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         Ok(Self(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?))
     }
 
@@ -53,6 +63,20 @@ impl Authority {
         params.subject_alt_names = vec![SanType::IpAddress("127.0.0.1".parse()?)];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         self.signed(&params)
+    }
+
+    /// Signs a request (PKCS#10, DER) as stock does: its names and its key, client authentication (reference 4.2). Gives
+    /// the certificate, DER.
+    ///
+    /// # Errors
+    /// When it is no signing request.
+    pub fn sign(&self, request: &[u8], begin: SystemTime, end: SystemTime) -> Result<Vec<u8>> {
+        let request = CertificateSigningRequestDer::from(request);
+        let mut request = CertificateSigningRequestParams::from_der(&request)?;
+        (request.params.not_before, request.params.not_after) = (begin.into(), end.into());
+        request.params.key_usages = vec![KeyUsagePurpose::KeyEncipherment, KeyUsagePurpose::DigitalSignature];
+        request.params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        Ok(request.signed_by(&self.0)?.der().to_vec())
     }
 
     /// Writes the identity of a node into its data folder, as joining does.

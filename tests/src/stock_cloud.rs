@@ -1,6 +1,10 @@
 //! A cloud that behaves as stock cloudcore does on the wire, scripted by a test and written against the reference alone:
 //! none of the product's message types, so that a mistake in those shows.
 
+mod join;
+
+pub use join::{Asked, StockJoin};
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -27,7 +31,7 @@ use crate::world::DEADLINE;
 /// The cloud. It serves until it is dropped.
 pub struct StockCloud {
     /// Who signs for it and for its nodes.
-    pub authority: Authority,
+    pub authority: Arc<Authority>,
     /// Port of its WebSocket listener.
     pub port: u16,
     shared: Arc<Mutex<Shared>>,
@@ -59,7 +63,7 @@ impl StockCloud {
     /// # Errors
     /// When no port can be bound.
     pub async fn start() -> Result<Self> {
-        let authority = Authority::new()?;
+        let authority = Arc::new(Authority::new()?);
         let acceptor = acceptor(&authority)?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();

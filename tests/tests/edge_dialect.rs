@@ -2,29 +2,35 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tombolo_testkit::{Child, cluster_or_skip, free_port, wait_for};
-use tombolo_tests::stock_cloud::StockCloud;
+use tombolo_tests::stock_cloud::{Asked, StockCloud, StockJoin};
 use tombolo_tests::world::objects::{NAMESPACE, Objects};
 use tombolo_tests::world::{Api, DEADLINE, Transport, World, binary, kubectl};
 
 const NODE: &str = "edge-a";
 
-/// A running agent of [`NODE`] that follows this cloud.
-fn agent(cloud: &StockCloud, folder: &Path) -> Child {
+/// Writes the settings of [`NODE`] under this cloud, which it joins there.
+fn settings(cloud: &StockCloud, join: &str, folder: &Path) {
     let address = format!("127.0.0.1:{}", cloud.port);
     let config = json!({
         "nodeName": NODE,
         "dialect": "kubeedge",
         "dataDir": folder,
-        "cloud": {"websocket": address, "backOff": {"firstMillis": 50, "maxMillis": 1000}},
+        "cloud": {"websocket": address, "join": join, "backOff": {"firstMillis": 50, "maxMillis": 1000}},
         "localApi": {"https": format!("127.0.0.1:{}", free_port().unwrap())},
         "admin": null,
         "node": {"leaseIntervalMillis": 500, "statusIntervalMillis": 500},
         "simulatePods": true,
     });
     std::fs::write(folder.join("edgecore.yaml"), config.to_string()).unwrap();
+}
+
+/// A running agent with these settings.
+fn agent(folder: &Path) -> Child {
     let mut command = Command::new(binary("edgecore").unwrap());
     Child::spawn("edgecore", folder, command.arg("--config").arg(folder.join("edgecore.yaml"))).unwrap()
 }
@@ -62,7 +68,8 @@ async fn an_edge_follows_a_stock_cloud() {
     let folder = tempfile::tempdir().unwrap();
     cloud.authority.enlist(NODE, folder.path()).unwrap();
     cloud.put("default/configmap/settings", object("ConfigMap", "settings", 5, &json!({"data": {"a": "1"}})));
-    let mut agent = agent(&cloud, folder.path());
+    settings(&cloud, "127.0.0.1:1", folder.path());
+    let mut agent = agent(folder.path());
 
     // What a stock cloud needs to see of a node, in the form that it reads.
     let keepalive = cloud.asked("keepalive", "node").await;
@@ -127,6 +134,55 @@ async fn an_edge_follows_a_stock_cloud() {
     agent.check_running().unwrap();
 }
 
+/// Runs `edgecore join` to its end; gives what it says when it fails.
+async fn join_with(folder: &Path, token: &str) -> Result<(), String> {
+    let mut command = tokio::process::Command::new(binary("edgecore").unwrap());
+    command.args(["join", "--token", token, "--config"]).arg(folder.join("edgecore.yaml"));
+    let output = command.output().await.unwrap();
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_edge_joins_and_renews_at_a_stock_cloud() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let cloud = StockCloud::start().await.unwrap();
+    let join = StockJoin::start(Arc::clone(&cloud.authority)).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    settings(&cloud, &join.address.to_string(), folder.path());
+
+    let token = join.token();
+    let (hash, jwt) = token.split_once('.').unwrap();
+    let elsewhere = join_with(folder.path(), &format!("{}.{jwt}", "0".repeat(64))).await.unwrap_err();
+    assert!(elsewhere.contains(hash), "it names the authority that it was shown: {elsewhere}");
+    assert_eq!(join.asked().len(), 1, "nothing more is said to somebody else");
+    let refused = join_with(folder.path(), &format!("{hash}.a.b.c")).await.unwrap_err();
+    assert!(refused.contains("401") && refused.contains("the token is not valid"), "{refused}");
+
+    // Near its end from the beginning: the agent renews it at once, with itself as proof.
+    join.set_life(Duration::from_secs(36_000), Duration::from_secs(600));
+    join_with(folder.path(), &token).await.unwrap();
+    let last = join.asked().pop().unwrap();
+    let asked = |certificate, bearer| Asked {
+        path: "/edge.crt".to_owned(),
+        node: NODE.to_owned(),
+        certificate,
+        bearer,
+        code: 200,
+    };
+    assert_eq!(last, asked(false, true));
+    join.set_life(Duration::from_secs(60), Duration::from_secs(365 * 86_400));
+    let mut agent = agent(folder.path());
+    wait_for("the renewal", DEADLINE, async || match join.asked().pop().unwrap() {
+        last if last == asked(true, false) => Ok(()),
+        last => Err(format!("{last:?}")),
+    })
+    .await;
+    let renewals = join.asked().len();
+    cloud.asked("insert", &format!("null/node/{NODE}")).await;
+    assert_eq!(join.asked().len(), renewals, "once is enough");
+    agent.check_running().unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_edge_of_dialect_kubeedge_follows_our_cloud() {
     let mut world = World::start(Api::Embedded, Transport::WebSocket).await.unwrap();
@@ -161,6 +217,20 @@ async fn an_edge_of_dialect_kubeedge_follows_our_cloud() {
         })
         .await;
     }
+
+    // What has no message of its own goes as a record of MetaServer: as the node, with the rights of the node.
+    let kubeconfig = world.edge_kubeconfig("edge-1").unwrap();
+    let service =
+        kubectl(&kubeconfig, &["get", "--raw", "/api/v1/namespaces/default/services/kubernetes"]).unwrap();
+    assert!(service.contains("\"kind\":\"Service\""), "{service}");
+    let label = ["label", "node", "edge-1", "example.com/shelf=3"];
+    wait_for("a change through the edge", DEADLINE, async || {
+        kubectl(&kubeconfig, &label).map(drop).map_err(|error| error.to_string())
+    })
+    .await;
+    let refused =
+        kubectl(&kubeconfig, &["create", "configmap", "mine", "-n", NAMESPACE]).unwrap_err().to_string();
+    assert!(refused.contains("Forbidden") && refused.contains("system:node:edge-1"), "{refused}");
 
     // A change while the cloud is away reaches the edge once it is back.
     world.kill_cloud();

@@ -3,7 +3,6 @@
 //! Told by namespace and name, and for each item of a list: a stock cloud rewrites every slice of a list (reference
 //! 13.1).
 
-use serde::Deserialize;
 use serde_json::Value;
 use tombolo_proto::object::{ContentHash, ObjectVersion, SharedObject};
 use tombolo_proto::{ObjectKey, Resource};
@@ -37,19 +36,14 @@ pub(crate) fn local(object: &SharedObject) -> Option<SharedObject> {
     Some(SharedObject::new(object.key.clone(), version, slice.to_string().into(), Vec::new()))
 }
 
-/// An answer of the API server in which the slice has the local endpoint; none when the slice is not in it.
+/// The API server's answer about objects of a resource, with the local endpoint in the slice; none when the slice is
+/// not in it.
 #[must_use]
-pub(crate) fn in_answer(body: &[u8]) -> Option<Vec<u8>> {
-    #[derive(Deserialize)]
-    struct Kind<'a> {
-        #[serde(borrow, default)]
-        kind: std::borrow::Cow<'a, str>,
+pub(crate) fn in_answer(resource: &Resource, body: &[u8]) -> Option<Vec<u8>> {
+    if !is_slices(resource) {
+        return None;
     }
-    let kind = serde_json::from_slice::<Kind<'_>>(body).ok()?.kind;
-    let mut answer: Value = match &*kind {
-        "EndpointSlice" | "EndpointSliceList" => serde_json::from_slice(body).ok()?,
-        _ => return None,
-    };
+    let mut answer: Value = serde_json::from_slice(body).ok()?;
     let is_list = answer.get("items").is_some();
     let slices = match answer.get_mut("items").and_then(Value::as_array_mut) {
         Some(items) => items.iter_mut().collect(),
@@ -95,19 +89,21 @@ mod tests {
     #[test]
     fn only_the_slice_of_the_api_server_is_rewritten() {
         let list = json!({"kind": "EndpointSliceList", "items": [slice("shop"), slice("kubernetes")]});
-        let answer = in_answer(list.to_string().as_bytes()).expect("it is there");
+        let slices = Resource::new("discovery.k8s.io", "v1", "endpointslices");
+        let in_answer = |answer: &Value| in_answer(&slices, answer.to_string().as_bytes());
+        let answer = in_answer(&list).expect("it is there");
         let answer: Value = serde_json::from_slice(&answer).expect("JSON");
         assert_eq!(answer["items"][0], slice("shop"));
         assert_eq!(answer["items"][1]["endpoints"][0]["addresses"], json!(["127.0.0.1"]));
         assert_eq!(answer["items"][1]["endpoints"][1], slice("kubernetes")["endpoints"][1]);
         assert_eq!(answer["items"][1]["ports"][0]["port"], 10550);
         assert_eq!(answer["items"][1]["ports"][1]["port"], 1);
-        assert!(in_answer(slice("kubernetes").to_string().as_bytes()).is_some());
-        for other in
-            [slice("shop"), json!({"kind": "Pod"}), json!({"kind": "EndpointSliceList", "items": []})]
-        {
-            assert_eq!(in_answer(other.to_string().as_bytes()), None);
+        assert!(in_answer(&slice("kubernetes")).is_some());
+        for other in [slice("shop"), json!({}), json!({"kind": "EndpointSliceList", "items": []})] {
+            assert_eq!(in_answer(&other), None);
         }
+        let pods = Resource::new("", "v1", "pods");
+        assert_eq!(super::in_answer(&pods, slice("kubernetes").to_string().as_bytes()), None);
     }
 
     #[test]

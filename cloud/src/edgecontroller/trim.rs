@@ -5,9 +5,9 @@ use std::io;
 use serde_json::Value;
 use tombolo_proto::Resource;
 use tombolo_proto::object::{ContentHash, ObjectVersion, SharedObject};
+use tombolo_proto::references;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::references;
 use crate::kube::{ObjectError, RawObject};
 
 /// Version of the rules in this file. Content hashes of different versions cannot be compared, so every change of

@@ -24,7 +24,7 @@ use std::time::Duration;
 use serde_json::json;
 use tombolo_proto::frame::{ApiReply, Reply, ReplyBody, Request, RequestBody};
 use tombolo_proto::limits::REQUEST_TIMEOUT_MAX;
-use tombolo_proto::message::{Message, MessageId};
+use tombolo_proto::message::{Message, MessageId, StatusError};
 use tombolo_proto::session::kubeedge::Up;
 use tombolo_proto::{NodeId, ObjectKey};
 use tombolo_runtime::time::unix_millis;
@@ -32,7 +32,6 @@ use tombolo_runtime::time::unix_millis;
 use super::Downstream;
 use crate::kube::{ApiCall, Caller, Kube};
 use bounds::Gates;
-use outcome::status_body;
 
 pub(crate) use application::ApplicationTarget;
 pub use bounds::{RequestBound, RequestBounds, RequestKind};
@@ -166,11 +165,7 @@ pub struct Answered {
 
 /// A refusal in the form that Kubernetes clients read.
 pub(crate) fn refusal(code: u16, reason: &str, message: &str) -> ApiReply {
-    ApiReply {
-        code,
-        content_type: "application/json".to_owned(),
-        body: status_body(code, reason, message).into(),
-    }
+    ApiReply::refusal(&StatusError::new(code, reason, message))
 }
 
 fn fresh_id() -> MessageId {

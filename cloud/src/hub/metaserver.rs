@@ -101,12 +101,18 @@ impl MetaServer {
         }
     }
 
-    /// Whether a request is about watches, and therefore not for the API server alone.
+    /// Whether a request is about watches, and therefore not for the API server alone. Looks at the verb only: whole
+    /// records are read where they are run.
     pub(super) fn concerns(request: &Request) -> bool {
+        #[derive(serde::Deserialize)]
+        struct Asked {
+            #[serde(rename = "Verb")]
+            verb: Verb,
+        }
         let RequestBody::Message(message) = &request.body else { return false };
         Up::is_application(message)
             && (message.route.resource.local == LocalPath::WatchSync
-                || Application::read(&message.content).is_ok_and(|asked| asked.verb == Verb::Watch))
+                || message.content.read::<Asked>().is_ok_and(|asked| asked.verb == Verb::Watch))
     }
 
     /// Takes such a request.
@@ -117,8 +123,9 @@ impl MetaServer {
         }
         match Application::read(&message.content) {
             Ok(application) => self.ask(Asker::Application(request.id, message), application, now),
-            // `concerns` has read it.
-            Err(error) => self.refuse(request.id, &message, &error.to_string()),
+            Err(error) => {
+                self.refuse(request.id, &message, &format!("the content is no application: {error}"));
+            }
         }
     }
 

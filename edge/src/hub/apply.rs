@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use futures::future::BoxFuture;
 use tombolo_proto::frame::{Change, Refusal, RefusalReason};
 use tombolo_proto::ids::{CloudRevision, Epoch, Lane, ScopeId, Seq};
 
@@ -23,11 +24,52 @@ pub(super) enum Work {
 
 /// Work that waits. Bounded by the session's windows: no more is delivered before something is committed.
 #[derive(Debug, Default)]
-pub(super) struct Queue(VecDeque<Work>);
+struct Queue(VecDeque<Work>);
+
+/// Brings the work to the store, one call at a time.
+pub(super) struct Applier {
+    store: Store,
+    queue: Queue,
+    applying: Option<BoxFuture<'static, Result<Outcome, WriteError>>>,
+}
+
+impl Applier {
+    pub(super) fn new(store: Store) -> Self {
+        Self { store, queue: Queue::default(), applying: None }
+    }
+
+    pub(super) fn push(&mut self, work: Work) {
+        self.queue.push(work);
+    }
+
+    /// How the next call came out; waits for ever when there is nothing to do. Cancel-safe.
+    ///
+    /// # Errors
+    /// When the session cannot go on: what the store could not write it must not contradict later.
+    pub(super) async fn applied(&mut self) -> Result<Outcome, String> {
+        if self.applying.is_none()
+            && let Some(group) = self.queue.next_group()
+        {
+            self.applying = Some(Box::pin(execute(self.store.clone(), group)));
+        }
+        let Some(work) = &mut self.applying else { return std::future::pending().await };
+        let outcome = work.await;
+        self.applying = None;
+        outcome.map_err(|error| format!("the store cannot follow: {error}"))
+    }
+
+    /// Waits for the call that is under way: a later session must find everything that it writes.
+    pub(super) async fn settle(&mut self) {
+        if let Some(applying) = self.applying.take() {
+            // What is committed now is known to the next session; what failed is not.
+            let _ = applying.await;
+        }
+    }
+}
 
 /// Work that one call of the store does.
 #[derive(Debug)]
-pub(super) enum Group {
+enum Group {
     Welcome(Welcome),
     Deliver(Vec<(Lane, Seq, Delivery)>),
     CaughtUp { scope: ScopeId, epoch: Epoch, revision: CloudRevision },
@@ -42,12 +84,12 @@ pub(super) struct Outcome {
 }
 
 impl Queue {
-    pub(super) fn push(&mut self, work: Work) {
+    fn push(&mut self, work: Work) {
         self.0.push_back(work);
     }
 
     /// The next work; deliveries that follow each other go together.
-    pub(super) fn next_group(&mut self) -> Option<Group> {
+    fn next_group(&mut self) -> Option<Group> {
         let first = match self.0.pop_front()? {
             Work::Welcome(welcome) => return Some(Group::Welcome(welcome)),
             Work::CaughtUp { scope, epoch, revision } => {
@@ -69,7 +111,7 @@ impl Queue {
 ///
 /// # Errors
 /// [`WriteError`] when the session cannot go on: what the store could not write it must not contradict later.
-pub(super) async fn execute(store: Store, group: Group) -> Result<Outcome, WriteError> {
+async fn execute(store: Store, group: Group) -> Result<Outcome, WriteError> {
     match group {
         Group::Welcome(welcome) => store.welcome(welcome).await.map(|()| Outcome::default()),
         Group::CaughtUp { scope, epoch, revision } => {

@@ -1,79 +1,104 @@
 //! The agent's API calls as messages of dialect `kubeedge`, and their answers as those of an API server (reference 5).
 //!
-//! A stock cloud has a message for what a kubelet does and for nothing else: other calls are refused here.
+//! A stock cloud has a message for what a kubelet does; every other call is one of its MetaServer's.
+
+use std::borrow::Cow;
+use std::time::Duration;
 
 use bytes::Bytes;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tombolo_proto::frame::{ApiReply, ApiRequest};
+use tombolo_proto::ids::NodeId;
+use tombolo_proto::limits::REQUEST_TIMEOUT_MAX;
 use tombolo_proto::message::{
     Content, Group, LocalPath, Message, MessageId, ObjectPath, Operation, Outcome, ResourcePath,
     ResourceType, Route, Source, StatusError,
 };
+use tombolo_proto::session::kubeedge::Shape;
 
-/// How the answer to a message reads.
+use super::application;
+
+/// How the answer to a call reads: the shape of the message's answer, and the code of a success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
-    /// `{"Object": .., "Err": ..}`; the code says what success is.
-    Wrapped(u16),
-    /// The bare object, or an error.
-    Bare,
-    /// `OK`, or an error.
-    Done,
-    /// Nobody answers; the object of the call is taken for the answer.
-    Unanswered,
+pub(super) struct Form {
+    shape: Shape,
+    code: u16,
 }
 
-/// A call as a message. Id and time are the session's to set.
-pub(super) fn message_of(call: &ApiRequest) -> Result<(Message, Form), Box<StatusError>> {
+impl Form {
+    /// The form of the answer to this message.
+    pub(super) fn of(message: &Message) -> Self {
+        let shape = Shape::of(message);
+        let creates = match shape {
+            Shape::Application => application::creates(message),
+            _ => message.route.operation == Operation::Insert,
+        };
+        Self { shape, code: if creates { 201 } else { 200 } }
+    }
+
+    /// Whether a cloud answers at all.
+    pub(super) fn is_answered(self) -> bool {
+        self.shape != Shape::Silent
+    }
+
+    /// How long a stock edge waits for such an answer: a cloud without a dynamic controller gives none (reference 7.3).
+    pub(super) fn patience(self) -> Duration {
+        match self.shape {
+            Shape::Application => application::PATIENCE,
+            _ => REQUEST_TIMEOUT_MAX,
+        }
+    }
+}
+
+/// A call as a message. Id and time are the session's to set. What has no message of its own travels as a record of
+/// MetaServer, whose clouds take any call (reference 7).
+///
+/// # Errors
+/// When neither can say it.
+pub(super) fn message_of(call: &ApiRequest, node: &NodeId) -> Result<Message, Box<StatusError>> {
     use {Operation as Op, ResourceType as Type};
     let path = call.path_and_query.split('?').next().unwrap_or_default();
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
-    let (operation, kind, namespace, name, form) = match (call.method.as_str(), parts.as_slice()) {
-        ("GET", ["api", "v1", "nodes", name]) => (Op::Query, Type::Node, "", *name, Form::Bare),
-        ("POST", ["api", "v1", "nodes"]) => {
-            (Op::Insert, Type::Node, "", name_in(&call.body), Form::Wrapped(201))
-        }
-        ("PATCH", ["api", "v1", "nodes", name]) => (Op::Update, Type::Node, "", *name, Form::Done),
-        ("PATCH", ["api", "v1", "nodes", name, "status"]) => {
-            (Op::Patch, Type::NodePatch, "", *name, Form::Wrapped(200))
-        }
+    let (operation, kind, namespace, name) = match (call.method.as_str(), parts.as_slice()) {
+        ("GET", ["api", "v1", "nodes", name]) => (Op::Query, Type::Node, "", *name),
+        ("POST", ["api", "v1", "nodes"]) => (Op::Insert, Type::Node, "", name_in(&call.body)),
+        ("PATCH", ["api", "v1", "nodes", name]) => (Op::Update, Type::Node, "", *name),
+        ("PATCH", ["api", "v1", "nodes", name, "status"]) => (Op::Patch, Type::NodePatch, "", *name),
         ("PATCH", ["api", "v1", "namespaces", namespace, "pods", name, "status"]) => {
-            (Op::Patch, Type::PodPatch, *namespace, *name, Form::Wrapped(200))
+            (Op::Patch, Type::PodPatch, *namespace, *name)
         }
         ("DELETE", ["api", "v1", "namespaces", namespace, "pods", name]) => {
-            (Op::Delete, Type::Pod, *namespace, *name, Form::Done)
+            (Op::Delete, Type::Pod, *namespace, *name)
         }
         ("GET", ["api", "v1", "namespaces", namespace, "configmaps", name]) => {
-            (Op::Query, Type::ConfigMap, *namespace, *name, Form::Bare)
+            (Op::Query, Type::ConfigMap, *namespace, *name)
         }
         ("GET", ["api", "v1", "namespaces", namespace, "secrets", name]) => {
-            (Op::Query, Type::Secret, *namespace, *name, Form::Bare)
+            (Op::Query, Type::Secret, *namespace, *name)
         }
         ("GET", ["api", "v1", "namespaces", namespace, "persistentvolumeclaims", name]) => {
-            (Op::Query, Type::PersistentVolumeClaim, *namespace, *name, Form::Bare)
+            (Op::Query, Type::PersistentVolumeClaim, *namespace, *name)
         }
-        ("GET", ["api", "v1", "persistentvolumes", name]) => {
-            (Op::Query, Type::PersistentVolume, "", *name, Form::Bare)
-        }
+        ("GET", ["api", "v1", "persistentvolumes", name]) => (Op::Query, Type::PersistentVolume, "", *name),
         ("POST", ["api", "v1", "namespaces", namespace, "serviceaccounts", name, "token"]) => {
-            (Op::Query, Type::ServiceAccountToken, *namespace, *name, Form::Bare)
+            (Op::Query, Type::ServiceAccountToken, *namespace, *name)
         }
         ("POST", ["api", "v1", "namespaces", namespace, "events"]) => {
-            (Op::Insert, Type::Event, *namespace, name_in(&call.body), Form::Unanswered)
+            (Op::Insert, Type::Event, *namespace, name_in(&call.body))
         }
         ("POST", ["apis", "coordination.k8s.io", "v1", "namespaces", namespace, "leases"]) => {
-            (Op::Insert, Type::Lease, *namespace, name_in(&call.body), Form::Wrapped(201))
+            (Op::Insert, Type::Lease, *namespace, name_in(&call.body))
         }
         ("PUT", ["apis", "coordination.k8s.io", "v1", "namespaces", namespace, "leases", name]) => {
-            (Op::Update, Type::Lease, *namespace, *name, Form::Wrapped(200))
+            (Op::Update, Type::Lease, *namespace, *name)
         }
         ("GET", ["apis", "coordination.k8s.io", "v1", "namespaces", namespace, "leases", name]) => {
-            (Op::Query, Type::Lease, *namespace, *name, Form::Wrapped(200))
+            (Op::Query, Type::Lease, *namespace, *name)
         }
-        _ => return Err(no_message(call)),
+        _ => return application::message_of(call, node),
     };
     let content = content(call, operation == Op::Patch)?;
-    Ok((message(operation, ObjectPath::new(namespace, kind, name), content), form))
+    Ok(message(operation, ObjectPath::new(namespace, kind, name), content))
 }
 
 /// A message of the agent about an object.
@@ -110,17 +135,11 @@ fn name_in(body: &[u8]) -> &str {
     serde_json::from_slice::<Object<'_>>(body).map(|object| object.metadata.name).unwrap_or_default()
 }
 
-fn no_message(call: &ApiRequest) -> Box<StatusError> {
-    let (method, path) = (&call.method, &call.path_and_query);
-    let text = format!("the cloud speaks dialect kubeedge, which has no message for {method} {path}");
-    Box::new(StatusError::new(501, "NotImplemented", &text))
-}
-
 /// The answer of an API server that a reply stands for.
 pub(super) fn answer(form: Form, reply: &Message) -> ApiReply {
     match outcome(form, reply) {
         Ok((code, body)) => ApiReply { code, content_type: JSON.to_owned(), body },
-        Err(error) => refusal(&error),
+        Err(error) => ApiReply::refusal(&error),
     }
 }
 
@@ -129,29 +148,29 @@ fn outcome(form: Form, reply: &Message) -> Result<(u16, Bytes), Box<StatusError>
     if reply.route.operation == Operation::Error {
         return Err(unclear(&reply.content.as_text().unwrap_or_default()));
     }
-    match form {
-        Form::Wrapped(code) => match Outcome::read(&reply.content) {
-            Ok(Outcome::Done(object)) => Ok((code, object.as_json().clone())),
+    let sentence =
+        |otherwise: &'static str| unclear(&reply.content.as_text().unwrap_or(Cow::Borrowed(otherwise)));
+    let object = |content: &Content| (form.code, content.as_json().clone());
+    match form.shape {
+        Shape::Wrap { .. } => match Outcome::read(&reply.content) {
+            Ok(Outcome::Done(done)) => Ok(object(&done)),
             Ok(Outcome::Failed(error)) => Err(Box::new(error)),
-            Err(_) => {
-                Err(unclear(&reply.content.as_text().unwrap_or("the cloud's answer has no form".into())))
-            }
+            Err(_) => Err(sentence("the cloud's answer has no form")),
         },
-        Form::Bare => match bare_failure(&reply.content) {
+        Shape::Object => match bare_failure(&reply.content) {
             Some(error) => Err(Box::new(error)),
-            None if reply.content.is_object() => Ok((200, reply.content.as_json().clone())),
-            None => {
-                Err(unclear(&reply.content.as_text().unwrap_or("the cloud's answer is no object".into())))
-            }
+            None if reply.content.is_object() => Ok(object(&reply.content)),
+            None => Err(sentence("the cloud's answer is no object")),
         },
-        Form::Done if reply.content.is_ok() => {
-            Ok((200, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}).to_string().into()))
+        Shape::Done if reply.content.is_ok() => Ok((200, application::success())),
+        Shape::Done => {
+            Err(bare_failure(&reply.content).map_or_else(|| sentence("the cloud refuses"), Box::new))
         }
-        Form::Done => Err(bare_failure(&reply.content).map_or_else(
-            || unclear(&reply.content.as_text().unwrap_or("the cloud refuses".into())),
-            Box::new,
-        )),
-        Form::Unanswered => Ok((201, reply.content.as_json().clone())),
+        Shape::Application => application::outcome(&reply.content).map(|body| (form.code, body)),
+        Shape::Silent => Ok(object(&reply.content)),
+        Shape::List | Shape::CaCertificate | Shape::WatchSync | Shape::ServiceBus | Shape::Unknown => {
+            Err(sentence("no call is answered in this form"))
+        }
     }
 }
 
@@ -166,19 +185,12 @@ fn bare_failure(content: &Content) -> Option<StatusError> {
     }
 }
 
-/// A refusal in the form that Kubernetes clients read.
-pub(super) fn refusal(error: &StatusError) -> ApiReply {
-    let body = json!({
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": error.message, "reason": error.reason, "code": error.code,
-    });
-    ApiReply { code: error.code, content_type: JSON.to_owned(), body: body.to_string().into() }
-}
-
 const JSON: &str = "application/json";
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn call(method: &str, path: &str, body: &str) -> ApiRequest {
@@ -189,6 +201,10 @@ mod tests {
             accept: String::new(),
             body: body.to_owned().into(),
         }
+    }
+
+    fn node() -> NodeId {
+        NodeId::parse("n").expect("a node")
     }
 
     fn reply(operation: Operation, content: &str) -> Message {
@@ -219,17 +235,13 @@ mod tests {
             ("POST", lease, named, "insert", "kube-node-lease/lease/n"),
             ("POST", "/api/v1/namespaces/d/events", named, "insert", "d/event/n"),
         ] {
-            let (message, _) = message_of(&call(method, path, body)).expect(path);
+            let message = message_of(&call(method, path, body), &node()).expect(path);
             assert_eq!(message.route.operation.as_str(), operation, "{method} {path}");
             assert_eq!(message.route.resource.to_wire(), resource, "{method} {path}");
         }
-        let (patch, _) =
-            message_of(&call("PATCH", "/api/v1/nodes/n/status", "{\"status\":{}}")).expect("a patch");
+        let patch = call("PATCH", "/api/v1/nodes/n/status", "{\"status\":{}}");
+        let patch = message_of(&patch, &node()).expect("a patch");
         assert_eq!(patch.content.as_json(), "\"{\\\"status\\\":{}}\"", "patches are text");
-        for (method, path) in [("GET", "/api/v1/pods"), ("GET", "/version"), ("DELETE", "/api/v1/nodes/n")] {
-            let error = message_of(&call(method, path, "")).expect_err(path);
-            assert!(error.code == 501 && error.message.contains(path), "{error:?}");
-        }
     }
 
     #[test]
@@ -238,18 +250,20 @@ mod tests {
         let gone = r#"{"ErrStatus":{"message":"gone","reason":"NotFound","code":404}}"#;
         let wrapped = |object: &str, error: &str| format!(r#"{{"Object":{object},"Err":{error}}}"#);
         use Operation::{Error, Response};
+        let changed = |code| Form { shape: Shape::Wrap { empty_object: true }, code };
+        let [read, done] = [Shape::Object, Shape::Done].map(|shape| Form { shape, code: 200 });
         for (form, operation, content, code) in [
-            (Form::Wrapped(201), Response, wrapped(object, "null"), 201),
-            (Form::Wrapped(200), Response, wrapped("{}", gone), 404),
-            (Form::Wrapped(200), Response, wrapped("null", "{}"), 500),
-            (Form::Wrapped(200), Error, "\"refused\"".to_owned(), 503),
-            (Form::Bare, Response, object.to_owned(), 200),
-            (Form::Bare, Response, gone.to_owned(), 404),
-            (Form::Bare, Response, "{}".to_owned(), 503),
-            (Form::Bare, Response, r#"{"Op":"Get","URL":"x","Err":{}}"#.to_owned(), 503),
-            (Form::Done, Response, "\"OK\"".to_owned(), 200),
-            (Form::Done, Response, gone.to_owned(), 404),
-            (Form::Done, Response, "\"no\"".to_owned(), 503),
+            (changed(201), Response, wrapped(object, "null"), 201),
+            (changed(200), Response, wrapped("{}", gone), 404),
+            (changed(200), Response, wrapped("null", "{}"), 500),
+            (changed(200), Error, "\"refused\"".to_owned(), 503),
+            (read, Response, object.to_owned(), 200),
+            (read, Response, gone.to_owned(), 404),
+            (read, Response, "{}".to_owned(), 503),
+            (read, Response, r#"{"Op":"Get","URL":"x","Err":{}}"#.to_owned(), 503),
+            (done, Response, "\"OK\"".to_owned(), 200),
+            (done, Response, gone.to_owned(), 404),
+            (done, Response, "\"no\"".to_owned(), 503),
         ] {
             let answer = answer(form, &reply(operation.clone(), &content));
             assert_eq!(answer.code, code, "{form:?} {operation:?} {content}");

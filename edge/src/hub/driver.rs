@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use futures::future::BoxFuture;
 use tokio::sync::oneshot;
 use tombolo_link::{Clock, Link, LinkEvent, pump};
 use tombolo_proto::frame::{Goodbye, GoodbyeReason, ReplyBody};
@@ -15,10 +14,10 @@ use tombolo_runtime::Drain;
 use tombolo_runtime::time::sleep_until;
 use tracing::{debug, info, warn};
 
-use super::apply::{Outcome, Queue, Work, execute};
+use super::apply::{Applier, Outcome, Work};
 use super::client::{ClientParts, Ended};
 use super::{CallError, Command};
-use crate::store::{Store, Welcome, WriteError};
+use crate::store::{Store, Welcome};
 
 /// Time for the last frames of a session that this side ends.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -32,8 +31,7 @@ pub(super) struct Driver {
     session: EdgeSession,
     clock: Clock,
     view: StoreView,
-    queue: Queue,
-    applying: Option<BoxFuture<'static, Result<Outcome, WriteError>>>,
+    applier: Applier,
     waiting: HashMap<RequestId, oneshot::Sender<Result<ReplyBody, CallError>>>,
     welcomed: bool,
     goodbye: Option<Goodbye>,
@@ -54,8 +52,7 @@ impl Driver {
             session,
             clock,
             view,
-            queue: Queue::default(),
-            applying: None,
+            applier: Applier::new(parts.store.clone()),
             waiting: HashMap::new(),
             welcomed: false,
             goodbye: None,
@@ -67,7 +64,6 @@ impl Driver {
         let mut leaving = false;
         loop {
             self.take_events(parts)?;
-            self.start_applying(&parts.store);
             let link = self.link.as_mut().ok_or("the link is gone")?;
             let (session, clock) = (&mut self.session, self.clock);
             pump(link, |lane| session.poll_transmit(clock.now(), lane)).map_err(|error| error.to_string())?;
@@ -78,7 +74,7 @@ impl Driver {
             tokio::select! {
                 event = link.next() => self.handle(event)?,
                 () = sleep_until(timeout) => self.session.handle_timeout(self.clock.now()),
-                outcome = applied(&mut self.applying) => self.finish_applying(outcome)?,
+                outcome = self.applier.applied() => self.finish_applying(outcome?),
                 Some(command) = parts.commands.recv() => self.command(command),
                 Ok(()) = parts.identity.changed(), if !leaving => {
                     leaving = true;
@@ -132,14 +128,14 @@ impl Driver {
             match event {
                 EdgeEvent::Welcomed { epoch, resumed, trim_version, unix_millis } => {
                     self.welcome(parts, unix_millis);
-                    self.queue.push(Work::Welcome(Welcome { epoch, resumed, trim_version }));
+                    self.applier.push(Work::Welcome(Welcome { epoch, resumed, trim_version }));
                 }
                 EdgeEvent::Deliver { lane, seq, scope, change } => {
                     parts.metrics.deliveries.inc();
-                    self.queue.push(Work::Deliver { lane, seq, scope, change });
+                    self.applier.push(Work::Deliver { lane, seq, scope, change });
                 }
                 EdgeEvent::CaughtUp { scope, epoch, revision } => {
-                    self.queue.push(Work::CaughtUp { scope, epoch, revision });
+                    self.applier.push(Work::CaughtUp { scope, epoch, revision });
                 }
                 EdgeEvent::Reply(reply) => self.answer(reply.id, Ok(reply.body)),
                 EdgeEvent::RequestTimedOut(id) => self.answer(id, Err(CallError::TimedOut)),
@@ -179,25 +175,13 @@ impl Driver {
         }
     }
 
-    fn start_applying(&mut self, store: &Store) {
-        if self.applying.is_some() {
-            return;
-        }
-        if let Some(group) = self.queue.next_group() {
-            self.applying = Some(Box::pin(execute(store.clone(), group)));
-        }
-    }
-
-    fn finish_applying(&mut self, outcome: Result<Outcome, WriteError>) -> Result<(), String> {
-        self.applying = None;
-        let outcome = outcome.map_err(|error| format!("the store cannot follow: {error}"))?;
+    fn finish_applying(&mut self, outcome: Outcome) {
         for refusal in outcome.refused {
             self.session.refused(refusal);
         }
         for (lane, seq) in outcome.committed {
             self.session.committed(lane, seq);
         }
-        Ok(())
     }
 
     fn leave(&mut self, message: &str) {
@@ -210,10 +194,7 @@ impl Driver {
 
     /// Waits for the store, tells whoever waits for an answer, sends the last words and closes the link.
     pub(super) async fn finish(mut self, result: Result<(), String>) -> Ended {
-        if let Some(applying) = self.applying.take() {
-            // What is committed now is in the next inventory; what failed is not.
-            let _ = applying.await;
-        }
+        self.applier.settle().await;
         for (_, reply) in self.waiting.drain() {
             let _ = reply.send(Err(CallError::Lost));
         }
@@ -251,14 +232,5 @@ impl EdgeView for StoreView {
             self.failed.set(Some(error.to_string()));
             Vec::new()
         })
-    }
-}
-
-pub(super) async fn applied(
-    applying: &mut Option<BoxFuture<'static, Result<Outcome, WriteError>>>,
-) -> Result<Outcome, WriteError> {
-    match applying {
-        Some(work) => work.await,
-        None => std::future::pending().await,
     }
 }

@@ -12,24 +12,22 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tombolo_apiserve::store::Store as _;
 use tombolo_link::{Clock, DocumentEvent, DocumentLink, Transport};
-use tombolo_proto::frame::{Change, Goodbye, GoodbyeReason, ReplyBody, RequestBody};
-use tombolo_proto::ids::{CloudRevision, Epoch, RequestId, ScopeId, Uid};
-use tombolo_proto::message::{
-    Content, Group, LocalPath, Message, Operation, Outcome as Wrapped, ResourceType, Source, StatusError,
-};
+use tombolo_proto::frame::{ApiReply, ApiRequest, Change, Goodbye, GoodbyeReason, ReplyBody, RequestBody};
+use tombolo_proto::ids::{CloudRevision, Epoch, NodeId, RequestId, ScopeId, Uid};
+use tombolo_proto::message::{Content, Message, Operation, StatusError};
+use tombolo_proto::references;
 use tombolo_proto::session::EdgeEvent;
-use tombolo_proto::session::kubeedge::{Down, EdgeConfig, EdgeSession};
+use tombolo_proto::session::kubeedge::{Down, EdgeConfig, EdgeSession, path_of};
 use tombolo_runtime::Drain;
 use tombolo_runtime::time::{sleep_until, unix_millis};
 use tracing::{debug, info, warn};
 
-use super::apply::{Outcome, Queue, Work, execute};
+use super::apply::{Applier, Outcome, Work};
 use super::calls::{self, Form};
 use super::client::{ClientParts, Ended};
-use super::driver::applied;
 use super::lease::{LeaseKeeper, LeaseStep};
-use super::{CallError, Command, references};
-use crate::store::{Delivery, Store, Welcome, WriteError};
+use super::{CallError, Command};
+use crate::store::{Delivery, Store, Welcome};
 
 /// Time for the last documents of a session that this side ends.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -57,12 +55,12 @@ enum Waiting {
 
 /// One session and its link.
 pub(super) struct StockDriver {
+    node: NodeId,
     link: Option<DocumentLink>,
     session: EdgeSession,
     clock: Clock,
     store: Store,
-    queue: Queue,
-    applying: Option<BoxFuture<'static, Result<Outcome, WriteError>>>,
+    applier: Applier,
     /// Objects of replies on their way to the disk.
     storing: FuturesUnordered<BoxFuture<'static, (RequestId, Message)>>,
     /// Bounded by the session, which takes a bounded number of requests.
@@ -84,16 +82,16 @@ impl StockDriver {
         let config = EdgeConfig::new(parts.node.clone(), unix_millis(), rand::random());
         let cluster = Uid::parse(HISTORY).map_err(|error| error.to_string())?;
         let epoch = Epoch { cluster, generation: 0 };
-        let mut queue = Queue::default();
+        let mut applier = Applier::new(parts.store.clone());
         let resumed = standing.epoch.as_ref() == Some(&epoch);
-        queue.push(Work::Welcome(Welcome { epoch: epoch.clone(), resumed, trim_version: 0 }));
+        applier.push(Work::Welcome(Welcome { epoch: epoch.clone(), resumed, trim_version: 0 }));
         let driver = Self {
+            node: parts.node.clone(),
             session: EdgeSession::new(config, clock.now()),
             link: Some(link),
             clock,
             store: parts.store.clone(),
-            queue,
-            applying: None,
+            applier,
             storing: FuturesUnordered::new(),
             waiting: HashMap::new(),
             lease: LeaseKeeper::new(parts.node.clone()),
@@ -112,7 +110,6 @@ impl StockDriver {
     pub(super) async fn run(&mut self, parts: &mut ClientParts, drain: &Drain) -> Result<(), String> {
         loop {
             self.take_events(parts);
-            self.start_applying();
             let link = self.link.as_mut().ok_or("the link is gone")?;
             let now = self.clock.now();
             while link.can_send()
@@ -128,7 +125,7 @@ impl StockDriver {
                 event = link.next() => self.handle(event)?,
                 () = sleep_until(timeout) => self.session.handle_timeout(self.clock.now()),
                 () = sleep_until(self.complete_at) => self.complete(),
-                outcome = applied(&mut self.applying) => self.finish_applying(outcome)?,
+                outcome = self.applier.applied() => self.finish_applying(outcome?),
                 Some((id, reply)) = self.storing.next(), if !self.storing.is_empty() => self.answer(parts, id, reply),
                 Some(command) = parts.commands.recv() => self.command(parts, command),
                 Ok(()) = parts.identity.changed() => self.leave("the node's certificate was renewed"),
@@ -162,21 +159,30 @@ impl StockDriver {
                 self.ask(*message, timeout, Waiting::Message(reply));
             }
             Command::Request { caller_token: Some(_), reply, .. } => {
-                let text = "the cloud speaks dialect kubeedge, which cannot ask with a local client's token";
+                let text = "the cloud speaks dialect kubeedge, in which nobody but the node can ask: use the \
+                            operator's kubeconfig of this node, or a cloud that speaks dialect tombolo";
                 let error = StatusError::new(501, "NotImplemented", text);
-                let _ = reply.send(Ok(ReplyBody::Api(calls::refusal(&error))));
+                let _ = reply.send(Ok(ReplyBody::Api(ApiReply::refusal(&error))));
             }
             Command::Request { body: RequestBody::Api(call), timeout, reply, .. } => {
-                match calls::message_of(&call) {
-                    Ok((message, Form::Unanswered)) => self.report(message, reply),
-                    Ok((message, form)) => {
-                        self.ask(message, timeout, Waiting::Call(form, reply));
-                    }
-                    Err(error) => {
-                        let _ = reply.send(Ok(ReplyBody::Api(calls::refusal(&error))));
-                    }
-                }
+                self.call(&call, timeout, reply);
             }
+        }
+    }
+
+    fn call(&mut self, call: &ApiRequest, timeout: Duration, reply: Answer) {
+        let message = match calls::message_of(call, &self.node) {
+            Ok(message) => message,
+            Err(error) => {
+                let _ = reply.send(Ok(ReplyBody::Api(ApiReply::refusal(&error))));
+                return;
+            }
+        };
+        let form = Form::of(&message);
+        if form.is_answered() {
+            self.ask(message, timeout.min(form.patience()), Waiting::Call(form, reply));
+        } else {
+            self.report(form, message, reply);
         }
     }
 
@@ -195,8 +201,9 @@ impl StockDriver {
         }
     }
 
-    fn report(&mut self, message: Message, reply: Answer) {
-        let answer = calls::answer(Form::Unanswered, &message);
+    /// Nobody answers: the object of the call is taken for the answer.
+    fn report(&mut self, form: Form, message: Message, reply: Answer) {
+        let answer = calls::answer(form, &message);
         let sent = self.session.report(self.clock.now(), message);
         let sent = sent.map(|()| ReplyBody::Api(answer));
         let _ = reply.send(sent.map_err(|error| CallError::Refused(error.to_string())));
@@ -230,7 +237,7 @@ impl StockDriver {
                         self.complete_at = Some(Instant::now() + QUIET);
                     }
                     self.consider(&change);
-                    self.queue.push(Work::Deliver { lane, seq, scope, change });
+                    self.applier.push(Work::Deliver { lane, seq, scope, change });
                 }
                 EdgeEvent::Reply(reply) => {
                     let ReplyBody::Message(message) = reply.body else { continue };
@@ -261,8 +268,11 @@ impl StockDriver {
         if &*object.key.resource().name != "pods" {
             return;
         }
-        for (key, path) in references::of_pod(&object.body, object.key.namespace()) {
-            if !matches!(self.store.get(&key), Ok(Some(_))) {
+        let pod = serde_json::from_slice(&object.body).unwrap_or_default();
+        for key in references::of_pod(object.key.namespace(), &pod) {
+            if !matches!(self.store.get(&key), Ok(Some(_)))
+                && let Some(path) = path_of(&key)
+            {
                 debug!(%key, "asking for what a pod refers to");
                 let question = calls::message(Operation::Query, path, Content::null());
                 self.ask(question, QUESTION_TIMEOUT, Waiting::Reference);
@@ -272,7 +282,7 @@ impl StockDriver {
 
     /// An object in a reply is on the disk before anybody hears of it: the cloud takes it for delivered.
     fn store_reply(&mut self, parts: &ClientParts, id: RequestId, reply: Message) {
-        let Some(change) = carried(&reply) else { return self.answer(parts, id, reply) };
+        let Some(change) = Down::carried(&reply) else { return self.answer(parts, id, reply) };
         let store = self.store.clone();
         self.storing.push(Box::pin(async move {
             let delivery = Delivery { scope: ScopeId::NODE, change };
@@ -310,20 +320,10 @@ impl StockDriver {
     fn complete(&mut self) {
         self.complete_at = None;
         let (epoch, revision) = (self.epoch.clone(), self.revision);
-        self.queue.push(Work::CaughtUp { scope: ScopeId::NODE, epoch, revision });
+        self.applier.push(Work::CaughtUp { scope: ScopeId::NODE, epoch, revision });
     }
 
-    fn start_applying(&mut self) {
-        if self.applying.is_none()
-            && let Some(group) = self.queue.next_group()
-        {
-            self.applying = Some(Box::pin(execute(self.store.clone(), group)));
-        }
-    }
-
-    fn finish_applying(&mut self, outcome: Result<Outcome, WriteError>) -> Result<(), String> {
-        self.applying = None;
-        let outcome = outcome.map_err(|error| format!("the store cannot follow: {error}"))?;
+    fn finish_applying(&mut self, outcome: Outcome) {
         let now = self.clock.now();
         for refusal in &outcome.refused {
             self.session.refused(now, refusal);
@@ -331,7 +331,6 @@ impl StockDriver {
         for (_, seq) in outcome.committed {
             self.session.committed(now, seq);
         }
-        Ok(())
     }
 
     fn leave(&mut self, message: &str) {
@@ -341,10 +340,9 @@ impl StockDriver {
 
     /// Waits for the store, tells whoever waits for an answer, and closes the link.
     pub(super) async fn finish(mut self, result: Result<(), String>) -> Ended {
-        if let Some(applying) = self.applying.take() {
-            // A stock cloud repeats what was not acknowledged; the store must not be behind a later session.
-            let _ = applying.await;
-        }
+        self.applier.settle().await;
+        // What an answer has brought must not overwrite what a later session stores.
+        while self.storing.next().await.is_some() {}
         for (_, waiting) in self.waiting.drain() {
             if let Waiting::Message(reply) | Waiting::Call(_, reply) = waiting {
                 let _ = reply.send(Err(CallError::Lost));
@@ -359,39 +357,5 @@ impl StockDriver {
             }
         }
         Ended::of(self.goodbye, result, self.heard)
-    }
-}
-
-/// The object that a reply gives this node to hold. Objects of pod reports are left out: a pod may be gone by the time
-/// that its report is answered, and what is pushed says so.
-fn carried(reply: &Message) -> Option<Change> {
-    let path = reply.route.resource.as_object()?;
-    let content = match path.resource_type {
-        ResourceType::Node | ResourceType::NodePatch => match Wrapped::read(&reply.content) {
-            Ok(Wrapped::Done(object)) => object,
-            _ if path.resource_type == ResourceType::Node => reply.content.clone(),
-            _ => return None,
-        },
-        ResourceType::ConfigMap
-        | ResourceType::Secret
-        | ResourceType::PersistentVolume
-        | ResourceType::PersistentVolumeClaim => reply.content.clone(),
-        _ => return None,
-    };
-    if reply.route.operation == Operation::Error || !content.is_object() {
-        return None;
-    }
-    let mut delivery = Message { content, ..reply.clone() };
-    delivery.header.parent = None;
-    delivery.route.operation = Operation::Update;
-    (delivery.route.source, delivery.route.group) = (Source::EdgeController, Group::Resource);
-    if let LocalPath::Object(path) = &mut delivery.route.resource.local
-        && path.resource_type == ResourceType::NodePatch
-    {
-        path.resource_type = ResourceType::Node;
-    }
-    match Down::of(delivery) {
-        Down::Deliver(_, change) => Some(change),
-        _ => None,
     }
 }

@@ -1,5 +1,6 @@
 //! Results inside message content: the `{"Object", "Err"}` wrapper and Kubernetes status errors.
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -69,6 +70,13 @@ impl StatusError {
         self.details =
             Some(StatusDetails { name: name.to_owned(), kind: kind.to_owned(), ..StatusDetails::default() });
         self
+    }
+
+    /// As Kubernetes' `Status`: the body of an HTTP answer.
+    #[must_use]
+    pub fn to_status(&self) -> Bytes {
+        let status = KindStatus { kind: "Status", api_version: "v1", status: Status::of(self) };
+        checked(&status).as_json().clone()
     }
 
     /// As bare content, `{"ErrStatus": ...}`: how a stock cloud answers a failed query.
@@ -167,6 +175,15 @@ struct Status<'a> {
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct KindStatus<'a> {
+    kind: &'static str,
+    api_version: &'static str,
+    #[serde(flatten)]
+    status: Status<'a>,
+}
+
+#[derive(Serialize)]
 struct Metadata {}
 
 impl<'a> Status<'a> {
@@ -189,8 +206,6 @@ fn checked(value: &impl Serialize) -> Content {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
 
     #[test]
@@ -206,6 +221,16 @@ mod tests {
             Outcome::read(&Outcome::Failed(error.clone()).to_content()).expect("wrapper"),
             Outcome::Failed(error)
         );
+    }
+
+    #[test]
+    fn a_refusal_is_a_status_for_clients_of_kubernetes() {
+        let error = StatusError::new(404, "NotFound", "gone").about("pods", "a");
+        let status: serde_json::Value = serde_json::from_slice(&error.to_status()).expect("JSON");
+        let expected = serde_json::json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": "gone",
+            "reason": "NotFound", "details": {"name": "a", "kind": "pods"}, "code": 404});
+        assert_eq!(status, expected);
     }
 
     #[test]

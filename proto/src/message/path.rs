@@ -13,6 +13,9 @@ const NODE: &str = "node";
 /// Namespace segment of cluster-scoped objects.
 const CLUSTER: &str = "null";
 
+/// The type of which stock edges create objects without a name.
+const UNNAMED: &str = "certificatesigningrequest";
+
 /// Group and version segments of node tasks v1alpha2.
 const TASK_GROUP: [&str; 2] = ["operations.kubeedge.io", "v1alpha2"];
 
@@ -86,7 +89,7 @@ pub struct ObjectPath {
     pub namespace: Option<Box<str>>,
     /// Type of the object.
     pub resource_type: ResourceType,
-    /// Name; `None` for a whole set, for example `podlist`.
+    /// Name; `None` for a whole set, for example `podlist`; empty where the API server is to choose one.
     pub name: Option<Box<str>>,
 }
 
@@ -216,6 +219,10 @@ impl LocalPath {
             }
             [namespace, kind] if all_present(&[namespace, kind]) => {
                 Self::Object(object_path(namespace, kind, None))
+            }
+            // A stock edge lets the API server name its signing requests, and leaves the place of the name empty.
+            [namespace, UNNAMED, ""] if all_present(&[namespace]) => {
+                Self::Object(object_path(namespace, UNNAMED, Some("")))
             }
             [namespace, kind, name] if all_present(&[namespace, kind, name]) => {
                 Self::Object(object_path(namespace, kind, Some(name)))

@@ -33,7 +33,7 @@ pub use application::{Application, ApplicationError, ApplicationStatus, Verb};
 pub use cloud::{CloudConfig, CloudSession, CloudStats, WINDOW_DEFAULT, WINDOW_MAX};
 pub use down::Down;
 pub use edge::{EdgeConfig, EdgeSession};
-pub use kinds::{kind_name, resource_of, type_word};
+pub use kinds::{kind_name, path_of, resource_of, type_word};
 pub use ledger::{LEDGER_MAX, Ledger, LedgerEntry, LedgerFull, LedgerWrite, Watch};
 pub use outgoing::Outgoing;
 pub use shape::Shape;

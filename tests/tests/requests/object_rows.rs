@@ -93,6 +93,16 @@ pub(crate) async fn certificatesigningrequest(stage: &Stage) {
     assert_eq!(found.object(&own, "CertificateSigningRequest")["metadata"]["name"], *name);
     let again = peer.ask("insert", &own, request(&stage.name)).await;
     assert_eq!((again.refused(Form::Change).0, again.reason()), (409, "AlreadyExists"));
+    // Those of the edge's own server are named by the API server.
+    let (unnamed, mut generated) = ("default/certificatesigningrequest/", request(&stage.name));
+    generated["metadata"] = json!({"generateName": "csr-"});
+    let created = peer.ask("insert", unnamed, generated).await;
+    let given = created.wrapped(unnamed)["metadata"]["name"].as_str().unwrap().to_owned();
+    assert!(
+        given.starts_with("csr-") && stage.live("certificatesigningrequest", &given).is_object(),
+        "{given}"
+    );
+    peer.ask("query", unnamed, Value::Null).await.refused(Form::Sentence);
     let nobody = peer.ask("query", "default/certificatesigningrequest/nobody", Value::Null).await;
     nobody.refused(Form::Sentence);
     for content in [json!("no request"), json!({"metadata": {"name": "x"}, "spec": {"request": "%"}})] {

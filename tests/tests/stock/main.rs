@@ -4,6 +4,7 @@
 //! own, and ends with the comparison of the node's rows with what the API server says.
 
 mod metaserver;
+mod metaserver_rights;
 mod older;
 mod recorded;
 mod replicas;

@@ -7,7 +7,13 @@ use tombolo_tests::stock::{StockNode, application, application_result};
 use tombolo_tests::world::World;
 use tombolo_tests::world::objects::Objects;
 
-async fn ask(node: &StockNode, verb: &str, key: &str, option: Value, body: Option<Value>) -> Value {
+pub(crate) async fn ask(
+    node: &StockNode,
+    verb: &str,
+    key: &str,
+    option: Value,
+    body: Option<Value>,
+) -> Value {
     let record = application(&node.name, verb, key, &option, body.as_ref());
     let reply = node.ask_as("metaserver", "dynamiccontroller", "null", "null", record.clone()).await.unwrap();
     let route = &reply["route"];

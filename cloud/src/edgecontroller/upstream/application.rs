@@ -94,38 +94,38 @@ impl Upstream {
     }
 
     async fn run_application(&self, node: &NodeId, application: Application) -> Content {
-        let (caller, call) = match call_of(&application) {
-            Ok(Planned::PassedThrough(call)) => (Caller::Own, call),
-            Ok(Planned::AsNode(call)) => (Caller::Node(node), call),
+        let (caller, call, resource) = match call_of(&application) {
+            Ok(Planned::PassedThrough(call)) => (Caller::Own, call, None),
+            Ok(Planned::AsNode(call, resource)) => (Caller::Node(node), call, Some(resource)),
             Err(sentence) => {
                 return application.rejected(&StatusError::new(400, "BadRequest", &sentence)).to_content();
             }
         };
         match into_result(self.kube.call(caller, call).await) {
-            Ok(body) => approved(application, &body).to_content(),
+            Ok(body) => approved(application, resource.as_ref(), &body).to_content(),
             Err(error) => application.rejected(&error).to_content(),
         }
     }
 }
 
-/// The record of something that was done.
-fn approved(application: Application, body: &Bytes) -> Application {
+/// The record of something that was done; `resource` is what its key names.
+fn approved(application: Application, resource: Option<&Resource>, body: &Bytes) -> Application {
     match application.verb {
         // A stock cloud leaves the result of a deletion out.
         Verb::Delete => Application { resp_body: None, status: ApplicationStatus::Approved, ..application },
         Verb::Get | Verb::List => {
-            let local = local_endpoint::in_answer(body);
+            let local = resource.and_then(|resource| local_endpoint::in_answer(resource, body));
             application.approved(local.unwrap_or_else(|| body.to_vec()))
         }
         _ => application.approved(body.to_vec()),
     }
 }
 
-/// A call, and in whose name it runs.
+/// A call, in whose name it runs, and what it is about.
 #[derive(Debug)]
 enum Planned {
     PassedThrough(ApiCall),
-    AsNode(ApiCall),
+    AsNode(ApiCall, Resource),
 }
 
 /// The call that a record means.
@@ -151,7 +151,7 @@ fn call_of(application: &Application) -> Result<Planned, String> {
             return Err(format!("verb {:?} is nothing that a node can ask for", application.verb.as_str()));
         }
     };
-    Ok(Planned::AsNode(call))
+    Ok(Planned::AsNode(call, target.resource))
 }
 
 fn is_passed_through(path: &str) -> bool {
@@ -255,7 +255,7 @@ mod tests {
         call_of(&application(verb, key, option, body)).map(|planned| {
             let (whose, call) = match planned {
                 Planned::PassedThrough(call) => ("own ", call),
-                Planned::AsNode(call) => ("", call),
+                Planned::AsNode(call, _) => ("", call),
             };
             format!("{whose}{} {}", call.method, call.path_and_query)
         })

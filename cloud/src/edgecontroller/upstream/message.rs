@@ -173,10 +173,12 @@ fn object_of(request: &Message) -> Result<&ObjectPath, String> {
     if segments.iter().any(|segment| !segment.is_empty() && !is_path_segment(segment)) {
         return Err("namespace and name must be Kubernetes names".to_owned());
     }
-    if path.name.is_none() && !is_of_many(&path.resource_type) {
+    let named_there =
+        path.resource_type == ResourceType::CertificateSigningRequest && route.operation == Operation::Insert;
+    if segments[1].is_empty() && !named_there && !is_of_many(&path.resource_type) {
         return Err(format!("resource {:?} names no object: it must be NAMESPACE/TYPE/NAME", wire()));
     }
-    if path.namespace.is_none() && is_namespaced(&path.resource_type) {
+    if segments[0].is_empty() && is_namespaced(&path.resource_type) {
         return Err(format!("resource {:?} lacks the namespace of its object", wire()));
     }
     Ok(path)

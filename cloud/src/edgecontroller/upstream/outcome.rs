@@ -1,6 +1,6 @@
 //! Answers of the API server as KubeEdge's replies carry them.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tombolo_proto::message::{StatusDetails, StatusError};
 
 use crate::kube::{Answer, CallError};
@@ -56,13 +56,4 @@ pub(crate) fn reason_of(code: u16) -> &'static str {
         504 => "Timeout",
         _ => "InternalError",
     }
-}
-
-/// A `Status` as JSON.
-pub(super) fn status_body(code: u16, reason: &str, message: &str) -> String {
-    json!({
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": message, "reason": reason, "code": code
-    })
-    .to_string()
 }

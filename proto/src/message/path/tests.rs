@@ -19,6 +19,7 @@ const BOTH_SPELLINGS: &[(&str, &str, &str)] = &[
     ("node/edge1/default/pod/nginx", "default/pod/nginx", "edge1"),
     ("node/edge1/default/podlist", "default/podlist", "edge1"),
     ("node/edge1/null/node/edge1", "null/node/edge1", "edge1"),
+    ("node/edge1/default/certificatesigningrequest/", "default/certificatesigningrequest/", "edge1"),
     ("node/edge1/node/pod/nginx", "node/pod/nginx", "edge1"),
     ("node/edge1/membership", "membership", "edge1"),
     ("node/edge1/membership/detail", "membership/detail", "edge1"),

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use crate::frame::{ApiReply, Reply, ReplyBody, Request};
 use crate::ids::{Lane, Moment, RequestId};
 use crate::limits::{BULK_OBJECT_MIN, FRAME_LEN_MAX, REQUEST_TIMEOUT_MAX, REQUESTS_MAX};
+use crate::message::StatusError;
 use crate::session::SessionError;
 
 /// Refusals that may wait for a peer that sends too many requests. One more ends the session: it does not read.
@@ -122,10 +123,5 @@ fn body_len(body: &ReplyBody) -> usize {
 
 /// A Kubernetes `Status`, as an API server words its own refusals.
 fn failure(code: u16, reason: &str, message: &str) -> ReplyBody {
-    let status = serde_json::json!({
-        "kind": "Status", "apiVersion": "v1", "metadata": {},
-        "status": "Failure", "message": message, "reason": reason, "code": code,
-    });
-    let body = status.to_string().into();
-    ReplyBody::Api(ApiReply { code, content_type: "application/json".to_owned(), body })
+    ReplyBody::Api(ApiReply::refusal(&StatusError::new(code, reason, message)))
 }

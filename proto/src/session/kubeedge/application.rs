@@ -71,9 +71,6 @@ macro_rules! json_word {
 json_word!(Verb);
 json_word!(ApplicationStatus);
 
-/// Go's zero time.
-const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
-
 /// One request of MetaServer, in the member names and order of Go.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -115,7 +112,7 @@ pub struct Application {
 }
 
 fn zero_time() -> String {
-    ZERO_TIME.to_owned()
+    Application::ZERO_TIME.to_owned()
 }
 
 /// The `Error` member: a status, or an empty one.
@@ -131,6 +128,9 @@ fn no_status() -> serde_json::Value {
 }
 
 impl Application {
+    /// Go's zero time: a record's timestamp when nobody has set it.
+    pub const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
+
     /// Reads a record.
     ///
     /// # Errors

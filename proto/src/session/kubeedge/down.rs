@@ -7,7 +7,9 @@ use super::resource_of;
 use crate::frame::Change;
 use crate::ids::{CloudRevision, Uid};
 use crate::inventory::content_hash;
-use crate::message::{Group, LocalPath, Message, MessageId, ObjectPath, Operation, ResourceType, Source};
+use crate::message::{
+    Content, Group, LocalPath, Message, MessageId, ObjectPath, Operation, Outcome, ResourceType, Source,
+};
 use crate::object::{ObjectKey, ObjectVersion, SharedObject};
 
 /// A message from a cloud, told apart by its route. Closed.
@@ -35,13 +37,40 @@ impl Down {
             (_, Some(parent)) => Self::Reply(parent.clone(), message),
             (Operation::Insert | Operation::Update | Operation::Delete, None) if is_delivery(&message) => {
                 let LocalPath::Object(path) = &route.resource.local else { return Self::Other(message) };
-                match change(&message, path) {
+                let deleted = route.operation == Operation::Delete;
+                match change(&message.content, &message.header.resource_version, deleted, path) {
                     Ok(change) => Self::Deliver(message, change),
                     Err(why) => Self::Broken(message, why),
                 }
             }
             _ => Self::Other(message),
         }
+    }
+
+    /// The object that a reply gives this edge to hold; none when there is no such object in it. Pods in the answers to
+    /// reports are left out: a pod may be gone by the time that its report is answered, and what is pushed says so.
+    #[must_use]
+    pub fn carried(reply: &Message) -> Option<Change> {
+        use ResourceType as Type;
+        let path = reply.route.resource.as_object()?;
+        let (word, object) = match (&path.resource_type, Outcome::read(&reply.content)) {
+            (Type::Node | Type::NodePatch, Ok(Outcome::Done(object))) => (Type::Node, object),
+            (Type::NodePatch, _) => return None,
+            (
+                word @ (Type::Node
+                | Type::ConfigMap
+                | Type::Secret
+                | Type::PersistentVolume
+                | Type::PersistentVolumeClaim),
+                _,
+            ) => (word.clone(), reply.content.clone()),
+            _ => return None,
+        };
+        if reply.route.operation == Operation::Error || !object.is_object() {
+            return None;
+        }
+        let path = ObjectPath { resource_type: word, ..path.clone() };
+        change(&object, &reply.header.resource_version, false, &path).ok()
     }
 
     /// Whether a stock cloud waits for the acknowledgement of this message and holds everything else back meanwhile
@@ -89,7 +118,13 @@ fn is_delivery(message: &Message) -> bool {
         && matches!(message.route.source, Source::EdgeController | Source::DynamicController)
 }
 
-fn change(message: &Message, path: &ObjectPath) -> Result<Change, &'static str> {
+/// What a content means for the object of a path. `version` is the one that the header names.
+fn change(
+    content: &Content,
+    version: &str,
+    deleted: bool,
+    path: &ObjectPath,
+) -> Result<Change, &'static str> {
     #[derive(serde::Deserialize, Default)]
     #[serde(rename_all = "camelCase", default)]
     struct Object {
@@ -104,10 +139,10 @@ fn change(message: &Message, path: &ObjectPath) -> Result<Change, &'static str> 
         resource_version: Option<String>,
     }
     let name = path.name.as_deref().ok_or("its path has no name")?;
-    let object: Object = if message.content.is_null() {
+    let object: Object = if content.is_null() {
         Object::default()
     } else {
-        message.content.read().map_err(|_| "its content is no object")?
+        content.read().map_err(|_| "its content is no object")?
     };
     let resource = resource_of(&path.resource_type);
     let resource = resource.or_else(|| {
@@ -116,16 +151,16 @@ fn change(message: &Message, path: &ObjectPath) -> Result<Change, &'static str> 
     });
     let key = ObjectKey::new(resource.ok_or("it names no kind")?, path.namespace(), name);
     let revision = object.metadata.resource_version.as_deref().filter(|text| !text.is_empty());
-    let revision = revision.or(Some(&*message.header.resource_version));
+    let revision = revision.or(Some(version));
     let revision = revision.and_then(|text| CloudRevision::parse(text).ok());
-    let body = match message.content.payload() {
-        std::borrow::Cow::Borrowed(_) if message.content.is_object() => message.content.as_json().clone(),
+    let body = match content.payload() {
+        std::borrow::Cow::Borrowed(_) if content.is_object() => content.as_json().clone(),
         payload => payload.into_owned().into(),
     };
     // Not the hash that a hub of ours would give: it only tells contents of one dialect apart.
     let hash = content_hash(&body);
     let uid = Uid::parse(&object.metadata.uid);
-    if message.route.operation == Operation::Delete {
+    if deleted {
         let revision = revision.unwrap_or_default();
         let version = uid.ok().map(|uid| ObjectVersion { uid, revision, hash });
         return Ok(Change::Delete { key, version });

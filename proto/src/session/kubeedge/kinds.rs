@@ -4,8 +4,8 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-use crate::message::ResourceType;
-use crate::object::Resource;
+use crate::message::{ObjectPath, ResourceType};
+use crate::object::{ObjectKey, Resource};
 
 /// Group, version, plural, kind and type word of the resources that cross the wire by name (reference 1.4 and 5). The
 /// type word of everything else is its kind in lower case (reference 7.3).
@@ -39,6 +39,14 @@ static RESOURCES: LazyLock<Vec<Resource>> =
 pub fn resource_of(word: &ResourceType) -> Option<Resource> {
     let index = TABLE.iter().position(|row| row.4 == *word)?;
     RESOURCES.get(index).cloned()
+}
+
+/// The path under which an edge asks for an object; none when its resource does not cross the wire by name.
+#[must_use]
+pub fn path_of(key: &ObjectKey) -> Option<ObjectPath> {
+    let resource = key.resource();
+    let row = TABLE.iter().find(|row| row.0 == &*resource.group && row.2 == &*resource.name)?;
+    Some(ObjectPath::new(key.namespace(), row.4.clone(), key.name()))
 }
 
 /// The kind of a resource: known by name, or read from one of its objects. None when neither tells.
@@ -100,6 +108,8 @@ mod tests {
             assert_eq!(resource_of(word), Some(resource.clone()));
             assert_eq!(kind_name(&resource, None).as_deref(), Some(*kind));
             assert_eq!(guess_resource(&api_version(&resource), kind), resource);
+            let path = path_of(&ObjectKey::new(resource, "d", "x")).expect("in the table");
+            assert_eq!(path.to_string(), format!("d/{word}/x"));
         }
     }
 

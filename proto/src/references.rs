@@ -1,12 +1,12 @@
-//! Which ConfigMaps and Secrets a pod refers to.
+//! Which ConfigMaps and Secrets a pod refers to: the cloud delivers them with the pod, and an edge under a stock cloud
+//! asks for them.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use tombolo_proto::ObjectKey;
-use tombolo_proto::limits::DEPENDENCIES_MAX;
 
-use crate::kube::resources;
+use crate::limits::DEPENDENCIES_MAX;
+use crate::object::{ObjectKey, Resource};
 
 /// Places of a Secret's name inside one volume (Kubernetes core/v1 `Volume`). Projected sources are read apart.
 const VOLUME_SECRETS: [&str; 10] = [
@@ -39,7 +39,7 @@ pub fn of_pod(namespace: &str, pod: &Value) -> Vec<ObjectKey> {
     for secret in list(pod, "/spec/imagePullSecrets") {
         found.secret(secret, "/name");
     }
-    let (configmaps, secrets) = (resources::configmaps(), resources::secrets());
+    let [configmaps, secrets] = ["configmaps", "secrets"].map(|name| Resource::new("", "v1", name));
     let configmaps = found.configmaps.iter().map(|name| ObjectKey::new(configmaps.clone(), namespace, name));
     let secrets = found.secrets.iter().map(|name| ObjectKey::new(secrets.clone(), namespace, name));
     configmaps.chain(secrets).take(DEPENDENCIES_MAX).collect()
