@@ -59,8 +59,8 @@ fn record_of(call: &ApiRequest, node: &NodeId) -> Option<Application> {
     }
     let body = (!call.body.is_empty()).then(|| call.body.to_vec());
     let Target::Resource(target) = path::target(&decoded) else {
-        return (call.method == "GET")
-            .then(|| finished(node, Verb::Get, decoded, json!({}), None, String::new()));
+        let read = Asked::new(Verb::Get, decoded, json!({}));
+        return (call.method == "GET").then(|| read.record(node));
     };
     if target.excess || target.watch {
         return None;
@@ -68,21 +68,24 @@ fn record_of(call: &ApiRequest, node: &NodeId) -> Option<Application> {
     let key = key_of(&target)?;
     let subresource = target.subresource.clone().unwrap_or_default();
     let named = target.name.is_some();
-    let (verb, option, body, subresource) = match call.method.as_str() {
+    let new =
+        |verb, option| Asked { subresource: subresource.clone(), ..Asked::new(verb, key.clone(), option) };
+    let write = |verb| Asked { body: body.clone(), ..new(verb, write_options(&params)) };
+    let asked = match call.method.as_str() {
         "GET" if !subresource.is_empty() => return None,
-        "GET" if named => (Verb::Get, options(&params, &[("resourceVersion", false)]), None, subresource),
-        "GET" => (Verb::List, options(&params, &LIST_OPTIONS), None, subresource),
-        "POST" => (Verb::Create, write_options(&params), body, subresource),
-        "PUT" if subresource == "status" => (Verb::UpdateStatus, write_options(&params), body, String::new()),
-        "PUT" => (Verb::Update, write_options(&params), body, subresource),
+        "GET" if named => new(Verb::Get, options(&params, &[("resourceVersion", false)])),
+        "GET" => new(Verb::List, options(&params, &LIST_OPTIONS)),
+        "POST" => write(Verb::Create),
+        "PUT" if subresource == "status" => Asked { subresource: String::new(), ..write(Verb::UpdateStatus) },
+        "PUT" => write(Verb::Update),
         "DELETE" if named && subresource.is_empty() => {
             let option = body.as_deref().and_then(|body| serde_json::from_slice(body).ok());
-            (Verb::Delete, option.unwrap_or_else(|| json!({})), None, subresource)
+            new(Verb::Delete, option.unwrap_or_else(|| json!({})))
         }
-        "PATCH" if named => (Verb::Patch, patch_option(call, &target, &params), None, String::new()),
+        "PATCH" if named => Asked::new(Verb::Patch, key.clone(), patch_option(call, &target, &params)),
         _ => return None,
     };
-    Some(finished(node, verb, key, option, body, subresource))
+    Some(asked.record(node))
 }
 
 /// `/<group or core>/<version>/<resource>/<namespace or null>/<name or null>`.
@@ -123,34 +126,44 @@ fn patch_option(call: &ApiRequest, target: &ApiPath, params: &Params) -> Value {
     })
 }
 
-fn finished(
-    node: &NodeId,
+/// What a record asks for.
+struct Asked {
     verb: Verb,
     key: String,
     option: Value,
-    req_body: Option<Vec<u8>>,
+    body: Option<Vec<u8>>,
     subresource: String,
-) -> Application {
-    let option = option.to_string().into_bytes();
-    let mut hasher = Sha256::new();
-    for part in [node.as_str().as_bytes(), key.as_bytes(), verb.as_str().as_bytes(), &option] {
-        hasher.update(part);
+}
+
+impl Asked {
+    fn new(verb: Verb, key: String, option: Value) -> Self {
+        Self { verb, key, option, body: None, subresource: String::new() }
     }
-    hasher.update(req_body.as_deref().unwrap_or_default());
-    hasher.update(subresource.as_bytes());
-    Application {
-        id: hex::encode(hasher.finalize()),
-        key,
-        verb,
-        nodename: node.as_str().to_owned(),
-        option: Some(option),
-        req_body,
-        subresource,
-        resp_body: None,
-        status: ApplicationStatus::InApplying,
-        reason: String::new(),
-        error: ApplicationError::default(),
-        timestamp: Application::ZERO_TIME.to_owned(),
+
+    /// The record; equal questions of a node have one id.
+    fn record(self, node: &NodeId) -> Application {
+        let Self { verb, key, option, body, subresource } = self;
+        let option = option.to_string().into_bytes();
+        let mut hasher = Sha256::new();
+        for part in [node.as_str().as_bytes(), key.as_bytes(), verb.as_str().as_bytes(), &option] {
+            hasher.update(part);
+        }
+        hasher.update(body.as_deref().unwrap_or_default());
+        hasher.update(subresource.as_bytes());
+        Application {
+            id: hex::encode(hasher.finalize()),
+            key,
+            verb,
+            nodename: node.as_str().to_owned(),
+            option: Some(option),
+            req_body: body,
+            subresource,
+            resp_body: None,
+            status: ApplicationStatus::InApplying,
+            reason: String::new(),
+            error: ApplicationError::default(),
+            timestamp: Application::ZERO_TIME.to_owned(),
+        }
     }
 }
 
