@@ -1,7 +1,8 @@
 //! Links of dialect `kubeedge`: one JSON document is one WebSocket text message (reference 2.1).
 //!
-//! There are no lanes, because a stock peer reads one document after the other. Documents are written as fragments of
-//! [`PIECE_LEN`]: tungstenite's buffer grows to the longest frame and never shrinks.
+//! There are no lanes, because a stock peer reads one document after the other. Documents that are longer than
+//! [`PIECE_LEN`] are written as fragments of [`LARGE_PIECE_LEN`]: tungstenite's buffer grows to the longest frame and never
+//! shrinks.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -33,6 +34,14 @@ pub const DOCUMENT_QUEUE_MAX: usize = 64;
 
 /// Bytes after which the socket is flushed although more waits: what has left is known in steps of this at the most.
 const FLUSH_BYTES: usize = 16 * 1024;
+
+/// Payload bytes of the frames of a document that does not fit one. A large object is under way to thousands of nodes at
+/// once, and what each connection then needs beside the object itself stays with the process: this is half of what one
+/// frame may have, at the price of twice as many writes for documents that are rare.
+const LARGE_PIECE_LEN: usize = PIECE_LEN / 2;
+
+/// Ciphertext that rustls may hold for a socket that is full.
+const TLS_BUFFER: usize = 4 * 1024;
 
 /// Elements of which an empty queue keeps the memory.
 const KEEP_CAPACITY: usize = 4;
@@ -84,7 +93,11 @@ impl DocumentLink {
     /// Takes over an upgraded connection on which nothing but the upgrade has passed: the limits of packages do not
     /// fit it.
     pub(crate) async fn take_over(stream: WebSocketStream<Tls>, role: Role, peer: PeerInfo) -> Self {
-        let tls = stream.into_inner();
+        let mut tls = stream.into_inner();
+        match &mut tls {
+            Tls::Client(stream) => stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER)),
+            Tls::Server(stream) => stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER)),
+        }
         let stream = WebSocketStream::from_raw_socket(tls, role, Some(text_config(role))).await;
         Self {
             stream: Box::new(stream),
@@ -200,7 +213,7 @@ impl DocumentLink {
                 return Poll::Ready(Ok(None));
             }
             ready!(Pin::new(&mut *self.stream).poll_ready(cx)).map_err(link_error)?;
-            let Some(piece) = self.queue.pop(PIECE_LEN) else { continue };
+            let Some(piece) = self.queue.pop() else { continue };
             self.unflushed += piece.payload.len().max(1);
             let code = OpCode::Data(if piece.first { Data::Text } else { Data::Continue });
             let frame = Frame::message(piece.payload, code, piece.ends.is_some());
@@ -277,11 +290,12 @@ impl DocumentQueue {
         self.documents.push_back(Waiting { document, piece: 0, offset: 0 });
     }
 
-    /// The next part of the oldest document, at most `max` bytes.
-    fn pop(&mut self, max: usize) -> Option<Piece> {
+    /// The next part of the oldest document.
+    fn pop(&mut self) -> Option<Piece> {
         let waiting = self.documents.front_mut()?;
         let first = waiting.piece == 0 && waiting.offset == 0;
-        let payload = waiting.cut(max);
+        let fits = waiting.document.len() <= PIECE_LEN;
+        let payload = waiting.cut(if fits { PIECE_LEN } else { LARGE_PIECE_LEN });
         self.bytes = self.bytes.saturating_sub(payload.len());
         let ends = waiting.is_done().then_some(waiting.document.number);
         if ends.is_some() {
@@ -350,16 +364,17 @@ mod tests {
 
     #[test]
     fn documents_are_cut_and_come_out_whole_and_in_order() {
-        let (long, short) = (document(1, &"x".repeat(10_000)), document(2, "y"));
+        let (long, short) = (document(1, &"x".repeat(10_000)), document(2, &"y".repeat(3000)));
         let expected = [long.to_bytes(), short.to_bytes()];
         let mut queue = DocumentQueue::default();
         queue.push(long);
         queue.push(short);
         let mut read = vec![BytesMut::new()];
-        let mut firsts = 0;
-        while let Some(piece) = queue.pop(4000) {
-            assert!(piece.payload.len() <= 4000 && !piece.payload.is_empty());
+        let (mut firsts, mut lengths) = (0, Vec::new());
+        while let Some(piece) = queue.pop() {
+            assert!(!piece.payload.is_empty());
             firsts += usize::from(piece.first);
+            lengths.push(piece.payload.len());
             read.last_mut().expect("one").put_slice(&piece.payload);
             if let Some(number) = piece.ends {
                 assert_eq!(usize::try_from(number), Ok(read.len()));
@@ -367,6 +382,9 @@ mod tests {
             }
         }
         assert_eq!((firsts, read.len(), queue.bytes), (2, 3, 0));
+        let (whole, parts) = lengths.split_last().expect("two documents");
+        assert_eq!(*whole, expected[1].len(), "what fits one frame is one");
+        assert!(parts.len() > 4 && parts.iter().all(|length| *length <= LARGE_PIECE_LEN), "{parts:?}");
         assert!(read.iter().zip(&expected).all(|(read, expected)| read == expected));
     }
 

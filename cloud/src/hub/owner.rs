@@ -159,8 +159,9 @@ impl Owner {
     /// One round: everything that is known is put into the session, everything it has to say onto the link, then
     /// the next event is awaited. False when the connection is over.
     ///
-    /// The timer lives as long as the connection: moving it to a later moment, as nearly every event does, is a store,
-    /// and a new one would go through the runtime's timer wheel twice.
+    /// The timer lives as long as the connection and is moved to earlier moments only: the next timeout goes back and
+    /// forth with nearly every event, and each move goes through the runtime's timer wheel. One that ends too early costs a
+    /// round in which nothing is due.
     async fn step(&mut self, mut timer: Pin<&mut Sleep>) -> bool {
         self.take_mail();
         self.take_events();
@@ -176,7 +177,7 @@ impl Owner {
         let timeout = self.channel.next_timeout().map(|moment| self.hub.clock.instant(moment));
         let lingering = self.channel.metaserver().and_then(|metaserver| metaserver.deadline());
         let timeout = timeout.into_iter().chain(self.leave_by).chain(lingering).min();
-        if let Some(moment) = timeout.filter(|moment| *moment != timer.deadline()) {
+        if let Some(moment) = timeout.filter(|moment| *moment < timer.deadline() || timer.is_elapsed()) {
             timer.as_mut().reset(moment);
         }
         tokio::select! {

@@ -20,11 +20,12 @@ use super::registry::SessionHandle;
 use super::view::View;
 use crate::config::KubeEdgeSessions;
 
-/// Longest wait, at the end of a session, for its ledger to be stored. What is lost then costs repeats, nothing else.
-const SETTLE_LIMIT: Duration = Duration::from_secs(10);
+/// Longest wait, at the end of a session, for its ledger to be stored: when a whole fleet goes, its writes wait for each
+/// other. What is lost then costs repeats, nothing else.
+const SETTLE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Longest wait for the node's former session to have stored its ledger.
-const PREDECESSOR_LIMIT: Duration = Duration::from_secs(20);
+const PREDECESSOR_LIMIT: Duration = Duration::from_secs(40);
 
 /// A write that is under way.
 struct Saving {

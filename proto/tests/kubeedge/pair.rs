@@ -34,6 +34,10 @@ struct Pair {
 
 impl Pair {
     fn new(objects: usize) -> Self {
+        Self::seeded(objects, [1; 16])
+    }
+
+    fn seeded(objects: usize, seed: [u8; 16]) -> Self {
         let mut cluster = Cluster::default();
         cluster.put(&node_key());
         cluster.want(&node_key(), true);
@@ -43,7 +47,7 @@ impl Pair {
             cluster.want(&key, true);
         }
         let now = Moment::default();
-        let config = CloudConfig::new(node(), epoch(), 1_700_000_000_000, [1; 16]);
+        let config = CloudConfig::new(node(), epoch(), 1_700_000_000_000, seed);
         let cloud = CloudSession::new(config, Ledger::default(), now, &cluster);
         let edge = EdgeSession::new(EdgeConfig::new(node(), 1_700_000_000_000, [2; 16]), now);
         Self {
@@ -184,6 +188,26 @@ impl Pair {
         let objects = self.cluster.objects.iter();
         objects.map(|(key, object)| (key.clone(), object.version.revision.0)).collect()
     }
+}
+
+/// A thousand writes in the second in which a fleet's acknowledgements were due made an update of all nodes wait for
+/// seconds.
+#[test]
+fn nodes_that_connect_together_do_not_store_their_acknowledgements_together() {
+    let mut minutes = [0; 21];
+    for number in 0..200_u8 {
+        let mut pair = Pair::seeded(3, [number; 16]);
+        pair.pump();
+        assert!(pair.cloud.final_ledger().is_some(), "acknowledgements are not stored at once");
+        let minute = (0..1260).step_by(10).find_map(|second| {
+            let now = pair.now + Duration::from_secs(second);
+            pair.cloud.heard(now);
+            pair.cloud.poll_ledger(now, &pair.cluster).map(|_| second / 60)
+        });
+        minutes[usize::try_from(minute.expect("stored at last")).expect("small")] += 1;
+    }
+    assert_eq!(minutes[..10], [0; 10], "writes for acknowledgements alone are rare");
+    assert!(minutes[10..].iter().all(|writes| *writes < 50), "{minutes:?}");
 }
 
 #[test]

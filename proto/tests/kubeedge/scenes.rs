@@ -247,6 +247,28 @@ fn a_reply_with_an_object_counts_as_its_delivery() {
 }
 
 #[test]
+fn a_change_while_a_question_is_answered_arrives() {
+    let config = key("configmaps", "c");
+    let mut world = settled(&[("configmaps", "c")]);
+    for delay in (0..600).step_by(15) {
+        // What the edge holds is confirmed, and nothing is sent.
+        world.stock.ask(Operation::Query, "default/configmap/c", object("null"));
+        world.pump();
+        world.run_for(seconds(2));
+        assert_eq!(world.pushes, []);
+        // The answer is being made, or under way, or acknowledged: each of them once.
+        world.stock.ask(Operation::Query, "default/configmap/c", object("null"));
+        world.pump();
+        world.run_for(Duration::from_millis(delay));
+        world.cluster.put(&config);
+        world.offer(&config);
+        world.run_for(seconds(8));
+        world.check();
+        world.pushes.clear();
+    }
+}
+
+#[test]
 fn failed_questions_leave_no_trace_at_the_edge() {
     let mut world = settled(&[]);
     for path in ["default/configmap/none", "default/secret/none"] {

@@ -4,7 +4,6 @@
 //! reply passes [`Shape::fit`], whoever made it, before it may leave.
 
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 
 use super::application::Application;
 use super::pen::Pen;
@@ -14,6 +13,22 @@ use crate::message::{
     Content, Group, LocalPath, Message, Operation, Outcome, ResourcePath, ResourceType, Route, Source,
     StatusError,
 };
+
+/// An answer that fits its request.
+#[derive(Debug)]
+pub(super) struct Fitted {
+    pub(super) message: Message,
+    /// Of the bare object in it: read while it was checked, so that nobody has to read it again.
+    pub(super) identity: Option<Identity>,
+}
+
+/// Which version of which incarnation an object is.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Identity {
+    pub(super) uid: String,
+    pub(super) resource_version: String,
+}
 
 /// Form of the answer to a request (reference 5, 7.3, 11.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,11 +108,11 @@ impl Shape {
         mut answer: Message,
         pen: &mut Pen,
         now: Moment,
-    ) -> Option<Message> {
+    ) -> Option<Fitted> {
         let (source, resource) = self.route(request, &answer)?;
-        let (operation, content) = match self.content(request, &answer) {
-            Ok((operation, content)) => (operation, content),
-            Err(error) => (Operation::Error, Content::text(&error.message)),
+        let (operation, content, identity) = match self.content(request, &answer) {
+            Ok(fitting) => fitting,
+            Err(error) => (Operation::Error, Content::text(&error.message), None),
         };
         answer.header.id = pen.id();
         answer.header.parent = Some(request.header.id.clone());
@@ -108,7 +123,7 @@ impl Shape {
         let group = if self == Self::ServiceBus { Group::User } else { Group::Resource };
         answer.route = Route::new(source, group, operation, resource);
         answer.content = content;
-        Some(answer)
+        Some(Fitted { message: answer, identity })
     }
 
     /// The answer to a request that was not executed.
@@ -118,7 +133,7 @@ impl Shape {
         error: &StatusError,
         pen: &mut Pen,
         now: Moment,
-    ) -> Option<Message> {
+    ) -> Option<Fitted> {
         let mut answer = request.controller_error(request.header.id.clone(), 0, &error.message);
         answer.content = error.to_content();
         self.fit(request, answer, pen, now)
@@ -140,10 +155,10 @@ impl Shape {
         })
     }
 
-    /// Operation and content, or the failure to tell in a sentence.
-    fn content(self, request: &Message, answer: &Message) -> Result<(Operation, Content), Box<StatusError>> {
+    /// Operation and content, with the identity of a bare object, or the failure to tell in a sentence.
+    fn content(self, request: &Message, answer: &Message) -> Result<Fitting, Box<StatusError>> {
         let said = failure_of(answer);
-        let respond = |content| Ok((Operation::Response, content));
+        let respond = |content| Ok((Operation::Response, content, None));
         match (self, said) {
             (Self::Wrap { empty_object }, said) => {
                 let outcome = said.map_or_else(|| wrapped(&answer.content), Outcome::Failed);
@@ -155,15 +170,18 @@ impl Shape {
             }
             (Self::Application, said) => {
                 let content = application_content(request, &answer.content, said);
-                Ok((Operation::ApplicationResponse, content))
+                Ok((Operation::ApplicationResponse, content, None))
             }
             (Self::WatchSync, said) => {
                 let whole = said.is_none() && Application::read_all(&answer.content).is_ok();
                 let content = if whole { answer.content.clone() } else { request.content.clone() };
-                Ok((Operation::ApplicationResponse, content))
+                Ok((Operation::ApplicationResponse, content, None))
             }
             (_, Some(error)) => Err(error.into()),
-            (Self::Object, None) => bare_object(&answer.content).and_then(respond),
+            (Self::Object, None) => {
+                let identity = bare_object(&answer.content)?;
+                Ok((Operation::Response, answer.content.clone(), Some(identity)))
+            }
             (Self::List, None) if answer.content.as_json().starts_with(b"[") => {
                 respond(answer.content.clone())
             }
@@ -178,6 +196,9 @@ impl Shape {
         }
     }
 }
+
+/// Operation, content, and the identity of a bare object.
+type Fitting = (Operation, Content, Option<Identity>);
 
 /// What an answer of operation `error` says.
 fn failure_of(answer: &Message) -> Option<StatusError> {
@@ -228,20 +249,20 @@ fn failure_with_object(error: &StatusError) -> Content {
     Content::from_checked(json.into())
 }
 
-/// An object with an identity, or the reason why it must not be stored.
-fn bare_object(content: &Content) -> Result<Content, Box<StatusError>> {
+/// The identity of an object, or the reason why it must not be stored.
+fn bare_object(content: &Content) -> Result<Identity, Box<StatusError>> {
     #[derive(Deserialize)]
     struct Bare {
         #[serde(rename = "ErrStatus")]
         error: Option<StatusError>,
-        metadata: Option<IgnoredAny>,
+        metadata: Option<Identity>,
     }
     let unclear = || Box::new(StatusError::new(500, "InternalError", "the answer is no object"));
     let bare: Bare = content.is_object().then(|| content.read().ok()).flatten().ok_or_else(unclear)?;
     match bare {
         Bare { error: Some(error), .. } => Err(complete(error).into()),
         Bare { metadata: None, .. } => Err(unclear()),
-        Bare { .. } => Ok(content.clone()),
+        Bare { metadata: Some(identity), .. } => Ok(identity),
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use super::slot::{Belief, Phase, Slot, Step};
-use crate::ids::{CloudRevision, Moment};
+use crate::ids::{CloudRevision, Moment, Uid};
 use crate::object::ObjectKey;
 use crate::session::kubeedge::{LEDGER_MAX, LedgerEntry};
 use crate::session::parking::{Park, Timers};
@@ -151,6 +151,26 @@ impl Board {
         if let Some(slot) = self.slots.get_mut(key) {
             slot.phase = phase;
         }
+    }
+
+    /// Puts a key aside until a reply that carries the object is settled.
+    pub(super) fn pass_over(&mut self, key: &ObjectKey) {
+        self.take(key, Phase::Idle);
+        if let Some(slot) = self.slots.get_mut(key) {
+            slot.passed_over = true;
+        }
+    }
+
+    /// Ends the hold of an acknowledged reply. True when the edge has only stored again what it held: then there is
+    /// nothing to look at, as after most questions.
+    pub(super) fn confirm(&mut self, key: &ObjectKey, uid: &Uid, revision: CloudRevision) -> bool {
+        let Some(slot) = self.slots.get_mut(key) else { return false };
+        let known = slot.belief.uid() == Some(uid) && slot.belief.revision() == Some(revision);
+        if !known || slot.passed_over {
+            return false;
+        }
+        slot.resumed = false;
+        true
     }
 
     /// The ledger names the key now.

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use crate::ids::{CloudRevision, Moment, Uid};
 use crate::message::{Message, MessageId, Operation, ResourceType};
 use crate::object::ObjectKey;
+use crate::session::kubeedge::shape::{Fitted, Identity};
 use crate::session::kubeedge::{REPLY_SETTLES, RESEND_AFTER, kind_name, resource_of};
 
 /// Replies with an object that may be under way at once; further ones wait.
@@ -24,7 +25,8 @@ pub(super) struct Load {
 impl Load {
     /// The object of a reply that the edge stores beside what is pushed: its node, its pods, their ConfigMaps and
     /// Secrets. Other replies touch no pushed object.
-    pub(super) fn of(asked: &Message, answer: &Message) -> Option<Self> {
+    pub(super) fn of(asked: &Message, fitted: &Fitted) -> Option<Self> {
+        let Fitted { message: answer, identity } = fitted;
         if answer.route.operation != Operation::Response || !answer.content.is_object() {
             return None;
         }
@@ -38,36 +40,29 @@ impl Load {
             (word @ (Type::ConfigMap | Type::Secret), Op::Query) => (word.clone(), true),
             _ => return None,
         };
-        let Identity { uid, resource_version } = identity(answer)?;
+        let wrapped = identity.is_none().then(|| wrapped_identity(answer)).flatten();
+        let Identity { uid, resource_version } = identity.as_ref().or(wrapped.as_ref())?;
         let resource = resource_of(&word)?;
         let kind = kind_name(&resource, None)?;
         let key = ObjectKey::new(resource, path.namespace(), path.name.as_deref()?);
-        let (uid, revision) = (Uid::parse(&uid).ok()?, CloudRevision::parse(&resource_version).ok()?);
+        let (uid, revision) = (Uid::parse(uid).ok()?, CloudRevision::parse(resource_version).ok()?);
         Some(Self { key, kind, uid, revision, acknowledged })
     }
 }
 
-#[derive(Deserialize)]
-struct Identity {
-    uid: String,
-    #[serde(rename = "resourceVersion")]
-    resource_version: String,
-}
-
-/// Identity of the object in a wrapper, or of the content itself.
-fn identity(answer: &Message) -> Option<Identity> {
+/// Identity of the object in a wrapper.
+fn wrapped_identity(answer: &Message) -> Option<Identity> {
     #[derive(Deserialize)]
     struct Object {
         metadata: Identity,
     }
     #[derive(Deserialize)]
-    struct Either {
+    struct Wrapper {
         #[serde(rename = "Object")]
         object: Option<Object>,
-        metadata: Option<Identity>,
     }
-    let either: Either = answer.content.read().ok()?;
-    either.object.map(|object| object.metadata).or(either.metadata)
+    let wrapper: Wrapper = answer.content.read().ok()?;
+    Some(wrapper.object?.metadata)
 }
 
 /// One reply under way.

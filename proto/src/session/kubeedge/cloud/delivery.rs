@@ -25,7 +25,7 @@ impl CloudSession {
             let slot = self.board.get(&key)?;
             if slot.holds > 0 {
                 // The reply that carries the object looks at the key again when it is settled.
-                self.board.take(&key, Phase::Idle);
+                self.board.pass_over(&key);
                 continue;
             }
             let (wanted, dynamic) = self.wanted(&key, view);

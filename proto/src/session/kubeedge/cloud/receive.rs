@@ -173,7 +173,12 @@ impl CloudSession {
         let slot = self.board.slot(&load.key);
         if load.acknowledged {
             slot.holds = slot.holds.saturating_sub(1);
+            if sure && self.board.confirm(&load.key, &load.uid, load.revision) {
+                return;
+            }
         }
+        let slot = self.board.slot(&load.key);
+        slot.passed_over = false;
         let believed = slot.belief.revision().filter(|_| slot.belief.uid() == Some(&load.uid));
         if sure && load.acknowledged {
             // Not for the ledger: a delivery that waits in the edge's queue may still overwrite it, after the connection.

@@ -8,6 +8,7 @@ use crate::ids::{Moment, RequestId};
 use crate::limits::{FRAME_LEN_MAX, REQUESTS_MAX};
 use crate::message::{Content, Message, StatusError};
 use crate::session::kubeedge::pen::Pen;
+use crate::session::kubeedge::shape::Fitted;
 use crate::session::kubeedge::up::registers_node;
 use crate::session::kubeedge::{ANSWER_WITHIN, APPLICATION_ANSWER_WITHIN, Shape};
 
@@ -65,12 +66,12 @@ impl Requests {
         if self.waiting.len() >= REQUESTS_MAX {
             let text = format!("{REQUESTS_MAX} requests of this node wait already: ask again later");
             let error = StatusError::new(429, "TooManyRequests", &text);
-            return Asked::Refused(shape.refuse(&message, &error, pen, now));
+            let refusal = shape.refuse(&message, &error, pen, now);
+            return Asked::Refused(refusal.map(|fitted| fitted.message));
         }
         let repeats_content = matches!(shape, Shape::Application | Shape::WatchSync);
         let timeout = if repeats_content { APPLICATION_ANSWER_WITHIN } else { ANSWER_WITHIN };
-        let content = if repeats_content { message.content.clone() } else { Content::null() };
-        let asked = Message { content, ..message.clone() };
+        let asked = if repeats_content { message.clone() } else { without_content(&message) };
         self.newest += 1;
         let id = RequestId(self.newest);
         self.waiting.push_back(Waiting { id, asked, shape, deadline: now + timeout, answer: None });
@@ -87,7 +88,7 @@ impl Requests {
         let Some(index) = self.waiting.iter().position(open) else { return };
         let waiting = &self.waiting[index];
         let (shape, asked) = (waiting.shape, &waiting.asked);
-        let message = match reply.body {
+        let fitted = match reply.body {
             ReplyBody::Message(message)
                 if message.content.as_json().len() <= FRAME_LEN_MAX - REPLY_OVERHEAD =>
             {
@@ -103,18 +104,18 @@ impl Requests {
                 shape.refuse(asked, &StatusError::new(reply.code, "", &text), pen, now)
             }
         };
-        self.answered(index, message);
+        self.answered(index, fitted);
     }
 
-    fn answered(&mut self, index: usize, message: Option<Message>) {
-        let Some(message) = message else {
+    fn answered(&mut self, index: usize, fitted: Option<Fitted>) {
+        let Some(fitted) = fitted else {
             self.waiting.remove(index);
             return;
         };
         if let Some(waiting) = self.waiting.get_mut(index) {
-            let load = Load::of(&waiting.asked, &message);
+            let load = Load::of(&waiting.asked, &fitted);
             let registers = registers_node(&waiting.asked);
-            waiting.answer = Some(Answer { message, load, registers });
+            waiting.answer = Some(Answer { message: fitted.message, load, registers });
         }
     }
 
@@ -142,11 +143,16 @@ impl Requests {
                 continue;
             }
             let error = StatusError::new(504, "Timeout", "the cloud has no answer in time: ask again");
-            let message = waiting.shape.refuse(&waiting.asked, &error, pen, now);
-            waiting.deadline = now + (ANSWER_GRACE);
-            self.answered(index, message);
+            let refusal = waiting.shape.refuse(&waiting.asked, &error, pen, now);
+            waiting.deadline = now + ANSWER_GRACE;
+            self.answered(index, refusal);
         }
     }
+}
+
+/// A question whose answer does not repeat it: a large report must not stay in memory until it is answered.
+fn without_content(message: &Message) -> Message {
+    Message { header: message.header.clone(), route: message.route.clone(), content: Content::null() }
 }
 
 /// Time that an answer to an expired question has to leave: the edge waits a little longer than this side.

@@ -93,6 +93,8 @@ pub(super) struct Slot {
     pub(super) late_ack: bool,
     /// Replies under way that carry the object and will be acknowledged: nothing else is sent meanwhile.
     pub(super) holds: u16,
+    /// Was to be looked at meanwhile.
+    pub(super) passed_over: bool,
     /// Boxed, because hardly any key ever fails.
     pub(super) park: Option<Box<Park<CloudRevision>>>,
 }
@@ -107,6 +109,7 @@ impl Slot {
             dynamic: false,
             late_ack: false,
             holds: 0,
+            passed_over: false,
             park: None,
         }
     }
