@@ -2,6 +2,8 @@
 
 mod api;
 mod edge_side;
+mod grants;
+mod mouth;
 mod socket;
 mod target;
 
@@ -41,6 +43,10 @@ pub struct ReplayOptions {
     #[arg(long, value_name = "HOST:PORT", requires_all = ["join", "kubeconfig"])]
     pub cloud: Option<String>,
 
+    /// With --cloud: `HOST:PORT` of its QUIC listener, for what was recorded over QUIC.
+    #[arg(long, value_name = "HOST:PORT", requires = "cloud")]
+    pub quic: Option<String>,
+
     /// With --cloud: `HOST:PORT` of its join endpoints.
     #[arg(long, value_name = "HOST:PORT", requires = "cloud")]
     pub join: Option<String>,
@@ -70,7 +76,9 @@ pub async fn run(options: &ReplayOptions) -> Result<()> {
         Side::Cloud => play_cloud(&transcript),
         Side::Edge => {
             let target = match (&options.cloud, &options.join, &options.kubeconfig) {
-                (Some(cloud), Some(join), Some(kubeconfig)) => Target::given(cloud, join, kubeconfig).await?,
+                (Some(cloud), Some(join), Some(kubeconfig)) => {
+                    Target::given(cloud, options.quic.as_deref(), join, kubeconfig).await?
+                }
                 _ => Target::start().await?,
             };
             let played = play_edge(&with_api_lines(&transcript), &target).await;

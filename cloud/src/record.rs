@@ -1,62 +1,103 @@
-//! Recording what nodes and this cloudcore say, as transcripts that `tombolo replay` plays.
+//! Recording what nodes and this cloudcore say, and what the Kubernetes API showed meanwhile, as transcripts that
+//! `tombolo replay` plays.
+//!
+//! What the API showed is what this cloudcore has from it: objects in its caches when a session looks at them, and
+//! objects in the API server's answers. Secrets and tokens are replaced by hashes before anything is written.
+
+mod transcript;
+mod writer;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::RandomState;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde_json::{Value, json};
-use tokio::fs::{File, OpenOptions};
-use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
-use tombolo_link::{Direction, DocumentTap};
-use tombolo_proto::NodeId;
-use tombolo_replay::{Event, Frame, Line, Transcript, redact, with_api_lines};
+use tombolo_link::{Direction, DocumentTap, Tap, Transport};
+use tombolo_proto::frame::{Change, ReplyBody, RequestBody};
+use tombolo_proto::object::SharedObject;
+use tombolo_proto::session::Lookup;
+use tombolo_proto::{Frame, Lane, NodeId, ObjectKey, ScopeId};
 use tombolo_runtime::{Tasks, files};
+use writer::Writer;
 
-/// Messages that wait to be written. One that finds no room ends the recording of its node: a transcript with a gap
-/// replays nothing.
+/// Things that wait to be written. One that finds no room ends the recording of its node: a transcript with a gap replays
+/// nothing.
 const WAITING_MAX: usize = 8192;
 
-/// Largest transcript, in bytes; the recording of a node ends there.
-const TRANSCRIPT_LEN_MAX: usize = 16 * 1024 * 1024;
+/// Bytes of messages that wait to be written; beyond that as above.
+const WAITING_LEN_MAX: usize = 64 * 1024 * 1024;
 
-/// Nodes that are recorded; later ones are not.
-const NODES_MAX: usize = 1000;
+/// What one thing that waits is taken to weigh besides its bytes.
+const WEIGHT: usize = 512;
 
 /// How long the end of cloudcore waits for its recordings.
 const FINISH_LIMIT: Duration = Duration::from_secs(10);
 
+/// How a node speaks. A transcript has one dialect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Way {
+    KubeEdge,
+    Tombolo(Transport),
+}
+
+/// Whose recording it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Who {
+    node: NodeId,
+    way: Way,
+}
+
+/// What somebody said.
+#[derive(Debug)]
+enum Said {
+    Document(Bytes),
+    Frame(Lane, Box<Frame>),
+}
+
+/// What the API showed of an object.
+#[derive(Debug)]
+enum Seen {
+    Present(Arc<SharedObject>),
+    Gone(ObjectKey),
+}
+
 /// What the writer is told.
+#[derive(Debug)]
 enum Told {
     Said {
-        node: NodeId,
+        who: Arc<Who>,
         conn: u64,
         at_us: u64,
         up: bool,
-        document: Bytes,
+        said: Said,
+        weight: usize,
     },
-    /// A message was lost.
+    Seen {
+        who: Arc<Who>,
+        at_us: u64,
+        seen: Seen,
+        weight: usize,
+    },
+    /// Something was lost.
     Lost {
-        node: NodeId,
+        who: Arc<Who>,
     },
-    /// A connection is over.
-    Ended {
-        node: NodeId,
-    },
-    /// Nothing more comes: complete every transcript, and tell when that is done.
+    /// Nothing more comes: write everything out, and tell when that is done.
     Finish(oneshot::Sender<()>),
 }
 
-/// Records nodes into a folder: one transcript a node, all its connections in it.
+/// Records nodes into a folder: one transcript a node and dialect, all its connections in it.
 #[derive(Debug)]
 pub struct Recorder {
     sender: mpsc::Sender<Told>,
+    /// Bytes that wait.
+    waiting: Arc<AtomicUsize>,
     start: Instant,
     connections: AtomicU64,
 }
@@ -69,9 +110,15 @@ impl Recorder {
     pub fn start(folder: &Path, tasks: &Tasks) -> io::Result<Arc<Self>> {
         files::private_folder(folder)?;
         let (sender, told) = mpsc::channel(WAITING_MAX);
-        let writer = Writer { folder: folder.to_owned(), nodes: HashMap::new(), key: RandomState::new() };
+        let waiting = Arc::<AtomicUsize>::default();
+        let writer = Writer {
+            folder: folder.to_owned(),
+            transcripts: HashMap::new(),
+            key: RandomState::new(),
+            waiting: Arc::clone(&waiting),
+        };
         tasks.spawn_isolated("recorder", writer.run(told));
-        Ok(Arc::new(Self { sender, start: Instant::now(), connections: AtomicU64::new(0) }))
+        Ok(Arc::new(Self { sender, waiting, start: Instant::now(), connections: AtomicU64::new(0) }))
     }
 
     /// Completes every transcript. What is said later is not recorded any more.
@@ -88,139 +135,95 @@ impl Recorder {
         }
     }
 
-    /// The recorder of one connection.
-    pub(crate) fn connection(self: &Arc<Self>, node: &NodeId) -> Arc<Connection> {
+    /// The recorder of a stock edge's connection.
+    pub(crate) fn stock(self: &Arc<Self>, node: &NodeId) -> Arc<Connection> {
+        self.connection(node, Way::KubeEdge)
+    }
+
+    /// The recorder of a connection of one of our own edges.
+    pub(crate) fn own(self: &Arc<Self>, node: &NodeId, transport: Transport) -> Arc<Connection> {
+        self.connection(node, Way::Tombolo(transport))
+    }
+
+    fn connection(self: &Arc<Self>, node: &NodeId, way: Way) -> Arc<Connection> {
         let number = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
-        Arc::new(Connection { recorder: Arc::clone(self), node: node.clone(), number })
+        let who = Arc::new(Who { node: node.clone(), way });
+        Arc::new(Connection { recorder: Arc::clone(self), who, number })
     }
 }
 
-/// Records one connection until it is dropped.
+/// Records one connection.
+#[derive(Debug)]
 pub(crate) struct Connection {
     recorder: Arc<Recorder>,
-    node: NodeId,
+    who: Arc<Who>,
     number: u64,
+}
+
+impl Connection {
+    fn at_us(&self) -> u64 {
+        u64::try_from(self.recorder.start.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    fn said(&self, direction: Direction, said: Said, weight: usize) {
+        let (who, conn, at_us) = (Arc::clone(&self.who), self.number, self.at_us());
+        let up = direction == Direction::In;
+        self.tell(Told::Said { who, conn, at_us, up, said, weight }, weight);
+    }
+
+    /// The session has looked at what it should deliver, and this is what the caches had. That something is not needed on
+    /// the node says nothing of the API, except where all that there is would be needed: a node's own objects, and what a
+    /// subscription selects.
+    pub(crate) fn looked_up(&self, scope: ScopeId, key: &ObjectKey, found: &Lookup) {
+        let is_whole = scope != ScopeId::NODE || matches!(&*key.resource().name, "pods" | "nodes");
+        let (seen, weight) = match found {
+            Lookup::Present(object) => (Seen::Present(Arc::clone(object)), WEIGHT + object.body.len()),
+            Lookup::Absent => (Seen::Gone(key.clone()), WEIGHT),
+            Lookup::Unwanted(_) if is_whole => (Seen::Gone(key.clone()), WEIGHT),
+            Lookup::Unwanted(_) | Lookup::Pending => return,
+        };
+        let (who, at_us) = (Arc::clone(&self.who), self.at_us());
+        self.tell(Told::Seen { who, at_us, seen, weight }, weight);
+    }
+
+    fn tell(&self, told: Told, weight: usize) {
+        let Recorder { sender, waiting, .. } = &*self.recorder;
+        let before = waiting.fetch_add(weight, Ordering::Relaxed);
+        if before > WAITING_LEN_MAX || sender.try_send(told).is_err() {
+            waiting.fetch_sub(weight, Ordering::Relaxed);
+            // If this finds no room either, the next one will tell.
+            let _ = sender.try_send(Told::Lost { who: Arc::clone(&self.who) });
+        }
+    }
 }
 
 impl DocumentTap for Connection {
     fn document(&self, direction: Direction, document: &Bytes) {
-        let at_us = u64::try_from(self.recorder.start.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let up = direction == Direction::In;
-        let node = self.node.clone();
-        let said = Told::Said { node, conn: self.number, at_us, up, document: document.clone() };
-        if self.recorder.sender.try_send(said).is_err() {
-            // If this finds no room either, the next message will tell.
-            let _ = self.recorder.sender.try_send(Told::Lost { node: self.node.clone() });
-        }
+        self.said(direction, Said::Document(document.clone()), WEIGHT + document.len());
     }
 }
 
-impl Drop for Connection {
-    fn drop(&mut self) {
-        let _ = self.recorder.sender.try_send(Told::Ended { node: self.node.clone() });
+impl Tap for Connection {
+    fn frame(&self, _: Instant, direction: Direction, lane: Lane, frame: &Frame) {
+        self.said(direction, Said::Frame(lane, Box::new(frame.clone())), WEIGHT + length(frame));
     }
 }
 
-/// The transcript of one node.
-struct Recording {
-    path: PathBuf,
-    file: File,
-    len: usize,
-}
-
-struct Writer {
-    folder: PathBuf,
-    /// None for nodes whose recording has ended.
-    nodes: HashMap<NodeId, Option<Recording>>,
-    /// Secrets are replaced by hashes that nobody else can repeat.
-    key: RandomState,
-}
-
-impl Writer {
-    async fn run(mut self, mut told: mpsc::Receiver<Told>) {
-        while let Some(told) = told.recv().await {
-            match told {
-                Told::Said { node, conn, at_us, up, document } => {
-                    if let Err(problem) = self.write(&node, conn, at_us, up, &document).await {
-                        self.give_up(&node, &problem.to_string());
-                    }
-                }
-                Told::Lost { node } => self.give_up(&node, "messages come faster than the disk takes them"),
-                Told::Ended { node } => self.end_of(&node).await,
-                Told::Finish(done) => {
-                    for node in self.nodes.keys().cloned().collect::<Vec<_>>() {
-                        self.end_of(&node).await;
-                    }
-                    // Who asked may have given up waiting.
-                    let _ = done.send(());
-                    return;
-                }
-            }
-        }
-    }
-
-    async fn end_of(&mut self, node: &NodeId) {
-        if let Err(problem) = self.complete(node).await {
-            self.give_up(node, &problem.to_string());
-        }
-    }
-
-    fn give_up(&mut self, node: &NodeId, problem: &str) {
-        if let Some(Some(_)) = self.nodes.insert(node.clone(), None) {
-            tracing::warn!(%node, problem, "the recording of this node ends here");
-        }
-    }
-
-    async fn write(
-        &mut self,
-        node: &NodeId,
-        conn: u64,
-        at_us: u64,
-        up: bool,
-        document: &Bytes,
-    ) -> io::Result<()> {
-        if !self.nodes.contains_key(node) {
-            let recording = if self.nodes.len() < NODES_MAX { Some(self.open(node).await?) } else { None };
-            self.nodes.insert(node.clone(), recording);
-        }
-        let key = &self.key;
-        let Some(Some(recording)) = self.nodes.get_mut(node) else { return Ok(()) };
-        // What is no JSON is no message: nothing that could be played.
-        let Ok(json) = serde_json::from_slice::<Value>(document) else { return Ok(()) };
-        let mut frame = Frame::new(json);
-        redact(&mut frame, &|secret| format!("redacted-{:016x}", key.hash_one(secret)));
-        let event = if up { Event::Up(frame) } else { Event::Down(frame) };
-        let mut line = Line { number: 0, at_us, conn: Some(conn), event }.to_json().to_string();
-        line.push('\n');
-        recording.len += line.len();
-        if recording.len > TRANSCRIPT_LEN_MAX {
-            return Err(io::Error::other("the transcript has reached 16 MiB"));
-        }
-        recording.file.write_all(line.as_bytes()).await?;
-        recording.file.flush().await
-    }
-
-    async fn open(&self, node: &NodeId) -> io::Result<Recording> {
-        let path = self.folder.join(format!("{node}.jsonl"));
-        let recorded = format!("tombolo {}", env!("CARGO_PKG_VERSION"));
-        let mut header =
-            json!({"recorded_from": recorded, "dialect": "kubeedge JSON over WebSocket", "node": node.as_str()}).to_string();
-        header.push('\n');
-        files::replace(&path, header.as_bytes(), 0o600)?;
-        let file = OpenOptions::new().append(true).open(&path).await?;
-        Ok(Recording { path, file, len: header.len() })
-    }
-
-    /// Adds what the Kubernetes API saw, as far as the recorded messages prove it.
-    async fn complete(&mut self, node: &NodeId) -> io::Result<()> {
-        let Some(Some(recording)) = self.nodes.get_mut(node) else { return Ok(()) };
-        let text = tokio::fs::read_to_string(&recording.path).await?;
-        let mut transcript = Transcript::parse(&text).map_err(io::Error::other)?;
-        transcript.lines.retain(|line| !matches!(line.event, Event::Api(..)));
-        let text = with_api_lines(&transcript).to_text();
-        files::replace(&recording.path, text.as_bytes(), 0o600)?;
-        recording.len = text.len();
-        recording.file = OpenOptions::new().append(true).open(&recording.path).await?;
-        Ok(())
+/// Bytes of the bodies in a frame.
+fn length(frame: &Frame) -> usize {
+    match frame {
+        Frame::Deliver(deliver) => match &deliver.change {
+            Change::Upsert(object) => object.body.len(),
+            _ => 0,
+        },
+        Frame::Request(request) => match &request.body {
+            RequestBody::Message(message) => message.content.as_json().len(),
+            RequestBody::Api(call) => call.body.len(),
+        },
+        Frame::Reply(reply) => match &reply.body {
+            ReplyBody::Message(message) => message.content.as_json().len(),
+            ReplyBody::Api(reply) => reply.body.len(),
+        },
+        _ => 0,
     }
 }

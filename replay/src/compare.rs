@@ -1,14 +1,14 @@
 //! Whether two messages of the cloud mean the same.
 
-use std::collections::HashSet;
+mod answers;
+
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
-use crate::frame::{Frame, Key, body_json};
-use crate::identifiers::{Identifiers, Sort};
+use crate::frame::Frame;
+use crate::identifiers::{Draft, Identifiers, Sort};
 use crate::rules::{Rule, Tally};
 
 /// Where and how two messages differ.
@@ -29,15 +29,39 @@ impl fmt::Display for Mismatch {
 /// What the recorded cluster added of its own accord to objects that were written: pointer and value.
 pub(crate) type Additions = Vec<(String, Value)>;
 
+/// What the run has of its own.
+#[derive(Debug, Default)]
+pub(crate) struct Own {
+    /// Uids of objects that the run's cluster keeps by itself.
+    pub(crate) uids: HashSet<String>,
+    /// Heartbeats in reports of older edges get the time of the run.
+    pub(crate) moving_heartbeats: bool,
+    /// What the run's API server added to changes that were made, and what it left out, by recorded uid.
+    pub(crate) added: HashMap<String, Additions>,
+    pub(crate) left_out: HashMap<String, Additions>,
+}
+
 /// One comparison. What it learns counts only when everything is equal.
 pub(crate) struct Comparison<'a> {
-    pub(crate) identifiers: Identifiers,
-    pub(crate) rules: Vec<Rule>,
+    identifiers: Draft<'a>,
+    rules: Vec<Rule>,
     additions: &'a Additions,
-    /// Uids of objects that the run's cluster keeps by itself.
-    own: &'a HashSet<String>,
+    own: &'a Own,
     /// The answer is a token, which is made in its moment.
     token: bool,
+}
+
+/// What a comparison without a difference has shown.
+pub(crate) struct Learned {
+    identifiers: Identifiers,
+    rules: Vec<Rule>,
+}
+
+impl Learned {
+    pub(crate) fn keep(self, identifiers: &mut Identifiers, tally: &mut Tally) {
+        identifiers.keep(self.identifiers);
+        self.rules.into_iter().for_each(|rule| tally.count(rule));
+    }
 }
 
 /// Go's zero time.
@@ -58,30 +82,72 @@ fn short(value: &Value) -> String {
 }
 
 impl<'a> Comparison<'a> {
-    pub(crate) fn new(identifiers: &Identifiers, additions: &'a Additions, own: &'a HashSet<String>) -> Self {
-        Self { identifiers: identifiers.clone(), rules: Vec::new(), additions, own, token: false }
+    pub(crate) fn new(identifiers: &'a Identifiers, additions: &'a Additions, own: &'a Own) -> Self {
+        Self { identifiers: Draft::new(identifiers), rules: Vec::new(), additions, own, token: false }
     }
 
-    /// Keeps what was learned.
-    pub(crate) fn commit(self, identifiers: &mut Identifiers, tally: &mut Tally) {
-        *identifiers = self.identifiers;
-        self.rules.into_iter().for_each(|rule| tally.count(rule));
+    /// What was learned, and which rules were needed.
+    pub(crate) fn learned(self) -> Learned {
+        Learned { identifiers: self.identifiers.learned(), rules: self.rules }
     }
 
     /// Compares a push.
     pub(crate) fn push(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
-        self.route(recorded, live, &["/route/source", "/route/group", "/route/resource"])?;
+        self.route(recorded, live, &["/route/source", "/route/group", "/route/resource", "/lane"])?;
         let operations = (recorded.operation(), live.operation());
         match operations {
             (one, other) if one == other => {}
             ("insert", "update") | ("update", "insert") => self.rules.push(Rule::InsertOrUpdate),
             (one, other) => return mismatch("/route/operation", format!("{one} was recorded, {other} came")),
         }
+        self.beside(recorded, live)?;
         if operations.1 == "delete" {
             return self.deletion(recorded, live);
         }
         self.content(recorded, live)?;
         self.header_version(recorded, live)
+    }
+
+    /// What stands beside the object in a delivery of dialect `tombolo`. The hash is that of the run's own bytes.
+    fn beside(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
+        let none = Value::Null;
+        let beside = |frame: &'_ Frame| frame.as_json().get("deliver").cloned().unwrap_or_default();
+        let (one, other) = (beside(recorded), beside(live));
+        for member in ["resource", "dependencies"] {
+            let (left, right) = (one.get(member).unwrap_or(&none), other.get(member).unwrap_or(&none));
+            self.value(&format!("/deliver/{member}"), "", left, right)?;
+        }
+        match (one["uid"].as_str(), other["uid"].as_str()) {
+            (Some(one), Some(other)) if !self.own.uids.contains(other) => {
+                self.pair(Sort::Uid, "", one, other, "/deliver/uid")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Compares what the cloud says unasked about no object.
+    pub(crate) fn notice(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
+        self.route(recorded, live, &["/lane", "/route/group", "/route/operation", "/route/resource"])?;
+        match recorded.operation() {
+            "caughtup" => {
+                let epoch = |frame: &Frame| frame.content()["epoch"].clone();
+                self.epoch("/content/epoch", &epoch(recorded), &epoch(live))
+            }
+            "goodbye" => {
+                let (one, other) = (&recorded.content()["reason"], &live.content()["reason"]);
+                self.value("/content/reason", "", one, other)
+            }
+            _ => self.content(recorded, live),
+        }
+    }
+
+    /// An epoch is a cluster, and a count in it.
+    fn epoch(&mut self, place: &str, one: &Value, other: &Value) -> Outcome {
+        let cluster = |epoch: &Value| epoch["cluster"].as_str().unwrap_or_default().to_owned();
+        let generation = |epoch: &Value| epoch["generation"].as_u64().unwrap_or_default().to_string();
+        self.pair(Sort::Uid, "", &cluster(one), &cluster(other), &format!("{place}/cluster"))?;
+        let (mine, theirs) = (generation(one), generation(other));
+        self.pair(Sort::Epoch, &cluster(one), &mine, &theirs, &format!("{place}/generation"))
     }
 
     fn route(&self, recorded: &Frame, live: &Frame, pointers: &[&str]) -> Outcome {
@@ -112,76 +178,18 @@ impl<'a> Comparison<'a> {
         }
         let is_whole = |content: &Value| content.get("spec").is_some() || content.get("data").is_some();
         if is_whole(one) && is_whole(other) {
-            self.content(recorded, live)?;
-            self.header_version(recorded, live)
-        } else {
-            if is_whole(one) != is_whole(other) {
-                self.rules.push(Rule::DeletionForm);
+            let before = self.identifiers.mark();
+            let rules = self.rules.len();
+            let same = self.content(recorded, live).and_then(|()| self.header_version(recorded, live));
+            if same.is_ok() {
+                return Ok(());
             }
-            Ok(())
+            // The last object that the edge was given, where the recorded cloud sent the last one that there was.
+            self.identifiers.reset(before);
+            self.rules.truncate(rules);
         }
-    }
-
-    /// Compares the answers to one request. Their parents are equal already.
-    pub(crate) fn reply(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
-        self.route(recorded, live, &["/route/source", "/route/group", "/route/resource"])?;
-        if recorded.operation() == "response"
-            && live.operation() == "error"
-            && recorded.content().get("ErrStatus").is_some()
-        {
-            self.rules.push(Rule::QueryError);
-            return Ok(());
-        }
-        self.route(recorded, live, &["/route/operation"])?;
-        if recorded.operation() == "applicationResponse" {
-            return self.application(recorded, live);
-        }
-        let (one, other) = (recorded.content(), live.content());
-        self.token = one["kind"] == "TokenRequest";
-        if one.get("Err").is_some() {
-            self.wrapped(one, other)?;
-        } else {
-            self.content(recorded, live)?;
-        }
-        self.header_version(recorded, live)
-    }
-
-    fn wrapped(&mut self, one: &Value, other: &Value) -> Outcome {
-        let (failure, other_failure) = (&one["Err"], &other["Err"]);
-        if failure.is_null() && other_failure.is_null() {
-            return self.value("/content/Object", "", &one["Object"], &other["Object"]);
-        }
-        if failure.is_null() != other_failure.is_null() {
-            let problem = format!("{} was recorded, {} came", short(failure), short(other_failure));
-            return mismatch("/content/Err", problem);
-        }
-        self.failure("/content/Err", failure, other_failure)?;
-        if one["Object"].is_null() != other["Object"].is_null() {
-            return mismatch(
-                "/content/Object",
-                format!("{} was recorded, {} came", short(&one["Object"]), short(&other["Object"])),
-            );
-        }
-        if one["Object"] != other["Object"] {
-            self.rules.push(Rule::ObjectBesideError);
-        }
-        Ok(())
-    }
-
-    /// Errors: what a program looks at is equal; the sentence need not be.
-    fn failure(&mut self, place: &str, one: &Value, other: &Value) -> Outcome {
-        let (one, other) = (&one["ErrStatus"], &other["ErrStatus"]);
-        for pointer in ["/status", "/reason", "/code", "/details/name", "/details/group"] {
-            if one.pointer(pointer) != other.pointer(pointer) {
-                let shown = |status: &Value| short(status.pointer(pointer).unwrap_or(&Value::Null));
-                return mismatch(
-                    &format!("{place}/ErrStatus{pointer}"),
-                    format!("{} was recorded, {} came", shown(one), shown(other)),
-                );
-            }
-        }
-        if one.get("message") != other.get("message") {
-            self.rules.push(Rule::ErrorWording);
+        if is_whole(one) || is_whole(other) {
+            self.rules.push(Rule::DeletionForm);
         }
         Ok(())
     }
@@ -214,77 +222,6 @@ impl<'a> Comparison<'a> {
 
     fn content(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
         self.value("/content", "", recorded.content(), live.content())
-    }
-
-    fn application(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
-        let (one, other) = (recorded.content(), live.content());
-        if recorded.resource() == "watchapp/sync" {
-            return self.value("/content", "", one, other);
-        }
-        let members =
-            ["ID", "Key", "Verb", "Nodename", "Option", "ReqBody", "Subresource", "Status", "Reason"];
-        for member in members {
-            self.value(&format!("/content/{member}"), "", &one[member], &other[member])?;
-        }
-        // The zero time, or that of some moment.
-        let is_zero = |content: &Value| content["Timestamp"] == ZERO_TIME;
-        if is_zero(one) != is_zero(other) {
-            let problem =
-                format!("{} was recorded, {} came", short(&one["Timestamp"]), short(&other["Timestamp"]));
-            return mismatch("/content/Timestamp", problem);
-        }
-        self.failure("/content/Error", &one["Error"], &other["Error"])?;
-        if is_document(&recorded.application("Key")) {
-            return self.document(one, other);
-        }
-        let place = "/content/RespBody";
-        let body = |content: &Value| {
-            content["RespBody"].as_str().map(|text| body_json(text).ok_or_else(|| text.to_owned()))
-        };
-        match (body(one), body(other)) {
-            (None, None) => Ok(()),
-            (Some(Ok(one)), Some(Ok(other))) => self.body(place, &one, &other),
-            (Some(Err(one)), Some(Err(other))) if one == other => Ok(()),
-            (one, other) => mismatch(place, format!("{one:?} was recorded, {other:?} came")),
-        }
-    }
-
-    /// A list's items are a set.
-    fn body(&mut self, place: &str, one: &Value, other: &Value) -> Outcome {
-        let (Some(items), Some(others)) = (one["items"].as_array(), other["items"].as_array()) else {
-            return self.value(place, "", one, other);
-        };
-        let listed: HashSet<Key> = items.iter().map(Key::of_object).collect();
-        let besides =
-            |item: &Value| self.is_own(&item["metadata"]) && !listed.contains(&Key::of_object(item));
-        let sorted = |items: &[Value]| {
-            let mut items: Vec<Value> = items.iter().filter(|item| !besides(item)).cloned().collect();
-            items.sort_by_key(Key::of_object);
-            items
-        };
-        let whole = |list: &Value, items: Vec<Value>| {
-            let mut members = list.as_object().cloned().unwrap_or_default();
-            // The version of a list is that of the whole cluster.
-            members.remove("metadata");
-            members.insert("items".to_owned(), Value::Array(items));
-            Value::Object(members)
-        };
-        self.value(place, "", &whole(one, sorted(items)), &whole(other, sorted(others)))
-    }
-
-    fn document(&mut self, one: &Value, other: &Value) -> Outcome {
-        let bytes =
-            |content: &Value| content["RespBody"].as_str().and_then(|text| STANDARD.decode(text).ok());
-        match (bytes(one), bytes(other)) {
-            (Some(one), Some(other)) if !one.is_empty() && !other.is_empty() => {
-                if one != other {
-                    self.rules.push(Rule::ClusterDocuments);
-                }
-                Ok(())
-            }
-            (None, None) => Ok(()),
-            _ => mismatch("/content/RespBody", "a document was recorded, none came, or the other way round"),
-        }
     }
 
     fn pair(&mut self, sort: Sort, scope: &str, one: &str, other: &str, place: &str) -> Outcome {
@@ -355,7 +292,7 @@ impl<'a> Comparison<'a> {
     }
 
     fn is_own(&self, metadata: &Value) -> bool {
-        metadata["uid"].as_str().is_some_and(|uid| self.own.contains(uid))
+        metadata["uid"].as_str().is_some_and(|uid| self.own.uids.contains(uid))
     }
 
     /// An object that the cluster keeps by itself: the same one, whatever it holds.
@@ -393,7 +330,7 @@ impl<'a> Comparison<'a> {
             return outcome;
         }
         if one.is_null() != other.is_null() {
-            if self.is_addition(place, one, other) {
+            if self.is_addition(place, one, other) || self.is_servers(place, scope, one, other) {
                 self.rules.push(Rule::ClusterAdds);
                 return Ok(());
             }
@@ -417,6 +354,7 @@ impl<'a> Comparison<'a> {
             _ if is_trimmed(parent, name) && (other.is_null() || name == "managedFields") => {
                 Some(Rule::Trimmed)
             }
+            "lastHeartbeatTime" if both && self.own.moving_heartbeats => Some(Rule::Heartbeats),
             "kind" | "apiVersion" if one.is_null() && is_object_root(parent) => Some(Rule::NamesKind),
             "ownerReferences" if in_metadata && one.is_array() && other.is_null() => Some(Rule::Owners),
             "creationTimestamp" if self.token && both => Some(Rule::Token),
@@ -443,6 +381,8 @@ impl<'a> Comparison<'a> {
         }
         let (one, other) = (one.as_str()?, other.as_str()?);
         Some(match name {
+            // A reference that was written before what it names came into being.
+            "uid" if !in_metadata && one == other => Ok(()),
             "uid" => self.pair(Sort::Uid, "", one, other, place),
             "resourceVersion" if in_metadata => self.pair(Sort::Version, scope, one, other, place),
             "creationTimestamp" | "deletionTimestamp" if in_metadata => {
@@ -455,13 +395,28 @@ impl<'a> Comparison<'a> {
         })
     }
 
+    /// Whether the run's API server sets this where it was not recorded, or does not keep what was recorded.
+    fn is_servers(&self, place: &str, uid: &str, one: &Value, other: &Value) -> bool {
+        let place = in_object(place);
+        let has = |known: &HashMap<String, Additions>, value: &Value| {
+            known
+                .get(uid)
+                .is_some_and(|list| list.iter().any(|(pointer, known)| pointer == place && known == value))
+        };
+        if one.is_null() { has(&self.own.added, other) } else { has(&self.own.left_out, one) }
+    }
+
     /// Whether the recorded cluster, and no one else, has put this there.
     fn is_addition(&self, place: &str, one: &Value, other: &Value) -> bool {
-        let place = place.strip_prefix("/content").unwrap_or(place);
-        let place =
-            place.strip_prefix("/Object").or_else(|| place.strip_prefix("/RespBody")).unwrap_or(place);
+        let place = in_object(place);
         other.is_null() && self.additions.iter().any(|(pointer, value)| pointer == place && value == one)
     }
+}
+
+/// A place within the object that a frame carries.
+fn in_object(place: &str) -> &str {
+    let place = place.strip_prefix("/content").unwrap_or(place);
+    ["/Object", "/RespBody", "/body"].iter().find_map(|start| place.strip_prefix(start)).unwrap_or(place)
 }
 
 /// What deliveries leave out.
@@ -470,13 +425,15 @@ fn is_trimmed(parent: &str, name: &str) -> bool {
         "managedFields" | "selfLink" => parent.ends_with("/metadata"),
         "kubectl.kubernetes.io/last-applied-configuration" => parent.ends_with("/metadata/annotations"),
         "lastHeartbeatTime" => parent.contains("/status/conditions/"),
+        // Of Nodes: what a node has pulled, it has reported itself.
+        "images" => parent.ends_with("/status"),
         _ => false,
     }
 }
 
 /// Where the object of an answer stands.
 fn is_object_root(place: &str) -> bool {
-    matches!(place, "/content" | "/content/Object" | "/content/RespBody")
+    matches!(place, "/content" | "/content/Object" | "/content/RespBody" | "/content/body")
 }
 
 /// Objects without members say as little as no object.
@@ -485,17 +442,10 @@ fn is_hollow(one: &Value, other: &Value) -> bool {
     hollow(one) && hollow(other)
 }
 
-/// Paths that are passed through: they tell of the server, not of objects (reference 7.4).
-pub(crate) fn is_document(key: &str) -> bool {
-    const PATHS: [&str; 8] =
-        ["/api", "/apis", "/version", "/healthz", "/livez", "/readyz", "/openapi/v2", "/openapi/v3"];
-    PATHS.contains(&key) || key.starts_with("/api/") || key.starts_with("/apis/")
-}
-
 /// What answers to inserts show beyond what was asked: the recorded cluster's plugins and controllers put it there.
 pub(crate) fn additions(asked: &Value, made: &Value) -> Additions {
-    const SERVERS_OWN: [&str; 7] =
-        ["uid", "resourceVersion", "creationTimestamp", "managedFields", "generation", "name", "namespace"];
+    const SERVERS_OWN: [&str; 6] =
+        ["uid", "resourceVersion", "creationTimestamp", "managedFields", "name", "namespace"];
     let mut found = Additions::new();
     collect("", asked, made, &mut found);
     let own = |pointer: &str| SERVERS_OWN.iter().any(|name| pointer == format!("/metadata/{name}"));
@@ -504,6 +454,14 @@ pub(crate) fn additions(asked: &Value, made: &Value) -> Additions {
 }
 
 fn collect(place: &str, asked: &Value, made: &Value, found: &mut Additions) {
+    if let (Some(asked), Some(made)) = (asked.as_array(), made.as_array())
+        && asked.len() == made.len()
+    {
+        for (index, (asked, made)) in asked.iter().zip(made).enumerate() {
+            collect(&format!("{place}/{index}"), asked, made, found);
+        }
+        return;
+    }
     let Some(members) = made.as_object() else {
         if asked.is_null() && !made.is_null() {
             found.push((place.to_owned(), made.clone()));

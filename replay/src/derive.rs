@@ -1,4 +1,4 @@
-//! What the Kubernetes API saw, derived from what the cloud said.
+//! What the Kubernetes API saw: as it was recorded, and for other objects derived from what the cloud said.
 //!
 //! An object that a reply carries exists, at that version, from just before the request that the reply answers; one that
 //! a push carries, from just before that push; deletions likewise. Answers to writes are expectations and never inputs:
@@ -6,6 +6,9 @@
 //! also shows what the write cannot have changed (a status patch does not set a deletion time), that part was there
 //! before the write. An incarnation that is seen again after its deletion was told was never deleted: the node did not need
 //! it for a while.
+
+mod effects;
+mod order;
 
 use std::collections::{HashMap, HashSet};
 
@@ -33,12 +36,12 @@ enum What {
     Absent(Key, Option<String>),
 }
 
-/// The transcript with the lines of the API: its own, or derived ones where it has none.
+/// The transcript with the lines of the API: its own, in the order that the frames prove, and derived ones for objects
+/// of which it has none.
 #[must_use]
 pub fn with_api_lines(transcript: &Transcript) -> Transcript {
-    if transcript.has_api_lines() {
-        return transcript.clone();
-    }
+    let transcript = &effects::split(&order::ordered(transcript));
+    let told: HashSet<Key> = transcript.lines.iter().filter_map(told_by_api).collect();
     let mut changes: HashMap<usize, Vec<(Verb, Value)>> = HashMap::new();
     let mut known = Known::default();
     let facts = facts(transcript);
@@ -52,7 +55,10 @@ pub fn with_api_lines(transcript: &Transcript) -> Transcript {
     }
     let mut lines = Vec::with_capacity(transcript.lines.len() + changes.len());
     for (index, line) in transcript.lines.iter().enumerate() {
-        for (verb, object) in changes.remove(&index).unwrap_or_default() {
+        let derived = changes.remove(&index).unwrap_or_default();
+        for (verb, object) in
+            derived.into_iter().filter(|(_, object)| !told.contains(&Key::of_object(object)))
+        {
             lines.push(Line { number: 0, at_us: line.at_us, conn: None, event: Event::Api(verb, object) });
         }
         lines.push(line.clone());
@@ -60,11 +66,18 @@ pub fn with_api_lines(transcript: &Transcript) -> Transcript {
     Transcript { lines, ..transcript.clone() }
 }
 
+fn told_by_api(line: &Line) -> Option<Key> {
+    match &line.event {
+        Event::Api(_, object) => Some(Key::of_object(object)),
+        _ => None,
+    }
+}
+
 /// What is proven, in the order of the lines before which it holds.
 fn facts(transcript: &Transcript) -> Vec<Fact> {
     let mut requests: HashMap<&str, (usize, &Frame)> = HashMap::new();
     let mut facts: Vec<Fact> = Vec::new();
-    let pushed: Vec<(String, String)> = transcript.lines.iter().filter_map(pushed_version).collect();
+    let pushed: HashSet<(String, String)> = transcript.lines.iter().filter_map(pushed_version).collect();
     for (index, line) in transcript.lines.iter().enumerate() {
         match &line.event {
             Event::Up(frame) => {
@@ -93,6 +106,7 @@ fn pushed_version(line: &Line) -> Option<(String, String)> {
 fn of_push(index: usize, frame: &Frame) -> Vec<Fact> {
     let object = frame.objects().into_iter().next();
     let what = match (frame.operation(), object) {
+        ("absent", _) => frame.key().map(|key| What::Absent(key, None)),
         ("delete", object) => {
             let uid = object.map(|object| version(&object).0);
             frame.key().map(|key| What::Absent(key, uid))
@@ -102,7 +116,7 @@ fn of_push(index: usize, frame: &Frame) -> Vec<Fact> {
     what.map(|what| Fact { before: index, what }).into_iter().collect()
 }
 
-fn of_reply(asked: usize, request: &Frame, reply: &Frame, pushed: &[(String, String)]) -> Vec<Fact> {
+fn of_reply(asked: usize, request: &Frame, reply: &Frame, pushed: &HashSet<(String, String)>) -> Vec<Fact> {
     let objects = || reply.objects().into_iter();
     let what: Vec<What> = match request.ask() {
         Ask::Read if reply.says_not_found() => {
@@ -116,6 +130,7 @@ fn of_reply(asked: usize, request: &Frame, reply: &Frame, pushed: &[(String, Str
         Ask::Write if request.application("Verb") == "delete" => {
             objects().map(|object| What::Unmade(Key::of_object(&object))).collect()
         }
+        Ask::Write if request.operation() == "DELETE" => of_deletion(request, reply),
         Ask::Write => {
             let made = objects().filter(|object| object["kind"] != "TokenRequest");
             made.map(|object| {
@@ -127,6 +142,20 @@ fn of_reply(asked: usize, request: &Frame, reply: &Frame, pushed: &[(String, Str
         _ => Vec::new(),
     };
     what.into_iter().map(|what| Fact { before: asked, what }).collect()
+}
+
+/// A deletion through the API: of what is left for a while, the answer shows the object with its end set.
+fn of_deletion(request: &Frame, reply: &Frame) -> Vec<What> {
+    let lingers = |object: &Value| {
+        let metadata = &object["metadata"];
+        let kept = metadata["finalizers"].as_array().is_some_and(|list| !list.is_empty());
+        metadata["deletionTimestamp"].is_string() && (kept || metadata["deletionGracePeriodSeconds"] != 0)
+    };
+    let done = reply.content()["code"].as_u64().is_some_and(|code| code < 300);
+    match reply.objects().into_iter().next() {
+        Some(object) if lingers(&object) => vec![What::Made(object, true)],
+        _ => request.key().filter(|_| done).map(What::Unmade).into_iter().collect(),
+    }
 }
 
 /// Uid and version of an object.

@@ -1,10 +1,14 @@
 //! One recorded message, and what it is about.
+//!
+//! Frames of dialect `tombolo` have the same members (`crate::tombolo`); where they mean something of their own, their
+//! `lane` tells them apart.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
-/// A message of dialect `kubeedge` as JSON (reference 1.1). Missing members read as empty.
+/// A message of dialect `kubeedge` as JSON (reference 1.1), or a frame of dialect `tombolo` in the same form. Missing
+/// members read as empty.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Frame(Value);
 
@@ -124,6 +128,18 @@ impl Frame {
         self.text("/route/resource")
     }
 
+    /// Whether it is a frame of dialect `tombolo`.
+    #[must_use]
+    pub fn is_tombolo(&self) -> bool {
+        self.0.get("lane").is_some()
+    }
+
+    /// Whether it is a frame of dialect `tombolo` of this group and operation.
+    #[must_use]
+    pub fn is_frame(&self, group: &str, operation: &str) -> bool {
+        self.is_tombolo() && self.group() == group && self.operation() == operation
+    }
+
     /// Content; `null` for none.
     #[must_use]
     pub fn content(&self) -> &Value {
@@ -133,6 +149,9 @@ impl Frame {
     /// Key of the object that the path names. Types of subresources name their object.
     #[must_use]
     pub fn key(&self) -> Option<Key> {
+        if self.is_tombolo() && self.group() == "api" {
+            return key_of_path(self.resource(), &self.content()["body"]);
+        }
         let mut parts = self.resource().splitn(3, '/');
         let (namespace, word, name) = (parts.next()?, parts.next()?, parts.next()?);
         let kind = match word {
@@ -140,7 +159,11 @@ impl Frame {
             "podpatch" | "podstatus" => "pod",
             other => other,
         };
-        let namespace = if namespace == "null" { "" } else { namespace };
+        const OF_THE_CLUSTER: [&str; 4] =
+            ["node", "persistentvolume", "volumeattachment", "certificatesigningrequest"];
+        // Older edges, and queries for volumes, name a namespace that counts for nothing (reference 5).
+        let is_bare = namespace == "null" || OF_THE_CLUSTER.contains(&kind);
+        let namespace = if is_bare { "" } else { namespace };
         Some(Key { kind: kind.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() })
     }
 
@@ -149,6 +172,11 @@ impl Frame {
     pub fn ask(&self) -> Ask {
         if self.id().is_empty() && self.operation().is_empty() && self.content().is_null() {
             return Ask::Zero;
+        }
+        if self.is_tombolo()
+            && let Some(ask) = self.ask_of_frame()
+        {
+            return ask;
         }
         match self.operation() {
             "keepalive" => Ask::Keepalive,
@@ -169,10 +197,64 @@ impl Frame {
         }
     }
 
+    /// Whether a message of the edge makes an object that was not there.
+    #[must_use]
+    pub fn creates(&self) -> bool {
+        self.operation() == "insert" || self.is_frame("api", "POST") || self.application("Verb") == "create"
+    }
+
+    /// What a frame of dialect `tombolo` asks for; none for the messages of KubeEdge in it.
+    fn ask_of_frame(&self) -> Option<Ask> {
+        Some(match (self.group(), self.operation()) {
+            ("session", "hello" | "ping") => Ask::Sync,
+            ("session", "ack" | "refuse" | "pong") => Ask::Ack,
+            ("session", "renew") => Ask::Write,
+            ("session", _) => Ask::Report,
+            ("api", "GET") => Ask::Read,
+            ("api", _) => Ask::Write,
+            (group, "part") if group.starts_with("scope/") => Ask::Ack,
+            (group, "subscribe") if group.starts_with("scope/") => Ask::Sync,
+            (group, _) if group.starts_with("scope/") => Ask::Report,
+            _ => return None,
+        })
+    }
+
     /// Whether this message of the cloud gives or takes an object unasked.
     #[must_use]
     pub fn is_push(&self) -> bool {
-        self.parent().is_empty() && matches!(self.operation(), "insert" | "update" | "delete")
+        let gives = match self.operation() {
+            "insert" | "update" | "delete" => true,
+            "absent" | "adopt" => self.is_tombolo(),
+            _ => false,
+        };
+        gives && self.parent().is_empty()
+    }
+
+    /// Whether another controller of a stock cloud than those that serve pods and their like says this unasked: about
+    /// devices, node tasks, policies, routes (reference 6.4, 11.3 and appendix A).
+    #[must_use]
+    pub fn is_elsewhere(&self) -> bool {
+        const SOURCES: [&str; 7] = [
+            "devicecontroller",
+            "policycontroller",
+            "taskmanager",
+            "nodeupgradejobcontroller",
+            "router",
+            "router_eventbus",
+            "router_servicebus",
+        ];
+        let volume = matches!(
+            self.operation(),
+            "createvolume" | "deletevolume" | "controllerpublishvolume" | "controllerunpublishvolume"
+        );
+        self.parent().is_empty() && (SOURCES.contains(&self.source()) || volume || self.group() == "user")
+    }
+
+    /// Whether this frame of the cloud says something unasked that is about no object: `CaughtUp`, a request for an
+    /// inventory, a ping, a goodbye.
+    #[must_use]
+    pub fn is_notice(&self) -> bool {
+        self.is_tombolo() && self.parent().is_empty() && !self.is_push()
     }
 
     /// A text member of a MetaServer record (reference 7.2).
@@ -194,6 +276,13 @@ impl Frame {
         if self.operation() == "applicationResponse" {
             return self.application_body().map(items).unwrap_or_default();
         }
+        if self.is_frame("api", "response") {
+            let done = content["code"].as_u64().is_some_and(|code| code < 300);
+            return if done { items(content["body"].clone()) } else { Vec::new() };
+        }
+        if self.is_tombolo() && self.operation() == "adopt" {
+            return Vec::new();
+        }
         let wrapped = content.get("Err").is_some() && content.get("Object").is_some();
         let object = if wrapped { &content["Object"] } else { content };
         if wrapped && !content["Err"].is_null() || !is_object(object) {
@@ -210,9 +299,46 @@ impl Frame {
     #[must_use]
     pub fn says_not_found(&self) -> bool {
         let content = self.content();
+        if self.is_frame("api", "response") {
+            return content["code"] == 404;
+        }
         let status = content.pointer("/Err/ErrStatus").or_else(|| content.get("ErrStatus"));
         let status = status.or_else(|| content.pointer("/Error/ErrStatus"));
         status.and_then(|status| status.get("reason")).and_then(Value::as_str) == Some("NotFound")
+    }
+}
+
+/// The object that a call of the Kubernetes API is about; subresources name their object, and what is put into a
+/// collection names itself.
+fn key_of_path(path: &str, body: &Value) -> Option<Key> {
+    let path = path.split('?').next().unwrap_or_default();
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let rest = match *parts.first()? {
+        "api" => parts.get(2..)?,
+        "apis" => parts.get(3..)?,
+        _ => return None,
+    };
+    let (namespace, rest) = match rest {
+        ["namespaces", namespace, rest @ ..] if rest.len() > 1 => (*namespace, rest),
+        rest => ("", rest),
+    };
+    let (plural, name) = match rest {
+        [plural, name, ..] => (plural, *name),
+        [plural] => (plural, body.pointer("/metadata/name")?.as_str()?),
+        [] => return None,
+    };
+    Some(Key { kind: singular(plural), namespace: namespace.to_owned(), name: name.to_owned() })
+}
+
+/// The kind in lower case that a plural belongs to, by the rules of English that Kubernetes' kinds follow.
+fn singular(plural: &str) -> String {
+    match plural {
+        "endpoints" => plural.to_owned(),
+        _ if plural.ends_with("ies") => format!("{}y", plural.trim_end_matches("ies")),
+        _ if ["sses", "xes", "ches", "shes"].iter().any(|end| plural.ends_with(end)) => {
+            plural.trim_end_matches("es").to_owned()
+        }
+        _ => plural.strip_suffix('s').unwrap_or(plural).to_owned(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// What an identifier identifies. Closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -17,13 +17,23 @@ pub(crate) enum Sort {
     Time,
     /// Network address of the cloud.
     Address,
+    /// Generation of an epoch of one cluster: one to one.
+    Epoch,
 }
 
-/// Pairs of identifiers, learned from what is the same on both sides. Grows with the transcript, which is bounded.
+impl Sort {
+    fn is_one_to_one(self) -> bool {
+        matches!(self, Self::Uid | Self::Version | Self::Epoch)
+    }
+}
+
+/// What is known to mean the same. Grows with the transcript, which is bounded.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Identifiers {
     forward: HashMap<(Sort, String, String), String>,
     backward: HashMap<(Sort, String, String), String>,
+    /// Uids once more: they are looked for within longer texts.
+    uids: HashMap<String, String>,
 }
 
 impl Identifiers {
@@ -33,23 +43,28 @@ impl Identifiers {
     /// # Errors
     /// What was known before and contradicts it.
     pub(crate) fn pair(&mut self, sort: Sort, scope: &str, recorded: &str, live: &str) -> Result<(), String> {
-        let forward = (sort, scope.to_owned(), recorded.to_owned());
-        if let Some(known) = self.forward.get(&forward) {
-            return if known == live {
-                Ok(())
-            } else {
-                Err(format!("{recorded} has stood for {known} before"))
-            };
-        }
-        if matches!(sort, Sort::Uid | Sort::Version) {
-            let backward = (sort, scope.to_owned(), live.to_owned());
-            if let Some(known) = self.backward.get(&backward) {
-                return Err(format!("{live} has stood for {known} before"));
-            }
-            self.backward.insert(backward, recorded.to_owned());
-        }
-        self.forward.insert(forward, live.to_owned());
+        let mut draft = Draft::new(self);
+        draft.pair(sort, scope, recorded, live)?;
+        let learned = draft.learned();
+        self.keep(learned);
         Ok(())
+    }
+
+    /// Keeps what a comparison has learned.
+    pub(crate) fn keep(&mut self, learned: Self) {
+        self.forward.extend(learned.forward);
+        self.backward.extend(learned.backward);
+        self.uids.extend(learned.uids);
+    }
+
+    fn insert(&mut self, sort: Sort, scope: &str, recorded: &str, live: &str) {
+        self.forward.insert((sort, scope.to_owned(), recorded.to_owned()), live.to_owned());
+        if sort.is_one_to_one() {
+            self.backward.insert((sort, scope.to_owned(), live.to_owned()), recorded.to_owned());
+        }
+        if sort == Sort::Uid {
+            self.uids.insert(recorded.to_owned(), live.to_owned());
+        }
     }
 
     /// The run's word for a recorded one.
@@ -64,9 +79,16 @@ impl Identifiers {
 
     /// The text with all known uids replaced, those inside of longer texts too.
     pub(crate) fn translate(&self, text: &str) -> String {
+        match self.uids.get(text) {
+            Some(live) => live.clone(),
+            None => self.translate_parts(text),
+        }
+    }
+
+    fn translate_parts(&self, text: &str) -> String {
         let mut translated = text.to_owned();
-        for ((sort, _, recorded), live) in &self.forward {
-            if *sort == Sort::Uid && translated.contains(recorded.as_str()) {
+        for (recorded, live) in &self.uids {
+            if text.len() > recorded.len() && translated.contains(recorded.as_str()) {
                 translated = translated.replace(recorded.as_str(), live);
             }
         }
@@ -86,10 +108,78 @@ impl Identifiers {
                 if let Some(version) = version {
                     members.insert("resourceVersion".to_owned(), version.into());
                 }
+                self.translate_epoch(members);
                 members.values_mut().for_each(|value| self.translate_content(value));
             }
             _ => {}
         }
+    }
+
+    /// The generation of an epoch counts in its own cluster.
+    fn translate_epoch(&self, members: &mut Map<String, Value>) {
+        let cluster = members.get("cluster").and_then(Value::as_str).unwrap_or_default();
+        let generation = members.get("generation").and_then(Value::as_u64).unwrap_or_default().to_string();
+        let live =
+            self.live(Sort::Generation, cluster, &generation).and_then(|live| live.parse::<u64>().ok());
+        if let Some(live) = live {
+            members.insert("generation".to_owned(), live.into());
+        }
+    }
+}
+
+/// What a comparison learns, on top of what is known: it counts only when everything is equal.
+pub(crate) struct Draft<'a> {
+    known: &'a Identifiers,
+    learned: Identifiers,
+}
+
+impl<'a> Draft<'a> {
+    pub(crate) fn new(known: &'a Identifiers) -> Self {
+        Self { known, learned: Identifiers::default() }
+    }
+
+    pub(crate) fn learned(self) -> Identifiers {
+        self.learned
+    }
+
+    /// What was learned so far, to come back to.
+    pub(crate) fn mark(&self) -> Identifiers {
+        self.learned.clone()
+    }
+
+    /// Forgets what was learned since.
+    pub(crate) fn reset(&mut self, mark: Identifiers) {
+        self.learned = mark;
+    }
+
+    /// As [`Identifiers::pair`].
+    ///
+    /// # Errors
+    /// What was known before and contradicts it.
+    pub(crate) fn pair(&mut self, sort: Sort, scope: &str, recorded: &str, live: &str) -> Result<(), String> {
+        let known =
+            self.known.live(sort, scope, recorded).or_else(|| self.learned.live(sort, scope, recorded));
+        if let Some(known) = known {
+            return if known == live {
+                Ok(())
+            } else {
+                Err(format!("{recorded} has stood for {known} before"))
+            };
+        }
+        if sort.is_one_to_one() {
+            let known =
+                self.known.recorded(sort, scope, live).or_else(|| self.learned.recorded(sort, scope, live));
+            if let Some(known) = known {
+                return Err(format!("{live} has stood for {known} before"));
+            }
+        }
+        self.learned.insert(sort, scope, recorded, live);
+        Ok(())
+    }
+
+    /// As [`Identifiers::translate`].
+    pub(crate) fn translate(&self, text: &str) -> String {
+        self.learned.translate(&self.known.translate(text))
     }
 }
 

@@ -1,18 +1,21 @@
 //! Follows a run along a transcript: what was expected, what came, and where they differ.
 
 mod deliveries;
+mod index;
+mod notices;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use serde_json::Value;
 
-use crate::compare::{Additions, Comparison, additions, learn};
-use crate::frame::{Ask, Frame};
+use crate::compare::{Additions, Comparison, Own, additions, learn};
+use crate::frame::{Ask, Frame, Key};
 use crate::identifiers::Identifiers;
 use crate::rules::{Rule, Tally};
 use crate::soundness;
 use crate::transcript::{Event, Line, Transcript, Verb};
+use index::{Index, Version};
 
 /// The first thing that is not as it was recorded.
 #[derive(Debug, Clone, PartialEq)]
@@ -77,23 +80,20 @@ struct Push {
 pub struct Matcher<'t> {
     transcript: &'t Transcript,
     states: Vec<State>,
-    /// Recorded requests by their recorded id.
-    requests: HashMap<&'t str, usize>,
-    /// Recorded answers by the recorded id of their request.
-    answers: HashMap<&'t str, usize>,
-    /// Recorded frames that the edge has acknowledged.
-    acked: HashSet<&'t str>,
+    recorded: Index<'t>,
     /// Requests of the run, by their id.
     sent: HashMap<String, usize>,
     answered: HashSet<usize>,
     heard: HashSet<String>,
     pushes: Vec<Push>,
-    /// Recorded objects by uid and version.
-    versions: HashMap<(String, String), Value>,
     /// Live versions that lie between two recorded ones.
-    between: HashSet<(String, String)>,
+    between: HashSet<Version>,
     /// Uids of objects that the run's cluster has of its own.
-    own: HashSet<String>,
+    own: Own,
+    /// Subscriptions of local clients, which this run does not make: connection and group.
+    unfollowed: HashSet<(Option<u64>, String)>,
+    /// Kinds that the run's cluster does not serve, in lower case.
+    unserved: HashSet<String>,
     additions: Additions,
     identifiers: Identifiers,
     rules: Tally,
@@ -118,50 +118,25 @@ impl<'t> Matcher<'t> {
             let line = &transcript.lines[fault.index];
             return Err(at(line, None, fault.problem));
         }
-        let mut matcher = Self {
+        let recorded = Index::new(transcript);
+        let own = Own { moving_heartbeats: recorded.has_node_reports, ..Own::default() };
+        Ok(Self {
             transcript,
             states: vec![State::Open; transcript.lines.len()],
-            requests: HashMap::new(),
-            answers: HashMap::new(),
-            acked: HashSet::new(),
+            recorded,
             sent: HashMap::new(),
             answered: HashSet::new(),
             heard: HashSet::new(),
             pushes: Vec::new(),
-            versions: HashMap::new(),
             between: HashSet::new(),
-            own: HashSet::new(),
+            own,
+            unfollowed: HashSet::new(),
+            unserved: HashSet::new(),
             additions: all_additions(origin),
             identifiers: Identifiers::default(),
             rules: Tally::default(),
             besides: 0,
-        };
-        matcher.index();
-        Ok(matcher)
-    }
-
-    fn index(&mut self) {
-        for (index, line) in self.transcript.lines.iter().enumerate() {
-            match &line.event {
-                Event::Up(frame) if frame.ask() == Ask::Ack => {
-                    self.acked.insert(frame.parent());
-                }
-                Event::Up(frame) => {
-                    self.requests.insert(frame.id(), index);
-                }
-                Event::Down(frame) => {
-                    if !frame.parent().is_empty() {
-                        self.answers.entry(frame.parent()).or_insert(index);
-                    }
-                    for object in frame.objects() {
-                        self.versions.entry(version(&object)).or_insert(object);
-                    }
-                }
-                Event::Api(_, object) => {
-                    self.versions.entry(version(object)).or_insert_with(|| object.clone());
-                }
-            }
-        }
+        })
     }
 
     /// What the recorded cluster added to objects that the edge wrote: preconditions of an equal answer.
@@ -194,6 +169,20 @@ impl<'t> Matcher<'t> {
         self.sent.insert(id.to_owned(), index);
     }
 
+    /// The request of a line was not sent, because a local client's token is not in the recording: neither its answer
+    /// nor what a subscription brings is expected.
+    pub fn unsaid(&mut self, index: usize) {
+        let Some(Line { conn, event: Event::Up(frame), .. }) = self.transcript.lines.get(index) else {
+            return;
+        };
+        if let Some(answer) = self.recorded.answers.get(frame.id()).copied() {
+            self.excuse(answer, Rule::Token);
+        }
+        if frame.operation() == "subscribe" {
+            self.unfollowed.insert((*conn, frame.group().to_owned()));
+        }
+    }
+
     /// The change of a line was made: what the API holds now, and before that what it held on the way.
     pub fn applied(&mut self, index: usize, states: &[Value]) {
         let Some(Line { event: Event::Api(verb, recorded), .. }) = self.transcript.lines.get(index) else {
@@ -201,18 +190,63 @@ impl<'t> Matcher<'t> {
         };
         let Some((last, on_the_way)) = states.split_last() else { return };
         self.between.extend(on_the_way.iter().map(version));
-        if self.own.contains(&version(last).0) {
+        if self.own.uids.contains(&version(last).0) {
             return;
         }
         if recorded["metadata"]["resourceVersion"].is_null() || *verb == Verb::Delete {
             self.between.insert(version(last));
         }
         learn(&mut self.identifiers, recorded, last);
+        if *verb != Verb::Delete {
+            let uid = version(recorded).0;
+            self.own.added.insert(uid.clone(), additions(recorded, last));
+            self.own.left_out.insert(uid, additions(last, recorded));
+        }
     }
 
     /// The cluster of the run has this object of its own: a run may show it although the recording does not.
     pub fn own(&mut self, object: &Value) {
-        self.own.insert(version(object).0);
+        self.own.uids.insert(version(object).0);
+    }
+
+    /// The cluster of the run does not serve this kind: its objects are not expected.
+    pub fn unserved(&mut self, kind: &str) {
+        self.unserved.insert(kind.to_ascii_lowercase());
+    }
+
+    /// The line of the answer to the request of this line.
+    #[must_use]
+    pub fn answer_of(&self, request: usize) -> Option<usize> {
+        let Event::Up(frame) = &self.transcript.lines.get(request)?.event else { return None };
+        self.recorded.answers.get(frame.id()).copied()
+    }
+
+    /// Whether a line of the API tells what a write of the edge has made: this is not made again.
+    #[must_use]
+    pub fn is_effect(&self, index: usize) -> bool {
+        let Some(Line { event: Event::Api(verb, object), .. }) = self.transcript.lines.get(index) else {
+            return false;
+        };
+        let (uid, revision) = version(object);
+        // A creation may take several steps, of which the answer shows the last.
+        let on_the_way = self.recorded.born.get(&uid).is_some_and(|(asked, born)| {
+            *asked < index && revision.parse::<u64>().is_ok_and(|revision| revision <= *born)
+        });
+        let made = self.recorded.written.get(&(Key::of_object(object), revision));
+        *verb != Verb::Delete && (on_the_way || made.is_some_and(|asked| *asked < index))
+    }
+
+    /// The API of the run was read after a write: what it held then.
+    pub fn saw(&mut self, states: &[Value]) {
+        self.between.extend(states.iter().map(version));
+    }
+
+    /// What an edge of this run says it holds where the recorded one said `recorded`, in a frame of dialect `tombolo`.
+    #[must_use]
+    pub fn translate(&self, recorded: &Value) -> Value {
+        let mut json = recorded.clone();
+        self.identifiers.translate_content(&mut json);
+        json
     }
 
     /// The empty message of a stopped edge was sent.
@@ -228,7 +262,7 @@ impl<'t> Matcher<'t> {
         if !frame.id().is_empty() && !self.heard.insert(frame.id().to_owned()) {
             return Ok(true);
         }
-        if frame.is_push() {
+        if frame.is_push() || frame.is_notice() {
             self.pushes.push(Push { conn, frame, used: false });
             return Ok(true);
         }
@@ -240,20 +274,20 @@ impl<'t> Matcher<'t> {
         if !self.answered.insert(asked) {
             return Err(at(line, Some(&frame), "the request is answered a second time".to_owned()));
         }
-        let Some(index) = self.answers.get(request.id()).copied() else {
+        let Some(index) = self.recorded.answers.get(request.id()).copied() else {
             return self.unrecorded(asked, request, &frame);
         };
         let expected = &self.transcript.lines[index];
         let Event::Down(recorded) = &expected.event else { return Ok(false) };
         let mut comparison = Comparison::new(&self.identifiers, &self.additions, &self.own);
         match comparison.reply(recorded, &frame) {
-            Ok(()) => comparison.commit(&mut self.identifiers, &mut self.rules),
+            Ok(()) => comparison.learned().keep(&mut self.identifiers, &mut self.rules),
             Err(mismatch) => {
                 return Err(at(expected, Some(&frame), format!("the answer differs at {mismatch}")));
             }
         }
         self.states[index] = State::Met;
-        Ok(self.acked.contains(recorded.id()))
+        Ok(self.recorded.acked.contains(recorded.id()))
     }
 
     /// An answer that the recording does not have.
@@ -263,10 +297,11 @@ impl<'t> Matcher<'t> {
             self.rules.count(Rule::TwinConfirmed);
             return Ok(false);
         }
-        let later = self.transcript.lines[asked + 1..].iter();
-        let mut downs =
-            later.filter(|later| later.conn == line.conn && matches!(later.event, Event::Down(_)));
-        if downs.next().is_none() {
+        if request.operation() == "UpdateNodeActionStatus" {
+            self.rules.count(Rule::Elsewhere);
+            return Ok(false);
+        }
+        if self.recorded.last_down.get(&line.conn).is_none_or(|last| *last <= asked) {
             self.rules.count(Rule::RecordingEnds);
             return Ok(request.ask() != Ask::Write);
         }
@@ -283,13 +318,22 @@ impl<'t> Matcher<'t> {
         if self.states[index] != State::Open {
             return Ok(Progress::Done);
         }
-        if self.is_repeat(index, recorded) {
+        if self.unfollowed.contains(&(line.conn, recorded.group().to_owned())) {
+            return Ok(self.excuse(index, Rule::Token));
+        }
+        if self.recorded.repeats.contains(&index) {
             return Ok(self.excuse(index, Rule::Repeated));
+        }
+        if recorded.is_elsewhere() && !self.came(line.conn, recorded) {
+            return Ok(self.excuse(index, Rule::Elsewhere));
         }
         if recorded.is_push() {
             return self.settle_push(index, recorded);
         }
-        match self.requests.get(recorded.parent()) {
+        if recorded.is_notice() {
+            return self.settle_notice(index, recorded);
+        }
+        match self.recorded.requests.get(recorded.parent()) {
             Some(_) => Ok(Progress::Waiting),
             None => Err(at(
                 line,
@@ -299,9 +343,9 @@ impl<'t> Matcher<'t> {
         }
     }
 
-    fn is_repeat(&self, index: usize, recorded: &Frame) -> bool {
-        let same = |line: &Line| matches!(&line.event, Event::Down(frame) if frame.id() == recorded.id());
-        self.transcript.lines[..index].iter().any(same)
+    /// Whether the cloud of the run said something about the same.
+    fn came(&self, conn: Option<u64>, recorded: &Frame) -> bool {
+        self.pushes.iter().any(|push| Some(push.conn) == conn && push.frame.resource() == recorded.resource())
     }
 
     fn excuse(&mut self, index: usize, rule: Rule) -> Progress {
@@ -313,7 +357,19 @@ impl<'t> Matcher<'t> {
     /// What is missing when the frame of a line has not come in time.
     #[must_use]
     pub fn missing(&self, index: usize) -> Difference {
-        at(&self.transcript.lines[index], None, "the recorded frame did not come".to_owned())
+        let line = &self.transcript.lines[index];
+        let Event::Down(recorded) = &line.event else {
+            return at(line, None, "this did not come".to_owned());
+        };
+        let same =
+            |push: &&Push| push.frame.resource() == recorded.resource() && Some(push.conn) == line.conn;
+        match self.pushes.iter().rev().find(same) {
+            None => at(line, None, "the recorded frame did not come".to_owned()),
+            Some(last) => {
+                let problem = "the recorded frame did not come; the last of the same object was another";
+                at(line, Some(&last.frame), problem.to_owned())
+            }
+        }
     }
 
     /// Ends the run: everything that was expected has come, and nothing else.
@@ -342,7 +398,7 @@ impl<'t> Matcher<'t> {
 }
 
 /// Uid and version of an object.
-fn version(object: &Value) -> (String, String) {
+fn version(object: &Value) -> Version {
     let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
     (text("uid"), text("resourceVersion"))
 }
@@ -352,14 +408,17 @@ fn all_additions(transcript: &Transcript) -> Additions {
     let mut all = Additions::new();
     for line in &transcript.lines {
         match &line.event {
-            Event::Up(frame) if frame.operation() == "insert" => {
+            Event::Up(frame) if frame.operation() == "insert" || frame.is_frame("api", "POST") => {
                 requests.insert(frame.id(), frame);
             }
             Event::Down(frame) => {
                 if let Some(request) = requests.get(frame.parent())
                     && let Some(object) = frame.objects().first()
                 {
-                    let mut added = additions(request.content(), object);
+                    let body = &request.content()["body"];
+                    let asked =
+                        if request.is_tombolo() && body.is_object() { body } else { request.content() };
+                    let mut added = additions(asked, object);
                     added.retain(|(pointer, _)| !matches!(pointer.as_str(), "/kind" | "/apiVersion"));
                     all.extend(added);
                 }

@@ -13,9 +13,19 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// a change stays one.
 pub fn redact(frame: &mut Frame, mask: &dyn Fn(&str) -> String) {
     let is_secret = frame.key().is_some_and(|key| key.kind == "secret");
+    if let Some(Value::String(token)) = frame.as_json_mut().pointer_mut("/request/caller_token")
+        && !is_masked(token)
+    {
+        *token = mask(token);
+    }
+    let is_call = frame.is_tombolo() && frame.group() == "api";
     let Some(content) = frame.as_json_mut().get_mut("content") else { return };
+    let of_secrets = content["Key"].as_str().is_some_and(|key| key.contains("/secrets/"));
     if is_secret {
         secret(content, mask);
+        if let Some(body) = content.get_mut("body") {
+            secret(body, mask);
+        }
         if let Some(object) = content.get_mut("Object") {
             secret(object, mask);
         }
@@ -23,10 +33,38 @@ pub fn redact(frame: &mut Frame, mask: &dyn Fn(&str) -> String) {
     for body in ["RespBody", "ReqBody", "Option"] {
         let Some(Value::String(text)) = content.get_mut(body) else { continue };
         let Some(mut inner) = body_json(text) else { continue };
+        if of_secrets {
+            patch(&mut inner, mask);
+        }
         walk(&mut inner, mask);
         *text = STANDARD.encode(inner.to_string());
     }
+    if let Some(Value::String(body)) = content.get_mut("body").filter(|_| is_call)
+        && !is_masked(body)
+    {
+        // Bytes that are no JSON can hold a Secret that is not found: none of them is kept.
+        *body = STANDARD.encode(mask(body));
+    }
     walk(content, mask);
+}
+
+/// The patch of a Secret, in the options of MetaServer's request (reference 7.2).
+fn patch(options: &mut Value, mask: &dyn Fn(&str) -> String) {
+    let Some(Value::String(text)) = options.get_mut("Data") else { return };
+    match body_json(text) {
+        Some(mut inner @ Value::Object(_)) => {
+            secret(&mut inner, mask);
+            *text = STANDARD.encode(inner.to_string());
+        }
+        // Operations one by one: none of their values is kept.
+        _ if !is_masked(text) => *text = STANDARD.encode(mask(text)),
+        _ => {}
+    }
+}
+
+/// The same for an object of the Kubernetes API.
+pub fn redact_object(object: &mut Value, mask: &dyn Fn(&str) -> String) {
+    walk(object, mask);
 }
 
 fn walk(value: &mut Value, mask: &dyn Fn(&str) -> String) {
@@ -75,6 +113,13 @@ fn is_masked(text: &str) -> bool {
 }
 
 fn secret(object: &mut Value, mask: &dyn Fn(&str) -> String) {
+    // A JSON patch: one operation after the other.
+    for operation in object.as_array_mut().into_iter().flatten() {
+        if let Some(value) = operation.get_mut("value").filter(|value| !value.as_str().is_some_and(is_masked))
+        {
+            *value = STANDARD.encode(mask(&value.to_string())).into();
+        }
+    }
     for (member, encoded) in [("data", true), ("stringData", false)] {
         let Some(values) = object.get_mut(member).and_then(Value::as_object_mut) else { continue };
         for value in values.values_mut() {

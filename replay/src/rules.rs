@@ -58,6 +58,20 @@ pub enum Rule {
     Owners,
     /// Keepalives have a time of their own.
     Keepalive,
+    /// Bodies that are no JSON.
+    OtherBody,
+    /// The edge held something before the recording.
+    HeldBefore,
+    /// The recorded cloud went away.
+    CloudLeft,
+    /// What the run's cluster does not serve.
+    NotServed,
+    /// Other controllers of a stock cloud.
+    Elsewhere,
+    /// Slices turned towards the node's own MetaServer.
+    LocalSlices,
+    /// Heartbeats of older edges.
+    Heartbeats,
 }
 
 impl Rule {
@@ -134,7 +148,7 @@ const TABLE: &[Row] = &[
     (
         Rule::Trimmed,
         "trimmed",
-        "objects come without `managedFields`, the annotation of `kubectl apply` and the heartbeats of conditions, or with the `managedFields` of this run",
+        "objects come without `managedFields`, the annotation of `kubectl apply`, the heartbeats of conditions and the images of nodes, or with the `managedFields` of this run",
         "no edge reads them; they are half of a pod's bytes, and heartbeats would cause a delivery each",
     ),
     (
@@ -182,7 +196,7 @@ const TABLE: &[Row] = &[
     (
         Rule::NodeOnJoin,
         "node-on-join",
-        "the node is pushed after it has joined or come back, with some of its labels until all are set",
+        "the node is pushed after it has joined or come back, with some of its labels until all are set, and with what controllers of the run's cluster set on it",
         "an edge with an empty store learns its node in no other way",
     ),
     (
@@ -206,14 +220,14 @@ const TABLE: &[Row] = &[
     (
         Rule::Token,
         "token",
-        "tokens, the times at which they begin and end and the audiences that nobody asked for differ",
+        "tokens, the times at which they begin and end and the audiences that nobody asked for differ; what local clients asked with a token of their own is not asked",
         "a token is issued anew in each run, by another cluster, and recordings do not contain any",
     ),
     (
         Rule::ClusterAdds,
         "cluster-adds",
-        "what plugins and controllers of the recorded cluster added to a written object may be missing",
-        "the cluster of the run need not have them: the run names what is meant as a precondition",
+        "what plugins and controllers of the recorded cluster added to a written object may be missing; what the run's API server sets by itself, or does not keep, may differ",
+        "clusters have other plugins and other versions; the run names additions to what edges insert as preconditions",
     ),
     (
         Rule::ClusterDocuments,
@@ -224,7 +238,7 @@ const TABLE: &[Row] = &[
     (
         Rule::TwinConfirmed,
         "twin-confirmed",
-        "reports of the device twin are confirmed",
+        "reports of the device twin are confirmed, by the name of the report",
         "an edge repeats them until they are; a stock cloud without devices is silent",
     ),
     (
@@ -236,7 +250,7 @@ const TABLE: &[Row] = &[
     (
         Rule::DeletionForm,
         "deletion-form",
-        "a deletion carries the last object or only its identity",
+        "a deletion carries the last object that there was, the last that the edge was given, or only its identity",
         "an edge reads kind, namespace, name and uid",
     ),
     (
@@ -281,6 +295,48 @@ const TABLE: &[Row] = &[
         "keepalives come when the timer of the edge under test says so",
         "they say that the connection lives; any other message does too",
     ),
+    (
+        Rule::OtherBody,
+        "other-body",
+        "bodies of API answers that are no JSON differ",
+        "recordings have hashes in their place: they may hold secrets that cannot be found in them",
+    ),
+    (
+        Rule::HeldBefore,
+        "held-before",
+        "an object is not deleted of which the transcript shows nothing but its deletion",
+        "the recorded edge held it from before the recording; the edge of the run does not",
+    ),
+    (
+        Rule::CloudLeft,
+        "cloud-left",
+        "the cloud does not say goodbye where the recorded one was stopped, was full or lost patience",
+        "this is about the recorded process and its host, not about what was said",
+    ),
+    (
+        Rule::NotServed,
+        "not-served",
+        "an object of a kind that the run's cluster does not serve is not delivered",
+        "its definition is not in the transcript: the run names the kind as a precondition",
+    ),
+    (
+        Rule::Elsewhere,
+        "elsewhere",
+        "what controllers for devices, node tasks, policies, volumes and routes say unasked does not come; reports to them are refused",
+        "this cloudcore has no such controllers; it answers what an edge sends them so that the edge stays healthy",
+    ),
+    (
+        Rule::LocalSlices,
+        "local-slices",
+        "of the EndpointSlices in a list only `default/kubernetes` names the node's own MetaServer",
+        "a stock cloud turns every slice of a list towards it, so that services cannot be reached",
+    ),
+    (
+        Rule::Heartbeats,
+        "heartbeats",
+        "where an edge reports with `nodestatus`, heartbeats of conditions are those of the run",
+        "the cloud brings old ones to the present time, as a stock cloud does",
+    ),
 ];
 
 #[cfg(test)]
@@ -292,6 +348,6 @@ mod tests {
         for (index, row) in TABLE.iter().enumerate() {
             assert_eq!(row.0 as usize, index, "{}", row.1);
         }
-        assert_eq!(TABLE.len(), Rule::Keepalive as usize + 1);
+        assert_eq!(TABLE.len(), Rule::Heartbeats as usize + 1);
     }
 }

@@ -13,10 +13,16 @@ pub enum Happening {
     Sent(usize, String),
     /// The message of a line that is no message was sent as it is.
     SentEmpty,
+    /// The request of a line was not sent: it needs a token that no recording has.
+    Unsaid(usize),
     /// The change of a line was made; states of the object, the last is what the API holds.
     Applied(usize, Vec<Value>),
+    /// The API was read after a write.
+    Saw(Vec<Value>),
     /// The cluster has this object of its own.
     Own(Value),
+    /// The cluster does not serve this kind.
+    Unserved(String),
     /// The cloud said something on a connection.
     Received(u64, Frame),
     /// The frame of a line had come, or was excused.
@@ -32,8 +38,11 @@ impl Matcher<'_> {
         match happening {
             Happening::Sent(index, id) => self.sent(index, &id),
             Happening::SentEmpty => self.sent_empty(),
+            Happening::Unsaid(index) => self.unsaid(index),
             Happening::Applied(index, states) => self.applied(index, &states),
+            Happening::Saw(states) => self.saw(&states),
             Happening::Own(object) => self.own(&object),
+            Happening::Unserved(kind) => self.unserved(&kind),
             Happening::Received(conn, frame) => return self.received(conn, frame),
             Happening::Settled(index) => {
                 if self.settle(index)? == Progress::Waiting {

@@ -4,11 +4,15 @@
 //! other frames say of the same version, and a delivery must have the form that every edge expects.
 
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 
 use serde_json::Value;
+use tombolo_proto::message::ResourceType;
+use tombolo_proto::session::kubeedge::resource_of;
 
 use crate::frame::{Ask, Frame};
-use crate::transcript::{Event, Transcript};
+use crate::tombolo::wire;
+use crate::transcript::{Event, Transcript, Verb};
 use crate::value::agree;
 
 /// A line that contradicts others, and how.
@@ -22,14 +26,19 @@ pub(crate) fn check(transcript: &Transcript) -> Option<Fault> {
     let frames = || transcript.lines.iter().enumerate();
     let said: HashSet<&str> = frames().filter_map(|(_, line)| down(&line.event)).map(Frame::id).collect();
     let mut objects = Objects::default();
+    let mut positions = Positions::default();
     for (index, line) in frames() {
         let problem = match &line.event {
-            Event::Up(frame) if frame.ask() == Ask::Ack && !said.contains(frame.parent()) => {
-                Some(format!("the edge answers {:?}, which the cloud never sent", frame.parent()))
+            Event::Up(frame) if frame.ask() == Ask::Ack => {
+                let unsaid = answered(frame).into_iter().find(|id| !said.contains(&**id));
+                unsaid.map(|id| format!("the edge answers {id:?}, which the cloud never sent"))
             }
             Event::Up(frame) => objects.refer(frame.content()),
             Event::Down(frame) => delivery_fault(frame)
+                .or_else(|| positions.take(frame))
                 .or_else(|| frame.objects().iter().find_map(|object| objects.take(object))),
+            // A deletion may say no more than which object it was.
+            Event::Api(Verb::Delete, _) => None,
             Event::Api(_, object) => objects.take(object),
         };
         if let Some(problem) = problem {
@@ -37,6 +46,16 @@ pub(crate) fn check(transcript: &Transcript) -> Option<Fault> {
         }
     }
     None
+}
+
+/// What an acknowledgement or another answer of the edge answers.
+fn answered(frame: &Frame) -> Vec<String> {
+    if !frame.is_frame("session", "ack") {
+        return vec![frame.parent().to_owned()];
+    }
+    let conn = frame.id().split('/').next().unwrap_or_default();
+    let lanes = frame.content().as_object().into_iter().flatten();
+    lanes.map(|(lane, seq)| format!("{conn}/{lane}/{seq}")).collect()
 }
 
 /// Uid, version, kind and other short texts of objects.
@@ -80,7 +99,7 @@ impl Objects {
         }
         let known =
             self.versions.entry((uid.to_owned(), revision.to_owned())).or_insert_with(|| object.clone());
-        let differs = !agree(known, object);
+        let differs = !agree(known, object) && !is_turned(known, object) && !is_turned(object, known);
         differs
             .then(|| format!("version {revision} of {uid} has another content elsewhere in the transcript"))
     }
@@ -91,6 +110,47 @@ impl Objects {
         let given = self.versions.contains_key(&(uid.to_owned(), revision.to_owned()));
         let unheard = !revision.is_empty() && self.births.contains_key(uid) && !given;
         unheard.then(|| format!("the edge writes over version {revision} of {uid}, which it was never given"))
+    }
+}
+
+/// Whether one is the other turned towards the node's own MetaServer, as a cloud shows slices in some frames and not in
+/// others (reference 7.4).
+fn is_turned(one: &Value, other: &Value) -> bool {
+    let first = |slice: &Value| {
+        let address = slice.pointer("/endpoints/0/addresses/0").and_then(Value::as_str);
+        address.and_then(|address| address.parse::<IpAddr>().ok())
+    };
+    match (first(one), first(other)) {
+        (Some(one), Some(other)) => one.is_loopback() && !other.is_loopback(),
+        _ => false,
+    }
+}
+
+/// Positions of deliveries of dialect `tombolo`, by connection and lane: none is left out. And what each version of an
+/// object depends on.
+#[derive(Default)]
+struct Positions(HashMap<String, u64>, HashMap<(String, String), Value>);
+
+impl Positions {
+    fn take(&mut self, frame: &Frame) -> Option<String> {
+        if !frame.is_tombolo() || !frame.is_push() {
+            return None;
+        }
+        if frame.operation() == "update" {
+            let beside = &frame.as_json()["deliver"];
+            let version = (text(beside, "/uid").to_owned(), frame.resource_version().to_owned());
+            let needed = beside["dependencies"].clone();
+            if *self.1.entry(version).or_insert_with(|| needed.clone()) != needed {
+                return Some(
+                    "the same version depends on something else elsewhere in the transcript".to_owned(),
+                );
+            }
+        }
+        let (lane, position) = frame.id().rsplit_once('/')?;
+        let position: u64 = position.parse().ok()?;
+        let last = self.0.insert(lane.to_owned(), position).unwrap_or_default();
+        (position > last + 1)
+            .then(|| format!("a delivery is missing: {lane}/{position} follows {lane}/{last}"))
     }
 }
 
@@ -105,6 +165,11 @@ fn down(event: &Event) -> Option<&Frame> {
 fn delivery_fault(frame: &Frame) -> Option<String> {
     const SOURCES: [&str; 4] =
         ["edgecontroller", "dynamiccontroller", "devicecontroller", "policycontroller"];
+    if frame.is_tombolo()
+        && let Err(error) = wire(frame)
+    {
+        return Some(format!("this is no frame: {error}"));
+    }
     let objects = frame.objects();
     let revision = frame.resource_version();
     if let [object] = &objects[..]
@@ -116,6 +181,18 @@ fn delivery_fault(frame: &Frame) -> Option<String> {
     if !frame.is_push() {
         return None;
     }
+    if frame.is_tombolo() {
+        if resource_fault(frame) {
+            return Some("the delivery names another resource than its content".to_owned());
+        }
+        let uid = &frame.as_json()["deliver"]["uid"];
+        let other = objects.iter().any(|object| object["metadata"]["uid"] != *uid);
+        return if other {
+            Some("the delivery names another incarnation than its content".to_owned())
+        } else {
+            identity_fault(frame)
+        };
+    }
     if !SOURCES.contains(&frame.source()) || !matches!(frame.group(), "resource" | "func" | "twin") {
         return Some(format!(
             "no edge takes a delivery of {:?} in group {:?}",
@@ -123,7 +200,23 @@ fn delivery_fault(frame: &Frame) -> Option<String> {
             frame.group()
         ));
     }
-    let (object, key) = (objects.first()?, frame.key()?);
+    if revision.is_empty() && !objects.is_empty() && frame.operation() != "delete" {
+        return Some("a delivery without a version is not sent by any cloud".to_owned());
+    }
+    identity_fault(frame)
+}
+
+/// Whether the resource of a delivery is another than that of the kind in its path.
+fn resource_fault(frame: &Frame) -> bool {
+    let Some(key) = frame.key() else { return true };
+    let known = resource_of(&ResourceType::parse(&key.kind));
+    known.is_some_and(|known| frame.as_json()["deliver"]["resource"] != known.to_string())
+}
+
+/// Whether the path of a delivery names its content, as far as that says who it is.
+fn identity_fault(frame: &Frame) -> Option<String> {
+    let (object, key) = (frame.content(), frame.key()?);
+    object.get("metadata")?;
     let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default();
     let kind = object["kind"].as_str().map(str::to_ascii_lowercase);
     if text("name") != key.name
@@ -131,9 +224,6 @@ fn delivery_fault(frame: &Frame) -> Option<String> {
         || kind.is_some_and(|kind| kind != key.kind)
     {
         return Some(format!("the path {:?} names another object than the content", frame.resource()));
-    }
-    if revision.is_empty() && frame.operation() != "delete" {
-        return Some("a delivery without a version is not sent by any cloud".to_owned());
     }
     None
 }

@@ -1,5 +1,7 @@
 //! Transcripts: JSON lines of what two peers said, and of what the Kubernetes API saw meanwhile.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
@@ -64,13 +66,15 @@ pub struct Line {
     pub event: Event,
 }
 
-/// A recording of one node.
+/// A recording of one node, or of several: then the lines of their connections name them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Transcript {
     /// The first line, as it is.
     pub header: Map<String, Value>,
-    /// Name of the node.
+    /// Name of the node; of the first one where there are several.
     pub node: String,
+    /// Nodes of connections that are not that node's.
+    pub nodes: BTreeMap<u64, String>,
     /// Everything after the header.
     pub lines: Vec<Line>,
 }
@@ -84,6 +88,7 @@ impl Transcript {
         let fault = |line, problem: &str| TranscriptError { line, problem: problem.to_owned() };
         let mut header: Option<Map<String, Value>> = None;
         let mut lines = Vec::new();
+        let mut nodes = BTreeMap::new();
         for (index, text) in text.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
             let number = index + 1;
             if lines.len() >= LINES_MAX {
@@ -94,16 +99,37 @@ impl Transcript {
             let Value::Object(members) = value else {
                 return Err(fault(number, "is no JSON object"));
             };
-            match header {
-                None => header = Some(members),
-                Some(_) => lines.push(parse_line(number, members).map_err(|text| fault(number, &text))?),
+            if header.is_none() {
+                header = Some(members);
+                continue;
             }
+            let node = members.get("node").and_then(Value::as_str).map(str::to_owned);
+            let line = parse_line(number, members).map_err(|text| fault(number, &text))?;
+            if let (Some(conn), Some(node)) = (line.conn, node)
+                && nodes.insert(conn, node.clone()).is_some_and(|known| known != node)
+            {
+                return Err(fault(number, "a connection is that of one node, \"node\" names another"));
+            }
+            lines.push(line);
         }
         let header = header.ok_or_else(|| fault(1, "a header is missing: the file is empty"))?;
-        let node = header.get("node").and_then(Value::as_str).filter(|name| !name.is_empty());
-        let node =
-            node.ok_or_else(|| fault(1, "the header needs \"node\", the name of the node"))?.to_owned();
-        Ok(Self { header, node, lines })
+        let named = header.get("node").and_then(Value::as_str).filter(|name| !name.is_empty());
+        let node = named.map(str::to_owned).or_else(|| nodes.values().next().cloned());
+        let node = node.ok_or_else(|| fault(1, "the header needs \"node\", the name of the node"))?;
+        Ok(Self { header, node, nodes, lines })
+    }
+
+    /// The node of a connection.
+    #[must_use]
+    pub fn node_of(&self, conn: u64) -> &str {
+        self.nodes.get(&conn).unwrap_or(&self.node)
+    }
+
+    /// The names of all nodes.
+    pub fn all_nodes(&self) -> impl Iterator<Item = &str> {
+        let conns = self.lines.iter().filter_map(|line| line.conn);
+        let all: BTreeSet<&str> = conns.map(|conn| self.node_of(conn)).collect();
+        all.into_iter()
     }
 
     /// Whether the recorder saw the Kubernetes API.
@@ -118,7 +144,11 @@ impl Transcript {
         let mut text = Value::Object(self.header.clone()).to_string();
         text.push('\n');
         for line in &self.lines {
-            text.push_str(&line.to_json().to_string());
+            let mut json = line.to_json();
+            if let Some(node) = line.conn.and_then(|conn| self.nodes.get(&conn)) {
+                json["node"] = node.as_str().into();
+            }
+            text.push_str(&json.to_string());
             text.push('\n');
         }
         text

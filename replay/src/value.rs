@@ -40,6 +40,9 @@ pub(crate) fn agree(one: &Value, other: &Value) -> bool {
     const APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
     let (mut one, mut other) = (one.clone(), other.clone());
     drop_unless_both([&mut one, &mut other], "/metadata/annotations", APPLIED);
+    if one["kind"] == "Node" || other["kind"] == "Node" {
+        drop_unless_both([&mut one, &mut other], "/status", "images");
+    }
     let conditions = one.pointer("/status/conditions").and_then(Value::as_array).map_or(0, Vec::len);
     for index in 0..conditions {
         drop_unless_both([&mut one, &mut other], &format!("/status/conditions/{index}"), "lastHeartbeatTime");

@@ -103,6 +103,8 @@ pub struct World {
     /// Settings of cloudcore beyond those that every world has, or a whole file of stock cloudcore.
     settings: Value,
     slow: Option<SlowLink>,
+    /// Where cloudcore records.
+    record: Option<PathBuf>,
     /// Dialect of edges that join from now on.
     dialect: &'static str,
     /// Milliseconds between lease renewals and between status reports; none: the agent's own default.
@@ -155,7 +157,7 @@ impl World {
             None => None,
         };
         let (ports, edges, periods) = (CloudPorts::free()?, BTreeMap::new(), (1000, None));
-        let (cloud, replica, slow, dialect) = (None, None, None, "tombolo");
+        let (cloud, replica, slow, record, dialect) = (None, None, None, None, "tombolo");
         let mut world = Self {
             plane,
             api,
@@ -166,6 +168,7 @@ impl World {
             ports,
             settings,
             slow,
+            record,
             dialect,
             periods,
             folder,
@@ -198,6 +201,9 @@ impl World {
         command.arg("--data-dir").arg(data);
         if self.api == Api::Embedded {
             command.arg("--embedded").args(["--embedded-address", &format!("127.0.0.1:{}", ports.embedded)]);
+        }
+        if let Some(folder) = &self.record {
+            command.arg("--record").arg(folder);
         }
         let mut cloud = Child::spawn(name, self.folder.path(), &mut command)?;
         let ready = format!("http://127.0.0.1:{}/readyz", ports.admin);
@@ -236,6 +242,11 @@ impl World {
             config[key] = value.clone();
         }
         config
+    }
+
+    /// Has cloudcore record into this folder from its next start on.
+    pub fn record_into(&mut self, folder: &Path) {
+        self.record = Some(folder.to_owned());
     }
 
     /// Kills cloudcore: SIGKILL, nothing is drained.

@@ -1,11 +1,13 @@
 //! edgecore with `dialect: kubeedge`: against a cloud that behaves as stock does, and against our own.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tombolo_replay::Event;
 use tombolo_testkit::{Child, cluster_or_skip, free_port, wait_for};
 use tombolo_tests::stock_cloud::{Asked, StockCloud, StockJoin};
 use tombolo_tests::world::objects::{NAMESPACE, Objects};
@@ -180,6 +182,69 @@ async fn an_edge_joins_and_renews_at_a_stock_cloud() {
     let renewals = join.asked().len();
     cloud.asked("insert", &format!("null/node/{NODE}")).await;
     assert_eq!(join.asked().len(), renewals, "once is enough");
+    agent.check_running().unwrap();
+}
+
+/// A running agent hears what a stock cloud said to a stock edge, connection by connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_running_edge_lives_through_what_a_stock_cloud_said() {
+    cluster_or_skip!("a_running_edge_lives_through_what_a_stock_cloud_said");
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let path = tombolo_tests::source::root().join("tests/transcripts/kubeedge-join-run-offline.jsonl");
+    let transcript = tombolo_cli::replay::read(&path).unwrap();
+    assert_eq!(transcript.node, NODE);
+    let said = || {
+        transcript.lines.iter().filter_map(|line| match &line.event {
+            Event::Down(frame) => Some((line.conn, frame)),
+            _ => None,
+        })
+    };
+    let cloud = StockCloud::start().await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    cloud.authority.enlist(NODE, folder.path()).unwrap();
+    // What the edge asks for when a pod comes has its first recorded answer from the beginning.
+    for (_, frame) in said().filter(|(_, frame)| !frame.is_push()).collect::<Vec<_>>().into_iter().rev() {
+        let key = frame.key().filter(|key| matches!(key.kind.as_str(), "configmap" | "secret"));
+        if let (Some(_), Some(object)) = (key, frame.objects().first()) {
+            cloud.put(frame.resource(), object.clone());
+        }
+    }
+    settings(&cloud, "127.0.0.1:1", folder.path());
+    let mut agent = agent(folder.path());
+    cloud.asked("insert", &format!("null/node/{NODE}")).await;
+
+    let (mut connection, mut pushed) = (None, 0);
+    let mut held: BTreeMap<String, Option<String>> = BTreeMap::new();
+    for (conn, frame) in said().filter(|(_, frame)| frame.is_push()) {
+        if connection.replace(conn).is_some_and(|before| before != conn) {
+            let before = cloud.upgrades().len();
+            cloud.hang_up();
+            wait_for("the edge to come back", DEADLINE, async || match cloud.upgrades().len() > before {
+                true => Ok(()),
+                false => Err("it is away".to_owned()),
+            })
+            .await;
+        }
+        let id = cloud.push(frame.operation(), frame.resource(), frame.content());
+        let answer = cloud.acknowledged(&id).await;
+        assert_eq!((&answer["content"], &answer["route"]["operation"]), (&json!("OK"), &json!("response")));
+        pushed += 1;
+        let key = frame.key().expect("a delivery has a key");
+        let uid = frame.content()["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+        if matches!(key.kind.as_str(), "pod" | "configmap" | "secret") {
+            held.insert(format!("{}/{}", key.kind, key.name), (frame.operation() != "delete").then_some(uid));
+        }
+    }
+    assert!(pushed > 10, "{pushed}");
+    assert_eq!(held.get("pod/web-0"), Some(&None), "{held:?}");
+    for (resource, uid) in held {
+        // What a later answer of the recorded cloud brought back is asked for again when it is needed.
+        if let Some(uid) = uid {
+            locally(folder.path(), &resource, "{.metadata.uid}", &uid).await;
+        } else if resource.starts_with("pod/") {
+            locally(folder.path(), &resource, "{.metadata.uid}", "").await;
+        }
+    }
     agent.check_running().unwrap();
 }
 

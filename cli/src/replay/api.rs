@@ -39,6 +39,19 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Wait between two tries.
 const RETRY: Duration = Duration::from_millis(100);
 
+/// Changes that others make meanwhile: so often one is tried again.
+const CONFLICTS_MAX: usize = 5;
+
+/// What became of a change.
+pub(super) enum Applied {
+    /// Every state that the object had, the last being the present one.
+    Made(Vec<Value>),
+    /// The cluster keeps this object by itself.
+    Kept(Value),
+    /// It serves no such kind.
+    Unserved(String),
+}
+
 /// An administrator of the run's cluster.
 pub(super) struct Administrator {
     client: Client,
@@ -50,8 +63,34 @@ impl Administrator {
         Self { client, resources: HashMap::new() }
     }
 
-    /// Makes one change. Gives every state that the object had, the last being the present one.
-    pub(super) async fn apply(&mut self, verb: Verb, object: &Value) -> Result<Vec<Value>> {
+    /// Makes one change, unless the cluster keeps the object by itself or knows nothing of its kind.
+    pub(super) async fn make(&mut self, verb: Verb, object: &Value) -> Result<Applied> {
+        if !self.serves(object).await? {
+            return Ok(Applied::Unserved(object["kind"].as_str().unwrap_or_default().to_owned()));
+        }
+        if let Some(kept) = self.kept(object).await? {
+            return Ok(Applied::Kept(kept));
+        }
+        let mut tries = 0;
+        loop {
+            match self.apply(verb, &placeable(object)).await {
+                // Somebody else was faster: the node that is played, or a controller.
+                Err(error) if tries < CONFLICTS_MAX && is_conflict(&error) => tries += 1,
+                made => return made.map(Applied::Made),
+            }
+        }
+    }
+
+    /// The object as it is now.
+    pub(super) async fn present(&mut self, object: &Value) -> Result<Option<Value>> {
+        if !self.serves(object).await? {
+            return Ok(None);
+        }
+        let place = self.place(object).await?;
+        self.get(&format!("{place}/{}", object["metadata"]["name"].as_str().unwrap_or_default())).await
+    }
+
+    async fn apply(&mut self, verb: Verb, object: &Value) -> Result<Vec<Value>> {
         let object = &self.with_known_owners(object).await?;
         let place = self.place(object).await?;
         let name = object["metadata"]["name"].as_str().context("an object of the transcript has no name")?;
@@ -74,7 +113,7 @@ impl Administrator {
     }
 
     /// The object as the cluster keeps it by itself; none for an object that is the run's to change.
-    pub(super) async fn kept(&mut self, object: &Value) -> Result<Option<Value>> {
+    async fn kept(&mut self, object: &Value) -> Result<Option<Value>> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let metadata = &object["metadata"];
         let named = (text(&object["kind"]), text(&metadata["namespace"]), text(&metadata["name"]));
@@ -84,8 +123,17 @@ impl Administrator {
         if !kept {
             return Ok(None);
         }
-        let place = self.place(object).await?;
-        self.get(&format!("{place}/{}", named.2)).await
+        self.namespace(object).await?;
+        let path = format!("{}/{}", self.place(object).await?, named.2);
+        // A new namespace gets them in a moment.
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let present = self.get(&path).await?;
+            if present.is_some() || Instant::now() >= deadline {
+                return Ok(present);
+            }
+            tokio::time::sleep(RETRY).await;
+        }
     }
 
     /// Objects that the cluster has at the beginning, of a resource in all namespaces.
@@ -160,7 +208,7 @@ impl Administrator {
 
     async fn status(&self, path: &str, object: &Value, states: &mut Vec<Value>) -> Result<()> {
         let Some(current) = states.last().cloned() else { return Ok(()) };
-        let wanted = &object["status"];
+        let wanted = &with_untold(object, &current)["status"];
         if wanted.is_null() || without_nulls(wanted) == without_nulls(&current["status"]) {
             return Ok(());
         }
@@ -230,6 +278,18 @@ impl Administrator {
         })
     }
 
+    /// Whether the cluster knows the object's kind.
+    async fn serves(&mut self, object: &Value) -> Result<bool> {
+        match self.place(object).await {
+            Ok(_) => Ok(true),
+            Err(error) => match error.downcast_ref::<kube::Error>() {
+                Some(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+                Some(kube::Error::Discovery(_)) => Ok(false),
+                _ => Err(error),
+            },
+        }
+    }
+
     /// None for what does not exist.
     async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Option<Value>> {
         let bytes = body.map(Value::to_string).unwrap_or_default().into_bytes();
@@ -238,11 +298,62 @@ impl Administrator {
         match self.client.request::<Value>(request).await {
             Ok(answer) => Ok(Some(answer)),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                Err(Conflict(format!("{method} {path}: {}", status.message)).into())
+            }
             Err(kube::Error::Api(status)) => Err(anyhow!("{method} {path}: {}", status.message)),
             Err(error) => Err(error).with_context(|| format!("{method} {path}")),
         }
     }
 }
+
+/// The object with what lines of the API may leave out of a Node, as it is: heartbeats and images.
+fn with_untold(object: &Value, present: &Value) -> Value {
+    let mut object = object.clone();
+    if object["kind"] != "Node" || object["status"].is_null() {
+        return object;
+    }
+    if object["status"]["images"].is_null() {
+        object["status"]["images"] = present["status"]["images"].clone();
+    }
+    let known = present["status"]["conditions"].as_array();
+    let conditions = object["status"]["conditions"].as_array_mut();
+    for condition in conditions.into_iter().flatten().filter(|one| one["lastHeartbeatTime"].is_null()) {
+        let same = known.into_iter().flatten().find(|other| other["type"] == condition["type"]);
+        if let Some(same) = same {
+            condition["lastHeartbeatTime"] = same["lastHeartbeatTime"].clone();
+        }
+    }
+    object
+}
+
+/// Whether another version, or another object of this name, was there already.
+fn is_conflict(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| cause.downcast_ref::<Conflict>().is_some())
+}
+
+/// An answer with code 409.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Conflict(String);
+
+/// The object in a form that an API server takes. A slice that a recorded cloud has turned towards the node's own
+/// MetaServer has an address that no API server lets in.
+fn placeable(object: &Value) -> Value {
+    let mut object = object.clone();
+    let endpoints = object.get_mut("endpoints").and_then(Value::as_array_mut);
+    for address in
+        endpoints.into_iter().flatten().filter_map(|endpoint| endpoint["addresses"].as_array_mut()).flatten()
+    {
+        if address == "127.0.0.1" {
+            *address = PLACEHOLDER.into();
+        }
+    }
+    object
+}
+
+/// An address that is kept for examples.
+const PLACEHOLDER: &str = "192.0.2.1";
 
 fn base(group: &str, version: &str) -> String {
     match group {

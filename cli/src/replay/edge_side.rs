@@ -4,19 +4,22 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tombolo_edge::identity::{EnrollOptions, Identity, enroll};
+use tombolo_link::client::Choice;
 use tombolo_proto::NodeId;
 use tombolo_replay::{
-    Ask, Difference, Event, Frame, Happening, Line, Matcher, Progress, Summary, Transcript,
+    Ask, Difference, Event, Frame, Happening, Key, Line, Matcher, Progress, Summary, Transcript,
 };
 use tombolo_runtime::time::unix_millis;
 
 use super::Target;
-use super::api::Administrator;
-use super::socket::{Heard, Socket, acknowledgement, ears, new_id};
+use super::api::{Administrator, Applied};
+use super::grants::granted;
+use super::mouth::Mouth;
+use super::socket::{Heard, Saying, Socket, ears, new_id};
 
 /// How long an expected frame may take: more than a resend, less than a stock edge's patience.
 const FRAME_WITHIN: Duration = Duration::from_secs(12);
@@ -46,32 +49,32 @@ pub async fn play_edge(transcript: &Transcript, target: &Target) -> Result<Run> 
             return Ok(Run { outcome: Err(difference), preconditions: Vec::new(), happenings: Vec::new() });
         }
     };
-    let mut preconditions: Vec<String> = matcher
+    let preconditions = matcher
         .preconditions()
         .map(|added| format!("the recorded cluster adds to what is inserted: {added}"))
         .collect();
-    let node = NodeId::parse(&transcript.node).context("the header's node is no node name")?;
-    let options = EnrollOptions { endpoint: target.join.clone(), node, token: target.token.clone() };
-    let identity = enroll(&options).await.context("the node cannot join")?;
     let (sender, heard) = ears();
     let mut player = Player {
         transcript,
         target,
-        identity,
+        identities: BTreeMap::new(),
         matcher,
         administrator: Administrator::new(target.client.clone()),
         connections: HashMap::new(),
+        mouth: Mouth::default(),
+        writes: HashMap::new(),
         sender,
         heard,
+        preconditions,
         happenings: Vec::new(),
     };
-    preconditions.extend(player.prepare().await?);
+    player.prepare().await?;
     let outcome = match player.play().await {
         Ok(()) => player.matcher.finish(),
         Err(Fault::Differs(difference)) => Err(*difference),
         Err(Fault::Broken(error)) => return Err(error),
     };
-    Ok(Run { outcome, preconditions, happenings: player.happenings })
+    Ok(Run { outcome, preconditions: player.preconditions, happenings: player.happenings })
 }
 
 /// Why a run stops.
@@ -95,34 +98,47 @@ impl From<anyhow::Error> for Fault {
 struct Player<'t> {
     transcript: &'t Transcript,
     target: &'t Target,
-    identity: Identity,
+    identities: BTreeMap<NodeId, Identity>,
     matcher: Matcher<'t>,
     administrator: Administrator,
     connections: HashMap<u64, Socket>,
+    mouth: Mouth,
+    /// Requests that change an object and whose answers were not waited for: changes of the same object by others wait
+    /// for them.
+    writes: HashMap<Key, Vec<usize>>,
     sender: mpsc::Sender<Heard>,
     heard: mpsc::Receiver<Heard>,
+    preconditions: Vec<String>,
     happenings: Vec<Happening>,
 }
 
 impl Player<'_> {
-    /// Grants what the recorded node was granted, and looks for objects that the cluster has by itself.
-    async fn prepare(&mut self) -> Result<Vec<String>> {
-        let wanted = granted(self.transcript);
-        let rules: Vec<Value> = wanted.keys().map(Grant::rule).collect();
-        let node = self.transcript.node.clone();
-        if !rules.is_empty() {
-            self.administrator.grant(&node, &rules).await?;
-        }
-        for grant in wanted.keys() {
-            for object in self.administrator.list(&grant.group, &grant.version, &grant.resource).await? {
-                // Cannot differ: nothing has been expected yet.
-                let _ = self.happen(Happening::Own(object));
+    /// Lets every node join, grants what the recorded ones were granted, and looks for objects that the cluster has by
+    /// itself.
+    async fn prepare(&mut self) -> Result<()> {
+        for name in self.transcript.all_nodes() {
+            let node = NodeId::parse(name).with_context(|| format!("{name:?} is no node name"))?;
+            let options = EnrollOptions {
+                endpoint: self.target.join.clone(),
+                node: node.clone(),
+                token: self.target.token.clone(),
+            };
+            let identity = enroll(&options).await.with_context(|| format!("node {name} cannot join"))?;
+            self.identities.insert(node, identity);
+            let wanted = granted(self.transcript, name);
+            let rules: Vec<Value> = wanted.iter().map(super::grants::Grant::rule).collect();
+            if !rules.is_empty() {
+                self.administrator.grant(name, &rules).await?;
+            }
+            for grant in &wanted {
+                for object in self.administrator.list(&grant.group, &grant.version, &grant.resource).await? {
+                    // Cannot differ: nothing has been expected yet.
+                    let _ = self.happen(Happening::Own(object));
+                }
+                self.preconditions.push(format!("role tombolo-replay-{name} lets the node {grant}"));
             }
         }
-        Ok(wanted
-            .into_keys()
-            .map(|grant| format!("role tombolo-replay-{node} lets the node {grant}"))
-            .collect())
+        Ok(())
     }
 
     async fn play(&mut self) -> Result<(), Fault> {
@@ -135,7 +151,7 @@ impl Player<'_> {
         for (index, line) in self.transcript.lines.iter().enumerate() {
             self.listen()?;
             if let Some(conn) = line.conn {
-                self.connect(conn).await?;
+                self.connect(conn, line).await?;
             }
             self.line(index, line).await?;
             if let Some(conn) = line.conn
@@ -148,34 +164,89 @@ impl Player<'_> {
         Ok(())
     }
 
-    async fn connect(&mut self, conn: u64) -> Result<()> {
-        if !self.connections.contains_key(&conn) {
-            let (address, node) = (&self.target.websocket, &self.transcript.node);
-            let socket = Socket::connect(address, node, &self.identity, conn, self.sender.clone()).await?;
-            self.connections.insert(conn, socket);
+    async fn connect(&mut self, conn: u64, line: &Line) -> Result<()> {
+        if self.connections.contains_key(&conn) || self.mouth.has_ended(conn) {
+            return Ok(());
         }
+        let node = NodeId::parse(self.transcript.node_of(conn)).context("no node name")?;
+        let identity = self.identities.get(&node).context("the node has not joined")?;
+        let (Event::Up(frame) | Event::Down(frame)) = &line.event else { return Ok(()) };
+        let socket = if frame.is_tombolo() {
+            let choice = match self.transcript.header.get("transport").and_then(Value::as_str) {
+                Some("quic") => Choice::Quic,
+                _ => Choice::WebSocket,
+            };
+            Socket::frames(&self.target.dial(choice)?, identity, conn, self.sender.clone()).await?
+        } else {
+            let target = self.target.dial(Choice::WebSocket)?;
+            Socket::documents(&target, &node, identity, conn, self.sender.clone()).await?
+        };
+        self.mouth.connected(conn, &node);
+        self.connections.insert(conn, socket);
         Ok(())
     }
 
     async fn line(&mut self, index: usize, line: &Line) -> Result<(), Fault> {
         match &line.event {
-            Event::Api(verb, _) => {
-                let object = self.matcher.object(index).unwrap_or_default();
-                if let Some(kept) = self.administrator.kept(&object).await? {
-                    self.happen(Happening::Own(kept))?;
-                    return Ok(());
-                }
-                let states = self.administrator.apply(*verb, &object).await;
-                let states = states.with_context(|| {
-                    format!("the change before line {} cannot be made", self.next_number(index))
-                })?;
-                self.happen(Happening::Applied(index, states))?;
-            }
-            // Acknowledgements follow what is received.
+            Event::Api(..) => self.change(index).await?,
+            // Acknowledgements and the like follow what is received.
             Event::Up(frame) if frame.ask() == Ask::Ack => {}
             Event::Up(frame) => self.say(index, line, frame).await?,
-            Event::Down(_) => self.expect(index).await?,
+            Event::Down(frame) => {
+                if frame.is_frame("session", "goodbye") && frame.content()["reason"] == "Replaced" {
+                    self.replace(index).await?;
+                }
+                self.expect(index).await?;
+            }
         }
+        Ok(())
+    }
+
+    /// Makes the node's next connection, which takes over from the one of this line: its first frame may come later in
+    /// the transcript than the goodbye that it causes.
+    async fn replace(&mut self, index: usize) -> Result<()> {
+        let lines = &self.transcript.lines[index..];
+        let Some(conn) = lines.first().and_then(|line| line.conn) else { return Ok(()) };
+        let node = self.transcript.node_of(conn);
+        let next = lines.iter().find_map(|line| {
+            let other = line.conn.filter(|other| *other > conn && self.transcript.node_of(*other) == node)?;
+            Some((other, line))
+        });
+        match next {
+            Some((conn, line)) => self.connect(conn, line).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the change that the recorded API saw, unless a write of the edge has made it.
+    async fn change(&mut self, index: usize) -> Result<(), Fault> {
+        let Event::Api(verb, recorded) = &self.transcript.lines[index].event else { return Ok(()) };
+        for write in self.writes.remove(&Key::of_object(recorded)).unwrap_or_default() {
+            if let Some(answer) = self.matcher.answer_of(write) {
+                self.expect(answer).await?;
+            }
+        }
+        let object = self.matcher.object(index).unwrap_or_default();
+        if self.matcher.is_effect(index) {
+            let present = self.administrator.present(&object).await?;
+            self.happen(Happening::Saw(present.into_iter().collect()))?;
+            return Ok(());
+        }
+        let applied =
+            self.administrator.make(*verb, &object).await.with_context(|| {
+                format!("the change before line {} cannot be made", self.next_number(index))
+            })?;
+        match applied {
+            Applied::Kept(object) => self.happen(Happening::Own(object))?,
+            Applied::Made(states) => self.happen(Happening::Applied(index, states))?,
+            Applied::Unserved(kind) => {
+                let line = format!("the cluster does not serve kind {kind}: its objects are left out");
+                if !self.preconditions.contains(&line) {
+                    self.preconditions.push(line);
+                }
+                self.happen(Happening::Unserved(kind))?
+            }
+        };
         Ok(())
     }
 
@@ -184,15 +255,25 @@ impl Player<'_> {
     }
 
     async fn say(&mut self, index: usize, line: &Line, frame: &Frame) -> Result<(), Fault> {
-        let socket = line.conn.and_then(|conn| self.connections.get(&conn)).context("no connection")?;
+        let conn = line.conn.context("no connection")?;
+        // The cloud may have ended it, as the recorded one did a little later.
+        let Some(socket) = self.connections.get(&conn) else { return Ok(()) };
         if frame.ask() == Ask::Zero {
-            socket.say(frame.as_json()).await?;
+            socket.say(Saying::Document(frame.as_json().clone())).await?;
             self.happen(Happening::SentEmpty)?;
             return Ok(());
         }
-        let id = new_id();
+        if self.mouth.is_foreign(frame) {
+            self.happen(Happening::Unsaid(index))?;
+            return Ok(());
+        }
+        let id = if frame.is_tombolo() { frame.id().to_owned() } else { new_id() };
         let request = self.matcher.request(index, &id, unix_millis()).context("no request")?;
-        socket.say(&request).await?;
+        let saying = self.mouth.saying(conn, request)?;
+        socket.say(saying).await?;
+        if let Some(key) = frame.key().filter(|_| frame.ask() == Ask::Write) {
+            self.writes.entry(key).or_default().push(index);
+        }
         self.happen(Happening::Sent(index, id))?;
         Ok(())
     }
@@ -231,13 +312,14 @@ impl Player<'_> {
     fn hear(&mut self, (conn, frame): Heard) -> Result<(), Fault> {
         let Some(frame) = frame else {
             self.connections.remove(&conn);
+            self.mouth.ended(conn);
             return Ok(());
         };
-        let acknowledged = acknowledgement(&frame);
+        let answers = self.mouth.answers(conn, &frame)?;
         if self.happen(Happening::Received(conn, frame))?
             && let Some(socket) = self.connections.get(&conn)
         {
-            socket.try_say(&acknowledged)?;
+            answers.into_iter().try_for_each(|answer| socket.try_say(answer))?;
         }
         Ok(())
     }
@@ -246,58 +328,4 @@ impl Player<'_> {
         self.happenings.push(happening.clone());
         self.matcher.follow(happening)
     }
-}
-
-/// What a node was allowed through MetaServer.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Grant {
-    group: String,
-    version: String,
-    resource: String,
-    verb: String,
-}
-
-impl Grant {
-    /// A watch begins with a list.
-    fn verbs(&self) -> Vec<&str> {
-        if self.verb == "watch" { vec!["list", "watch"] } else { vec![&self.verb] }
-    }
-
-    fn rule(&self) -> Value {
-        json!({"apiGroups": [self.group], "resources": [self.resource, format!("{}/status", self.resource)], "verbs": self.verbs()})
-    }
-}
-
-impl std::fmt::Display for Grant {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.group.as_str() {
-            "" => write!(f, "{} {}", self.verb, self.resource),
-            group => write!(f, "{} {}.{group}", self.verb, self.resource),
-        }
-    }
-}
-
-/// MetaServer's requests that the recorded cloud approved (design 9.1).
-fn granted(transcript: &Transcript) -> BTreeMap<Grant, ()> {
-    let answers = transcript.lines.iter().filter_map(|line| match &line.event {
-        Event::Down(frame) if frame.application("Status") == "Approved" => Some(frame),
-        _ => None,
-    });
-    answers
-        .filter_map(|frame| grant(&frame.application("Key"), &frame.application("Verb")))
-        .map(|grant| (grant, ()))
-        .collect()
-}
-
-fn grant(key: &str, verb: &str) -> Option<Grant> {
-    let parts: Vec<&str> = key.strip_prefix('/')?.split('/').collect();
-    let [group, version, resource, _, _] = parts[..] else { return None };
-    let group = if group == "core" { "" } else { group };
-    let verb = if verb == "updatestatus" { "update" } else { verb };
-    Some(Grant {
-        group: group.to_owned(),
-        version: version.to_owned(),
-        resource: resource.to_owned(),
-        verb: verb.to_owned(),
-    })
 }

@@ -1,25 +1,16 @@
-//! The WebSocket of a stock edge (reference 2.1).
-
-use std::time::Duration;
+//! A connection of the replayed edge, in the dialect of its transcript.
 
 use anyhow::{Context, Result, bail};
-use futures::{SinkExt, StreamExt};
-use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
-use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::{WebSocketStream, client_async};
 use tombolo_edge::identity::Identity;
-use tombolo_replay::Frame;
+use tombolo_link::client::{Connector, Target, connect_documents};
+use tombolo_link::{DocumentEvent, DocumentLink, Link, LinkEvent};
+use tombolo_proto::session::kubeedge::Outgoing;
+use tombolo_proto::{Frame as Wire, Lane, NodeId};
+use tombolo_replay::{Frame, render};
 use tombolo_runtime::time::unix_millis;
-
-/// How long a connection may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Frames of the cloud that wait for the run; a cloud that sends more waits.
 const HEARD_MAX: usize = 4096;
@@ -30,9 +21,18 @@ const SAYING_MAX: usize = 4096;
 /// What a connection has heard: a frame, or none at its end.
 pub(super) type Heard = (u64, Option<Frame>);
 
+/// What the run says.
+#[derive(Debug)]
+pub(super) enum Saying {
+    /// A message of dialect `kubeedge`.
+    Document(Value),
+    /// A frame of dialect `tombolo`.
+    Frame(Lane, Box<Wire>),
+}
+
 /// One connection. A dropped one is cut without a word, as a killed edge does.
 pub(super) struct Socket {
-    saying: mpsc::Sender<String>,
+    saying: mpsc::Sender<Saying>,
     task: JoinHandle<()>,
 }
 
@@ -49,38 +49,55 @@ pub(super) fn ears() -> (mpsc::Sender<Heard>, mpsc::Receiver<Heard>) {
 
 impl Socket {
     /// Connects as stock edges do.
-    pub(super) async fn connect(
-        address: &str,
-        node: &str,
+    pub(super) async fn documents(
+        target: &Target,
+        node: &NodeId,
         identity: &Identity,
         conn: u64,
         ears: mpsc::Sender<Heard>,
     ) -> Result<Self> {
-        let stream = tokio::time::timeout(CONNECT_TIMEOUT, upgrade(address, node, identity)).await;
-        let stream = stream.context("the connection took more than 30 s")??;
+        let link = connect_documents(target, node, &identity.client_tls()?).await?;
         let (saying, says) = mpsc::channel(SAYING_MAX);
-        let task = tokio::spawn(drive(stream, says, conn, ears));
+        let task = tokio::spawn(async move {
+            let ended = carry_documents(link, says, conn, &ears).await;
+            finish(ended, conn, &ears).await;
+        });
         Ok(Self { saying, task })
     }
 
-    /// Says something.
-    pub(super) async fn say(&self, frame: &Value) -> Result<()> {
-        self.saying.send(frame.to_string()).await.ok().context("the cloud has closed the connection")
+    /// Connects as our own edges do.
+    pub(super) async fn frames(
+        target: &Target,
+        identity: &Identity,
+        conn: u64,
+        ears: mpsc::Sender<Heard>,
+    ) -> Result<Self> {
+        let link = Connector::new(target.clone(), identity.client_tls()?).connect().await?;
+        let (saying, says) = mpsc::channel(SAYING_MAX);
+        let task = tokio::spawn(async move {
+            let ended = carry_frames(link, says, conn, &ears).await;
+            finish(ended, conn, &ears).await;
+        });
+        Ok(Self { saying, task })
     }
 
-    /// Says something without waiting for room.
-    pub(super) fn try_say(&self, frame: &Value) -> Result<()> {
-        match self.saying.try_send(frame.to_string()) {
-            Err(mpsc::error::TrySendError::Full(_)) => {
-                bail!("the cloud does not read: {SAYING_MAX} frames wait")
-            }
-            // The end of the connection is heard as such.
-            Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => Ok(()),
+    /// Sends, and waits for room.
+    pub(super) async fn say(&self, saying: Saying) -> Result<()> {
+        // A connection that has ended says so to the ears.
+        let _ = self.saying.send(saying).await;
+        Ok(())
+    }
+
+    /// Sends what follows from something heard.
+    pub(super) fn try_say(&self, saying: Saying) -> Result<()> {
+        match self.saying.try_send(saying) {
+            Err(mpsc::error::TrySendError::Full(_)) => bail!("the cloud does not read what the edge says"),
+            _ => Ok(()),
         }
     }
 }
 
-/// The acknowledgement of a frame (reference, rule 6).
+/// The acknowledgement of a message, as stock edges write it (reference 1.9).
 pub(super) fn acknowledgement(frame: &Frame) -> Value {
     json!({
         "header": {"msg_id": new_id(), "parent_msg_id": frame.id(), "timestamp": unix_millis()},
@@ -94,53 +111,72 @@ pub(super) fn new_id() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
-type Stream = WebSocketStream<TlsStream<TcpStream>>;
-
-async fn upgrade(address: &str, node: &str, identity: &Identity) -> Result<Stream> {
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
-    let name = ServerName::try_from(host.to_owned()).with_context(|| format!("{host} is no host"))?;
-    let stream = TcpStream::connect(address).await.with_context(|| format!("cannot reach {address}"))?;
-    stream.set_nodelay(true)?;
-    let tls = TlsConnector::from(identity.client_tls()?.websocket()?);
-    let stream = tls.connect(name, stream).await.with_context(|| format!("no TLS with {address}"))?;
-    let project = "e632aba927ea4ac2b575ec1603d56f10";
-    let mut request = format!("wss://{address}/{project}/{node}/events").into_client_request()?;
-    let headers = request.headers_mut();
-    headers.insert("node_id", node.parse()?);
-    headers.insert("project_id", project.parse()?);
-    headers.insert("ConnectionUse", "msg".parse()?);
-    let (stream, _) =
-        client_async(request, stream).await.with_context(|| format!("{address} refuses the upgrade"))?;
-    Ok(stream)
-}
-
-async fn drive(mut stream: Stream, mut says: mpsc::Receiver<String>, conn: u64, ears: mpsc::Sender<Heard>) {
-    let ended: Result<()> = async {
-        loop {
-            tokio::select! {
-                text = says.recv() => match text {
-                    Some(text) => stream.send(Message::text(text)).await?,
-                    None => return Ok(()),
-                },
-                message = stream.next() => {
-                    let bytes = match message.context("closed")?? {
-                        Message::Text(text) => text.as_bytes().to_vec(),
-                        Message::Binary(bytes) => bytes.to_vec(),
-                        Message::Close(_) => bail!("closed"),
-                        _ => continue,
-                    };
-                    let frame = serde_json::from_slice(&bytes).context("a document that is no JSON")?;
-                    if ears.send((conn, Some(Frame::new(frame)))).await.is_err() {
-                        return Ok(());
-                    }
-                }
-            }
-        }
-    }
-    .await;
+async fn finish(ended: Result<()>, conn: u64, ears: &mpsc::Sender<Heard>) {
     if let Err(error) = ended {
         tracing::debug!(conn, error = %format!("{error:#}"), "the connection has ended");
     }
     // Fails only when the run is over.
     let _ = ears.send((conn, None)).await;
+}
+
+async fn carry_documents(
+    mut link: DocumentLink,
+    mut says: mpsc::Receiver<Saying>,
+    conn: u64,
+    ears: &mpsc::Sender<Heard>,
+) -> Result<()> {
+    let mut sent = 0;
+    loop {
+        let room = link.can_send();
+        tokio::select! {
+            saying = says.recv(), if room => match saying {
+                Some(Saying::Document(json)) => {
+                    sent += 1;
+                    link.send(Outgoing::document(sent, json.to_string()))?;
+                }
+                Some(Saying::Frame(..)) => bail!("a frame on a connection of documents"),
+                None => return Ok(()),
+            },
+            event = link.next() => match event {
+                DocumentEvent::Document(bytes) => {
+                    let json = serde_json::from_slice(&bytes).context("a document that is no JSON")?;
+                    if ears.send((conn, Some(Frame::new(json)))).await.is_err() {
+                        return Ok(());
+                    }
+                }
+                DocumentEvent::Heard | DocumentEvent::Transmitted(_) => {}
+                DocumentEvent::Closed(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+async fn carry_frames(
+    mut link: Link,
+    mut says: mpsc::Receiver<Saying>,
+    conn: u64,
+    ears: &mpsc::Sender<Heard>,
+) -> Result<()> {
+    let mut waiting: Option<(Lane, Box<Wire>)> = None;
+    loop {
+        if let Some((lane, frame)) = waiting.take_if(|(lane, _)| link.can_send(*lane)) {
+            link.send(lane, *frame)?;
+        }
+        tokio::select! {
+            saying = says.recv(), if waiting.is_none() => match saying {
+                Some(Saying::Frame(lane, frame)) => waiting = Some((lane, frame)),
+                Some(Saying::Document(_)) => bail!("a document on a connection of frames"),
+                None => return Ok(()),
+            },
+            event = link.next() => match event {
+                LinkEvent::Frame(lane, frame) => {
+                    if ears.send((conn, Some(render(conn, lane, &frame)))).await.is_err() {
+                        return Ok(());
+                    }
+                }
+                LinkEvent::Writable => {}
+                LinkEvent::Closed(error) => return Err(error.into()),
+            }
+        }
+    }
 }

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use kube::Client;
 use tombolo_cloud::embedded;
+use tombolo_link::client::{self, Choice};
 use tombolo_runtime::{Drain, Tasks, Trigger, drain};
 
 use crate::cluster;
@@ -19,6 +20,8 @@ const DRAIN_GRACE: Duration = Duration::from_secs(2);
 /// A cloudcore, and an administrator's client of its cluster.
 pub struct Target {
     pub(super) websocket: String,
+    /// None: this cloudcore is reached over WebSocket alone.
+    pub(super) quic: Option<String>,
     pub(super) join: String,
     pub(super) token: String,
     pub(super) client: Client,
@@ -53,14 +56,31 @@ impl Part {
 }
 
 impl Target {
-    /// A cloudcore that runs, by the addresses of its WebSocket listener and its join endpoints.
+    /// A cloudcore that runs, by the addresses of its listeners and its join endpoints.
     ///
     /// # Errors
     /// When its cluster cannot be reached.
-    pub async fn given(websocket: &str, join: &str, kubeconfig: &Path) -> Result<Self> {
+    pub async fn given(websocket: &str, quic: Option<&str>, join: &str, kubeconfig: &Path) -> Result<Self> {
         let client = Client::try_from(cluster::config(kubeconfig).await?)?;
         let token = cluster::join_token(client.clone(), cluster::NAMESPACE).await?;
-        Ok(Self { websocket: websocket.to_owned(), join: join.to_owned(), token, client, own: None })
+        let (websocket, quic) = (websocket.to_owned(), quic.map(str::to_owned));
+        Ok(Self { websocket, quic, join: join.to_owned(), token, client, own: None })
+    }
+
+    /// Where to dial over this transport.
+    pub(super) fn dial(&self, choice: Choice) -> Result<client::Target> {
+        let (host, websocket_port) = address("the WebSocket listener", &self.websocket)?;
+        let (host, quic_port) = match (&self.quic, choice) {
+            (Some(quic), _) => {
+                let (quic_host, port) = address("the QUIC listener", quic)?;
+                (if choice == Choice::Quic { quic_host } else { host }, port)
+            }
+            (None, Choice::WebSocket) => (host, 0),
+            (None, _) => {
+                bail!("the transcript was recorded over QUIC: say where that is with --quic HOST:PORT")
+            }
+        };
+        Ok(client::Target { host, websocket_port, quic_port, choice })
     }
 
     /// Starts an API server and a cloudcore in this process.
@@ -91,12 +111,13 @@ impl Target {
         config.record = record.map(Path::to_owned);
         let bound = tombolo_cloud::App::build(config, tombolo_cloud::Kube::from_config(kube)?).await?;
         let websocket = bound.websocket_addr().context("cloudcore has no WebSocket listener")?.to_string();
+        let quic = bound.quic_addr().map(|address| address.to_string());
         let join = bound.join_addr().to_string();
         let tokens = bound.join_tokens();
         cloud.tasks.spawn("cloudcore", bound.run(cloud_drain));
         let token = tokio::time::timeout(TOKEN_DEADLINE, tokens.current()).await;
         let token = token.context("cloudcore has no join token")?;
-        Ok(Self { websocket, join, token, client, own: Some(Own { cloud, api, _folder: folder }) })
+        Ok(Self { websocket, quic, join, token, client, own: Some(Own { cloud, api, _folder: folder }) })
     }
 
     /// Stops what was started for the run: the API server last.
@@ -106,4 +127,10 @@ impl Target {
             own.api.stop().await;
         }
     }
+}
+
+fn address(what: &str, text: &str) -> Result<(String, u16)> {
+    let (host, port) = text.rsplit_once(':').with_context(|| format!("{what}: {text} is no HOST:PORT"))?;
+    let port = port.parse().with_context(|| format!("{what}: {text} has no port"))?;
+    Ok((host.trim_matches(['[', ']']).to_owned(), port))
 }

@@ -71,12 +71,17 @@ pub(super) fn run(
     hub: Arc<Hub>,
     node: NodeId,
     handle: Arc<SessionHandle>,
-    link: Link,
+    mut link: Link,
 ) -> impl Future<Output = ()> + Send {
     let epoch = hub.epoch.load().as_ref().clone();
     let config = CloudConfig::new(node.clone(), epoch, TRIM_VERSION, unix_millis());
     let session = CloudSession::new(config, hub.clock.now());
-    let view = View::new(node.clone(), Arc::clone(&hub.down));
+    let mut view = View::new(node.clone(), Arc::clone(&hub.down));
+    if let Some(recorder) = &hub.recorder {
+        let recording = recorder.own(&node, link.peer().transport);
+        view.record(Arc::clone(&recording));
+        link.set_tap(recording);
+    }
     Owner::new(hub, node, handle, view, Channel::Tombolo(Tombolo { link, session })).run()
 }
 
@@ -101,13 +106,18 @@ async fn open_stock(
     node: NodeId,
     handle: Arc<SessionHandle>,
     predecessor: Option<Arc<SessionHandle>>,
-    link: DocumentLink,
+    mut link: DocumentLink,
 ) -> Option<Box<Owner>> {
     match open_ledger(&hub, &node, predecessor).await {
         Ok(opened) => {
             tracing::info!(%node, objects = opened.ledger.len(), "stock node connected");
             handle.facts.lock().agent = STOCK_AGENT.to_owned();
-            let view = View::stock(node.clone(), Arc::clone(&hub.down));
+            let mut view = View::stock(node.clone(), Arc::clone(&hub.down));
+            if let Some(recorder) = &hub.recorder {
+                let recording = recorder.stock(&node);
+                view.record(Arc::clone(&recording));
+                link.set_tap(recording);
+            }
             let stock = Stock::new(Arc::clone(&hub), node.clone(), opened, link, &view);
             Some(Owner::new(hub, node, handle, view, Channel::KubeEdge(stock)))
         }
@@ -202,6 +212,7 @@ impl Owner {
 
     fn take_mail(&mut self) {
         let mail = self.handle.mailbox.take();
+        self.view.witness(&mail.dirty);
         for (scope, key) in mail.dirty {
             self.channel.offer(scope, key);
         }

@@ -76,16 +76,7 @@ pub(super) async fn open_ledger(
 }
 
 impl Stock {
-    pub(super) fn new(
-        hub: Arc<Hub>,
-        node: NodeId,
-        opened: Opened,
-        mut link: DocumentLink,
-        view: &View,
-    ) -> Self {
-        if let Some(recorder) = &hub.recorder {
-            link.set_tap(recorder.connection(&node));
-        }
+    pub(super) fn new(hub: Arc<Hub>, node: NodeId, opened: Opened, link: DocumentLink, view: &View) -> Self {
         let epoch = hub.epoch.load().as_ref().clone();
         let Opened { ledger, owner, version } = opened;
         let mut metaserver = MetaServer::default();

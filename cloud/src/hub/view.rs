@@ -9,6 +9,7 @@ use tombolo_proto::{CloudRevision, NodeId, ObjectKey, ScopeId};
 
 use super::shared::SharedWatch;
 use crate::edgecontroller::{Downstream, local_endpoint};
+use crate::record::Connection;
 
 /// The view of one session.
 pub(super) struct View {
@@ -20,11 +21,28 @@ pub(super) struct View {
     subscriptions: Vec<(ScopeId, Arc<SharedWatch>)>,
     /// The edge is a stock one: its pods reach the API server through MetaServer.
     stock: bool,
+    /// What the session looks at is recorded.
+    recording: Option<Arc<Connection>>,
 }
 
 impl View {
     pub(super) fn new(node: NodeId, down: Arc<Downstream>) -> Self {
-        Self { node, down, deferred: Mutex::default(), subscriptions: Vec::new(), stock: false }
+        let (deferred, subscriptions, recording) = Default::default();
+        Self { node, down, deferred, subscriptions, stock: false, recording }
+    }
+
+    /// Has what the session looks at recorded.
+    pub(super) fn record(&mut self, recording: Arc<Connection>) {
+        self.recording = Some(recording);
+    }
+
+    /// These keys have changed: what is there now is recorded, whether or not it is sent.
+    pub(super) fn witness<'k>(&self, keys: impl IntoIterator<Item = &'k (ScopeId, ObjectKey)>) {
+        if self.recording.is_some() {
+            for (scope, key) in keys {
+                self.lookup(*scope, key);
+            }
+        }
     }
 
     /// The view of a stock edge.
@@ -74,15 +92,15 @@ impl NodeView for View {
     }
 
     fn lookup(&self, scope: ScopeId, key: &ObjectKey) -> Lookup {
-        if scope != ScopeId::NODE {
-            let lookup = self.watch(scope).map_or(Lookup::Pending, |watch| watch.lookup(key));
-            return if self.stock && local_endpoint::concerns(key) { local(lookup) } else { lookup };
+        let found = self.find(scope, key);
+        if let Some(recording) = &self.recording {
+            recording.looked_up(scope, key, &found);
         }
-        let lookup = self.down.lookup(&self.node, key);
-        if matches!(lookup, Lookup::Pending) {
-            self.deferred.lock().insert(key.clone());
+        if scope != ScopeId::NODE && self.stock && local_endpoint::concerns(key) {
+            local(found)
+        } else {
+            found
         }
-        lookup
     }
 
     fn revision(&self, scope: ScopeId) -> CloudRevision {
@@ -90,5 +108,18 @@ impl NodeView for View {
             ScopeId::NODE => self.down.revision(),
             _ => self.watch(scope).map(|watch| watch.revision()).unwrap_or_default(),
         }
+    }
+}
+
+impl View {
+    fn find(&self, scope: ScopeId, key: &ObjectKey) -> Lookup {
+        if scope != ScopeId::NODE {
+            return self.watch(scope).map_or(Lookup::Pending, |watch| watch.lookup(key));
+        }
+        let lookup = self.down.lookup(&self.node, key);
+        if matches!(lookup, Lookup::Pending) {
+            self.deferred.lock().insert(key.clone());
+        }
+        lookup
     }
 }

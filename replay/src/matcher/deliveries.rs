@@ -7,8 +7,8 @@ use crate::compare::{Comparison, Mismatch};
 use crate::frame::{Frame, Key};
 use crate::identifiers::Sort;
 use crate::rules::Rule;
-use crate::transcript::{Event, Line, Verb};
-use crate::value::{agree, same_but_status, same_content, strip};
+use crate::transcript::Event;
+use crate::value::{agree, same_but_status, same_content, strip, without_empty};
 
 impl Matcher<'_> {
     pub(super) fn settle_push(&mut self, index: usize, recorded: &Frame) -> Result<Progress, Difference> {
@@ -29,9 +29,13 @@ impl Matcher<'_> {
             if self.is_same_version(wanted.as_ref(), candidate)
                 || wanted.is_none() && self.is_unknown(candidate)
             {
-                let mismatch = self.try_push(index, recorded, candidate).expect_err("compared above");
+                let Err(mismatch) = self.try_push(index, recorded, candidate) else { continue };
                 if self.try_without_status(index, recorded, candidate) {
                     return Ok(Progress::Done);
+                }
+                // A node that joins may come before it has all its labels, and then as it was recorded.
+                if wanted.is_none() && recorded.key().is_some_and(|key| key.kind == "node") {
+                    continue;
                 }
                 let problem = format!("the delivery differs at {mismatch}");
                 return Err(at(line, Some(&self.pushes[candidate].frame), problem));
@@ -52,17 +56,31 @@ impl Matcher<'_> {
     }
 
     /// Deliveries of the same path that have matched nothing yet.
-    fn candidates(&self, conn: Option<u64>, recorded: &Frame) -> Vec<usize> {
+    pub(super) fn candidates(&self, conn: Option<u64>, recorded: &Frame) -> Vec<usize> {
         let fits = |push: &super::Push| {
-            !push.used && Some(push.conn) == conn && push.frame.resource() == recorded.resource()
+            let same = push.frame.resource() == recorded.resource()
+                && push.frame.group() == recorded.group()
+                && push.frame.is_push() == recorded.is_push()
+                && (recorded.is_push() || push.frame.operation() == recorded.operation());
+            !push.used && Some(push.conn) == conn && same
         };
         self.pushes.iter().enumerate().filter(|(_, push)| fits(push)).map(|(index, _)| index).collect()
     }
 
-    fn try_push(&mut self, index: usize, recorded: &Frame, candidate: usize) -> Result<(), Mismatch> {
+    pub(super) fn try_push(
+        &mut self,
+        index: usize,
+        recorded: &Frame,
+        candidate: usize,
+    ) -> Result<(), Mismatch> {
         let mut comparison = Comparison::new(&self.identifiers, &self.additions, &self.own);
-        comparison.push(recorded, &self.pushes[candidate].frame)?;
-        comparison.commit(&mut self.identifiers, &mut self.rules);
+        let live = &self.pushes[candidate].frame;
+        if recorded.is_notice() {
+            comparison.notice(recorded, live)?;
+        } else {
+            comparison.push(recorded, live)?;
+        }
+        comparison.learned().keep(&mut self.identifiers, &mut self.rules);
         self.pushes[candidate].used = true;
         self.states[index] = State::Met;
         Ok(())
@@ -88,7 +106,7 @@ impl Matcher<'_> {
         if comparison.push(&bare(recorded), &bare(&self.pushes[candidate].frame)).is_err() {
             return false;
         }
-        comparison.commit(&mut self.identifiers, &mut self.rules);
+        comparison.learned().keep(&mut self.identifiers, &mut self.rules);
         self.rules.count(Rule::StatusEcho);
         self.pushes[candidate].used = true;
         self.states[index] = State::Met;
@@ -144,36 +162,59 @@ impl Matcher<'_> {
 
     /// The rule under which this recorded delivery need not come.
     fn needless(&self, index: usize, recorded: &Frame) -> Option<Rule> {
-        let object = recorded.objects().into_iter().next()?;
         let key = recorded.key()?;
-        let carried = |line: &Line, answers_only: bool| match &line.event {
-            Event::Down(frame) if !answers_only || !frame.parent().is_empty() => {
-                frame.objects().into_iter().find(|other| version(other).0 == version(&object).0)
-            }
-            _ => None,
-        };
-        let lines = &self.transcript.lines;
-        let before = lines[..index].iter().rev().find_map(|line| carried(line, false));
-        let answered = || {
-            let same =
-                |line: &Line| carried(line, true).is_some_and(|other| version(&other) == version(&object));
-            lines.iter().any(same)
-        };
+        if self.unserved.contains(&key.kind) {
+            return Some(Rule::NotServed);
+        }
+        if recorded.operation() == "absent" {
+            return self.came_anyhow(recorded).then_some(Rule::Coalesced);
+        }
+        if recorded.operation() == "adopt" {
+            // The edge of the run may hold the very version already.
+            let conn = self.transcript.lines[index].conn;
+            return self.candidates(conn, recorded).is_empty().then_some(Rule::HeldAlready);
+        }
+        let object = recorded.objects().into_iter().next();
+        if recorded.operation() == "delete" && self.is_first_news(index, &key, object.as_ref()) {
+            return Some(Rule::HeldBefore);
+        }
+        let object = object?;
+        let before = self.recorded.shown_before(index, &version(&object).0);
         match key.kind.as_str() {
-            "node" if answered() => Some(Rule::NodeEcho),
+            "node" if self.recorded.is_answered(&version(&object)) => Some(Rule::NodeEcho),
             "node" if self.is_part_of_labelled(&version(&object).0, &object, agree) => Some(Rule::NodeOnJoin),
-            "node" if before.as_ref().is_some_and(|before| same_node(before, &object)) => {
-                Some(Rule::NodeEcho)
-            }
-            "pod" if before.as_ref().is_some_and(|before| same_but_status(before, &object)) => {
-                Some(Rule::StatusEcho)
-            }
-            _ if before.as_ref().is_some_and(|before| same_content(before, &object)) => {
-                Some(Rule::HeldAlready)
-            }
+            "node" if before.is_some_and(|before| same_node(before, &object)) => Some(Rule::NodeEcho),
+            "pod" if before.is_some_and(|before| same_but_status(before, &object)) => Some(Rule::StatusEcho),
+            _ if before.is_some_and(|before| same_content(before, &object)) => Some(Rule::HeldAlready),
             "configmap" | "secret" if self.is_released(recorded) => Some(Rule::Released),
             _ => None,
         }
+    }
+
+    /// Whether the object was delivered where the recorded cloud first said that there is none.
+    fn came_anyhow(&self, recorded: &Frame) -> bool {
+        let same = |frame: &Frame| {
+            frame.resource() == recorded.resource()
+                && frame.group() == recorded.group()
+                && frame.operation() == "update"
+        };
+        self.pushes.iter().any(|push| same(&push.frame))
+    }
+
+    /// Whether nothing before this deletion shows the object.
+    fn is_first_news(&self, index: usize, key: &Key, object: Option<&Value>) -> bool {
+        let uid = object.map(|object| version(object).0).unwrap_or_default();
+        let shown = self.recorded.shown_before(index, &uid).is_some();
+        // A line of the API that only tells the end was derived from this deletion, or saw as little.
+        !shown && !self.recorded.in_api.contains(key) && !self.is_shown_by_name(index, key)
+    }
+
+    /// Whether a frame before this line was about an object of this name.
+    fn is_shown_by_name(&self, index: usize, key: &Key) -> bool {
+        self.transcript.lines[..index].iter().any(|line| match &line.event {
+            Event::Down(frame) => frame.key().as_ref() == Some(key) && !frame.objects().is_empty(),
+            _ => false,
+        })
     }
 
     /// Why a delivery came that matches no recorded one in its turn.
@@ -205,28 +246,41 @@ impl Matcher<'_> {
     }
 
     fn reason_of(&self, frame: &Frame) -> Option<Rule> {
+        if frame.is_notice() {
+            return super::notices::reason_of(frame);
+        }
+        if frame.operation() == "absent" {
+            let later = frame.key().is_some_and(|key| self.recorded.in_api.contains(&key));
+            return later.then_some(Rule::Between);
+        }
+        if frame.operation() == "adopt" {
+            let uid = frame.content()["metadata"]["uid"].as_str().unwrap_or_default();
+            let held = self.identifiers.recorded(Sort::Uid, "", uid).is_some() || self.own.uids.contains(uid);
+            return held.then_some(Rule::HeldAlready);
+        }
         let object = frame.objects().into_iter().next();
         if frame.operation() == "delete" {
             let counted = frame.key().is_some_and(|key| matches!(key.kind.as_str(), "configmap" | "secret"));
             let known = object.and_then(|object| {
                 Some(self.identifiers.recorded(Sort::Uid, "", &version(&object).0)?.to_owned())
             });
-            return match self.was_deleted(frame) {
+            let deleted = frame.key().is_some_and(|key| self.recorded.deleted.contains(&key));
+            return match deleted {
                 true => Some(Rule::Between),
                 false => (counted && known.is_some()).then_some(Rule::Released),
             };
         }
         let object = object?;
         let (live_uid, live_revision) = version(&object);
-        if self.own.contains(&live_uid) {
+        if self.own.uids.contains(&live_uid) {
             return Some(Rule::ClusterObjects);
         }
         let uid = self.identifiers.recorded(Sort::Uid, "", &live_uid)?.to_owned();
         let known = self.identifiers.recorded(Sort::Version, &uid, &live_revision);
         let Some(recorded) =
-            known.and_then(|revision| self.versions.get(&(uid.clone(), revision.to_owned())))
+            known.and_then(|revision| self.recorded.versions.get(&(uid.clone(), revision.to_owned())))
         else {
-            if self.is_joining(&uid, &object) {
+            if self.is_joining(&uid, &object) || self.is_part_of_node(&uid, &object) {
                 return Some(Rule::NodeOnJoin);
             }
             return self.between.contains(&(live_uid, live_revision)).then_some(Rule::Between);
@@ -243,9 +297,9 @@ impl Matcher<'_> {
         let key = frame.key()?;
         Some(if key.kind == "node" {
             Rule::NodeOnJoin
-        } else if self.was_given(&version(&recorded), true) {
+        } else if self.recorded.pushed.contains(&version(&recorded)) {
             Rule::HeldAlready
-        } else if self.was_given(&version(&recorded), false) {
+        } else if self.recorded.answered.contains(&version(&recorded)) {
             Rule::Needed
         } else {
             Rule::Between
@@ -260,6 +314,27 @@ impl Matcher<'_> {
         })
     }
 
+    /// Whether a version of this node was recorded that has all that this one has, apart from what controllers of the
+    /// run's cluster have set: the recorded cluster, or a line of the API, has added to it since it was made.
+    fn is_part_of_node(&self, uid: &str, node: &Value) -> bool {
+        let bare = |node: &Value| {
+            let mut node = node.clone();
+            let own = ["uid", "resourceVersion", "creationTimestamp", "managedFields", "generation"];
+            strip(&mut node, &own);
+            // Controllers of every cluster set these.
+            if let Some(annotations) = node["metadata"]["annotations"].as_object_mut() {
+                annotations.remove("node.alpha.kubernetes.io/ttl");
+            }
+            if let Some(spec) = node["spec"].as_object_mut() {
+                ["taints", "podCIDR", "podCIDRs"].iter().for_each(|name| drop(spec.remove(*name)));
+            }
+            without_empty(node)
+        };
+        let recorded = self.recorded.by_uid.get(uid).into_iter().flatten();
+        let mut recorded = recorded.filter_map(|version| self.recorded.versions.get(version));
+        node["kind"] == "Node" && recorded.any(|recorded| is_within(&bare(node), &bare(recorded)))
+    }
+
     /// Whether a version of this node was recorded that differs in having more labels alone.
     fn is_part_of_labelled(&self, uid: &str, node: &Value, same: impl Fn(&Value, &Value) -> bool) -> bool {
         if node["kind"] != "Node" {
@@ -272,7 +347,8 @@ impl Matcher<'_> {
             node
         };
         let came = labels(node);
-        self.versions.iter().filter(|((recorded, _), _)| recorded == uid).any(|(_, recorded)| {
+        let recorded = self.recorded.by_uid.get(uid).into_iter().flatten();
+        recorded.filter_map(|version| self.recorded.versions.get(version)).any(|recorded| {
             let all = labels(recorded);
             let fewer =
                 came.len() <= all.len() && came.iter().all(|(name, value)| all.get(name) == Some(value));
@@ -285,24 +361,18 @@ impl Matcher<'_> {
         let last = self.pushes.iter().rev().find(|push| push.frame.resource() == recorded.resource());
         recorded.operation() != "delete" && last.is_some_and(|push| push.frame.operation() == "delete")
     }
+}
 
-    /// Whether the recorded cloud gave this version, in a delivery or in an answer.
-    fn was_given(&self, wanted: &(String, String), pushed: bool) -> bool {
-        self.transcript.lines.iter().any(|line| match &line.event {
-            Event::Down(frame) if frame.is_push() == pushed => {
-                frame.objects().iter().any(|object| version(object) == *wanted)
-            }
-            _ => false,
-        })
-    }
-
-    fn was_deleted(&self, frame: &Frame) -> bool {
-        let Some(key) = frame.key() else { return false };
-        self.transcript.lines.iter().any(|line| match &line.event {
-            Event::Api(Verb::Delete, object) => Key::of_object(object) == key,
-            Event::Up(request) => request.operation() == "delete" && request.key().as_ref() == Some(&key),
-            _ => false,
-        })
+/// Whether a value has nothing that the other one has not.
+fn is_within(part: &Value, whole: &Value) -> bool {
+    match (part, whole) {
+        (Value::Object(part), Value::Object(whole)) => {
+            part.iter().all(|(name, value)| whole.get(name).is_some_and(|whole| is_within(value, whole)))
+        }
+        (Value::Array(part), Value::Array(whole)) => {
+            part.len() == whole.len() && part.iter().zip(whole).all(|(part, whole)| is_within(part, whole))
+        }
+        (part, whole) => part == whole,
     }
 }
 

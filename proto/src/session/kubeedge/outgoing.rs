@@ -23,6 +23,13 @@ impl Outgoing {
         Self { number, pieces: [open, content, Bytes::from_static(b"}"), Bytes::new(), Bytes::new()] }
     }
 
+    /// A text as it is.
+    #[must_use]
+    pub fn document(number: u64, text: String) -> Self {
+        let none = Bytes::new;
+        Self { number, pieces: [text.into(), none(), none(), none(), none()] }
+    }
+
     /// A message whose content is an object, with `metadata.resourceVersion` put back into it: shared bodies travel
     /// without, and stock edges read it there.
     pub(super) fn object(number: u64, head: &Message, object: &SharedObject) -> Self {

@@ -1,20 +1,39 @@
-//! Recorded traffic of stock KubeEdge against a cloudcore of ours; and the proof that a replay can fail.
+//! The proof that a replay can fail: every expected frame is altered in every place, and taken away.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
-use tombolo_cli::replay::{Run, Target, play_edge, read};
-use tombolo_replay::{Event, Frame, Happening, Transcript, judge, with_api_lines};
+use tombolo_replay::{Event, Frame, Happening, Transcript, judge};
 
 /// Why a replay rightly does not see a change in this place of this frame; none when it must.
 fn unseen(origin: &Transcript, frame: &Frame, place: &str) -> Option<&'static str> {
     let content = frame.content();
+    if frame.is_tombolo()
+        && let Some(reason) = unseen_in_frame(frame, place)
+    {
+        return Some(reason);
+    }
     let occurs_once = |name: &str, metadata: &Value| {
         let value = metadata[name].as_str().unwrap_or("none");
         origin.to_text().matches(&format!("\"{name}\":\"{value}\"")).count() == 1
     };
+    if place.ends_with("/lastHeartbeatTime") && origin.to_text().contains("/nodestatus/") {
+        return Some("heartbeats of older edges get the time of the run");
+    }
+    if frame.group() == "twin" {
+        return Some("a stock cloud need not confirm the reports of a twin");
+    }
+    if place == "/content/Object/metadata/resourceVersion" && origin.has_api_lines() {
+        return Some("a later frame that shows this version is compared, unless a rule excuses it");
+    }
+    if place == "/header/resourceversion" && content == "OK" {
+        return Some("a version to which nothing refers");
+    }
+    if frame.is_elsewhere() {
+        return Some("controllers that this project does not have say this");
+    }
     match place {
+        "/content/ErrStatus/message" | "/content/ErrStatus/details/kind" => Some("words for people"),
         "/header/timestamp" => Some("the time of sending is that of the run"),
         "/header/msg_id" => Some("an id is a name: it means something where a later message repeats it"),
         _ if place.contains("/managedFields/") => {
@@ -45,66 +64,35 @@ fn unseen(origin: &Transcript, frame: &Frame, place: &str) -> Option<&'static st
     }
 }
 
-fn transcript(name: &str) -> Transcript {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("transcripts").join(name);
-    with_api_lines(&read(&path).expect("a transcript"))
-}
-
-/// Plays a transcript against a cloudcore of its own.
-async fn play(transcript: &Transcript) -> Run {
-    play_against(transcript, Target::start().await.expect("an API server and a cloudcore")).await
-}
-
-async fn play_against(transcript: &Transcript, target: Target) -> Run {
-    let run = play_edge(transcript, &target).await.expect("a run");
-    target.stop().await;
-    if let Err(difference) = &run.outcome {
-        panic!("{difference}");
-    }
-    run
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_node_joins_runs_goes_away_and_converges() {
-    let transcript = transcript("kubeedge-join-run-offline.jsonl");
-    let run = play(&transcript).await;
-    assert!(run.preconditions.iter().any(|line| line.contains("node.kubernetes.io/not-ready")));
-    every_change_is_seen(&transcript, &run.happenings);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn applications_of_an_edge_read_and_watch() {
-    let transcript = transcript("kubeedge-metaserver.jsonl");
-    let run = play(&transcript).await;
-    assert!(run.preconditions.iter().any(|line| line.ends_with("watch endpointslices.discovery.k8s.io")));
-    every_change_is_seen(&transcript, &run.happenings);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_recorded_replays_and_has_no_secret() {
-    let origin = transcript("kubeedge-join-run-offline.jsonl");
-    let folder = tempfile::tempdir().expect("a folder");
-    play_against(&origin, Target::start_recording(folder.path()).await.expect("a cloudcore")).await;
-    let path = folder.path().join("edge-a.jsonl");
-    let text = std::fs::read_to_string(&path).expect("a recording");
-    let secret = origin.lines.iter().find_map(|line| match &line.event {
-        Event::Api(_, object) if object["kind"] == "Secret" => object["data"]["password"].as_str(),
+/// The same for what only frames of dialect `tombolo` have.
+fn unseen_in_frame(frame: &Frame, place: &str) -> Option<&'static str> {
+    let failed = frame.content()["code"].as_u64().is_some_and(|code| code >= 400);
+    match place {
+        "/deliver/hash" => Some("a hash of the bytes of the run"),
+        "/content/agent" | "/content/unix_millis" => Some("the software and the clock of the run"),
+        "/content/revision" => Some("how far the run's cluster had come"),
+        "/request/msg_id" | "/request/parent_msg_id" => {
+            Some("an id of the edge's own, which the answer repeats")
+        }
+        "/content/reason" if frame.operation() == "closed" => Some("words for people"),
+        "/content/message" | "/content/retry_after_millis" => {
+            Some("words for people, and a wait that is drawn")
+        }
+        "/content/body/metadata/resourceVersion" => Some("a later frame that shows this version is compared"),
+        "/content/body/message" | "/content/body/details/kind" if failed => Some("words for people"),
+        "/content/body/metadata/deletionTimestamp" | "/content/body/metadata/generation" => {
+            Some("an end has the time of the run, and no later version has its generation")
+        }
+        _ if frame.operation() == "ping" => Some("a ping has its own time"),
         _ => None,
-    });
-    assert!(!text.contains(secret.expect("the transcript has a secret")));
-    assert!(!text.contains("eyJhbGciOi"), "a token was recorded");
-    let recorded = read(&path).expect("a transcript");
-    assert!(recorded.has_api_lines());
-    assert!(recorded.lines.len() > 100, "{} lines", recorded.lines.len());
-    play(&recorded).await;
-    tombolo_replay::play_cloud(&recorded).unwrap_or_else(|difference| panic!("{difference}"));
+    }
 }
 
 /// Alters every expected frame in every place, and takes it away: a replay must see it.
-fn every_change_is_seen(origin: &Transcript, run: &[Happening]) {
+pub(crate) fn every_change_is_seen(origin: &Transcript, run: &[Happening]) {
     judge(origin, origin, run).expect("the run itself has no difference");
     let cases = cases(origin);
-    assert!(cases.len() > 500, "only {} changes", cases.len());
+    assert!(cases.len() > 100, "only {} changes", cases.len());
     let next = AtomicUsize::new(0);
     let missed: Vec<&(usize, Option<String>)> = std::thread::scope(|scope| {
         let work = || {
@@ -123,13 +111,32 @@ fn every_change_is_seen(origin: &Transcript, run: &[Happening]) {
     for (index, place) in missed {
         let line = &origin.lines[*index];
         let Event::Down(frame) = &line.event else { continue };
-        let place = place.as_deref().unwrap_or("the frame was taken away");
-        match unseen(origin, frame, place) {
+        let place = place.as_deref().unwrap_or(TAKEN_AWAY);
+        let last = place == TAKEN_AWAY && is_last(origin, *index);
+        let reason = last.then_some("what comes last on a connection may be lost with it");
+        match reason.or_else(|| unseen(origin, frame, place)) {
             Some(reason) => println!("line {}: {place}: {reason}", line.number),
             None => wrong.push(format!("line {}: {place}", line.number)),
         }
     }
     assert!(wrong.is_empty(), "of {} changes a replay does not see: {wrong:#?}", cases.len());
+}
+
+/// How a case is called in which a whole frame is missing.
+const TAKEN_AWAY: &str = "the frame was taken away";
+
+/// Whether this is the last of its kind on a connection of dialect `tombolo`: deliveries are counted, so that a gap shows,
+/// and nothing follows the last answer.
+fn is_last(origin: &Transcript, index: usize) -> bool {
+    let line = &origin.lines[index];
+    let Event::Down(frame) = &line.event else { return false };
+    let follows = |later: &tombolo_replay::Line| match &later.event {
+        Event::Down(other) => {
+            later.conn == line.conn && other.is_push() == frame.is_push() && !other.is_notice()
+        }
+        _ => false,
+    };
+    frame.is_tombolo() && !origin.lines[index + 1..].iter().any(follows)
 }
 
 /// Lines of expected frames with the places in them; no place: the frame as a whole.
@@ -218,6 +225,7 @@ fn without(happening: &Happening, lost: usize) -> Option<Happening> {
         Happening::Settled(index) if *index == lost => return None,
         Happening::Settled(index) => Happening::Settled(moved(*index)),
         Happening::Sent(index, id) => Happening::Sent(moved(*index), id.clone()),
+        Happening::Unsaid(index) => Happening::Unsaid(moved(*index)),
         Happening::Applied(index, states) => Happening::Applied(moved(*index), states.clone()),
         other => other.clone(),
     })

@@ -1,0 +1,101 @@
+//! What the replayed edge says: what the recorded one said, in the words of this run, and what follows from what it
+//! hears.
+
+use std::collections::{HashMap, HashSet};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use tombolo_proto::frame::InventoryPart;
+use tombolo_proto::limits::INVENTORY_PART_MAX;
+use tombolo_proto::{Frame as Wire, Lane, NodeId, ScopeId};
+use tombolo_replay::{Frame, Holdings, wire};
+
+use super::socket::{Saying, acknowledgement};
+
+/// Speaks for every node of a run.
+#[derive(Default)]
+pub(super) struct Mouth {
+    nodes: HashMap<u64, NodeId>,
+    held: HashMap<NodeId, Holdings>,
+    ended: HashSet<u64>,
+}
+
+impl Mouth {
+    pub(super) fn connected(&mut self, conn: u64, node: &NodeId) {
+        self.nodes.insert(conn, node.clone());
+    }
+
+    /// The cloud has ended a connection: it is not made again.
+    pub(super) fn ended(&mut self, conn: u64) {
+        self.ended.insert(conn);
+    }
+
+    pub(super) fn has_ended(&self, conn: u64) -> bool {
+        self.ended.contains(&conn)
+    }
+
+    /// Whether somebody else's token would be needed to say this.
+    pub(super) fn is_foreign(&self, frame: &Frame) -> bool {
+        frame.as_json()["request"].get("caller_token").is_some()
+    }
+
+    /// A request as it is sent: what the edge holds is what this run has given it.
+    pub(super) fn saying(&mut self, conn: u64, request: Value) -> Result<Saying> {
+        let frame = Frame::new(request);
+        if !frame.is_tombolo() {
+            return Ok(Saying::Document(frame.as_json().clone()));
+        }
+        let (lane, mut said) = wire(&frame).with_context(|| format!("{} is no frame", frame.id()))?;
+        let held = self.holdings(conn)?;
+        match &mut said {
+            Wire::Hello(hello) => {
+                hello.inventory = held.inventory(conn, ScopeId::NODE, hello.inventory.clone());
+            }
+            Wire::Subscribe(subscribe) => {
+                held.subscribe(conn, subscribe);
+                subscribe.inventory = held.inventory(conn, subscribe.scope, subscribe.inventory.clone());
+            }
+            _ => {}
+        }
+        Ok(Saying::Frame(lane, Box::new(said)))
+    }
+
+    fn holdings(&mut self, conn: u64) -> Result<&mut Holdings> {
+        let node = self.nodes.get(&conn).context("a connection without a node")?;
+        Ok(self.held.entry(node.clone()).or_default())
+    }
+
+    /// What an edge answers to this.
+    pub(super) fn answers(&mut self, conn: u64, frame: &Frame) -> Result<Vec<Saying>> {
+        if !frame.is_tombolo() {
+            return Ok(vec![Saying::Document(acknowledgement(frame))]);
+        }
+        let (lane, heard) = wire(frame).with_context(|| format!("{} is no frame", frame.id()))?;
+        let control = |frame| vec![Saying::Frame(Lane::Control, Box::new(frame))];
+        let held = self.holdings(conn)?;
+        Ok(match heard {
+            Wire::Deliver(deliver) => {
+                held.store(conn, &deliver);
+                control(Wire::Ack { lanes: vec![(lane, deliver.seq)] })
+            }
+            Wire::Ping { id } => control(Wire::Pong { id }),
+            Wire::InventoryRequest { scope } => inventory(held, conn, scope),
+            _ => Vec::new(),
+        })
+    }
+}
+
+/// The whole inventory of a scope, in parts.
+fn inventory(held: &Holdings, conn: u64, scope: ScopeId) -> Vec<Saying> {
+    let entries = held.entries(conn, scope);
+    let mut parts: Vec<_> = entries.chunks(INVENTORY_PART_MAX).map(<[_]>::to_vec).collect();
+    if parts.is_empty() {
+        parts.push(Vec::new());
+    }
+    let count = parts.len();
+    let say = |(index, entries)| {
+        let part = InventoryPart { scope, entries, last: index + 1 == count };
+        Saying::Frame(Lane::Bulk, Box::new(Wire::InventoryPart(part)))
+    };
+    parts.into_iter().enumerate().map(say).collect()
+}

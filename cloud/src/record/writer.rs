@@ -1,0 +1,119 @@
+//! The task that writes transcripts.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tombolo_replay::{Event, Frame, Line, render};
+
+use super::transcript::Recording;
+use super::{Said, Seen, Told, Who};
+
+/// Transcripts that are written; nodes that come later have none.
+const TRANSCRIPTS_MAX: usize = 1000;
+
+pub(super) struct Writer {
+    pub(super) folder: PathBuf,
+    /// None for those that have ended.
+    pub(super) transcripts: HashMap<Who, Option<Recording>>,
+    /// Secrets are replaced by hashes that nobody else can repeat.
+    pub(super) key: RandomState,
+    /// Bytes that wait to be written.
+    pub(super) waiting: Arc<AtomicUsize>,
+}
+
+impl Writer {
+    pub(super) async fn run(mut self, mut told: mpsc::Receiver<Told>) {
+        while let Some(told) = told.recv().await {
+            let (who, written) = match told {
+                Told::Said { who, conn, at_us, up, said, weight } => {
+                    self.waiting.fetch_sub(weight, Ordering::Relaxed);
+                    let written = self.said(&who, conn, at_us, up, said).await;
+                    (who, written)
+                }
+                Told::Seen { who, at_us, seen, weight } => {
+                    self.waiting.fetch_sub(weight, Ordering::Relaxed);
+                    let written = self.seen(&who, at_us, seen).await;
+                    (who, written)
+                }
+                Told::Lost { who } => (who, Err(io::Error::other("more is said than the disk takes"))),
+                Told::Finish(done) => {
+                    self.finish().await;
+                    // Who asked may have given up waiting.
+                    let _ = done.send(());
+                    return;
+                }
+            };
+            if let Err(problem) = written {
+                self.give_up(&who, &problem);
+            }
+        }
+    }
+
+    async fn finish(&mut self) {
+        for recording in self.transcripts.values_mut().flatten() {
+            if let Err(problem) = recording.flush().await {
+                tracing::warn!(%problem, "a recording is not complete");
+            }
+        }
+    }
+
+    fn give_up(&mut self, who: &Who, problem: &io::Error) {
+        if let Some(Some(_)) = self.transcripts.insert(who.clone(), None) {
+            tracing::warn!(node = %who.node, %problem, "the recording of this node ends here");
+        }
+    }
+
+    /// The transcript of a node; none when it has ended, or when there are too many.
+    async fn transcript(&mut self, who: &Who) -> io::Result<Option<&mut Recording>> {
+        if !self.transcripts.contains_key(who) {
+            let room = self.transcripts.len() < TRANSCRIPTS_MAX;
+            let recording = if room { Some(Recording::open(&self.folder, who).await?) } else { None };
+            self.transcripts.insert(who.clone(), recording);
+        }
+        Ok(self.transcripts.get_mut(who).and_then(Option::as_mut))
+    }
+
+    async fn said(&mut self, who: &Who, conn: u64, at_us: u64, up: bool, said: Said) -> io::Result<()> {
+        let key = self.key.clone();
+        let Some(recording) = self.transcript(who).await? else { return Ok(()) };
+        let mut frame = match said {
+            // What is no JSON is no message: nothing that could be played.
+            Said::Document(document) => match serde_json::from_slice::<Value>(&document) {
+                Ok(json) => Frame::new(json),
+                Err(_) => return Ok(()),
+            },
+            Said::Frame(lane, frame) => render(conn, lane, &frame),
+        };
+        tombolo_replay::redact(&mut frame, &mask(&key));
+        if !up {
+            recording.answered(at_us, &frame).await?;
+        }
+        let event = if up { Event::Up(frame) } else { Event::Down(frame) };
+        recording.write(&Line { number: 0, at_us, conn: Some(conn), event }).await
+    }
+
+    async fn seen(&mut self, who: &Who, at_us: u64, seen: Seen) -> io::Result<()> {
+        let key = self.key.clone();
+        let Some(recording) = self.transcript(who).await? else { return Ok(()) };
+        match seen {
+            Seen::Gone(key) => recording.gone(at_us, &key).await,
+            Seen::Present(object) => {
+                let Some(content) = object.with_revision() else { return Ok(()) };
+                let Ok(mut json) = serde_json::from_slice::<Value>(content.as_json()) else { return Ok(()) };
+                tombolo_replay::redact_object(&mut json, &mask(&key));
+                recording.exists(at_us, json).await
+            }
+        }
+    }
+}
+
+/// What stands for a secret: equal secrets have equal masks.
+fn mask(key: &RandomState) -> impl Fn(&str) -> String + '_ {
+    move |secret: &str| format!("redacted-{:016x}", key.hash_one(secret))
+}

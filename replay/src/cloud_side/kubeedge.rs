@@ -1,0 +1,197 @@
+//! The cloud's side of dialect `kubeedge`.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tombolo_proto::session::EdgeEvent;
+use tombolo_proto::session::kubeedge::{EdgeConfig, EdgeSession};
+use tombolo_proto::{Moment, NodeId, RequestId, kubeedge};
+
+use super::{Met, Peer, differ, unsaid};
+use crate::frame::{Ask, Frame};
+use crate::holdings::Holdings;
+use crate::matcher::Difference;
+use crate::rules::Rule;
+use crate::transcript::Line;
+
+/// How far apart the two edges' keepalives may be.
+const KEEPALIVE_SLACK: Duration = Duration::from_secs(1);
+
+/// Time in which a stock edge has certainly acknowledged, unless its connection ends (reference 3.8).
+const ACK_WITHIN_US: u64 = 5_000_000;
+
+/// How long the replayed edge waits for an answer: what a stock edge waits (reference 9.5).
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// One connection, and what its session has said that was not looked for yet.
+pub(super) struct Connection {
+    session: EdgeSession,
+    now: Moment,
+    /// Requests of the session by the recorded id.
+    requests: HashMap<String, String>,
+    /// Lines of deliveries by id, with how often they came.
+    deliveries: HashMap<String, (u64, usize)>,
+    said: Vec<Frame>,
+    last_at_us: u64,
+}
+
+impl Peer for Connection {
+    fn advance(&mut self, line: &Line) -> Result<(), Difference> {
+        self.now = self.now.max(Moment::default() + Duration::from_micros(line.at_us));
+        self.last_at_us = line.at_us;
+        self.pass(line)
+    }
+
+    /// The recorded edge said this: so must the session.
+    fn expect(&mut self, line: &Line, recorded: &Frame, _: &mut Holdings) -> Result<Met, Difference> {
+        let said = match recorded.ask() {
+            Ask::Zero => return Ok(Met::Excused(Rule::EmptyMessage)),
+            Ask::Keepalive => match self.keepalive() {
+                Some(said) => Some(said),
+                None => return Ok(Met::Excused(Rule::Keepalive)),
+            },
+            Ask::Ack => self.take(|said| said.parent() == recorded.parent() && said.ask() == Ask::Ack),
+            asked => {
+                if self.ask(line, recorded, asked)? {
+                    return Ok(Met::Excused(Rule::SharedQuery));
+                }
+                self.take(|said| {
+                    said.resource() == recorded.resource() && said.operation() == recorded.operation()
+                })
+            }
+        };
+        let said = said.ok_or_else(|| unsaid(line))?;
+        // An acknowledgement is known by what it answers; of devices, stock edges name the modules that keep them.
+        if recorded.ask() == Ask::Ack && said.resource() == recorded.resource() && is_of_twin(recorded) {
+            return Ok(Met::Excused(Rule::Elsewhere));
+        }
+        if let Some(pointer) = first_difference(recorded, &said) {
+            return Err(differ(line, Some(&said), format!("the session's message differs at {pointer}")));
+        }
+        if !matches!(recorded.ask(), Ask::Ack | Ask::Keepalive) {
+            self.requests.insert(recorded.id().to_owned(), said.id().to_owned());
+        }
+        Ok(Met::Same)
+    }
+
+    /// The cloud's message; parents are translated to the session's ids.
+    fn hear(&mut self, line: &Line, recorded: &Frame, _: &mut Holdings) -> Result<(), Difference> {
+        let mut json = recorded.as_json().clone();
+        if let Some(request) = self.requests.get(recorded.parent()) {
+            json["header"]["parent_msg_id"] = request.as_str().into();
+        }
+        let copies = self.deliveries.entry(recorded.id().to_owned()).or_insert((line.at_us, 0));
+        *copies = (line.at_us, copies.1 + 1);
+        let document = Bytes::from(json.to_string());
+        if let Err(error) = kubeedge::decode(&document) {
+            return Err(differ(line, None, format!("the session cannot read this: {error}")));
+        }
+        let heard = self.session.handle_document(self.now, &document);
+        heard.map_err(|error| differ(line, None, format!("the session refuses this: {error}")))?;
+        self.pass(line)
+    }
+
+    fn leftovers(&self) -> Vec<(Frame, Option<Rule>)> {
+        self.said.iter().map(|said| (said.clone(), self.reason_of(said))).collect()
+    }
+}
+
+impl Connection {
+    pub(super) fn new(node: NodeId, now: Moment) -> Self {
+        // Ids are compared with nothing: a constant seed makes runs alike.
+        let config = EdgeConfig::new(node, 0, [0x5e; 16]);
+        Self {
+            session: EdgeSession::new(config, now),
+            now,
+            requests: HashMap::new(),
+            deliveries: HashMap::new(),
+            said: Vec::new(),
+            last_at_us: 0,
+        }
+    }
+
+    /// Lets the session do what is due, and listens to it.
+    fn pass(&mut self, line: &Line) -> Result<(), Difference> {
+        self.session.handle_timeout(self.now);
+        while let Some(event) = self.session.poll_event() {
+            match event {
+                EdgeEvent::Deliver { seq, .. } => self.session.committed(self.now, seq),
+                EdgeEvent::Reply(reply) => self.session.reply_stored(self.now, reply.id),
+                EdgeEvent::RequestTimedOut(_) => {
+                    return Err(differ(
+                        line,
+                        None,
+                        "the session has no answer to a request in time".to_owned(),
+                    ));
+                }
+                EdgeEvent::Closed(goodbye) => {
+                    return Err(differ(line, None, format!("the session ends: {}", goodbye.message)));
+                }
+                _ => {}
+            }
+        }
+        while let Some(document) = self.session.poll_transmit(self.now) {
+            if let Ok(json) = serde_json::from_slice(&document.to_bytes()) {
+                self.said.push(Frame::new(json));
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the session ask what the recorded edge asked. Tells whether an equal question is under way.
+    fn ask(&mut self, line: &Line, recorded: &Frame, asked: Ask) -> Result<bool, Difference> {
+        let refused = |error: String| differ(line, None, format!("the session does not send this: {error}"));
+        let document = Bytes::from(recorded.as_json().to_string());
+        let message = kubeedge::decode(&document).map_err(|error| refused(error.to_string()))?;
+        let before = self.said.len();
+        if asked == Ask::Report {
+            self.session.report(self.now, message).map_err(|error| refused(error.to_string()))?;
+        } else {
+            let id: Result<RequestId, _> = self.session.request(self.now, REQUEST_TIMEOUT, message);
+            id.map_err(|error| refused(error.to_string()))?;
+        }
+        self.pass(line)?;
+        Ok(asked == Ask::Read
+            && self.said[before..].iter().all(|said| said.resource() != recorded.resource()))
+    }
+
+    fn keepalive(&mut self) -> Option<Frame> {
+        let due = self.session.next_timeout()?;
+        if due > self.now && due.since(self.now) <= KEEPALIVE_SLACK {
+            self.now = due;
+        }
+        while let Some(document) = self.session.poll_transmit(self.now) {
+            self.said.push(Frame::new(serde_json::from_slice(&document.to_bytes()).ok()?));
+        }
+        self.take(|said| said.ask() == Ask::Keepalive)
+    }
+
+    fn take(&mut self, wanted: impl Fn(&Frame) -> bool) -> Option<Frame> {
+        let index = self.said.iter().position(wanted)?;
+        Some(self.said.remove(index))
+    }
+
+    /// Why the session may say this although the recorded edge did not.
+    fn reason_of(&self, said: &Frame) -> Option<Rule> {
+        if said.ask() == Ask::Keepalive {
+            return Some(Rule::Keepalive);
+        }
+        let (at_us, copies) = self.deliveries.get(said.parent())?;
+        if *copies > 1 {
+            return Some(Rule::Repeated);
+        }
+        (at_us + ACK_WITHIN_US > self.last_at_us).then_some(Rule::RecordingEnds)
+    }
+}
+
+/// Where two messages of an edge differ, apart from ids and times.
+fn first_difference(recorded: &Frame, said: &Frame) -> Option<String> {
+    let pointers = ["/route", "/content", "/header/resourceversion", "/header/sync", "/header/type"];
+    let differs = |pointer: &&&str| recorded.as_json().pointer(pointer) != said.as_json().pointer(pointer);
+    pointers.iter().find(differs).map(|pointer| (*pointer).to_owned())
+}
+
+fn is_of_twin(recorded: &Frame) -> bool {
+    recorded.source() == "twin" && recorded.group() == "meta"
+}

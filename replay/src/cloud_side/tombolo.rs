@@ -1,0 +1,247 @@
+//! The cloud's side of dialect `tombolo`.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use tombolo_proto::frame::{Hello, Inventory, Subscribe};
+use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
+use tombolo_proto::{Frame as Wire, InventoryEntry, Lane, Moment, NodeId, RequestId, ScopeId, Seq};
+
+use super::{Met, Peer, differ, unsaid};
+use crate::frame::{Ask, Frame};
+use crate::holdings::Holdings;
+use crate::matcher::Difference;
+use crate::rules::Rule;
+use crate::tombolo::{render, wire};
+use crate::transcript::Line;
+
+/// One connection, and what its session has said that was not looked for yet.
+pub(super) struct Connection {
+    number: u64,
+    session: EdgeSession,
+    now: Moment,
+    /// Requests of the session by the recorded id, and the other way round.
+    requests: HashMap<RequestId, RequestId>,
+    said: Vec<Frame>,
+    /// Highest position that the session has acknowledged, and the recorded edge.
+    acked: HashMap<Lane, Seq>,
+    acked_recorded: HashMap<Lane, Seq>,
+    /// Pings of the session.
+    pings: HashSet<String>,
+    closed: bool,
+}
+
+/// What the session is shown of the holdings.
+struct Shown<'a>(u64, &'a Holdings);
+
+impl EdgeView for Shown<'_> {
+    fn inventory(&self, scope: ScopeId) -> Vec<InventoryEntry> {
+        self.1.entries(self.0, scope)
+    }
+}
+
+impl Connection {
+    /// A session that greets as the recorded edge did.
+    pub(super) fn new(
+        number: u64,
+        node: NodeId,
+        now: Moment,
+        line: &Line,
+        first: &Frame,
+        held: &mut Holdings,
+    ) -> Result<Self, Difference> {
+        let broken = |problem: String| differ(line, None, problem);
+        let (_, frame) = wire(first).map_err(|error| broken(format!("this is no frame: {error}")))?;
+        let Wire::Hello(hello) = frame else {
+            return Err(broken("a connection of dialect tombolo begins with a hello".to_owned()));
+        };
+        let Hello { store, epoch, trim_version, agent, features, inventory, .. } = hello;
+        if let Inventory::Full(entries) = &inventory {
+            // What was under way when the former connection ended may be stored or not: only the edge knows.
+            held.adopt(number, ScopeId::NODE, entries);
+        }
+        let config =
+            EdgeConfig { store, epoch, trim_version, agent, features, ..EdgeConfig::new(node, store) };
+        let session = EdgeSession::new(config, now, &Shown(number, held));
+        let (requests, said, acked, acked_recorded, pings, closed) = Default::default();
+        Ok(Self { number, session, now, requests, said, acked, acked_recorded, pings, closed })
+    }
+
+    fn pass(&mut self, line: &Line, held: &mut Holdings) -> Result<(), Difference> {
+        self.session.handle_timeout(self.now);
+        self.take_events(line)?;
+        self.listen(held);
+        Ok(())
+    }
+
+    fn take_events(&mut self, line: &Line) -> Result<(), Difference> {
+        while let Some(event) = self.session.poll_event() {
+            match event {
+                EdgeEvent::Deliver { lane, seq, .. } => self.session.committed(lane, seq),
+                EdgeEvent::Closed(goodbye) => {
+                    self.closed = true;
+                    let is_told = matches!(&line.event, crate::transcript::Event::Up(frame)
+                        | crate::transcript::Event::Down(frame) if frame.is_frame("session", "goodbye"));
+                    if !is_told {
+                        return Err(differ(line, None, format!("the session ends: {}", goodbye.message)));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what the session has to say, in rounds until it has nothing more.
+    fn listen(&mut self, _: &Holdings) {
+        loop {
+            let mut silent = true;
+            for lane in Lane::ALL {
+                while let Some(frame) = self.session.poll_transmit(self.now, lane) {
+                    silent = false;
+                    self.note(lane, &frame);
+                }
+            }
+            if silent {
+                return;
+            }
+        }
+    }
+
+    fn note(&mut self, lane: Lane, frame: &Wire) {
+        if let Wire::Ack { lanes } = frame {
+            for (lane, seq) in lanes {
+                let known = self.acked.entry(*lane).or_default();
+                *known = (*known).max(*seq);
+            }
+            return;
+        }
+        let rendered = render(self.number, lane, frame);
+        if matches!(frame, Wire::Ping { .. }) {
+            self.pings.insert(rendered.id().to_owned());
+        }
+        self.said.push(rendered);
+    }
+
+    fn take(&mut self, wanted: impl Fn(&Frame) -> bool) -> Option<Frame> {
+        let index = self.said.iter().position(wanted)?;
+        Some(self.said.remove(index))
+    }
+
+    /// Whether the session has acknowledged as much as the recorded edge.
+    fn acknowledged(&mut self, line: &Line, lanes: &[(Lane, Seq)]) -> Result<Met, Difference> {
+        for (lane, seq) in lanes {
+            self.acked_recorded.insert(*lane, *seq);
+            let mine = self.acked.get(lane).copied().unwrap_or_default();
+            if mine < *seq {
+                let problem = format!("the session has acknowledged lane {lane:?} up to {} only", mine.0);
+                return Err(differ(line, None, problem));
+            }
+        }
+        Ok(Met::Same)
+    }
+
+    /// Has the session say what the recorded edge said of its own accord.
+    fn say(&mut self, line: &Line, frame: Wire, held: &mut Holdings) -> Result<(), Difference> {
+        let refused = |error: String| differ(line, None, format!("the session does not send this: {error}"));
+        match frame {
+            Wire::Request(request) => {
+                let asked =
+                    self.session.request(self.now, request.timeout, request.body, request.caller_token);
+                let id = asked.map_err(|error| refused(error.to_string()))?;
+                self.requests.insert(request.id, id);
+            }
+            Wire::LeaseRenew { renew_time_micros } => self.session.renew_lease(renew_time_micros),
+            Wire::Subscribe(subscribe) => self.subscribe(subscribe, held, refused)?,
+            Wire::Unsubscribe { scope } => self.session.unsubscribe(scope),
+            Wire::Goodbye(goodbye) => self.session.say_goodbye(goodbye),
+            _ => {}
+        }
+        self.pass(line, held)
+    }
+
+    fn subscribe(
+        &mut self,
+        subscribe: Subscribe,
+        held: &mut Holdings,
+        refused: impl Fn(String) -> Difference,
+    ) -> Result<(), Difference> {
+        held.subscribe(self.number, &subscribe);
+        if let Inventory::Full(entries) = &subscribe.inventory {
+            held.adopt(self.number, subscribe.scope, entries);
+        }
+        self.session.subscribe(subscribe).map_err(|error| refused(error.to_string()))
+    }
+}
+
+impl Peer for Connection {
+    fn advance(&mut self, line: &Line) -> Result<(), Difference> {
+        self.now = self.now.max(Moment::default() + Duration::from_micros(line.at_us));
+        if self.closed {
+            return Ok(());
+        }
+        self.pass(line, &mut Holdings::default())
+    }
+
+    fn expect(&mut self, line: &Line, recorded: &Frame, held: &mut Holdings) -> Result<Met, Difference> {
+        let (_, frame) =
+            wire(recorded).map_err(|error| differ(line, None, format!("this is no frame: {error}")))?;
+        match &frame {
+            Wire::Ack { lanes } => return self.acknowledged(line, lanes),
+            Wire::Ping { .. } => return Ok(Met::Excused(Rule::Keepalive)),
+            // The session stores everything: what the recorded edge refused comes again later.
+            Wire::Refuse(_) => return Ok(Met::Excused(Rule::Repeated)),
+            _ => {}
+        }
+        if recorded.ask() != Ask::Ack {
+            self.say(line, frame.clone(), held)?;
+        }
+        let resource = recorded.resource();
+        let wanted = |said: &Frame| {
+            said.operation() == recorded.operation()
+                && said.group() == recorded.group()
+                && said.resource() == resource
+        };
+        let said = self.take(wanted).ok_or_else(|| unsaid(line))?;
+        match first_difference(recorded, &said) {
+            Some(pointer) => {
+                Err(differ(line, Some(&said), format!("the session's frame differs at {pointer}")))
+            }
+            None => Ok(Met::Same),
+        }
+    }
+
+    fn hear(&mut self, line: &Line, recorded: &Frame, held: &mut Holdings) -> Result<(), Difference> {
+        let (lane, mut frame) = wire(recorded)
+            .map_err(|error| differ(line, None, format!("the session cannot read this: {error}")))?;
+        match &mut frame {
+            // The answer to a ping of the recorded edge, which this one has not sent.
+            Wire::Pong { .. } if !self.pings.contains(recorded.parent()) => return Ok(()),
+            Wire::Reply(reply) => {
+                reply.id = self.requests.get(&reply.id).copied().unwrap_or(reply.id);
+            }
+            Wire::Deliver(deliver) => held.store(self.number, deliver),
+            _ => {}
+        }
+        let heard = self.session.handle_frame(self.now, lane, frame, &Shown(self.number, held));
+        heard.map_err(|error| differ(line, None, format!("the session refuses this: {error}")))?;
+        self.take_events(line)?;
+        self.listen(held);
+        Ok(())
+    }
+
+    fn leftovers(&self) -> Vec<(Frame, Option<Rule>)> {
+        let reason = |said: &Frame| match said.operation() {
+            "ping" | "pong" => Some(Rule::Keepalive),
+            _ => None,
+        };
+        self.said.iter().map(|said| (said.clone(), reason(said))).collect()
+    }
+}
+
+/// Where two frames of an edge differ, apart from the session's own count of its requests.
+fn first_difference(recorded: &Frame, said: &Frame) -> Option<String> {
+    let pointers = ["/lane", "/route", "/content", "/header/resourceversion", "/request/caller_token"];
+    let differs = |pointer: &&&str| recorded.as_json().pointer(pointer) != said.as_json().pointer(pointer);
+    pointers.iter().find(differs).map(|pointer| (*pointer).to_owned())
+}

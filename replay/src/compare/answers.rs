@@ -1,0 +1,284 @@
+//! Answers: those of KubeEdge's messages, of MetaServer's records, and of the calls of dialect `tombolo`.
+
+use std::collections::HashSet;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+use super::{Comparison, Outcome, ZERO_TIME, mismatch, short};
+use crate::frame::{Frame, Key, body_json};
+use crate::rules::Rule;
+
+impl Comparison<'_> {
+    /// Compares the answers to one request. Their parents are equal already.
+    pub(crate) fn reply(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
+        self.route(recorded, live, &["/lane", "/route/source", "/route/group"])?;
+        if recorded.group() == "twin" && recorded.resource() == "twin" && live.resource() != "twin" {
+            self.rules.push(Rule::TwinConfirmed);
+        } else {
+            self.route(recorded, live, &["/route/resource"])?;
+        }
+        if recorded.is_tombolo()
+            && let Some(outcome) = self.answer_of_frame(recorded, live)
+        {
+            return outcome;
+        }
+        if recorded.operation() == "response"
+            && live.operation() == "error"
+            && let Some(status) = recorded.content().get("ErrStatus")
+        {
+            self.rules.push(Rule::QueryError);
+            return sentence(status, live.content());
+        }
+        self.route(recorded, live, &["/route/operation"])?;
+        if recorded.operation() == "applicationResponse" {
+            return self.application(recorded, live);
+        }
+        // The authority of the cluster; a stock cloud whose kubeconfig holds it has an empty text.
+        if recorded.resource() == "k8s/ca.crt" && recorded.content().is_string() && live.content().is_string()
+        {
+            self.rules.push(Rule::ClusterDocuments);
+            return Ok(());
+        }
+        let (one, other) = (recorded.content(), live.content());
+        self.token = one["kind"] == "TokenRequest";
+        if one.get("Err").is_some() {
+            self.wrapped(one, other)?;
+        } else {
+            self.content(recorded, live)?;
+        }
+        self.header_version(recorded, live)
+    }
+
+    /// Compares answers that only dialect `tombolo` has; none for the messages of KubeEdge.
+    fn answer_of_frame(&mut self, recorded: &Frame, live: &Frame) -> Option<Outcome> {
+        let known = matches!(recorded.group(), "session" | "api") || recorded.group().starts_with("scope/");
+        if !known {
+            return None;
+        }
+        if let Err(mismatch) = self.route(recorded, live, &["/route/operation"]) {
+            return Some(Err(mismatch));
+        }
+        let (one, other) = (recorded.content(), live.content());
+        Some(match recorded.operation() {
+            "welcome" => self.welcome(one, other),
+            "closed" => self.value("/content/code", "", &one["code"], &other["code"]),
+            "response" => self.api(one, other),
+            _ => self.value("/content", "", one, other),
+        })
+    }
+
+    /// The clock and the software's name are the run's.
+    fn welcome(&mut self, one: &Value, other: &Value) -> Outcome {
+        const MEMBERS: [&str; 5] =
+            ["version", "features", "trim_version", "ping_interval_millis", "idle_timeout_millis"];
+        for member in MEMBERS {
+            self.value(&format!("/content/{member}"), "", &one[member], &other[member])?;
+        }
+        self.epoch("/content/epoch", &one["epoch"], &other["epoch"])
+    }
+
+    /// An answer of the Kubernetes API: failures as programs read them, documents by their presence.
+    fn api(&mut self, one: &Value, other: &Value) -> Outcome {
+        for member in ["code", "content_type"] {
+            self.value(&format!("/content/{member}"), "", &one[member], &other[member])?;
+        }
+        let (body, other) = (&one["body"], &other["body"]);
+        if one["code"].as_u64().is_some_and(|code| code >= 400) {
+            for member in ["kind", "apiVersion"] {
+                self.value(&format!("/content/body/{member}"), "", &body[member], &other[member])?;
+            }
+            return self.status("/content/body", body, other);
+        }
+        self.token = body["kind"] == "TokenRequest";
+        match (body, other) {
+            (Value::String(_), Value::String(_)) => {
+                self.rules.push(Rule::OtherBody);
+                Ok(())
+            }
+            _ if is_description(body) && is_description(other) => {
+                if body != other {
+                    self.rules.push(Rule::ClusterDocuments);
+                }
+                self.value("/content/body/kind", "", &body["kind"], &other["kind"])
+            }
+            (body, other) => self.body("/content/body", body, other),
+        }
+    }
+
+    fn wrapped(&mut self, one: &Value, other: &Value) -> Outcome {
+        let (failure, other_failure) = (&one["Err"], &other["Err"]);
+        if failure.is_null() && other_failure.is_null() {
+            return self.value("/content/Object", "", &one["Object"], &other["Object"]);
+        }
+        if failure.is_null() != other_failure.is_null() {
+            let problem = format!("{} was recorded, {} came", short(failure), short(other_failure));
+            return mismatch("/content/Err", problem);
+        }
+        self.failure("/content/Err", failure, other_failure)?;
+        if one["Object"].is_null() != other["Object"].is_null() {
+            return mismatch(
+                "/content/Object",
+                format!("{} was recorded, {} came", short(&one["Object"]), short(&other["Object"])),
+            );
+        }
+        if one["Object"] != other["Object"] {
+            self.rules.push(Rule::ObjectBesideError);
+        }
+        Ok(())
+    }
+
+    /// Errors: what a program looks at is equal; the sentence need not be.
+    fn failure(&mut self, place: &str, one: &Value, other: &Value) -> Outcome {
+        self.status(&format!("{place}/ErrStatus"), &one["ErrStatus"], &other["ErrStatus"])
+    }
+
+    fn status(&mut self, place: &str, one: &Value, other: &Value) -> Outcome {
+        for pointer in ["/status", "/reason", "/code", "/details/name", "/details/group"] {
+            // A stock cloud that answers from its caches names no group.
+            if pointer == "/details/group" && one.pointer(pointer).is_none() {
+                continue;
+            }
+            if one.pointer(pointer) != other.pointer(pointer) {
+                let shown = |status: &Value| short(status.pointer(pointer).unwrap_or(&Value::Null));
+                return mismatch(
+                    &format!("{place}{pointer}"),
+                    format!("{} was recorded, {} came", shown(one), shown(other)),
+                );
+            }
+        }
+        if one.get("message") != other.get("message") {
+            self.rules.push(Rule::ErrorWording);
+        }
+        Ok(())
+    }
+
+    fn application(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
+        let (one, other) = (recorded.content(), live.content());
+        if recorded.resource() == "watchapp/sync" {
+            return self.value("/content", "", one, other);
+        }
+        let members =
+            ["ID", "Key", "Verb", "Nodename", "Option", "ReqBody", "Subresource", "Status", "Reason"];
+        for member in members {
+            self.value(&format!("/content/{member}"), "", &one[member], &other[member])?;
+        }
+        // The zero time, or that of some moment.
+        let is_zero = |content: &Value| content["Timestamp"] == ZERO_TIME;
+        if is_zero(one) != is_zero(other) {
+            let problem =
+                format!("{} was recorded, {} came", short(&one["Timestamp"]), short(&other["Timestamp"]));
+            return mismatch("/content/Timestamp", problem);
+        }
+        self.failure("/content/Error", &one["Error"], &other["Error"])?;
+        if is_document(&recorded.application("Key")) {
+            return self.document(one, other);
+        }
+        let place = "/content/RespBody";
+        let body = |content: &Value| {
+            content["RespBody"].as_str().map(|text| body_json(text).ok_or_else(|| text.to_owned()))
+        };
+        match (body(one), body(other)) {
+            (None, None) => Ok(()),
+            (Some(Ok(one)), Some(Ok(other))) => self.body(place, &one, &other),
+            (Some(Err(one)), Some(Err(other))) if one == other => Ok(()),
+            (one, other) => mismatch(place, format!("{one:?} was recorded, {other:?} came")),
+        }
+    }
+
+    /// A list's items are a set.
+    fn body(&mut self, place: &str, one: &Value, other: &Value) -> Outcome {
+        let (Some(items), Some(others)) = (one["items"].as_array(), other["items"].as_array()) else {
+            return self.value(place, "", one, other);
+        };
+        let mut items = items.clone();
+        for item in &mut items {
+            if let Some(live) = others.iter().find(|other| Key::of_object(other) == Key::of_object(item))
+                && is_turned_local(item, live)
+            {
+                self.rules.push(Rule::LocalSlices);
+                for member in ["endpoints", "ports"] {
+                    item[member] = live[member].clone();
+                }
+            }
+        }
+        let items = &items;
+        let listed: HashSet<Key> = items.iter().map(Key::of_object).collect();
+        let besides =
+            |item: &Value| self.is_own(&item["metadata"]) && !listed.contains(&Key::of_object(item));
+        let sorted = |items: &[Value]| {
+            let mut items: Vec<Value> = items.iter().filter(|item| !besides(item)).cloned().collect();
+            items.sort_by_key(Key::of_object);
+            items
+        };
+        let whole = |list: &Value, items: Vec<Value>| {
+            let mut members = list.as_object().cloned().unwrap_or_default();
+            // The version of a list is that of the whole cluster.
+            members.remove("metadata");
+            members.insert("items".to_owned(), Value::Array(items));
+            Value::Object(members)
+        };
+        self.value(place, "", &whole(one, sorted(items)), &whole(other, sorted(others)))
+    }
+
+    fn document(&mut self, one: &Value, other: &Value) -> Outcome {
+        let bytes =
+            |content: &Value| content["RespBody"].as_str().and_then(|text| STANDARD.decode(text).ok());
+        match (bytes(one), bytes(other)) {
+            (Some(one), Some(other)) if !one.is_empty() && !other.is_empty() => {
+                if one != other {
+                    self.rules.push(Rule::ClusterDocuments);
+                }
+                Ok(())
+            }
+            (None, None) => Ok(()),
+            _ => mismatch("/content/RespBody", "a document was recorded, none came, or the other way round"),
+        }
+    }
+}
+
+/// Whether a sentence says what a recorded status says: a failure, of the object that was asked for.
+fn sentence(status: &Value, said: &Value) -> Outcome {
+    const CODES: [(&str, u64); 4] =
+        [("NotFound", 404), ("Forbidden", 403), ("AlreadyExists", 409), ("Conflict", 409)];
+    let place = "/content/ErrStatus";
+    if status["status"] != "Failure" {
+        return mismatch(&format!("{place}/status"), format!("{} is no failure", short(&status["status"])));
+    }
+    let known = CODES.iter().find(|(reason, _)| status["reason"] == **reason);
+    let known = known.or_else(|| CODES.iter().find(|(_, code)| status["code"] == *code));
+    if known.is_some_and(|(reason, code)| status["reason"] != *reason || status["code"] != *code) {
+        return mismatch(&format!("{place}/code"), "reason and code do not belong together");
+    }
+    let name = status.pointer("/details/name").and_then(Value::as_str).unwrap_or_default();
+    if !said.as_str().is_some_and(|said| said.contains(name)) {
+        return mismatch(
+            &format!("{place}/details/name"),
+            format!("{name:?} was recorded, {} came", short(said)),
+        );
+    }
+    Ok(())
+}
+
+/// Whether a recorded slice has the address of the node's own MetaServer, and that of the run has not (reference 7.4).
+fn is_turned_local(recorded: &Value, live: &Value) -> bool {
+    let first = |slice: &Value| slice.pointer("/endpoints/0/addresses/0").cloned().unwrap_or_default();
+    let is_slice = recorded.get("addressType").is_some();
+    is_slice && first(recorded) == "127.0.0.1" && first(live) != "127.0.0.1"
+}
+
+/// Documents of the Kubernetes API that describe the server: discovery, versions, schemas.
+fn is_description(body: &Value) -> bool {
+    const KINDS: [&str; 6] =
+        ["APIVersions", "APIGroupList", "APIGroup", "APIResourceList", "APIGroupDiscoveryList", "Table"];
+    let kind = body["kind"].as_str().unwrap_or_default();
+    KINDS.contains(&kind) || body.get("openapi").is_some() || body.get("gitVersion").is_some()
+}
+
+/// Paths that are passed through: they tell of the server, not of objects (reference 7.4).
+pub(crate) fn is_document(key: &str) -> bool {
+    const PATHS: [&str; 8] =
+        ["/api", "/apis", "/version", "/healthz", "/livez", "/readyz", "/openapi/v2", "/openapi/v3"];
+    PATHS.contains(&key) || key.starts_with("/api/") || key.starts_with("/apis/")
+}

@@ -1,0 +1,147 @@
+//! Where lines of the Kubernetes API belong among the frames.
+//!
+//! Who records may see the API by a watch of his own, which is a little behind or ahead of the cloud's. Frames say what
+//! the cloud knew: a version that an answer shows existed before the question, one that a delivery shows before the
+//! delivery, and what a write has made came after the write. Lines that say otherwise are put right; all others stay.
+
+use std::collections::HashMap;
+
+use super::{is_newer, version};
+use crate::frame::{Ask, Frame, Key};
+use crate::transcript::{Event, Line, Transcript, Verb};
+
+/// Before a line, in its place, or after it.
+type Place = (usize, i8);
+
+/// The transcript with its lines of the API in the order that the frames prove.
+pub(super) fn ordered(transcript: &Transcript) -> Transcript {
+    let mut places = Places::new(transcript);
+    let mut requests: HashMap<&str, (usize, &Frame)> = HashMap::new();
+    for (index, line) in transcript.lines.iter().enumerate() {
+        match &line.event {
+            Event::Up(frame) => {
+                requests.insert(frame.id(), (index, frame));
+            }
+            Event::Down(frame) if frame.is_push() => places.shown(frame, index),
+            Event::Down(frame) => {
+                if let Some((asked, request)) = requests.get(frame.parent()) {
+                    match request.ask() {
+                        Ask::Read => places.read(*asked, index, request, frame),
+                        Ask::Write => places.written(*asked, index, request, frame),
+                        _ => {}
+                    }
+                }
+            }
+            Event::Api(..) => {}
+        }
+    }
+    let mut order: Vec<usize> = (0..transcript.lines.len()).collect();
+    order.sort_by_key(|index| (places.of[*index], *index));
+    let lines: Vec<Line> = order.into_iter().map(|index| transcript.lines[index].clone()).collect();
+    Transcript { lines, ..transcript.clone() }
+}
+
+/// One line of the API.
+struct Told {
+    index: usize,
+    verb: Verb,
+    revision: String,
+}
+
+struct Places {
+    of: Vec<Place>,
+    by_uid: HashMap<String, Vec<Told>>,
+    /// Creations and deletions by name.
+    by_key: HashMap<Key, Vec<(usize, Verb)>>,
+}
+
+impl Places {
+    fn new(transcript: &Transcript) -> Self {
+        let of = (0..transcript.lines.len()).map(|index| (index, 0)).collect();
+        let mut places = Self { of, by_uid: HashMap::new(), by_key: HashMap::new() };
+        // Versions are counted for the whole cluster: lines so far, with the newest version up to each.
+        let mut newest: Vec<(usize, u64)> = Vec::new();
+        for (index, line) in transcript.lines.iter().enumerate() {
+            let Event::Api(verb, object) = &line.event else { continue };
+            let (uid, revision) = version(object);
+            if let Ok(number) = revision.parse::<u64>() {
+                let later = newest.partition_point(|(_, seen)| *seen <= number);
+                // What is older than something shown before was there before it.
+                if let (Verb::Create, Some((line, _))) = (verb, newest.get(later)) {
+                    places.before(index, *line);
+                }
+                let highest = newest.last().map_or(number, |(_, seen)| number.max(*seen));
+                newest.push((index, highest));
+            }
+            places.by_uid.entry(uid).or_default().push(Told { index, verb: *verb, revision });
+            if *verb != Verb::Update {
+                places.by_key.entry(Key::of_object(object)).or_default().push((index, *verb));
+            }
+        }
+        places
+    }
+
+    fn before(&mut self, line: usize, at: usize) {
+        self.of[line] = self.of[line].min((at, -1));
+    }
+
+    /// A delivery shows what was there before it.
+    fn shown(&mut self, frame: &Frame, at: usize) {
+        for object in frame.objects() {
+            let (uid, shown) = version(&object);
+            let ends = frame.operation() == "delete";
+            let lines = self.late(&uid, at, |told| {
+                (told.verb == Verb::Delete) == ends && (ends || !is_newer(&told.revision, &shown))
+            });
+            lines.into_iter().for_each(|line| self.before(line, at));
+        }
+    }
+
+    /// An answer shows what was there before the question; that nothing was there, too.
+    fn read(&mut self, asked: usize, answered: usize, request: &Frame, reply: &Frame) {
+        for object in reply.objects() {
+            let (uid, shown) = version(&object);
+            let lines =
+                self.late(&uid, asked, |told| told.verb != Verb::Delete && !is_newer(&told.revision, &shown));
+            lines.into_iter().for_each(|line| self.before(line, asked));
+        }
+        if !reply.says_not_found() {
+            return;
+        }
+        let Some(named) = request.key().and_then(|key| self.by_key.get(&key)) else { return };
+        let next = named.iter().find(|(line, _)| *line > asked).copied();
+        match next {
+            Some((line, Verb::Delete)) => self.before(line, asked),
+            Some((line, _)) if line < answered => self.of[line] = (answered, 1),
+            _ => {}
+        }
+    }
+
+    /// What a write has made came after it, what it was made of before. Nothing was there before a creation, which may
+    /// take several steps; an end stays where it is, because a run waits for the answer before it.
+    fn written(&mut self, asked: usize, answered: usize, request: &Frame, reply: &Frame) {
+        let creates = request.creates();
+        for object in reply.objects() {
+            let (uid, made) = version(&object);
+            let Some(lines) = self.by_uid.get(&uid) else { continue };
+            let between: Vec<(usize, bool)> = lines
+                .iter()
+                .filter(|told| told.index > asked && told.index < answered && told.verb != Verb::Delete)
+                .map(|told| (told.index, creates || told.revision == made || is_newer(&told.revision, &made)))
+                .collect();
+            for (line, after) in between {
+                if after {
+                    self.of[line] = (answered, 1);
+                } else {
+                    self.before(line, asked);
+                }
+            }
+        }
+    }
+
+    /// Lines of an object that come after this one.
+    fn late(&self, uid: &str, at: usize, wanted: impl Fn(&Told) -> bool) -> Vec<usize> {
+        let lines = self.by_uid.get(uid).into_iter().flatten();
+        lines.filter(|told| told.index > at && wanted(told)).map(|told| told.index).collect()
+    }
+}

@@ -1,0 +1,163 @@
+//! What a transcript says, in the ways in which a run asks for it. Made once.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::Value;
+
+use super::version;
+use crate::frame::{Ask, Frame, Key};
+use crate::transcript::{Event, Transcript, Verb};
+
+/// Uid and version of an object.
+pub(super) type Version = (String, String);
+
+/// A frame of the recorded cloud that has shown an object.
+pub(super) struct Carrier {
+    pub(super) line: usize,
+    /// It answers a request.
+    pub(super) is_answer: bool,
+    pub(super) version: Version,
+}
+
+/// Lines are named by their index.
+#[derive(Default)]
+pub(super) struct Index<'t> {
+    /// Requests by their id.
+    pub(super) requests: HashMap<&'t str, usize>,
+    /// Answers by the id of their request.
+    pub(super) answers: HashMap<&'t str, usize>,
+    /// Frames that the edge has acknowledged.
+    pub(super) acked: HashSet<&'t str>,
+    /// Frames that came a second time.
+    pub(super) repeats: HashSet<usize>,
+    /// Objects by uid and version.
+    pub(super) versions: HashMap<Version, Value>,
+    /// Versions by uid.
+    pub(super) by_uid: HashMap<String, Vec<Version>>,
+    /// Frames that showed an object, by its uid, in order.
+    pub(super) carriers: HashMap<String, Vec<Carrier>>,
+    /// Versions that were delivered, and those that answers showed.
+    pub(super) pushed: HashSet<Version>,
+    pub(super) answered: HashSet<Version>,
+    /// Versions that answers to the edge's own writes have shown, by name: the line of the first such write. A write that
+    /// changes nothing shows what was there before it.
+    pub(super) written: HashMap<(Key, String), usize>,
+    /// Objects that writes of the edge have created, by uid: the line of the write, and the
+    /// version that its answer shows.
+    pub(super) born: HashMap<String, (usize, u64)>,
+    /// Objects that went, by a line of the API or because the edge had them deleted.
+    pub(super) deleted: HashSet<Key>,
+    /// Objects that a line of the API shows.
+    pub(super) in_api: HashSet<Key>,
+    /// An older edge reports its node: the cloud brings old heartbeats to the present time (reference 5).
+    pub(super) has_node_reports: bool,
+    /// The last line of the cloud on each connection.
+    pub(super) last_down: HashMap<Option<u64>, usize>,
+}
+
+impl<'t> Index<'t> {
+    pub(super) fn new(transcript: &'t Transcript) -> Self {
+        let mut index = Self::default();
+        let mut ids: HashSet<&str> = HashSet::new();
+        for (number, line) in transcript.lines.iter().enumerate() {
+            match &line.event {
+                Event::Up(frame) => index.take_up(number, frame),
+                Event::Down(frame) => {
+                    if !ids.insert(frame.id()) {
+                        index.repeats.insert(number);
+                    }
+                    index.last_down.insert(line.conn, number);
+                    index.take_down(number, frame);
+                    index.take_written(transcript, frame);
+                }
+                Event::Api(verb, object) => {
+                    let key = Key::of_object(object);
+                    let named = if *verb == Verb::Delete { &mut index.deleted } else { &mut index.in_api };
+                    named.insert(key);
+                    if *verb != Verb::Delete {
+                        index.take_object(object);
+                    }
+                }
+            }
+        }
+        index
+    }
+
+    fn take_up(&mut self, number: usize, frame: &'t Frame) {
+        if frame.operation() == "delete"
+            && let Some(key) = frame.key()
+        {
+            self.deleted.insert(key);
+        }
+        if frame.is_frame("api", "DELETE")
+            && let Some(key) = frame.key()
+        {
+            self.deleted.insert(key);
+        }
+        self.has_node_reports |= frame.operation() == "update" && frame.resource().contains("/nodestatus/");
+        if frame.ask() == Ask::Ack {
+            self.acked.insert(frame.parent());
+        } else {
+            self.requests.insert(frame.id(), number);
+        }
+    }
+
+    fn take_down(&mut self, number: usize, frame: &'t Frame) {
+        if !frame.parent().is_empty() {
+            self.answers.entry(frame.parent()).or_insert(number);
+        }
+        for object in frame.objects() {
+            let version = version(&object);
+            let given = if frame.is_push() { &mut self.pushed } else { &mut self.answered };
+            given.insert(version.clone());
+            let is_answer = !frame.parent().is_empty();
+            let carrier = Carrier { line: number, is_answer, version: version.clone() };
+            self.carriers.entry(version.0).or_default().push(carrier);
+            self.take_object(&object);
+        }
+    }
+
+    /// The versions that the answer to a write tells of.
+    fn take_written(&mut self, transcript: &Transcript, reply: &Frame) {
+        let Some(asked) = self.requests.get(reply.parent()).copied() else { return };
+        let Some(Event::Up(request)) = transcript.lines.get(asked).map(|line| &line.event) else { return };
+        if request.ask() != Ask::Write {
+            return;
+        }
+        for object in reply.objects() {
+            let (uid, revision) = version(&object);
+            if let Ok(number) = revision.parse()
+                && request.creates()
+            {
+                self.born.insert(uid, (asked, number));
+            }
+            self.written.entry((Key::of_object(&object), revision)).or_insert(asked);
+        }
+        if let Some(key) = request.key().filter(|_| !reply.resource_version().is_empty()) {
+            self.written.entry((key, reply.resource_version().to_owned())).or_insert(asked);
+        }
+    }
+
+    fn take_object(&mut self, object: &Value) {
+        let version = version(object);
+        if !self.versions.contains_key(&version) {
+            self.by_uid.entry(version.0.clone()).or_default().push(version.clone());
+            self.versions.insert(version, object.clone());
+        }
+    }
+
+    /// The newest version of an object that a frame before this line has shown.
+    pub(super) fn shown_before(&self, line: usize, uid: &str) -> Option<&Value> {
+        let carriers = self.carriers.get(uid)?.iter().rev();
+        carriers
+            .into_iter()
+            .find(|carrier| carrier.line < line)
+            .and_then(|carrier| self.versions.get(&carrier.version))
+    }
+
+    /// Whether an answer has shown this very version.
+    pub(super) fn is_answered(&self, version: &Version) -> bool {
+        let carriers = self.carriers.get(&version.0);
+        carriers.is_some_and(|all| all.iter().any(|carrier| carrier.is_answer && carrier.version == *version))
+    }
+}

@@ -1,0 +1,67 @@
+//! Recorded traffic against a cloudcore of ours and against edges of ours; and the proof that a replay can fail.
+
+mod made;
+mod mutations;
+mod real;
+mod recorded;
+
+use std::path::PathBuf;
+
+use mutations::every_change_is_seen;
+use tombolo_cli::replay::{Run, Target, play_edge, read};
+use tombolo_replay::{Event, Transcript, with_api_lines};
+
+fn transcript(name: &str) -> Transcript {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("transcripts").join(name);
+    with_api_lines(&read(&path).expect("a transcript"))
+}
+
+/// Plays a transcript against a cloudcore of its own.
+async fn play(transcript: &Transcript) -> Run {
+    play_against(transcript, Target::start().await.expect("an API server and a cloudcore")).await
+}
+
+async fn play_against(transcript: &Transcript, target: Target) -> Run {
+    let run = play_edge(transcript, &target).await.expect("a run");
+    target.stop().await;
+    if let Err(difference) = &run.outcome {
+        panic!("{difference}");
+    }
+    run
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_node_joins_runs_goes_away_and_converges() {
+    let transcript = transcript("kubeedge-join-run-offline.jsonl");
+    let run = play(&transcript).await;
+    assert!(run.preconditions.iter().any(|line| line.contains("node.kubernetes.io/not-ready")));
+    every_change_is_seen(&transcript, &run.happenings);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn applications_of_an_edge_read_and_watch() {
+    let transcript = transcript("kubeedge-metaserver.jsonl");
+    let run = play(&transcript).await;
+    assert!(run.preconditions.iter().any(|line| line.ends_with("watch endpointslices.discovery.k8s.io")));
+    every_change_is_seen(&transcript, &run.happenings);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_recorded_replays_and_has_no_secret() {
+    let origin = transcript("kubeedge-join-run-offline.jsonl");
+    let folder = tempfile::tempdir().expect("a folder");
+    play_against(&origin, Target::start_recording(folder.path()).await.expect("a cloudcore")).await;
+    let path = folder.path().join("edge-a.jsonl");
+    let text = std::fs::read_to_string(&path).expect("a recording");
+    let secret = origin.lines.iter().find_map(|line| match &line.event {
+        Event::Api(_, object) if object["kind"] == "Secret" => object["data"]["password"].as_str(),
+        _ => None,
+    });
+    assert!(!text.contains(secret.expect("the transcript has a secret")));
+    assert!(!text.contains("eyJhbGciOi"), "a token was recorded");
+    let recorded = read(&path).expect("a transcript");
+    assert!(recorded.has_api_lines());
+    assert!(recorded.lines.len() > 100, "{} lines", recorded.lines.len());
+    play(&recorded).await;
+    tombolo_replay::play_cloud(&recorded).unwrap_or_else(|difference| panic!("{difference}"));
+}

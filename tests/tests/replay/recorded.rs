@@ -1,0 +1,128 @@
+//! What cloudcore records of live nodes replays, both ways.
+
+use std::path::Path;
+
+use kube::api::DeleteParams;
+use tombolo_cli::replay::{Target, play_edge, read};
+use tombolo_replay::{Event, Transcript, play_cloud, with_api_lines};
+use tombolo_testkit::{cluster_or_skip, wait_for};
+use tombolo_tests::world::objects::{NAMESPACE, Objects};
+use tombolo_tests::world::{Api, DEADLINE, Transport, World, kubectl};
+
+use crate::mutations::every_change_is_seen;
+
+const NODE: &str = "edge-1";
+
+/// What must not be in any recording.
+const SECRET: &str = "hunter2hunter2";
+
+/// A node joins, runs a pod, sees changes, is away, comes back, and its pod goes with grace.
+async fn live(transport: Transport, folder: &Path) {
+    let mut world = World::start(Api::Embedded, transport).await.unwrap();
+    world.record_into(folder);
+    world.kill_cloud();
+    world.start_cloud().await.unwrap();
+    world.start_edge(NODE).await.unwrap();
+    let objects = Objects::new(world.client().await.unwrap()).await.unwrap();
+    objects.config_map("settings", "first").await.unwrap();
+    objects.secret("password", SECRET).await.unwrap();
+    wait_for("the node to be registered", DEADLINE, async || {
+        world.kubectl(&["get", "node", NODE]).map(|_| ()).map_err(|error| error.to_string())
+    })
+    .await;
+    objects.accepted_pod("web", NODE, &["settings"], &["password"]).await;
+    reported(&world, "web").await;
+    locally(&world, "configmap/settings", "first").await;
+    objects.config_map("settings", "second").await.unwrap();
+    locally(&world, "configmap/settings", "second").await;
+
+    world.kill_edge(NODE);
+    objects.config_map("settings", "third").await.unwrap();
+    objects.pod("api", NODE, &["settings"], &[]).await.unwrap();
+    world.start_edge(NODE).await.unwrap();
+    locally(&world, "configmap/settings", "third").await;
+    reported(&world, "api").await;
+
+    objects.pods().delete("web", &DeleteParams::default()).await.unwrap();
+    wait_for("the pod to be gone", DEADLINE, async || match objects.pods().get_opt("web").await {
+        Ok(None) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    wait_for("the pod to be gone at the edge", DEADLINE, async || match at_edge(&world, "pod/web") {
+        Err(error) if error.contains("NotFound") => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+}
+
+fn at_edge(world: &World, resource: &str) -> Result<String, String> {
+    let kubeconfig = world.edge_kubeconfig(NODE).map_err(|error| error.to_string())?;
+    let found = kubectl(&kubeconfig, &["get", resource, "-n", NAMESPACE, "-o", "jsonpath={.data}"]);
+    found.map_err(|error| error.to_string())
+}
+
+async fn locally(world: &World, resource: &str, part: &str) {
+    wait_for(&format!("{resource} with {part}"), DEADLINE, async || match at_edge(world, resource) {
+        Ok(found) if found.contains(part) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+}
+
+async fn reported(world: &World, pod: &str) {
+    let arguments = ["get", "pod", pod, "-n", NAMESPACE, "-o", "jsonpath={.status.phase}"];
+    wait_for(&format!("{pod} to run"), DEADLINE, async || match world.kubectl(&arguments) {
+        Ok(phase) if phase == "Running" => Ok(()),
+        other => Err(format!("{other:?}; the edge says {}", world.edge_log(NODE))),
+    })
+    .await;
+}
+
+fn check(folder: &Path, name: &str) -> Transcript {
+    let path = folder.join(name);
+    let text = std::fs::read_to_string(&path).expect("a recording");
+    let encoded = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, SECRET);
+    assert!(!text.contains(SECRET) && !text.contains(&encoded), "a secret was recorded");
+    assert!(!text.contains("eyJhbGciOi"), "a token was recorded");
+    if let Ok(kept) = std::env::var("TOMBOLO_KEEP_RECORDINGS") {
+        std::fs::copy(&path, Path::new(&kept).join(name)).expect("a copy");
+    }
+    let transcript = read(&path).expect("a transcript");
+    assert!(transcript.has_api_lines());
+    let connections: std::collections::BTreeSet<u64> =
+        transcript.lines.iter().filter_map(|line| line.conn).collect();
+    assert!(connections.len() >= 2, "{connections:?}");
+    let is_pod_gone = |line: &tombolo_replay::Line| matches!(&line.event, Event::Api(tombolo_replay::Verb::Delete, object) if object["metadata"]["name"] == "web");
+    assert!(transcript.lines.iter().any(is_pod_gone), "no line tells the end of the pod");
+    transcript
+}
+
+async fn plays_both_ways(transcript: &Transcript) {
+    let summary = play_cloud(transcript).unwrap_or_else(|difference| panic!("as cloud: {difference}"));
+    assert!(summary.matched > 20, "{summary:?}");
+    let transcript = with_api_lines(transcript);
+    let target = Target::start().await.expect("a cloudcore");
+    let run = play_edge(&transcript, &target).await.expect("a run");
+    target.stop().await;
+    let summary = run.outcome.unwrap_or_else(|difference| panic!("as edge: {difference}"));
+    println!("{summary:?}");
+    assert!(summary.matched > 20, "{summary:?}");
+    every_change_is_seen(&transcript, &run.happenings);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_of_dialect_tombolo_over_websocket() {
+    cluster_or_skip!("a_node_of_dialect_tombolo_over_websocket");
+    let folder = tempfile::tempdir().expect("a folder");
+    live(Transport::WebSocket, folder.path()).await;
+    plays_both_ways(&check(folder.path(), "edge-1.tombolo-websocket.jsonl")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_of_dialect_tombolo_over_quic() {
+    cluster_or_skip!("a_node_of_dialect_tombolo_over_quic");
+    let folder = tempfile::tempdir().expect("a folder");
+    live(Transport::Quic, folder.path()).await;
+    plays_both_ways(&check(folder.path(), "edge-1.tombolo-quic.jsonl")).await;
+}
