@@ -13,11 +13,8 @@ use serde_json::{Map, Value, json};
 /// `Kind namespace/name`.
 type Title = String;
 
-/// What both sides must agree on: UID and everything that a pod's containers can see.
+/// What both sides must agree on: UID, metadata and content, without what only one side keeps.
 pub type Holdings = BTreeMap<Title, Value>;
-
-/// Annotation of `kubectl apply`.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 const KINDS: [(&str, &str); 3] = [("Pod", "pods"), ("ConfigMap", "configmaps"), ("Secret", "secrets")];
 
@@ -90,33 +87,46 @@ fn api(client: &Client, kind: &str, namespace: Option<&str>) -> Api<DynamicObjec
     }
 }
 
+/// Metadata that the sides need not agree on: the API server's bookkeeping, which does not travel, and the revision,
+/// which an edge counts for itself.
+const NOT_COMPARED: [&str; 3] = ["resourceVersion", "managedFields", "selfLink"];
+
+/// Annotation in which `kubectl apply` keeps a second copy of the object; it does not travel either.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 /// Adds an object of one side.
 ///
 /// # Errors
-/// When its time of deletion cannot be written.
+/// When its metadata cannot be written as JSON.
 pub fn hold(holdings: &mut Holdings, kind: &str, object: &DynamicObject) -> Result<()> {
-    let metadata = &object.metadata;
-    let namespace = metadata.namespace.as_deref().unwrap_or_default();
-    let name = metadata.name.as_deref().unwrap_or_default();
+    let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
+    let name = object.metadata.name.as_deref().unwrap_or_default();
     let content = object.data.as_object().cloned().unwrap_or_default();
     // Reports of the edge itself travel up, bookkeeping of the API server stays there.
     let content: Map<String, Value> = content.into_iter().filter(|(field, _)| field != "status").collect();
     let seen = json!({
-        "uid": metadata.uid,
-        "labels": metadata.labels,
-        "annotations": metadata.annotations.as_ref().map(without_bookkeeping),
-        "deletionTimestamp": metadata.deletion_timestamp.as_ref().map(serde_json::to_value).transpose()?,
+        "uid": object.metadata.uid,
+        "metadata": compared(kind, serde_json::to_value(&object.metadata)?),
         "content": content,
     });
     holdings.insert(format!("{kind} {namespace}/{name}"), seen);
     Ok(())
 }
 
-/// Annotations without the copy of the object that `kubectl apply` keeps there; none when nothing is left.
-fn without_bookkeeping(annotations: &BTreeMap<String, String>) -> Option<BTreeMap<&str, &str>> {
-    let all = annotations.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-    let kept: BTreeMap<_, _> = all.filter(|(key, _)| *key != LAST_APPLIED).collect();
-    (!kept.is_empty()).then_some(kept)
+/// The part of an object's metadata that is its version.
+fn compared(kind: &str, mut metadata: Value) -> Value {
+    let Some(fields) = metadata.as_object_mut() else { return metadata };
+    fields.retain(|field, _| !NOT_COMPARED.contains(&field.as_str()));
+    if kind == "Pod" {
+        // Servers differ in whether a report of status raises it, and no edge acts on it.
+        fields.remove("generation");
+    }
+    if let Some(annotations) = fields.get_mut("annotations").and_then(Value::as_object_mut) {
+        annotations.remove(LAST_APPLIED);
+    }
+    // An empty map and none mean the same to Kubernetes.
+    fields.retain(|_, value| !value.as_object().is_some_and(Map::is_empty));
+    metadata
 }
 
 /// Every ConfigMap and Secret that a piece of a pod's spec names, wherever it stands.
@@ -156,7 +166,7 @@ mod tests {
 
     use serde_json::json;
 
-    use super::{Holdings, collect, difference};
+    use super::{Holdings, collect, difference, hold};
 
     #[test]
     fn follows_every_kind_of_reference() {
@@ -196,5 +206,48 @@ mod tests {
         assert!(difference(&side("1", 1), &side("1", 2)).unwrap().contains("another version"));
         assert!(difference(&side("1", 1), &Holdings::new()).unwrap().contains("missing"));
         assert!(difference(&Holdings::new(), &side("1", 1)).unwrap().contains("should not"));
+    }
+
+    fn held(kind: &str, metadata: &serde_json::Value) -> Holdings {
+        let object = serde_json::from_value(json!({"metadata": metadata, "data": {"k": "v"}})).unwrap();
+        let mut holdings = Holdings::new();
+        hold(&mut holdings, kind, &object).unwrap();
+        holdings
+    }
+
+    #[test]
+    fn every_part_of_the_metadata_that_travels_is_compared() {
+        let cloud = json!({
+            "name": "m", "namespace": "n", "uid": "u", "generation": 1, "resourceVersion": "70",
+            "annotations": {"colour": "red"}, "labels": {"tier": "front"}, "finalizers": ["example.com/wait"],
+            "creationTimestamp": "2026-01-02T03:04:05Z",
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "o", "uid": "o"}],
+        });
+        for (field, other) in [
+            ("annotations", json!({"colour": "blue"})),
+            ("annotations", json!({})),
+            ("labels", json!({"tier": "back"})),
+            ("finalizers", json!([])),
+            ("ownerReferences", json!([])),
+            ("deletionTimestamp", json!("2026-01-02T03:04:06Z")),
+            ("creationTimestamp", json!("2026-01-02T03:04:06Z")),
+            ("generation", json!(2)),
+        ] {
+            let mut edge = cloud.clone();
+            edge[field] = other;
+            let said = difference(&held("ConfigMap", &cloud), &held("ConfigMap", &edge)).unwrap_or_default();
+            assert!(said.contains("another version"), "{field}: {said}");
+        }
+    }
+
+    #[test]
+    fn what_only_the_api_server_keeps_makes_no_difference() {
+        let edge = json!({"name": "p", "namespace": "n", "uid": "u", "resourceVersion": "3"});
+        let cloud = json!({
+            "name": "p", "namespace": "n", "uid": "u", "resourceVersion": "70", "generation": 4,
+            "managedFields": [{"manager": "kubectl"}], "selfLink": "/x", "labels": {},
+            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"},
+        });
+        assert_eq!(difference(&held("Pod", &cloud), &held("Pod", &edge)), None);
     }
 }
