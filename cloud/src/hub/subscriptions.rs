@@ -19,6 +19,9 @@ use super::shared::{EVENTS_MAX, SharedWatch};
 use crate::kube::{Kube, WatchSpec, is_path_segment, watch};
 use crate::metrics::{Label, Metrics};
 
+#[cfg(test)]
+mod tests;
+
 /// Shared watches at a time; a further one is refused with 503 until another is closed.
 const SHARED_WATCHES_MAX: usize = 512;
 

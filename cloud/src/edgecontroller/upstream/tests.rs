@@ -17,6 +17,8 @@ use tombolo_proto::message::{
 
 use super::*;
 
+mod token;
+
 /// One call as the API server saw it.
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {

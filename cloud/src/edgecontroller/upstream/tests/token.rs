@@ -1,0 +1,66 @@
+//! Token requests while the Node authorizer lags behind (design 9.4).
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::time::Instant;
+use tombolo_proto::{ObjectKey, Uid};
+
+use super::*;
+use crate::kube::resources;
+
+/// Asks for the token of a pod's account; the API server gives these codes one after the other, the last for ever.
+/// Gives the reply, the number of calls and the time that it took.
+async fn ask(codes: &'static [u16], bound: bool) -> (Message, usize, Duration) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let (client, log) = scripted(move |_| {
+        let code = codes[asked.fetch_add(1, Ordering::SeqCst).min(codes.len() - 1)];
+        (code, json!({"kind": "Thing", "metadata": {"name": "x"}, "message": format!("code {code}")}))
+    });
+    let down = Downstream::default();
+    let uid = Uid::parse("pod-uid").expect("valid");
+    if bound {
+        down.location.set_pod(&node(), &uid, &ObjectKey::new(resources::pods(), "d", "p"), &[]);
+    }
+    let content =
+        json!({"spec": {"audiences": [], "boundObjectRef": {"kind": "Pod", "name": "p", "uid": "pod-uid"}}});
+    let request = message(Operation::Query, path("d", ResourceType::ServiceAccountToken, "a"), &content);
+    let begin = Instant::now();
+    let (reply, _) = Upstream::new(client.into(), Arc::new(down)).answer_message(&node(), request).await;
+    let calls = log.lock().clone();
+    assert!(calls.iter().all(|call| call.user == "system:node:n" && call.body == content), "{calls:?}");
+    (reply, calls.len(), begin.elapsed())
+}
+
+fn refused(reply: &Message, code: u16) -> bool {
+    reply.route.operation == Operation::Error
+        && reply.content.as_text().is_some_and(|text| text == format!("code {code}"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_not_believed_while_the_pod_is_bound_here() {
+    for codes in [&[403, 403, 201], &[404, 403, 201]] {
+        let (reply, calls, took) = ask(codes, true).await;
+        assert_eq!(calls, 3, "{codes:?}");
+        assert!((TOKEN_RETRY * 2..TOKEN_PATIENCE).contains(&took), "{codes:?}: {took:?}");
+        assert_eq!(reply.content.read::<Value>().expect("the object")["kind"], "Thing", "{codes:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_that_lasts_is_told_after_two_seconds() {
+    let (reply, calls, took) = ask(&[403], true).await;
+    assert!(refused(&reply, 403), "{reply:?}");
+    assert!(calls > 3, "{calls} calls");
+    assert!((TOKEN_PATIENCE..TOKEN_PATIENCE + TOKEN_RETRY).contains(&took), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_refusals_are_told_at_once() {
+    for (codes, bound) in
+        [(&[403, 201], false), (&[404, 201], false), (&[422, 201], true), (&[401, 201], true)]
+    {
+        let (reply, calls, took) = ask(codes, bound).await;
+        assert!(refused(&reply, codes[0]), "{codes:?}: {reply:?}");
+        assert_eq!((calls, took), (1, Duration::ZERO), "{codes:?}");
+    }
+}

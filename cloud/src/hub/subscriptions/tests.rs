@@ -1,0 +1,244 @@
+//! Rights of subscriptions on a clock of the test's own: a hub, an edge over a link in memory, a scripted API server.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::ArcSwap;
+use http::{Request, Response};
+use http_body_util::BodyExt as _;
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tombolo_link::server::Accepted;
+use tombolo_link::{Clock, Link, LinkEvent, Transport, mem, pump};
+use tombolo_proto::frame::Inventory;
+use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
+use tombolo_proto::{Epoch, InventoryEntry, ScopeId, StoreId, Uid};
+
+use super::super::access::REVIEW_INTERVAL;
+use super::super::{ClusterLedgers, Hub, Ledgers, Registry};
+use super::*;
+use crate::config::KubeEdgeSessions;
+use crate::edgecontroller::Downstream;
+use crate::edgecontroller::upstream::Upstream;
+
+/// What the API server is asked about rights, and what it says.
+#[derive(Default)]
+struct Rights {
+    withheld: AtomicBool,
+    silent: AtomicBool,
+    /// Attributes of every question, in order.
+    asked: parking_lot::Mutex<Vec<Value>>,
+}
+
+impl Rights {
+    fn questions(&self) -> usize {
+        self.asked.lock().len()
+    }
+}
+
+/// A client whose API server has one ConfigMap and answers questions about rights.
+fn scripted(rights: &Arc<Rights>) -> Kube {
+    let rights = Arc::clone(rights);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let rights = Arc::clone(&rights);
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect().await?.to_bytes();
+            let query = parts.uri.query().unwrap_or_default();
+            let (code, reply) = match parts.uri.path() {
+                "/api/v1" => (200, json!({"resources": [{"name": "configmaps", "kind": "ConfigMap"}]})),
+                // Nothing ever happens.
+                "/api/v1/namespaces/d/configmaps" if query.contains("watch") => std::future::pending().await,
+                "/api/v1/namespaces/d/configmaps" => (200, list()),
+                "/apis/authorization.k8s.io/v1/subjectaccessreviews" => {
+                    let question: Value = serde_json::from_slice(&body)?;
+                    rights.asked.lock().push(question["spec"].clone());
+                    let allowed = !rights.withheld.load(Ordering::SeqCst);
+                    let code = if rights.silent.load(Ordering::SeqCst) { 500 } else { 201 };
+                    (code, json!({"status": {"allowed": allowed, "reason": "the role was taken away"}}))
+                }
+                path => (404, json!({"kind": "Status", "code": 404, "message": format!("no {path}")})),
+            };
+            let response = Response::builder().status(code).header("content-type", "application/json");
+            Ok::<_, tower::BoxError>(response.body(Body::from(reply.to_string().into_bytes()))?)
+        }
+    });
+    Client::new(service, "default").into()
+}
+
+fn list() -> Value {
+    let metadata = json!({"name": "m", "namespace": "d", "uid": "u", "resourceVersion": "5"});
+    json!({"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {"resourceVersion": "7"},
+           "items": [{"metadata": metadata, "data": {"k": "v"}}]})
+}
+
+fn subscribe(scope: ScopeId) -> Subscribe {
+    Subscribe {
+        scope,
+        resource: Resource::new("", "v1", "configmaps"),
+        namespace: "d".to_owned(),
+        label_selector: "tier=front".to_owned(),
+        field_selector: String::new(),
+        caller_token: None,
+        epoch: None,
+        inventory: Inventory::Full(Vec::new()),
+    }
+}
+
+fn node() -> NodeId {
+    NodeId::parse("n").expect("valid")
+}
+
+fn hub(kube: &Kube) -> Arc<Hub> {
+    let (tasks, down) = (Tasks::new(), Arc::new(Downstream::default()));
+    let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+    // Nobody listens: the edge controller is not what is tested.
+    let (inputs, _) = mpsc::channel(1);
+    Arc::new(Hub {
+        registry: Arc::new(Registry::new(1)),
+        upstream: Upstream::new(kube.clone(), Arc::clone(&down)),
+        ledgers: Ledgers::new(Arc::new(ClusterLedgers::new(kube.clone(), "d")), "hub"),
+        subscriptions: Subscriptions::new(kube.clone(), tasks.clone(), metrics.clone()),
+        down,
+        inputs,
+        metrics,
+        kubeedge: KubeEdgeSessions { silence: Duration::from_secs(60), window: 1 },
+        epoch: ArcSwap::from_pointee(Epoch { cluster: Uid::parse("c").expect("valid"), generation: 1 }),
+        clock: Clock::start(),
+        tasks,
+        recorder: None,
+    })
+}
+
+struct NothingHeld;
+
+impl EdgeView for NothingHeld {
+    fn inventory(&self, _scope: ScopeId) -> Vec<InventoryEntry> {
+        Vec::new()
+    }
+}
+
+/// An edge that follows what the test tells it to.
+struct Edge {
+    session: EdgeSession,
+    link: Link,
+    clock: Clock,
+    /// What the hub said of subscriptions: caught up, or code and reason of the end.
+    heard: Vec<(ScopeId, Option<(u16, String)>)>,
+}
+
+impl Edge {
+    fn connect(hub: &Arc<Hub>) -> Self {
+        let (cloud, link, _) = mem::pair(node());
+        let remote = cloud.peer().remote;
+        hub.accept(Accepted { link: cloud, node: node(), remote, transport: Transport::Memory });
+        let clock = Clock::start();
+        let config = EdgeConfig::new(node(), StoreId([7; 16]));
+        Self { session: EdgeSession::new(config, clock.now(), &NothingHeld), link, clock, heard: Vec::new() }
+    }
+
+    fn follow(&mut self) -> ScopeId {
+        let scope = self.session.next_scope();
+        self.session.subscribe(subscribe(scope)).expect("room for one");
+        scope
+    }
+
+    /// Lets this much time pass, or less when the hub says something of a subscription.
+    async fn listen(&mut self, time: Duration) -> Option<(ScopeId, Option<(u16, String)>)> {
+        let deadline = Instant::now() + time;
+        while self.heard.is_empty() && Instant::now() < deadline {
+            self.step(deadline).await;
+        }
+        self.heard.pop()
+    }
+
+    async fn step(&mut self, deadline: Instant) {
+        let (session, now) = (&mut self.session, self.clock.now());
+        pump(&mut self.link, |lane| session.poll_transmit(now, lane)).expect("the link holds");
+        let timer = self.session.next_timeout().map_or(deadline, |at| self.clock.instant(at).min(deadline));
+        tokio::select! {
+            event = self.link.next() => match event {
+                LinkEvent::Frame(lane, frame) => {
+                    let now = self.clock.now();
+                    self.session.handle_frame(now, lane, frame, &NothingHeld).expect("a good frame");
+                }
+                LinkEvent::Writable => {}
+                LinkEvent::Closed(error) => panic!("{error}"),
+            },
+            () = tokio::time::sleep_until(timer) => self.session.handle_timeout(self.clock.now()),
+        }
+        while let Some(event) = self.session.poll_event() {
+            match event {
+                EdgeEvent::Deliver { lane, seq, .. } => self.session.committed(lane, seq),
+                EdgeEvent::CaughtUp { scope, .. } if scope != ScopeId::NODE => self.heard.push((scope, None)),
+                EdgeEvent::SubscriptionClosed { scope, code, reason } => {
+                    self.heard.push((scope, Some((code, reason))));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Questions of one check: may it list, may it watch.
+const QUESTIONS: usize = 2;
+
+/// Longer than a hub needs to open a subscription.
+const SOON: Duration = Duration::from_secs(10);
+
+#[tokio::test(start_paused = true)]
+async fn a_permission_is_believed_for_five_minutes() {
+    let rights = Arc::new(Rights::default());
+    let (access, question) = (Access::new(scripted(&rights)), subscribe(ScopeId(1)));
+    let check = async || access.check(&node(), &question).await;
+    check().await.expect("allowed");
+    let asked = rights.asked.lock().clone();
+    assert_eq!(
+        asked.iter().map(|spec| &spec["resourceAttributes"]["verb"]).collect::<Vec<_>>(),
+        ["list", "watch"]
+    );
+    for spec in &asked {
+        assert_eq!(spec["user"], "system:node:n");
+        assert_eq!(spec["groups"], json!(["system:nodes", "system:authenticated"]));
+        assert_eq!(spec["resourceAttributes"]["labelSelector"]["rawSelector"], "tier=front");
+    }
+    tokio::time::advance(REVIEW_INTERVAL - Duration::from_secs(1)).await;
+    check().await.expect("believed");
+    assert_eq!(rights.questions(), QUESTIONS, "asked although it was remembered");
+    let other = Subscribe { label_selector: "tier=back".to_owned(), ..question.clone() };
+    access.check(&node(), &other).await.expect("allowed");
+    assert_eq!(rights.questions(), 2 * QUESTIONS, "another selection is another question");
+    tokio::time::advance(Duration::from_secs(2)).await;
+    rights.withheld.store(true, Ordering::SeqCst);
+    assert_eq!(check().await.expect_err("no longer allowed").code, 403);
+    let asked = rights.questions();
+    rights.withheld.store(false, Ordering::SeqCst);
+    check().await.expect("a refusal is not remembered");
+    assert_eq!(rights.questions(), asked + QUESTIONS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscription_is_closed_with_403_when_the_right_is_taken_away() {
+    let rights = Arc::new(Rights::default());
+    let mut edge = Edge::connect(&hub(&scripted(&rights)));
+    let scope = edge.follow();
+    assert_eq!(edge.listen(SOON).await, Some((scope, None)), "opened");
+    assert_eq!(rights.questions(), QUESTIONS);
+
+    assert_eq!(edge.listen(REVIEW_INTERVAL + SOON).await, None, "still allowed");
+    assert_eq!(rights.questions(), 2 * QUESTIONS, "asked again after five minutes");
+    rights.silent.store(true, Ordering::SeqCst);
+    assert_eq!(edge.listen(REVIEW_INTERVAL).await, None, "no answer takes no right away");
+    assert!(rights.questions() > 2 * QUESTIONS, "asked once more");
+    rights.silent.store(false, Ordering::SeqCst);
+
+    rights.withheld.store(true, Ordering::SeqCst);
+    let begin = Instant::now();
+    let (closed, end) = edge.listen(REVIEW_INTERVAL + SOON).await.expect("closed");
+    let (code, reason) = end.expect("an end");
+    assert_eq!((closed, code), (scope, 403));
+    for part in ["system:node:n may not list", "configmaps", "the role was taken away"] {
+        assert!(reason.contains(part), "{part:?} is not in {reason}");
+    }
+    assert!(begin.elapsed() <= REVIEW_INTERVAL, "closed after {:?}", begin.elapsed());
+}
