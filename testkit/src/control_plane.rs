@@ -53,6 +53,8 @@ pub struct AuditEvent {
     pub impersonated: Option<String>,
     /// Verb as the API server names it.
     pub verb: String,
+    /// API group; empty for the core group.
+    pub group: String,
     /// `resource` or `resource/subresource`; empty for non-resource requests.
     pub resource: String,
     /// Namespace; empty for cluster-scoped objects.
@@ -317,6 +319,7 @@ fn audit_event(line: &Value) -> AuditEvent {
         user: text("/user/username"),
         impersonated: line.pointer("/impersonatedUser/username").and_then(Value::as_str).map(str::to_owned),
         verb: text("/verb"),
+        group: text("/objectRef/apiGroup"),
         resource,
         namespace: text("/objectRef/namespace"),
         name: text("/objectRef/name"),

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
@@ -11,6 +12,7 @@ use rcgen::{
     ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, SanType,
 };
 use rustls_pki_types::CertificateSigningRequestDer;
+use serde_json::json;
 use tombolo_link::server::{Arrival, Incoming, Limits, Listen, ServerConfig, bind};
 use tombolo_link::tls::{Identity, ServerTls};
 use tombolo_link::{Link, LinkEvent};
@@ -20,6 +22,9 @@ use tombolo_proto::{
     CloudRevision, ContentHash, Epoch, Frame, Lane, ObjectKey, ObjectVersion, ScopeId, Seq, SharedObject, Uid,
 };
 use tombolo_runtime::{Drain, Tasks, Trigger, drain};
+use tombolo_testkit::{Child, free_port};
+
+use crate::world::binary;
 
 /// How long the hub waits for what an edge must do.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -143,6 +148,27 @@ impl RawHub {
         let (tasks, running) = (Tasks::new(), drain::channel(Duration::from_secs(1)));
         let incoming = bound.start(&tasks, &running.1);
         Ok(Self { authority, port, incoming, _tasks: tasks, _running: running })
+    }
+
+    /// A running agent of node `edge-a` that follows this hub, with a plain local API at this port if there is one.
+    ///
+    /// # Errors
+    /// When it cannot be set up or started.
+    pub fn agent(&self, folder: &Path, plain: Option<u16>) -> Result<Child> {
+        self.authority.enlist("edge-a", folder)?;
+        let hub = format!("127.0.0.1:{}", self.port);
+        let local = |port: u16| format!("127.0.0.1:{port}");
+        let config = json!({
+            "nodeName": "edge-a",
+            "dataDir": folder,
+            "cloud": {"websocket": hub, "quic": hub, "transport": "websocket", "backOff": {"firstMillis": 50, "maxMillis": 1000}},
+            "localApi": {"https": local(free_port()?), "http": plain.map(local)},
+            "admin": null,
+            "node": {"register": false},
+        });
+        let settings = folder.join("edgecore.yaml");
+        fs::write(&settings, config.to_string())?;
+        Child::spawn("edgecore", folder, Command::new(binary("edgecore")?).arg("--config").arg(settings))
     }
 
     /// The next edge that connects, after its hello.

@@ -35,7 +35,7 @@ pub struct RawNodeOptions {
 #[derive(Debug)]
 pub struct RawNode {
     asks: mpsc::Sender<Ask>,
-    task: JoinHandle<Goodbye>,
+    task: JoinHandle<(Goodbye, Link)>,
 }
 
 /// What a test wants from the session.
@@ -63,10 +63,11 @@ impl RawNode {
     pub async fn connect(options: RawNodeOptions) -> Result<Self> {
         let RawNodeOptions { target, join, token, certified, claimed } = options;
         let identity = enroll(&EnrollOptions { endpoint: join, node: certified, token }).await?;
-        let link = connect(target, identity.client_tls()?).await?;
+        let mut link = connect(target, identity.client_tls()?).await?;
         let (asks, questions) = mpsc::channel(16);
         let config = EdgeConfig::new(claimed, StoreId(rand::random()));
-        Ok(Self { asks, task: tokio::spawn(serve(link, config, questions)) })
+        let task = tokio::spawn(async move { (serve(&mut link, config, questions).await, link) });
+        Ok(Self { asks, task })
     }
 
     /// Makes a Kubernetes API call as the node.
@@ -133,6 +134,14 @@ impl RawNode {
     /// # Errors
     /// When it does not end in time.
     pub async fn ended(self) -> Result<Goodbye> {
+        Ok(self.ended_and_stays().await?.0)
+    }
+
+    /// As [`Self::ended`]; the connection stays open on this side for as long as the link lives.
+    ///
+    /// # Errors
+    /// When the session does not end in time.
+    pub async fn ended_and_stays(self) -> Result<(Goodbye, Link)> {
         Ok(tokio::time::timeout(ANSWER_TIMEOUT, self.task).await??)
     }
 }
@@ -150,7 +159,7 @@ fn subscription(scope: ScopeId, resource: Resource, namespace: String, token: Op
     }
 }
 
-async fn serve(mut link: Link, config: EdgeConfig, mut questions: mpsc::Receiver<Ask>) -> Goodbye {
+async fn serve(link: &mut Link, config: EdgeConfig, mut questions: mpsc::Receiver<Ask>) -> Goodbye {
     let clock = Clock::start();
     let mut session = EdgeSession::new(config, clock.now(), &NothingHeld);
     let mut waiting: HashMap<RequestId, oneshot::Sender<ReplyBody>> = HashMap::new();
@@ -161,7 +170,7 @@ async fn serve(mut link: Link, config: EdgeConfig, mut questions: mpsc::Receiver
         retry_after: Duration::ZERO,
     };
     loop {
-        if let Err(error) = pump(&mut link, |lane| session.poll_transmit(clock.now(), lane)) {
+        if let Err(error) = pump(link, |lane| session.poll_transmit(clock.now(), lane)) {
             return lost(error.to_string());
         }
         tokio::select! {

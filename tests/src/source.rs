@@ -3,6 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result};
+use serde_json::Value;
+
 /// Crates whose product code is under the size rules.
 pub const CRATES: [&str; 12] = [
     "proto", "link", "apiserve", "grid", "runtime", "replay", "cloud", "edge", "cli", "testkit", "tests",
@@ -23,6 +26,15 @@ pub fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
     collect(&root().join(folder), ending, &mut found);
     found.sort();
     found
+}
+
+/// The YAML documents of a file.
+///
+/// # Errors
+/// When it cannot be read or is no YAML.
+pub fn documents(file: &Path) -> Result<Vec<Value>> {
+    let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    serde_saphyr::from_multiple(&text).with_context(|| file.display().to_string())
 }
 
 fn collect(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {

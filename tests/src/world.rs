@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -105,6 +106,8 @@ pub struct World {
     slow: Option<SlowLink>,
     /// Where cloudcore records.
     record: Option<PathBuf>,
+    /// Takes the datagrams of edges and answers none.
+    silent: Option<UdpSocket>,
     /// Dialect of edges that join from now on.
     dialect: &'static str,
     /// Milliseconds between lease renewals and between status reports; none: the agent's own default.
@@ -157,7 +160,7 @@ impl World {
             None => None,
         };
         let (ports, edges, periods) = (CloudPorts::free()?, BTreeMap::new(), (1000, None));
-        let (cloud, replica, slow, record, dialect) = (None, None, None, None, "tombolo");
+        let (cloud, replica, slow, record, silent, dialect) = (None, None, None, None, None, "tombolo");
         let mut world = Self {
             plane,
             api,
@@ -169,6 +172,7 @@ impl World {
             settings,
             slow,
             record,
+            silent,
             dialect,
             periods,
             folder,
@@ -249,6 +253,22 @@ impl World {
         self.record = Some(folder.to_owned());
     }
 
+    /// Sends SIGINT to cloudcore, as Ctrl-C does.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn interrupt_cloud(&self) -> Result<()> {
+        self.cloud.as_ref().context("cloudcore was killed")?.interrupt()
+    }
+
+    /// Waits for cloudcore to end by itself.
+    ///
+    /// # Errors
+    /// When it was killed before.
+    pub fn wait_for_cloud(&mut self) -> Result<ExitStatus> {
+        self.cloud.as_mut().context("cloudcore was killed")?.wait()
+    }
+
     /// Kills cloudcore: SIGKILL, nothing is drained.
     pub fn kill_cloud(&mut self) {
         self.cloud = None;
@@ -266,7 +286,7 @@ impl World {
         [self.ports.websocket, self.ports.quic, self.ports.join]
     }
 
-    /// Folder of cloudcore's data.
+    /// Folder of cloudcore's data, the embedded server's included.
     #[must_use]
     pub fn cloud_dir(&self) -> PathBuf {
         self.folder.path().join("cloud")
@@ -284,6 +304,16 @@ impl World {
     /// The end of its log.
     pub fn check_cloud(&mut self) -> Result<()> {
         self.cloud.as_mut().context("cloudcore was killed")?.check_running()
+    }
+
+    /// Value of a metric of cloudcore that has no labels.
+    ///
+    /// # Errors
+    /// When cloudcore does not answer or has no such metric.
+    pub async fn cloud_metric(&self, name: &str) -> Result<f64> {
+        let text = http_get(&format!("127.0.0.1:{}", self.ports.admin), "metrics").await?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        Ok(line.with_context(|| format!("no metric {name} in {text}"))?.trim().parse()?)
     }
 
     /// What cloudcore has logged.
@@ -324,6 +354,21 @@ impl World {
     pub async fn slow_down(&mut self, bytes_per_second: u32) -> Result<()> {
         self.slow = Some(SlowLink::start(self.ports.websocket, self.ports.quic, bytes_per_second).await?);
         Ok(())
+    }
+
+    /// Lets the datagrams of edges that join from now on disappear, as a firewall does. They are not told which
+    /// transport to use.
+    ///
+    /// # Errors
+    /// When no port can be bound.
+    pub fn swallow_datagrams(&mut self) -> Result<()> {
+        self.silent = Some(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?);
+        Ok(())
+    }
+
+    /// Sets how edges that join from now on, and nodes without an agent, connect.
+    pub fn set_transport(&mut self, transport: Transport) {
+        self.transport = transport;
     }
 
     /// Sets the dialect of edges that join from now on.

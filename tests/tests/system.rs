@@ -112,6 +112,23 @@ impl Stage {
         nodes
     }
 
+    /// Waits until a node's local API lists the ConfigMap `settings` with a value that begins so.
+    async fn listed_value(&self, node: &str, beginning: &str) {
+        let client = self.world.edge_client(node).await.unwrap();
+        let maps = self.objects.seen_by(client).config_maps();
+        wait_for(&format!("a value {beginning} at {node}"), DEADLINE, || async {
+            let list = maps.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+            let values = list.items.into_iter().filter_map(|map| map.data?.remove("value"));
+            let values: Vec<String> = values.collect();
+            if values.iter().any(|value| value.starts_with(beginning)) {
+                Ok(())
+            } else {
+                Err(format!("{values:?}"))
+            }
+        })
+        .await;
+    }
+
     /// Waits until an object is, or is no longer, in a node's local API.
     async fn listed(&self, node: &str, kind: &str, name: &str, present: bool) {
         wait_for(&format!("{kind} {name} at {node}: {present}"), DEADLINE, || async {
@@ -134,6 +151,11 @@ impl Stage {
 }
 
 mod scenarios {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use tokio::task::JoinHandle;
+
     use super::*;
 
     pub(super) async fn objects_reach_exactly_the_nodes_that_need_them(stage: &mut Stage) {
@@ -181,10 +203,12 @@ mod scenarios {
     pub(super) async fn an_edge_dies_during_updates(stage: &mut Stage) {
         let nodes = stage.settled(&["a"]).await;
         for round in 0..5 {
-            let updates = tokio::spawn(update(stage.objects.clone(), round));
+            let updates = Updates::start(stage.objects.clone(), round);
+            stage.listed_value(&nodes[0], &updates.first()).await;
             stage.world.kill_edge(&nodes[0]);
+            let at_the_kill = updates.accepted();
             stage.world.start_edge(&nodes[0]).await.unwrap();
-            updates.await.unwrap();
+            updates.finish(at_the_kill).await;
         }
         stage.world.converges(&nodes[0]).await;
     }
@@ -192,26 +216,68 @@ mod scenarios {
     pub(super) async fn the_cloud_dies_during_updates(stage: &mut Stage) {
         let nodes = stage.settled(&["a", "b"]).await;
         for round in 0..3 {
-            let updates = tokio::spawn(update(stage.objects.clone(), round));
+            let updates = Updates::start(stage.objects.clone(), round);
+            for node in &nodes {
+                stage.listed_value(node, &updates.first()).await;
+            }
             stage.world.kill_cloud();
+            let at_the_kill = updates.accepted();
             stage.world.start_cloud().await.unwrap();
             // With the embedded server the API dies as well: the updates are retried until it is back.
-            updates.await.unwrap();
+            updates.finish(at_the_kill).await;
         }
         for node in &nodes {
             stage.world.converges(node).await;
         }
     }
 
-    /// Twenty updates of both objects, each retried while the API is away.
-    async fn update(objects: Objects, round: u32) {
-        for step in 0..20 {
-            let value = format!("{round}.{step}");
-            wait_for("an update to be accepted", DEADLINE, || async {
-                objects.config_map("settings", &value).await.map_err(|error| format!("{error:#}"))?;
-                objects.secret("password", &value).await.map_err(|error| format!("{error:#}"))
-            })
-            .await;
+    /// Updates of both objects, one after the other, until the stream is finished.
+    struct Updates {
+        round: u32,
+        accepted: Arc<AtomicU32>,
+        /// How many there shall be.
+        until: Arc<AtomicU32>,
+        task: JoinHandle<()>,
+    }
+
+    /// Updates that a stream has after the kill.
+    const AFTER_THE_KILL: u32 = 20;
+
+    impl Updates {
+        fn start(objects: Objects, round: u32) -> Self {
+            let (accepted, until) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(u32::MAX)));
+            let (counted, limit) = (Arc::clone(&accepted), Arc::clone(&until));
+            let task = tokio::spawn(async move {
+                for step in 0.. {
+                    let value = format!("{round}.{step}");
+                    wait_for("an update to be accepted", DEADLINE, || async {
+                        objects.config_map("settings", &value).await.map_err(|error| format!("{error:#}"))?;
+                        objects.secret("password", &value).await.map_err(|error| format!("{error:#}"))
+                    })
+                    .await;
+                    counted.store(step + 1, Ordering::SeqCst);
+                    if step + 1 >= limit.load(Ordering::SeqCst) {
+                        return;
+                    }
+                }
+            });
+            Self { round, accepted, until, task }
+        }
+
+        /// How the values of this stream begin.
+        fn first(&self) -> String {
+            format!("{}.", self.round)
+        }
+
+        fn accepted(&self) -> u32 {
+            self.accepted.load(Ordering::SeqCst)
+        }
+
+        /// Ends the stream after a few more updates than those that were accepted at the kill.
+        async fn finish(self, at_the_kill: u32) {
+            assert!(!self.task.is_finished(), "the updates ended before the kill");
+            self.until.store(at_the_kill + AFTER_THE_KILL, Ordering::SeqCst);
+            self.task.await.unwrap();
         }
     }
 

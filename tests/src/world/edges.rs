@@ -90,12 +90,13 @@ impl World {
     pub fn prepare_edge(&self, node: &str) -> Result<()> {
         let direct = (self.ports.websocket, self.ports.quic);
         let (websocket, quic) = self.slow.as_ref().map_or(direct, |slow| (slow.tcp_port, slow.udp_port));
+        let quic = self.silent.as_ref().map_or(Ok(quic), |silent| silent.local_addr().map(|at| at.port()))?;
         let (lease, status) = self.periods;
         let mut periods = json!({"leaseIntervalMillis": lease});
         if let Some(status) = status {
             periods["statusIntervalMillis"] = json!(status);
         }
-        let config = json!({
+        let mut config = json!({
             "nodeName": node,
             "dialect": self.dialect,
             "dataDir": self.edge_dir(node),
@@ -103,7 +104,6 @@ impl World {
                 "websocket": format!("127.0.0.1:{websocket}"),
                 "quic": format!("127.0.0.1:{quic}"),
                 "join": self.join_address(),
-                "transport": self.transport.setting(),
                 "backOff": {"firstMillis": 50, "maxMillis": 1000},
             },
             "localApi": {"https": format!("127.0.0.1:{}", free_port()?)},
@@ -111,6 +111,9 @@ impl World {
             "node": periods,
             "simulatePods": true,
         });
+        if self.silent.is_none() {
+            config["cloud"]["transport"] = self.transport.setting().into();
+        }
         fs::create_dir_all(self.edge_dir(node))?;
         fs::write(self.edge_config(node), config.to_string())?;
         Ok(())

@@ -14,7 +14,7 @@ use tombolo_testkit::{free_port, wait_for};
 use tombolo_tests::hub::{Authority, RawHub};
 use tombolo_tests::world::{DEADLINE, binary};
 
-use super::objects::{agent, now_millis};
+use super::objects::now_millis;
 use super::{refusal, says};
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -74,7 +74,7 @@ async fn a_node_whose_clock_is_a_day_off_does_not_join() {
 async fn a_running_agent_warns_of_a_clock_that_is_a_day_off() {
     let mut hub = RawHub::start().await.unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let mut agent = agent(&hub, folder.path());
+    let mut agent = hub.agent(folder.path(), None).unwrap();
     let mut edge = hub.edge().await.unwrap();
     let day = u64::try_from(DAY.as_millis()).unwrap();
     edge.welcome(now_millis() + day).await.unwrap();

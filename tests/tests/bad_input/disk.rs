@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
-use tombolo_testkit::wait_for;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::Instant;
+use tombolo_testkit::{wait_for, wait_for_value};
 use tombolo_tests::world::objects::Objects;
 use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 
@@ -86,31 +89,85 @@ async fn a_damaged_store_is_set_aside_and_filled_again() {
         &["the store was damaged and is moved aside", "the cloud fills a new one", "damaged-"],
     )
     .await;
-    let aside = fs::read_dir(world.edge_dir(NODE)).unwrap().flatten();
-    let aside = aside.filter(|entry| entry.file_name().to_string_lossy().contains("damaged-"));
-    assert_eq!(aside.count(), 1, "kept for inspection");
+    assert_eq!(set_aside(&world), 1, "kept for inspection");
+}
+
+/// Stores that were moved aside.
+fn set_aside(world: &World) -> usize {
+    let entries = fs::read_dir(world.edge_dir(NODE)).unwrap().flatten();
+    entries.filter(|entry| entry.file_name().to_string_lossy().contains("damaged-")).count()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_torn_last_write_costs_nothing_but_itself() {
     let (mut world, objects) = settled(false).await;
     let path = world.edge_dir(NODE).join("store.redb");
-    for round in 2..5 {
-        let update = tokio::spawn({
-            let objects = objects.clone();
-            async move { objects.config_map("settings", &round.to_string()).await.unwrap() }
-        });
+    let mut torn = 0;
+    for round in 2..40 {
+        let before = settled_file(&world, &path).await;
+        objects.config_map("settings", &round.to_string()).await.unwrap();
+        let after = next_commit(&path, newest_commit(&before)).await;
         world.kill_edge(NODE);
-        // What the kernel had not written yet when the power went: the file's end, cut in the middle of a page.
-        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
-        let length = file.metadata().unwrap().len();
-        file.set_len(length - 100 * round).unwrap();
-        drop(file);
-        update.await.unwrap();
+        torn += usize::from(tear(&path, &before, &after));
         world.start_edge(NODE).await.unwrap();
         world.converges(NODE).await;
+        if torn == 3 {
+            break;
+        }
     }
+    assert_eq!(torn, 3, "the agent was never caught right after one commit");
     world.check_edge(NODE).unwrap();
+    assert_eq!(set_aside(&world), 0, "what was committed before is kept");
+    let log = world.edge_log(NODE);
+    assert!(!log.contains("moved aside"), "{log}");
+}
+
+/// Bytes of a page of the store's file.
+const PAGE: usize = 4096;
+
+/// Newest transaction in the header of a redb file, which has two slots for commits (redb's `docs/design.md`).
+fn newest_commit(file: &[u8]) -> u64 {
+    let at = |offset: usize| u64::from_le_bytes(file[offset..offset + 8].try_into().unwrap());
+    at(64 + 104).max(at(192 + 104))
+}
+
+/// The file as it is while the agent is halted: whole, with nothing on its way.
+async fn settled_file(world: &World, path: &Path) -> Vec<u8> {
+    wait_for_value("a moment without a commit", DEADLINE, || async {
+        let id = world.edge_id(NODE).and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)).unwrap();
+        kill_process(id, Signal::STOP).unwrap();
+        let (first, second) = (fs::read(path).unwrap(), fs::read(path).unwrap());
+        kill_process(id, Signal::CONT).unwrap();
+        if first == second { Ok(second) } else { Err("it was being written".to_owned()) }
+    })
+    .await
+}
+
+/// The file as soon as its header shows a commit after this one.
+async fn next_commit(path: &Path, before: u64) -> Vec<u8> {
+    let end = Instant::now() + DEADLINE;
+    loop {
+        let file = fs::read(path).unwrap();
+        if newest_commit(&file) > before {
+            return file;
+        }
+        assert!(Instant::now() < end, "no commit after {before}");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Leaves of the commit after `before` what a power cut may leave: some of its pages, one of them in half, and the
+/// header of either side. False when there was more than one commit.
+fn tear(path: &Path, before: &[u8], after: &[u8]) -> bool {
+    let killed = fs::read(path).unwrap();
+    if newest_commit(&killed) != newest_commit(before) + 1 || killed != after || after.len() != before.len() {
+        return false;
+    }
+    let mut pages = (1..after.len() / PAGE).map(|page| page * PAGE);
+    let Some(last) = pages.rfind(|at| after[*at..at + PAGE] != before[*at..at + PAGE]) else { return false };
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(&before[last + PAGE / 2..last + PAGE], (last + PAGE / 2) as u64).unwrap();
+    true
 }
 
 fn noise(length: usize) -> String {

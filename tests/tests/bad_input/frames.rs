@@ -110,7 +110,7 @@ async fn a_certificate_of_node_a_does_not_serve_node_b() {
 async fn a_cloud_that_breaks_the_protocol_is_told_and_left() {
     let mut hub = RawHub::start().await.unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let mut agent = super::objects::agent(&hub, folder.path());
+    let mut agent = hub.agent(folder.path(), None).unwrap();
     let mut edge = hub.edge().await.unwrap();
     edge.welcome(0).await.unwrap();
     let request = tombolo_proto::frame::Request {

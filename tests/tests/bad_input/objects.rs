@@ -1,37 +1,18 @@
 //! Objects that cannot be stored.
 
-use std::path::Path;
-use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 use tombolo_proto::frame::{Frame, RefusalReason};
 use tombolo_proto::{Lane, ObjectKey, Resource};
-use tombolo_testkit::{Child, cluster_or_skip, free_port};
+use tombolo_testkit::cluster_or_skip;
 use tombolo_tests::hub::RawHub;
 use tombolo_tests::world::objects::{NAMESPACE, Objects};
-use tombolo_tests::world::{Api, Transport, World, binary};
+use tombolo_tests::world::{Api, Transport, World};
 
 use super::says;
 
 const THREE_MIB: usize = 3 * 1024 * 1024;
-
-/// A running agent of node `edge-a` that follows this hub.
-pub(super) fn agent(hub: &RawHub, folder: &Path) -> Child {
-    hub.authority.enlist("edge-a", folder).unwrap();
-    let hub = format!("127.0.0.1:{}", hub.port);
-    let config = json!({
-        "nodeName": "edge-a",
-        "dataDir": folder,
-        "cloud": {"websocket": hub, "quic": hub, "transport": "websocket", "backOff": {"firstMillis": 50, "maxMillis": 1000}},
-        "localApi": {"https": format!("127.0.0.1:{}", free_port().unwrap())},
-        "admin": null,
-        "node": {"register": false},
-    });
-    std::fs::write(folder.join("edgecore.yaml"), config.to_string()).unwrap();
-    let mut command = Command::new(binary("edgecore").unwrap());
-    Child::spawn("edgecore", folder, command.arg("--config").arg(folder.join("edgecore.yaml"))).unwrap()
-}
 
 pub(super) fn now_millis() -> u64 {
     u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()
@@ -41,7 +22,7 @@ pub(super) fn now_millis() -> u64 {
 async fn an_edge_refuses_what_it_cannot_store_and_goes_on() {
     let mut hub = RawHub::start().await.unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let mut agent = agent(&hub, folder.path());
+    let mut agent = hub.agent(folder.path(), None).unwrap();
     let mut edge = hub.edge().await.unwrap();
     edge.welcome(now_millis()).await.unwrap();
     let key = |name| ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", name);
