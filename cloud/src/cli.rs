@@ -4,12 +4,12 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tombolo_runtime::signals::Signals;
 use tombolo_runtime::telemetry::{self, Format};
-use tombolo_runtime::{Drain, DrainOutcome, drain};
+use tombolo_runtime::{Drain, DrainOutcome, Trigger, drain};
 
 use crate::config::{default_config, min_config};
 use crate::objectsync::{self, Exported};
@@ -103,20 +103,35 @@ async fn serve(arguments: Arguments) -> Result<()> {
         return export_objectsync(&config).await;
     }
     let (trigger, drain) = drain::channel(config.drain_grace);
-    let signals = tokio::spawn(signals.drive(trigger.clone()));
+    let address = arguments.embedded.then_some(arguments.embedded_address);
+    tokio::select! {
+        result = until_drained(config, address, &trigger, drain) => result,
+        () = signals.drive(trigger.clone()) => bail!("stopped by a second signal"),
+    }
+}
+
+/// Runs the hub, with an API server of its own at this address or with the cluster that the settings name.
+async fn until_drained(
+    mut config: Config,
+    embedded: Option<SocketAddr>,
+    trigger: &Trigger,
+    drain: Drain,
+) -> Result<()> {
     let mut api = None;
-    if arguments.embedded {
+    if let Some(address) = embedded {
         config.pki_dir = Some(config.data_dir.join("pki"));
-        api = Some(start_embedded(&mut config, arguments.embedded_address).await?);
+        api = Some(start_embedded(&mut config, address).await?);
     }
     let cluster = cluster(config.kubeconfig.as_deref(), config.api_server.as_deref()).await?;
     let kube = Kube::from_config(cluster)?;
-    let result = with_api(api, config, kube, drain).await;
-    trigger.start();
+    let result = with_api(api, config, kube, drain.clone()).await;
+    // It may have ended without a signal; a second start would abort.
+    if !drain.is_started() {
+        trigger.start();
+    }
     if trigger.finished().await == DrainOutcome::DeadlinePassed {
         tracing::warn!("stopped before everything was finished");
     }
-    signals.abort();
     result
 }
 

@@ -1,13 +1,23 @@
 //! `tombolo up`, the README's first command, as its users start it: a process, a terminal, mistakes included.
 
 use std::fs;
-use std::net::TcpListener;
+use std::io::Read as _;
+use std::net::{TcpListener, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use tombolo_link::client::{Choice, Target};
+use tombolo_proto::NodeId;
+use tombolo_proto::frame::GoodbyeReason;
 use tombolo_testkit::{Child, ControlPlane, ControlPlaneOptions, cluster_or_skip, wait_for};
+use tombolo_tests::node::{RawNode, RawNodeOptions};
 use tombolo_tests::world::{DEADLINE, binary, kubectl};
 
 fn example() -> PathBuf {
@@ -57,12 +67,44 @@ struct Running {
 
 impl Running {
     async fn start(arguments: &[&str]) -> Result<Self> {
-        let folder = tempfile::tempdir()?;
+        Self::start_in(tempfile::tempdir()?, "first", arguments).await
+    }
+
+    /// Starts on what an earlier start has left in the folder; the log has this name.
+    async fn start_in(folder: TempDir, log: &str, arguments: &[&str]) -> Result<Self> {
         let data_dir = folder.path().join("data");
-        let process = Child::spawn("tombolo", folder.path(), &mut tombolo(&data_dir, arguments))?;
+        let process = Child::spawn(log, folder.path(), &mut tombolo(&data_dir, arguments))?;
         let running = Self { process, kubeconfig: data_dir.join("kubeconfig"), folder };
         running.prints("in sync").await;
         Ok(running)
+    }
+
+    /// UIDs of the example's objects, by name.
+    fn uids(&self) -> Result<String> {
+        let columns = "-o=custom-columns=KIND:.kind,NAME:.metadata.name,UID:.metadata.uid";
+        let kinds = "pods,configmaps,secrets";
+        kubectl(&self.kubeconfig, &["get", kinds, "-n", "quickstart", "--no-headers", columns])
+    }
+
+    /// A node that is none of the agents.
+    async fn raw_node(&self, name: &str) -> Result<RawNode> {
+        let ports = fs::read(self.folder.path().join("data/up.json"))?;
+        let ports: serde_json::Value = serde_json::from_slice(&ports)?;
+        let port = |name: &str| u16::try_from(ports["ports"][name].as_u64().unwrap_or_default());
+        let node = NodeId::parse(name)?;
+        RawNode::connect(RawNodeOptions {
+            target: Target {
+                host: "127.0.0.1".to_owned(),
+                websocket_port: port("websocket")?,
+                quic_port: port("quic")?,
+                choice: Choice::WebSocket,
+            },
+            join: format!("127.0.0.1:{}", port("join")?),
+            token: self.operate("token")?.trim().to_owned(),
+            certified: node.clone(),
+            claimed: node,
+        })
+        .await
     }
 
     async fn prints(&self, text: &str) {
@@ -132,10 +174,104 @@ async fn it_can_be_used_while_it_runs_and_ctrl_c_drains() {
     let change =
         ["-n", "quickstart", "patch", "configmap", "shop-settings", "-p", r#"{"data":{"currency":"SEK"}}"#];
     kubectl(&running.kubeconfig, &change).unwrap();
+    let before = running.uids().unwrap();
+    assert!(before.lines().count() >= 6, "{before}");
     running.process.interrupt().unwrap();
     let status = running.process.wait().unwrap();
     assert!(status.success(), "{status}: {}", running.process.log());
-    drop(running.folder);
+
+    let Running { folder, .. } = running;
+    let mut again = Running::start_in(folder, "second", &["--edges", "3"]).await.unwrap();
+    assert_eq!(again.uids().unwrap(), before, "a second start keeps the objects without the manifest");
+    a_second_ctrl_c_aborts(&mut again).await;
+}
+
+/// A node that does not leave holds the drain open.
+async fn a_second_ctrl_c_aborts(running: &mut Running) {
+    let node = running.raw_node("stays").await.unwrap();
+    node.api("GET", "/version", "", "").await.unwrap();
+    running.process.interrupt().unwrap();
+    let (goodbye, _open) = node.ended_and_stays().await.unwrap();
+    assert_eq!(goodbye.reason, GoodbyeReason::Draining, "{}", goodbye.message);
+    let begin = Instant::now();
+    running.process.interrupt().unwrap();
+    let status = running.process.wait().unwrap();
+    assert!(begin.elapsed() < Duration::from_millis(1500), "ended after {:?}", begin.elapsed());
+    let log = running.process.log();
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(log.contains("error: stopped by a second signal"), "{log}");
+}
+
+/// Agents with certificates of an authority that is no more: they stay outside.
+#[test]
+fn a_run_that_cannot_sync_ends_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_synced(&until_synced(folder.path(), &[]));
+    fs::remove_dir_all(folder.path().join("cluster")).unwrap();
+    let output = until_synced(folder.path(), &["--timeout", "2"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    let reasons: Vec<&str> = errors.lines().filter(|line| line.starts_with("error: ")).collect();
+    assert_eq!(reasons.len(), 1, "{errors}");
+    for part in ["not synced after 2 s", "edge-1: ", "quickstart/"] {
+        assert!(reasons[0].contains(part), "{part} in: {errors}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_table_is_drawn_over_itself_on_a_terminal() {
+    cluster_or_skip!("the_table_is_drawn_over_itself_on_a_terminal");
+    let folder = tempfile::tempdir().unwrap();
+    let (master, terminal) = terminal().unwrap();
+    let mut command = tombolo(folder.path(), &["--edges", "3"]);
+    command.arg("--apply").arg(example()).stdin(Stdio::null()).stdout(terminal).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    // It holds the other end, too: that has to go, or the terminal never ends.
+    drop(command);
+    let shown = Arc::<Mutex<Vec<u8>>>::default();
+    let (kept, mut master) = (Arc::clone(&shown), fs::File::from(master));
+    let reader = std::thread::spawn(move || {
+        let mut piece = [0; 4096];
+        // Linux ends a terminal whose last user has left with an error.
+        while let Ok(read @ 1..) = master.read(&mut piece) {
+            kept.lock().extend_from_slice(&piece[..read]);
+        }
+    });
+    let text = || String::from_utf8_lossy(&shown.lock()).into_owned();
+    let newest = || text().rsplit("NODE ").next().unwrap_or_default().to_owned();
+    wait_for("three edges in sync", DEADLINE, || async {
+        let table = newest();
+        if table.matches("in sync").count() == 3 { Ok(()) } else { Err(table) }
+    })
+    .await;
+    let pod = ["-n", "quickstart", "delete", "pod", "shop-1", "--force", "--grace-period=0"];
+    kubectl(&folder.path().join("kubeconfig"), &pod).unwrap();
+    wait_for("an edge without objects, drawn over the table before", DEADLINE, || async {
+        let (all, table) = (text(), newest());
+        // Heading and three nodes are erased first.
+        let redrawn = all.contains("\x1b[4A\x1b[JNODE ");
+        if redrawn && table.contains(" 0 objects, in sync") { Ok(()) } else { Err(all) }
+    })
+    .await;
+    kill_process(Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(), Signal::INT).unwrap();
+    assert!(child.wait().unwrap().success());
+    reader.join().unwrap();
+    let all = text();
+    for table in all.split("\x1b[J").skip(1) {
+        assert!(["edge-1", "edge-2", "edge-3"].iter().all(|node| table.contains(node)), "{all:?}");
+    }
+    assert_eq!(all.matches("NODE ").count(), all.matches("\x1b[4A\x1b[J").count() + 1, "{all:?}");
+}
+
+/// Both ends of a new terminal.
+fn terminal() -> Result<(OwnedFd, OwnedFd)> {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
+    grantpt(&master)?;
+    unlockpt(&master)?;
+    let path = ptsname(&master, Vec::new())?.into_string()?;
+    let terminal = fs::OpenOptions::new().read(true).write(true).open(path)?;
+    Ok((master, terminal.into()))
 }
 
 #[test]
@@ -172,13 +308,17 @@ fn a_used_port_is_named() {
     assert_synced(&until_synced(folder.path(), &[]));
     let ports: serde_json::Value =
         serde_json::from_slice(&fs::read(folder.path().join("up.json")).unwrap()).unwrap();
-    for listener in ["kubernetes", "websocket", "join", "edge-1"] {
+    for listener in ["kubernetes", "websocket", "join", "cloudcore admin", "edge-1"] {
         let port =
             ports["ports"][listener].as_u64().with_context(|| format!("{listener} in {ports}")).unwrap();
         let _taken = TcpListener::bind(("127.0.0.1", u16::try_from(port).unwrap())).unwrap();
         let output = tombolo(folder.path(), &["--edges", "3", "--until-synced"]).output().unwrap();
         assert_one_line(&output, &[&format!("127.0.0.1:{port}"), "in use"]);
     }
+    let port = ports["ports"]["quic"].as_u64().unwrap();
+    let _taken = UdpSocket::bind(("127.0.0.1", u16::try_from(port).unwrap())).unwrap();
+    let output = tombolo(folder.path(), &["--edges", "3", "--until-synced"]).output().unwrap();
+    assert_one_line(&output, &[&format!("127.0.0.1:{port}"), "in use"]);
 }
 
 #[test]

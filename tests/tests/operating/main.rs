@@ -1,0 +1,5 @@
+//! What operators do with running processes and with what `deploy/` ships.
+
+mod deploy;
+mod local_api;
+mod stop;
