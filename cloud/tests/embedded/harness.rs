@@ -17,6 +17,9 @@ use tombolo_runtime::drain::{self, Trigger};
 /// How long anything may take on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
+/// Editor of `kubectl edit`.
+const EDITOR: &str = "sed -i s/before/after/";
+
 /// A running embedded server; its data directory outlives it when asked.
 pub(crate) struct Server {
     pub(crate) dir: TempDir,
@@ -65,6 +68,7 @@ impl Server {
         let home = self.dir.path().to_owned();
         let mut command = Command::new(binary);
         command.arg("--kubeconfig").arg(&self.kubeconfig).args(arguments).env("HOME", home);
+        command.env("KUBE_EDITOR", EDITOR);
         let input = input.to_owned();
         tokio::task::spawn_blocking(move || run(command, &input)).await.unwrap()
     }

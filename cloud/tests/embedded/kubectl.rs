@@ -1,8 +1,10 @@
 //! Stock kubectl, as people use it.
 
-use tombolo_testkit::cluster_or_skip;
+use std::process::Command;
 
-use crate::harness::Server;
+use tombolo_testkit::{Child, cluster_or_skip, components, wait_for};
+
+use crate::harness::{DEADLINE, Server};
 
 const DEPLOYMENT: &str = r#"{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "till", "labels": {"app": "till"}},
   "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "till"}}, "template": {"metadata": {"labels": {"app": "till"}},
@@ -95,5 +97,53 @@ async fn pods_stop_gently_and_finalizers_hold() {
         )
         .await;
     api.wait_code("/api/v1/namespaces/default/configmaps/held", 404).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn editing_watching_and_describing() {
+    cluster_or_skip!("embedded::editing_watching_and_describing");
+    let server = Server::start().await;
+    let mut command = Command::new(components().unwrap().binary("kubectl"));
+    command.arg("--kubeconfig").arg(&server.kubeconfig).env("HOME", server.dir.path());
+    command.args(["get", "configmaps", "-w", "--output-watch-events"]);
+    let watch = Child::spawn("watch", server.dir.path(), &mut command).unwrap();
+    let shows = async |event: &str, name: &str| {
+        wait_for(&format!("{event} of {name}"), DEADLINE, || async {
+            let log = watch.log();
+            let found = log.lines().any(|line| line.starts_with(event) && line.contains(name));
+            if found { Ok(()) } else { Err(log) }
+        })
+        .await;
+    };
+    shows("ADDED", "kube-root-ca.crt").await;
+    let map = r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "edited"}, "data": {"k": "before"}}"#;
+    server.kubectl_ok(&["create", "-f", "-"], map).await;
+    shows("ADDED", "edited").await;
+    let said = server.kubectl_ok(&["edit", "configmap", "edited"], "").await;
+    assert!(said.contains("configmap/edited edited"), "{said}");
+    let value = server.kubectl_ok(&["get", "configmap", "edited", "-o", "jsonpath={.data.k}"], "").await;
+    assert_eq!(value, "after");
+    shows("MODIFIED", "edited").await;
+    server.kubectl_ok(&["delete", "configmap", "edited"], "").await;
+    shows("DELETED", "edited").await;
+    drop(watch);
+
+    let node = r#"{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": {"shop": "seven"}},
+        "spec": {"taints": [{"key": "edge", "effect": "NoSchedule"}]}}"#;
+    server.kubectl_ok(&["create", "-f", "-"], node).await;
+    server
+        .kubectl_ok(&["run", "p", "--image=web:1", "--overrides", r#"{"spec": {"nodeName": "n"}}"#], "")
+        .await;
+    let pod = server.kubectl_ok(&["describe", "pod", "p"], "").await;
+    for part in
+        ["Name:             p", "Node:             n", "Image:          web:1", "kube-api-access-", "Events:"]
+    {
+        assert!(pod.contains(part), "{part} in: {pod}");
+    }
+    let node = server.kubectl_ok(&["describe", "node", "n"], "").await;
+    for part in ["shop=seven", "edge:NoSchedule", "Non-terminated Pods:", "(1 in total)", "Lease:"] {
+        assert!(node.contains(part), "{part} in: {node}");
+    }
     server.stop().await;
 }
