@@ -90,15 +90,20 @@ impl fmt::Debug for DocumentLink {
 }
 
 impl DocumentLink {
-    /// Takes over an upgraded connection on which nothing but the upgrade has passed: the limits of packages do not
-    /// fit it.
-    pub(crate) async fn take_over(stream: WebSocketStream<Tls>, role: Role, peer: PeerInfo) -> Self {
-        let mut tls = stream.into_inner();
-        match &mut tls {
+    /// Takes over an accepted connection, which was upgraded with the limits of packages. No client sends a frame before
+    /// it has the answer to its upgrade (RFC 6455, section 4.1), so none is lost with the reader of the upgrade.
+    pub(crate) async fn accepted(stream: WebSocketStream<Tls>, peer: PeerInfo) -> Self {
+        let tls = stream.into_inner();
+        let config = Some(text_config(Role::Server));
+        Self::new(WebSocketStream::from_raw_socket(tls, Role::Server, config).await, peer)
+    }
+
+    /// Takes over a connection that was upgraded with the limits of documents, and what has been read of it since.
+    pub(crate) fn new(mut stream: WebSocketStream<Tls>, peer: PeerInfo) -> Self {
+        match stream.get_mut() {
             Tls::Client(stream) => stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER)),
             Tls::Server(stream) => stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER)),
         }
-        let stream = WebSocketStream::from_raw_socket(tls, role, Some(text_config(role))).await;
         Self {
             stream: Box::new(stream),
             queue: DocumentQueue::default(),

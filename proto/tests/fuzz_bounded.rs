@@ -107,8 +107,10 @@ fn kubeedge_json() {
 fn kubeedge_session() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/transcripts");
     let mut valid = Vec::new();
-    for entry in fs::read_dir(folder).expect("transcripts") {
-        let text = fs::read_to_string(entry.expect("an entry").path()).expect("readable");
+    let entries = [folder.join("made"), folder].map(|folder| fs::read_dir(folder).expect("transcripts"));
+    let paths = entries.into_iter().flatten().map(|entry| entry.expect("an entry").path());
+    for path in paths.filter(|path| path.is_file()) {
+        let text = fs::read_to_string(path).expect("readable");
         let frames = text.lines().filter_map(|line| {
             let value: serde_json::Value = serde_json::from_str(line).expect("a line of JSON");
             let frame = value.get("frame")?.to_string();

@@ -217,7 +217,17 @@ impl<'a> Comparison<'a> {
             .objects()
             .first()
             .and_then(|object| object["metadata"]["uid"].as_str().map(str::to_owned));
-        self.pair(Sort::Version, &uid.unwrap_or_default(), one, other, place)
+        self.version(&uid.unwrap_or_default(), one, other, place)
+    }
+
+    /// The versions of an object move on when a controller of the run's cluster writes to it.
+    fn version(&mut self, scope: &str, one: &str, other: &str, place: &str) -> Outcome {
+        let paired = self.pair(Sort::Version, scope, one, other, place);
+        if paired.is_err() && self.identifiers.advance(scope, one, other) {
+            self.rules.push(Rule::ClusterAdds);
+            return Ok(());
+        }
+        paired
     }
 
     fn content(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
@@ -384,7 +394,7 @@ impl<'a> Comparison<'a> {
             // A reference that was written before what it names came into being.
             "uid" if !in_metadata && one == other => Ok(()),
             "uid" => self.pair(Sort::Uid, "", one, other, place),
-            "resourceVersion" if in_metadata => self.pair(Sort::Version, scope, one, other, place),
+            "resourceVersion" if in_metadata => self.version(scope, one, other, place),
             "creationTimestamp" | "deletionTimestamp" if in_metadata => {
                 self.pair(Sort::Time, &format!("{scope}/{name}"), one, other, place)
             }

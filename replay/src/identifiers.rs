@@ -158,7 +158,7 @@ impl<'a> Draft<'a> {
     /// What was known before and contradicts it.
     pub(crate) fn pair(&mut self, sort: Sort, scope: &str, recorded: &str, live: &str) -> Result<(), String> {
         let known =
-            self.known.live(sort, scope, recorded).or_else(|| self.learned.live(sort, scope, recorded));
+            self.learned.live(sort, scope, recorded).or_else(|| self.known.live(sort, scope, recorded));
         if let Some(known) = known {
             return if known == live {
                 Ok(())
@@ -175,6 +175,22 @@ impl<'a> Draft<'a> {
         }
         self.learned.insert(sort, scope, recorded, live);
         Ok(())
+    }
+
+    /// Somebody else wrote to the object of the run meanwhile: the recorded version stands for this newer one from now on.
+    /// False when it is not newer, or stands for another recorded version.
+    pub(crate) fn advance(&mut self, scope: &str, recorded: &str, live: &str) -> bool {
+        let known = self.learned.live(Sort::Version, scope, recorded);
+        let known = known.or_else(|| self.known.live(Sort::Version, scope, recorded));
+        let number = |version: &str| version.parse::<u64>().ok();
+        let newer = known.and_then(number).zip(number(live)).is_some_and(|(known, live)| live > known);
+        let other = self.known.recorded(Sort::Version, scope, live);
+        let other = other.or_else(|| self.learned.recorded(Sort::Version, scope, live));
+        let free = other.is_none_or(|other| other == recorded);
+        if newer && free {
+            self.learned.insert(Sort::Version, scope, recorded, live);
+        }
+        newer && free
     }
 
     /// As [`Identifiers::translate`].

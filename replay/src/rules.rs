@@ -226,7 +226,7 @@ const TABLE: &[Row] = &[
     (
         Rule::ClusterAdds,
         "cluster-adds",
-        "what plugins and controllers of the recorded cluster added to a written object may be missing; what the run's API server sets by itself, or does not keep, may differ",
+        "what plugins and controllers of the recorded cluster added to a written object may be missing; what the run's API server sets by itself, or does not keep, may differ; a version may be a newer one when a controller wrote meanwhile",
         "clusters have other plugins and other versions; the run names additions to what edges insert as preconditions",
     ),
     (

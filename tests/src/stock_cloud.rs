@@ -105,6 +105,12 @@ impl StockCloud {
         self.shared.lock().down = None;
     }
 
+    /// Whether an edge is connected, so that a push reaches it.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.shared.lock().down.is_some()
+    }
+
     /// Path and the headers `node_id`, `project_id`, `ConnectionUse` of the upgrades so far.
     #[must_use]
     pub fn upgrades(&self) -> Vec<[String; 4]> {

@@ -217,15 +217,15 @@ async fn a_running_edge_lives_through_what_a_stock_cloud_said() {
     let mut held: BTreeMap<String, Option<String>> = BTreeMap::new();
     for (conn, frame) in said().filter(|(_, frame)| frame.is_push()) {
         if connection.replace(conn).is_some_and(|before| before != conn) {
-            let before = cloud.upgrades().len();
             cloud.hang_up();
-            wait_for("the edge to come back", DEADLINE, async || match cloud.upgrades().len() > before {
+            wait_for("the edge to come back", DEADLINE, async || match cloud.is_connected() {
                 true => Ok(()),
                 false => Err("it is away".to_owned()),
             })
             .await;
         }
         let id = cloud.push(frame.operation(), frame.resource(), frame.content());
+
         let answer = cloud.acknowledged(&id).await;
         assert_eq!((&answer["content"], &answer["route"]["operation"]), (&json!("OK"), &json!("response")));
         pushed += 1;

@@ -23,7 +23,7 @@ use crate::document::DocumentLink;
 use crate::error::ConnectError;
 use crate::tcp;
 use crate::tls::ClientTls;
-use crate::ws::{TLS_BUFFER, Tls, WsWire, package_config};
+use crate::ws::{TLS_BUFFER, Tls, WsWire, package_config, text_config};
 
 /// Bytes of a refusal's body that are shown.
 const BODY_MAX: usize = 1024;
@@ -55,11 +55,13 @@ pub(super) async fn connect_documents(
 ) -> Result<DocumentLink, ConnectError> {
     let stream = secured(address, name, tls).await?;
     let request = stock_request(host, address.port(), node).map_err(|error| upgrade_error(address, error))?;
-    let upgrade = Box::pin(client_async_with_config(request, stream, Some(package_config())));
+    // A stock cloud sends as soon as it has answered, and its first message may come with the answer.
+    let config = Some(text_config(Role::Client));
+    let upgrade = Box::pin(client_async_with_config(request, stream, config));
     let upgraded = within("the WebSocket upgrade", address, upgrade).await?;
     let (stream, _response) = upgraded.map_err(|error| upgrade_error(address, error))?;
     let peer = PeerInfo { remote: address, transport: Transport::WebSocket, node: None };
-    Ok(DocumentLink::take_over(stream, Role::Client, peer).await)
+    Ok(DocumentLink::new(stream, peer))
 }
 
 async fn secured(

@@ -13,7 +13,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsStream};
 use tokio_tungstenite::tungstenite::Error as WsError;
 use tokio_tungstenite::tungstenite::handshake::server::{Callback, ErrorResponse, Request, Response};
-use tokio_tungstenite::tungstenite::protocol::Role;
 use tokio_tungstenite::{WebSocketStream, accept_hdr_async_with_config};
 use tombolo_proto::NodeId;
 
@@ -124,7 +123,7 @@ fn accepted(wire: WsWire, node: NodeId, remote: SocketAddr) -> Accepted {
 }
 
 async fn accepted_stock(stream: WebSocketStream<Tls>, node: NodeId, remote: SocketAddr) -> AcceptedStock {
-    let link = DocumentLink::take_over(stream, Role::Server, peer_info(&node, remote)).await;
+    let link = DocumentLink::accepted(stream, peer_info(&node, remote)).await;
     AcceptedStock { link, node, remote }
 }
 

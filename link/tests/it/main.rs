@@ -7,6 +7,7 @@ mod lanes;
 mod memory;
 mod pki;
 mod sessions;
+mod stock_cloud;
 mod tls;
 mod upgrades;
 mod world;

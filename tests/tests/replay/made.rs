@@ -43,5 +43,6 @@ async fn devices_and_node_tasks_leave_the_rest_alone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_nodes_in_one_file() {
     let (summary, _) = played("two-nodes").await;
-    assert!(summary.matched >= 10, "{summary:?}");
+    // A push that a node's own question overtakes is excused: it holds the object already.
+    assert!(summary.matched + summary.excused >= 12, "{summary:?}");
 }
