@@ -24,6 +24,9 @@ use super::socket::{Heard, Saying, Socket, ears, new_id};
 /// How long an expected frame may take: more than a resend, less than a stock edge's patience.
 const FRAME_WITHIN: Duration = Duration::from_secs(12);
 
+/// A cloud learns of a change by its watch, a moment later. The recorded one knew of what it showed when it was asked.
+const WATCH_LAG: Duration = Duration::from_millis(300);
+
 /// Silence after which the cloud is taken to have said everything at the end.
 const QUIET: Duration = Duration::from_millis(500);
 
@@ -63,6 +66,7 @@ pub async fn play_edge(transcript: &Transcript, target: &Target) -> Result<Run> 
         connections: HashMap::new(),
         mouth: Mouth::default(),
         writes: HashMap::new(),
+        changed: HashMap::new(),
         sender,
         heard,
         preconditions,
@@ -106,6 +110,8 @@ struct Player<'t> {
     /// Requests that change an object and whose answers were not waited for: changes of the same object by others wait
     /// for them.
     writes: HashMap<Key, Vec<usize>>,
+    /// When objects were last changed as the recorded API saw it.
+    changed: HashMap<Key, Instant>,
     sender: mpsc::Sender<Heard>,
     heard: mpsc::Receiver<Heard>,
     preconditions: Vec<String>,
@@ -227,6 +233,7 @@ impl Player<'_> {
             }
         }
         let object = self.matcher.object(index).unwrap_or_default();
+        self.changed.insert(Key::of_object(recorded), Instant::now());
         if self.matcher.is_effect(index) {
             let present = self.administrator.present(&object).await?;
             self.happen(Happening::Saw(present.into_iter().collect()))?;
@@ -256,6 +263,11 @@ impl Player<'_> {
 
     async fn say(&mut self, index: usize, line: &Line, frame: &Frame) -> Result<(), Fault> {
         let conn = line.conn.context("no connection")?;
+        if let (Ask::Read, Some(changed)) =
+            (frame.ask(), frame.key().and_then(|key| self.changed.remove(&key)))
+        {
+            tokio::time::sleep_until(changed + WATCH_LAG).await;
+        }
         // The cloud may have ended it, as the recorded one did a little later.
         let Some(socket) = self.connections.get(&conn) else { return Ok(()) };
         if frame.ask() == Ask::Zero {

@@ -27,7 +27,7 @@ async fn eager(listener: TcpListener, acceptor: TlsAcceptor) {
         stream.read_line(&mut line).await.unwrap();
         match line.trim_end().split_once(": ") {
             Some((name, value)) if name.eq_ignore_ascii_case("sec-websocket-key") => {
-                value.clone_into(&mut key)
+                value.clone_into(&mut key);
             }
             None if line.trim_end().is_empty() => break,
             _ => {}
