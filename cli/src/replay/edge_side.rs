@@ -194,7 +194,10 @@ impl Player<'_> {
 
     async fn line(&mut self, index: usize, line: &Line) -> Result<(), Fault> {
         match &line.event {
-            Event::Api(..) => self.change(index).await?,
+            Event::Api(_, recorded) => {
+                self.change(index).await?;
+                self.changed.insert(Key::of_object(recorded), Instant::now());
+            }
             // Acknowledgements and the like follow what is received.
             Event::Up(frame) if frame.ask() == Ask::Ack => {}
             Event::Up(frame) => self.say(index, line, frame).await?,
@@ -233,7 +236,6 @@ impl Player<'_> {
             }
         }
         let object = self.matcher.object(index).unwrap_or_default();
-        self.changed.insert(Key::of_object(recorded), Instant::now());
         if self.matcher.is_effect(index) {
             let present = self.administrator.present(&object).await?;
             self.happen(Happening::Saw(present.into_iter().collect()))?;
