@@ -11,6 +11,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::beside::{Beside, PROTOBUF};
 use crate::components::{Components, components};
 use crate::process::{Child, free_port};
 use crate::wait::wait_for;
@@ -25,6 +26,8 @@ const START_DEADLINE: Duration = Duration::from_secs(90);
 pub struct ControlPlaneOptions {
     /// Run kube-controller-manager: default ServiceAccounts, `kube-root-ca.crt`, garbage collection.
     pub controllers: bool,
+    /// Run kube-scheduler, which binds pods to Ready nodes.
+    pub scheduler: bool,
     /// Feature gates of kube-apiserver, as in `ConstrainedImpersonation=false`; empty for its own defaults.
     pub feature_gates: &'static str,
 }
@@ -39,6 +42,7 @@ pub struct ControlPlane {
     etcd_peer_port: u16,
     api_port: u16,
     // Dropped in this order: clients of a server before the server.
+    scheduler: Option<Child>,
     controllers: Option<Child>,
     api_server: Option<Child>,
     etcd: Option<Child>,
@@ -90,6 +94,7 @@ impl ControlPlane {
             etcd_port: free_port()?,
             etcd_peer_port: free_port()?,
             api_port: free_port()?,
+            scheduler: None,
             controllers: None,
             api_server: None,
             etcd: None,
@@ -98,7 +103,10 @@ impl ControlPlane {
         plane.start_etcd()?;
         plane.start_api_server().await?;
         if options.controllers {
-            plane.start_controllers()?;
+            plane.controllers = Some(plane.beside().start_controllers(&plane.binaries)?);
+        }
+        if options.scheduler {
+            plane.scheduler = Some(plane.beside().start_scheduler(&plane.binaries)?);
         }
         Ok(plane)
     }
@@ -279,25 +287,14 @@ impl ControlPlane {
         command
     }
 
-    fn start_controllers(&mut self) -> Result<()> {
-        let file = |name: &str| self.folder.path().join(name).display().to_string();
-        let mut command = Command::new(self.binaries.binary("kube-controller-manager"));
-        command.args([
-            format!("--kubeconfig={}", self.kubeconfig().display()),
-            format!("--service-account-private-key-file={}", file("sa.key")),
-            format!("--root-ca-file={}", file("ca.crt")),
-            format!("--cluster-signing-cert-file={}", file("ca.crt")),
-            format!("--cluster-signing-key-file={}", file("ca.key")),
-            "--use-service-account-credentials".to_owned(),
-            "--leader-elect=false".to_owned(),
-            // It would write to every Node at a moment that no test can wait for.
-            "--controllers=*,-ttl-controller".to_owned(),
-            format!("--secure-port={}", free_port()?),
-            format!("--cert-dir={}", file("controller-certificates")),
-            "--bind-address=127.0.0.1".to_owned(),
-        ]);
-        self.controllers = Some(Child::spawn("kube-controller-manager", self.folder.path(), &mut command)?);
-        Ok(())
+    fn beside(&self) -> Beside {
+        Beside {
+            kubeconfig: self.kubeconfig(),
+            keys: self.folder.path().to_owned(),
+            folder: self.folder.path().to_owned(),
+            content_type: PROTOBUF,
+            signs: true,
+        }
     }
 }
 

@@ -2,14 +2,18 @@
 //!
 //! Nothing here knows Tombolo: whoever uses it judges the product from outside.
 
+mod beside;
 mod components;
 mod control_plane;
 mod process;
+mod ready_node;
 mod wait;
 
+pub use beside::{Beside, JSON, PROTOBUF};
 pub use components::{Components, MissingComponents, components, record_skip, skips_allowed};
 pub use control_plane::{AuditEvent, ControlPlane, ControlPlaneOptions};
 pub use process::{Child, free_port};
+pub use ready_node::ReadyNode;
 pub use wait::{wait_for, wait_for_value};
 
 /// Leaves the test when there are no Kubernetes binaries and `cargo xtask test --without-cluster` allows that;

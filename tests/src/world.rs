@@ -58,7 +58,7 @@ impl Api {
             Self::Real => "",
             Self::RealLegacy => "ConstrainedImpersonation=false",
         };
-        Some(ControlPlaneOptions { controllers: true, feature_gates })
+        Some(ControlPlaneOptions { controllers: true, feature_gates, ..ControlPlaneOptions::default() })
     }
 
     /// The manifest that lets cloudcore act as nodes.

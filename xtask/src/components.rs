@@ -24,7 +24,7 @@ struct Binary {
     built_as: &'static str,
 }
 
-const BINARIES: [Binary; 4] = [
+const BINARIES: [Binary; 5] = [
     Binary { name: "etcd", import_path: "go.etcd.io/etcd/server/v3", built_as: "server" },
     Binary {
         name: "kube-apiserver",
@@ -36,6 +36,11 @@ const BINARIES: [Binary; 4] = [
         name: "kube-controller-manager",
         import_path: "k8s.io/kubernetes/cmd/kube-controller-manager",
         built_as: "kube-controller-manager",
+    },
+    Binary {
+        name: "kube-scheduler",
+        import_path: "k8s.io/kubernetes/cmd/kube-scheduler",
+        built_as: "kube-scheduler",
     },
 ];
 

@@ -24,7 +24,7 @@ enum Recipe {
     Test(test::Options),
     /// Run rustfmt, clippy and cargo-deny as CI does.
     Lint(lint::Options),
-    /// Build etcd, kube-apiserver, kube-controller-manager and kubectl into the user's cache folder.
+    /// Build etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl into the user's cache folder.
     Components,
     /// Read the facts about built-in kinds from a running API server into apiserve/data.
     Facts {

@@ -1,0 +1,84 @@
+//! kube-controller-manager and kube-scheduler, started beside any API server.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use crate::components::Components;
+use crate::process::{Child, free_port};
+
+/// Content type that stock components use by default.
+pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+/// Content type of servers that answer in JSON alone.
+pub const JSON: &str = "application/json";
+
+/// An API server, as those that are started beside it are told of it.
+#[derive(Debug, Clone)]
+pub struct Beside {
+    /// The administrator's kubeconfig.
+    pub kubeconfig: PathBuf,
+    /// Folder with `ca.crt` and `sa.key`, and with `ca.key` when [`Self::signs`] is set.
+    pub keys: PathBuf,
+    /// Folder for logs, settings and certificates.
+    pub folder: PathBuf,
+    /// In what they speak to the API server: [`PROTOBUF`] or [`JSON`].
+    pub content_type: &'static str,
+    /// Whether kube-controller-manager signs certificates; not where the API server does so itself.
+    pub signs: bool,
+}
+
+impl Beside {
+    /// Starts kube-controller-manager.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_controllers(&self, binaries: &Components) -> Result<Child> {
+        let key = |name: &str| self.keys.join(name).display().to_string();
+        let mut command = Command::new(binaries.binary("kube-controller-manager"));
+        command.args([
+            format!("--kubeconfig={}", self.kubeconfig.display()),
+            format!("--kube-api-content-type={}", self.content_type),
+            format!("--service-account-private-key-file={}", key("sa.key")),
+            format!("--root-ca-file={}", key("ca.crt")),
+            "--use-service-account-credentials".to_owned(),
+            "--leader-elect=false".to_owned(),
+            // It would write to every Node at a moment that no test can wait for.
+            "--controllers=*,-ttl-controller".to_owned(),
+            format!("--secure-port={}", free_port()?),
+            format!("--cert-dir={}", self.folder.join("controller-certificates").display()),
+            "--bind-address=127.0.0.1".to_owned(),
+        ]);
+        if self.signs {
+            command.arg(format!("--cluster-signing-cert-file={}", key("ca.crt")));
+            command.arg(format!("--cluster-signing-key-file={}", key("ca.key")));
+        }
+        Child::spawn("kube-controller-manager", &self.folder, &mut command)
+    }
+
+    /// Starts kube-scheduler.
+    ///
+    /// # Errors
+    /// When its settings cannot be written or it cannot be started.
+    pub fn start_scheduler(&self, binaries: &Components) -> Result<Child> {
+        // The content type can be set in a file only.
+        let settings = json!({
+            "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {"kubeconfig": self.kubeconfig, "contentType": self.content_type},
+            "leaderElection": {"leaderElect": false},
+        });
+        let file = self.folder.join("kube-scheduler.json");
+        fs::write(&file, settings.to_string()).with_context(|| format!("write {}", file.display()))?;
+        let mut command = Command::new(binaries.binary("kube-scheduler"));
+        command.args([
+            format!("--config={}", file.display()),
+            format!("--secure-port={}", free_port()?),
+            format!("--cert-dir={}", self.folder.join("scheduler-certificates").display()),
+            "--bind-address=127.0.0.1".to_owned(),
+        ]);
+        Child::spawn("kube-scheduler", &self.folder, &mut command)
+    }
+}
