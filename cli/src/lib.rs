@@ -1,6 +1,7 @@
 //! `tombolo`: the whole system on one machine, and tools for those who operate it.
 
 mod cluster;
+pub mod component;
 pub mod doctor;
 pub mod manifest;
 pub mod operate;

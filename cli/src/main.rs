@@ -3,14 +3,15 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tombolo_cli::{doctor, operate, replay, swarm, up};
+use tombolo_cli::{component, doctor, operate, replay, swarm, up};
 use tombolo_runtime::telemetry;
 
 #[derive(Parser)]
 #[command(name = "tombolo", version, about = "A cloud/edge message hub for Kubernetes")]
 struct Arguments {
     /// What to log to standard error, as in `info` or `tombolo_cloud=debug`.
-    #[arg(long, global = true, default_value = "warn", env = "TOMBOLO_LOG")]
+    // The client of the Kubernetes API logs every 5xx as an error, also those that are expected and asked again.
+    #[arg(long, global = true, default_value = "warn,kube_client::client::builder=off", env = "TOMBOLO_LOG")]
     log: String,
 
     #[command(subcommand)]
@@ -31,6 +32,9 @@ enum Command {
     Swarm(swarm::SwarmOptions),
     /// Play recorded traffic and report the first difference.
     Replay(replay::ReplayOptions),
+    /// Become another program that ends when this one's parent does.
+    #[command(hide = true)]
+    Component(component::ComponentOptions),
 }
 
 fn main() -> ExitCode {
@@ -54,6 +58,7 @@ fn main() -> ExitCode {
             Command::Doctor(options) => doctor::run(&options).await,
             Command::Swarm(options) => swarm::run(&options).await,
             Command::Replay(options) => replay::run(&options).await,
+            Command::Component(options) => component::run(&options),
         }
     });
     match outcome {

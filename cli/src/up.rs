@@ -1,5 +1,6 @@
 //! `tombolo up`: API server, cloudcore and edge agents in one process, with real TLS between them.
 
+mod controllers;
 mod ports;
 mod system;
 mod table;
@@ -14,6 +15,7 @@ use tombolo_runtime::{Drain, Trigger, drain};
 
 use crate::manifest::{self, Document};
 use crate::transport::TransportOption;
+use controllers::Binaries;
 use system::System;
 use table::Table;
 
@@ -49,6 +51,11 @@ pub struct UpOptions {
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
+    /// Run kube-controller-manager and kube-scheduler beside the embedded API server. They are looked for in
+    /// KUBEBUILDER_ASSETS, in PATH and in what `cargo xtask components` has built.
+    #[arg(long, conflicts_with = "kubeconfig")]
+    pub controllers: bool,
+
     /// End with exit code 0 as soon as every edge lists exactly what it should hold.
     #[arg(long)]
     pub until_synced: bool,
@@ -72,17 +79,24 @@ pub async fn run(options: &UpOptions) -> Result<()> {
     for file in &options.apply {
         documents.extend(manifest::read(file)?);
     }
+    let binaries = options.controllers.then(Binaries::find).transpose()?;
     let (trigger, drain) = drain::channel(DRAIN_GRACE);
     let signals = Signals::register()?;
     tokio::select! {
-        outcome = serve(options, &documents, &trigger, &drain) => outcome,
+        outcome = serve(options, binaries.as_ref(), &documents, &trigger, &drain) => outcome,
         () = signals.drive(trigger.clone()) => bail!("stopped by a second signal"),
     }
 }
 
-async fn serve(options: &UpOptions, documents: &[Document], trigger: &Trigger, drain: &Drain) -> Result<()> {
+async fn serve(
+    options: &UpOptions,
+    binaries: Option<&Binaries>,
+    documents: &[Document],
+    trigger: &Trigger,
+    drain: &Drain,
+) -> Result<()> {
     let system = tokio::select! {
-        system = System::start(options, drain) => system?,
+        system = System::start(options, binaries, drain) => system?,
         () = drain.started() => bail!("stopped before everything had started"),
     };
     println!("kubeconfig: {}", system.kubeconfig().display());

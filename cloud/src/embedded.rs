@@ -175,6 +175,13 @@ impl Bound {
         &self.kubeconfig
     }
 
+    /// The folder with the authority's certificate (`ca.crt`) and the service-account keys (`sa.key`, `sa.pub`), for
+    /// components of the control plane that run beside this server.
+    #[must_use]
+    pub fn pki_folder(&self) -> &Path {
+        self.pki.folder()
+    }
+
     /// The certificate authority's certificate, PEM.
     #[must_use]
     pub fn ca(&self) -> &str {

@@ -106,23 +106,23 @@ fn qos_class(pod: &Map<String, Value>) -> &'static str {
     }
 }
 
-/// A job selects its pods by its own uid unless its author takes over with `manualSelector`.
+/// A job selects its pods by its own uid unless its author takes over with `manualSelector`. Labels of the author stay:
+/// those that contradict are refused by the validation (batch/job/strategy.go, generateSelector).
 fn job_selector(map: &mut Map<String, Value>) {
-    let uid = map.get("metadata").map(|metadata| text(metadata, &["uid"]).to_owned()).unwrap_or_default();
-    let name = map.get("metadata").map(|metadata| text(metadata, &["name"]).to_owned()).unwrap_or_default();
-    let manual = map.get("spec").is_some_and(|spec| spec["manualSelector"] == true);
-    if manual || uid.is_empty() {
+    let own = |key: &str| map.get("metadata").map_or_else(String::new, |own| text(own, &[key]).to_owned());
+    let (uid, name) = (own("uid"), own("name"));
+    if map.get("spec").is_some_and(|spec| spec["manualSelector"] == true) {
         return;
     }
     let spec = object_at(map, "spec");
     let labels = object_at(object_at(object_at(spec, "template"), "metadata"), "labels");
-    labels.insert("controller-uid".into(), uid.clone().into());
-    labels.insert("job-name".into(), name.clone().into());
-    labels.insert("batch.kubernetes.io/controller-uid".into(), uid.clone().into());
-    labels.insert("batch.kubernetes.io/job-name".into(), name.into());
+    for (label, value) in [("controller-uid", &uid), ("job-name", &name)] {
+        labels.entry(label).or_insert_with(|| value.clone().into());
+        labels.entry(format!("batch.kubernetes.io/{label}")).or_insert_with(|| value.clone().into());
+    }
     let labels = labels.clone();
     let selector = object_at(object_at(spec, "selector"), "matchLabels");
-    selector.insert("batch.kubernetes.io/controller-uid".into(), uid.into());
+    selector.entry("batch.kubernetes.io/controller-uid").or_insert_with(|| uid.into());
     let own = object_at(object_at(map, "metadata"), "labels");
     if own.is_empty() {
         *own = labels;

@@ -58,15 +58,19 @@ impl LocalWrites {
         context.name = meta::text(&object, "name").to_owned();
         let kind = context.kind;
         meta::set(&mut object, "creationTimestamp", meta::time(context.now).into());
-        for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "uid"] {
+        for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
             meta::set(&mut object, field, Value::Null);
         }
+        // Before the kind prepares it: a Job selects its pods by it.
+        let uid = Value::from(Uuid::new_v4().to_string());
+        meta::set(&mut object, "uid", uid.clone());
         kind.default(&mut object);
         own(context, None, &mut object);
         self.mutate(context, Operation::Create, Some(&mut object), None).await?;
-        kind.prepare_create(&mut object);
-        meta::set(&mut object, "uid", Uuid::new_v4().to_string().into());
+        // Again: a mutating hook may have written them.
+        meta::set(&mut object, "uid", uid);
         meta::set(&mut object, "creationTimestamp", meta::time(context.now).into());
+        kind.prepare_create(&mut object);
         let errors = kind.validate_create(&object);
         if !errors.is_empty() {
             return Err(context.invalid(&errors));

@@ -33,6 +33,24 @@ async fn generated_names_keep_their_prefix() {
 }
 
 #[tokio::test]
+async fn a_job_selects_the_pods_that_carry_its_uid() {
+    let server = Server::start().await;
+    let template = json!({"metadata": {"labels": {"job-name": "mine", "app": "a"}},
+        "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}});
+    let body = json!({"metadata": {"name": "j"}, "spec": {"template": template}});
+    let job = server.post("/apis/batch/v1/namespaces/default/jobs", &body).await.expect(201);
+    let uid = &job["metadata"]["uid"];
+    let labels = json!({"app": "a", "job-name": "mine", "controller-uid": uid,
+        "batch.kubernetes.io/job-name": "j", "batch.kubernetes.io/controller-uid": uid});
+    assert_eq!(job["spec"]["template"]["metadata"]["labels"], labels);
+    assert_eq!(job["spec"]["selector"], json!({"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}));
+    let manual = json!({"metadata": {"name": "k"}, "spec": {"manualSelector": true, "template": template,
+        "selector": {"matchLabels": {"app": "a"}}}});
+    let job = server.post("/apis/batch/v1/namespaces/default/jobs", &manual).await.expect(201);
+    assert_eq!(job["spec"]["template"]["metadata"]["labels"], template["metadata"]["labels"]);
+}
+
+#[tokio::test]
 async fn malformed_creations_are_refused() {
     let server = Server::start().await;
     let refusals = [

@@ -13,6 +13,7 @@ use tombolo_proto::NodeId;
 use tombolo_runtime::{Drain, TaskError, Tasks, Trigger, drain};
 
 use super::UpOptions;
+use super::controllers::{self, Binaries, ClusterFiles};
 use super::ports::Ports;
 use super::table::Row;
 use crate::transport::TransportOption;
@@ -40,6 +41,7 @@ struct ApiServer {
     tasks: Tasks,
     trigger: Trigger,
     kubeconfig: PathBuf,
+    pki: PathBuf,
 }
 
 struct Edge {
@@ -59,7 +61,11 @@ pub(super) struct Comparison {
 
 impl System {
     /// Starts API server, cloudcore and agents, each when the one before it answers.
-    pub(super) async fn start(options: &UpOptions, drain: &Drain) -> Result<Self> {
+    pub(super) async fn start(
+        options: &UpOptions,
+        binaries: Option<&Binaries>,
+        drain: &Drain,
+    ) -> Result<Self> {
         let mut ports = Ports::open(&options.data_dir)?;
         let data_dir = options.data_dir.canonicalize()?;
         let tasks = Tasks::new();
@@ -71,6 +77,9 @@ impl System {
         let kubeconfig = options.kubeconfig.as_ref().or(embedded).context("no API server")?.clone();
         let kube = cluster::config(&kubeconfig).await?;
         let client = Client::try_from(kube.clone())?;
+        if let (Some(binaries), Some(server)) = (binaries, &api_server) {
+            controllers::start(binaries, &server.files(), &data_dir, &tasks, drain)?;
+        }
         let (cloud, addresses) = start_cloud(kube, &data_dir, &mut ports, &tasks, drain).await?;
         let mut edges = Vec::with_capacity(options.edges);
         for number in 1..=options.edges {
@@ -185,12 +194,16 @@ impl ApiServer {
         options.listen = ports.address("kubernetes");
         let bound = embedded::Embedded::start(options).await?;
         ports.keep("kubernetes", bound.addr())?;
-        let kubeconfig = data_dir.join("kubeconfig");
+        let (kubeconfig, pki) = (data_dir.join("kubeconfig"), bound.pki_folder().to_owned());
         std::fs::copy(bound.kubeconfig(), &kubeconfig)
             .with_context(|| format!("cannot write {}", kubeconfig.display()))?;
         let (tasks, (trigger, drain)) = (Tasks::new(), drain::channel(TASK_GRACE));
         tasks.spawn("embedded API server", bound.run(drain));
-        Ok(Self { tasks, trigger, kubeconfig })
+        Ok(Self { tasks, trigger, kubeconfig, pki })
+    }
+
+    fn files(&self) -> ClusterFiles {
+        ClusterFiles { kubeconfig: self.kubeconfig.clone(), pki: self.pki.clone() }
     }
 }
 

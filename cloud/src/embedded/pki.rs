@@ -43,6 +43,7 @@ pub(super) struct KeyedCertificate {
 
 /// Everything in `<data-dir>/pki`.
 pub(super) struct Pki {
+    folder: PathBuf,
     ca_certificate: String,
     ca_der: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
@@ -98,6 +99,7 @@ impl Pki {
         let ca_der = CertificateDer::from_pem_slice(ca.certificate.as_bytes()).map_err(|e| broken(&e))?;
         let (serving, admin) = (pair("apiserver")?, pair("admin")?);
         Ok(Self {
+            folder: folder.to_owned(),
             ca_certificate: ca.certificate,
             ca_der,
             issuer,
@@ -118,6 +120,11 @@ impl Pki {
             write_pair(folder, "admin", &self.admin)?;
         }
         Ok(self)
+    }
+
+    /// Where all of this is kept.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The certificate authority's certificate, PEM.

@@ -1,5 +1,7 @@
 //! `tombolo up`, the README's first command, as its users start it: a process, a terminal, mistakes included.
 
+mod controllers;
+
 use std::fs;
 use std::io::Read as _;
 use std::net::{TcpListener, UdpSocket};

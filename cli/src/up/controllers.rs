@@ -1,0 +1,178 @@
+//! `--controllers`: stock kube-controller-manager and kube-scheduler beside the embedded API server, as processes that
+//! are started again when they end and that end with this one.
+
+mod binaries;
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use tokio::process::{Child, Command};
+use tokio::time::Instant;
+use tombolo_runtime::{Backoff, BackoffConfig, Drain, Tasks};
+
+pub(super) use binaries::Binaries;
+
+/// Time from SIGTERM to SIGKILL.
+const STOP_GRACE: Duration = Duration::from_secs(2);
+
+/// A component that ran this long has started well: the next end is waited for from the beginning.
+const SETTLED: Duration = Duration::from_secs(60);
+
+/// Waits before a component that has ended is started again.
+const RESTART: BackoffConfig =
+    BackoffConfig { first: Duration::from_secs(1), max: Duration::from_secs(30), factor: 2.0 };
+
+/// Controllers of kube-controller-manager that stay off: the embedded API server approves and signs itself, and its
+/// authority's key stays with it.
+const CONTROLLERS: &str = "*,-certificatesigningrequest-approving-controller,\
+                           -certificatesigningrequest-signing-controller";
+
+/// Files of the embedded API server that the components read.
+pub(super) struct ClusterFiles {
+    /// The administrator's kubeconfig.
+    pub(super) kubeconfig: PathBuf,
+    /// Folder with `ca.crt` and `sa.key`.
+    pub(super) pki: PathBuf,
+}
+
+/// Starts both components; their output is in `<data_dir>/controllers`.
+///
+/// # Errors
+/// When their files cannot be written.
+pub(super) fn start(
+    binaries: &Binaries,
+    files: &ClusterFiles,
+    data_dir: &Path,
+    tasks: &Tasks,
+    drain: &Drain,
+) -> Result<()> {
+    let folder = data_dir.join("controllers");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let components = [
+        Component {
+            name: "kube-controller-manager",
+            program: binaries.controller_manager.clone(),
+            arguments: controller_manager(files),
+            log: folder.join("kube-controller-manager.log"),
+        },
+        Component {
+            name: "kube-scheduler",
+            program: binaries.scheduler.clone(),
+            arguments: scheduler(files, &folder)?,
+            log: folder.join("kube-scheduler.log"),
+        },
+    ];
+    for component in components {
+        println!("{}: {}", component.name, component.program.display());
+        tasks.spawn(component.name, component.run(drain.clone()));
+    }
+    Ok(())
+}
+
+fn controller_manager(files: &ClusterFiles) -> Vec<OsString> {
+    let path = |name: &str, path: &Path| {
+        let mut argument = OsString::from(format!("--{name}="));
+        argument.push(path);
+        argument
+    };
+    vec![
+        path("kubeconfig", &files.kubeconfig),
+        path("root-ca-file", &files.pki.join("ca.crt")),
+        path("service-account-private-key-file", &files.pki.join("sa.key")),
+        "--kube-api-content-type=application/json".into(),
+        format!("--controllers={CONTROLLERS}").into(),
+        "--leader-elect=false".into(),
+        "--secure-port=0".into(),
+    ]
+}
+
+/// kube-scheduler takes the content type from a file only.
+fn scheduler(files: &ClusterFiles, folder: &Path) -> Result<Vec<OsString>> {
+    let config = folder.join("kube-scheduler.json");
+    let content = json!({
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": files.kubeconfig, "contentType": "application/json"},
+        "leaderElection": {"leaderElect": false},
+    });
+    fs::write(&config, format!("{content:#}\n"))
+        .with_context(|| format!("cannot write {}", config.display()))?;
+    let mut argument = OsString::from("--config=");
+    argument.push(&config);
+    Ok(vec![argument, "--secure-port=0".into()])
+}
+
+/// One program that is to run until the drain.
+struct Component {
+    name: &'static str,
+    program: PathBuf,
+    arguments: Vec<OsString>,
+    log: PathBuf,
+}
+
+impl Component {
+    async fn run(self, drain: Drain) -> io::Result<()> {
+        let mut backoff = Backoff::new(RESTART);
+        loop {
+            let started = Instant::now();
+            let mut child = self.spawn()?;
+            let ended = tokio::select! {
+                ended = child.wait() => ended?,
+                () = drain.started() => return stop(&mut child).await,
+            };
+            if started.elapsed() >= SETTLED {
+                backoff.reset();
+            }
+            let pause = backoff.next_delay(&mut rand::rng());
+            tracing::warn!(log = %self.log.display(), ?pause, "{} ended ({ended}): starting it again", self.name);
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = drain.started() => return Ok(()),
+            }
+        }
+    }
+
+    /// Starts it by way of `tombolo component`. It is the leader of a process group of its own: Ctrl-C in the terminal
+    /// is for this program, which stops its parts in order.
+    fn spawn(&self) -> io::Result<Child> {
+        let log = self.open_log()?;
+        Command::new(std::env::current_exe()?)
+            .args(["component", "--parent", &std::process::id().to_string(), "--"])
+            .arg(&self.program)
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+    }
+
+    /// A new log; the one before is kept beside it, older ones are not.
+    fn open_log(&self) -> io::Result<File> {
+        if self.log.exists() {
+            fs::rename(&self.log, self.log.with_extension("log.before"))?;
+        }
+        File::create(&self.log)
+    }
+}
+
+/// Asks for the end, and enforces it after [`STOP_GRACE`].
+async fn stop(child: &mut Child) -> io::Result<()> {
+    let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+    if let Some(id) = id {
+        // It may have ended in this moment: then there is nobody to ask.
+        let _ = kill_process(id, Signal::TERM);
+    }
+    match tokio::time::timeout(STOP_GRACE, child.wait()).await {
+        Ok(ended) => ended.map(drop),
+        Err(_) => child.kill().await,
+    }
+}
