@@ -1,5 +1,7 @@
 //! Objects, lists and watch events as JSON text, in the form that the client asked for.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -11,7 +13,7 @@ use crate::kinds::KindInfo;
 use crate::query::params::Params;
 use crate::raw;
 use crate::status::ApiError;
-use crate::store::Revision;
+use crate::store::{Revision, Stored};
 
 /// What the rows of a Table carry besides their cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,21 +55,34 @@ impl<'a> Encoder<'a> {
         Ok(Self { kind, form, include })
     }
 
-    /// A stored body under the version that is served.
+    /// A stored object under the version that is served.
     #[must_use]
-    pub fn served(&self, body: &Bytes) -> Bytes {
+    pub fn served(&self, stored: &Stored) -> Bytes {
+        let body = &stored.body;
         if self.kind.identical_storage() {
             return body.clone();
         }
+        // Versions of a custom kind differ in nothing but their name.
+        if let Some(layout) = stored.layout().filter(|_| self.kind.custom) {
+            let head = json!({"kind": &*self.kind.kind, "apiVersion": self.kind.api_version()});
+            let mut text = raw::object_text(&head).to_vec();
+            text.pop();
+            text.push(b',');
+            text.extend_from_slice(&layout.rest(body));
+            return text.into();
+        }
         let Ok(mut object) = serde_json::from_slice::<Value>(body) else { return body.clone() };
         self.kind.from_storage(&mut object);
-        to_bytes(&object)
+        raw::object_text(&object)
     }
 
     /// One stored object.
     #[must_use]
-    pub fn object(&self, body: &Bytes) -> Bytes {
-        self.shown(&self.served(body))
+    pub fn object(&self, stored: &Stored) -> Bytes {
+        match self.form {
+            Form::Metadata(version) => metadata_of(stored, version),
+            _ => self.shown(&self.served(stored)),
+        }
     }
 
     /// One object that is in the served version already.
@@ -85,10 +100,10 @@ impl<'a> Encoder<'a> {
 
     /// A list, as pieces of JSON text.
     #[must_use]
-    pub fn list(&self, bodies: &[&Bytes], meta: ListMeta) -> Vec<Bytes> {
+    pub fn list(&self, items: &[Arc<Stored>], mut meta: ListMeta) -> Vec<Bytes> {
         let (kind, api_version) = match self.form {
             Form::Table(version) => {
-                let served: Vec<Bytes> = bodies.iter().map(|body| self.served(body)).collect();
+                let served: Vec<Bytes> = items.iter().map(|item| self.served(item)).collect();
                 return vec![self.table(version, &served, meta, true)];
             }
             Form::Metadata(version) => {
@@ -96,23 +111,39 @@ impl<'a> Encoder<'a> {
             }
             _ => (self.kind.list_kind.to_string(), self.kind.api_version()),
         };
+        if self.kind.custom && self.form == Form::Object {
+            // Lists of custom resources have no Go type that leaves an empty token out.
+            meta.continue_token.get_or_insert_default();
+        }
         let head = json!({"kind": kind, "apiVersion": api_version, "metadata": meta});
-        let mut head = to_bytes(&head).to_vec();
+        let mut head = raw::object_text(&head).to_vec();
         head.pop();
         head.extend_from_slice(b",\"items\":[");
-        let mut parts = Vec::with_capacity(bodies.len() * 2 + 1);
+        let mut parts = Vec::with_capacity(items.len() * 2 + 2);
         parts.push(head.into());
-        for (index, body) in bodies.iter().enumerate() {
+        for (index, item) in items.iter().enumerate() {
             if index > 0 {
                 parts.push(Bytes::from_static(b","));
             }
-            parts.push(match self.form {
-                Form::Metadata(version) => metadata_only(&self.served(body), version),
-                _ => self.served(body),
-            });
+            match self.form {
+                Form::Metadata(version) => parts.push(metadata_of(item, version)),
+                _ if self.kind.custom => parts.push(self.served(item)),
+                _ => self.untyped(item, &mut parts),
+            }
         }
         parts.push(Bytes::from_static(b"]}"));
         parts
+    }
+
+    /// An item of a list of a built-in kind: its Go type is written without kind and apiVersion there.
+    fn untyped(&self, item: &Stored, parts: &mut Vec<Bytes>) {
+        match item.layout().filter(|_| self.kind.identical_storage()) {
+            Some(layout) => parts.extend([Bytes::from_static(b"{"), layout.rest(&item.body)]),
+            None => {
+                let served = self.served(item);
+                parts.push(raw::without_type(&served).unwrap_or(served));
+            }
+        }
     }
 
     /// A Table of served bodies. Watches send the column definitions only once.
@@ -230,6 +261,19 @@ fn metadata_only(body: &[u8], version: &str) -> Bytes {
     metadata_text(body, version).into()
 }
 
+/// The metadata of a stored object; no version of a kind has other metadata than another.
+fn metadata_of(stored: &Stored, version: &str) -> Bytes {
+    let Some(layout) = stored.layout() else { return metadata_only(&stored.body, version) };
+    let mut text = metadata_head(version).into_bytes();
+    text.extend_from_slice(layout.metadata(&stored.body));
+    text.push(b'}');
+    text.into()
+}
+
+fn metadata_head(version: &str) -> String {
+    format!("{{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/{version}\",\"metadata\":")
+}
+
 fn metadata_text(body: &[u8], version: &str) -> String {
     #[derive(Deserialize)]
     struct Object<'a> {
@@ -238,9 +282,7 @@ fn metadata_text(body: &[u8], version: &str) -> String {
     }
     let object: Option<Object<'_>> = serde_json::from_slice(body).ok();
     let metadata = object.and_then(|object| object.metadata).map_or("{}", RawValue::get);
-    format!(
-        "{{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/{version}\",\"metadata\":{metadata}}}"
-    )
+    format!("{}{metadata}}}", metadata_head(version))
 }
 
 /// JSON text of a value. Values always have one.

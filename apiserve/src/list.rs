@@ -67,8 +67,7 @@ pub async fn respond(
         reach(store, revision).await?;
     }
     let page = page(store, request)?;
-    let bodies: Vec<_> = page.items.iter().map(|item| &item.body).collect();
-    Ok(body::pieces(StatusCode::OK, encoder.list(&bodies, page.meta), accepted))
+    Ok(body::pieces(StatusCode::OK, encoder.list(&page.items, page.meta), accepted))
 }
 
 /// Waits until the store has reached a revision.

@@ -1,11 +1,17 @@
-//! JSON text of objects without parsing them: finding and replacing a few members in place.
+//! JSON text of objects without parsing them: finding, replacing and leaving out a few members in place.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::ops::Range;
 
 use bytes::Bytes;
-use serde::{Deserialize, Deserializer};
+use serde::de::{MapAccess, Visitor};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::encode::to_bytes;
 use crate::store::Revision;
 
 #[cfg(test)]
@@ -13,8 +19,6 @@ mod tests;
 
 #[derive(Deserialize)]
 struct Object<'a> {
-    #[serde(borrow, rename = "apiVersion")]
-    api_version: Option<&'a RawValue>,
     #[serde(borrow)]
     metadata: Option<&'a RawValue>,
 }
@@ -28,6 +32,130 @@ struct Metadata<'a> {
 /// A member that is there, also when it is null.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+/// Members that come first in the text of an object, in this order.
+const HEAD: [&str; 3] = ["kind", "apiVersion", "metadata"];
+
+/// The text of an object with its kind, its apiVersion and its metadata before everything else: parts of such a text
+/// are found without reading all of it (see [`Layout`]).
+#[must_use]
+pub fn object_text(object: &Value) -> Bytes {
+    struct HeadFirst<'a>(&'a serde_json::Map<String, Value>);
+    impl Serialize for HeadFirst<'_> {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            let mut out = serializer.serialize_map(Some(self.0.len()))?;
+            for key in HEAD {
+                if let Some(value) = self.0.get(key) {
+                    out.serialize_entry(key, value)?;
+                }
+            }
+            for (key, value) in self.0.iter().filter(|(key, _)| !HEAD.contains(&key.as_str())) {
+                out.serialize_entry(key, value)?;
+            }
+            out.end()
+        }
+    }
+    match object {
+        Value::Object(members) => {
+            serde_json::to_vec(&HeadFirst(members)).map(Bytes::from).unwrap_or_default()
+        }
+        other => to_bytes(other),
+    }
+}
+
+/// Where the parts of an object's text are, for texts that begin as [`object_text`] writes them. Others have no layout:
+/// a store may hold bodies as somebody else wrote them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// Just behind `{"kind":"…","apiVersion":"…",`.
+    head_end: u32,
+    metadata: Range<u32>,
+    /// The value of `metadata.resourceVersion`, with its quotes.
+    revision: Range<u32>,
+}
+
+impl Layout {
+    /// Finds the parts. Reads the text only up to the end of the metadata.
+    #[must_use]
+    pub fn of(body: &[u8]) -> Option<Self> {
+        let rest = after_text(body.strip_prefix(b"{\"kind\":\"")?)?;
+        let rest = after_text(rest.strip_prefix(b",\"apiVersion\":\"")?)?.strip_prefix(b",")?;
+        let head_end = body.len() - rest.len();
+        let rest = rest.strip_prefix(b"\"metadata\":").filter(|rest| rest.starts_with(b"{"))?;
+        let metadata = serde_json::Deserializer::from_slice(rest).into_iter::<&RawValue>().next()?.ok()?;
+        let inner: Metadata<'_> = serde_json::from_str(metadata.get()).ok()?;
+        Some(Self {
+            head_end: u32::try_from(head_end).ok()?,
+            metadata: small(span(body, metadata))?,
+            revision: small(span(body, inner.resource_version?))?,
+        })
+    }
+
+    /// The text from the metadata to the end: with another head before it an object of the same content.
+    pub(crate) fn rest(&self, body: &Bytes) -> Bytes {
+        body.slice(self.head_end as usize..)
+    }
+
+    /// The text of the metadata.
+    pub(crate) fn metadata<'a>(&self, body: &'a [u8]) -> &'a [u8] {
+        &body[large(&self.metadata)]
+    }
+
+    /// The text under another revision.
+    pub(crate) fn revised(&self, body: &[u8], revision: Revision) -> Bytes {
+        splice(body, large(&self.revision), &format!("\"{revision}\""))
+    }
+}
+
+/// What follows a JSON string whose opening quote was read; none when it has escapes.
+fn after_text(text: &[u8]) -> Option<&[u8]> {
+    let end = text.iter().position(|byte| matches!(byte, b'"' | b'\\'))?;
+    (text[end] == b'"').then(|| &text[end + 1..])
+}
+
+fn small(range: Range<usize>) -> Option<Range<u32>> {
+    Some(u32::try_from(range.start).ok()?..u32::try_from(range.end).ok()?)
+}
+
+fn large(range: &Range<u32>) -> Range<usize> {
+    range.start as usize..range.end as usize
+}
+
+/// The text without its kind and apiVersion; `None` when it is no JSON object.
+#[must_use]
+pub fn without_type(body: &[u8]) -> Option<Bytes> {
+    serde_json::from_slice(body).ok().map(|Untyped(text)| text.into())
+}
+
+/// The members of an object but for its type, as text.
+struct Untyped(String);
+
+impl<'de> Deserialize<'de> for Untyped {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+        impl<'de> Visitor<'de> for Members {
+            type Value = Untyped;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Untyped, A::Error> {
+                let mut text = String::from("{");
+                while let Some((name, value)) = members.next_entry::<Cow<'de, str>, &'de RawValue>()? {
+                    if matches!(&*name, "kind" | "apiVersion") {
+                        continue;
+                    }
+                    let comma = if text.len() > 1 { "," } else { "" };
+                    text.extend([comma, &Value::from(name).to_string(), ":", value.get()]);
+                }
+                text.push('}');
+                Ok(Untyped(text))
+            }
+        }
+        deserializer.deserialize_map(Members)
+    }
 }
 
 /// The text with `metadata.resourceVersion` set.
@@ -60,15 +188,6 @@ pub fn revision(body: &[u8]) -> String {
     let inner: Option<Metadata<'_>> = metadata.and_then(|metadata| serde_json::from_str(metadata.get()).ok());
     let text = inner.and_then(|inner| inner.resource_version);
     text.and_then(|text| serde_json::from_str(text.get()).ok()).unwrap_or_default()
-}
-
-/// The text with `apiVersion` replaced; `None` when it has that value already (or none at all).
-#[must_use]
-pub fn with_api_version(body: &[u8], api_version: &str) -> Option<Bytes> {
-    let object: Object<'_> = serde_json::from_slice(body).ok()?;
-    let old = object.api_version?;
-    let new = format!("\"{api_version}\"");
-    (old.get() != new).then(|| splice(body, span(body, old), &new))
 }
 
 fn starts_object(text: &[u8]) -> bool {

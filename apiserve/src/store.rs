@@ -10,6 +10,7 @@ use tombolo_proto::ids::Uid;
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use crate::history::ChangeStream;
+use crate::raw::{self, Layout};
 use crate::selector::Facts;
 
 /// Place in one store's history: what clients see as `metadata.resourceVersion`. One counter for all resources,
@@ -44,13 +45,29 @@ pub struct Stored {
     pub body: Bytes,
     /// What selectors look at, extracted once for all watchers.
     pub(crate) facts: OnceLock<Box<Facts>>,
+    layout: OnceLock<Option<Layout>>,
 }
 
 impl Stored {
     /// Puts a version together. The body must carry `revision` as its `metadata.resourceVersion`.
     #[must_use]
     pub fn new(key: ObjectKey, uid: Uid, revision: Revision, body: Bytes) -> Self {
-        Self { key, uid, revision, body, facts: OnceLock::new() }
+        Self { key, uid, revision, body, facts: OnceLock::new(), layout: OnceLock::new() }
+    }
+
+    /// Where the parts of the body are; found once. `None` for bodies that do not begin with their type.
+    #[must_use]
+    pub fn layout(&self) -> Option<&Layout> {
+        self.layout.get_or_init(|| Layout::of(&self.body)).as_ref()
+    }
+
+    /// The same object under another revision: how it is shown when it leaves a selection.
+    pub(crate) fn revised(&self, revision: Revision) -> Self {
+        let body = match self.layout() {
+            Some(layout) => layout.revised(&self.body, revision),
+            None => raw::with_revision(&self.body, revision).unwrap_or_else(|_| self.body.clone()),
+        };
+        Self::new(self.key.clone(), self.uid.clone(), revision, body)
     }
 }
 

@@ -207,7 +207,7 @@ impl Feed {
                 self.start = Start::Changes(changes);
                 return;
             };
-            self.event("ADDED", &item.body);
+            self.event("ADDED", &item);
         }
         self.start = Start::Objects { items, mark_at, changes };
     }
@@ -253,30 +253,28 @@ impl Feed {
     fn changes(&mut self, batch: &[Arc<Change>]) {
         for change in batch {
             if let Some(event) = event_type(&self.request, change) {
-                let body = match (event, &change.previous) {
+                match (event, &change.previous) {
                     // An object that left the selection is shown as it was, under the revision at which it left.
                     ("DELETED", Some(previous)) if change.kind != ChangeKind::Deleted => {
-                        let revised = crate::raw::with_revision(&previous.body, change.revision());
-                        revised.unwrap_or_else(|_| previous.body.clone())
+                        self.event(event, &previous.revised(change.revision()));
                     }
-                    _ => change.object.body.clone(),
-                };
-                self.event(event, &body);
+                    _ => self.event(event, &change.object),
+                }
             }
         }
     }
 
-    fn event(&mut self, event: &str, body: &Bytes) {
+    fn event(&mut self, event: &str, stored: &Stored) {
         let encoder = self.encoder();
         let object = match self.request.form {
             Form::Table(version) => {
-                let served = encoder.served(body);
-                let meta = ListMeta { resource_version: crate::raw::revision(body), ..ListMeta::default() };
+                let served = encoder.served(stored);
+                let meta = ListMeta { resource_version: stored.revision.to_string(), ..ListMeta::default() };
                 let table = encoder.table(version, &[served], meta, !self.columns_sent);
                 self.columns_sent = true;
                 table
             }
-            _ => encoder.object(body),
+            _ => encoder.object(stored),
         };
         self.out.event(event, &object);
     }

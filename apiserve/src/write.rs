@@ -25,9 +25,9 @@ use tombolo_proto::object::ObjectKey;
 
 use crate::admission::{Admission, AdmissionRequest, Operation};
 use crate::backend::{FieldValidation, WriteBackend, WriteReply, WriteRequest, WriteVerb};
-use crate::encode::to_bytes;
 use crate::input;
 use crate::kinds::{FieldError, KindInfo};
+use crate::raw;
 use crate::schema::decode::{DecodeError, Decoded, strict_message};
 use crate::status::{ApiError, Cause};
 use crate::store::{Expect, Mutation, Revision, StoreError, Stored, Write, WriteStore};
@@ -156,7 +156,7 @@ impl<'a> Context<'a> {
     }
 
     fn reply(self, status: StatusCode, object: &Value) -> WriteReply {
-        WriteReply { status, body: to_bytes(object), is_object: true, warnings: self.warnings }
+        WriteReply { status, body: raw::object_text(object), is_object: true, warnings: self.warnings }
     }
 }
 
@@ -213,7 +213,7 @@ impl LocalWrites {
         let refuse = |reason: String| StoreError::Refused { key: context.key(), reason };
         let uid = object.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default();
         let uid = Uid::parse(uid).map_err(|error| refuse(error.to_string()))?;
-        let write = Write::Put { uid, body: to_bytes(&object) };
+        let write = Write::Put { uid, body: raw::object_text(&object) };
         let mutation = Mutation { key: context.key(), expected: change.expected, write };
         let stored = self.store.commit(mutation).await?;
         let mut object = change.object.clone();

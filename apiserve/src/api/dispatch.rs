@@ -79,11 +79,11 @@ impl ApiServer {
         let stored = stored.ok_or_else(|| ApiError::not_found(&resource.group, &resource.name, name))?;
         let encoder = Encoder::new(kind, accepted.form, &admitted.query.params)?;
         if path.subresource.as_deref() == Some("scale") {
-            let object = serde_json::from_slice(&encoder.served(&stored.body)).unwrap_or_default();
+            let object = serde_json::from_slice(&encoder.served(&stored)).unwrap_or_default();
             let scale = crate::scale::of(kind, &object)?;
             return Ok(body::document(StatusCode::OK, to_bytes(&scale), &accepted));
         }
-        Ok(body::document(StatusCode::OK, encoder.object(&stored.body), &accepted))
+        Ok(body::document(StatusCode::OK, encoder.object(&stored), &accepted))
     }
 
     async fn list(&self, admitted: &Admitted, kind: &Arc<KindInfo>, path: &ResourcePath) -> Answer {

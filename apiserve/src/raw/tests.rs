@@ -41,14 +41,44 @@ fn refuses_what_is_no_object() {
 }
 
 #[test]
-fn replaces_the_api_version_only_when_it_differs() {
-    let body = br#"{"kind":"A","apiVersion":"x.io/v1","metadata":{}}"#;
-    assert_eq!(with_api_version(body, "x.io/v1"), None);
+fn texts_begin_with_the_type_and_their_parts_are_found() {
+    let object = serde_json::json!({
+        "data": {"kind": "x"}, "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "a", "annotations": {"resourceVersion": "1"}, "resourceVersion": "7"},
+    });
+    let text = object_text(&object);
+    let layout = Layout::of(&text).unwrap();
     assert_eq!(
-        with_api_version(body, "x.io/v2").unwrap(),
-        r#"{"kind":"A","apiVersion":"x.io/v2","metadata":{}}"#
+        layout.rest(&text),
+        r#""metadata":{"annotations":{"resourceVersion":"1"},"name":"a","resourceVersion":"7"},"data":{"kind":"x"}}"#
     );
-    assert_eq!(with_api_version(b"junk", "v1"), None);
+    let metadata: serde_json::Value = serde_json::from_slice(layout.metadata(&text)).unwrap();
+    assert_eq!(metadata, object["metadata"]);
+    assert_eq!(layout.revised(&text, Revision(1000)), with_revision(&text, Revision(1000)).unwrap());
+    assert_eq!(
+        without_type(&text).unwrap(),
+        [b"{", &layout.rest(&text)[..]].concat(),
+        "both ways to leave the type out agree"
+    );
+}
+
+#[test]
+fn other_texts_have_no_layout() {
+    for text in [
+        "",
+        "[]",
+        r#"{"apiVersion":"v1","kind":"A","metadata":{"resourceVersion":"1"}}"#,
+        r#"{"kind":"A\"","apiVersion":"v1","metadata":{"resourceVersion":"1"}}"#,
+        r#"{"kind":"A","apiVersion":"v1","data":{},"metadata":{"resourceVersion":"1"}}"#,
+        r#"{"kind":"A","apiVersion":"v1","metadata":[{"resourceVersion":"1"}]}"#,
+        r#"{"kind":"A","apiVersion":"v1","metadata":{}}"#,
+        r#"{"kind":"A","apiVersion":"v1","metadata":{"resourceVersion":"1""#,
+        r#"{"kind":"A","apiVersion":"v1""#,
+    ] {
+        assert_eq!(Layout::of(text.as_bytes()), None, "{text}");
+    }
+    assert_eq!(without_type(b"[1]"), None);
+    assert_eq!(without_type(b"{"), None);
 }
 
 fn json() -> impl Strategy<Value = serde_json::Value> {
@@ -61,8 +91,12 @@ fn json() -> impl Strategy<Value = serde_json::Value> {
     leaf.prop_recursive(3, 24, 5, |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..4).prop_map(Into::into),
-            prop::collection::btree_map("(metadata|resourceVersion|apiVersion|[a-z]{1,3})", inner, 0..4)
-                .prop_map(|members| serde_json::Value::Object(members.into_iter().collect())),
+            prop::collection::btree_map(
+                "(metadata|resourceVersion|apiVersion|kind|[a-z]{1,3}|\"|\\\\)",
+                inner,
+                0..4
+            )
+            .prop_map(|members| serde_json::Value::Object(members.into_iter().collect())),
         ]
     })
 }
@@ -81,6 +115,21 @@ proptest! {
             let found: serde_json::Value = serde_json::from_slice(&revised).unwrap();
             prop_assert_eq!(found, object);
             prop_assert_eq!(revision(&revised), number.to_string());
+        }
+    }
+
+    #[test]
+    fn texts_are_rewritten_without_losing_a_member(object in json(), pretty in any::<bool>()) {
+        let read = |text: &[u8]| serde_json::from_slice::<serde_json::Value>(text).unwrap();
+        prop_assert_eq!(&read(&object_text(&object)), &object);
+        let text = if pretty { serde_json::to_vec_pretty(&object) } else { serde_json::to_vec(&object) }.unwrap();
+        let mut wanted = object;
+        let members = wanted.as_object_mut();
+        prop_assert_eq!(without_type(&text).is_some(), members.is_some());
+        if let Some(members) = members {
+            members.remove("kind");
+            members.remove("apiVersion");
+            prop_assert_eq!(read(&without_type(&text).unwrap()), wanted);
         }
     }
 }

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::admission::Operation;
 use crate::backend::{WriteReply, WriteRequest};
-use crate::encode::to_bytes;
 use crate::kinds::KindInfo;
+use crate::raw;
 use crate::selector::Selection;
 use crate::status::{self, ApiError, Details};
 use crate::store::{Expect, StoreError, Stored};
@@ -71,20 +71,24 @@ impl LocalWrites {
             item.key.name().clone_into(&mut context.name);
             match self.delete_one(&mut context, &options).await {
                 // As it was before: the list says what has been chosen.
-                Ok(_) => items.push(super::served(kind, &item.body)?),
+                Ok(_) => items.push(list_item(kind, item)?),
                 // Somebody else was faster.
                 Err(error) if error.code == StatusCode::NOT_FOUND => {}
                 Err(error) => return Err(error),
             }
             warnings.append(&mut context.warnings);
         }
-        let list = json!({
+        let mut list = json!({
             "kind": &*kind.list_kind,
             "apiVersion": kind.api_version(),
             "metadata": {"resourceVersion": snapshot.revision.to_string()},
             "items": items,
         });
-        Ok(WriteReply { status: StatusCode::OK, body: to_bytes(&list), is_object: false, warnings })
+        if kind.custom {
+            // As lists of custom resources always have it.
+            list["metadata"]["continue"] = "".into();
+        }
+        Ok(WriteReply { status: StatusCode::OK, body: raw::object_text(&list), is_object: false, warnings })
     }
 
     async fn delete_one(
@@ -132,6 +136,16 @@ impl LocalWrites {
         let change = Change { object: &object, expected: Expect::Revision(stored.revision) };
         Ok(Outcome::Marked(self.commit(context, change).await?))
     }
+}
+
+/// A stored object as lists show it: without its type where the kind has a Go type.
+fn list_item(kind: &KindInfo, stored: &Stored) -> Result<Value, ApiError> {
+    let mut item = super::served(kind, &stored.body)?;
+    if let Some(members) = item.as_object_mut().filter(|_| !kind.custom) {
+        members.remove("kind");
+        members.remove("apiVersion");
+    }
+    Ok(item)
 }
 
 /// Whether an update has made the last step of a deletion: it was marked, its time is up, nothing holds it.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use tombolo_apiserve::memory::MemoryStore;
+use tombolo_apiserve::raw;
 use tombolo_apiserve::store::{
     Expect, Mutation, Revision, Store as _, StoreError, Stored, Write, WriteStore as _,
 };
@@ -211,7 +211,7 @@ pub(super) fn timestamp(time: jiff::Timestamp) -> String {
 }
 
 fn put(uid: Uid, value: &Value) -> Write {
-    Write::Put { uid, body: Bytes::from(value.to_string()) }
+    Write::Put { uid, body: raw::object_text(value) }
 }
 
 #[cfg(test)]
