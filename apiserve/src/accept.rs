@@ -26,7 +26,7 @@ pub enum Syntax {
 }
 
 /// What an answer shows of its objects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Form {
     /// The objects themselves.
     #[default]

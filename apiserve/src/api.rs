@@ -160,7 +160,7 @@ pub(crate) struct Slot {
 }
 
 impl Load {
-    fn enter(self: &Arc<Self>, watch: bool) -> Option<Slot> {
+    pub(crate) fn enter(self: &Arc<Self>, watch: bool) -> Option<Slot> {
         let (counter, limit) = self.counter(watch);
         // Taken before it is compared, so that a burst cannot pass together.
         let slot = Slot { load: Arc::clone(self), watch };

@@ -16,7 +16,7 @@ use crate::status::ApiError;
 use crate::store::{Revision, Stored};
 
 /// What the rows of a Table carry besides their cells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Include {
     /// `includeObject=None`.
     Nothing,
@@ -98,6 +98,20 @@ impl<'a> Encoder<'a> {
         }
     }
 
+    /// The object of a watch event. Watches send the columns of Tables only once.
+    #[must_use]
+    pub fn event(&self, stored: &Stored, columns: bool) -> Bytes {
+        let Form::Table(version) = self.form else { return self.object(stored) };
+        let meta = ListMeta::at(stored.revision.to_string());
+        self.table(version, &[self.served(stored)], meta, columns)
+    }
+
+    /// Whether objects are sent as they are stored, byte for byte.
+    #[must_use]
+    pub fn is_verbatim(&self) -> bool {
+        !matches!(self.form, Form::Table(_) | Form::Metadata(_)) && self.kind.identical_storage()
+    }
+
     /// A list, as pieces of JSON text.
     #[must_use]
     pub fn list(&self, items: &[Arc<Stored>], mut meta: ListMeta) -> Vec<Bytes> {
@@ -146,9 +160,8 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// A Table of served bodies. Watches send the column definitions only once.
-    #[must_use]
-    pub fn table(&self, version: &str, bodies: &[Bytes], meta: ListMeta, columns: bool) -> Bytes {
+    /// A Table of served bodies.
+    fn table(&self, version: &str, bodies: &[Bytes], meta: ListMeta, columns: bool) -> Bytes {
         let now = Timestamp::now();
         let rows: Vec<Row<'_>> = bodies.iter().map(|body| self.row(body, version, now)).collect();
         let definitions = if columns { self.columns() } else { Value::Null };

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
+use crate::shown::Shown;
 use crate::store::{Revision, StoreError, Stored};
 
 #[cfg(test)]
@@ -20,6 +21,9 @@ pub const LOG_COUNT_MAX: usize = 8 * 1024;
 
 /// Bytes of bodies that the changes of one resource keep alive, at most.
 pub const LOG_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// The lines of watches that a log keeps may take this share of the bytes that its bodies may.
+const SHOWN_SHARE: usize = 8;
 
 /// Changes that a stream takes out of the log at once, at most.
 const BATCH_MAX: usize = 128;
@@ -78,6 +82,7 @@ impl Default for LogLimits {
 #[derive(Debug)]
 pub struct Log {
     ring: RwLock<Ring>,
+    shown: Shown,
     newest: watch::Sender<Revision>,
 }
 
@@ -96,7 +101,8 @@ impl Log {
     #[must_use]
     pub fn new(start: Revision, limits: LogLimits) -> Arc<Self> {
         let ring = Ring { changes: VecDeque::new(), bytes: 0, floor: start, closed: false, limits };
-        Arc::new(Self { ring: RwLock::new(ring), newest: watch::Sender::new(start) })
+        let shown = Shown::new(limits.bytes / SHOWN_SHARE);
+        Arc::new(Self { ring: RwLock::new(ring), shown, newest: watch::Sender::new(start) })
     }
 
     /// Appends a change, whose revision must be above all earlier ones, and wakes the watchers.
@@ -216,6 +222,11 @@ impl ChangeStream {
     /// taken: an idle stream then survives the compaction of what it does not need.
     pub fn advance(&mut self, revision: Revision) {
         self.position = self.position.max(revision);
+    }
+
+    /// Events of this history as they are sent.
+    pub(crate) fn shown(&self) -> &Shown {
+        &self.log.shown
     }
 
     /// The revision up to which everything was taken.

@@ -28,6 +28,7 @@ pub mod scale;
 pub mod schema;
 pub mod selector;
 pub mod server;
+mod shown;
 pub mod ssa;
 pub mod stall;
 pub mod status;

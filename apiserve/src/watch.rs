@@ -16,14 +16,18 @@ use tokio_util::sync::CancellationToken;
 use crate::accept::Form;
 use crate::api::Slot;
 use crate::body::{self, Body};
-use crate::encode::{Encoder, Include, ListMeta};
+use crate::encode::{Encoder, Include};
 use crate::history::{Change, ChangeKind, ChangeStream};
 use crate::kinds::KindInfo;
 use crate::list;
 use crate::query::params::ListParams;
 use crate::selector::Selection;
+use crate::shown::{SameKind, Shown, ShownKey};
 use crate::status::ApiError;
 use crate::store::{Revision, Store, StoreError, Stored};
+
+#[cfg(test)]
+mod tests;
 
 /// Shortest and longest watch when the client names no timeout (as kube-apiserver does).
 pub const TIMEOUT_SECONDS: std::ops::RangeInclusive<u64> = 1800..=3600;
@@ -39,6 +43,14 @@ const LAST_BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 
 /// Events are joined up to about this many bytes before they are sent; larger ones travel alone, uncopied.
 const PIECE_LEN: usize = 32 * 1024;
+
+/// What stands around the type and the object of an event.
+const LINE_TYPE: &[u8] = b"{\"type\":\"";
+const LINE_OBJECT: &[u8] = b"\",\"object\":";
+const LINE_END: &[u8] = b"}\n";
+
+const ADDED: &str = "ADDED";
+const DELETED: &str = "DELETED";
 
 /// How often a snapshot is taken again when the history overtakes it.
 const HANDOVER_ATTEMPTS: usize = 3;
@@ -207,7 +219,7 @@ impl Feed {
                 self.start = Start::Changes(changes);
                 return;
             };
-            self.event("ADDED", &item);
+            self.existing(&item);
         }
         self.start = Start::Objects { items, mark_at, changes };
     }
@@ -217,7 +229,7 @@ impl Feed {
         let wake = if self.bookmarks { self.bookmark_at.min(self.deadline) } else { self.deadline };
         tokio::select! {
             batch = changes.next() => match batch {
-                Ok(Some(batch)) => self.changes(&batch),
+                Ok(Some(batch)) => self.changes(changes.shown(), &batch),
                 Ok(None) => self.ended = true,
                 Err(error) => self.fail(&error.into()),
             },
@@ -236,7 +248,7 @@ impl Feed {
         loop {
             match changes.poll_ready() {
                 Ok(batch) if batch.is_empty() => break,
-                Ok(batch) => self.changes(&batch),
+                Ok(batch) => self.changes(changes.shown(), &batch),
                 Err(error) => return self.fail(&error.into()),
             }
         }
@@ -250,33 +262,47 @@ impl Feed {
         }
     }
 
-    fn changes(&mut self, batch: &[Arc<Change>]) {
+    fn changes(&mut self, shown: &Shown, batch: &[Arc<Change>]) {
         for change in batch {
-            if let Some(event) = event_type(&self.request, change) {
-                match (event, &change.previous) {
-                    // An object that left the selection is shown as it was, under the revision at which it left.
-                    ("DELETED", Some(previous)) if change.kind != ChangeKind::Deleted => {
-                        self.event(event, &previous.revised(change.revision()));
-                    }
-                    _ => self.event(event, &change.object),
-                }
+            let Some(event) = event_type(&self.request, change) else { continue };
+            // An object that left the selection is shown as it was, under the revision at which it left.
+            let left =
+                change.previous.as_ref().filter(|_| event == DELETED && change.kind != ChangeKind::Deleted);
+            if left.is_none() && self.encoder().is_verbatim() {
+                self.out.event(event, &change.object.body);
+                continue;
             }
+            let key = self.key(event, change.revision());
+            let line = shown.line(&key, || {
+                let encoder = self.encoder();
+                let columns = !self.columns_sent;
+                let object = match left {
+                    Some(previous) => encoder.event(&previous.revised(change.revision()), columns),
+                    None => encoder.event(&change.object, columns),
+                };
+                [LINE_TYPE, event.as_bytes(), LINE_OBJECT, &object[..], LINE_END].concat().into()
+            });
+            self.columns_sent = true;
+            self.out.line(&line);
         }
     }
 
-    fn event(&mut self, event: &str, stored: &Stored) {
-        let encoder = self.encoder();
-        let object = match self.request.form {
-            Form::Table(version) => {
-                let served = encoder.served(stored);
-                let meta = ListMeta { resource_version: stored.revision.to_string(), ..ListMeta::default() };
-                let table = encoder.table(version, &[served], meta, !self.columns_sent);
-                self.columns_sent = true;
-                table
-            }
-            _ => encoder.object(stored),
-        };
-        self.out.event(event, &object);
+    fn key(&self, event: &'static str, revision: Revision) -> ShownKey {
+        ShownKey {
+            revision,
+            kind: SameKind(Arc::clone(&self.request.kind)),
+            form: self.request.form,
+            include: self.request.include,
+            event,
+            columns: matches!(self.request.form, Form::Table(_)) && !self.columns_sent,
+        }
+    }
+
+    /// An object that was there when the watch began.
+    fn existing(&mut self, stored: &Stored) {
+        let object = self.encoder().event(stored, !self.columns_sent);
+        self.columns_sent = true;
+        self.out.event(ADDED, &object);
     }
 
     fn fail(&mut self, error: &ApiError) {
@@ -294,12 +320,12 @@ fn event_type(request: &WatchRequest, change: &Change) -> Option<&'static str> {
     let selected = |object: &Stored| request.selection.matches_shared(&request.kind, object);
     let before = change.previous.as_deref().is_some_and(selected);
     if change.kind == ChangeKind::Deleted {
-        return before.then_some("DELETED");
+        return before.then_some(DELETED);
     }
     match (before, selected(&change.object)) {
-        (false, true) => Some("ADDED"),
+        (false, true) => Some(ADDED),
         (true, true) => Some("MODIFIED"),
-        (true, false) => Some("DELETED"),
+        (true, false) => Some(DELETED),
         (false, false) => None,
     }
 }
@@ -313,18 +339,23 @@ struct Out {
 
 impl Out {
     fn event(&mut self, event: &str, object: &Bytes) {
-        self.small.extend_from_slice(b"{\"type\":\"");
-        self.small.extend_from_slice(event.as_bytes());
-        self.small.extend_from_slice(b"\",\"object\":");
-        if object.len() < PIECE_LEN {
-            self.small.extend_from_slice(object);
+        for part in [LINE_TYPE, event.as_bytes(), LINE_OBJECT] {
+            self.small.extend_from_slice(part);
+        }
+        self.line(object);
+        self.small.extend_from_slice(LINE_END);
+    }
+
+    /// Whole lines, or a part of one.
+    fn line(&mut self, text: &Bytes) {
+        if text.len() < PIECE_LEN {
+            self.small.extend_from_slice(text);
+            if self.small.len() >= PIECE_LEN {
+                self.flush();
+            }
         } else {
             self.flush();
-            self.ready.push_back(object.clone());
-        }
-        self.small.extend_from_slice(b"}\n");
-        if self.small.len() >= PIECE_LEN {
-            self.flush();
+            self.ready.push_back(text.clone());
         }
     }
 
