@@ -11,6 +11,7 @@ pub(crate) mod fields;
 pub(crate) mod jsonpath;
 pub(crate) mod prepare;
 mod registry;
+pub mod rules;
 pub(crate) mod storage;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ pub use self::columns::Column;
 use self::custom::Custom;
 pub use self::error::FieldError;
 pub use self::registry::Kinds;
+use self::rules::Rules;
 use crate::schema::decode::{self, DecodeError, Decoded, Target};
 use crate::schema::types::Place;
 use crate::schema::{Schema, canonical};
@@ -85,6 +87,7 @@ pub struct KindInfo {
     pub scale: Option<ScalePaths>,
     /// Whether the kind comes from a CustomResourceDefinition.
     pub custom: bool,
+    rules: Arc<Rules>,
     schema: Schema,
     columns: Vec<Column>,
     definition: Option<Custom>,
@@ -113,6 +116,12 @@ impl KindInfo {
     #[must_use]
     pub fn schema(&self) -> &Schema {
         &self.schema
+    }
+
+    /// What the kind does beyond storing what it is given.
+    #[must_use]
+    pub fn rules(&self) -> &Rules {
+        &self.rules
     }
 
     /// Whether a subresource is served.

@@ -155,23 +155,11 @@ fn labels(body: &[u8]) -> Labels {
 }
 
 fn unknown_field(kind: &KindInfo, field: &str) -> ApiError {
-    if kind.custom || !FIELDS_OF_OTHERS.contains(&&*kind.kind) {
-        let known = "\"metadata.name\", \"metadata.namespace\"";
-        return ApiError::bad_request(format!("{field:?} is not a known field selector: only {known}"));
-    }
-    ApiError::bad_request(format!("field label not supported: {field}"))
+    ApiError::bad_request(match &kind.rules().unselectable {
+        Some(words) => words.replace("{}", field),
+        None => {
+            let known = "\"metadata.name\", \"metadata.namespace\"";
+            format!("{field:?} is not a known field selector: only {known}")
+        }
+    })
 }
-
-/// Built-in kinds with selectable fields of their own, whose refusals are worded differently.
-const FIELDS_OF_OTHERS: [&str; 10] = [
-    "Pod",
-    "Node",
-    "Namespace",
-    "Secret",
-    "Service",
-    "ReplicationController",
-    "ReplicaSet",
-    "Job",
-    "CertificateSigningRequest",
-    "Event",
-];

@@ -22,6 +22,7 @@ use self::entries::{Entry, Identity, Managers, Operation};
 use self::path::{Element, describe};
 use self::set::Set;
 use crate::kinds::KindInfo;
+use crate::kinds::rules::Fields;
 use crate::schema::types::{Place, object_at};
 
 /// Who writes, through which endpoint, when.
@@ -66,7 +67,7 @@ pub fn update(kind: &KindInfo, live: Option<&Value>, new: &mut Value, writer: &W
     if managers.is_empty() && live.is_some() {
         return;
     }
-    let mut merge = Merge { place: kind.place(), ignored: ignored(kind, writer.subresource), managers };
+    let mut merge = Merge { place: kind.place(), owned: owned(kind, writer.subresource), managers };
     let bare = live.map_or_else(|| empty(kind), without_managed_fields);
     merge.update(&bare, new, &identity(writer, Operation::Update), writer);
     merge.managers.cap(writer);
@@ -94,14 +95,14 @@ pub fn apply(
     })?;
     let mut managers = live.map(|live| Managers::decode(managed_fields(live))).unwrap_or_default();
     let bare = live.map(without_managed_fields);
-    let ignored = ignored(kind, writer.subresource);
+    let owned = owned(kind, writer.subresource);
     if let Some(bare) = bare.as_ref().filter(|_| managers.is_empty()) {
         let before = Writer { manager: BEFORE_FIRST_APPLY, ..writer.clone() };
-        let mut merge = Merge { place, ignored: ignored.clone(), managers };
+        let mut merge = Merge { place, owned, managers };
         merge.update(&empty(kind), bare, &identity(&before, Operation::Update), &before);
         managers = merge.managers;
     }
-    let mut merge = Merge { place, ignored, managers };
+    let mut merge = Merge { place, owned, managers };
     let mut out = merge.apply_as_kubectl(bare.as_ref(), applied, writer, force)?;
     refresh_last_applied(&mut out, applied, writer);
     settle(live, &mut out, &merge.managers);
@@ -178,32 +179,10 @@ fn settle(live: Option<&Value>, new: &mut Value, managers: &Managers) {
     }
 }
 
-/// What a manager of an endpoint cannot own, because the endpoint does not write it.
-#[derive(Debug, Clone)]
-enum Ignored {
-    Nothing,
-    Fields(&'static [&'static str]),
-    AllBut(&'static str),
-}
-
-fn ignored(kind: &KindInfo, subresource: &str) -> Ignored {
-    match subresource {
-        "" if &*kind.kind == "CertificateSigningRequest" => Ignored::Fields(&["status", "spec"]),
-        "" if kind.has_subresource("status") => Ignored::Fields(&["status"]),
-        "status" if kind.custom => Ignored::AllBut("status"),
-        "status" => Ignored::Fields(&["spec"]),
-        _ => Ignored::Nothing,
-    }
-}
-
-impl Ignored {
-    fn filter(&self, set: Set) -> Set {
-        match self {
-            Self::Nothing => set,
-            Self::Fields(names) => names.iter().fold(set, |set, name| set.without(&Element::field(name))),
-            Self::AllBut(name) => set.only(&Element::field(name)),
-        }
-    }
+/// What a manager of an endpoint can own: what the endpoint writes.
+fn owned<'a>(kind: &'a KindInfo, subresource: &str) -> &'a Fields {
+    static EVERYTHING: Fields = Fields::All;
+    kind.rules().endpoint(subresource).map_or(&EVERYTHING, |endpoint| &endpoint.owned)
 }
 
 /// Fields that identify an object and are nobody's.
@@ -236,7 +215,8 @@ fn stripped(set: &Set) -> Set {
 /// One write's view on an object's ownership.
 struct Merge<'a> {
     place: Place<'a>,
-    ignored: Ignored,
+    /// What the endpoint can own.
+    owned: &'a Fields,
     managers: Managers,
 }
 
@@ -244,8 +224,8 @@ impl Merge<'_> {
     /// A write that is not an apply: the writer owns what it changed.
     fn update(&mut self, live: &Value, new: &Value, identity: &Identity, writer: &Writer<'_>) {
         let compared = walk::compare(self.place, Some(live), Some(new));
-        let changed = self.ignored.filter(compared.modified.union(&compared.added));
-        let removed = self.ignored.filter(compared.removed);
+        let changed = compared.modified.union(&compared.added).within(self.owned);
+        let removed = compared.removed.within(self.owned);
         // The writer's own earlier entry also loses what was removed or is now owned anew.
         for entry in self.managers.iter_mut() {
             entry.set = entry.set.difference(&changed).difference(&removed);
@@ -314,7 +294,7 @@ impl Merge<'_> {
         let merged = walk::merge(self.place, live, applied).map_err(Clash::Invalid)?;
         let last = self.managers.get(&identity).map(|entry| entry.set.clone());
         let time = self.managers.get(&identity).and_then(|entry| entry.time);
-        let set = self.ignored.filter(walk::to_set(self.place, applied));
+        let set = walk::to_set(self.place, applied).within(self.owned);
         let entry = Entry { set, time, api_version: writer.api_version.clone() };
         self.managers.put(identity.clone(), entry);
         let pruned = self.prune(merged, last.as_ref());
@@ -342,8 +322,8 @@ impl Merge<'_> {
     /// What others own and the write changes; what it removes is taken from them at once.
     fn take_over(&mut self, live: Option<&Value>, new: &Value, own: &Identity) -> BTreeMap<Identity, Set> {
         let compared = walk::compare(self.place, live, Some(new));
-        let changed = self.ignored.filter(compared.modified.union(&compared.added));
-        let removed = self.ignored.filter(compared.removed);
+        let changed = compared.modified.union(&compared.added).within(self.owned);
+        let removed = compared.removed.within(self.owned);
         let mut clashes = BTreeMap::new();
         let others: Vec<Identity> =
             self.managers.identities().filter(|other| *other != own).cloned().collect();

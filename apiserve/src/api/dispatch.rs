@@ -58,7 +58,7 @@ impl ApiServer {
             return self.call_endpoint(answer, admitted, kind, request_body).await;
         }
         check_verb(&kind, &path, admitted.query.verb)?;
-        check_subresource(&path)?;
+        check_subresource(&kind, &path)?;
         match admitted.query.verb {
             "get" => self.get(&admitted, &kind, &path).await,
             "list" => self.list(&admitted, &kind, &path).await,
@@ -301,13 +301,11 @@ fn check_verb(kind: &KindInfo, path: &ResourcePath, verb: &str) -> Result<(), Ap
     Ok(())
 }
 
-/// Subresources that are views of the stored object. Others (logs, exec, proxies) need an endpoint of their own.
-const OBJECT_SUBRESOURCES: [&str; 6] =
-    ["status", "scale", "finalize", "approval", "ephemeralcontainers", "resize"];
-
-fn check_subresource(path: &ResourcePath) -> Result<(), ApiError> {
+/// Subresources that are views of the stored object have rules. Others (logs, exec, proxies) need an endpoint of their
+/// own.
+fn check_subresource(kind: &KindInfo, path: &ResourcePath) -> Result<(), ApiError> {
     match path.subresource.as_deref() {
-        Some(name) if !OBJECT_SUBRESOURCES.contains(&name) => {
+        Some(name) if name != "scale" && kind.rules().endpoint(name).is_none() => {
             let message = format!("the subresource {name:?} of {} is not served here", path.resource);
             Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "", message))
         }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tombolo_proto::object::Resource;
 
 use super::jsonpath::JsonPath;
+use super::rules::Rules;
 use super::value::{at, items, text};
 use super::{Column, FieldError, KindInfo, ScalePaths, SubresourceInfo, columns};
 use crate::schema::Schema;
@@ -111,6 +112,9 @@ fn kind(spec: &Value, version: &Value, storage: &Resource, schema: Schema) -> Ki
         let path = text(field, &["jsonPath"]);
         Some((path.trim_start_matches('.').to_owned(), JsonPath::parse(path).ok()?))
     });
+    let subresources = subresources(version, &resource, &kind);
+    let names_of: Vec<&str> = subresources.iter().map(|subresource| &*subresource.name).collect();
+    let rules = Arc::new(Rules::custom(&names_of));
     KindInfo {
         storage: storage.clone(),
         list_kind: match text(names, &["listKind"]) {
@@ -125,9 +129,10 @@ fn kind(spec: &Value, version: &Value, storage: &Resource, schema: Schema) -> Ki
         short_names: list("shortNames"),
         categories: list("categories"),
         verbs: words(&["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"]),
-        subresources: subresources(version, &resource, &kind),
+        subresources,
         scale: scale(version),
         custom: true,
+        rules,
         schema,
         columns,
         definition: Some(Custom {

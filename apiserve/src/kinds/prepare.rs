@@ -4,30 +4,9 @@ use serde_json::{Map, Value, json};
 
 use super::KindInfo;
 use super::defaults::TEMPLATE_GENERATION;
+use super::rules::{Fields, Generation};
 use super::value::{at, items, text};
 use crate::schema::types::object_at;
-
-/// Built-in kinds that count changes of the wanted state in `metadata.generation`.
-fn has_generation(group_kind: (&str, &str)) -> bool {
-    match group_kind {
-        ("apps", kind) => kind != "ControllerRevision",
-        ("admissionregistration.k8s.io" | "flowcontrol.apiserver.k8s.io", _) => true,
-        ("", "Pod" | "PodTemplate" | "ReplicationController")
-        | ("batch", _)
-        | ("policy", "PodDisruptionBudget")
-        | ("networking.k8s.io", "Ingress" | "NetworkPolicy" | "IngressClass")
-        | ("discovery.k8s.io", "EndpointSlice")
-        | ("scheduling.k8s.io", "PriorityClass")
-        | ("apiextensions.k8s.io", "CustomResourceDefinition")
-        | ("resource.k8s.io", "DeviceClass" | "ResourceSlice") => true,
-        _ => false,
-    }
-}
-
-/// Kinds whose creator also writes the status: a kubelet registers its node with it.
-fn keeps_status_on_create(group_kind: (&str, &str)) -> bool {
-    matches!(group_kind, ("", "Node"))
-}
 
 /// Makes a new object ready to be stored.
 pub(crate) fn create(kind: &KindInfo, object: &mut Value) {
@@ -36,10 +15,10 @@ pub(crate) fn create(kind: &KindInfo, object: &mut Value) {
     for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
         metadata.remove(key);
     }
-    if kind.custom || has_generation(kind.group_kind()) {
+    if kind.rules().generation != Generation::Never {
         metadata.insert("generation".into(), 1.into());
     }
-    if kind.has_subresource("status") && !keeps_status_on_create(kind.group_kind()) {
+    if kind.has_subresource("status") && !kind.rules().keeps_status {
         map.remove("status");
         if let Some(status) = initial_status(kind.group_kind(), map) {
             map.insert("status".into(), status);
@@ -145,65 +124,28 @@ fn add_finalizer(map: &mut Map<String, Value>, name: &str) {
 
 /// Makes an update ready to be stored.
 pub(crate) fn update(kind: &KindInfo, new: &mut Value, old: &Value, subresource: &str) {
-    match subresource {
-        "" => {
-            if kind.has_subresource("status") {
-                put(new, "status", &old["status"]);
-            }
-            match kind.group_kind() {
-                ("", "Service") => keep_allocated(new, old),
-                ("apps", "DaemonSet") => {
-                    let number =
-                        text(old, &["metadata", "annotations", TEMPLATE_GENERATION]).parse().unwrap_or(0);
-                    let changed = i64::from(new["spec"]["template"] != old["spec"]["template"]);
-                    template_generation(object(new), i64::saturating_add(number, changed));
-                }
-                ("", "Namespace") => {
-                    let finalizers = at(old, &["spec", "finalizers"]);
-                    put_below(new, "spec", "finalizers", finalizers);
-                }
-                ("certificates.k8s.io", "CertificateSigningRequest") => put(new, "spec", &old["spec"]),
-                _ => {}
-            }
-        }
-        "status" => status_only(kind, new, old),
-        "approval" => {
-            let conditions = at(new, &["status", "conditions"]).clone();
+    match kind.rules().endpoint(subresource).map(|endpoint| &endpoint.written) {
+        Some(Fields::But(kept)) => kept.iter().for_each(|path| path.copy(old, new)),
+        Some(Fields::Only(written)) => {
+            let wanted = new.clone();
             restrict(new, old);
-            put_below(new, "status", "conditions", &conditions);
+            written.iter().for_each(|path| path.copy(&wanted, new));
         }
-        "finalize" => {
-            let finalizers = at(new, &["spec", "finalizers"]).clone();
-            restrict(new, old);
-            put_below(new, "spec", "finalizers", &finalizers);
+        Some(Fields::All) | None => {}
+    }
+    match (subresource, kind.group_kind()) {
+        ("", ("", "Service")) => keep_allocated(new, old),
+        ("", ("apps", "DaemonSet")) => {
+            let number = text(old, &["metadata", "annotations", TEMPLATE_GENERATION]).parse().unwrap_or(0);
+            let changed = i64::from(new["spec"]["template"] != old["spec"]["template"]);
+            template_generation(object(new), i64::saturating_add(number, changed));
         }
-        "ephemeralcontainers" => {
-            let containers = at(new, &["spec", "ephemeralContainers"]).clone();
-            restrict(new, old);
-            put_below(new, "spec", "ephemeralContainers", &containers);
-        }
-        "resize" => resize_only(new, old),
+        ("resize", _) => resize_only(new, old),
         _ => {}
     }
     keep_metadata(new, old);
     generation(kind, new, old);
     kind.canonical(new);
-}
-
-/// Everything but the status and the annotations stays as it was.
-fn status_only(kind: &KindInfo, new: &mut Value, old: &Value) {
-    let status = new["status"].clone();
-    let metadata = new["metadata"].clone();
-    restrict(new, old);
-    put(new, "status", &status);
-    if !kind.custom {
-        for key in ["annotations", "finalizers"] {
-            put_below(new, "metadata", key, &metadata[key]);
-        }
-        if kind.group_kind() == ("", "Node") {
-            put_below(new, "metadata", "labels", &metadata["labels"]);
-        }
-    }
 }
 
 /// Only the resources of containers may change.
@@ -249,7 +191,7 @@ fn keep_metadata(new: &mut Value, old: &Value) {
 }
 
 fn generation(kind: &KindInfo, new: &mut Value, old: &Value) {
-    if !kind.custom && !has_generation(kind.group_kind()) {
+    if kind.rules().generation == Generation::Never {
         return;
     }
     if !wanted_differs(kind, new, old) {
@@ -261,7 +203,7 @@ fn generation(kind: &KindInfo, new: &mut Value, old: &Value) {
 
 /// Whether the wanted state changed: everything that is neither metadata nor a status of its own.
 fn wanted_differs(kind: &KindInfo, new: &Value, old: &Value) -> bool {
-    let annotated = kind.group_kind() == ("apps", "Deployment")
+    let annotated = kind.rules().generation == Generation::SpecAndAnnotations
         && at(new, &["metadata", "annotations"]) != at(old, &["metadata", "annotations"]);
     let own_status = kind.has_subresource("status");
     let skipped = |key: &str| {
@@ -308,13 +250,6 @@ fn object(value: &mut Value) -> &mut Map<String, Value> {
         *value = Value::Object(Map::new());
     }
     value.as_object_mut().expect("made an object above")
-}
-
-fn put(target: &mut Value, key: &str, value: &Value) {
-    match value {
-        Value::Null => object(target).remove(key),
-        value => object(target).insert(key.to_owned(), value.clone()),
-    };
 }
 
 fn put_below(target: &mut Value, outer: &str, key: &str, value: &Value) {

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tombolo_proto::object::Resource;
 
+use super::rules::Table;
 use super::{FieldError, KindInfo, ScalePaths, SubresourceInfo, columns, custom};
 use crate::schema::Schema;
 use crate::schema::facts::{self, KindFact};
@@ -55,7 +56,8 @@ impl Kinds {
     pub fn builtin() -> Self {
         let facts = facts::load();
         let types = Arc::new(facts.types);
-        let kinds = facts.kinds.iter().map(|fact| builtin(fact, &types));
+        let rules = Table::load();
+        let kinds = facts.kinds.iter().map(|fact| builtin(fact, &types, &rules));
         let by_resource = kinds.map(|kind| (kind.resource.clone(), Arc::new(kind))).collect();
         Self(Arc::new(Inner::new(types, by_resource)))
     }
@@ -135,7 +137,7 @@ impl Kinds {
     }
 }
 
-fn builtin(fact: &KindFact, types: &Arc<Types>) -> KindInfo {
+fn builtin(fact: &KindFact, types: &Arc<Types>, rules: &Table) -> KindInfo {
     let resource = Resource::new(fact.group, fact.version, fact.plural);
     let storage = match (fact.group, fact.plural) {
         ("events.k8s.io", "events") => Resource::new("", "v1", "events"),
@@ -150,6 +152,11 @@ fn builtin(fact: &KindFact, types: &Arc<Types>) -> KindInfo {
         kind: sub.kind.into(),
         verbs: texts(&sub.verbs),
     });
+    let group_version = match fact.group {
+        "" => fact.version.to_owned(),
+        group => format!("{group}/{}", fact.version),
+    };
+    let names: Vec<&str> = fact.subresources.iter().map(|sub| sub.name).collect();
     let scales = fact.subresources.iter().any(|sub| sub.name == "scale");
     KindInfo {
         storage,
@@ -167,6 +174,7 @@ fn builtin(fact: &KindFact, types: &Arc<Types>) -> KindInfo {
             label_selector: None,
         }),
         custom: false,
+        rules: rules.rules(&group_version, fact.plural, &names),
         schema: Schema::new(types.clone(), fact.node),
         columns: columns::columns(fact.group, fact.kind),
         definition: None,

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::path::Element;
+use crate::kinds::rules::Fields;
 use crate::schema::types::{Place, Shape};
 
 /// A set of paths. A path is a member where its last element is in `members` of the node its other elements lead to.
@@ -78,18 +79,46 @@ impl Set {
         Self { members, children }
     }
 
-    /// Without an element and everything below it.
-    pub(super) fn without(mut self, element: &Element) -> Self {
-        self.members.remove(element);
-        self.children.remove(element);
+    /// Only what an endpoint can own.
+    pub(super) fn within(self, owned: &Fields) -> Self {
+        match owned {
+            Fields::All => self,
+            Fields::But(paths) => paths.iter().fold(self, |set, path| set.without(path.names())),
+            Fields::Only(paths) => {
+                paths.iter().fold(Self::default(), |set, path| set.union(&self.part(path.names())))
+            }
+        }
+    }
+
+    /// Without a field and everything below it.
+    fn without(mut self, names: &[Box<str>]) -> Self {
+        let Some((first, rest)) = names.split_first() else { return self };
+        let element = Element::field(first);
+        if rest.is_empty() {
+            self.members.remove(&element);
+            self.children.remove(&element);
+        } else if let Some(child) = self.children.remove(&element) {
+            let child = child.without(rest);
+            if !child.is_empty() {
+                self.children.insert(element, child);
+            }
+        }
         self
     }
 
-    /// Only an element and everything below it.
-    pub(super) fn only(mut self, element: &Element) -> Self {
-        self.members.retain(|member| member == element);
-        self.children.retain(|child, _| child == element);
-        self
+    /// Only a field and everything below it.
+    fn part(&self, names: &[Box<str>]) -> Self {
+        let Some((first, rest)) = names.split_first() else { return self.clone() };
+        let element = Element::field(first);
+        let mut out = Self::default();
+        if rest.is_empty() && self.members.contains(&element) {
+            out.members.insert(element.clone());
+        }
+        let child = self.children.get(&element).map(|child| child.part(rest));
+        if let Some(child) = child.filter(|child| !child.is_empty()) {
+            out.children.insert(element, child);
+        }
+        out
     }
 
     /// Declared fields on the way to members become members themselves: a struct goes when all in it goes.

@@ -20,20 +20,6 @@ use super::{ATTEMPTS_MAX, Change, Context, LocalWrites, meta};
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// Kinds whose finished deletion is answered with the object instead of a Status (as kube-apiserver does).
-const ANSWERED_WITH_OBJECT: [(&str, &str); 7] = [
-    ("", "pods"),
-    ("", "persistentvolumes"),
-    ("", "persistentvolumeclaims"),
-    ("", "podtemplates"),
-    ("", "resourcequotas"),
-    ("", "serviceaccounts"),
-    ("", "services"),
-];
-
-/// Kinds whose dependents stay unless the request says otherwise.
-const ORPHANED_BY_DEFAULT: [(&str, &str); 2] = [("batch", "jobs"), ("", "replicationcontrollers")];
-
 /// What became of an object.
 enum Outcome {
     /// It is gone; its last state.
@@ -244,7 +230,7 @@ fn finalizers_for(kind: &KindInfo, object: &Value, options: &DeleteOptions) -> V
     let mut finalizers = meta::finalizers(object);
     let has = |name: &str| finalizers.iter().any(|own| own == name);
     let propagation = options.propagation.unwrap_or_else(|| {
-        let orphans = ORPHANED_BY_DEFAULT.iter().any(|resource| is(kind, *resource));
+        let orphans = kind.rules().orphans_by_default;
         match () {
             () if has(ORPHAN) => Propagation::Orphan,
             () if has(FOREGROUND) => Propagation::Foreground,
@@ -263,7 +249,7 @@ fn finalizers_for(kind: &KindInfo, object: &Value, options: &DeleteOptions) -> V
 
 fn reply(context: Context<'_>, outcome: Outcome, options: &DeleteOptions) -> WriteReply {
     let kind = context.kind;
-    let as_object = ANSWERED_WITH_OBJECT.iter().any(|resource| is(kind, *resource));
+    let as_object = kind.rules().deleted_object;
     match outcome {
         Outcome::Gone(object) if as_object => context.reply(StatusCode::OK, &object),
         Outcome::Gone(object) => {

@@ -21,15 +21,6 @@ use super::{ATTEMPTS_MAX, Change, Context, LocalWrites, create, fields, meta};
 const SERVER_METADATA: [&str; 5] =
     ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"];
 
-/// Kinds whose PUT may create (their strategies allow it in kube-apiserver).
-const CREATED_BY_PUT: [(&str, &str); 5] = [
-    ("", "endpoints"),
-    ("", "events"),
-    ("events.k8s.io", "events"),
-    ("", "limitranges"),
-    ("coordination.k8s.io", "leases"),
-];
-
 /// Where the new state of an update comes from.
 enum Source<'a> {
     /// The object (or Scale) of a PUT.
@@ -154,11 +145,9 @@ impl LocalWrites {
 
 /// Whether a write creates the object that it names when that is not there. Such a write needs the right to create.
 pub(crate) fn creates(request: &WriteRequest) -> bool {
-    let resource = &request.kind.resource;
-    let by_put = CREATED_BY_PUT.contains(&(&*resource.group, &*resource.name));
     let possible = match request.verb {
         WriteVerb::Patch(patch) => patch == PatchType::Apply,
-        WriteVerb::Update => by_put,
+        WriteVerb::Update => request.kind.rules().creates_on_update,
         _ => false,
     };
     possible && request.attributes.subresource.is_empty()
@@ -308,7 +297,11 @@ fn settle_metadata(context: &Context<'_>, object: &mut Value, live: &Value) -> R
     let wanted = meta::text(object, "resourceVersion").to_owned();
     let current = meta::text(live, "resourceVersion");
     let patch = matches!(context.request.verb, WriteVerb::Patch(_));
-    if wanted.is_empty() && context.kind.custom && !patch && context.subresource() != "scale" {
+    if wanted.is_empty()
+        && context.kind.rules().conditional_update
+        && !patch
+        && context.subresource() != "scale"
+    {
         let message = "Invalid value: 0: must be specified for an update";
         let cause = Cause::new("FieldValueInvalid", "metadata.resourceVersion", message);
         return Err(ApiError::invalid(&resource.group, &context.kind.kind, &context.name, vec![cause]));

@@ -1,0 +1,254 @@
+//! What a kind does that its type does not say: the strategies of kube-apiserver as data (`data/rules.txt`).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::value::at;
+
+#[cfg(test)]
+mod tests;
+
+const TABLE: &str = include_str!("../../data/rules.txt");
+
+/// Which changes of an object `metadata.generation` counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Generation {
+    /// The kind has no generation.
+    #[default]
+    Never,
+    /// Changes of everything but metadata and status.
+    Spec,
+    /// Those, and changes of the annotations.
+    SpecAndAnnotations,
+}
+
+/// What a kind does beyond storing what it is given.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rules {
+    /// A PUT of an object that is not there creates it.
+    pub creates_on_update: bool,
+    /// A PUT must name the resource version that it replaces.
+    pub conditional_update: bool,
+    /// A finished deletion is answered with the object instead of a Status.
+    pub deleted_object: bool,
+    /// Dependents stay when the owner is deleted, unless the request says otherwise.
+    pub orphans_by_default: bool,
+    /// Whoever creates an object also writes its status (a kubelet registers its node with it).
+    pub keeps_status: bool,
+    /// What the generation counts.
+    pub generation: Generation,
+    /// Fields that field selectors may name, beside the name and the namespace.
+    pub selectable: Vec<Selectable>,
+    /// How the refusal of another field is worded, `{}` standing for the field; none for the usual words.
+    pub unselectable: Option<Box<str>>,
+    /// Rules of the paths under which objects are written; the object itself has the empty name.
+    pub endpoints: Vec<EndpointRules>,
+}
+
+/// A field that field selectors may name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selectable {
+    /// As selectors name it.
+    pub name: Box<str>,
+    /// Where its value is.
+    pub path: FieldPath,
+}
+
+/// What writes through one path may change and own.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct EndpointRules {
+    /// Subresource; empty for the object itself.
+    pub subresource: Box<str>,
+    /// Fields that a writer can come to own here. kube-apiserver calls the others reset fields.
+    pub owned: Fields,
+    /// Fields that an update takes from the request; the others stay as they are stored.
+    pub written: Fields,
+}
+
+/// Some fields of an object, each with everything below it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Fields {
+    /// Every field.
+    #[default]
+    All,
+    /// Every field but these.
+    But(Vec<FieldPath>),
+    /// These fields alone.
+    Only(Vec<FieldPath>),
+}
+
+/// The names on the way to a field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldPath(Box<[Box<str>]>);
+
+impl FieldPath {
+    /// Reads names that are joined with dots.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        Self(text.split('.').map(Box::from).collect())
+    }
+
+    /// The names, outermost first.
+    #[must_use]
+    pub fn names(&self) -> &[Box<str>] {
+        &self.0
+    }
+
+    /// The value at the path; null when there is none.
+    #[must_use]
+    pub fn get<'a>(&self, object: &'a Value) -> &'a Value {
+        let names: Vec<&str> = self.0.iter().map(AsRef::as_ref).collect();
+        at(object, &names)
+    }
+
+    /// Makes the field in `to` what it is in `from`, also absent.
+    pub fn copy(&self, from: &Value, to: &mut Value) {
+        let Some((last, outer)) = self.0.split_last() else { return };
+        let value = self.get(from);
+        if value.is_null() {
+            let parent = outer.iter().try_fold(to, |to, name| to.get_mut(&**name));
+            if let Some(Value::Object(parent)) = parent {
+                parent.remove(&**last);
+            }
+            return;
+        }
+        let parent = outer
+            .iter()
+            .fold(to, |to, name| members(to).entry(&**name).or_insert_with(|| Value::Object(Map::new())));
+        members(parent).insert(last.to_string(), value.clone());
+    }
+}
+
+/// The members of a value that is made an object when it is none.
+fn members(value: &mut Value) -> &mut Map<String, Value> {
+    if !value.is_object() {
+        *value = Value::Object(Map::new());
+    }
+    value.as_object_mut().expect("made an object above")
+}
+
+impl Rules {
+    /// Rules of a kind that nothing special is known of.
+    ///
+    /// A status has its own path: the object's leaves it alone, and its own writes nothing else but the metadata that
+    /// built-in kinds let it.
+    fn usual(subresources: &[&str]) -> Self {
+        let status = || vec![FieldPath::parse("status")];
+        let mut endpoints = vec![EndpointRules::default()];
+        if subresources.contains(&"status") {
+            endpoints[0].owned = Fields::But(status());
+            endpoints[0].written = Fields::But(status());
+            let written = ["status", "metadata.annotations", "metadata.finalizers"];
+            endpoints.push(EndpointRules {
+                subresource: "status".into(),
+                owned: Fields::But(vec![FieldPath::parse("spec")]),
+                written: Fields::Only(written.into_iter().map(FieldPath::parse).collect()),
+            });
+        }
+        Self { endpoints, ..Self::default() }
+    }
+
+    /// Rules of custom resources. Their selectable fields are expressions of the definition.
+    #[must_use]
+    pub fn custom(subresources: &[&str]) -> Self {
+        let mut rules =
+            Self { conditional_update: true, generation: Generation::Spec, ..Self::usual(subresources) };
+        if let Some(status) = rules.endpoints.iter_mut().find(|endpoint| &*endpoint.subresource == "status") {
+            status.owned = Fields::Only(vec![FieldPath::parse("status")]);
+            status.written = status.owned.clone();
+        }
+        rules
+    }
+
+    /// Rules of writes through a path; those of paths that nothing is known of allow everything.
+    #[must_use]
+    pub fn endpoint(&self, subresource: &str) -> Option<&EndpointRules> {
+        self.endpoints.iter().find(|endpoint| &*endpoint.subresource == subresource)
+    }
+
+    fn endpoint_mut(&mut self, subresource: &str) -> &mut EndpointRules {
+        let known = self.endpoints.iter().position(|endpoint| &*endpoint.subresource == subresource);
+        let index = known.unwrap_or_else(|| {
+            self.endpoints
+                .push(EndpointRules { subresource: subresource.into(), ..EndpointRules::default() });
+            self.endpoints.len() - 1
+        });
+        &mut self.endpoints[index]
+    }
+
+    /// Reads one fact. `None` when it is not one, which the test of the table finds.
+    fn read(&mut self, subresource: &str, fact: &str) -> Option<()> {
+        let (name, value) = fact.split_once(' ').unwrap_or((fact, ""));
+        match name {
+            "creates_on_update" => self.creates_on_update = true,
+            "conditional_update" => self.conditional_update = true,
+            "deleted_object" => self.deleted_object = true,
+            "orphans_by_default" => self.orphans_by_default = true,
+            "keeps_status" => self.keeps_status = true,
+            "generation" => {
+                self.generation = match value {
+                    "spec" => Generation::Spec,
+                    "spec+annotations" => Generation::SpecAndAnnotations,
+                    _ => return None,
+                }
+            }
+            "selectable" => {
+                let (name, path) = value.split_once('=').unwrap_or((value, value));
+                self.selectable.push(Selectable { name: name.into(), path: FieldPath::parse(path) });
+            }
+            "unselectable" => self.unselectable = Some(value.into()),
+            "owned" => self.endpoint_mut(subresource).owned = Fields::read(value)?,
+            "written" => self.endpoint_mut(subresource).written = Fields::read(value)?,
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+impl Fields {
+    fn read(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let (which, paths) = (words.next()?, words.map(FieldPath::parse).collect());
+        match which {
+            "all" => Some(Self::All),
+            "but" => Some(Self::But(paths)),
+            "only" => Some(Self::Only(paths)),
+            _ => None,
+        }
+    }
+}
+
+/// The table, by group and version as `apiVersion` has them, and by plural.
+pub(crate) struct Table(HashMap<(&'static str, &'static str), Vec<Line>>);
+
+/// Subresource and fact.
+type Line = (&'static str, &'static str);
+
+impl Table {
+    /// Reads the lines of the table. A server does it once.
+    pub(crate) fn load() -> Self {
+        let mut by_kind: HashMap<_, Vec<Line>> = HashMap::new();
+        for line in TABLE.lines() {
+            let mut words = line.splitn(4, ' ');
+            let (Some("rule"), Some(version), Some(place), Some(fact)) =
+                (words.next(), words.next(), words.next(), words.next())
+            else {
+                continue;
+            };
+            let (plural, subresource) = place.split_once('/').unwrap_or((place, ""));
+            by_kind.entry((version, plural)).or_default().push((subresource, fact));
+        }
+        Self(by_kind)
+    }
+
+    /// The rules of one built-in kind.
+    pub(crate) fn rules(&self, api_version: &str, plural: &str, subresources: &[&str]) -> Arc<Rules> {
+        let mut rules = Rules::usual(subresources);
+        for (subresource, fact) in self.0.get(&(api_version, plural)).into_iter().flatten() {
+            rules.read(subresource, fact);
+        }
+        Arc::new(rules)
+    }
+}
