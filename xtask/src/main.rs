@@ -6,7 +6,9 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod components;
+mod e2e;
 mod facts;
+mod gobuild;
 mod lint;
 mod run;
 mod test;
@@ -32,6 +34,8 @@ enum Recipe {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Run the official end-to-end suite of Kubernetes against the real or the embedded API server.
+    E2e(e2e::Options),
     /// Measure the hub's figures beside the floor and print a table.
     Bench(bench::Options),
 }
@@ -42,6 +46,7 @@ fn main() -> ExitCode {
         Recipe::Lint(options) => lint::run(&options),
         Recipe::Components => components::ensure().map(|folder| println!("{}", folder.display())),
         Recipe::Facts { arguments } => facts::run(&arguments),
+        Recipe::E2e(options) => e2e::run(&options),
         Recipe::Bench(options) => bench::run(&options),
     };
     match outcome {

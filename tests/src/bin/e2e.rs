@@ -1,0 +1,138 @@
+//! The official end-to-end suite of Kubernetes, run and judged: `cargo xtask e2e`.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Args, Parser, Subcommand};
+use regex::Regex;
+use tombolo_tests::e2e::judge::judge;
+use tombolo_tests::e2e::lists::{Expected, Lists};
+use tombolo_tests::e2e::suite::{Run, Suite};
+use tombolo_tests::e2e::target::{Cluster, Target};
+
+/// Runs or lists the tests of the suite; `cargo xtask e2e` builds it and says where it is.
+#[derive(Parser)]
+#[command(name = "cargo xtask e2e")]
+struct Options {
+    /// Folder with the suite and its runner.
+    #[arg(long, value_name = "FOLDER")]
+    suite: PathBuf,
+
+    #[command(subcommand)]
+    step: Step,
+}
+
+#[derive(Subcommand)]
+enum Step {
+    /// Print the names of the tests, each with the list that it is in.
+    List(Selection),
+    /// Run tests against a server, and fail when an outcome contradicts the lists.
+    Run {
+        /// The server: etcd and kube-apiserver, or cloudcore with its embedded server.
+        #[arg(long, value_enum)]
+        target: Target,
+
+        #[command(flatten)]
+        selection: Selection,
+
+        /// Tests at the same time.
+        #[arg(long, default_value_t = 2)]
+        procs: u32,
+
+        /// Folder of the report and the output of every test.
+        #[arg(long, value_name = "FOLDER", default_value = "target/e2e")]
+        output: PathBuf,
+    },
+}
+
+/// Which tests.
+#[derive(Args)]
+struct Selection {
+    /// Those whose name matches this expression alone; none: all.
+    #[arg(long, value_name = "REGEX")]
+    focus: Option<Regex>,
+
+    /// Not those whose name matches this expression.
+    #[arg(long, value_name = "REGEX")]
+    skip: Option<Regex>,
+}
+
+impl Selection {
+    fn has(&self, name: &str) -> bool {
+        let matches = |own: &Option<Regex>| own.as_ref().map(|own| own.is_match(name));
+        matches(&self.focus).unwrap_or(true) && !matches(&self.skip).unwrap_or(false)
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let options = Options::parse();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("e2e/lists");
+    let lists = Lists::read(&folder)?;
+    let suite = Suite::new(options.suite);
+    let names = suite.names()?;
+    let unknown = lists.unknown(&names);
+    ensure!(unknown.is_empty(), "the suite has no such tests, take them off the lists: {unknown:#?}");
+    match options.step {
+        Step::List(selection) => {
+            list(&names, &lists, &selection);
+            Ok(())
+        }
+        Step::Run { target, selection, procs, output } => {
+            let wanted =
+                |name: &&String| selection.has(name) && lists.expected(name) != Expected::NeedsContainers;
+            let selected: BTreeSet<String> = names.iter().filter(wanted).cloned().collect();
+            ensure!(!selected.is_empty(), "no test is selected that can run without containers");
+            let output = std::path::absolute(output)?;
+            run(&suite, &lists, target, &selected, procs, &output).await
+        }
+    }
+}
+
+fn list(names: &BTreeSet<String>, lists: &Lists, selection: &Selection) {
+    for name in names.iter().filter(|name| selection.has(name)) {
+        match lists.expected(name) {
+            Expected::Pass => println!("pass              {name}"),
+            Expected::NotYet(reason) => println!("not yet           {name} | {reason}"),
+            Expected::NeedsContainers => println!("needs containers  {name}"),
+            Expected::Unlisted => println!("in no list        {name}"),
+        }
+    }
+}
+
+async fn run(
+    suite: &Suite,
+    lists: &Lists,
+    target: Target,
+    selected: &BTreeSet<String>,
+    procs: u32,
+    output: &Path,
+) -> Result<()> {
+    let started = Instant::now();
+    let cluster = Cluster::start(target).await.context("start the cluster")?;
+    let kubectl = cluster.binaries.binary("kubectl");
+    let run = Run { kubeconfig: &cluster.kubeconfig, kubectl: &kubectl, procs, output };
+    // The node is kept alive by this runtime, so the suite must not hold one of its threads.
+    let outcomes = tokio::task::block_in_place(|| suite.run(selected, &run))?;
+    let verdict = judge(target, selected, &outcomes, lists);
+    for complaint in &verdict.complaints {
+        println!("{complaint}");
+    }
+    println!(
+        "{target:?}: {} tests in {} s: {} passed, {} of them in pass.txt; {} of not-yet.txt did not pass; {} are in no \
+         list; report: {}",
+        selected.len(),
+        started.elapsed().as_secs(),
+        verdict.passed,
+        verdict.passed_as_listed,
+        verdict.not_yet,
+        verdict.unlisted,
+        output.join("report.json").display()
+    );
+    match verdict.complaints.len() {
+        0 => Ok(()),
+        count => bail!("{count} outcomes contradict the lists"),
+    }
+}

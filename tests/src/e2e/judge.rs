@@ -1,0 +1,120 @@
+//! What the outcomes of a run mean, by the lists.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::lists::{Expected, Lists};
+use super::suite::Outcome;
+use super::target::Target;
+
+/// Longest part of a failure that a complaint repeats, in characters; the report has the rest.
+const MESSAGE_MAX: usize = 300;
+
+/// What a run has shown.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Tests that passed.
+    pub passed: usize,
+    /// Tests that must pass, and passed.
+    pub passed_as_listed: usize,
+    /// Tests that are known not to pass yet, and did not.
+    pub not_yet: usize,
+    /// Tests that are in no list.
+    pub unlisted: usize,
+    /// What contradicts the lists, a line each. The run is good when there is none.
+    pub complaints: Vec<String>,
+}
+
+/// Compares the outcomes of the selected tests with the lists.
+#[must_use]
+pub fn judge(
+    target: Target,
+    selected: &BTreeSet<String>,
+    outcomes: &BTreeMap<String, Outcome>,
+    lists: &Lists,
+) -> Verdict {
+    let mut verdict = Verdict::default();
+    for name in selected {
+        let outcome = outcomes.get(name);
+        let passed = outcome == Some(&Outcome::Passed);
+        verdict.passed += usize::from(passed);
+        let expected = lists.expected(name);
+        match expected {
+            Expected::Pass => verdict.passed_as_listed += usize::from(passed),
+            Expected::NotYet(_) => verdict.not_yet += usize::from(!passed),
+            Expected::Unlisted => verdict.unlisted += 1,
+            Expected::NeedsContainers => {}
+        }
+        let became = describe(outcome);
+        let complaint = match (target, expected, passed) {
+            (_, Expected::Unlisted, _) => format!("in no list: {name}: {became}"),
+            (_, Expected::Pass, false) => format!("must pass: {name}: {became}"),
+            (Target::Embedded, Expected::NotYet(_), true) => {
+                format!("passes now, move it to pass.txt: {name}")
+            }
+            (Target::Real, Expected::NotYet(_), false) => {
+                format!("not even on the real server, move it to needs-containers.txt: {name}: {became}")
+            }
+            (_, Expected::NeedsContainers, true) => format!("needs no containers: {name}"),
+            _ => continue,
+        };
+        verdict.complaints.push(complaint);
+    }
+    verdict
+}
+
+fn describe(outcome: Option<&Outcome>) -> String {
+    let (what, message) = match outcome {
+        None => return "not run".to_owned(),
+        Some(Outcome::Passed) => return "passed".to_owned(),
+        Some(Outcome::Skipped(message)) => ("skipped", message),
+        Some(Outcome::Failed(message)) => ("failed", message),
+    };
+    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    format!("{what}: {}", line.chars().take(MESSAGE_MAX).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lists() -> Lists {
+        Lists::parse("good\nbroken\nleft out\n", "late | no CEL\nearly | no CEL\n", "").unwrap()
+    }
+
+    fn outcomes() -> BTreeMap<String, Outcome> {
+        let failed = || Outcome::Failed("failed: expected\n  400".to_owned());
+        [
+            ("good", Outcome::Passed),
+            ("broken", failed()),
+            ("late", failed()),
+            ("early", Outcome::Passed),
+            ("new", Outcome::Skipped("two nodes".to_owned())),
+        ]
+        .map(|(name, outcome)| (name.to_owned(), outcome))
+        .into()
+    }
+
+    fn selected() -> BTreeSet<String> {
+        ["good", "broken", "left out", "late", "early", "new"].map(str::to_owned).into()
+    }
+
+    #[test]
+    fn what_contradicts_the_lists_is_named_on_the_embedded_server() {
+        let verdict = judge(Target::Embedded, &selected(), &outcomes(), &lists());
+        let complaints = [
+            "must pass: broken: failed: failed: expected 400",
+            "passes now, move it to pass.txt: early",
+            "must pass: left out: not run",
+            "in no list: new: skipped: two nodes",
+        ];
+        let counts = (verdict.passed, verdict.passed_as_listed, verdict.not_yet, verdict.unlisted);
+        assert_eq!((counts, verdict.complaints), ((2, 1, 1, 1), complaints.map(str::to_owned).to_vec()));
+    }
+
+    #[test]
+    fn on_the_real_server_everything_listed_passes() {
+        let verdict = judge(Target::Real, &selected(), &outcomes(), &lists());
+        let of = |name: &str| verdict.complaints.iter().filter(|line| line.contains(name)).count();
+        assert_eq!(["good", "broken", "late", "early"].map(of), [0, 1, 1, 0], "{:?}", verdict.complaints);
+    }
+}

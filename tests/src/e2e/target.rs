@@ -1,0 +1,80 @@
+//! The servers that the suite is run against, each with kube-controller-manager, kube-scheduler and one Ready node.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use tempfile::TempDir;
+use tombolo_testkit::{
+    Beside, Child, Components, ControlPlane, ControlPlaneOptions, JSON, ReadyNode, components,
+};
+
+use crate::world::{Api, Transport, World};
+
+/// Name of the node.
+const NODE: &str = "e2e-node";
+
+/// The server under test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Target {
+    /// etcd and kube-apiserver.
+    Real,
+    /// `cloudcore --embedded`.
+    Embedded,
+}
+
+/// A running cluster; everything ends when it is dropped.
+#[derive(Debug)]
+pub struct Cluster {
+    /// The administrator's kubeconfig.
+    pub kubeconfig: PathBuf,
+    /// The Kubernetes binaries.
+    pub binaries: Components,
+    // Dropped in this order: clients of a server before the server, and the folder that they write into last.
+    _node: ReadyNode,
+    _beside: Vec<Child>,
+    _server: Server,
+    _folder: TempDir,
+}
+
+#[derive(Debug)]
+enum Server {
+    Real { _plane: Box<ControlPlane> },
+    Embedded { _world: Box<World> },
+}
+
+impl Cluster {
+    /// Starts a server and what stands beside it.
+    ///
+    /// # Errors
+    /// When the binaries are missing or something does not start.
+    pub async fn start(target: Target) -> Result<Self> {
+        let binaries = components()?;
+        let folder = tempfile::Builder::new().prefix("tombolo-e2e-").tempdir()?;
+        let (server, client, kubeconfig, beside) = match target {
+            Target::Real => {
+                let options =
+                    ControlPlaneOptions { controllers: true, scheduler: true, ..Default::default() };
+                let plane = Box::new(ControlPlane::start(options).await?);
+                let (client, kubeconfig) = (plane.admin_client().await?, plane.kubeconfig());
+                (Server::Real { _plane: plane }, client, kubeconfig, Vec::new())
+            }
+            Target::Embedded => {
+                let world = Box::new(World::start(Api::Embedded, Transport::WebSocket).await?);
+                let beside = Beside {
+                    kubeconfig: world.kubeconfig(),
+                    keys: world.cloud_dir().join("pki"),
+                    folder: folder.path().to_owned(),
+                    content_type: JSON,
+                    // The embedded server signs what it approves.
+                    signs: false,
+                };
+                let children = vec![beside.start_controllers(&binaries)?, beside.start_scheduler(&binaries)?];
+                let (client, kubeconfig) = (world.client().await?, world.kubeconfig());
+                (Server::Embedded { _world: world }, client, kubeconfig, children)
+            }
+        };
+        let node = ReadyNode::start(client, NODE).await.context("start the node")?;
+        Ok(Self { kubeconfig, binaries, _node: node, _beside: beside, _server: server, _folder: folder })
+    }
+}
