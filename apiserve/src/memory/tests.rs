@@ -83,6 +83,39 @@ fn watches_from_the_future_and_from_before_the_start_have_expired() {
     assert!(store.watch(&configmaps(), Revision(100)).is_ok());
 }
 
+/// A client that watches from the revision of the event that it has just been given.
+#[test]
+fn a_change_that_was_seen_is_never_in_the_future() {
+    const CHANGES: u64 = 20_000;
+    let store = MemoryStore::new(MemoryStore::START, small());
+    let last = Revision(MemoryStore::START.0 + CHANGES);
+    let mut seen = store.watch(&configmaps(), store.revision()).unwrap();
+    let writer = store.clone();
+    let writing = std::thread::spawn(move || {
+        for _ in 0..CHANGES {
+            commit(&writer, put(&key("default", "a"), Expect::Any, "")).unwrap();
+        }
+    });
+    while store.revision() < last {
+        match futures::executor::block_on(seen.next()) {
+            Ok(Some(changes)) => {
+                let shown = changes.last().unwrap().revision();
+                // What was shown may have been forgotten meanwhile, which is the other 410.
+                if let Err(StoreError::Expired { requested, oldest }) = store.watch(&configmaps(), shown) {
+                    assert!(
+                        requested < oldest,
+                        "{requested:?} was shown and {oldest:?} is said to be newest"
+                    );
+                }
+            }
+            Ok(None) => panic!("the resource is not forgotten"),
+            // Fallen behind the sixteen changes that are kept.
+            Err(_) => seen = store.watch(&configmaps(), store.revision()).unwrap_or(seen),
+        }
+    }
+    writing.join().unwrap();
+}
+
 #[test]
 fn a_forgotten_resource_ends_its_watches() {
     let store = MemoryStore::new(MemoryStore::START, small());
