@@ -60,13 +60,17 @@ fn operation(kind: &KindInfo, verb: &str) -> Value {
         "update" => "put",
         other => other,
     };
-    let parameters: Vec<Value> = query.iter().map(|name| query_parameter(name)).collect();
-    json!({
-        "parameters": parameters,
+    let mut operation = json!({
         "responses": {"200": {"description": "OK"}},
         "x-kubernetes-action": action,
         "x-kubernetes-group-version-kind": group_version_kind(kind),
-    })
+    });
+    // Left out when there are none: Go's reader of documents keeps no empty list, so that what it reads, writes and
+    // reads again would not be the same.
+    if !query.is_empty() {
+        operation["parameters"] = query.iter().map(|name| query_parameter(name)).collect();
+    }
+    operation
 }
 
 /// `x-kubernetes-group-version-kind` of one kind.

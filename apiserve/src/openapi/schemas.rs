@@ -105,7 +105,9 @@ impl Writer<'_> {
         }
         let mut schema = Map::new();
         schema.insert("type".into(), "object".into());
-        schema.insert("properties".into(), Value::Object(properties));
+        if !properties.is_empty() {
+            schema.insert("properties".into(), Value::Object(properties));
+        }
         if !required.is_empty() {
             schema.insert("required".into(), required.into());
         }

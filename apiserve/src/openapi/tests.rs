@@ -17,6 +17,33 @@ fn with_thing() -> Kinds {
     Kinds::builtin().with_crd(&definition).unwrap()
 }
 
+/// client-go reads a document, writes it and reads it again without a difference: an empty list or map would be gone.
+#[test]
+fn documents_have_no_empty_lists_and_maps() {
+    fn empty(value: &Value, path: &str, found: &mut Vec<String>) {
+        let children: Vec<(String, &Value)> = match value {
+            Value::Object(map) => map.iter().map(|(key, child)| (key.clone(), child)).collect(),
+            Value::Array(list) => {
+                list.iter().enumerate().map(|(at, child)| (at.to_string(), child)).collect()
+            }
+            _ => return,
+        };
+        if children.is_empty() {
+            found.push(path.to_owned());
+        }
+        for (key, child) in children {
+            empty(child, &format!("{path}/{key}"), found);
+        }
+    }
+    let kinds = with_thing();
+    let mut found = Vec::new();
+    for (group, version) in [("a.example", "v1"), ("apiextensions.k8s.io", "v1"), ("apps", "v1"), ("", "v1")]
+    {
+        empty(&document_of(&kinds, group, version), &format!("{group}/{version}"), &mut found);
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
 /// What kubectl looks for before it lets the server validate fields.
 #[test]
 fn patch_operations_take_field_validation() {
