@@ -173,6 +173,7 @@ fn crates_of(command: &str) -> Vec<&'static str> {
         Some("cloudcore") => vec!["cloud", "runtime"],
         Some("edgecore") => vec!["edge", "runtime"],
         Some("tombolo") => vec!["cli", "runtime"],
+        Some("cargo") if command.starts_with("cargo xtask e2e") => vec!["xtask", "tests"],
         Some("cargo") if command.starts_with("cargo xtask") => vec!["xtask"],
         Some("cargo") if command.contains(" -- ") => vec!["cli", "runtime"],
         _ => CRATES.to_vec(),
