@@ -73,7 +73,7 @@ impl Suite {
     /// Runs these tests, all others left out. A failed test is an outcome, not an error.
     ///
     /// # Errors
-    /// When the runner does not start, or a part of the suite that is no test failed: the cluster is not usable.
+    /// When the runner does not start, or what comes before the tests failed: the cluster is not usable.
     pub fn run(&self, names: &BTreeSet<String>, run: &Run<'_>) -> Result<BTreeMap<String, Outcome>> {
         fs::create_dir_all(run.output).with_context(|| format!("create {}", run.output.display()))?;
         let report = run.output.join("report.json");
@@ -146,7 +146,8 @@ fn outcomes(report: &[u8]) -> Result<BTreeMap<String, Outcome>> {
     for spec in reports.into_iter().flat_map(|report| report.spec_reports.unwrap_or_default()) {
         let message = spec.failure.and_then(|failure| failure.message).unwrap_or_default();
         if spec.leaf_node_type != "It" {
-            let usable = matches!(spec.state.as_str(), "passed" | "skipped" | "pending");
+            // What comes after the tests changes no outcome of theirs.
+            let usable = !spec.leaf_node_type.ends_with("BeforeSuite") || spec.state == "passed";
             ensure!(usable, "{} of the suite: {}: {message}", spec.leaf_node_type, spec.state);
             continue;
         }
