@@ -3,7 +3,7 @@
 //! Built-in types come from the table of facts ([`facts`]), custom types are compiled from the structural schema of
 //! a CustomResourceDefinition ([`crd`]). Everything that walks an object by its type works on this form: decoding
 //! with unknown and duplicate fields ([`decode`]), the zero-value rules of the Go types ([`canonical`]), defaults
-//! ([`default`]), value validation ([`check`]), strategic merge patch and server-side apply.
+//! ([`default`]), value validation ([`check`], [`rules`]), strategic merge patch and server-side apply.
 
 pub(crate) mod canonical;
 pub(crate) mod check;
@@ -12,6 +12,7 @@ pub mod decode;
 pub(crate) mod default;
 pub(crate) mod facts;
 pub(crate) mod format;
+pub mod rules;
 #[cfg(test)]
 mod tests;
 pub(crate) mod types;

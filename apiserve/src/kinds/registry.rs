@@ -12,6 +12,7 @@ use super::rules::Table;
 use super::{FieldError, KindInfo, ScalePaths, SubresourceInfo, columns, custom};
 use crate::schema::Schema;
 use crate::schema::facts::{self, KindFact};
+use crate::schema::rules::{NoRules, RuleEngine};
 use crate::schema::types::Types;
 
 /// Kinds by resource. A value is never changed: publishing a custom kind makes a new one that shares the rest.
@@ -54,8 +55,14 @@ impl Kinds {
     /// The built-in kinds. Parses the table of facts: a server does it once and keeps the result.
     #[must_use]
     pub fn builtin() -> Self {
+        Self::builtin_with(Arc::new(NoRules))
+    }
+
+    /// The built-in kinds, with an engine for the rules of the custom kinds that come later.
+    #[must_use]
+    pub fn builtin_with(engine: Arc<dyn RuleEngine>) -> Self {
         let facts = facts::load();
-        let types = Arc::new(facts.types);
+        let types = Arc::new(facts.types.with_engine(engine));
         let rules = Table::load();
         let kinds = facts.kinds.iter().map(|fact| builtin(fact, &types, &rules));
         let by_resource = kinds.map(|kind| (kind.resource.clone(), Arc::new(kind))).collect();

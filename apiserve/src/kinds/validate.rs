@@ -14,12 +14,14 @@ use serde_json::Value;
 use super::{FieldError, KindInfo, custom};
 use crate::kinds::error::CAUSES_MAX;
 use crate::schema::check;
+use crate::schema::rules::judge;
 
 /// What is wrong with a new object.
 pub(crate) fn create(kind: &KindInfo, object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     meta::object(kind, object, &mut errors);
     content(kind, object, &mut errors);
+    rules(kind, object, None, &mut errors);
     errors.truncate(CAUSES_MAX);
     errors
 }
@@ -31,6 +33,7 @@ pub(crate) fn update(kind: &KindInfo, new: &Value, old: &Value, subresource: &st
     meta::update(new, old, &mut errors);
     if kind.custom || subresource.is_empty() {
         content(kind, new, &mut errors);
+        rules(kind, new, Some(old), &mut errors);
     }
     if !kind.custom && subresource.is_empty() {
         immutable(kind, new, old, &mut errors);
@@ -40,6 +43,13 @@ pub(crate) fn update(kind: &KindInfo, new: &Value, old: &Value, subresource: &st
     }
     errors.truncate(CAUSES_MAX);
     errors
+}
+
+/// Rules of a custom kind's definition: they are written for values that fit the schema.
+fn rules(kind: &KindInfo, new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    if kind.custom && errors.is_empty() {
+        errors.extend(judge(kind.place(), new, old));
+    }
 }
 
 fn content(kind: &KindInfo, object: &Value, errors: &mut Vec<FieldError>) {

@@ -98,7 +98,8 @@ impl Compiler<'_> {
             return self.types.add(Node::new(Shape::Any { atomic: false }));
         };
         self.refuse(map, path);
-        let checks = values::checks(schema, path, &mut self.errors);
+        let mut checks = values::checks(schema, path, &mut self.errors);
+        checks.rules = super::rules::compile(self.metadata.engine(), schema, path, &mut self.errors);
         let shape = self.shape(schema, path, position);
         let mut node = Node::new(shape);
         node.nullable = schema["nullable"] == true;
@@ -120,13 +121,6 @@ impl Compiler<'_> {
         if map.get("uniqueItems") == Some(&Value::Bool(true)) {
             let text = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
             self.errors.push(FieldError::forbidden(format!("{path}.uniqueItems"), text));
-        }
-        let rules = map.get("x-kubernetes-validations").and_then(Value::as_array);
-        for (index, _) in rules.into_iter().flatten().enumerate() {
-            let text = "this API server does not evaluate CEL rules: a definition with rules is refused rather \
-                        than accepted without enforcing them; remove x-kubernetes-validations";
-            self.errors
-                .push(FieldError::forbidden(format!("{path}.x-kubernetes-validations[{index}].rule"), text));
         }
     }
 
@@ -256,7 +250,11 @@ impl Compiler<'_> {
         let node = self.types.node(id);
         if let Some(default) = &node.default {
             let place = Place(Some(super::types::Cursor::new(&self.types, id)));
-            for error in super::check::check(place, default) {
+            let mut wrong = super::check::check(place, default);
+            if wrong.is_empty() {
+                wrong = super::rules::judge(place, default, None);
+            }
+            for error in wrong {
                 let below = if error.field == "<nil>" { String::new() } else { format!(".{}", error.field) };
                 let field = format!("{path}.default{below}");
                 self.errors.push(FieldError { field, ..error });

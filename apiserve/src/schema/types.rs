@@ -2,10 +2,12 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
 use super::check::Checks;
+use super::rules::{NoRules, RuleEngine};
 
 /// A name; names of built-in types borrow from the table of facts.
 pub(crate) type Name = Cow<'static, str>;
@@ -159,10 +161,18 @@ pub(crate) struct ListMerge {
 }
 
 /// An arena of types.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Types {
     nodes: Vec<Node>,
     named: HashMap<Name, NodeId>,
+    /// Reads the rules of custom types that are made with this arena.
+    engine: Arc<dyn RuleEngine>,
+}
+
+impl Default for Types {
+    fn default() -> Self {
+        Self { nodes: Vec::new(), named: HashMap::new(), engine: Arc::new(NoRules) }
+    }
 }
 
 impl Node {
@@ -177,6 +187,15 @@ impl Types {
         let mut types = Self::default();
         let root = types.add(Node::new(Shape::Any { atomic: false }));
         (types, root)
+    }
+
+    /// The same types; rules of custom types are read by this engine.
+    pub(crate) fn with_engine(self, engine: Arc<dyn RuleEngine>) -> Self {
+        Self { engine, ..self }
+    }
+
+    pub(crate) fn engine(&self) -> &dyn RuleEngine {
+        &*self.engine
     }
 
     /// Appends a node.

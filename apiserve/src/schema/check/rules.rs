@@ -1,11 +1,14 @@
 //! The rules of one schema node that speak about a value alone.
 
+use std::sync::Arc;
+
 use regex::Regex;
 use serde_json::Value;
 
 use super::{join, type_error};
 use crate::kinds::error::{ErrorKind, FieldError};
 use crate::schema::format;
+use crate::schema::rules::CompiledRule;
 
 /// `type` of a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +56,8 @@ pub(crate) struct Checks {
     pub(crate) any_of: Vec<Self>,
     pub(crate) one_of: Vec<Self>,
     pub(crate) not: Option<Box<Self>>,
+    /// `x-kubernetes-validations`; judged once the rest holds.
+    pub(crate) rules: Vec<Arc<dyn CompiledRule>>,
 }
 
 impl Checks {

@@ -1,0 +1,120 @@
+use serde_json::json;
+
+use super::*;
+use crate::kinds::Kinds;
+
+/// Knows three expressions: `small` (a number below ten), `kept` (equal to what was there) and `dear` (costs all).
+#[derive(Debug)]
+struct Toy;
+
+#[derive(Debug)]
+struct ToyRule(String);
+
+impl RuleEngine for Toy {
+    fn compile(&self, site: &RuleSite<'_>) -> Result<Arc<dyn CompiledRule>, RuleRefusal> {
+        match site.rule["rule"].as_str() {
+            Some("small") if site.schema["type"] != "integer" => {
+                Err(RuleRefusal::Invalid("compilation failed: not a number".to_owned()))
+            }
+            Some(rule @ ("small" | "kept" | "dear")) => Ok(Arc::new(ToyRule(rule.to_owned()))),
+            _ => Err(RuleRefusal::Invalid("compilation failed: unknown".to_owned())),
+        }
+    }
+}
+
+impl CompiledRule for ToyRule {
+    fn check(&self, value: &Value, old: Option<&Value>, budget: &mut Budget) -> Result<(), RuleFailure> {
+        let fine = match self.0.as_str() {
+            "small" => value.as_i64().is_some_and(|number| number < 10),
+            "kept" => old.is_none_or(|old| old == value),
+            _ => budget.spend(COST_MAX / 2 + 1),
+        };
+        let failure = || RuleFailure {
+            kind: ErrorKind::Invalid,
+            field: String::new(),
+            message: format!("{} is broken", self.0),
+        };
+        if fine { Ok(()) } else { Err(failure()) }
+    }
+}
+
+fn rules(texts: &[&str]) -> Value {
+    texts.iter().map(|text| json!({"rule": text})).collect()
+}
+
+fn definition(spec: &Value) -> Value {
+    let schema = json!({"type": "object", "properties": {"spec": spec}});
+    json!({
+        "metadata": {"name": "toys.x.io"},
+        "spec": {
+            "group": "x.io", "scope": "Namespaced",
+            "names": {"kind": "Toy", "listKind": "ToyList", "plural": "toys", "singular": "toy"},
+            "versions": [
+                {"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}},
+            ],
+        },
+    })
+}
+
+fn object(spec: &Value) -> Value {
+    json!({
+        "apiVersion": "x.io/v1", "kind": "Toy", "spec": spec,
+        "metadata": {"name": "a", "namespace": "b", "uid": "u", "resourceVersion": "1"},
+    })
+}
+
+#[test]
+fn a_rule_is_enforced_on_what_is_written_and_sees_what_was_there() {
+    let spec = json!({"type": "object", "properties": {
+        "n": {"type": "integer", "x-kubernetes-validations": rules(&["small"])},
+        "parts": {
+            "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+            "items": {"type": "object", "required": ["name"], "properties": {
+                "name": {"type": "string"},
+                "size": {"type": "integer", "x-kubernetes-validations": rules(&["kept"])},
+            }},
+        },
+    }});
+    let kinds = Kinds::builtin_with(Arc::new(Toy)).with_crd(&definition(&spec)).unwrap();
+    let kind = kinds.by_kind("x.io", "v1", "Toy").unwrap();
+    let old = object(&json!({"n": 1, "parts": [{"name": "x", "size": 1}, {"name": "y", "size": 2}]}));
+    assert_eq!(kind.validate_create(&old), []);
+    let moved = object(&json!({"n": 9, "parts": [{"name": "y", "size": 2}, {"name": "z", "size": 7}]}));
+    assert_eq!(kind.validate_update(&moved, &old, ""), []);
+    let broken = object(&json!({"n": 10, "parts": [{"name": "y", "size": 3}]}));
+    let found = kind.validate_update(&broken, &old, "");
+    let fields: Vec<&str> = found.iter().map(|error| error.field.as_str()).collect();
+    assert_eq!(fields, ["spec.n", "spec.parts[0].size"]);
+    assert_eq!(found[0].detail, "small is broken");
+    let mistyped = object(&json!({"n": "x"}));
+    assert!(kind.validate_create(&mistyped).iter().all(|error| !error.detail.contains("broken")));
+}
+
+#[test]
+fn rules_of_one_object_share_a_budget() {
+    let dear = json!({"type": "integer", "x-kubernetes-validations": rules(&["dear"])});
+    let spec = json!({"type": "object", "properties": {"a": dear.clone(), "b": dear}});
+    let kinds = Kinds::builtin_with(Arc::new(Toy)).with_crd(&definition(&spec)).unwrap();
+    let kind = kinds.by_kind("x.io", "v1", "Toy").unwrap();
+    assert_eq!(kind.validate_create(&object(&json!({"a": 1}))), []);
+    let found = kind.validate_create(&object(&json!({"a": 1, "b": 1})));
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].field, "spec.b");
+}
+
+#[test]
+fn a_definition_with_a_rule_that_the_engine_does_not_take_is_refused() {
+    let spec = json!({"type": "string", "x-kubernetes-validations": rules(&["kept", "small", "other"])});
+    let places = |kinds: Kinds| {
+        let errors = kinds.with_crd(&definition(&spec)).unwrap_err();
+        errors.into_iter().map(|error| (error.field, error.kind)).collect::<Vec<_>>()
+    };
+    let at = |index: usize| {
+        format!("spec.validation.openAPIV3Schema.properties[spec].x-kubernetes-validations[{index}].rule")
+    };
+    let toy = places(Kinds::builtin_with(Arc::new(Toy)));
+    assert_eq!(toy, [(at(1), ErrorKind::Invalid), (at(2), ErrorKind::Invalid)]);
+    let none = places(Kinds::builtin());
+    assert_eq!(none.len(), 3);
+    assert!(none.iter().all(|(_, kind)| *kind == ErrorKind::Forbidden));
+}
