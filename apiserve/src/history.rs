@@ -1,4 +1,4 @@
-//! The history of one resource: a bounded log of changes, and streams that read from it.
+//! The histories of a store: a bounded log of changes for each resource, and streams that read from it.
 //!
 //! Watchers have no queues of their own. Each is a position in the shared log, so an idle watch costs next to
 //! nothing, an event is kept once whatever the number of watchers, and a watcher that falls behind the log is
@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
 use tokio::sync::watch;
@@ -19,11 +20,18 @@ mod tests;
 /// Changes of one resource that are kept, at most.
 pub const LOG_COUNT_MAX: usize = 8 * 1024;
 
-/// Bytes of bodies that the changes of one resource keep alive, at most.
-pub const LOG_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Bytes of bodies that the histories of one store keep alive together, at most.
+pub const LOG_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// The lines of watches that a log keeps may take this share of the bytes that its bodies may.
-const SHOWN_SHARE: usize = 8;
+/// Changes of each resource that stay whatever they weigh: a burst of large objects does not end every watch.
+pub const LOG_NEWEST_MIN: usize = 128;
+
+/// The lines of watches that a store keeps may take this share of the bytes that the bodies of its histories may.
+const SHOWN_SHARE: usize = 16;
+
+/// When histories hold too much, this share of what they may hold is freed besides: not every change has to look for
+/// the longest one.
+const SLACK_SHARE: usize = 16;
 
 /// Changes that a stream takes out of the log at once, at most.
 const BATCH_MAX: usize = 128;
@@ -57,24 +65,86 @@ impl Change {
         self.object.revision
     }
 
-    fn cost(&self) -> usize {
-        // The new body usually lives on in the store; the previous one lives only here.
-        self.object.body.len() + self.previous.as_ref().map_or(0, |previous| previous.body.len())
+    /// Bytes that live because this change is remembered. A body counts with the change that replaces it: until then
+    /// the store holds it, unless its objects are copies of what is elsewhere. The last state of what is deleted is
+    /// nowhere else.
+    fn cost(&self, copies: bool) -> usize {
+        let own = if copies || self.kind == ChangeKind::Deleted { self.object.body.len() } else { 0 };
+        own + self.previous.as_ref().map_or(0, |previous| previous.body.len())
     }
 }
 
-/// How much of a history is kept.
+/// How much of the histories of one store is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogLimits {
-    /// Changes, at most.
+    /// Changes of each resource, at most.
     pub count: usize,
-    /// Bytes of bodies, at most (the newest change is kept whatever its size).
+    /// Bytes of bodies of all resources together, at most.
     pub bytes: usize,
+    /// Newest changes of each resource that stay even when there are more bytes.
+    pub newest: usize,
+    /// Whether the bodies in the history are copies, because the store has its objects on a disk.
+    pub copies: bool,
 }
 
 impl Default for LogLimits {
     fn default() -> Self {
-        Self { count: LOG_COUNT_MAX, bytes: LOG_BYTES_MAX }
+        Self { count: LOG_COUNT_MAX, bytes: LOG_BYTES_MAX, newest: LOG_NEWEST_MIN, copies: false }
+    }
+}
+
+/// What the histories of one store share: their bounds, and their events as they are sent.
+#[derive(Debug)]
+pub struct Histories {
+    limits: LogLimits,
+    /// Bytes that all of them keep alive.
+    used: AtomicUsize,
+    shown: Shown,
+}
+
+impl Histories {
+    /// No history yet.
+    #[must_use]
+    pub fn new(limits: LogLimits) -> Arc<Self> {
+        let shown = Shown::new(limits.bytes / SHOWN_SHARE);
+        Arc::new(Self { limits, used: AtomicUsize::new(0), shown })
+    }
+
+    /// An empty history of one resource that starts after `start`: everything up to it is unknown.
+    #[must_use]
+    pub fn log(self: &Arc<Self>, start: Revision) -> Arc<Log> {
+        let ring = Ring { changes: VecDeque::new(), bytes: 0, floor: start, closed: false };
+        let shared = Arc::clone(self);
+        Arc::new(Log { ring: RwLock::new(ring), shared, newest: watch::Sender::new(start) })
+    }
+
+    /// Bytes of bodies that live because they are remembered.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Shortens the largest histories when all of them together are too large. To be called with every history of the
+    /// store after changes were added.
+    pub fn fit<'a>(&self, logs: impl Iterator<Item = &'a Arc<Log>>) {
+        let (used, max) = (self.bytes(), self.limits.bytes);
+        if used <= max {
+            return;
+        }
+        let mut excess = used - max + max / SLACK_SHARE;
+        let mut by_size: Vec<(usize, &Arc<Log>)> = logs.map(|log| (log.ring.read().bytes, log)).collect();
+        by_size.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        for (_, log) in by_size {
+            if excess == 0 {
+                break;
+            }
+            excess = excess.saturating_sub(log.shorten(excess));
+        }
+    }
+
+    fn count(&self, added: usize, removed: usize) {
+        self.used.fetch_add(added, Ordering::Relaxed);
+        self.used.fetch_sub(removed, Ordering::Relaxed);
     }
 }
 
@@ -82,7 +152,7 @@ impl Default for LogLimits {
 #[derive(Debug)]
 pub struct Log {
     ring: RwLock<Ring>,
-    shown: Shown,
+    shared: Arc<Histories>,
     newest: watch::Sender<Revision>,
 }
 
@@ -93,43 +163,54 @@ struct Ring {
     /// Changes after this revision are all in the ring.
     floor: Revision,
     closed: bool,
-    limits: LogLimits,
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.shared.count(0, self.ring.get_mut().bytes);
+    }
 }
 
 impl Log {
-    /// An empty history that starts after `start`: everything up to it is unknown.
-    #[must_use]
-    pub fn new(start: Revision, limits: LogLimits) -> Arc<Self> {
-        let ring = Ring { changes: VecDeque::new(), bytes: 0, floor: start, closed: false, limits };
-        let shown = Shown::new(limits.bytes / SHOWN_SHARE);
-        Arc::new(Self { ring: RwLock::new(ring), shown, newest: watch::Sender::new(start) })
-    }
-
     /// Appends a change, whose revision must be above all earlier ones, and wakes the watchers.
     pub fn push(&self, change: Arc<Change>) {
         let revision = change.revision();
+        let LogLimits { count, copies, .. } = self.shared.limits;
+        let cost = change.cost(copies);
         let mut ring = self.ring.write();
-        ring.bytes += change.cost();
+        ring.bytes += cost;
         ring.changes.push_back(change);
-        while ring.changes.len() > ring.limits.count.max(1)
-            || (ring.bytes > ring.limits.bytes && ring.changes.len() > 1)
-        {
-            let Some(oldest) = ring.changes.pop_front() else { break };
-            ring.bytes = ring.bytes.saturating_sub(oldest.cost());
-            ring.floor = oldest.revision();
+        let mut freed = 0;
+        while ring.changes.len() > count.max(1) {
+            freed += ring.pop(copies);
         }
+        self.shared.count(cost, freed);
         drop(ring);
         self.newest.send_replace(revision);
     }
 
+    /// Forgets the oldest changes until so many bytes are free, but not the newest ones. How many were freed.
+    fn shorten(&self, bytes: usize) -> usize {
+        let LogLimits { newest, copies, .. } = self.shared.limits;
+        let mut ring = self.ring.write();
+        let mut freed = 0;
+        while freed < bytes && ring.changes.len() > newest.max(1) {
+            freed += ring.pop(copies);
+        }
+        self.shared.count(0, freed);
+        freed
+    }
+
     /// Forgets the changes up to a revision: older lists and watches are answered with 410 from now on.
     pub fn compact(&self, up_to: Revision) {
+        let copies = self.shared.limits.copies;
         let mut ring = self.ring.write();
+        let mut freed = 0;
         while ring.changes.front().is_some_and(|change| change.revision() <= up_to) {
-            let Some(oldest) = ring.changes.pop_front() else { break };
-            ring.bytes = ring.bytes.saturating_sub(oldest.cost());
+            freed += ring.pop(copies);
         }
         ring.floor = ring.floor.max(up_to);
+        self.shared.count(0, freed);
     }
 
     /// Ends all streams, for example because the resource is no longer served.
@@ -166,6 +247,15 @@ impl Log {
 }
 
 impl Ring {
+    /// Forgets the oldest change. The bytes that it kept alive.
+    fn pop(&mut self, copies: bool) -> usize {
+        let Some(oldest) = self.changes.pop_front() else { return 0 };
+        let cost = oldest.cost(copies);
+        self.bytes -= cost;
+        self.floor = oldest.revision();
+        cost
+    }
+
     fn check(&self, since: Revision) -> Result<(), StoreError> {
         if since < self.floor {
             return Err(StoreError::Expired { requested: since, oldest: self.floor });
@@ -226,7 +316,7 @@ impl ChangeStream {
 
     /// Events of this history as they are sent.
     pub(crate) fn shown(&self) -> &Shown {
-        &self.log.shown
+        &self.log.shared.shown
     }
 
     /// The revision up to which everything was taken.

@@ -6,14 +6,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 use tombolo_proto::object::{ObjectKey, Resource};
 
-use crate::history::{Change, ChangeKind, ChangeStream, LogLimits};
+use crate::history::{Change, ChangeKind, ChangeStream, Histories, LogLimits};
 use crate::store::{Mutation, Revision, Snapshot, Store, StoreError, Stored, WriteStore};
 
 use plan::Plan;
@@ -27,6 +27,9 @@ mod tests;
 
 /// How long the state at a revision can be listed after later changes (etcd's usual compaction interval).
 pub const SNAPSHOT_AGE_MAX: Duration = Duration::from_secs(300);
+
+/// How often [`MemoryStore::tick`] is to be called.
+pub const TICK_INTERVAL: Duration = state::MARK_INTERVAL;
 
 /// Changes in one journal batch, at most.
 pub const JOURNAL_BATCH_MAX: usize = 512;
@@ -68,7 +71,6 @@ struct Shared {
     queue: Mutex<Queue>,
     /// Held by whoever makes changes, so that checks and effects are one step.
     turn: Mutex<()>,
-    limits: LogLimits,
 }
 
 #[derive(Default)]
@@ -105,9 +107,9 @@ impl MemoryStore {
         journal: Option<Box<dyn Journal>>,
         limits: LogLimits,
     ) -> Self {
-        let mut state = State::new(newest);
+        let mut state = State::new(newest, Histories::new(limits));
         for object in objects {
-            let table = state.table(object.key.resource(), limits);
+            let table = state.table(object.key.resource());
             table.objects.insert(object.key.clone(), Arc::new(object));
         }
         let shared = Shared {
@@ -116,7 +118,6 @@ impl MemoryStore {
             journal,
             queue: Mutex::default(),
             turn: Mutex::new(()),
-            limits,
         };
         Self { shared: Arc::new(shared) }
     }
@@ -125,9 +126,14 @@ impl MemoryStore {
     /// nothing is journaled, so delete the objects first where they are durable.
     pub fn forget(&self, resource: &Resource) {
         let _turn = self.shared.turn.lock();
-        if let Some(table) = self.shared.state.write().tables.remove(resource) {
-            table.log.close();
-        }
+        self.shared.state.write().withdraw(resource, self.revision());
+    }
+
+    /// Lets the states that were current more than [`SNAPSHOT_AGE_MAX`] before `now` go. To be called every
+    /// [`TICK_INTERVAL`]: a store that is written to does it by itself, an idle one does not.
+    pub fn tick(&self, now: Instant) {
+        let mut state = self.shared.state.write();
+        state.mark(self.revision(), now);
     }
 
     /// Number of objects, for metrics.
@@ -163,6 +169,10 @@ impl Store for MemoryStore {
             return Err(StoreError::Expired { requested: revision, oldest });
         }
         let Some(table) = state.tables.get(resource) else {
+            let oldest = state.floor_of(resource);
+            if revision < oldest {
+                return Err(StoreError::Expired { requested: revision, oldest });
+            }
             return Ok(Snapshot { revision, items: Vec::new() });
         };
         let mut items = table.items(resource, namespace);
@@ -182,7 +192,7 @@ impl Store for MemoryStore {
             return table.log.subscribe(since);
         }
         drop(state);
-        self.shared.state.write().table(resource, self.shared.limits).log.subscribe(since)
+        self.shared.state.write().table(resource).log.subscribe(since)
     }
 
     fn revision(&self) -> Revision {
@@ -266,11 +276,11 @@ impl Shared {
 
     fn publish(&self, staged: Vec<Arc<Change>>) {
         let mut state = self.state.write();
-        state.mark(Revision(self.revision.load(Ordering::Acquire)));
+        state.mark(Revision(self.revision.load(Ordering::Acquire)), Instant::now());
         for change in staged {
             let revision = change.revision();
             let key = &change.object.key;
-            let table = state.table(key.resource(), self.limits);
+            let table = state.table(key.resource());
             match change.kind {
                 ChangeKind::Deleted => table.objects.remove(key),
                 _ => table.objects.insert(key.clone(), Arc::clone(&change.object)),
@@ -280,6 +290,7 @@ impl Shared {
             log.push(change);
             self.revision.store(revision.0, Ordering::Release);
         }
+        state.fit();
     }
 }
 

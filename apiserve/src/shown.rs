@@ -1,4 +1,4 @@
-//! Events of one log as they are sent, encoded once for all watchers that ask for the same form.
+//! Events of one store as they are sent, encoded once for all watchers that ask for the same form.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
@@ -15,13 +15,13 @@ use crate::store::Revision;
 #[cfg(test)]
 mod tests;
 
-/// Lines that one log keeps, at most.
-const LINES_MAX: usize = 1024;
+/// Lines that one store keeps, at most.
+const LINES_MAX: usize = 4096;
 
 /// What one line of a watch depends on, beside the objects of its change.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ShownKey {
-    /// Place of the change.
+    /// Place of the change in the history of the store.
     pub(crate) revision: Revision,
     /// The kind as served: versions of one kind share a log, and a definition may change the columns.
     pub(crate) kind: SameKind,

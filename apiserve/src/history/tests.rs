@@ -15,8 +15,12 @@ fn revisions(changes: &[Arc<Change>]) -> Vec<u64> {
     changes.iter().map(|change| change.revision().0).collect()
 }
 
+fn limited(count: usize, bytes: usize) -> Arc<Histories> {
+    Histories::new(LogLimits { count, bytes, newest: 2, copies: true })
+}
+
 fn log(count: usize, bytes: usize) -> Arc<Log> {
-    Log::new(Revision(10), LogLimits { count, bytes })
+    limited(count, bytes).log(Revision(10))
 }
 
 #[test]
@@ -46,13 +50,46 @@ fn what_is_older_than_the_log_has_expired() {
 }
 
 #[test]
-fn bytes_are_bounded_and_the_newest_change_always_stays() {
-    let log = log(100, 100);
-    log.push(change(11, 60));
-    log.push(change(12, 60));
-    assert!(log.subscribe(Revision(10)).is_err());
-    log.push(change(13, 5000));
-    assert_eq!(revisions(&log.subscribe(Revision(12)).unwrap().poll_ready().unwrap()), [13]);
+fn bytes_are_bounded_over_all_histories_and_the_largest_is_shortened() {
+    let histories = limited(100, 1000);
+    let (large, small) = (histories.log(Revision(10)), histories.log(Revision(10)));
+    let push = |log: &Arc<Log>, revision: u64, length: usize| {
+        log.push(change(revision, length));
+        histories.fit([&large, &small].into_iter());
+    };
+    push(&small, 11, 100);
+    for revision in 12..16 {
+        push(&large, revision, 225);
+    }
+    assert_eq!(histories.bytes(), 1000);
+    push(&large, 16, 1);
+    assert_eq!(histories.bytes(), 776, "one change more than needed would be too many");
+    assert!(large.subscribe(Revision(11)).is_err());
+    assert_eq!(revisions(&small.subscribe(Revision(10)).unwrap().poll_ready().unwrap()), [11]);
+    push(&large, 17, 5000);
+    push(&large, 18, 5000);
+    let left = large.subscribe(Revision(16)).unwrap().poll_ready().unwrap();
+    assert_eq!(revisions(&left), [17, 18], "the newest stay whatever they weigh");
+    drop((large, left));
+    assert_eq!(histories.bytes(), 100, "what is dropped counts no longer");
+}
+
+#[test]
+fn a_body_counts_with_the_change_that_replaces_it() {
+    let histories = Histories::new(LogLimits::default());
+    let log = histories.log(Revision(10));
+    let first = Arc::clone(&change(11, 10).object);
+    let second = Arc::clone(&change(12, 20).object);
+    let gone = Arc::clone(&change(13, 30).object);
+    let push = |kind, object: &Arc<Stored>, previous: Option<&Arc<Stored>>| {
+        log.push(Arc::new(Change { kind, object: Arc::clone(object), previous: previous.cloned() }));
+        histories.bytes()
+    };
+    assert_eq!(push(ChangeKind::Added, &first, None), 0);
+    assert_eq!(push(ChangeKind::Modified, &second, Some(&first)), 10);
+    assert_eq!(push(ChangeKind::Deleted, &gone, Some(&second)), 60);
+    log.compact(Revision(12));
+    assert_eq!(histories.bytes(), 50);
 }
 
 #[test]

@@ -6,20 +6,29 @@ use std::time::{Duration, Instant};
 
 use tombolo_proto::object::{ObjectKey, Resource};
 
-use crate::history::{Change, Log, LogLimits};
+use crate::history::{Change, Histories, Log};
 use crate::store::{Revision, Stored};
 
 use super::SNAPSHOT_AGE_MAX;
 
 /// How often a revision is remembered with the time at which it was current.
-const MARK_INTERVAL: Duration = Duration::from_secs(15);
+pub(super) const MARK_INTERVAL: Duration = Duration::from_secs(15);
 
-#[derive(Default)]
+/// Resources whose withdrawal is remembered one by one, at most.
+const WITHDRAWN_MAX: usize = 1024;
+
 pub(super) struct State {
     pub(super) tables: HashMap<Resource, Table>,
-    /// (when, revision that was the newest then), oldest first.
+    histories: Arc<Histories>,
+    /// (when, revision that was the newest then), oldest first. At most one in [`MARK_INTERVAL`] within
+    /// [`SNAPSHOT_AGE_MAX`].
     marks: VecDeque<(Instant, Revision)>,
-    start: Revision,
+    /// Older states cannot be listed any more.
+    oldest: Revision,
+    /// Before this the history of a resource that has no table is unknown.
+    floor: Revision,
+    /// The same for resources that were withdrawn later: clients may still have seen their objects.
+    withdrawn: HashMap<Resource, Revision>,
 }
 
 pub(super) struct Table {
@@ -29,32 +38,63 @@ pub(super) struct Table {
 
 impl State {
     /// Nothing yet; all history before `start` is unknown.
-    pub(super) fn new(start: Revision) -> Self {
-        Self { start, ..Self::default() }
+    pub(super) fn new(start: Revision, histories: Arc<Histories>) -> Self {
+        Self {
+            tables: HashMap::new(),
+            histories,
+            marks: VecDeque::new(),
+            oldest: start,
+            floor: start,
+            withdrawn: HashMap::new(),
+        }
     }
 
-    pub(super) fn table(&mut self, resource: &Resource, limits: LogLimits) -> &mut Table {
-        let start = self.start;
+    pub(super) fn table(&mut self, resource: &Resource) -> &mut Table {
+        let floor = self.floor_of(resource);
+        let histories = &self.histories;
         self.tables
             .entry(resource.clone())
-            .or_insert_with(|| Table { objects: BTreeMap::new(), log: Log::new(start, limits) })
+            .or_insert_with(|| Table { objects: BTreeMap::new(), log: histories.log(floor) })
     }
 
-    /// Remembers now and then which revision was the newest.
-    pub(super) fn mark(&mut self, newest: Revision) {
-        let now = Instant::now();
-        if self.marks.back().is_some_and(|(at, _)| now.duration_since(*at) < MARK_INTERVAL) {
-            return;
+    /// Where the history of a resource without a table begins.
+    pub(super) fn floor_of(&self, resource: &Resource) -> Revision {
+        self.withdrawn.get(resource).copied().unwrap_or(self.floor)
+    }
+
+    /// Removes a resource. Nobody is told of the objects that go with it, so that watches from before `newest` must
+    /// list again when the resource comes back.
+    pub(super) fn withdraw(&mut self, resource: &Resource, newest: Revision) {
+        let Some(table) = self.tables.remove(resource) else { return };
+        table.log.close();
+        if self.withdrawn.len() >= WITHDRAWN_MAX {
+            // A beginning that is too late only makes clients list again.
+            self.withdrawn.clear();
+            self.floor = newest;
         }
-        self.marks.push_back((now, newest));
-        while self.marks.get(1).is_some_and(|(at, _)| now.duration_since(*at) > SNAPSHOT_AGE_MAX) {
+        self.withdrawn.insert(resource.clone(), newest);
+    }
+
+    /// Remembers now and then which revision was the newest, and forgets states that are too old to be listed.
+    pub(super) fn mark(&mut self, newest: Revision, now: Instant) {
+        while let Some((at, revision)) = self.marks.front().copied()
+            && now.duration_since(at) > SNAPSHOT_AGE_MAX
+        {
+            self.oldest = revision;
             self.marks.pop_front();
+        }
+        if self.marks.back().is_none_or(|(at, _)| now.duration_since(*at) >= MARK_INTERVAL) {
+            self.marks.push_back((now, newest));
         }
     }
 
     pub(super) fn oldest_snapshot(&self) -> Revision {
-        let old = self.marks.iter().take_while(|(at, _)| at.elapsed() > SNAPSHOT_AGE_MAX).last();
-        old.map_or(self.start, |(_, revision)| *revision)
+        self.oldest
+    }
+
+    /// Keeps the histories within their bounds.
+    pub(super) fn fit(&self) {
+        self.histories.fit(self.tables.values().map(|table| &table.log));
     }
 }
 

@@ -26,7 +26,7 @@ fn delete(key: &ObjectKey) -> Mutation {
 }
 
 fn small() -> LogLimits {
-    LogLimits { count: 16, bytes: 1 << 20 }
+    LogLimits { count: 16, ..LogLimits::default() }
 }
 
 fn commit(store: &MemoryStore, mutation: Mutation) -> Result<Arc<Stored>, StoreError> {
@@ -259,6 +259,72 @@ proptest! {
         for client in &mut clients {
             client.read(&store);
             prop_assert_eq!(&client.state, &history.last().unwrap().1);
+        }
+    }
+}
+
+#[test]
+fn a_resource_that_comes_back_has_no_history_from_before() {
+    let store = MemoryStore::new(MemoryStore::START, small());
+    let before = store.revision();
+    commit(&store, put(&key("default", "a"), Expect::Absent, "1")).unwrap();
+    let seen = store.revision();
+    store.forget(&configmaps());
+    commit(&store, put(&key("default", "b"), Expect::Absent, "1")).unwrap();
+    assert!(matches!(store.watch(&configmaps(), before), Err(StoreError::Expired { .. })));
+    assert!(matches!(store.list_at(&configmaps(), None, before), Err(StoreError::Expired { .. })));
+    let mut changes = store.watch(&configmaps(), seen).unwrap();
+    assert_eq!(changes.poll_ready().unwrap().len(), 1);
+}
+
+#[test]
+fn states_expire_by_time_in_an_idle_store() {
+    let store = MemoryStore::new(MemoryStore::START, small());
+    let begin = Instant::now();
+    commit(&store, put(&key("default", "a"), Expect::Absent, "1")).unwrap();
+    let page = store.revision();
+    commit(&store, put(&key("default", "b"), Expect::Absent, "1")).unwrap();
+    let newest = store.revision();
+    let listable = |revision: Revision| store.list_at(&configmaps(), None, revision).is_ok();
+    store.tick(begin + TICK_INTERVAL * 2);
+    store.tick(begin + SNAPSHOT_AGE_MAX);
+    assert!(listable(page) && listable(newest));
+    store.tick(begin + SNAPSHOT_AGE_MAX + TICK_INTERVAL * 3);
+    assert!(!listable(page), "it was overtaken more than five minutes ago");
+    assert!(listable(newest), "it is still the newest");
+}
+
+proptest! {
+    #[test]
+    fn no_watch_misses_what_happened_to_a_resource_that_comes_and_goes(
+        ops in prop::collection::vec((0..8u8, 0..3u8), 1..80)
+    ) {
+        let store = MemoryStore::new(MemoryStore::START, LogLimits { count: 8, ..LogLimits::default() });
+        let mut changes: Vec<Revision> = Vec::new();
+        let mut withdrawn = None;
+        for (op, name) in ops {
+            let key = key("default", &name.to_string());
+            match op {
+                0 => {
+                    store.forget(&configmaps());
+                    withdrawn = (!changes.is_empty()).then(|| store.revision());
+                    changes.clear();
+                }
+                1 => changes.extend(commit(&store, delete(&key)).ok().map(|gone| gone.revision)),
+                _ => changes.push(commit(&store, put(&key, Expect::Any, "x")).unwrap().revision),
+            }
+            for since in 1..=store.revision().0 {
+                let Ok(mut stream) = store.watch(&configmaps(), Revision(since)) else { continue };
+                prop_assert!(withdrawn.is_none_or(|at| since >= at.0), "{since} is from before {withdrawn:?}");
+                let mut seen = Vec::new();
+                loop {
+                    let batch = stream.poll_ready().unwrap();
+                    if batch.is_empty() { break }
+                    seen.extend(batch.iter().map(|change| change.revision()));
+                }
+                let wanted: Vec<_> = changes.iter().copied().filter(|change| change.0 > since).collect();
+                prop_assert_eq!(seen, wanted);
+            }
         }
     }
 }

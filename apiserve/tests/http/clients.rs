@@ -52,7 +52,7 @@ async fn kube_rs_reads_and_writes() {
 }
 
 async fn follows(strategy: InitialListStrategy) {
-    let server = Server::with_limits(LogLimits { count: 16, bytes: 1 << 20 }).await;
+    let server = Server::with_limits(LogLimits { count: 16, ..LogLimits::default() }).await;
     let maps: Api<ConfigMap> = Api::namespaced(client(&server), "default");
     for number in 0..5 {
         maps.create(&PostParams::default(), &typed(&format!("old{number}"), "1")).await.unwrap();
@@ -105,7 +105,7 @@ async fn the_watcher_of_kube_rs_follows_by_streaming_list() {
 
 #[tokio::test]
 async fn a_watcher_whose_revision_has_expired_lists_again() {
-    let server = Server::with_limits(LogLimits { count: 2, bytes: 1 << 20 }).await;
+    let server = Server::with_limits(LogLimits { count: 2, ..LogLimits::default() }).await;
     let pods: Api<Pod> = Api::all(client(&server));
     for name in ["a", "b", "c", "d"] {
         server.post(PODS, &pod(name, "n")).await.expect(201);

@@ -42,7 +42,7 @@ async fn pages_come_from_one_snapshot() {
 
 #[tokio::test]
 async fn an_expired_page_says_how_to_go_on_inconsistently() {
-    let server = Server::with_limits(LogLimits { count: 2, bytes: 1 << 20 }).await;
+    let server = Server::with_limits(LogLimits { count: 2, ..LogLimits::default() }).await;
     for name in ["a", "b", "d"] {
         server.post(CONFIGMAPS, &configmap(name, "1")).await.expect(201);
     }

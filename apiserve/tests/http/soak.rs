@@ -119,7 +119,7 @@ async fn watchers_that_are_cut_at_random_all_end_up_with_what_is_stored() {
     let seed = rand::random();
     println!("seed {seed}");
     let mut rng = StdRng::seed_from_u64(seed);
-    let server = Arc::new(Server::with_limits(LogLimits { count: 64, bytes: 1 << 20 }).await);
+    let server = Arc::new(Server::with_limits(LogLimits { count: 64, ..LogLimits::default() }).await);
     let finished = Arc::new(AtomicBool::new(false));
     let followers: Vec<_> = (0..WATCHERS)
         .map(|number| {

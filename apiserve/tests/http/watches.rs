@@ -93,7 +93,7 @@ async fn watches_see_only_their_namespace_and_field_selection() {
 
 #[tokio::test]
 async fn a_revision_that_is_too_old_or_in_the_future_ends_with_410() {
-    let server = Server::with_limits(LogLimits { count: 2, bytes: 1 << 20 }).await;
+    let server = Server::with_limits(LogLimits { count: 2, ..LogLimits::default() }).await;
     for name in ["a", "b", "c", "d"] {
         server.post(CONFIGMAPS, &configmap(name, "1")).await.expect(201);
     }
@@ -208,7 +208,7 @@ async fn a_client_that_never_reads_disturbs_nobody_and_is_closed() {
 
 #[tokio::test]
 async fn a_watch_that_falls_behind_the_history_is_told_to_list_again() {
-    let server = Server::with_limits(LogLimits { count: 4, bytes: 1 << 30 }).await;
+    let server = Server::with_limits(LogLimits { count: 4, ..LogLimits::default() }).await;
     let path = format!("{CONFIGMAPS}?watch=1");
     let request = server.request("GET", &path).body(Default::default()).unwrap();
     let mut body = server.open(request).await.into_body();

@@ -13,6 +13,7 @@ pub(super) mod namespaces;
 pub(super) mod orphan_pods;
 pub(super) mod ownership;
 pub(super) mod service_addresses;
+pub(super) mod snapshots;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +52,17 @@ pub(super) fn start(context: &Arc<Context>, tasks: &Tasks) {
             tasks.spawn(concat!("embedded.", stringify!($module)), async move { $module::run(&own).await });
         )+};
     }
-    spawn!(aggregation, csr, definitions, events, garbage, namespaces, orphan_pods, service_addresses);
+    spawn!(
+        aggregation,
+        csr,
+        definitions,
+        events,
+        garbage,
+        namespaces,
+        orphan_pods,
+        service_addresses,
+        snapshots
+    );
 }
 
 /// How long ago an object was created.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 use redb::{Database, DatabaseError, StorageError};
 use tokio::sync::watch;
-use tombolo_apiserve::history::{Change as Published, ChangeKind, Log, LogLimits};
+use tombolo_apiserve::history::{Change as Published, ChangeKind, Histories, Log, LogLimits};
 use tombolo_apiserve::store::{Revision, Stored};
 use tombolo_proto::object::Resource;
 
@@ -20,8 +20,9 @@ use super::row::{LogRow, LogVersion};
 use super::seal::Sealer;
 use super::view::View;
 
-/// Changes of one resource that are kept in memory for watchers. What an older watcher misses it lists again.
-const MEMORY_LOG: LogLimits = LogLimits { count: 512, bytes: 512 * 1024 };
+/// Changes that are kept in memory for watchers. What an older watcher misses it lists again. Objects are on the disk,
+/// so every body in the history is a copy.
+const MEMORY_LOG: LogLimits = LogLimits { count: 512, bytes: 4 * 1024 * 1024, newest: 8, copies: true };
 
 /// See the module.
 pub(super) struct Shared {
@@ -39,6 +40,7 @@ pub(super) struct Shared {
 struct Current {
     view: Option<Arc<View>>,
     logs: HashMap<Resource, Arc<Log>>,
+    histories: Arc<Histories>,
     floor: Revision,
 }
 
@@ -51,11 +53,13 @@ impl Shared {
         view: View,
     ) -> Result<Self, ReadError> {
         let floor = Revision(view.state.floor);
-        let mut current = Current { view: None, logs: HashMap::new(), floor };
+        let mut current =
+            Current { view: None, logs: HashMap::new(), histories: Histories::new(MEMORY_LOG), floor };
         for row in view.log()? {
             let change = Arc::new(published(row));
             current.log(change.object.key.resource()).push(change);
         }
+        current.fit();
         current.view = Some(Arc::new(view));
         let commits = watch::Sender::new(0);
         Ok(Self { current: RwLock::new(current), sealer, bounds, medium, commits, lock: Mutex::new(lock) })
@@ -80,6 +84,7 @@ impl Shared {
         for change in changes {
             current.log(change.object.key.resource()).push(Arc::clone(&change));
         }
+        current.fit();
         current.view = Some(Arc::new(view));
         drop(current);
         self.commits.send_modify(|commits| *commits = commits.wrapping_add(1));
@@ -106,7 +111,11 @@ impl Shared {
 impl Current {
     fn log(&mut self, resource: &Resource) -> &Arc<Log> {
         let floor = self.floor;
-        self.logs.entry(resource.clone()).or_insert_with(|| Log::new(floor, MEMORY_LOG))
+        self.logs.entry(resource.clone()).or_insert_with(|| self.histories.log(floor))
+    }
+
+    fn fit(&self) {
+        self.histories.fit(self.logs.values());
     }
 }
 
