@@ -15,6 +15,9 @@ const RANGES_MAX: usize = 32;
 /// What a 406 offers.
 const OFFERED: &str = "application/json, application/yaml";
 
+/// The same of watches.
+const OFFERED_EVENTS: &str = "application/json;stream=watch";
+
 /// How an answer is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Syntax {
@@ -48,6 +51,8 @@ pub enum Kind {
     Collection,
     /// A watch.
     Watch,
+    /// What is answered by somebody else than the store: there are no columns for it.
+    Virtual,
     /// `/api` and `/apis`.
     DiscoveryRoot,
     /// Other documents.
@@ -86,7 +91,9 @@ impl Accepted {
         // Stable: of equal weights the first one named wins.
         ranges.sort_by_key(|range| std::cmp::Reverse(range.weight));
         let wanted = ranges.iter().filter(|range| range.weight > 0).find_map(|range| range.form(kind));
-        let (syntax, form) = wanted.ok_or_else(|| ApiError::not_acceptable(OFFERED))?;
+        let (syntax, form) = wanted.ok_or_else(|| {
+            ApiError::not_acceptable(if kind == Kind::Watch { OFFERED_EVENTS } else { OFFERED })
+        })?;
         Ok(Self { syntax, form, pretty, gzip })
     }
 }
@@ -122,7 +129,8 @@ impl<'a> Range<'a> {
     fn form(&self, kind: Kind) -> Option<(Syntax, Form)> {
         let syntax = match self.media.as_str() {
             "application/json" | "*/*" | "application/*" => Syntax::Json,
-            "application/yaml" => Syntax::Yaml,
+            // Events are separated by line, which YAML is not.
+            "application/yaml" if kind != Kind::Watch => Syntax::Yaml,
             _ => return None,
         };
         let version = self.parameter("v");

@@ -1,6 +1,7 @@
 //! The server as a function from request to response: who asks, may they, and who answers.
 
 pub mod builder;
+mod deadline;
 mod dispatch;
 pub mod info;
 
@@ -75,10 +76,33 @@ impl ApiServer {
         let (head, request_body) = request.into_parts();
         let query = Query::parse(&head.method, head.uri.path(), head.uri.query().unwrap_or_default());
         let is_watch = query.verb == "watch";
+        let time = match deadline::of(&query) {
+            Ok(time) => time,
+            Err(error) => return body::refusal(&error, &Accepted::default()),
+        };
         let Some(slot) = self.parts.load.enter(is_watch) else {
             let error = ApiError::too_many_requests("Too many requests, please try again later.");
             return body::refusal(&error, &Accepted::default());
         };
+        let answering = self.answer_admitted(head, query, peer, request_body, slot);
+        let Some(time) = time else { return answering.await };
+        tokio::time::timeout(time, answering)
+            .await
+            .unwrap_or_else(|_| body::refusal(&deadline::passed(), &Accepted::default()))
+    }
+
+    async fn answer_admitted<B>(
+        &self,
+        head: http::request::Parts,
+        query: Query,
+        peer: &Peer,
+        request_body: B,
+        slot: Slot,
+    ) -> Response<Body>
+    where
+        B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: std::fmt::Display + Send,
+    {
         let (attributes, impersonator) = match self.identify(&head, &query, peer).await {
             Ok(identified) => identified,
             Err(error) => return body::refusal(&error, &Accepted::default()),

@@ -132,6 +132,11 @@ impl<'a> Encoder<'a> {
         let head = json!({"kind": kind, "apiVersion": api_version, "metadata": meta});
         let mut head = raw::object_text(&head).to_vec();
         head.pop();
+        if items.is_empty() && matches!(self.form, Form::Metadata(_)) {
+            // The real server makes this list of nothing, not of an empty list.
+            head.extend_from_slice(b",\"items\":null}");
+            return vec![head.into()];
+        }
         head.extend_from_slice(b",\"items\":[");
         let mut parts = Vec::with_capacity(items.len() * 2 + 2);
         parts.push(head.into());
@@ -203,7 +208,7 @@ impl<'a> Encoder<'a> {
     /// A bookmark's object: a kind, a revision and possibly the mark at the end of the initial events.
     #[must_use]
     pub fn bookmark(&self, revision: Revision, initial_events_end: bool) -> Bytes {
-        let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        let mut metadata = json!({"resourceVersion": revision.to_string()});
         if initial_events_end {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }

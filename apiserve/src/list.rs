@@ -152,6 +152,8 @@ fn cut(snapshot: Snapshot, start: usize, request: &ListRequest<'_>) -> Page {
     let selection = &request.selection;
     let limit = match request.params.limit {
         0 => usize::MAX,
+        // Whoever takes any revision gets everything at once, as from kube-apiserver's cache.
+        _ if request.params.revision == Some(Revision(0)) => usize::MAX,
         limit => limit,
     };
     let total = items.len();

@@ -119,7 +119,7 @@ pub(crate) fn respond<R: Rng>(
 /// 504 when it does not become so in time.
 pub async fn ready(store: &dyn Store, params: &ListParams) -> Result<(), ApiError> {
     match params.revision {
-        Some(revision) if params.initial_events => list::reach(store, revision).await,
+        Some(revision) if params.initial_events == Some(true) => list::reach(store, revision).await,
         _ => Ok(()),
     }
 }
@@ -139,7 +139,13 @@ impl Start {
         let params = &request.params;
         let resource = &request.kind.storage;
         let revision = params.revision.filter(|revision| revision.0 > 0);
-        if let (Some(since), false) = (revision, params.initial_events) {
+        let since = match (params.initial_events, revision) {
+            (Some(true), _) | (None, None) => None,
+            // From now on, whenever that is.
+            (Some(false), None) => Some(store.revision()),
+            (_, Some(revision)) => Some(revision),
+        };
+        if let Some(since) = since {
             return match store.watch(resource, since) {
                 Ok(changes) => Ok(Self::Changes(changes)),
                 Err(error @ StoreError::Expired { .. }) => Ok(Self::Refused(error.into())),
@@ -154,7 +160,7 @@ impl Start {
                 Ok(changes) => {
                     let wanted = |item: &Arc<Stored>| request.selection.matches(&request.kind, item);
                     let items = snapshot.items.into_iter().filter(wanted).collect();
-                    let mark_at = params.initial_events.then_some(snapshot.revision);
+                    let mark_at = (params.initial_events == Some(true)).then_some(snapshot.revision);
                     return Ok(Self::Objects { items, mark_at, changes });
                 }
                 Err(StoreError::Expired { .. }) if attempt < HANDOVER_ATTEMPTS => attempt += 1,

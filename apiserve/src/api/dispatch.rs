@@ -1,7 +1,6 @@
 //! From an admitted request to whoever answers it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
@@ -31,9 +30,6 @@ use super::{Admitted, ApiServer, Slot, info};
 
 /// Largest request body that is read, in bytes (as kube-apiserver's default).
 pub(crate) const BODY_LEN_MAX: usize = 3 * 1024 * 1024;
-
-/// Time for a request body to arrive (kube-apiserver's request timeout).
-const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Answer to a path that nobody serves, as kube-apiserver writes it.
 const NO_SUCH_PAGE: &str = "404 page not found\n";
@@ -200,7 +196,7 @@ impl ApiServer {
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
         B::Error: std::fmt::Display + Send,
     {
-        let accepted = accept(&admitted, Kind::Object)?;
+        let accepted = accept(&admitted, Kind::Virtual)?;
         let user_agent = header(&admitted, "user-agent").unwrap_or_default();
         let options = write_options(&admitted.query.params, OptionsKind::Create, &user_agent)?;
         let media_type = input::content_type(&admitted.head.headers);
@@ -387,7 +383,7 @@ fn openapi(admitted: &Admitted, catalog: &Catalog, path: &str, accepted: &Accept
 /// connection ends sees a reset, not the refusal.
 const DISCARD_MAX: usize = 3 * BODY_LEN_MAX;
 
-/// Reads a whole body, of at most [`BODY_LEN_MAX`] and for at most [`BODY_TIMEOUT`].
+/// Reads a whole body, of at most [`BODY_LEN_MAX`].
 async fn read_body<B>(request_body: B) -> Result<Bytes, ApiError>
 where
     B: HttpBody<Data = Bytes>,
@@ -396,18 +392,6 @@ where
     if request_body.size_hint().lower() > DISCARD_MAX as u64 {
         return Err(ApiError::too_large(BODY_LEN_MAX));
     }
-    let reading = collect(request_body);
-    tokio::time::timeout(BODY_TIMEOUT, reading).await.unwrap_or_else(|_| {
-        let seconds = BODY_TIMEOUT.as_secs();
-        Err(ApiError::timeout(format!("the body of the request did not arrive within {seconds} seconds")))
-    })
-}
-
-async fn collect<B>(request_body: B) -> Result<Bytes, ApiError>
-where
-    B: HttpBody<Data = Bytes>,
-    B::Error: std::fmt::Display,
-{
     let (mut bytes, mut received) = (Vec::new(), 0);
     let mut request_body = std::pin::pin!(request_body);
     while let Some(frame) = request_body.frame().await {

@@ -86,8 +86,8 @@ pub struct ListParams {
     pub continue_token: String,
     /// `allowWatchBookmarks`.
     pub bookmarks: bool,
-    /// `sendInitialEvents`.
-    pub initial_events: bool,
+    /// `sendInitialEvents`. A watch that says nothing, not even a revision, gets them too.
+    pub initial_events: Option<bool>,
     /// `timeoutSeconds`, when above 0.
     pub timeout_seconds: Option<u64>,
 }
@@ -100,14 +100,20 @@ impl ListParams {
     pub fn parse(params: &Params, watch: bool) -> Result<Self, ApiError> {
         let limit = params.number("limit")?.unwrap_or(0);
         let timeout = params.number("timeoutSeconds")?;
-        let revision_match = check_list(params, watch)?;
+        check_list(params, watch)?;
+        let unset = matches!(params.text("resourceVersion"), None | Some("0"));
+        let legacy = (watch && unset && params.text("resourceVersionMatch").is_none()).then_some(true);
         Ok(Self {
             revision: revision(params, watch)?,
-            revision_match,
+            revision_match: match params.text("resourceVersionMatch") {
+                Some("Exact") => Some(Match::Exact),
+                Some(_) => Some(Match::NotOlderThan),
+                None => None,
+            },
             limit: usize::try_from(limit).unwrap_or(0),
             continue_token: params.first("continue").unwrap_or_default().to_owned(),
             bookmarks: params.flag("allowWatchBookmarks"),
-            initial_events: params.flag("sendInitialEvents"),
+            initial_events: params.maybe_flag("sendInitialEvents").or(legacy),
             timeout_seconds: timeout
                 .and_then(|seconds| u64::try_from(seconds).ok())
                 .filter(|seconds| *seconds > 0),
@@ -131,56 +137,70 @@ pub fn revision(params: &Params, watch: bool) -> Result<Option<Revision>, ApiErr
     text.parse().map(|number| Some(Revision(number))).map_err(refuse)
 }
 
-/// The rules on combinations (Kubernetes `ValidateListOptions`).
-fn check_list(params: &Params, watch: bool) -> Result<Option<Match>, ApiError> {
-    let mode = params.text("resourceVersionMatch");
+const MATCH: &str = "resourceVersionMatch";
+
+/// The rules on combinations (Kubernetes `ValidateListOptions`): 422 with everything that is wrong.
+fn check_list(params: &Params, watch: bool) -> Result<(), ApiError> {
+    let causes = if watch { wrong_watch(params) } else { wrong_list(params) };
+    match causes.is_empty() {
+        true => Ok(()),
+        false => Err(ApiError::invalid("meta.k8s.io", "ListOptions", "", causes)),
+    }
+}
+
+fn wrong_list(params: &Params) -> Vec<Cause> {
+    let mut causes = Vec::new();
     let revision = params.text("resourceVersion");
-    let initial = params.maybe_flag("sendInitialEvents");
-    let forbid = |field: &str, why: &str| Err(invalid_list(forbidden(field, why)));
-    const MATCH: &str = "resourceVersionMatch";
-    match initial {
-        Some(_) if !watch => return forbid("sendInitialEvents", "sendInitialEvents is forbidden for list"),
-        Some(_) if mode != Some("NotOlderThan") => {
-            return forbid(MATCH, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
+    if let Some(mode) = params.text(MATCH) {
+        if revision.is_none() {
+            let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
+            causes.push(forbidden(MATCH, why));
         }
-        None if watch && mode.is_some() => {
-            return forbid(
-                MATCH,
-                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-            );
+        if params.text("continue").is_some() {
+            causes.push(forbidden(MATCH, "resourceVersionMatch is forbidden when continue is provided"));
         }
-        _ => {}
+        if !matches!(mode, "Exact" | "NotOlderThan") {
+            causes.push(unsupported(mode, "\"Exact\", \"NotOlderThan\", \"\""));
+        }
+        if mode == "Exact" && revision == Some("0") {
+            let why = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
+            causes.push(forbidden(MATCH, why));
+        }
     }
-    if watch {
-        return Ok(initial.and(Some(Match::NotOlderThan)));
+    if params.maybe_flag("sendInitialEvents").is_some() {
+        causes.push(forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"));
     }
-    let Some(mode) = mode else { return Ok(None) };
-    if revision.is_none() {
-        return forbid(MATCH, "resourceVersionMatch is forbidden unless resourceVersion is provided");
+    causes
+}
+
+fn wrong_watch(params: &Params) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let (mode, initial) = (params.text(MATCH), params.maybe_flag("sendInitialEvents"));
+    if initial.is_some() && mode != Some("NotOlderThan") {
+        let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+        causes.push(forbidden(MATCH, why));
+    }
+    let Some(mode) = mode else { return causes };
+    if initial.is_none() {
+        let why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+        causes.push(forbidden(MATCH, why));
+    }
+    if mode != "NotOlderThan" {
+        causes.push(unsupported(mode, "\"NotOlderThan\""));
     }
     if params.text("continue").is_some() {
-        return forbid(MATCH, "resourceVersionMatch is forbidden when continue is provided");
+        causes.push(forbidden(MATCH, "resourceVersionMatch is forbidden when continue is provided"));
     }
-    match mode {
-        "Exact" if revision == Some("0") => {
-            forbid(MATCH, "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"")
-        }
-        "Exact" => Ok(Some(Match::Exact)),
-        "NotOlderThan" => Ok(Some(Match::NotOlderThan)),
-        other => {
-            let message =
-                format!("Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\", \"\"");
-            Err(invalid_list(Cause::new("FieldValueNotSupported", MATCH, &message)))
-        }
-    }
+    causes
 }
 
 fn forbidden(field: &str, why: &str) -> Cause {
     Cause::new("FieldValueForbidden", field, &format!("Forbidden: {why}"))
 }
 
-fn invalid_list(cause: Cause) -> ApiError {
-    ApiError::invalid("meta.k8s.io", "ListOptions", "", vec![cause])
+fn unsupported(mode: &str, supported: &str) -> Cause {
+    let message = format!("Unsupported value: {mode:?}: supported values: {supported}");
+    Cause::new("FieldValueNotSupported", MATCH, &message)
 }
 
 /// Which options object a write's parameters stand for.

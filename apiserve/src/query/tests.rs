@@ -128,7 +128,7 @@ fn list_parameters_are_read() {
     let watch =
         "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=9";
     let params = list(watch, true).unwrap();
-    assert!(params.initial_events && params.bookmarks);
+    assert!(params.initial_events == Some(true) && params.bookmarks);
     assert_eq!((params.revision, params.timeout_seconds), (None, Some(9)));
     assert_eq!(list("limit=-1&resourceVersion=", false).unwrap(), ListParams::default());
 }

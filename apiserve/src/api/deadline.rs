@@ -1,0 +1,138 @@
+//! How long a request may take, as kube-apiserver's deadline filter decides.
+
+use std::time::Duration;
+
+use http::StatusCode;
+
+use crate::query::Query;
+use crate::query::path::Target;
+use crate::status::{ApiError, Details};
+
+/// Time for a request that is no watch and no stream (kube-apiserver's `--request-timeout`).
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Subresources whose answers go on as long as somebody reads.
+const STREAMS: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
+
+/// The time that a request may take; `None` for those that end by themselves. The client may ask for less than the
+/// maximum with `timeout`, which is written as Go writes durations.
+///
+/// # Errors
+/// 400 when the parameter is no duration.
+pub(super) fn of(query: &Query) -> Result<Option<Duration>, ApiError> {
+    if is_long_running(query) {
+        return Ok(None);
+    }
+    let Some(text) = query.params.text("timeout") else { return Ok(Some(REQUEST_TIME_MAX)) };
+    let wanted = parse(text).map_err(|why| {
+        ApiError::bad_request(format!("invalid timeout specified in the request URL - time: {why}"))
+    })?;
+    Ok(Some(if wanted.is_zero() { REQUEST_TIME_MAX } else { wanted.min(REQUEST_TIME_MAX) }))
+}
+
+/// 504 for a request whose time is over.
+pub(super) fn passed() -> ApiError {
+    let message = "Timeout: request did not complete within the allotted timeout";
+    ApiError::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message).with_details(Details::default())
+}
+
+fn is_long_running(query: &Query) -> bool {
+    let subresource = match &query.target {
+        Target::Resource(path) => path.subresource.as_deref(),
+        _ => None,
+    };
+    query.verb == "watch" || subresource.is_some_and(|name| STREAMS.contains(&name))
+}
+
+/// Reads a duration as Go's `time.ParseDuration` does: numbers with units, for example `1m30s` or `-1.5h`. What is
+/// below zero counts as nothing.
+fn parse(text: &str) -> Result<Duration, String> {
+    let invalid = || format!("invalid duration {text:?}");
+    let negative = text.starts_with('-');
+    let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
+    if rest == "0" {
+        return Ok(Duration::ZERO);
+    }
+    if rest.is_empty() {
+        return Err(invalid());
+    }
+    let mut seconds = 0.0;
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let number: f64 = rest[..end].parse().map_err(|_| invalid())?;
+        rest = &rest[end..];
+        let end = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
+        if end == 0 {
+            return Err(format!("missing unit in duration {text:?}"));
+        }
+        seconds += number * unit(&rest[..end], text)?;
+        rest = &rest[end..];
+    }
+    // Go counts nanoseconds in 63 bits.
+    if seconds > i64::MAX as f64 / 1e9 {
+        return Err(invalid());
+    }
+    Ok(if negative { Duration::ZERO } else { Duration::from_secs_f64(seconds) })
+}
+
+/// Seconds of one unit.
+fn unit(name: &str, text: &str) -> Result<f64, String> {
+    Ok(match name {
+        "ns" => 1e-9,
+        "us" | "\u{b5}s" | "\u{3bc}s" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(format!("unknown unit {name:?} in duration {text:?}")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::*;
+
+    fn time_of(method: &Method, path: &str, query: &str) -> Result<Option<Duration>, String> {
+        of(&Query::parse(method, path, query)).map_err(|error| error.message)
+    }
+
+    #[test]
+    fn clients_may_ask_for_less_time_than_there_is() {
+        let pods = "/api/v1/namespaces/default/pods";
+        let seconds =
+            |query: &str| time_of(&Method::GET, pods, query).map(|time| time.map(|t| t.as_secs_f64()));
+        for (text, wanted) in [
+            ("", 60.0),
+            ("0", 60.0),
+            ("0s", 60.0),
+            ("-5s", 60.0),
+            ("34s", 34.0),
+            ("0.5m1s", 31.0),
+            ("3h", 60.0),
+            ("15ms", 0.015),
+        ] {
+            assert_eq!(seconds(&format!("timeout={text}")), Ok(Some(wanted)), "{text}");
+        }
+        let refused = |text: &str| seconds(&format!("timeout={text}")).unwrap_err();
+        let start = "invalid timeout specified in the request URL - time: ";
+        assert_eq!(refused("invalid"), format!("{start}invalid duration \"invalid\""));
+        assert_eq!(refused("5"), format!("{start}missing unit in duration \"5\""));
+        assert_eq!(refused("5q"), format!("{start}unknown unit \"q\" in duration \"5q\""));
+        assert_eq!(refused("."), format!("{start}invalid duration \".\""));
+    }
+
+    #[test]
+    fn watches_and_streams_take_as_long_as_they_take() {
+        let pod = "/api/v1/namespaces/default/pods/a";
+        for (method, path, query) in [
+            (Method::GET, "/api/v1/pods".to_owned(), "watch=1&timeout=nothing"),
+            (Method::GET, format!("{pod}/log"), ""),
+            (Method::POST, format!("{pod}/exec"), ""),
+        ] {
+            assert_eq!(time_of(&method, &path, query), Ok(None), "{path}");
+        }
+        assert!(time_of(&Method::GET, "/version", "").unwrap().is_some());
+    }
+}
