@@ -114,6 +114,14 @@ impl LocalWrites {
                 let last = self.remove(context, stored.revision).await?;
                 meta::set(&mut object, "resourceVersion", last.revision.to_string().into());
             }
+            if !is(context.kind, ("", "pods")) {
+                // Only what is stopped gently is marked before it goes.
+                meta::copy(
+                    &mut object,
+                    &live,
+                    &["deletionTimestamp", "deletionGracePeriodSeconds", "generation"],
+                );
+            }
             return Ok(Outcome::Gone(object));
         }
         if dry_run || object == live {

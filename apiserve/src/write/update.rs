@@ -297,14 +297,15 @@ fn settle_metadata(context: &Context<'_>, object: &mut Value, live: &Value) -> R
     let wanted = meta::text(object, "resourceVersion").to_owned();
     let current = meta::text(live, "resourceVersion");
     let patch = matches!(context.request.verb, WriteVerb::Patch(_));
-    if wanted.is_empty()
+    if matches!(wanted.as_str(), "" | "0")
         && context.kind.rules().conditional_update
         && !patch
         && context.subresource() != "scale"
     {
         let message = "Invalid value: 0: must be specified for an update";
+        // The real server puts the resource where the kind belongs.
         let cause = Cause::new("FieldValueInvalid", "metadata.resourceVersion", message);
-        return Err(ApiError::invalid(&resource.group, &context.kind.kind, &context.name, vec![cause]));
+        return Err(ApiError::invalid(&resource.group, &resource.name, &context.name, vec![cause]));
     }
     if !wanted.is_empty() && wanted.parse::<u64>().is_err() {
         return Err(ApiError::bad_request(format!(

@@ -65,3 +65,20 @@ async fn a_thousand_idle_watches_are_cheap_and_released() {
         assert_eq!(watch.brief().await, "ADDED a");
     }
 }
+
+#[tokio::test]
+async fn a_request_that_does_not_come_to_its_end_is_answered_in_its_time() {
+    let server = Server::start().await;
+    let mut connection = TcpStream::connect(server.address).await.unwrap();
+    let head = format!(
+        "POST {CONFIGMAPS}?timeout=100ms HTTP/1.1\r\nhost: a\r\ncontent-type: {JSON}\r\ncontent-length: 100\r\n\r\n{{"
+    );
+    connection.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let wanted = r#""message":"Timeout: request did not complete within the allotted timeout""#;
+    while !String::from_utf8_lossy(&answer).contains(wanted) {
+        let read = tokio::time::timeout(PATIENCE, connection.read_buf(&mut answer)).await;
+        assert!(read.expect("an answer in time").unwrap() > 0, "{}", String::from_utf8_lossy(&answer));
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 504 "), "{}", String::from_utf8_lossy(&answer));
+}
