@@ -20,6 +20,7 @@ pub(crate) mod types;
 use std::fmt;
 use std::sync::Arc;
 
+pub use self::format::{NotAQuantity, Quantity};
 use self::types::{Cursor, NodeId, Types};
 
 /// How deep an object may nest. The same as serde_json's own limit, so that what was parsed can be walked.

@@ -20,6 +20,7 @@ mod objects;
 mod openid;
 mod options;
 mod pki;
+mod quota;
 mod server;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -1,6 +1,8 @@
 //! The embedded API server over real sockets: stock kubectl, kube-rs, and the same table of requests against the
 //! real kube-apiserver.
 
+#[path = "embedded/admission.rs"]
+mod admission;
 #[path = "embedded/cluster.rs"]
 mod cluster;
 #[path = "embedded/codes.rs"]

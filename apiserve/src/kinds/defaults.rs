@@ -1,6 +1,7 @@
 //! Defaults of built-in kinds, after the Kubernetes API conventions. Kubelet and controllers rely on them: they read
 //! fields such as `enableServiceLinks` and `replicas` without asking whether they are there.
 
+mod devices;
 mod pod;
 mod storage;
 mod workload;
@@ -36,6 +37,11 @@ pub(crate) fn default(kind: &KindInfo, object: &mut Value) {
         ("certificates.k8s.io", "CertificateSigningRequest") => signing_request(object_at(map, "spec")),
         ("scheduling.k8s.io", "PriorityClass") => or_insert(map, "preemptionPolicy", "PreemptLowerPriority"),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => definition(object_at(map, "spec")),
+        ("resource.k8s.io", "ResourceClaim") => map.get_mut("spec").into_iter().for_each(devices::claim),
+        ("resource.k8s.io", "ResourceClaimTemplate") => {
+            let spec = map.get_mut("spec").and_then(|template| template.get_mut("spec"));
+            spec.into_iter().for_each(devices::claim);
+        }
         ("admissionregistration.k8s.io", _) => webhooks(map),
         ("flowcontrol.apiserver.k8s.io", "FlowSchema") => {
             or_number(object_at(map, "spec"), "matchingPrecedence", 1000);

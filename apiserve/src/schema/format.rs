@@ -8,7 +8,7 @@ mod tests;
 use jiff::Timestamp;
 
 pub(crate) use self::named::{is_known as is_known_format, matches as matches_format};
-pub(crate) use self::quantity::Quantity;
+pub use self::quantity::{NotAQuantity, Quantity};
 
 /// RFC 3339 in UTC with whole seconds, as `metav1.Time` is written.
 pub(crate) fn time(text: &str) -> Option<String> {

@@ -2,10 +2,14 @@
 
 pub(super) mod addresses;
 pub(super) mod certificates;
+mod classes;
 pub(super) mod lifecycle;
+mod limit_range;
 pub(super) mod node_restriction;
 pub(super) mod pods;
+mod quota;
 pub(super) mod rbac;
+mod runtime_class;
 pub(super) mod service_account;
 pub(super) mod services;
 
@@ -33,13 +37,16 @@ impl Plugins {
 
     async fn run(&self, request: &mut AdmissionRequest<'_>) -> Result<(), ApiError> {
         lifecycle::admit(&self.objects, request)?;
+        limit_range::complete(&self.objects, request);
         node_restriction::admit(&self.objects, request)?;
+        classes::complete(&self.objects, request);
         let asked = request.attributes;
         let main = asked.subresource.is_empty();
         match (asked.group.as_str(), asked.resource.as_str(), request.operation) {
             ("", "pods", Operation::Create) if main => {
                 service_account::admit(&self.objects, request).await?;
-                pods::admit_new(&self.objects, request)
+                pods::admit_new(&self.objects, request)?;
+                runtime_class::complete(&self.objects, request)
             }
             ("", "pods", Operation::Update) if main => {
                 pods::admit_changed(request);
@@ -63,6 +70,14 @@ impl Plugins {
 impl Admission for Plugins {
     fn mutate<'a>(&'a self, request: &'a mut AdmissionRequest<'_>) -> BoxFuture<'a, Result<(), ApiError>> {
         Box::pin(self.run(request))
+    }
+
+    fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>) -> BoxFuture<'a, Result<(), ApiError>> {
+        Box::pin(async move {
+            limit_range::admit(&self.objects, request)?;
+            classes::admit_growth(&self.objects, request)?;
+            quota::admit(&self.objects, request).await
+        })
     }
 }
 

@@ -12,6 +12,7 @@ pub(super) mod garbage;
 pub(super) mod namespaces;
 pub(super) mod orphan_pods;
 pub(super) mod ownership;
+pub(super) mod quota;
 pub(super) mod service_addresses;
 pub(super) mod snapshots;
 
@@ -60,6 +61,7 @@ pub(super) fn start(context: &Arc<Context>, tasks: &Tasks) {
         garbage,
         namespaces,
         orphan_pods,
+        quota,
         service_addresses,
         snapshots
     );

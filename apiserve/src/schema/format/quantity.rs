@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::ops::{Add, Sub};
 
 /// Nano units per unit: the finest that a quantity keeps.
 const NANO: i128 = 1_000_000_000;
@@ -10,7 +11,7 @@ const CAP: i128 = (i64::MAX as i128) * NANO;
 
 /// A parsed quantity. Values finer than nano are rounded up, greater than 2^63-1 capped.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Quantity {
+pub struct Quantity {
     nano: i128,
     form: Form,
 }
@@ -28,11 +29,36 @@ enum Form {
     "quantities must match the regular expression \
      '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 )]
-pub(crate) struct NotAQuantity;
+pub struct NotAQuantity;
 
 impl Quantity {
+    /// Nothing.
+    pub const ZERO: Self = Self { nano: 0, form: Form::Decimal };
+
+    /// A whole number of units.
+    #[must_use]
+    pub fn whole(units: u32) -> Self {
+        Self { nano: i128::from(units) * NANO, form: Form::Decimal }
+    }
+
+    /// The next whole number of units, where there is a fraction.
+    #[must_use]
+    pub fn rounded_up(self) -> Self {
+        let rest = self.nano.rem_euclid(NANO);
+        Self { nano: self.nano + if rest == 0 { 0 } else { NANO - rest }, ..self }
+    }
+
+    /// How many times another quantity it is; infinite for nothing.
+    #[must_use]
+    pub fn ratio(self, other: Self) -> f64 {
+        self.nano as f64 / other.nano as f64
+    }
+
     /// Parses a quantity.
-    pub(crate) fn parse(text: &str) -> Result<Self, NotAQuantity> {
+    ///
+    /// # Errors
+    /// [`NotAQuantity`].
+    pub fn parse(text: &str) -> Result<Self, NotAQuantity> {
         let (negative, rest) = match text.as_bytes().first() {
             Some(b'-') => (true, &text[1..]),
             Some(b'+') => (false, &text[1..]),
@@ -51,7 +77,8 @@ impl Quantity {
     }
 
     /// Below, equal to or above zero.
-    pub(crate) fn sign(self) -> Ordering {
+    #[must_use]
+    pub fn sign(self) -> Ordering {
         self.nano.cmp(&0)
     }
 }
@@ -128,6 +155,24 @@ fn shift(mantissa: i128, exponent: i32) -> i128 {
         Some(factor) => mantissa / factor + i128::from(mantissa % factor != 0),
     };
     value.min(CAP)
+}
+
+/// Sums are written in the form of the first quantity, unless that is nothing.
+impl Add for Quantity {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        let form = if self.nano == 0 { other.form } else { self.form };
+        Self { nano: (self.nano + other.nano).clamp(-CAP, CAP), form }
+    }
+}
+
+impl Sub for Quantity {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        self + Self { nano: -other.nano, ..other }
+    }
 }
 
 impl PartialEq for Quantity {

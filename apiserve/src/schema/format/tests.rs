@@ -32,6 +32,27 @@ fn quantities_take_the_spelling_of_the_server() {
 }
 
 #[test]
+fn sums_keep_the_form_of_the_first_quantity() {
+    let parse = |text| Quantity::parse(text).unwrap();
+    let cases = [
+        ("1Gi", "512Mi", "1536Mi"),
+        ("0", "1Gi", "1Gi"),
+        ("500m", "1", "1500m"),
+        ("1G", "1Mi", "1001048576"),
+    ];
+    for (first, second, sum) in cases {
+        assert_eq!((parse(first) + parse(second)).to_string(), sum);
+        assert_eq!(parse(sum) - parse(second), parse(first));
+    }
+    assert_eq!((parse("9E") + parse("9E")).to_string(), "9223372036854775807");
+    assert_eq!(["1500m", "2", "-1500m"].map(|text| parse(text).rounded_up()), [2, 2, -1].map(whole));
+    fn whole(units: i32) -> Quantity {
+        let size = Quantity::whole(units.unsigned_abs());
+        if units < 0 { Quantity::ZERO - size } else { size }
+    }
+}
+
+#[test]
 fn what_is_no_quantity_is_refused() {
     for text in ["", "-", "x", "1.2.3", "1Kii", "1 Gi", "1e", "e3", "1ki", "0x10"] {
         assert!(Quantity::parse(text).is_err(), "{text}");
