@@ -81,9 +81,9 @@ fn listeners(hub: &CloudHub, admin: SocketAddr) -> Result<Listeners, ConfigError
     }
     let at = |address, port| SocketAddr::new(address, port);
     Ok(Listeners {
-        websocket: hub.websocket.enable.then(|| at(hub.websocket.address, hub.websocket.port)),
-        quic: hub.quic.enable.then(|| at(hub.quic.address, hub.quic.port)),
-        join: at(hub.https.address, hub.https.port),
+        websocket: hub.websocket.enable.then(|| at(hub.websocket.address.0, hub.websocket.port)),
+        quic: hub.quic.enable.then(|| at(hub.quic.address.0, hub.quic.port)),
+        join: at(hub.https.address.0, hub.https.port),
         admin: Some(admin),
     })
 }

@@ -10,17 +10,28 @@ use serde::{Deserialize, Deserializer};
 use super::super::{ADMIN_PORT, JOIN_PORT, QUIC_PORT, WEBSOCKET_PORT};
 use super::limits::{Buffer, Load};
 
-/// A section: camelCase keys with KubeEdge's defaults.
+/// A section: camelCase keys with KubeEdge's defaults, which a key without a value has too, as in Go.
 macro_rules! section {
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $kind:ty = $default:expr,)* }) => {
         $(#[$doc])*
-        #[derive(Debug, Deserialize)]
-        #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-        pub(super) struct $name { $($(#[$field_doc])* pub(super) $field: $kind,)* }
+        #[derive(Debug)]
+        #[allow(dead_code, reason = "keys that mean nothing here are read so that a wrong type is found")]
+        pub(super) struct $name { $(pub(super) $field: $kind,)* }
 
         impl Default for $name {
             fn default() -> Self {
                 Self { $($field: $default,)* }
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                #[derive(Deserialize, Default)]
+                #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+                struct Keys { $($(#[$field_doc])* $field: Option<$kind>,)* }
+
+                let keys = Keys::deserialize(deserializer)?;
+                Ok(Self { $($field: keys.$field.unwrap_or_else(|| $default),)* })
             }
         }
     };
@@ -131,8 +142,7 @@ section! {
 section! {
     Quic {
         enable: bool = false,
-        #[serde(deserialize_with = "address")]
-        address: IpAddr = UNSPECIFIED,
+        address: Address = Address(UNSPECIFIED),
         port: u16 = QUIC_PORT,
         max_incoming_streams: u32 = 10_000,
     }
@@ -148,8 +158,7 @@ section! {
 section! {
     WebSocket {
         enable: bool = true,
-        #[serde(deserialize_with = "address")]
-        address: IpAddr = UNSPECIFIED,
+        address: Address = Address(UNSPECIFIED),
         port: u16 = WEBSOCKET_PORT,
     }
 }
@@ -157,8 +166,7 @@ section! {
 section! {
     Https {
         enable: bool = true,
-        #[serde(deserialize_with = "address")]
-        address: IpAddr = UNSPECIFIED,
+        address: Address = Address(UNSPECIFIED),
         port: u16 = JOIN_PORT,
     }
 }
@@ -201,6 +209,7 @@ section! {
         update_device_status: u32 = 1024,
         device_event: u32 = 1,
         device_model_event: u32 = 1,
+        device_status_event: u32 = 1,
     }
 }
 
@@ -283,10 +292,15 @@ pub(super) type Workers = NonZeroU32;
 const UNSPECIFIED: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// An IP address; the empty text means all of them, as in Go.
-fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<IpAddr, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    if text.is_empty() {
-        return Ok(UNSPECIFIED);
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Address(pub(super) IpAddr);
+
+impl<'de> Deserialize<'de> for Address {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text.is_empty() {
+            return Ok(Self(UNSPECIFIED));
+        }
+        text.parse().map(Self).map_err(|_| serde::de::Error::custom(format!("{text:?} is no IP address")))
     }
-    text.parse().map_err(|_| serde::de::Error::custom(format!("{text:?} is no IP address")))
 }

@@ -1,6 +1,6 @@
 //! `edgeController.buffer` and `edgeController.load` (reference section 12.2): which of our bounds each key is.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use super::super::WatchEvents;
 use super::file::{Workers, section};

@@ -180,3 +180,24 @@ fn values_out_of_range_name_their_key() {
         assert!(error.starts_with(key), "{text}: {error}");
     }
 }
+
+#[test]
+fn a_key_without_a_value_has_its_default() {
+    let sections = ["kubeAPIConfig", "commonConfig", "modules", "featureGates"];
+    for section in sections {
+        let config = parse(&format!("kind: CloudCore\n{section}:\n"));
+        assert_eq!((config.node_limit, config.listen), (500, parse("kind: CloudCore").listen), "{section}");
+    }
+    let blank = parse(
+        "kind: CloudCore\nkubeAPIConfig: {kubeConfig: , master: ~}\nmodules: {cloudHub: {nodeLimit: , \
+         advertiseAddress: , websocket: {port: , address: }}, edgeController: {load: , buffer: {podEvent: }}}\n",
+    );
+    assert_eq!((blank.kubeconfig, blank.api_server), (None, None));
+    assert_eq!((blank.node_limit, blank.advertise), (500, Vec::<String>::new()));
+    assert_eq!(blank.listen.websocket, Some("0.0.0.0:10000".parse().expect("address")));
+}
+
+#[test]
+fn keys_that_stock_leaves_out_while_they_are_empty_are_known() {
+    parse("modules: {deviceController: {buffer: {deviceStatusEvent: 1}}}");
+}
