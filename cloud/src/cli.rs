@@ -138,10 +138,20 @@ async fn until_drained(
 /// The way back: what this cloudcore knows, as stock cloudcore keeps it.
 async fn export_objectsync(config: &Config) -> Result<()> {
     let cluster = cluster(config.kubeconfig.as_deref(), config.api_server.as_deref()).await?;
-    let Exported { nodes, objects, skipped } =
+    let Exported { nodes, objects, skipped, refused, refusals } =
         objectsync::export(&Kube::from_config(cluster)?, &config.namespace).await?;
-    let text = format!("{objects} objects of {nodes} nodes written, {skipped} left out\n");
-    std::io::stdout().write_all(text.as_bytes()).context("cannot print what was written")
+    let text = format!("{objects} objects of {nodes} nodes written, {skipped} left out, {refused} refused\n");
+    std::io::stdout().write_all(text.as_bytes()).context("cannot print what was written")?;
+    if refused > 0 {
+        let more = refused.saturating_sub(refusals.len());
+        let more = if more > 0 { format!("\nand {more} more") } else { String::new() };
+        bail!(
+            "not complete: {refused} objects could not be recorded, and stock cloudcore will not delete them at \
+             their nodes\n{}{more}",
+            refusals.join("\n")
+        );
+    }
+    Ok(())
 }
 
 /// The API server in this process outlives the hub, which writes to it until it is gone.

@@ -9,7 +9,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-pub use export::{Exported, export};
+pub use export::{Exported, REFUSALS_TOLD, export};
 pub(crate) use import::import;
 
 use thiserror::Error;

@@ -138,6 +138,40 @@ async fn an_edge_of_stock_is_told_what_disappeared_before_we_came() {
         }
     })
     .await;
+
+    one_refusal_does_not_keep_the_rest(&world, &mut node).await;
+}
+
+/// A namespace that goes takes no new record. Everything else is written all the same, and the exit code tells.
+async fn one_refusal_does_not_keep_the_rest(world: &World, node: &mut StockNode) {
+    let client = world.client().await.unwrap();
+    node.connect().await.unwrap();
+    // One before and one behind the namespace that goes, in the order of the ledger.
+    for namespace in ["a-shop", "b-closed", "c-shop"] {
+        let objects = Objects::in_namespace(client.clone(), namespace).await.unwrap();
+        objects.config_map("made", "1").await.unwrap();
+        objects.accepted_pod("uses", "edge-1", &["made"], &[]).await;
+    }
+    node.until("all of them", |store| {
+        ["a-shop", "b-closed", "c-shop"]
+            .iter()
+            .all(|namespace| store.has(&format!("{namespace}/configmap/made")))
+    })
+    .await;
+    node.disconnect();
+    world.kubectl(&["delete", "namespace", "b-closed", "--wait=false"]).unwrap();
+    let told = wait_for_value("the ledger with all of them", DEADLINE, async || {
+        let told = export(world).expect_err("b-closed takes no record");
+        match field(world, "objectsync", "c-shop", "{.items[*].spec.objectName}")? {
+            written if written.contains("made") && written.contains("uses") => Ok(told),
+            other => Err(format!("{other:?}: {told}")),
+        }
+    })
+    .await;
+    assert!(told.contains("not complete") && told.contains("b-closed"), "{told}");
+    assert!(!told.contains("a-shop") && !told.contains("c-shop"), "{told}");
+    let written = field(world, "objectsync", "a-shop", "{.items[*].spec.objectName}").unwrap();
+    assert!(written.contains("made"), "{written}");
 }
 
 /// What the command prints.

@@ -2,6 +2,7 @@
 
 use http::Method;
 use serde_json::Value;
+use tombolo_proto::{NodeId, ObjectKey};
 
 use super::record::{collection, write};
 use super::{ObjectSyncError, refused};
@@ -9,7 +10,7 @@ use crate::hub::ClusterLedgers;
 use crate::kube::{ApiCall, Caller, Kube};
 
 /// What was written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Exported {
     /// Nodes with a ledger.
     pub nodes: usize,
@@ -17,12 +18,20 @@ pub struct Exported {
     pub objects: usize,
     /// Entries whose incarnation is not certain: stock cannot name them, and sends those objects again.
     pub skipped: usize,
+    /// Objects whose record the API server refused, because their namespace is gone for example.
+    pub refused: usize,
+    /// The first of these refusals, in words: at most [`REFUSALS_TOLD`].
+    pub refusals: Vec<String>,
 }
+
+/// Refusals that are told one by one.
+pub const REFUSALS_TOLD: usize = 20;
 
 /// Writes every ledger of a namespace as stock cloudcore keeps it. Existing records get the newer version.
 ///
 /// # Errors
-/// [`ObjectSyncError`]: a ledger is damaged, or the API server refuses; what was written stays.
+/// [`ObjectSyncError`]: a ledger is damaged, or the API server does not answer; what was written stays. An object whose record
+/// is refused is counted, and the others are written.
 pub async fn export(kube: &Kube, namespace: &str) -> Result<Exported, ObjectSyncError> {
     let ledgers = ClusterLedgers::new(kube.clone(), namespace).all_records().await?;
     let mut exported = Exported { nodes: ledgers.len(), ..Exported::default() };
@@ -33,14 +42,32 @@ pub async fn export(kube: &Kube, namespace: &str) -> Result<Exported, ObjectSync
                 continue;
             };
             let (path, _) = collection(key.namespace());
-            put(kube, &path, &name, &object, &status).await?;
-            exported.objects += 1;
+            match put(kube, &path, &name, &object, &status).await {
+                Ok(()) => exported.objects += 1,
+                Err(error) if is_of_one(&error) => exported.refuse(&node, key, &error),
+                Err(error) => return Err(error),
+            }
         }
     }
     Ok(exported)
 }
 
-/// Creates one unless it is there, and sets its status, which is a resource of its own.
+impl Exported {
+    fn refuse(&mut self, node: &NodeId, key: &ObjectKey, error: &ObjectSyncError) {
+        self.refused += 1;
+        if self.refusals.len() < REFUSALS_TOLD {
+            self.refusals.push(format!("{key} of {node}: {error}"));
+        }
+    }
+}
+
+/// Whether a refusal says something of one object: its namespace is gone or goes, or the object cannot be recorded.
+fn is_of_one(error: &ObjectSyncError) -> bool {
+    matches!(error, ObjectSyncError::Refused { code: 403 | 404 | 422, .. })
+}
+
+/// Sets the status of a record, which is a resource of its own, and creates the record where there is none: a namespace
+/// that is being deleted takes changes and nothing new.
 async fn put(
     kube: &Kube,
     path: &str,
@@ -48,12 +75,27 @@ async fn put(
     object: &Value,
     status: &Value,
 ) -> Result<(), ObjectSyncError> {
+    if set_status(kube, path, name, status).await? {
+        return Ok(());
+    }
     let created = kube.call(Caller::Own, ApiCall::json(Method::POST, path, object)).await?;
     if !created.is_success() && created.code != 409 {
         return Err(refused(path, &created));
     }
+    match set_status(kube, path, name, status).await? {
+        true => Ok(()),
+        false => Err(refused(path, &created)),
+    }
+}
+
+/// False when there is no such record.
+async fn set_status(kube: &Kube, path: &str, name: &str, status: &Value) -> Result<bool, ObjectSyncError> {
     let path = format!("{path}/{name}/status");
     let patch = ApiCall::patch(path.clone(), "application/merge-patch+json", status.to_string().into());
     let patched = kube.call(Caller::Own, patch).await?;
-    if patched.is_success() { Ok(()) } else { Err(refused(&path, &patched)) }
+    match patched.code {
+        _ if patched.is_success() => Ok(true),
+        404 => Ok(false),
+        _ => Err(refused(&path, &patched)),
+    }
 }

@@ -37,6 +37,11 @@ pub(crate) async fn import(
     let configmaps = format!("/api/v1/namespaces/{namespace}/configmaps");
     let marker = kube.call(Caller::Own, ApiCall::get(format!("{configmaps}/{MARKER}"))).await?;
     if marker.is_success() {
+        tracing::info!(
+            marker = format!("{namespace}/{MARKER}"),
+            "stock cloudcore's records are not read again: delete this ConfigMap, and those with label tombolo/ledger, \
+             before another change from stock"
+        );
         return Ok(());
     }
     let mut seeds = Seeds::default();
