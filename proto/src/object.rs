@@ -176,6 +176,9 @@ pub struct SharedObject {
     pub key: ObjectKey,
     /// Which version.
     pub version: ObjectVersion,
+    /// The oldest revision of this incarnation that is known to say the same to an edge: one that holds it, or
+    /// anything newer, needs no delivery. This version's own revision unless the owner of the view knows more.
+    pub same_since: CloudRevision,
     /// Trimmed JSON.
     pub body: Bytes,
     /// Objects without which this one must stay invisible at the edge (a pod's references).
@@ -215,7 +218,8 @@ impl SharedObject {
     #[must_use]
     pub fn new(key: ObjectKey, version: ObjectVersion, body: Bytes, dependencies: Vec<ObjectKey>) -> Self {
         let (compressed, revision_place, delivery_head) = Default::default();
-        Self { key, version, body, dependencies, compressed, revision_place, delivery_head }
+        let same_since = version.revision;
+        Self { key, version, same_since, body, dependencies, compressed, revision_place, delivery_head }
     }
 
     /// The body with `metadata.resourceVersion`, for readers without the envelope; `None` when the body is no JSON

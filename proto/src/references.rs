@@ -29,29 +29,49 @@ const CONTAINER_LISTS: [&str; 3] = ["/spec/containers", "/spec/initContainers", 
 /// them when they exist. At most [`DEPENDENCIES_MAX`].
 #[must_use]
 pub fn of_pod(namespace: &str, pod: &Value) -> Vec<ObjectKey> {
-    let mut found = Found::default();
-    for volume in list(pod, "/spec/volumes") {
-        found.volume(volume);
-    }
-    for container in CONTAINER_LISTS.iter().flat_map(|path| list(pod, path)) {
-        found.container(container);
-    }
-    for secret in list(pod, "/spec/imagePullSecrets") {
-        found.secret(secret, "/name");
-    }
+    let found = Found::of(pod);
     let [configmaps, secrets] = ["configmaps", "secrets"].map(|name| Resource::new("", "v1", name));
     let configmaps = found.configmaps.iter().map(|name| ObjectKey::new(configmaps.clone(), namespace, name));
     let secrets = found.secrets.iter().map(|name| ObjectKey::new(secrets.clone(), namespace, name));
     configmaps.chain(secrets).take(DEPENDENCIES_MAX).collect()
 }
 
+/// Whether every reference of the pod to this ConfigMap or Secret is marked optional, so that the pod starts without it.
+/// Also true when there is no reference.
+#[must_use]
+pub fn starts_without(namespace: &str, pod: &Value, key: &ObjectKey) -> bool {
+    let found = Found::of(pod);
+    let needed = match &*key.resource().name {
+        "configmaps" => found.needed_configmaps.contains(key.name()),
+        "secrets" => found.needed_secrets.contains(key.name()),
+        _ => true,
+    };
+    key.namespace() == namespace && !needed
+}
+
 #[derive(Default)]
 struct Found<'a> {
     configmaps: BTreeSet<&'a str>,
     secrets: BTreeSet<&'a str>,
+    needed_configmaps: BTreeSet<&'a str>,
+    needed_secrets: BTreeSet<&'a str>,
 }
 
 impl<'a> Found<'a> {
+    fn of(pod: &'a Value) -> Self {
+        let mut found = Self::default();
+        for volume in list(pod, "/spec/volumes") {
+            found.volume(volume);
+        }
+        for container in CONTAINER_LISTS.iter().flat_map(|path| list(pod, path)) {
+            found.container(container);
+        }
+        for secret in list(pod, "/spec/imagePullSecrets") {
+            found.secret(secret, "/name");
+        }
+        found
+    }
+
     fn volume(&mut self, volume: &'a Value) {
         self.configmap(volume, "/configMap/name");
         for path in VOLUME_SECRETS {
@@ -76,15 +96,23 @@ impl<'a> Found<'a> {
 
     fn configmap(&mut self, value: &'a Value, path: &str) {
         self.configmaps.extend(name(value, path));
+        self.needed_configmaps.extend(name(value, path).filter(|_| !is_optional(value, path)));
     }
 
     fn secret(&mut self, value: &'a Value, path: &str) {
         self.secrets.extend(name(value, path));
+        self.needed_secrets.extend(name(value, path).filter(|_| !is_optional(value, path)));
     }
 }
 
 fn name<'a>(value: &'a Value, path: &str) -> Option<&'a str> {
     value.pointer(path).and_then(Value::as_str).filter(|name| !name.is_empty())
+}
+
+/// Whether the reference with its name at `path` has `optional: true` beside it.
+fn is_optional(value: &Value, path: &str) -> bool {
+    let parent = path.rsplit_once('/').and_then(|(parent, _)| value.pointer(parent));
+    parent.is_some_and(|parent| parent.get("optional") == Some(&Value::Bool(true)))
 }
 
 fn list<'a>(value: &'a Value, path: &str) -> impl Iterator<Item = &'a Value> {
@@ -163,5 +191,33 @@ mod tests {
         ] {
             assert_eq!(names(&spec), Vec::<String>::new(), "{spec}");
         }
+    }
+
+    #[test]
+    fn a_pod_starts_without_what_all_its_references_call_optional() {
+        let configmap = ObjectKey::new(Resource::new("", "v1", "configmaps"), "d", "x");
+        let secret = ObjectKey::new(Resource::new("", "v1", "secrets"), "d", "x");
+        for (key, kind, keyed, whole, named) in [
+            (&configmap, "configMap", "configMapKeyRef", "configMapRef", "name"),
+            (&secret, "secret", "secretKeyRef", "secretRef", "secretName"),
+        ] {
+            let spec = |optional: bool| {
+                let source = json!({"name": "x", "optional": optional});
+                [
+                    json!({"volumes": [{kind: {named: "x", "optional": optional}}]}),
+                    json!({"volumes": [{"projected": {"sources": [{kind: source}]}}]}),
+                    json!({"containers": [{"envFrom": [{whole: source}]}]}),
+                    json!({"initContainers": [{"env": [{"name": "A", "valueFrom": {keyed: source}}]}]}),
+                ]
+            };
+            for (optional, needed) in spec(true).iter().zip(&spec(false)) {
+                assert!(starts_without("d", &json!({ "spec": optional }), key), "{optional}");
+                assert!(!starts_without("d", &json!({ "spec": needed }), key), "{needed}");
+                let mut both = optional.clone();
+                both["ephemeralContainers"] = json!([{"envFrom": [{whole: {"name": "x"}}]}]);
+                assert!(!starts_without("d", &json!({ "spec": both }), key), "{both}");
+            }
+        }
+        assert!(!starts_without("d", &json!({"spec": {"imagePullSecrets": [{"name": "x"}]}}), &secret));
     }
 }

@@ -88,7 +88,8 @@ impl Controller {
                     if taken == 0 {
                         return;
                     }
-                    coalesce(&mut batch, changed_key);
+                    let merged = coalesce(&mut batch, changed_key);
+                    self.index.set_merged(merged);
                     for input in batch.drain(..) {
                         self.take(input);
                     }

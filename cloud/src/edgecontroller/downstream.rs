@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dashmap::DashMap;
-use tombolo_proto::object::{ObjectVersion, SharedObject};
+use tombolo_proto::object::{ContentHash, ObjectVersion, SharedObject};
 use tombolo_proto::session::Lookup;
 use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Uid};
 
@@ -50,6 +50,8 @@ pub(super) struct NodeState {
     pub(super) registered: Option<Uid>,
     /// All its pods are known.
     pub(super) listed: bool,
+    /// Hash of the part of its Node whose change is worth a delivery.
+    pub(super) significant: Option<ContentHash>,
 }
 
 impl NodeState {
@@ -117,6 +119,14 @@ impl Downstream {
         match self.lookup(node, key) {
             Lookup::Present(object) => Some(object),
             Lookup::Absent | Lookup::Unwanted(_) | Lookup::Pending => None,
+        }
+    }
+
+    /// The object under a key, whoever wants it.
+    pub(super) fn present(&self, key: &ObjectKey) -> Option<Arc<SharedObject>> {
+        match self.objects.get(key).as_deref() {
+            Some(Cached::Present(object)) => Some(Arc::clone(object)),
+            Some(Cached::Absent(_) | Cached::Pending) | None => None,
         }
     }
 

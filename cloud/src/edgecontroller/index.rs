@@ -93,6 +93,8 @@ pub struct Index {
     /// UIDs of pods that were deleted while reads were under way: an answer older than that revives nobody.
     graves: HashSet<Uid>,
     reads: usize,
+    /// Keys of which older events of the present batch were dropped.
+    merged: HashSet<ObjectKey>,
     effects: Vec<Effect>,
     malformed: u64,
 }
@@ -110,9 +112,15 @@ impl Index {
             listing: HashSet::new(),
             graves: HashSet::new(),
             reads: 0,
+            merged: HashSet::new(),
             effects: Vec::new(),
             malformed: 0,
         }
+    }
+
+    /// Says of which keys the events that come next have dropped older ones, in place of what was said before.
+    pub fn set_merged(&mut self, keys: HashSet<ObjectKey>) {
+        self.merged = keys;
     }
 
     /// Takes a watch event.
@@ -139,7 +147,11 @@ impl Index {
         let Some(kind) = Kind::of(key) else { return };
         let outcome = match found {
             Some(raw) if kind == Kind::Pod && self.is_buried(&raw) => Ok(()),
-            Some(raw) => self.applied(kind, raw),
+            Some(raw) => {
+                // A read passes over what the watch will show.
+                self.merged.insert(key.clone());
+                self.applied(kind, raw)
+            }
             None => {
                 self.not_found(kind, key, expected);
                 Ok(())
@@ -155,6 +167,7 @@ impl Index {
         self.listing.remove(node);
         for raw in pods {
             if !self.is_buried(&raw) {
+                self.merged.insert(raw.key(&Kind::Pod.resource()));
                 let outcome = self.pod_applied(raw);
                 self.note(outcome);
             }
@@ -274,6 +287,11 @@ impl Index {
                 self.set_config(key, Cached::Absent(tombolo_proto::CloudRevision(0)));
             }
         }
+    }
+
+    /// Whether versions of the object may have passed unseen before the one that is being handled.
+    fn may_have_missed(&self, kind: Kind, key: &ObjectKey) -> bool {
+        self.relists[kind as usize].is_some() || self.merged.contains(key)
     }
 
     fn trimmed(kind: Kind, raw: RawObject) -> Result<Trimmed, ObjectError> {

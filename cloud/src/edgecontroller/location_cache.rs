@@ -104,6 +104,16 @@ impl LocationCache {
         self.places.get(key).is_some_and(|nodes| nodes.contains_key(node))
     }
 
+    /// The pods on this node that refer to this object.
+    #[must_use]
+    pub fn pods_that_need(&self, node: &NodeId, key: &ObjectKey) -> Vec<ObjectKey> {
+        let Some(uids) = self.places.get(key).and_then(|nodes| nodes.get(node).cloned()) else {
+            return Vec::new();
+        };
+        let Some(pods) = self.pods.get(node) else { return Vec::new() };
+        uids.iter().filter_map(|uid| pods.get(uid)).map(|pod| pod.key.clone()).collect()
+    }
+
     /// Whether this pod, by its key, is bound to this node.
     #[must_use]
     pub fn is_bound(&self, node: &NodeId, pod: &ObjectKey) -> bool {

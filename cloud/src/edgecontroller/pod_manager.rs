@@ -1,10 +1,10 @@
 //! Which pod events are worth a delivery, and in what order (design section 5).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 use tombolo_proto::object::{ContentHash, ObjectVersion};
-use tombolo_proto::{NodeId, ObjectKey, Uid};
+use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Uid};
 
 use super::trim::Trimmed;
 
@@ -52,6 +52,8 @@ pub struct Known {
     pub node: NodeId,
     /// Newest version seen.
     pub version: ObjectVersion,
+    /// Since this revision a node acts on the same content, as far as it was seen.
+    pub same_since: CloudRevision,
     significant: ContentHash,
 }
 
@@ -77,10 +79,15 @@ impl PodManager {
         let observed = if replaced.is_some() { Observed::Added } else { observed };
         let verdict = self.judge(observed, pod);
         if verdict != Verdict::Stale {
+            let same_since = match self.pods.get(&version.uid) {
+                Some(known) if verdict == Verdict::Keep => known.same_since,
+                _ => version.revision,
+            };
             let known = Known {
                 key: key.clone(),
                 node: node.clone(),
                 version: version.clone(),
+                same_since,
                 significant: pod.significant,
             };
             self.uids.insert(key.clone(), version.uid.clone());
@@ -106,6 +113,13 @@ impl PodManager {
             self.uids.remove(&known.key);
         }
         Some(known)
+    }
+
+    /// Versions of this incarnation were passed over: what they said is not known, so nothing older counts as the same.
+    pub fn passed_over(&mut self, uid: &Uid) {
+        if let Some(known) = self.pods.get_mut(uid) {
+            known.same_since = known.version.revision;
+        }
     }
 
     /// What is known under a name.
@@ -146,16 +160,19 @@ fn is_being_deleted(body: &[u8]) -> bool {
 }
 
 /// Keeps only the newest event of each key, in the order of those newest events: a burst of changes is one change.
-/// `key_of` gives none for events that are no object's; nothing moves across them.
-pub fn coalesce<E>(events: &mut Vec<E>, key_of: impl Fn(&E) -> Option<ObjectKey>) {
-    let mut newer: std::collections::HashSet<ObjectKey> = std::collections::HashSet::new();
+/// `key_of` gives none for events that are no object's; nothing moves across them. The keys of which events were dropped.
+pub fn coalesce<E>(events: &mut Vec<E>, key_of: impl Fn(&E) -> Option<ObjectKey>) -> HashSet<ObjectKey> {
+    let mut newer: HashSet<ObjectKey> = HashSet::new();
+    let mut merged = HashSet::new();
     let mut kept: Vec<E> = Vec::with_capacity(events.len());
     for event in events.drain(..).rev() {
         match key_of(&event) {
+            Some(key) if newer.contains(&key) => {
+                merged.insert(key);
+            }
             Some(key) => {
-                if newer.insert(key) {
-                    kept.push(event);
-                }
+                newer.insert(key);
+                kept.push(event);
             }
             None => {
                 newer.clear();
@@ -165,4 +182,5 @@ pub fn coalesce<E>(events: &mut Vec<E>, key_of: impl Fn(&E) -> Option<ObjectKey>
     }
     kept.reverse();
     *events = kept;
+    merged
 }

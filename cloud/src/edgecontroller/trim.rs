@@ -12,7 +12,7 @@ use crate::kube::{ObjectError, RawObject};
 
 /// Version of the rules in this file. Content hashes of different versions cannot be compared, so every change of
 /// what is dropped or how it is written raises it.
-pub const TRIM_VERSION: u32 = 1;
+pub const TRIM_VERSION: u32 = 2;
 
 /// Annotation in which `kubectl apply` keeps a second copy of the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -22,16 +22,17 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 pub struct Trimmed {
     /// What is sent.
     pub object: SharedObject,
-    /// Hash of the part whose change is worth a delivery: for pods neither status nor generation count, for
-    /// everything else the whole body does.
+    /// Hash of the part whose change is worth a delivery: for pods neither status nor generation count, for Nodes the
+    /// list of images does not, for everything else the whole body does.
     pub significant: ContentHash,
 }
 
 /// Drops what no node needs and encodes the rest.
 ///
 /// Dropped are `managedFields`, `selfLink`, the annotation of `kubectl apply`, `resourceVersion` (it travels beside
-/// the body, and an object that only moved in the cloud's history keeps its bytes), and of Nodes the list of images
-/// and the heartbeat times, which the node itself reported. Members are sorted by name.
+/// the body, and an object that only moved in the cloud's history keeps its bytes), and of Nodes the heartbeat times,
+/// which the node itself reported. The images of a Node, another report of its own, stay: a kubelet compares them with
+/// those that it sees, and would report them for ever if it saw none. Members are sorted by name.
 ///
 /// # Errors
 /// [`ObjectError`] when the object has no uid or revision.
@@ -42,14 +43,21 @@ pub fn trim(resource: &Resource, kind: &str, raw: RawObject) -> Result<Trimmed, 
     name_kind(resource, kind, &mut value);
     trim_metadata(&mut value);
     let is_core = resource.group.is_empty();
-    if is_core && &*resource.name == "nodes" {
+    let is_node = is_core && &*resource.name == "nodes";
+    if is_node {
         trim_node(&mut value);
     }
     let body = value.to_string();
     let hash = ContentHash(xxhash_rust::xxh3::xxh3_64(body.as_bytes()));
     let is_pod = is_core && &*resource.name == "pods";
     let dependencies = if is_pod { references::of_pod(key.namespace(), &value) } else { Vec::new() };
-    let significant = if is_pod { pod_significance(&mut value) } else { hash };
+    let significant = if is_pod {
+        pod_significance(&mut value)
+    } else if is_node {
+        node_significance(&mut value)
+    } else {
+        hash
+    };
     let version = ObjectVersion { uid, revision, hash };
     Ok(Trimmed { object: SharedObject::new(key, version, body.into(), dependencies), significant })
 }
@@ -80,7 +88,6 @@ fn trim_metadata(value: &mut Value) {
 
 fn trim_node(value: &mut Value) {
     let Some(status) = value.get_mut("status").and_then(Value::as_object_mut) else { return };
-    status.remove("images");
     let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);
     for condition in conditions.into_iter().flatten().filter_map(Value::as_object_mut) {
         condition.remove("lastHeartbeatTime");
@@ -95,10 +102,22 @@ fn pod_significance(value: &mut Value) -> ContentHash {
     if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("generation");
     }
+    hash_of(value)
+}
+
+/// Hash of a Node without its images; takes them out of the value.
+fn node_significance(value: &mut Value) -> ContentHash {
+    if let Some(status) = value.get_mut("status").and_then(Value::as_object_mut) {
+        status.remove("images");
+    }
+    hash_of(value)
+}
+
+fn hash_of(value: &Value) -> ContentHash {
     let mut hasher = HashWriter(Xxh3::new());
     match serde_json::to_writer(&mut hasher, value) {
         Ok(()) => ContentHash(hasher.0.digest()),
-        // Writing into a hasher cannot fail; a constant would merge different pods, so nothing is merged instead.
+        // Writing into a hasher cannot fail; a constant would merge different objects, so nothing is merged instead.
         Err(_) => ContentHash(rand::random()),
     }
 }
@@ -183,20 +202,23 @@ mod tests {
     }
 
     #[test]
-    fn heartbeats_and_images_of_nodes_do_not_travel() {
-        let node = |time: &str| {
+    fn heartbeats_of_nodes_do_not_travel_and_images_cause_no_delivery() {
+        let node = |time: &str, image: &str| {
             let value = json!({
                 "metadata": {"name": "n", "uid": "u", "resourceVersion": "1"},
-                "status": {"images": [{"names": ["x"]}], "conditions": [
+                "status": {"images": [{"names": [image]}], "conditions": [
                     {"type": "Ready", "status": "True", "lastHeartbeatTime": time, "lastTransitionTime": "t"}]}
             });
             trimmed(&resources::nodes(), "Node", value)
         };
-        assert_eq!(node("a").object.version.hash, node("b").object.version.hash);
-        let body = node("a").object.body;
+        assert_eq!(node("a", "x").object.version.hash, node("b", "x").object.version.hash);
+        assert_eq!(node("a", "x").significant, node("a", "y").significant);
+        assert_ne!(node("a", "x").object.version.hash, node("a", "y").object.version.hash);
+        let body = node("a", "x").object.body;
         let expected = concat!(
             r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"n","uid":"u"},"#,
-            r#""status":{"conditions":[{"lastTransitionTime":"t","status":"True","type":"Ready"}]}}"#
+            r#""status":{"conditions":[{"lastTransitionTime":"t","status":"True","type":"Ready"}],"#,
+            r#""images":[{"names":["x"]}]}}"#
         );
         assert_eq!(body, expected);
     }

@@ -13,6 +13,7 @@ mod labels;
 mod memory;
 mod message;
 mod objects;
+mod optional;
 mod outcome;
 mod rule_status;
 #[cfg(test)]

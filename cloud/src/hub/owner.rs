@@ -358,7 +358,13 @@ impl Owner {
             }
             self.running += 1;
             let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
-            self.work.push(Box::pin(async move { Done::Reply(hub.upstream.answer(&node, request).await) }));
+            let stock = matches!(self.channel, Channel::KubeEdge(_));
+            self.work.push(Box::pin(async move {
+                Done::Reply(match stock {
+                    true => hub.upstream.answer_stock(&node, request).await,
+                    false => hub.upstream.answer(&node, request).await,
+                })
+            }));
         }
     }
 

@@ -103,6 +103,10 @@ impl NodeView for View {
         }
     }
 
+    fn is_optional(&self, key: &ObjectKey) -> bool {
+        self.down.is_optional(&self.node, key)
+    }
+
     fn revision(&self, scope: ScopeId) -> CloudRevision {
         match scope {
             ScopeId::NODE => self.down.revision(),

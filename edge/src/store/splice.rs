@@ -76,7 +76,7 @@ pub(crate) fn with_status(body: &[u8], new: &str) -> Result<Bytes, String> {
 }
 
 /// Version of the cloud's trimming rules that [`trimmed`] follows.
-pub(crate) const TRIM_VERSION: u32 = 1;
+pub(crate) const TRIM_VERSION: u32 = 2;
 
 /// Annotation in which `kubectl apply` keeps a second copy of the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tombolo_proto::inventory::content_hash;
 use tombolo_proto::object::{ObjectVersion, SharedObject};
 use tombolo_proto::session::kubeedge::{Ledger, LedgerEntry};
@@ -58,6 +59,8 @@ pub struct Cluster {
     pub objects: BTreeMap<ObjectKey, Arc<SharedObject>>,
     /// By scope: the node's own set, and its subscriptions.
     pub wanted: BTreeMap<u32, BTreeSet<ObjectKey>>,
+    /// What the node works without.
+    pub optional: BTreeSet<ObjectKey>,
     revision: u64,
     incarnations: u64,
     /// Nothing is known yet.
@@ -85,10 +88,39 @@ impl Cluster {
             kind(key),
             key.name(),
         );
-        let hash = content_hash(body.as_bytes());
-        let version = ObjectVersion { uid, revision: CloudRevision(self.revision), hash };
-        self.objects
-            .insert(key.clone(), Arc::new(SharedObject::new(key.clone(), version, body.into(), Vec::new())));
+        self.insert(key, uid, body.into());
+    }
+
+    fn insert(&mut self, key: &ObjectKey, uid: Uid, body: Bytes) {
+        let version =
+            ObjectVersion { uid, revision: CloudRevision(self.revision), hash: content_hash(&body) };
+        let mut object = SharedObject::new(key.clone(), version, body, Vec::new());
+        // A version with the same content says the same as the one before.
+        if let Some(former) =
+            self.objects.get(key).filter(|former| former.version.hash == object.version.hash)
+        {
+            object.same_since = former.same_since;
+        }
+        self.objects.insert(key.clone(), Arc::new(object));
+    }
+
+    /// The node has reported a status: a new version that says nothing new to it.
+    pub fn report(&mut self, key: &ObjectKey) {
+        let Some(object) = self.objects.get(key).cloned() else { return };
+        self.revision += 1;
+        self.insert(key, object.version.uid.clone(), object.body.clone());
+    }
+
+    /// Whether a row of the edge is as good as what the node should hold.
+    pub fn is_served_by(&self, path: &str, uid: &str, revision: u64) -> bool {
+        let mut keys = self.wanted.values().flatten().filter(|key| wire_path(key) == path);
+        keys.any(|key| match self.objects.get(key) {
+            Some(object) => {
+                let (version, since) = (&object.version, object.same_since.0);
+                version.uid.as_str() == uid && (since..=version.revision.0).contains(&revision)
+            }
+            None => uid.is_empty() && self.optional.contains(key),
+        })
     }
 
     /// Creates or updates an object.
@@ -157,6 +189,10 @@ impl NodeView for Cluster {
             return Lookup::Unwanted(None);
         }
         self.objects.get(key).map_or(Lookup::Absent, |object| Lookup::Present(Arc::clone(object)))
+    }
+
+    fn is_optional(&self, key: &ObjectKey) -> bool {
+        self.wanted.values().any(|set| set.contains(key)) && self.optional.contains(key)
     }
 
     fn revision(&self, _scope: ScopeId) -> CloudRevision {

@@ -201,6 +201,7 @@ fn control_messages_and_device_twins_are_answered() {
     assert_eq!((ack.content, ack.route.operation), (Content::text("ack"), Operation::Response));
     let confirmed = answer();
     assert_eq!(confirmed.route.group.as_str(), "twin");
+    assert_eq!(confirmed.route.resource.to_wire(), "twin");
     assert_eq!(confirmed.header.parent.expect("a parent").to_string(), "b");
 }
 
@@ -280,4 +281,101 @@ fn failed_questions_leave_no_trace_at_the_edge() {
     world.run_for(seconds(3));
     world.check();
     assert_eq!(world.stock.answered.get("error"), Some(&2), "{:?}", world.stock.answered);
+}
+
+#[test]
+fn what_the_edge_reports_of_itself_is_not_sent_back() {
+    let (pod, node) = (key("pods", "p"), super::cluster::node_key());
+    let mut world = settled(&[("pods", "p")]);
+    for path in ["default/podpatch/p", "null/nodepatch/edge1"] {
+        world.stock.ask(Operation::Patch, path, object(r#""{}""#));
+    }
+    world.pump();
+    world.run_for(seconds(10));
+    assert_eq!(world.pushes, []);
+    // Nor after the next connection.
+    world.cut(true);
+    world.run_for(seconds(2));
+    world.connect();
+    world.run_for(seconds(10));
+    assert_eq!(world.pushes, []);
+    world.check();
+    // What others change arrives all the same.
+    for key in [&pod, &node] {
+        world.cluster.put(key);
+        world.offer(key);
+    }
+    world.run_for(seconds(2));
+    assert_eq!(pushed(&world), [push("default/pod/p", "update"), push("null/node/edge1", "update")]);
+    world.check();
+}
+
+#[test]
+fn an_empty_object_goes_when_the_true_one_comes_and_when_somebody_needs_it() {
+    let (config, path) = (key("configmaps", "c"), "default/configmap/c");
+    let asked = || {
+        let mut world = settled(&[]);
+        world.cluster.want(&config, true);
+        world.cluster.optional.insert(config.clone());
+        world.stock.ask(Operation::Query, path, object("null"));
+        world.pump();
+        world.run_for(seconds(3));
+        assert_eq!(world.pushes, []);
+        assert!(world.stock.rows.contains_key(path), "the kubelet is told that it is empty");
+        world.check();
+        world
+    };
+    let mut world = asked();
+    world.cut(true);
+    world.connect();
+    world.run_for(seconds(3));
+    assert_eq!(world.pushes, [], "it is remembered over a reconnect");
+    world.cluster.put(&config);
+    world.offer(&config);
+    world.run_for(seconds(3));
+    assert_eq!(pushed(&world), [push(path, "delete"), push(path, "insert")]);
+    world.check();
+    let mut world = asked();
+    world.cluster.optional.clear();
+    world.offer(&config);
+    world.run_for(seconds(3));
+    assert_eq!(pushed(&world), [push(path, "delete")], "a pod that needs it must not start with nothing");
+    world.check();
+    let mut world = asked();
+    world.cluster.want(&config, false);
+    world.offer(&config);
+    world.run_for(seconds(3));
+    assert_eq!(pushed(&world), [push(path, "delete")]);
+    world.check();
+}
+
+#[test]
+fn an_edge_that_speaks_and_does_not_read_is_left() {
+    let mut world = settled(&[("configmaps", "c")]);
+    let begin = world.now;
+    world.cluster.put(&key("configmaps", "c"));
+    let session = &mut world.connection.as_mut().expect("alive").session;
+    session.offer(ScopeId::NODE, key("configmaps", "c"));
+    let waits = session.poll_transmit(begin, &world.cluster).expect("a push").number;
+    for late in [10, 20, 29] {
+        session.heard(begin + seconds(late));
+        session.handle_timeout(begin + seconds(late));
+        assert!(!session.is_closed(), "{late} s");
+    }
+    // Whoever takes something, however slowly, stays.
+    session.transmitted(begin + seconds(29), waits);
+    session.heard(begin + seconds(40));
+    session.handle_timeout(begin + seconds(40));
+    assert!(!session.is_closed());
+    let again = session.poll_transmit(begin + seconds(40), &world.cluster).expect("a resend");
+    assert!(again.number > waits);
+    for late in [50, 60, 69] {
+        session.heard(begin + seconds(late));
+        session.handle_timeout(begin + seconds(late));
+        assert!(!session.is_closed(), "{late} s");
+    }
+    assert!(session.next_timeout().is_some_and(|due| due <= begin + seconds(70)));
+    session.heard(begin + seconds(70));
+    session.handle_timeout(begin + seconds(70));
+    assert!(session.is_closed(), "keepalives alone are no life");
 }

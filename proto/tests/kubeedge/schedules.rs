@@ -30,7 +30,7 @@ fn some_key(world: &mut World) -> ObjectKey {
 
 fn change(world: &mut World) {
     let key = some_key(world);
-    match world.rng.random_range(0..10) {
+    match world.rng.random_range(0..12) {
         0..=3 => {
             world.cluster.put(&key);
             world.cluster.want(&key, true);
@@ -42,6 +42,13 @@ fn change(world: &mut World) {
             world.cluster.put(&key);
         }
         7 => world.cluster.put(&super::cluster::node_key()),
+        8 => world.cluster.report(&super::cluster::node_key()),
+        9 => {
+            world.cluster.want(&key, true);
+            if !world.cluster.optional.remove(&key) {
+                world.cluster.optional.insert(key.clone());
+            }
+        }
         _ => {
             ask(world, &key);
             return;

@@ -213,6 +213,10 @@ fn is_empty_error(err: &Value) -> bool {
 /// A row is what the content says, whatever it says: an error stored as an object would be found here.
 fn row(value: &Value) -> Row {
     let metadata = &value["metadata"];
+    if metadata["uid"].is_null() && metadata["name"].is_string() && value["spec"].is_null() {
+        // An empty object in place of one that does not exist.
+        return Row { uid: String::new(), revision: 0 };
+    }
     let text =
         |name: &str| metadata[name].as_str().unwrap_or_else(|| panic!("stored without {name}: {value}"));
     Row { uid: text("uid").to_owned(), revision: text("resourceVersion").parse().expect("a number") }

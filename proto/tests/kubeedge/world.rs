@@ -8,11 +8,11 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tombolo_proto::frame::{Reply, ReplyBody, Request, RequestBody};
 use tombolo_proto::message::{Content, Message, MessageId, Operation, Outcome, ResourceType, StatusError};
-use tombolo_proto::session::CloudEvent;
 use tombolo_proto::session::kubeedge::{
     CloudConfig, CloudSession, LedgerWrite, RESEND_AFTER, RESENDS_MAX, resource_of,
 };
-use tombolo_proto::{Moment, ObjectKey, ScopeId, kubeedge};
+use tombolo_proto::session::{CloudEvent, NodeView as _};
+use tombolo_proto::{Moment, ObjectKey, ScopeId, Uid, kubeedge};
 
 use super::cluster::{Cluster, LedgerStore, epoch, node, node_key, wire_path};
 use super::stock::Stock;
@@ -215,7 +215,9 @@ impl World {
         // A deletion may have followed in the same step.
         let Some(uid) = self.stock.rows.get(path).map(|row| &row.uid) else { return };
         let named = self.store.stored.entries().any(|(key, entry)| {
-            wire_path(key) == path && entry.uid.as_ref().is_none_or(|known| known.as_str() == uid)
+            // An empty object has no uid, and the ledger has a name of its own for it.
+            let same = |known: &Uid| known.as_str() == uid || uid.is_empty();
+            wire_path(key) == path && entry.uid.as_ref().is_none_or(same)
         });
         assert!(named, "{path} ({uid}) was stored at the edge, and the ledger does not name it");
     }
@@ -352,13 +354,15 @@ impl World {
     }
 
     pub fn check(&self) {
-        let rows: BTreeMap<_, _> = self
-            .stock
-            .rows
-            .iter()
-            .map(|(path, row)| (path.clone(), (row.uid.clone(), row.revision)))
-            .collect();
-        assert_eq!(rows, self.cluster.truth(), "rows of the edge, and what they should be");
+        let rows = self.stock.rows.iter();
+        let rows: BTreeMap<_, _> =
+            rows.map(|(path, row)| (path.clone(), (row.uid.clone(), row.revision))).collect();
+        let truth = self.cluster.truth();
+        let good = |(path, (uid, revision)): (&String, &(String, u64))| {
+            self.cluster.is_served_by(path, uid, *revision)
+        };
+        let complete = truth.keys().all(|path| rows.contains_key(path));
+        assert!(complete && rows.iter().all(good), "rows of the edge: {rows:?}; they should be {truth:?}");
     }
 }
 
@@ -413,7 +417,7 @@ fn answer(cluster: &mut Cluster, _session: &CloudSession, request: &Request) -> 
     };
     let key = ObjectKey::new(resource_of(&word)?, path.namespace(), path.name.as_deref()?);
     if message.route.operation == Operation::Patch && cluster.objects.contains_key(&key) {
-        cluster.put(&key);
+        cluster.report(&key);
     }
     let id = MessageId::parse("draft").expect("printable");
     let missing = || StatusError::new(404, "NotFound", "not found");
@@ -421,6 +425,9 @@ fn answer(cluster: &mut Cluster, _session: &CloudSession, request: &Request) -> 
     let json = cluster.json(&key).map(|json| object(&json));
     let content = match (message.route.operation.clone(), json) {
         (Operation::Query, Some(json)) => json,
+        (Operation::Query, None) if !cluster.blind && cluster.is_optional(&key) => {
+            object(&format!(r#"{{"metadata":{{"name":"{}","namespace":"default"}}}}"#, key.name()))
+        }
         (Operation::Query, None) => missing().to_content(),
         (_, Some(_)) if exists => {
             Outcome::Failed(StatusError::new(409, "AlreadyExists", "exists")).to_content()

@@ -30,7 +30,9 @@ impl Client {
     pub(super) async fn ask(&self, operation: &str, resource: &str, content: Value) -> Result<Value> {
         let request = message("edged", "meta", operation, resource, &content);
         if operation == "patch" {
-            self.bus.store.lock().put(resource, &content);
+            let mut store = self.bus.store.lock();
+            store.put(resource, &content);
+            *store.reported.entry(resource.to_owned()).or_default() += 1;
         }
         ensure!(self.bus.store.lock().connected, "connection lost");
         let reply = self.bus.exchange(request).await?;

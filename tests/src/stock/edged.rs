@@ -21,7 +21,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(7);
 
 /// Runs the node until its process ends.
 pub(super) async fn run(client: Client, news: mpsc::Receiver<PodNews>) {
-    tokio::join!(node::register(&client), node::keep_lease(&client), pods::run(&client, news));
+    let registered = async {
+        node::register(&client).await;
+        node::keep_status(&client).await;
+    };
+    tokio::join!(registered, node::keep_lease(&client), pods::run(&client, news));
 }
 
 /// Waits between attempts: each twice as long as the one before.

@@ -53,7 +53,8 @@ async fn difference(node: &StockNode, world: &World) -> Result<Option<String>> {
 fn holdings(store: &Store, node: &str) -> Result<Holdings> {
     let mut holdings = Holdings::new();
     for (kind, name) in PUSHED {
-        for (path, row) in store.of_kind(kind) {
+        // An empty object stands in place of one that does not exist and that no pod needs: it has no uid.
+        for (path, row) in store.of_kind(kind).filter(|(_, row)| row["metadata"]["uid"].is_string()) {
             let object: DynamicObject =
                 serde_json::from_value(row.clone()).with_context(|| format!("{path} is {row}"))?;
             synced::hold(&mut holdings, name, &object).with_context(|| format!("{path} is {row}"))?;

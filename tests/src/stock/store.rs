@@ -24,6 +24,10 @@ pub struct Store {
     rows: BTreeMap<String, Value>,
     /// What was pushed, in the order in which it was processed.
     pub delivered: Vec<Delivery>,
+    /// How often the kubelet has compared its node with the row since the last start of its process.
+    pub compared: u64,
+    /// Reports of the node and of pods, by path.
+    pub reported: BTreeMap<String, u64>,
     /// Whether the edge believes that its connection is open.
     pub connected: bool,
     /// Why the last connection ended.

@@ -3,6 +3,7 @@
 //! Every scenario runs against the embedded server and against kube-apiserver, each with a namespace and a node of its
 //! own, and ends with the comparison of the node's rows with what the API server says.
 
+mod kubelet;
 mod metaserver;
 mod metaserver_rights;
 mod older;
@@ -51,6 +52,8 @@ scenarios![
     two_hundred_objects_at_once,
     the_local_api_of_the_edge_is_served,
     older_edges_are_served,
+    reports_end_when_nothing_changes,
+    pods_start_without_what_they_call_optional,
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -488,6 +491,26 @@ mod scenarios {
         older::pods_are_reported_in_their_own_way(&node, &stage.objects, &stage.namespace).await;
         older::nodes_are_reported_in_their_own_way(&node, &stage.objects).await;
         older::small_questions_are_answered(&node).await;
+    }
+
+    pub(super) async fn reports_end_when_nothing_changes(stage: &mut Stage) {
+        let mut node = stage.node().await;
+        node.boot().await.unwrap();
+        stage.ready().await;
+        stage.objects.accepted_pod("web", &stage.name, &[], &[]).await;
+        stage.phase("web", "Running").await;
+        kubelet::nothing_travels_to_and_fro(&node, &stage.path("pod/web")).await;
+        node.converges(&stage.world).await;
+    }
+
+    pub(super) async fn pods_start_without_what_they_call_optional(stage: &mut Stage) {
+        let mut node = stage.node().await;
+        node.boot().await.unwrap();
+        stage.ready().await;
+        volumes::create(&stage.world, &kubelet::pod_without_its_sources("lean", stage));
+        stage.phase("lean", "Running").await;
+        kubelet::rows_follow_what_is_created(&node, stage).await;
+        node.converges(&stage.world).await;
     }
 
     /// A version that came more than once.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tombolo_proto::NodeId;
 
-use super::{Cached, Effect, Index, Kind, ObjectError, RawObject};
+use super::{Cached, Effect, Index, Kind, ObjectError, RawObject, Trimmed};
 use crate::edgecontroller::downstream::{NodeState, node_key};
 
 /// Label of an edge node (reference section 6.1).
@@ -48,14 +48,18 @@ impl Index {
             self.remove_node(node.as_str());
             return self.node_applied(raw);
         }
-        let object = Arc::new(Self::trimmed(Kind::Node, raw)?.object);
-        let current = self.down.objects.get(&key).and_then(|cached| cached.version().cloned());
-        if current.as_ref().is_some_and(|current| current.revision > object.version.revision) {
+        let Trimmed { mut object, significant } = Self::trimmed(Kind::Node, raw)?;
+        let current = self.down.present(&key);
+        if current.as_ref().is_some_and(|current| current.version.revision > object.version.revision) {
             return Ok(());
         }
-        let changed = current.is_none_or(|current| current.hash != object.version.hash);
-        self.down.objects.insert(key.clone(), Cached::Present(object));
-        let state = NodeState { registered: Some(uid), ..before.clone() };
+        let same = current.filter(|_| before.significant == Some(significant));
+        let changed = same.is_none();
+        if let Some(same) = same.filter(|_| !self.may_have_missed(Kind::Node, &key)) {
+            object.same_since = same.same_since;
+        }
+        self.down.objects.insert(key.clone(), Cached::Present(Arc::new(object)));
+        let state = NodeState { registered: Some(uid), significant: Some(significant), ..before.clone() };
         self.down.nodes.insert(node.clone(), state);
         if before.registered.is_none() && self.pods_watched {
             // The pod watch has passed over this node's pods until now.

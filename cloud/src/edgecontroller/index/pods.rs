@@ -16,12 +16,19 @@ impl Index {
         if !is_edge {
             return Ok(());
         }
-        let pod = Self::trimmed(Kind::Pod, raw)?;
+        let mut pod = Self::trimmed(Kind::Pod, raw)?;
         let known = self.pods.get(&pod.object.version.uid).is_some();
         let observed = if known { Observed::Modified } else { Observed::Added };
         let decision = self.pods.handle(observed, &node, &pod);
         if let Some(old) = decision.replaced {
             self.release(&old);
+        }
+        let uid = &pod.object.version.uid;
+        if self.may_have_missed(Kind::Pod, &pod.object.key) {
+            self.pods.passed_over(uid);
+        }
+        if let Some(known) = self.pods.get(uid) {
+            pod.object.same_since = known.same_since;
         }
         let object = Arc::new(pod.object);
         match decision.verdict {
@@ -32,10 +39,11 @@ impl Index {
             Verdict::Insert | Verdict::Update => {
                 let (key, uid) = (object.key.clone(), object.version.uid.clone());
                 let change = self.down.location.set_pod(&node, &uid, &key, &object.dependencies);
-                self.down.objects.insert(key.clone(), Cached::Present(object));
+                self.down.objects.insert(key.clone(), Cached::Present(Arc::clone(&object)));
                 for gained in &change.gained {
                     self.need(&node, gained);
                 }
+                self.doubt_absent(&node, &object.dependencies);
                 // What a pod needs is offered before it, so that it need not wait at the edge.
                 self.offer(&node, &key);
                 self.lose(&node, &change.lost);
@@ -75,6 +83,16 @@ impl Index {
             self.effects.push(Effect::Fetch(key.clone(), None));
         }
         self.offer(node, key);
+    }
+
+    /// A stock edge may hold empty objects in place of these while no pod needed them (reference 5.1): now one may.
+    fn doubt_absent(&mut self, node: &NodeId, keys: &[ObjectKey]) {
+        for key in keys {
+            let absent = matches!(self.down.objects.get(key).as_deref(), Some(Cached::Absent(_)));
+            if absent {
+                self.offer(node, key);
+            }
+        }
     }
 
     /// The node refers to these objects no longer; those that nobody refers to leave memory.

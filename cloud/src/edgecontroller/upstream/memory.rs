@@ -63,7 +63,8 @@ mod tests {
         let key = |resource, name| ObjectKey::new(resource, "d", name);
         let (held, absent) = (key(resources::secrets(), "s"), key(resources::configmaps(), "missing"));
         for name in ["near", "far"] {
-            let state = NodeState { joined: true, registered: Some(uid.clone()), listed: true };
+            let state =
+                NodeState { joined: true, registered: Some(uid.clone()), listed: true, significant: None };
             down.nodes.insert(node(name), state);
         }
         let pod = key(resources::pods(), "p");

@@ -15,6 +15,12 @@ pub trait NodeView {
     fn wanted(&self, scope: ScopeId) -> Vec<ObjectKey>;
     /// What the scope should hold under this key now.
     fn lookup(&self, scope: ScopeId, key: &ObjectKey) -> Lookup;
+    /// Whether everything of the node that refers to this object works without it. Asked of what is known to be absent,
+    /// and only for edges that were given an empty object in its place.
+    fn is_optional(&self, key: &ObjectKey) -> bool {
+        let _ = key;
+        false
+    }
     /// The newest revision that the view has seen, 0 when unknown. An edge that comes from a faster replica may hold
     /// something newer; what this view does not want is then deleted only after [`super::LAG_GRACE`].
     fn revision(&self, scope: ScopeId) -> CloudRevision;

@@ -4,6 +4,7 @@ mod board;
 mod carried;
 mod delivery;
 mod flights;
+mod progress;
 mod receive;
 mod recorder;
 mod requests;
@@ -24,6 +25,7 @@ use crate::session::{CloudEvent, NodeView, SessionError};
 use board::Board;
 use carried::Carried;
 use flights::Flights;
+use progress::Progress;
 use recorder::Recorder;
 use requests::Requests;
 
@@ -116,6 +118,7 @@ pub struct CloudSession {
     /// Small answers of the session itself.
     notices: VecDeque<Message>,
     documents: u64,
+    progress: Progress,
     events: VecDeque<CloudEvent>,
     counters: CloudStats,
 }
@@ -153,6 +156,7 @@ impl CloudSession {
             late_acks: VecDeque::new(),
             notices: VecDeque::new(),
             documents: 0,
+            progress: Progress::default(),
             events: VecDeque::new(),
             counters: CloudStats::default(),
             config,
@@ -263,6 +267,7 @@ impl CloudSession {
     /// Everything up to this document has left the socket.
     pub fn transmitted(&mut self, now: Moment, number: u64) {
         self.now = now;
+        self.progress.left(now, number);
         self.flights.transmitted(now, number);
         self.carried.transmitted(now, number);
     }

@@ -18,6 +18,42 @@ pub(super) async fn register(client: &Client) {
     }
 }
 
+/// Compares what the node is with its row, as the kubelet does every ten seconds, and reports when they differ
+/// (reference 10.4). Heartbeats are not compared; images are.
+pub(super) async fn keep_status(client: &Client) {
+    loop {
+        tokio::time::sleep(client.bus.pace.lease).await;
+        let differs = client.bus.store.lock().row(&client.node_row()).is_some_and(differs);
+        client.bus.store.lock().compared += 1;
+        if differs {
+            // The next comparison comes soon.
+            let _ = report_ready(client).await;
+        }
+    }
+}
+
+fn differs(row: &Value) -> bool {
+    let conditions = row.pointer("/status/conditions").and_then(Value::as_array);
+    let ready = conditions.into_iter().flatten().find(|condition| condition["type"] == "Ready");
+    let is_ready = ready.is_some_and(|ready| {
+        READY.iter().all(|(field, value)| ready.get(field).and_then(Value::as_str) == Some(value))
+    });
+    !is_ready || row["status"]["images"] != images()
+}
+
+/// The Ready condition, without its times.
+const READY: [(&str, &str); 4] = [
+    ("type", "Ready"),
+    ("status", "True"),
+    ("reason", "EdgeReady"),
+    ("message", "edge is posting ready status"),
+];
+
+/// What the node's container runtime has fetched.
+fn images() -> Value {
+    json!([{"names": ["registry.example/shop:1", "registry.example/shop@sha256:0"], "sizeBytes": 4096}])
+}
+
 /// Registers, takes the lease and reports ready, each once. Gives the Node.
 ///
 /// # Errors
@@ -45,10 +81,13 @@ async fn insert(client: &Client) -> Result<bool> {
 
 async fn report_ready(client: &Client) -> Result<Value> {
     let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let mut ready = json!({"lastHeartbeatTime": now, "lastTransitionTime": now});
+    for (field, value) in READY {
+        ready[field] = value.into();
+    }
+    let order = json!([{"type": "Ready"}]);
     let patch = json!({"status": {
-        "$setElementOrder/conditions": [{"type": "Ready"}],
-        "conditions": [{"type": "Ready", "status": "True", "reason": "EdgeReady",
-            "message": "edge is posting ready status", "lastHeartbeatTime": now, "lastTransitionTime": now}]}});
+        "$setElementOrder/conditions": order, "conditions": [ready], "images": images()}});
     done(&client.ask("patch", &format!("null/nodepatch/{}", client.node), patch.to_string().into()).await?)
 }
 

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use crate::ids::{CloudRevision, Moment, Uid};
+use crate::inventory::content_hash;
 use crate::message::{Message, MessageId, Operation, ResourceType};
 use crate::object::ObjectKey;
 use crate::session::kubeedge::shape::{Fitted, Identity};
@@ -45,9 +46,23 @@ impl Load {
         let resource = resource_of(&word)?;
         let kind = kind_name(&resource, None)?;
         let key = ObjectKey::new(resource, path.namespace(), path.name.as_deref()?);
-        let (uid, revision) = (Uid::parse(uid).ok()?, CloudRevision::parse(resource_version).ok()?);
+        let (uid, revision) = if uid.is_empty() && asked.route.operation == Op::Query {
+            (stand_in(&key)?, CloudRevision(0))
+        } else {
+            (Uid::parse(uid).ok()?, CloudRevision::parse(resource_version).ok()?)
+        };
         Some(Self { key, kind, uid, revision, acknowledged })
     }
+}
+
+/// What the names of [`stand_in`] begin with.
+pub(super) const STAND_IN: &str = "none-";
+
+/// The name by which this side knows the empty object that an edge was given in place of one that does not exist
+/// (reference 5.1): an incarnation of its own, so that the true object replaces it, and its deletion is sent when a pod
+/// needs the true object. Each key has another one, and none has a dot: both name objects of an export.
+pub(super) fn stand_in(key: &ObjectKey) -> Option<Uid> {
+    Uid::parse(&format!("{STAND_IN}{:016x}", content_hash(key.to_string().as_bytes()).0)).ok()
 }
 
 /// Identity of the object in a wrapper.

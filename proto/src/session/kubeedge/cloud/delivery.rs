@@ -7,16 +7,20 @@ use serde::Serialize;
 
 use super::CloudSession;
 use super::board::Board;
+use super::carried::{STAND_IN, stand_in};
 use super::flights::{Flight, Overdue};
 use super::recorder::{Recorder, Standing};
 use super::slot::{Belief, Phase, Step, Verdict, Wanted};
 use crate::frame::RefusalReason;
-use crate::ids::{Moment, ScopeId};
+use crate::ids::{CloudRevision, Moment, ScopeId, Uid};
 use crate::message::{Content, Group, LocalPath, Message, ObjectPath, Operation, Route, Source};
 use crate::object::{ObjectKey, SharedObject};
 use crate::session::kubeedge::kinds::api_version;
 use crate::session::kubeedge::{Outgoing, kind_name, type_word};
 use crate::session::{CloudEvent, LAG_GRACE, Lookup, NodeView};
+
+/// Wait before a pod is looked at again that an empty object at the edge must not serve.
+const STAND_IN_WAIT: Duration = Duration::from_millis(100);
 
 impl CloudSession {
     pub(super) fn poll_delivery(&mut self, view: &impl NodeView) -> Option<Outgoing> {
@@ -57,12 +61,16 @@ impl CloudSession {
     /// however many want it.
     fn wanted(&self, key: &ObjectKey, view: &impl NodeView) -> (Wanted, bool) {
         let mut newest: Option<(Arc<SharedObject>, bool)> = None;
+        let (mut same_since, mut stands_in) = (CloudRevision(0), false);
         for scope in &self.scopes {
             match view.lookup(*scope, key) {
                 Lookup::Pending => return (Wanted::Pending, false),
+                Lookup::Absent if self.holds_stand_in(key) && view.is_optional(key) => stands_in = true,
                 Lookup::Absent | Lookup::Unwanted(_) => {}
                 Lookup::Present(object) => {
                     let dynamic = *scope != ScopeId::NODE;
+                    // Watchers of a subscription may wait for what the kubelet has no use for.
+                    same_since = same_since.max(object.same_since);
                     newest = Some(match newest {
                         Some((other, pushed)) if other.version.revision >= object.version.revision => {
                             (other, pushed && dynamic)
@@ -74,10 +82,16 @@ impl CloudSession {
             }
         }
         match newest {
-            Some((object, dynamic)) => (Wanted::Present(object), dynamic),
+            Some((object, dynamic)) => (Wanted::Present(object, same_since), dynamic),
+            None if stands_in => (Wanted::StandIn, false),
             None if self.restoring => (Wanted::Pending, false),
             None => (Wanted::Gone, self.board.get(key).is_some_and(|slot| slot.dynamic)),
         }
+    }
+
+    /// Whether the edge has an empty object in place of one that does not exist.
+    fn holds_stand_in(&self, key: &ObjectKey) -> bool {
+        self.board.get(key).and_then(|slot| slot.belief.uid()).is_some_and(|uid| is_stand_in(key, uid))
     }
 
     /// Sends a step, unless something must happen before.
@@ -134,6 +148,15 @@ impl CloudSession {
         let slot = self.board.get(key)?;
         if let Some(until) = slot.held_back(step, self.now) {
             return Some(until);
+        }
+        if let Step::Put(object, _) = step
+            && object
+                .dependencies
+                .iter()
+                .any(|needed| self.holds_stand_in(needed) && !view.is_optional(needed))
+        {
+            // The kubelet would start the pod with the empty object, whose deletion is under way.
+            return Some(Some(self.now + STAND_IN_WAIT));
         }
         // What the node was given by a faster replica may be unknown to this view: it gets time to catch up.
         let grace = self.opened_at + LAG_GRACE;
@@ -198,6 +221,10 @@ impl CloudSession {
     }
 }
 
+fn is_stand_in(key: &ObjectKey, uid: &Uid) -> bool {
+    uid.as_str().starts_with(STAND_IN) && stand_in(key).is_some_and(|own| own == *uid)
+}
+
 /// The document of a delivery, the same for each copy but for its number.
 pub(super) fn document(number: u64, flight: &Flight, board: &Board, recorder: &Recorder) -> Outgoing {
     let Flight { id, key, step, millis, .. } = flight;
@@ -208,7 +235,7 @@ pub(super) fn document(number: u64, flight: &Flight, board: &Board, recorder: &R
         Step::Put(object, operation) => (operation.clone(), Some(object), Content::null()),
         Step::Delete(Belief::Sent(object)) => (Operation::Delete, Some(object), Content::null()),
         Step::Delete(belief) => {
-            let uid = belief.uid().map(crate::ids::Uid::as_str);
+            let uid = belief.uid().filter(|uid| !is_stand_in(key, uid)).map(Uid::as_str);
             (Operation::Delete, None, tombstone(key, &kind, uid))
         }
     };

@@ -10,7 +10,7 @@ use super::slot::Belief;
 use crate::frame::RefusalReason;
 use crate::ids::{Moment, ScopeId};
 use crate::kubeedge;
-use crate::message::{Content, Group, Message, MessageId, Operation, ResourcePath, Source};
+use crate::message::{Content, Group, LocalPath, Message, MessageId, Operation, ResourcePath, Source};
 use crate::object::{ObjectKey, Resource};
 use crate::session::kubeedge::up::{Up, registers_node};
 use crate::session::kubeedge::{RESEND_AFTER, resource_of};
@@ -76,6 +76,8 @@ impl CloudSession {
         answer.route.source = Source::DeviceController;
         answer.route.group = Group::Twin;
         answer.route.operation = Operation::Response;
+        // Under the name of the report itself the edge would read the answer as a list of devices.
+        answer.route.resource = LocalPath::Twin.into();
         answer
     }
 

@@ -124,16 +124,23 @@ impl Slot {
     pub(super) fn judge(&self, key: &ObjectKey, wanted: Wanted) -> Verdict {
         match wanted {
             Wanted::Pending => Verdict::Wait,
+            Wanted::StandIn => Verdict::Settled,
             Wanted::Gone if self.belief.holds() => Verdict::Send(Step::Delete(self.belief.clone())),
             Wanted::Gone => Verdict::Forget,
-            Wanted::Present(object) => self.judge_present(key, object),
+            Wanted::Present(object, same_since) => self.judge_present(key, object, same_since),
         }
     }
 
-    fn judge_present(&self, key: &ObjectKey, object: Arc<SharedObject>) -> Verdict {
+    fn judge_present(
+        &self,
+        key: &ObjectKey,
+        object: Arc<SharedObject>,
+        same_since: CloudRevision,
+    ) -> Verdict {
         let wanted = &object.version;
-        if self.belief.uid() == Some(&wanted.uid) && self.belief.revision() >= Some(wanted.revision) {
-            // A view that shows an older version lags behind the replica that served this edge before.
+        if self.belief.uid() == Some(&wanted.uid) && self.belief.revision() >= Some(same_since) {
+            // What the edge reported of itself is no reason to send it back: it would report again. A view that shows
+            // an older version lags behind the replica that served this edge before.
             return Verdict::Settled;
         }
         if object.body.len() > OBJECT_LEN_MAX {
@@ -172,8 +179,10 @@ pub(super) enum Wanted {
     Pending,
     /// Nothing.
     Gone,
-    /// This version.
-    Present(Arc<SharedObject>),
+    /// The empty object that is there, in place of one that does not exist and that no pod needs.
+    StandIn,
+    /// This version; one that is not older than the revision beside it is as good.
+    Present(Arc<SharedObject>, CloudRevision),
 }
 
 /// Outcome of [`Slot::judge`].

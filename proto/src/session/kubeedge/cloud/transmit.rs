@@ -20,11 +20,15 @@ impl CloudSession {
         if self.closed {
             return None;
         }
-        if let Some(notice) = self.notices.pop_front() {
-            let number = self.next_document();
-            return Some(Outgoing::message(number, &notice));
-        }
-        self.poll_reply().or_else(|| self.poll_resend()).or_else(|| self.poll_delivery(view))
+        let outgoing = self.poll_notice().or_else(|| self.poll_reply());
+        let outgoing = outgoing.or_else(|| self.poll_resend()).or_else(|| self.poll_delivery(view))?;
+        self.progress.gave(now, outgoing.number, outgoing.len());
+        Some(outgoing)
+    }
+
+    fn poll_notice(&mut self) -> Option<Outgoing> {
+        let notice = self.notices.pop_front()?;
+        Some(Outgoing::message(self.next_document(), &notice))
     }
 
     fn poll_reply(&mut self) -> Option<Outgoing> {
@@ -80,6 +84,10 @@ impl CloudSession {
             let text = format!("nothing was heard from the edge for {} s", silence.as_secs());
             return self.fail(&SessionError::Timeout(text));
         }
+        if self.progress.deadline(self.config.silence).is_some_and(|due| due <= now) {
+            let text = format!("the edge has taken nothing for {} s", self.config.silence.as_secs());
+            return self.fail(&SessionError::Timeout(text));
+        }
         while let Some(overdue) = self.flights.overdue(now) {
             self.delivery_overdue(overdue);
         }
@@ -99,6 +107,7 @@ impl CloudSession {
         }
         let deadlines = [
             Some(self.last_heard + self.config.silence),
+            self.progress.deadline(self.config.silence),
             self.flights.deadline(),
             self.carried.deadline(),
             self.late_acks.front().map(|(due, _)| *due),

@@ -1,0 +1,164 @@
+//! ConfigMaps and Secrets that do not exist and that no pod needs: a stock edge is given an empty object in their place.
+//!
+//! Its kubelet skips a missing optional source when it is told "not found", and over this channel it cannot be told:
+//! every failure reaches it as a plain error, so that the pod would never start (reference 5.1). Under a stock cloud
+//! such pods start because the error itself is stored as an object without data.
+
+use serde_json::{Value, json};
+use tombolo_proto::frame::{Reply, ReplyBody, Request, RequestBody};
+use tombolo_proto::message::{Content, Message, Operation, ResourceType};
+use tombolo_proto::session::Lookup;
+use tombolo_proto::{NodeId, ObjectKey, references};
+
+use super::{Answered, Upstream, fresh_id, now_millis};
+use crate::edgecontroller::Downstream;
+use crate::kube::resources;
+
+impl Upstream {
+    /// [`answer`](Self::answer) for a stock edge.
+    pub async fn answer_stock(&self, node: &NodeId, request: Request) -> Answered {
+        let id = request.id;
+        let asked = match (&request.body, &request.caller_token) {
+            (RequestBody::Message(message), None) if self.enabled => config_asked_for(message),
+            _ => None,
+        };
+        // A question for a ConfigMap or Secret has no content: the copy is small.
+        let asked = asked.map(|key| (key, request.body.clone()));
+        let empty = || {
+            let (key, RequestBody::Message(question)) = asked.as_ref()? else { return None };
+            let answer = self.empty_in_place_of(node, key, question)?;
+            Some(Reply { id, body: ReplyBody::Message(Box::new(answer)) })
+        };
+        if let Some(reply) = empty() {
+            return Answered { reply, expelled: Vec::new() };
+        }
+        let mut answered = self.answer(node, request).await;
+        // The index may have learnt of the absence meanwhile: it asks when the pod comes, as the edge does.
+        let failed = matches!(&answered.reply.body,
+            ReplyBody::Message(answer) if answer.route.operation == Operation::Error);
+        if failed && let Some(reply) = empty() {
+            answered.reply = reply;
+        }
+        answered
+    }
+
+    fn empty_in_place_of(&self, node: &NodeId, key: &ObjectKey, question: &Message) -> Option<Message> {
+        if !matches!(self.down.lookup(node, key), Lookup::Absent) || !self.down.is_optional(node, key) {
+            return None;
+        }
+        let kind = if *key.resource() == resources::secrets() { "Secret" } else { "ConfigMap" };
+        let metadata = json!({"name": key.name(), "namespace": key.namespace()});
+        let empty = json!({"apiVersion": "v1", "kind": kind, "metadata": metadata});
+        let content = Content::from_value(&empty).ok()?;
+        let resource = question.route.resource.clone();
+        Some(question.controller_reply(fresh_id(), now_millis(), resource, content))
+    }
+}
+
+impl Downstream {
+    /// Whether some pod on the node refers to this ConfigMap or Secret, and every one of them starts without it.
+    #[must_use]
+    pub fn is_optional(&self, node: &NodeId, key: &ObjectKey) -> bool {
+        let pods = self.location.pods_that_need(node, key);
+        !pods.is_empty() && pods.iter().all(|pod| self.starts_without(pod, key))
+    }
+
+    fn starts_without(&self, pod: &ObjectKey, key: &ObjectKey) -> bool {
+        let Some(pod) = self.present(pod) else { return false };
+        let spec: Result<Value, _> = serde_json::from_slice(&pod.body);
+        spec.is_ok_and(|spec| references::starts_without(pod.key.namespace(), &spec, key))
+    }
+}
+
+/// The ConfigMap or Secret that a message asks for.
+fn config_asked_for(message: &Message) -> Option<ObjectKey> {
+    let path = message.route.resource.as_object()?;
+    let resource = match (&path.resource_type, &message.route.operation) {
+        (ResourceType::ConfigMap, Operation::Query) => resources::configmaps(),
+        (ResourceType::Secret, Operation::Query) => resources::secrets(),
+        _ => return None,
+    };
+    Some(ObjectKey::new(resource, path.namespace(), path.name.as_deref()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tombolo_proto::message::{Group, MessageId, ObjectPath, Route, Source};
+    use tombolo_proto::object::{ContentHash, ObjectVersion, SharedObject};
+    use tombolo_proto::{CloudRevision, RequestId, Uid};
+
+    use super::*;
+    use crate::edgecontroller::downstream::{Cached, NodeState};
+
+    fn node() -> NodeId {
+        NodeId::parse("edge1").expect("a name")
+    }
+
+    /// Pods on the node, and a ConfigMap `c` that does not exist.
+    fn upstream(pods: &[Value]) -> Upstream {
+        let (down, node) = (Downstream::default(), node());
+        let uid = |text: &str| Uid::parse(text).expect("a UID");
+        let state = NodeState { joined: true, registered: Some(uid("n")), listed: true, significant: None };
+        down.nodes.insert(node.clone(), state);
+        for (number, spec) in pods.iter().enumerate() {
+            let body = json!({"spec": spec});
+            let key = ObjectKey::new(resources::pods(), "d", &format!("p{number}"));
+            let version =
+                ObjectVersion { uid: uid(key.name()), revision: CloudRevision(1), hash: ContentHash(1) };
+            let references = references::of_pod("d", &body);
+            down.location.set_pod(&node, &version.uid, &key, &references);
+            let object = SharedObject::new(key.clone(), version, body.to_string().into(), references);
+            down.objects.insert(key, Cached::Present(Arc::new(object)));
+        }
+        let missing = ObjectKey::new(resources::configmaps(), "d", "c");
+        down.objects.insert(missing, Cached::Absent(CloudRevision(1)));
+        let refuses = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            let status =
+                r#"{"kind":"Status","status":"Failure","reason":"NotFound","code":404,"message":"none"}"#;
+            let body = kube::client::Body::from(status.as_bytes().to_vec());
+            let answer = http::Response::builder().status(404).body(body).expect("an answer");
+            Ok::<_, tower::BoxError>(answer)
+        });
+        Upstream::new(kube::Client::new(refuses, "d").into(), Arc::new(down))
+    }
+
+    async fn ask(pods: &[Value]) -> Message {
+        let path = ObjectPath::new("d", ResourceType::ConfigMap, "c");
+        let route = Route::new(Source::Edged, Group::Meta, Operation::Query, path.into());
+        let message = Message::new(MessageId::parse("q").expect("an id"), 1, route, Content::null());
+        let request = Request {
+            id: RequestId(3),
+            timeout: Duration::from_secs(1),
+            body: RequestBody::Message(Box::new(message)),
+            caller_token: None,
+        };
+        let ReplyBody::Message(reply) = upstream(pods).answer_stock(&node(), request).await.reply.body else {
+            panic!("a message is answered by one");
+        };
+        *reply
+    }
+
+    fn volume(optional: bool) -> Value {
+        json!({"volumes": [{"name": "v", "configMap": {"name": "c", "optional": optional}}]})
+    }
+
+    #[tokio::test]
+    async fn what_no_pod_needs_is_an_empty_object() {
+        let reply = ask(&[volume(true)]).await;
+        assert_eq!(reply.route.operation, Operation::Response);
+        assert_eq!(reply.header.resource_version, "");
+        let object: Value = reply.content.read().expect("JSON");
+        let metadata = json!({"name": "c", "namespace": "d"});
+        assert_eq!(object, json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}));
+    }
+
+    #[tokio::test]
+    async fn one_pod_that_needs_it_is_enough_for_an_error() {
+        for pods in [&[volume(true), volume(false)][..], &[volume(false)], &[]] {
+            assert_eq!(ask(pods).await.route.operation, Operation::Error, "{pods:?}");
+        }
+    }
+}
