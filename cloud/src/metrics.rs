@@ -32,8 +32,10 @@ pub struct Metrics {
     pub refused: Counter,
     /// Seconds from sending to acknowledgement.
     pub delivery_seconds: Histogram,
-    /// Requests of nodes, by form.
-    pub requests: Family<Label, Counter>,
+    /// Requests of nodes that are messages.
+    pub message_requests: Counter,
+    /// Requests of nodes that are API calls.
+    pub api_requests: Counter,
     /// Lease renewals stored.
     pub leases: Counter,
     /// Failures of watches, by kind.
@@ -56,6 +58,9 @@ impl Metrics {
     /// Makes the metrics and registers them.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
+        let requests = Family::<Label, Counter>::default();
+        // Looked up once: a request must not cost more to count than to read.
+        let of_form = |kind| requests.get_or_create(&Label { kind }).clone();
         let metrics = Self {
             sessions: Gauge::default(),
             sessions_ended: Family::default(),
@@ -63,7 +68,8 @@ impl Metrics {
             acknowledged: Counter::default(),
             refused: Counter::default(),
             delivery_seconds: Histogram::new(exponential_buckets(0.0005, 2.0, 16)),
-            requests: Family::default(),
+            message_requests: of_form("message"),
+            api_requests: of_form("api"),
             leases: Counter::default(),
             watch_failures: Family::default(),
             epochs: Counter::default(),
@@ -82,7 +88,7 @@ impl Metrics {
         registry.register("refused", "Deliveries refused by an edge", metrics.refused.clone());
         let text = "Time from sending an object to its acknowledgement";
         registry.register("delivery_seconds", text, metrics.delivery_seconds.clone());
-        registry.register("requests", "Requests of nodes, by form", metrics.requests.clone());
+        registry.register("requests", "Requests of nodes, by form", requests);
         registry.register("leases", "Lease renewals stored", metrics.leases.clone());
         registry.register("watch_failures", "Failures of watches, by kind", metrics.watch_failures.clone());
         registry.register("epochs", "Changes of the epoch", metrics.epochs.clone());

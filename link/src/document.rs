@@ -4,6 +4,7 @@
 //! [`PIECE_LEN`] are written as fragments of [`LARGE_PIECE_LEN`]: tungstenite's buffer grows to the longest frame and never
 //! shrinks.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
@@ -45,6 +46,13 @@ const TLS_BUFFER: usize = 4 * 1024;
 
 /// Elements of which an empty queue keeps the memory.
 const KEEP_CAPACITY: usize = 4;
+
+thread_local! {
+    /// Where the pieces of a document are put together to one frame. tungstenite copies a frame as soon as it has it, so
+    /// that the next one finds the memory free again: a frame is longer than what the allocator gives cheaply. Bounded by
+    /// [`PIECE_LEN`], once a thread.
+    static SCRATCH: Cell<BytesMut> = Cell::default();
+}
 
 /// What [`DocumentLink::next`] tells.
 #[derive(Debug)]
@@ -162,9 +170,8 @@ impl DocumentLink {
         if let Some(reason) = &self.closed {
             return Poll::Ready(DocumentEvent::Closed(reason.clone()));
         }
-        if std::mem::take(&mut self.read_first)
-            && let Poll::Ready(event) = self.poll_read(cx)
-        {
+        let was_read = std::mem::take(&mut self.read_first);
+        if was_read && let Poll::Ready(event) = self.poll_read(cx) {
             return Poll::Ready(event);
         }
         if self.write_failed.is_none() {
@@ -177,7 +184,8 @@ impl DocumentLink {
                 Poll::Ready(Ok(None)) | Poll::Pending => {}
             }
         }
-        if let Poll::Ready(event) = self.poll_read(cx) {
+        // What was found empty above need not be looked at twice: it wakes this task.
+        if !was_read && let Poll::Ready(event) = self.poll_read(cx) {
             return Poll::Ready(event);
         }
         match self.write_failed.take() {
@@ -325,7 +333,8 @@ impl Waiting {
             self.skip_written();
             return cut;
         }
-        let mut cut = BytesMut::with_capacity(max.min(self.document.len()));
+        let mut cut = SCRATCH.take();
+        cut.reserve(max.min(self.document.len()));
         while let Some(piece) = self.document.pieces().get(self.piece)
             && cut.len() < max
         {
@@ -334,7 +343,9 @@ impl Waiting {
             self.offset += len;
             self.skip_written();
         }
-        cut.freeze()
+        let joined = cut.split().freeze();
+        SCRATCH.set(cut);
+        joined
     }
 
     /// Moves on to the next piece in which something is left.

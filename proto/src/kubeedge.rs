@@ -74,6 +74,20 @@ pub(crate) fn encode_head(message: &Message) -> Vec<u8> {
     out
 }
 
+/// The document of a message that answers nothing up to its time, after which the parts of its header follow that do not
+/// differ from one message about the same to the next.
+pub(crate) fn encode_opening(id: &MessageId, timestamp_millis: i64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(OPENING_LEN);
+    out.extend_from_slice(b"{\"header\":{\"msg_id\":");
+    id.with_text(|text| append(&mut out, &text));
+    out.extend_from_slice(b",\"timestamp\":");
+    append(&mut out, &timestamp_millis);
+    out
+}
+
+/// What this takes with a UUID, in bytes.
+const OPENING_LEN: usize = 96;
+
 /// What header and route usually take, in bytes.
 const HEAD_LEN: usize = 384;
 

@@ -13,6 +13,7 @@ mod reply;
 pub(crate) mod strategies;
 mod words;
 
+pub(crate) use content::BorrowedText;
 pub use content::{Content, ContentError};
 pub use id::MessageId;
 pub use outcome::{Outcome, StatusDetails, StatusError};

@@ -1,8 +1,9 @@
 //! Objects as the protocol sees them: an identity, a version and opaque JSON bytes.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use bytes::Bytes;
@@ -111,13 +112,39 @@ impl Hash for ObjectKey {
 
 impl Ord for ObjectKey {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.0.parts.cmp(&other.0.parts)
+        if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.parts.cmp(&other.0.parts) }
     }
 }
 
 impl PartialOrd for ObjectKey {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
+    }
+}
+
+/// A map by key. Looking up hashes nothing, and compares no text with the key's own copies.
+pub type KeyMap<V> = HashMap<ObjectKey, V, KeyHashes>;
+
+/// Makes [`KeyHasher`]s.
+pub type KeyHashes = BuildHasherDefault<KeyHasher>;
+
+/// Passes the hash of an [`ObjectKey`] on, which is made of its texts and a secret of this process already.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 
@@ -186,6 +213,7 @@ pub struct SharedObject {
     compressed: OnceLock<Option<Bytes>>,
     revision_place: OnceLock<Option<RevisionPlace>>,
     delivery_head: OnceLock<Bytes>,
+    stock_update: OnceLock<Option<Bytes>>,
 }
 
 /// Where `metadata.resourceVersion` belongs in a body that has none.
@@ -217,9 +245,19 @@ impl SharedObject {
     /// Wraps trimmed JSON for delivery.
     #[must_use]
     pub fn new(key: ObjectKey, version: ObjectVersion, body: Bytes, dependencies: Vec<ObjectKey>) -> Self {
-        let (compressed, revision_place, delivery_head) = Default::default();
+        let (compressed, revision_place, delivery_head, stock_update) = Default::default();
         let same_since = version.revision;
-        Self { key, version, same_since, body, dependencies, compressed, revision_place, delivery_head }
+        Self {
+            key,
+            version,
+            same_since,
+            body,
+            dependencies,
+            compressed,
+            revision_place,
+            delivery_head,
+            stock_update,
+        }
     }
 
     /// The body with `metadata.resourceVersion`, for readers without the envelope; `None` when the body is no JSON
@@ -230,10 +268,18 @@ impl SharedObject {
         Some(Content::from_checked([&*head, member.as_bytes(), &*tail].concat().into()))
     }
 
+    /// Whether the body has a place for its version.
+    pub(crate) fn has_revision_place(&self) -> bool {
+        self.revision_place().is_some()
+    }
+
+    fn revision_place(&self) -> Option<RevisionPlace> {
+        *self.revision_place.get_or_init(|| RevisionPlace::find(&self.body))
+    }
+
     /// The same in three pieces, of which the first and the last share the body.
     pub(crate) fn revision_parts(&self) -> Option<(Bytes, String, Bytes)> {
-        let RevisionPlace { offset, comma } =
-            (*self.revision_place.get_or_init(|| RevisionPlace::find(&self.body)))?;
+        let RevisionPlace { offset, comma } = self.revision_place()?;
         let separator = if comma { "," } else { "" };
         let member = format!("\"resourceVersion\":\"{}\"{separator}", self.version.revision);
         Some((self.body.slice(..offset), member, self.body.slice(offset..)))
@@ -242,6 +288,12 @@ impl SharedObject {
     /// What `encode` made of the object when this was asked first: the codec's bytes that are the same for every node.
     pub(crate) fn delivery_head(&self, encode: impl FnOnce() -> Bytes) -> &Bytes {
         self.delivery_head.get_or_init(encode)
+    }
+
+    /// The same for an update in dialect `kubeedge`: what stands between its time and its content. None when `encode` has
+    /// found nothing that all nodes could share.
+    pub(crate) fn stock_update(&self, encode: impl FnOnce() -> Option<Bytes>) -> Option<&Bytes> {
+        self.stock_update.get_or_init(encode).as_ref()
     }
 
     /// The body as one zstd frame, made at most once; `None` when the body is small or does not shrink.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dashmap::DashMap;
-use tombolo_proto::object::{ContentHash, ObjectVersion, SharedObject};
+use tombolo_proto::object::{ContentHash, KeyHashes, ObjectVersion, SharedObject};
 use tombolo_proto::session::Lookup;
 use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Uid};
 
@@ -17,7 +17,7 @@ use crate::kube::resources;
 pub struct Downstream {
     pub(super) location: LocationCache,
     pub(super) nodes: DashMap<NodeId, NodeState>,
-    pub(super) objects: DashMap<ObjectKey, Cached>,
+    pub(super) objects: DashMap<ObjectKey, Cached, KeyHashes>,
     revision: AtomicU64,
     sightings: Sightings,
 }

@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use dashmap::DashMap;
+use tombolo_proto::object::KeyHashes;
 use tombolo_proto::{NodeId, ObjectKey, Uid};
 
 #[cfg(test)]
@@ -25,7 +26,7 @@ pub struct Difference {
 /// (resource, namespace, name) → node → UIDs of the pods that refer to it. One task writes, any number read.
 #[derive(Debug, Default)]
 pub struct LocationCache {
-    places: DashMap<ObjectKey, HashMap<NodeId, HashSet<Uid>>>,
+    places: DashMap<ObjectKey, HashMap<NodeId, HashSet<Uid>>, KeyHashes>,
     pods: DashMap<NodeId, HashMap<Uid, BoundPod>>,
 }
 

@@ -36,6 +36,7 @@ use bounds::Gates;
 
 pub(crate) use application::ApplicationTarget;
 pub use bounds::{RequestBound, RequestBounds, RequestKind};
+pub use memory::reply_with;
 pub(crate) use outcome::reason_of;
 
 /// How long a service-account token is asked for again while the Node authorizer lags behind (design 9.4).
@@ -96,7 +97,7 @@ impl Upstream {
     }
 
     /// Answers one request of a node by calls to the API server. What needs none is answered by
-    /// [`answer_from_memory`](Self::answer_from_memory), which is asked first.
+    /// [`held_in_memory`](Self::held_in_memory), which is asked first.
     pub async fn answer(&self, node: &NodeId, request: Request) -> Answered {
         let timeout = request.timeout.min(REQUEST_TIMEOUT_MAX);
         let mut expelled = Vec::new();

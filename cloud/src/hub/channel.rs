@@ -1,16 +1,19 @@
 //! The session and the link of one connection, in either dialect. The kinds are two and known, so this is an enum and no
 //! trait object (`docs/decisions/0004-kubeedge-dialect.md`).
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tombolo_link::{Link, LinkError, LinkEvent, pump};
-use tombolo_proto::frame::{Goodbye, Reply};
+use tombolo_proto::frame::{Goodbye, Reply, Request};
 use tombolo_proto::session::{CloudEvent, CloudSession};
-use tombolo_proto::{Moment, NodeId, ObjectKey, RequestId, ScopeId};
+use tombolo_proto::{Moment, NodeId, ObjectKey, RequestId, ScopeId, SharedObject};
 
 use super::metaserver::MetaServer;
 use super::stock::{Stock, StockEvent};
 use super::view::View;
+use crate::edgecontroller::upstream::reply_with;
 
 /// One connection.
 pub(super) enum Channel {
@@ -50,6 +53,18 @@ impl Channel {
 
     pub(super) fn reply(&mut self, reply: Reply) {
         session!(self, session => session.reply(reply));
+    }
+
+    /// Answers a request with an object from memory; false when that is no answer to it.
+    pub(super) fn reply_object(&mut self, request: &Request, object: &Arc<SharedObject>) -> bool {
+        if let Self::KubeEdge(stock) = self
+            && stock.session.reply_object(request.id, object)
+        {
+            return true;
+        }
+        let Some(reply) = reply_with(request.id, &request.body, object) else { return false };
+        self.reply(reply);
+        true
     }
 
     pub(super) fn awaits_reply(&self, id: RequestId) -> bool {
@@ -112,11 +127,12 @@ impl Channel {
         }
     }
 
-    /// The next thing that happens. Cancel-safe.
-    pub(super) async fn next(&mut self) -> ChannelEvent {
+    /// The next thing that the owner has to do something about, which looks at the session again at `wakes_at` anyway.
+    /// Cancel-safe.
+    pub(super) async fn next(&mut self, wakes_at: Instant) -> ChannelEvent {
         match self {
             Self::Tombolo(tombolo) => ChannelEvent::Tombolo(tombolo.link.next().await),
-            Self::KubeEdge(stock) => ChannelEvent::KubeEdge(stock.next().await),
+            Self::KubeEdge(stock) => ChannelEvent::KubeEdge(stock.next(wakes_at).await),
         }
     }
 

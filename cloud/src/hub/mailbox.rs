@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
+use std::task::{Poll, Waker};
 
-use futures::task::AtomicWaker;
 use parking_lot::Mutex;
 use tombolo_proto::frame::Goodbye;
+use tombolo_proto::object::KeyHashes;
 use tombolo_proto::{ObjectKey, ScopeId};
 
 /// Dirty keys and orders for one session. Bounded by what the session's scopes hold, because it is a set of their keys.
@@ -16,13 +16,18 @@ pub struct Mailbox {
     mail: Mutex<Mail>,
     /// Something was put in since the last [`take`](Self::take).
     full: AtomicBool,
-    owner: AtomicWaker,
+    /// Wakes the owner, once it has listened; the owner's task keeps the same one for life.
+    owner: Mutex<Option<Waker>>,
 }
+
+/// The owner's copy of what wakes it, so that it need not look into the mailbox with every event to see that it is there.
+#[derive(Debug, Default)]
+pub(crate) struct Listener(Option<Waker>);
 
 /// The content of a mailbox.
 #[derive(Debug, Default)]
 pub(crate) struct Mail {
-    pub(crate) dirty: HashSet<(ScopeId, ObjectKey)>,
+    pub(crate) dirty: HashSet<(ScopeId, ObjectKey), KeyHashes>,
     /// The node's picture has become complete: offer what had to wait for it.
     pub(crate) ready: bool,
     /// End the session; the first order stands.
@@ -58,26 +63,34 @@ impl Mailbox {
 
     fn put(&self, change: impl FnOnce(&mut Mail)) {
         change(&mut self.mail.lock());
-        self.full.store(true, Ordering::Release);
-        self.owner.wake();
+        // An owner that has not taken out what was there already has been woken for it.
+        if !self.full.swap(true, Ordering::AcqRel)
+            && let Some(owner) = &*self.owner.lock()
+        {
+            owner.wake_by_ref();
+        }
     }
 
-    /// Takes everything out. An empty mailbox costs no lock: the owner looks into it with every event.
+    /// Takes everything out. An empty mailbox costs no lock and no write: the owner looks into it with every event.
     pub(crate) fn take(&self) -> Mail {
-        if !self.full.swap(false, Ordering::AcqRel) {
+        if !self.full.load(Ordering::Acquire) || !self.full.swap(false, Ordering::AcqRel) {
             return Mail::default();
         }
         std::mem::take(&mut *self.mail.lock())
     }
 
-    /// Completes when something is in the box. One task waits at a time. Cancel-safe.
-    pub(crate) async fn arrived(&self) {
+    /// Completes when something is in the box. One task waits, always with the same listener. Cancel-safe.
+    pub(crate) async fn arrived(&self, listener: &mut Listener) {
         poll_fn(|cx| {
             if self.full.load(Ordering::Acquire) {
                 return Poll::Ready(());
             }
-            self.owner.register(cx.waker());
-            // What came before the registration has woken nobody.
+            if listener.0.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
+                return Poll::Pending;
+            }
+            listener.0 = Some(cx.waker().clone());
+            *self.owner.lock() = Some(cx.waker().clone());
+            // What came before this has woken nobody.
             if self.full.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
@@ -87,5 +100,51 @@ impl Mailbox {
     #[must_use]
     pub fn pending(&self) -> usize {
         self.mail.lock().dirty.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::{Context, Wake};
+
+    use tombolo_proto::Resource;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn poll(mailbox: &Mailbox, listener: &mut Listener, waker: &Waker) -> bool {
+        pin!(mailbox.arrived(listener)).poll(&mut Context::from_waker(waker)).is_ready()
+    }
+
+    #[test]
+    fn the_owner_is_woken_once_for_each_time_that_it_has_emptied_the_box() {
+        let (mailbox, mut listener) = (Mailbox::default(), Listener::default());
+        let (first, second) = (Arc::new(Woken::default()), Arc::new(Woken::default()));
+        let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), "d", "a");
+        let waker = Waker::from(Arc::clone(&first));
+        for round in 1..=3 {
+            assert!(!poll(&mailbox, &mut listener, &waker), "empty");
+            mailbox.offer(ScopeId::NODE, &key);
+            mailbox.ready();
+            assert_eq!(first.0.load(Ordering::SeqCst), round);
+            assert!(poll(&mailbox, &mut listener, &waker), "full until it is taken");
+            let mail = mailbox.take();
+            assert!(mail.dirty.len() == 1 && mail.ready && mailbox.take().dirty.is_empty());
+        }
+        // Another task goes on.
+        assert!(!poll(&mailbox, &mut listener, &Waker::from(Arc::clone(&second))));
+        mailbox.ready();
+        assert_eq!((first.0.load(Ordering::SeqCst), second.0.load(Ordering::SeqCst)), (3, 1));
     }
 }

@@ -17,6 +17,7 @@ use tombolo_runtime::time::unix_millis;
 
 use super::access::REVIEW_INTERVAL;
 use super::channel::{Channel, Tombolo};
+use super::mailbox::Listener;
 use super::metaserver::{Action, MetaServer};
 use super::registry::{Admitted, SessionHandle};
 use super::shared::SharedWatch;
@@ -52,6 +53,7 @@ struct Owner {
     hub: Arc<Hub>,
     node: NodeId,
     handle: Arc<SessionHandle>,
+    listener: Listener,
     channel: Channel,
     view: View,
     work: FuturesUnordered<BoxFuture<'static, Done>>,
@@ -149,6 +151,7 @@ impl Owner {
             lease_running: false,
             lease_next: None,
             leave_by: None,
+            listener: Listener::default(),
             hub,
             node,
             handle,
@@ -190,12 +193,13 @@ impl Owner {
         if let Some(moment) = timeout.filter(|moment| *moment < timer.deadline() || timer.is_elapsed()) {
             timer.as_mut().reset(moment);
         }
+        let wakes_at = timer.deadline();
         tokio::select! {
-            event = self.channel.next() => {
+            event = self.channel.next(wakes_at) => {
                 let now = self.hub.clock.now();
                 return self.channel.handle(now, event, &self.node, &self.view);
             }
-            () = self.handle.mailbox.arrived() => {}
+            () = self.handle.mailbox.arrived(&mut self.listener) => {}
             Some(done) = self.work.next(), if !self.work.is_empty() => self.handle_done(done),
             () = timer, if timeout.is_some() => {
                 if self.leave_by.is_some_and(|by| by <= Instant::now()) {
@@ -321,23 +325,20 @@ impl Owner {
 
     /// What memory answers is answered here and leaves with the next pump; everything else is work of its own.
     fn take_request(&mut self, request: Request) {
-        let kind = match &request.body {
-            RequestBody::Message(_) => "message",
-            RequestBody::Api(_) => "api",
+        match &request.body {
+            RequestBody::Message(_) => self.hub.metrics.message_requests.inc(),
+            RequestBody::Api(_) => self.hub.metrics.api_requests.inc(),
         };
-        self.hub.metrics.requests.get_or_create(&Label { kind }).inc();
         if MetaServer::concerns(&request)
             && let Some(metaserver) = self.channel.metaserver()
         {
             metaserver.take(request, Instant::now());
             return self.take_actions();
         }
-        match self.hub.upstream.answer_from_memory(&self.node, &request) {
-            Some(reply) => self.channel.reply(reply),
-            None => {
-                self.queue(request);
-                self.start_requests();
-            }
+        let held = self.hub.upstream.held_in_memory(&self.node, &request);
+        if !held.is_some_and(|object| self.channel.reply_object(&request, &object)) {
+            self.queue(request);
+            self.start_requests();
         }
     }
 

@@ -2,11 +2,13 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use tokio::time::Instant;
 use tombolo_link::{DocumentEvent, DocumentLink, LinkError};
 use tombolo_proto::frame::{Goodbye, GoodbyeReason};
 use tombolo_proto::session::kubeedge::{CloudConfig, CloudSession, LedgerWrite};
@@ -44,6 +46,8 @@ pub(super) struct Stock {
     /// UID of the Node that the record names.
     owner: Option<Uid>,
     saving: Option<Saving>,
+    /// The link took no further document when there may have been one.
+    choked: bool,
     /// The record is not this session's to write any more.
     abandoned: bool,
     /// The watches of the edge's MetaServer.
@@ -53,7 +57,12 @@ pub(super) struct Stock {
 /// What happens on such a connection.
 #[derive(Debug)]
 pub(super) enum StockEvent {
-    Link(DocumentEvent),
+    Document(Bytes),
+    /// Something that is no document.
+    Heard,
+    Closed(LinkError),
+    /// Documents have left, and the session has something to do because of that.
+    Left,
     Saved(u64, Saved),
 }
 
@@ -85,15 +94,29 @@ impl Stock {
         let config = CloudConfig::new(node.clone(), epoch, unix_millis(), rand::random());
         let config = CloudConfig { silence, window, restoring, ..config };
         let session = CloudSession::new(config, ledger, hub.clock.now(), view);
-        Self { hub, node, link, session, version, owner, saving: None, abandoned: false, metaserver }
+        Self {
+            hub,
+            node,
+            link,
+            session,
+            version,
+            owner,
+            saving: None,
+            choked: false,
+            abandoned: false,
+            metaserver,
+        }
     }
 
     /// Moves documents onto the link while it has room, then starts the write that the session has found necessary.
     pub(super) fn pump(&mut self, now: Moment, view: &View) -> Result<(), LinkError> {
-        while self.link.can_send() {
-            let Some(document) = self.session.poll_transmit(now, view) else { break };
+        self.choked = loop {
+            if !self.link.can_send() {
+                break true;
+            }
+            let Some(document) = self.session.poll_transmit(now, view) else { break false };
             self.link.send(document)?;
-        }
+        };
         if self.saving.is_none()
             && let Some(write) = self.session.poll_ledger(now, view)
         {
@@ -127,8 +150,11 @@ impl Stock {
         }
     }
 
-    /// The next thing that happens. Cancel-safe.
-    pub(super) async fn next(&mut self) -> StockEvent {
+    /// The next thing that the owner has to do something about. Cancel-safe.
+    ///
+    /// That documents have left is mostly none: it only says from when on an acknowledgement is missed, and the owner,
+    /// which looks at the session again at `wakes_at`, has more rounds to make than those.
+    pub(super) async fn next(&mut self, wakes_at: Instant) -> StockEvent {
         poll_fn(|cx| {
             if let Some(saving) = &mut self.saving
                 && let Poll::Ready(saved) = saving.work.poll_unpin(cx)
@@ -137,7 +163,20 @@ impl Stock {
                 self.saving = None;
                 return Poll::Ready(StockEvent::Saved(number, saved));
             }
-            self.link.poll_next(cx).map(StockEvent::Link)
+            loop {
+                match ready!(self.link.poll_next(cx)) {
+                    DocumentEvent::Transmitted(number) => {
+                        self.session.transmitted(self.hub.clock.now(), number);
+                        let due = self.session.next_timeout().map(|moment| self.hub.clock.instant(moment));
+                        if self.choked || due.is_some_and(|due| due < wakes_at) {
+                            return Poll::Ready(StockEvent::Left);
+                        }
+                    }
+                    DocumentEvent::Document(document) => return Poll::Ready(StockEvent::Document(document)),
+                    DocumentEvent::Heard => return Poll::Ready(StockEvent::Heard),
+                    DocumentEvent::Closed(error) => return Poll::Ready(StockEvent::Closed(error)),
+                }
+            }
         })
         .await
     }
@@ -145,14 +184,14 @@ impl Stock {
     /// False when the connection is over.
     pub(super) fn handle(&mut self, now: Moment, event: StockEvent) -> bool {
         match event {
-            StockEvent::Link(DocumentEvent::Document(document)) => {
+            StockEvent::Document(document) => {
                 if let Err(error) = self.session.handle_document(now, &document) {
                     tracing::warn!(node = %self.node, %error, "session ends");
                 }
             }
-            StockEvent::Link(DocumentEvent::Heard) => self.session.heard(now),
-            StockEvent::Link(DocumentEvent::Transmitted(number)) => self.session.transmitted(now, number),
-            StockEvent::Link(DocumentEvent::Closed(error)) => {
+            StockEvent::Heard => self.session.heard(now),
+            StockEvent::Left => {}
+            StockEvent::Closed(error) => {
                 tracing::debug!(node = %self.node, %error, "connection ended");
                 return false;
             }

@@ -200,17 +200,17 @@ fn read_message(message: wire::Message) -> Result<Message, CodecError> {
     let route = required("message.router", message.router)?;
     let content = Content::from_json(&message.content)?;
     let raw = RawMessage {
-        id: header.id,
-        parent: header.parent_id,
+        id: header.id.into(),
+        parent: header.parent_id.into(),
         timestamp_millis: header.timestamp,
-        resource_version: header.resource_version,
+        resource_version: header.resource_version.into(),
         sync: header.sync,
-        context_type: header.message_type,
-        source: route.source,
-        destination: route.destination,
-        group: route.group,
-        operation: route.operation,
-        resource: route.resouce,
+        context_type: header.message_type.into(),
+        source: route.source.into(),
+        destination: route.destination.into(),
+        group: route.group.into(),
+        operation: route.operation.into(),
+        resource: route.resouce.into(),
     };
     Ok(raw.check(content)?)
 }

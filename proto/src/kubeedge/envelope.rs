@@ -1,17 +1,18 @@
 //! The envelope with member names in any case, which serde's derive cannot read.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::message::RawMessage;
+use crate::message::{BorrowedText, RawMessage};
 
 /// A document before its fields are checked.
 #[derive(Default)]
 pub(super) struct Envelope<'a> {
-    pub(super) raw: RawMessage,
+    pub(super) raw: RawMessage<'a>,
     pub(super) content: Option<&'a RawValue>,
 }
 
@@ -41,36 +42,36 @@ impl<'de> Members<'de> for Envelope<'de> {
     }
 }
 
-struct Header<'a>(&'a mut RawMessage);
+struct Header<'a, 'de>(&'a mut RawMessage<'de>);
 
-impl<'de> Members<'de> for Header<'_> {
+impl<'de> Members<'de> for Header<'_, 'de> {
     const NAMES: &'static [&'static str] =
         &["msg_id", "parent_msg_id", "timestamp", "resourceversion", "sync", "type"];
 
     fn member<A: MapAccess<'de>>(&mut self, index: usize, map: &mut A) -> Result<(), A::Error> {
         match index {
-            0 => set(&mut self.0.id, map),
-            1 => set(&mut self.0.parent, map),
+            0 => set_text(&mut self.0.id, map),
+            1 => set_text(&mut self.0.parent, map),
             2 => set(&mut self.0.timestamp_millis, map),
-            3 => set(&mut self.0.resource_version, map),
+            3 => set_text(&mut self.0.resource_version, map),
             4 => set(&mut self.0.sync, map),
-            _ => set(&mut self.0.context_type, map),
+            _ => set_text(&mut self.0.context_type, map),
         }
     }
 }
 
-struct Route<'a>(&'a mut RawMessage);
+struct Route<'a, 'de>(&'a mut RawMessage<'de>);
 
-impl<'de> Members<'de> for Route<'_> {
+impl<'de> Members<'de> for Route<'_, 'de> {
     const NAMES: &'static [&'static str] = &["source", "destination", "group", "operation", "resource"];
 
     fn member<A: MapAccess<'de>>(&mut self, index: usize, map: &mut A) -> Result<(), A::Error> {
         match index {
-            0 => set(&mut self.0.source, map),
-            1 => set(&mut self.0.destination, map),
-            2 => set(&mut self.0.group, map),
-            3 => set(&mut self.0.operation, map),
-            _ => set(&mut self.0.resource, map),
+            0 => set_text(&mut self.0.source, map),
+            1 => set_text(&mut self.0.destination, map),
+            2 => set_text(&mut self.0.group, map),
+            3 => set_text(&mut self.0.operation, map),
+            _ => set_text(&mut self.0.resource, map),
         }
     }
 }
@@ -79,6 +80,14 @@ impl<'de> Members<'de> for Route<'_> {
 fn set<'de, T: Deserialize<'de>, A: MapAccess<'de>>(field: &mut T, map: &mut A) -> Result<(), A::Error> {
     if let Some(value) = map.next_value::<Option<T>>()? {
         *field = value;
+    }
+    Ok(())
+}
+
+/// The same with a text, which is copied only when it has escapes.
+fn set_text<'de, A: MapAccess<'de>>(field: &mut Cow<'de, str>, map: &mut A) -> Result<(), A::Error> {
+    if let Some(BorrowedText(text)) = map.next_value()? {
+        *field = text;
     }
     Ok(())
 }

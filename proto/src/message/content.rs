@@ -125,8 +125,9 @@ impl Content {
     }
 }
 
+/// A JSON string, copied only when it has escapes.
 #[derive(serde::Deserialize)]
-struct BorrowedText<'a>(#[serde(borrow)] Cow<'a, str>);
+pub(crate) struct BorrowedText<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
 impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,5 +1,7 @@
 //! A message as texts, before its fields are checked: what both codecs have in hand.
 
+use std::borrow::Cow;
+
 use thiserror::Error;
 
 use super::{Content, Group, Header, Message, MessageId, Operation, ResourcePath, Route, Source};
@@ -29,23 +31,23 @@ pub enum FieldError {
     },
 }
 
-/// Header and route as texts.
+/// Header and route as texts, which may lie in the bytes that came: most of them become words or ids and need no copy.
 #[derive(Debug, Default)]
-pub(crate) struct RawMessage {
-    pub(crate) id: String,
-    pub(crate) parent: String,
+pub(crate) struct RawMessage<'a> {
+    pub(crate) id: Cow<'a, str>,
+    pub(crate) parent: Cow<'a, str>,
     pub(crate) timestamp_millis: i64,
-    pub(crate) resource_version: String,
+    pub(crate) resource_version: Cow<'a, str>,
     pub(crate) sync: bool,
-    pub(crate) context_type: String,
-    pub(crate) source: String,
-    pub(crate) destination: String,
-    pub(crate) group: String,
-    pub(crate) operation: String,
-    pub(crate) resource: String,
+    pub(crate) context_type: Cow<'a, str>,
+    pub(crate) source: Cow<'a, str>,
+    pub(crate) destination: Cow<'a, str>,
+    pub(crate) group: Cow<'a, str>,
+    pub(crate) operation: Cow<'a, str>,
+    pub(crate) resource: Cow<'a, str>,
 }
 
-impl RawMessage {
+impl RawMessage<'_> {
     /// Checks every field, in the order of the envelope.
     pub(crate) fn check(self, content: Content) -> Result<Message, FieldError> {
         let parent = match &*self.parent {
@@ -57,15 +59,15 @@ impl RawMessage {
                 id: id("header.msg_id", MessageId::parse(&self.id))?,
                 parent,
                 timestamp_millis: self.timestamp_millis,
-                resource_version: short("header.resourceversion", self.resource_version)?,
+                resource_version: short("header.resourceversion", &self.resource_version)?.to_owned(),
                 sync: self.sync,
-                context_type: short("header.type", self.context_type)?,
+                context_type: short("header.type", &self.context_type)?.to_owned(),
             },
             route: Route {
-                source: Source::parse(&short("route.source", self.source)?),
-                destination: short("route.destination", self.destination)?,
-                group: Group::parse(&short("route.group", self.group)?),
-                operation: Operation::parse(&short("route.operation", self.operation)?),
+                source: Source::parse(short("route.source", &self.source)?),
+                destination: short("route.destination", &self.destination)?.to_owned(),
+                group: Group::parse(short("route.group", &self.group)?),
+                operation: Operation::parse(short("route.operation", &self.operation)?),
                 resource: id("route.resource", ResourcePath::parse_wire(&self.resource))?,
             },
             content,
@@ -77,7 +79,7 @@ fn id<T>(field: &'static str, parsed: Result<T, IdError>) -> Result<T, FieldErro
     parsed.map_err(|source| FieldError::Id { field, source })
 }
 
-fn short(field: &'static str, text: String) -> Result<String, FieldError> {
+fn short<'a>(field: &'static str, text: &'a str) -> Result<&'a str, FieldError> {
     let (size, max) = (text.len(), limits::WORD_LEN_MAX);
     if size > max {
         return Err(FieldError::TooLong { field, size, max });

@@ -1,28 +1,25 @@
 //! Answers that need no call: objects that a pod on the node refers to and that are in memory (design 9.4).
 
+use std::sync::Arc;
+
 use tombolo_proto::frame::{Reply, ReplyBody, Request, RequestBody};
 use tombolo_proto::message::{Message, Operation, ResourceType};
-use tombolo_proto::{NodeId, ObjectKey};
+use tombolo_proto::{NodeId, ObjectKey, RequestId, SharedObject};
 
 use super::{Upstream, fresh_id, now_millis};
 use crate::kube::resources;
 
 impl Upstream {
-    /// Answers a query for a ConfigMap or Secret from the bytes that deliveries share, at once; none when the node
-    /// has no claim to the object, the cache does not know it, or anything else is asked: then
-    /// [`answer`](Self::answer) is due, and the rights are the API server's to judge.
+    /// The ConfigMap or Secret that a request asks for, from memory; none when the node has no claim to the object, the
+    /// cache does not know it, or anything else is asked: then [`answer`](Self::answer) is due, and the rights are the API
+    /// server's to judge.
     #[must_use]
-    pub fn answer_from_memory(&self, node: &NodeId, request: &Request) -> Option<Reply> {
-        let Request { id, body: RequestBody::Message(message), caller_token: None, .. } = request else {
+    pub fn held_in_memory(&self, node: &NodeId, request: &Request) -> Option<Arc<SharedObject>> {
+        let Request { body: RequestBody::Message(message), caller_token: None, .. } = request else {
             return None;
         };
-        let body = ReplyBody::Message(Box::new(self.held_config(node, message)?));
-        Some(Reply { id: *id, body })
-    }
-
-    fn held_config(&self, node: &NodeId, request: &Message) -> Option<Message> {
-        let path = request.route.resource.as_object()?;
-        if request.route.operation != Operation::Query {
+        let path = message.route.resource.as_object()?;
+        if message.route.operation != Operation::Query {
             return None;
         }
         let resource = match &path.resource_type {
@@ -31,11 +28,19 @@ impl Upstream {
             _ => return None,
         };
         let key = ObjectKey::new(resource, path.namespace(), path.name.as_deref()?);
-        let object = self.down.held_for(node, &key)?;
-        let resource = request.route.resource.clone();
-        let reply = request.controller_reply(fresh_id(), now_millis(), resource, object.with_revision()?);
-        Some(reply.with_resource_version(&object.version.revision.to_string()))
+        self.down.held_for(node, &key)
     }
+}
+
+/// The answer with such an object, as a message of its own; none when the request is no message, or the object has no place
+/// for its version.
+#[must_use]
+pub fn reply_with(id: RequestId, request: &RequestBody, object: &SharedObject) -> Option<Reply> {
+    let RequestBody::Message(request) = request else { return None };
+    let resource = request.route.resource.clone();
+    let reply = request.controller_reply(fresh_id(), now_millis(), resource, object.with_revision()?);
+    let reply: Message = reply.with_resource_version(&object.version.revision.to_string());
+    Some(Reply { id, body: ReplyBody::Message(Box::new(reply)) })
 }
 
 #[cfg(test)]
@@ -95,7 +100,8 @@ mod tests {
     #[tokio::test]
     async fn a_reference_is_the_right_to_the_shared_bytes() {
         let request = request(Operation::Query, ResourceType::Secret, "s", None);
-        let reply = upstream().answer_from_memory(&node("near"), &request).expect("held");
+        let object = upstream().held_in_memory(&node("near"), &request).expect("held");
+        let reply = reply_with(request.id, &request.body, &object).expect("an object");
         let ReplyBody::Message(message) = reply.body else { panic!("a message") };
         assert_eq!((reply.id, message.route.operation.clone()), (RequestId(3), Operation::Response));
         assert_eq!(message.header.parent, Some(MessageId::parse("question").expect("an id")));
@@ -119,8 +125,8 @@ mod tests {
             ("near", Op::Query, Type::Secret, "s", Some("token")),
         ] {
             let request = request(operation.clone(), kind.clone(), name, token);
-            let reply = upstream.answer_from_memory(&node(at), &request);
-            assert!(reply.is_none(), "{at} {operation:?} {kind:?} {name} {token:?}");
+            let object = upstream.held_in_memory(&node(at), &request);
+            assert!(object.is_none(), "{at} {operation:?} {kind:?} {name} {token:?}");
         }
     }
 }

@@ -12,6 +12,7 @@ mod slot;
 mod transmit;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::pen::Pen;
@@ -19,7 +20,7 @@ use super::{LEDGER_LAZY, Ledger, LedgerWrite, SILENCE_MAX};
 use crate::frame::{Goodbye, Reply};
 use crate::ids::{Epoch, Moment, NodeId, RequestId, ScopeId};
 use crate::message::{Message, MessageId};
-use crate::object::ObjectKey;
+use crate::object::{ObjectKey, SharedObject};
 use crate::session::patience::Patience;
 use crate::session::{CloudEvent, NodeView, SessionError};
 use board::Board;
@@ -221,6 +222,12 @@ impl CloudSession {
     /// comes too late, twice or unasked is dropped.
     pub fn reply(&mut self, reply: Reply) {
         self.requests.reply(reply, &mut self.pen, self.now);
+    }
+
+    /// Answers a question for this object with the body that deliveries share: nothing of it is read or copied. False
+    /// when that is no answer to the question; then [`Self::reply`] is the way.
+    pub fn reply_object(&mut self, id: RequestId, object: &Arc<SharedObject>) -> bool {
+        self.requests.reply_object(id, object, &mut self.pen, self.now)
     }
 
     /// The next state of the ledger to store, if there is one; none while the last one is being stored. Ask after

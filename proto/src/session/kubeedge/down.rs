@@ -1,6 +1,9 @@
 //! What a message from a cloud is (reference 8.3).
 
+use std::borrow::Cow;
 use std::sync::Arc;
+
+use bytes::Bytes;
 
 use super::kinds::guess_resource;
 use super::resource_of;
@@ -8,7 +11,8 @@ use crate::frame::Change;
 use crate::ids::{CloudRevision, Uid};
 use crate::inventory::content_hash;
 use crate::message::{
-    Content, Group, LocalPath, Message, MessageId, ObjectPath, Operation, Outcome, ResourceType, Source,
+    BorrowedText, Content, Group, LocalPath, Message, MessageId, ObjectPath, Operation, Outcome,
+    ResourceType, Source,
 };
 use crate::object::{ObjectKey, ObjectVersion, SharedObject};
 
@@ -127,22 +131,28 @@ fn change(
 ) -> Result<Change, &'static str> {
     #[derive(serde::Deserialize, Default)]
     #[serde(rename_all = "camelCase", default)]
-    struct Object {
-        kind: String,
-        api_version: String,
-        metadata: Metadata,
+    struct Object<'a> {
+        #[serde(borrow)]
+        kind: Cow<'a, str>,
+        #[serde(borrow)]
+        api_version: Cow<'a, str>,
+        #[serde(borrow)]
+        metadata: Metadata<'a>,
     }
     #[derive(serde::Deserialize, Default)]
     #[serde(rename_all = "camelCase", default)]
-    struct Metadata {
-        uid: String,
-        resource_version: Option<String>,
+    struct Metadata<'a> {
+        #[serde(borrow)]
+        uid: Cow<'a, str>,
+        #[serde(borrow)]
+        resource_version: Option<BorrowedText<'a>>,
     }
     let name = path.name.as_deref().ok_or("its path has no name")?;
-    let object: Object = if content.is_null() {
+    let payload = content.payload();
+    let object: Object<'_> = if content.is_null() {
         Object::default()
     } else {
-        content.read().map_err(|_| "its content is no object")?
+        serde_json::from_slice(&payload).map_err(|_| "its content is no object")?
     };
     let resource = resource_of(&path.resource_type);
     let resource = resource.or_else(|| {
@@ -150,13 +160,10 @@ fn change(
         named.then(|| guess_resource(&object.api_version, &object.kind))
     });
     let key = ObjectKey::new(resource.ok_or("it names no kind")?, path.namespace(), name);
-    let revision = object.metadata.resource_version.as_deref().filter(|text| !text.is_empty());
-    let revision = revision.or(Some(version));
-    let revision = revision.and_then(|text| CloudRevision::parse(text).ok());
-    let body = match content.payload() {
-        std::borrow::Cow::Borrowed(_) if content.is_object() => content.as_json().clone(),
-        payload => payload.into_owned().into(),
-    };
+    let revision = object.metadata.resource_version.as_ref().map(|BorrowedText(text)| text.as_ref());
+    let revision = revision.filter(|text| !text.is_empty()).unwrap_or(version);
+    let revision = CloudRevision::parse(revision).ok();
+    let body = if content.is_object() { content.as_json().clone() } else { Bytes::copy_from_slice(&payload) };
     // Not the hash that a hub of ours would give: it only tells contents of one dialect apart.
     let hash = content_hash(&body);
     let uid = Uid::parse(&object.metadata.uid);

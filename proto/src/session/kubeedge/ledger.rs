@@ -4,12 +4,10 @@
 //! its deletion was acknowledged, so that a crash at any point leaves no object on an edge that nobody will ever delete.
 //! Versions are stored lazily and only spare repeats; one is taken back before anything leaves that may undo it.
 
-use std::collections::BTreeMap;
-
 use thiserror::Error;
 
 use crate::ids::{CloudRevision, Epoch, Uid};
-use crate::object::ObjectKey;
+use crate::object::{KeyMap, ObjectKey};
 
 /// Keys of one ledger, at most: what fits one Kubernetes object with room to spare. An object beyond it is not sent.
 pub const LEDGER_MAX: usize = 8192;
@@ -43,7 +41,7 @@ pub struct Ledger {
     pub epoch: Option<Epoch>,
     /// Watches to open again after a reconnect, at most [`crate::limits::SUBSCRIPTIONS_MAX`].
     pub watches: Vec<Watch>,
-    entries: BTreeMap<ObjectKey, LedgerEntry>,
+    entries: KeyMap<LedgerEntry>,
 }
 
 /// The ledger has [`LEDGER_MAX`] keys.
@@ -55,7 +53,7 @@ impl Ledger {
     /// A ledger without keys.
     #[must_use]
     pub fn new(epoch: Option<Epoch>, watches: Vec<Watch>) -> Self {
-        Self { epoch, watches, entries: BTreeMap::new() }
+        Self { epoch, watches, entries: KeyMap::default() }
     }
 
     /// Adds a key or replaces what is known of it.
@@ -84,8 +82,11 @@ impl Ledger {
     /// Notes what the edge has acknowledged under a key; false when that changes nothing.
     pub(super) fn note(&mut self, key: &ObjectKey, uid: &Uid, revision: CloudRevision) -> bool {
         let Some(entry) = self.entries.get_mut(key) else { return false };
-        let former = (entry.uid.replace(uid.clone()), entry.revision.replace(revision));
-        former != (Some(uid.clone()), Some(revision))
+        let same = entry.uid.as_ref() == Some(uid);
+        if !same {
+            entry.uid = Some(uid.clone());
+        }
+        entry.revision.replace(revision) != Some(revision) || !same
     }
 
     /// Takes a version back; false when that changes nothing.
@@ -99,7 +100,9 @@ impl Ledger {
 
     /// All keys, in their order.
     pub fn entries(&self) -> impl Iterator<Item = (&ObjectKey, &LedgerEntry)> {
-        self.entries.iter()
+        let mut entries: Vec<_> = self.entries.iter().collect();
+        entries.sort_unstable_by_key(|(key, _)| *key);
+        entries.into_iter()
     }
 
     /// Number of keys.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::kubeedge;
-use crate::message::Message;
+use crate::message::{Message, MessageId};
 use crate::object::SharedObject;
 
 /// A document for the link: one text message.
@@ -12,31 +12,65 @@ pub struct Outgoing {
     /// Position among the documents of this session; the link reports it when the document has left the socket.
     pub number: u64,
     /// The text is these pieces one after the other. Pieces of an object's body share its memory.
-    pieces: [Bytes; 5],
+    pieces: [Bytes; PIECES],
 }
+
+/// Pieces of an update: what is of this message alone, what all nodes share of header and route, and the object around its
+/// version.
+const PIECES: usize = 6;
 
 impl Outgoing {
     /// A message as it is. A piece is its content, not a copy of it.
     #[must_use]
     pub fn message(number: u64, message: &Message) -> Self {
         let (open, content) = (kubeedge::encode_head(message).into(), message.content.as_json().clone());
-        Self { number, pieces: [open, content, Bytes::from_static(b"}"), Bytes::new(), Bytes::new()] }
+        Self::of(number, [open, content, Bytes::from_static(b"}")])
     }
 
     /// A text as it is.
     #[must_use]
     pub fn document(number: u64, text: String) -> Self {
-        let none = Bytes::new;
-        Self { number, pieces: [text.into(), none(), none(), none(), none()] }
+        Self::of(number, [text.into()])
     }
 
     /// A message whose content is an object, with `metadata.resourceVersion` put back into it: shared bodies travel
     /// without, and stock edges read it there.
     pub(super) fn object(number: u64, head: &Message, object: &SharedObject) -> Self {
-        let whole = || (Bytes::new(), String::new(), object.body.clone());
-        let (before, version, after) = object.revision_parts().unwrap_or_else(whole);
+        let [before, version, after] = content_parts(object);
         let open = kubeedge::encode_head(head).into();
-        Self { number, pieces: [open, before, version.into(), after, Bytes::from_static(b"}")] }
+        Self::of(number, [open, before, version, after, Bytes::from_static(b"}")])
+    }
+
+    /// The same for an update that many nodes get: all but id and time is encoded once for all of them. `head` makes the
+    /// message as it would be for this node.
+    pub(super) fn update(
+        number: u64,
+        id: &MessageId,
+        millis: i64,
+        object: &SharedObject,
+        head: impl Fn() -> Message,
+    ) -> Self {
+        let open = kubeedge::encode_opening(id, millis);
+        let rest = |open: &[u8]| {
+            let whole = kubeedge::encode_head(&head());
+            whole.strip_prefix(open).map(Bytes::copy_from_slice)
+        };
+        match object.stock_update(|| rest(&open)) {
+            Some(shared) => {
+                let [before, version, after] = content_parts(object);
+                let (open, shared) = (open.into(), shared.clone());
+                Self::of(number, [open, shared, before, version, after, Bytes::from_static(b"}")])
+            }
+            None => Self::object(number, &head(), object),
+        }
+    }
+
+    fn of<const N: usize>(number: u64, pieces: [Bytes; N]) -> Self {
+        let mut all: [Bytes; PIECES] = Default::default();
+        for (place, piece) in all.iter_mut().zip(pieces) {
+            *place = piece;
+        }
+        Self { number, pieces: all }
     }
 
     /// Length of the text, in bytes.
@@ -64,6 +98,14 @@ impl Outgoing {
     }
 }
 
+/// An object with its version, in three pieces.
+fn content_parts(object: &SharedObject) -> [Bytes; 3] {
+    match object.revision_parts() {
+        Some((before, version, after)) => [before, version.into(), after],
+        None => [Bytes::new(), Bytes::new(), object.body.clone()],
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -71,7 +113,7 @@ mod tests {
 
     use super::*;
     use crate::ids::{CloudRevision, Uid};
-    use crate::message::strategies;
+    use crate::message::{Content, Group, ObjectPath, Operation, ResourceType, Route, Source, strategies};
     use crate::object::{ContentHash, ObjectKey, ObjectVersion, Resource};
 
     fn object(body: &str) -> SharedObject {
@@ -98,6 +140,22 @@ mod tests {
             let document = Outgoing::object(1, &message, &object(body));
             let read = kubeedge::decode(&document.to_bytes()).expect(body);
             assert_eq!(read.content.as_json(), expected);
+        }
+    }
+
+    #[test]
+    fn what_nodes_share_of_an_update_makes_the_document_of_each() {
+        let object = object(r#"{"data":{},"metadata":{"name":"a"}}"#);
+        let path = ObjectPath::new("default", ResourceType::ConfigMap, "a");
+        let (from, to) = (Source::EdgeController, Group::Resource);
+        let route = Route::new(from, to, Operation::Update, path.into());
+        for (node, millis) in [(1, 1_700_000_000_000), (2, 7)] {
+            let id = MessageId::from_random_bytes([node; 16]);
+            let head = || Message::new(id.clone(), millis, route.clone(), Content::null());
+            let head = || head().with_resource_version("7");
+            let shared = Outgoing::update(1, &id, millis, &object, head);
+            assert_eq!(shared.to_bytes(), Outgoing::object(1, &head(), &object).to_bytes());
+            assert!(!shared.pieces[PIECES - 1].is_empty(), "header and route are a piece of their own");
         }
     }
 

@@ -2,12 +2,12 @@
 //!
 //! Pending work is state, as in dialect `tombolo`: a key is in one slot, in one phase, however often it is offered.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::slot::{Belief, Phase, Slot, Step};
 use crate::ids::{CloudRevision, Moment, Uid};
-use crate::object::ObjectKey;
+use crate::object::{KeyMap, ObjectKey};
 use crate::session::kubeedge::{LEDGER_MAX, LedgerEntry};
 use crate::session::parking::{Park, Timers};
 
@@ -17,7 +17,7 @@ const KEPT_CAPACITY: usize = 4;
 /// The keys of one edge. Bounded by what is wanted and what the ledger names.
 #[derive(Debug, Default)]
 pub(super) struct Board {
-    slots: HashMap<ObjectKey, Slot>,
+    slots: KeyMap<Slot>,
     /// Keys to look at, oldest first; an entry whose slot is not ready is stale.
     ready: VecDeque<ObjectKey>,
     /// Keys that are most likely in order and are only looked at to be sure.
@@ -150,6 +150,14 @@ impl Board {
         }
         if let Some(slot) = self.slots.get_mut(key) {
             slot.phase = phase;
+        }
+    }
+
+    /// The same for what is sent now; `dynamic`: only a subscription wants it.
+    pub(super) fn send(&mut self, key: &ObjectKey, dynamic: bool) {
+        self.take(key, Phase::InFlight { again: false });
+        if let Some(slot) = self.slots.get_mut(key) {
+            slot.dynamic = dynamic;
         }
     }
 

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use crate::ids::{CloudRevision, Moment, Uid};
 use crate::inventory::content_hash;
 use crate::message::{Message, MessageId, Operation, ResourceType};
-use crate::object::ObjectKey;
+use crate::object::{ObjectKey, ObjectVersion, SharedObject};
 use crate::session::kubeedge::shape::{Fitted, Identity};
 use crate::session::kubeedge::{REPLY_SETTLES, RESEND_AFTER, kind_name, resource_of};
 
@@ -31,16 +31,8 @@ impl Load {
         if answer.route.operation != Operation::Response || !answer.content.is_object() {
             return None;
         }
+        let (word, acknowledged) = stored_as(asked)?;
         let path = asked.route.resource.as_object()?;
-        use {Operation as Op, ResourceType as Type};
-        let (word, acknowledged) = match (&path.resource_type, &asked.route.operation) {
-            (Type::Node, Op::Insert) => (Type::Node, true),
-            (Type::NodePatch, _) => (Type::Node, false),
-            (Type::Pod, Op::Insert) => (Type::Pod, true),
-            (Type::PodPatch, _) => (Type::Pod, false),
-            (word @ (Type::ConfigMap | Type::Secret), Op::Query) => (word.clone(), true),
-            _ => return None,
-        };
         let wrapped = identity.is_none().then(|| wrapped_identity(answer)).flatten();
         let Identity { uid, resource_version } = identity.as_ref().or(wrapped.as_ref())?;
         let resource = resource_of(&word)?;
@@ -53,6 +45,27 @@ impl Load {
         };
         Some(Self { key, kind, uid, revision, acknowledged })
     }
+
+    /// The same for an answer with the body that deliveries share, which is known without being read.
+    pub(super) fn of_shared(asked: &Message, object: &SharedObject) -> Option<Self> {
+        let (_, acknowledged) = stored_as(asked)?;
+        let kind = kind_name(object.key.resource(), None)?;
+        let ObjectVersion { uid, revision, .. } = &object.version;
+        Some(Self { key: object.key.clone(), kind, uid: uid.clone(), revision: *revision, acknowledged })
+    }
+}
+
+/// As which type the edge stores the object in the answer, beside what is pushed, and whether it acknowledges that.
+fn stored_as(asked: &Message) -> Option<(ResourceType, bool)> {
+    use {Operation as Op, ResourceType as Type};
+    Some(match (&asked.route.resource.as_object()?.resource_type, &asked.route.operation) {
+        (Type::Node, Op::Insert) => (Type::Node, true),
+        (Type::NodePatch, _) => (Type::Node, false),
+        (Type::Pod, Op::Insert) => (Type::Pod, true),
+        (Type::PodPatch, _) => (Type::Pod, false),
+        (word @ (Type::ConfigMap | Type::Secret), Op::Query) => (word.clone(), true),
+        _ => return None,
+    })
 }
 
 /// What the names of [`stand_in`] begin with.

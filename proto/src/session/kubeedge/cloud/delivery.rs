@@ -117,8 +117,7 @@ impl CloudSession {
                 return None;
             }
         }
-        self.board.slot(key).dynamic = dynamic;
-        self.board.take(key, Phase::InFlight { again: false });
+        self.board.send(key, dynamic);
         self.carried.cross(key, step.revision());
         let (id, millis) = (self.pen.id(), self.pen.millis(self.now));
         let number = self.next_document();
@@ -129,6 +128,9 @@ impl CloudSession {
 
     /// Makes sure that the ledger names what is sent; none when it never can.
     fn record(&mut self, key: &ObjectKey, object: &SharedObject) -> Option<Standing> {
+        if let Some(standing) = self.recorder.standing(key, &object.version.uid) {
+            return Some(standing);
+        }
         let Some(kind) = self.kind_of(key, object) else {
             let message = format!("{key} is not sent: its body names no kind");
             self.refuse_for_ever(key, object, RefusalReason::Malformed, message);
@@ -228,9 +230,24 @@ fn is_stand_in(key: &ObjectKey, uid: &Uid) -> bool {
 /// The document of a delivery, the same for each copy but for its number.
 pub(super) fn document(number: u64, flight: &Flight, board: &Board, recorder: &Recorder) -> Outgoing {
     let Flight { id, key, step, millis, .. } = flight;
+    let dynamic = board.get(key).is_some_and(|slot| slot.dynamic);
+    match step {
+        Step::Put(object, Operation::Update) if !dynamic => {
+            let head = || message(flight, dynamic, recorder);
+            Outgoing::update(number, id, *millis, object, head)
+        }
+        Step::Put(object, _) | Step::Delete(Belief::Sent(object)) => {
+            Outgoing::object(number, &message(flight, dynamic, recorder), object)
+        }
+        Step::Delete(_) => Outgoing::message(number, &message(flight, dynamic, recorder)),
+    }
+}
+
+/// Its message; the content is missing where a shared object is the content.
+fn message(flight: &Flight, dynamic: bool, recorder: &Recorder) -> Message {
+    let Flight { id, key, step, millis, .. } = flight;
     let kind = recorder.ledger().get(key).map(|entry| entry.kind.clone());
     let kind = kind.or_else(|| kind_name(key.resource(), None)).unwrap_or_default();
-    let dynamic = board.get(key).is_some_and(|slot| slot.dynamic);
     let (operation, object, content) = match step {
         Step::Put(object, operation) => (operation.clone(), Some(object), Content::null()),
         Step::Delete(Belief::Sent(object)) => (Operation::Delete, Some(object), Content::null()),
@@ -243,13 +260,10 @@ pub(super) fn document(number: u64, flight: &Flight, board: &Board, recorder: &R
     let path = ObjectPath::new(key.namespace(), type_word(&kind), key.name());
     let route = Route::new(source, Group::Resource, operation, LocalPath::Object(path).into());
     let mut message = Message::new(id.clone(), *millis, route, content);
-    match object {
-        Some(object) => {
-            message.header.resource_version = object.version.revision.to_string();
-            Outgoing::object(number, &message, object)
-        }
-        None => Outgoing::message(number, &message),
+    if let Some(object) = object {
+        message.header.resource_version = object.version.revision.to_string();
     }
+    message
 }
 
 /// What is said of an object whose content is not known any more: enough for the edge to find its row. Kind and version

@@ -86,16 +86,23 @@ impl Recorder {
     /// # Errors
     /// [`LedgerFull`] when there is no room.
     pub(super) fn want(&mut self, key: &ObjectKey, kind: &str, uid: &Uid) -> Result<Standing, LedgerFull> {
-        let covered = |known: Option<&Uid>| known.is_none_or(|known| known == uid);
-        let known = self.ledger.get(key).map(|entry| entry.uid.as_ref());
-        if !known.is_some_and(covered) {
-            let uid = known.is_none().then(|| uid.clone());
-            self.ledger.insert(key.clone(), LedgerEntry { kind: kind.into(), uid, revision: None })?;
-            self.urgent.insert(key.clone());
+        if let Some(standing) = self.standing(key, uid) {
+            return Ok(standing);
         }
-        let waits =
-            self.urgent.contains(key) || self.write.as_ref().is_some_and(|write| write.keys.contains(key));
-        Ok(if waits { Standing::Waiting } else { Standing::Stored })
+        let uid = self.ledger.get(key).is_none().then(|| uid.clone());
+        self.ledger.insert(key.clone(), LedgerEntry { kind: kind.into(), uid, revision: None })?;
+        self.urgent.insert(key.clone());
+        Ok(Standing::Waiting)
+    }
+
+    /// Where a key stands that the ledger names, with room for this incarnation; none when it does not.
+    pub(super) fn standing(&self, key: &ObjectKey, uid: &Uid) -> Option<Standing> {
+        let named = self.ledger.get(key)?.uid.as_ref();
+        named.is_none_or(|named| named == uid).then(|| {
+            let waits = self.urgent.contains(key)
+                || self.write.as_ref().is_some_and(|write| write.keys.contains(key));
+            if waits { Standing::Waiting } else { Standing::Stored }
+        })
     }
 
     /// Whether the next write cannot wait.

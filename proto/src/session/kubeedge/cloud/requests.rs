@@ -1,12 +1,14 @@
 //! Questions of the edge, from their arrival until their answer has left.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::carried::Load;
 use crate::frame::{Reply, ReplyBody, Request, RequestBody};
 use crate::ids::{Moment, RequestId};
-use crate::limits::{FRAME_LEN_MAX, REQUESTS_MAX};
+use crate::limits::{FRAME_LEN_MAX, OBJECT_LEN_MAX, REQUESTS_MAX};
 use crate::message::{Content, Message, StatusError};
+use crate::object::SharedObject;
 use crate::session::kubeedge::pen::Pen;
 use crate::session::kubeedge::shape::Fitted;
 use crate::session::kubeedge::up::registers_node;
@@ -29,6 +31,8 @@ struct Waiting {
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) message: Message,
+    /// The content of the message, when that is the body which deliveries share.
+    pub(super) shared: Option<Arc<SharedObject>>,
     /// The object in it, when the edge stores it.
     pub(super) load: Option<Load>,
     /// It ends the registration of the node: the edge will not say again that it may have lost everything.
@@ -115,8 +119,34 @@ impl Requests {
         if let Some(waiting) = self.waiting.get_mut(index) {
             let load = Load::of(&waiting.asked, &fitted);
             let registers = registers_node(&waiting.asked);
-            waiting.answer = Some(Answer { message: fitted.message, load, registers });
+            waiting.answer = Some(Answer { message: fitted.message, shared: None, load, registers });
         }
+    }
+
+    /// Answers a question for an object with the body that deliveries share. False when the question is another one, or
+    /// the body has no place for its version: then [`Self::reply`] is the way.
+    pub(super) fn reply_object(
+        &mut self,
+        id: RequestId,
+        object: &Arc<SharedObject>,
+        pen: &mut Pen,
+        now: Moment,
+    ) -> bool {
+        let open = |waiting: &&mut Waiting| waiting.id == id && waiting.answer.is_none();
+        let Some(waiting) = self.waiting.iter_mut().find(open) else { return true };
+        if waiting.shape != Shape::Object
+            || object.body.len() > OBJECT_LEN_MAX
+            || !object.has_revision_place()
+        {
+            return false;
+        }
+        let asked = &waiting.asked;
+        let resource = asked.route.resource.clone();
+        let message = asked.controller_reply(pen.id(), pen.millis(now), resource, Content::null());
+        let message = message.with_resource_version(&object.version.revision.to_string());
+        let load = Load::of_shared(asked, object);
+        waiting.answer = Some(Answer { message, shared: Some(Arc::clone(object)), load, registers: false });
+        true
     }
 
     /// The oldest answer that may leave.

@@ -38,12 +38,13 @@ impl CloudSession {
             (!answer.registers || recorder.is_sure())
                 && load.is_none_or(|load| carried.has_room() && is_recorded(recorder, load))
         })?;
-        let Answer { mut message, load, .. } = answer;
+        let Answer { mut message, mut shared, load, .. } = answer;
         let number = self.next_document();
         if let Some(load) = load {
             if let Err(full) = self.recorder.want(&load.key, &load.kind, &load.uid) {
                 message.route.operation = Operation::Error;
                 message.content = Content::text(&full.to_string());
+                shared = None;
             } else {
                 let crossed = self.flights.of(&load.key);
                 let crossed = crossed.is_some_and(|flight| flight.step.revision() != Some(load.revision));
@@ -57,7 +58,10 @@ impl CloudSession {
             }
             self.plain_replies.push_back(message.header.id.clone());
         }
-        Some(Outgoing::message(number, &message))
+        Some(match shared {
+            Some(object) => Outgoing::object(number, &message, &object),
+            None => Outgoing::message(number, &message),
+        })
     }
 
     fn poll_resend(&mut self) -> Option<Outgoing> {
