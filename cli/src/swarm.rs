@@ -232,6 +232,7 @@ impl Run<'_> {
         self.figures.add_millis("fan-out of one update, p50", middle(50).percentile(50));
         self.figures.add_millis("fan-out of one update, p99, median run", middle(99).percentile(50));
         self.figures.add_millis("fan-out of one update, p99, worst run", middle(99).percentile(100));
+        self.figures.add_millis("fan-out of one update, max", middle(100).percentile(100));
         Ok(())
     }
 

@@ -16,23 +16,25 @@ pub(crate) struct Options {
     /// Runs of the floor and of the hub, in turns; of each figure the middle one is printed.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
+
+    /// Measure this dialect alone, and neither the codecs nor the agent.
+    #[arg(long, value_parser = ["tombolo", "kubeedge"])]
+    dialect: Option<String>,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let assets = components::ensure()?;
     run::check(run::cargo().args(["build", "--release", "--locked", "--workspace", "--bins"]))?;
-    run::check(run::cargo().args([
-        "build",
-        "--profile",
-        "device",
-        "--locked",
-        "--workspace",
-        "--bin",
-        "edgecore",
-    ]))?;
+    if options.dialect.is_none() {
+        let agent = ["build", "--profile", "device", "--locked", "--workspace", "--bin", "edgecore"];
+        run::check(run::cargo().args(agent))?;
+    }
     // `cargo run` would pick other features than the workspace has, and compile it all once more.
     let mut command = Command::new(run::program("release", "bench")?);
     command.current_dir(run::root()).env(components::ASSETS_VARIABLE, assets);
     command.args(["--runs", &options.runs.to_string()]);
+    if let Some(dialect) = &options.dialect {
+        command.args(["--dialect", dialect]);
+    }
     run::check(command.args(options.nodes.iter().filter(|nodes| **nodes > 0).map(u32::to_string)))
 }

@@ -20,6 +20,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use serde_json::Value;
+use tombolo_cli::transport::DialectOption;
 use tombolo_testkit::AuditEvent;
 use tombolo_tests::world::{Api, Transport, World};
 
@@ -30,18 +31,34 @@ struct Options {
     #[arg(long, default_value_t = 3)]
     runs: u32,
 
+    /// Measure this dialect alone, and neither the codecs nor the agent.
+    #[arg(long, value_enum)]
+    dialect: Option<DialectOption>,
+
     /// Numbers of hollow nodes.
     nodes: Vec<String>,
 }
 
+/// Transports and dialects, in the order of the tables.
+const CHANNELS: [(Transport, DialectOption); 3] = [
+    (Transport::WebSocket, DialectOption::Tombolo),
+    (Transport::Quic, DialectOption::Tombolo),
+    (Transport::WebSocket, DialectOption::Kubeedge),
+];
+
 #[tokio::main]
 async fn main() -> Result<()> {
-    let Options { runs, nodes } = Options::parse();
+    let Options { runs, dialect, nodes } = Options::parse();
     println!("{}, middle of {runs} runs", tombolo_cli::process::machine());
     for nodes in &nodes {
-        hub(Transport::WebSocket, "tombolo", nodes, runs).await?;
-        hub(Transport::Quic, "tombolo", nodes, runs).await?;
-        hub(Transport::WebSocket, "kubeedge", nodes, runs).await?;
+        for (transport, spoken) in CHANNELS {
+            if dialect.is_none_or(|dialect| dialect == spoken) {
+                hub(transport, &spoken.to_string(), nodes, runs).await?;
+            }
+        }
+    }
+    if dialect.is_some() {
+        return Ok(());
     }
     table::print("codec", &codec::measure()?);
     table::print("the agent of one node", &agent::measure().await?);
@@ -59,7 +76,7 @@ async fn hub(transport: Transport, dialect: &str, nodes: &str, count: u32) -> Re
             "bench: run {run} of {count}, {nodes} nodes over {}, dialect {dialect}",
             transport.setting()
         );
-        let floor = floor(transport, nodes)?;
+        let floor = floor(transport, dialect, nodes)?;
         let (figures, writes) = product(transport, dialect, nodes).await?;
         runs.push(table::Run { floor, figures, writes });
     }
@@ -75,13 +92,14 @@ async fn hub(transport: Transport, dialect: &str, nodes: &str, count: u32) -> Re
     Ok(())
 }
 
-fn floor(transport: Transport, nodes: &str) -> Result<Value> {
+fn floor(transport: Transport, dialect: &str, nodes: &str) -> Result<Value> {
     let name = match transport {
         Transport::WebSocket => "ws",
         Transport::Quic => "quic",
     };
     let mut command = Command::new(program("floor")?);
-    json_of(command.args(["--connections", nodes, "--transport", name, "--json"]).args(WORK))
+    command.args(["--connections", nodes, "--transport", name, "--dialect", dialect, "--json"]);
+    json_of(command.args(WORK))
 }
 
 /// The swarm's figures, and every kind of write by cloudcore with its number.

@@ -1,7 +1,8 @@
 //! The floor: what the bare libraries cost (design section 8).
 //!
 //! A server and a client made of rustls and tungstenite, or quinn, without any logic run as two processes. The
-//! figures come from the server's `/proc` entry. With `--stack link` the same run goes over `tombolo-link`, which
+//! figures come from the server's `/proc` entry. With `--dialect kubeedge` the messages have the number, the lengths and
+//! the type of those of stock edges. With `--stack link` the same run goes over `tombolo-link`, which
 //! shows what lanes, packages and frames add.
 //!
 //! ```text
@@ -12,6 +13,8 @@
 mod args;
 #[path = "../floor/channel.rs"]
 mod channel;
+#[path = "../floor/exchange.rs"]
+mod exchange;
 #[path = "../floor/load.rs"]
 mod load;
 #[path = "../floor/pki.rs"]

@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
+
+use crate::exchange::Dialect;
 
 const USAGE: &str = "usage: floor [--connections N] [--transport ws|quic] [--stack bare|link] \
-[--updates ROUNDS] [--queries EACH] [--large] [--json]";
+[--dialect tombolo|kubeedge] [--updates ROUNDS] [--queries EACH] [--large] [--json]";
 
 /// Which side this process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +43,7 @@ pub(crate) struct Args {
     pub(crate) connections: usize,
     pub(crate) transport: Transport,
     pub(crate) stack: Stack,
+    pub(crate) dialect: Dialect,
     pub(crate) updates: usize,
     /// Questions of every connection, one after the other.
     pub(crate) queries: usize,
@@ -57,6 +60,7 @@ impl Default for Args {
             connections: 1000,
             transport: Transport::WebSocket,
             stack: Stack::Bare,
+            dialect: Dialect::Tombolo,
             updates: 20,
             queries: 20,
             large: false,
@@ -81,9 +85,15 @@ impl Args {
                 "--pki" => args.pki = Some(value()?.into()),
                 "--transport" => args.transport = transport(&value()?)?,
                 "--stack" => args.stack = stack(&value()?)?,
+                "--dialect" => args.dialect = dialect(&value()?)?,
                 other => bail!("unknown argument {other:?}\n{USAGE}"),
             }
         }
+        let bare_websocket = args.transport == Transport::WebSocket && args.stack == Stack::Bare;
+        ensure!(
+            args.dialect == Dialect::Tombolo || bare_websocket,
+            "--dialect kubeedge goes with --transport ws and --stack bare alone"
+        );
         Ok(args)
     }
 
@@ -107,6 +117,14 @@ fn transport(text: &str) -> anyhow::Result<Transport> {
         "ws" | "websocket" => Ok(Transport::WebSocket),
         "quic" => Ok(Transport::Quic),
         other => bail!("unknown transport {other:?}: use ws or quic"),
+    }
+}
+
+fn dialect(text: &str) -> anyhow::Result<Dialect> {
+    match text {
+        "tombolo" => Ok(Dialect::Tombolo),
+        "kubeedge" => Ok(Dialect::KubeEdge),
+        other => bail!("unknown dialect {other:?}: use tombolo or kubeedge"),
     }
 }
 

@@ -13,6 +13,8 @@ use tokio_rustls::TlsStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame as WebSocketFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use tombolo_link::{Link, LinkEvent};
 use tombolo_proto::frame::{ApiRequest, Request, RequestBody};
 use tombolo_proto::{Frame, Lane, RequestId};
@@ -21,8 +23,10 @@ use tombolo_proto::{Frame, Lane, RequestId};
 pub(crate) mod kind {
     /// Server to client: acknowledge this.
     pub(crate) const UPDATE: u8 = b'u';
-    /// Client to server: got it.
+    /// Client to server: got the update.
     pub(crate) const ACK: u8 = b'a';
+    /// Client to server: got the answer.
+    pub(crate) const STORED: u8 = b's';
     /// Client to server: answer this.
     pub(crate) const QUERY: u8 = b'q';
     /// Server to client: the answer.
@@ -34,23 +38,29 @@ pub(crate) mod kind {
 /// Messages from this size on go through the bulk lane of a link.
 const BULK_MIN: usize = 64 * 1024;
 
-/// A message of a kind, filled up to a length.
+/// A message of a kind, filled up to a length; always a text.
 pub(crate) fn message(kind: u8, stamp: u64, len: usize) -> Bytes {
     let mut bytes = BytesMut::with_capacity(len);
     bytes.put_u8(kind);
-    bytes.put_u64(stamp);
+    bytes.put_slice(format!("{stamp:016x}").as_bytes());
     bytes.resize(len, b'.');
     bytes.freeze()
 }
 
 /// The time that a message carries.
 pub(crate) fn stamp(message: &Bytes) -> u64 {
-    message.get(1..9).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_be_bytes)
+    let digits = message.get(1..17).and_then(|digits| std::str::from_utf8(digits).ok());
+    digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0)
 }
 
 /// tungstenite's configuration for both sides of the bare run: the smallest buffers that make sense.
 pub(crate) fn websocket_config() -> WebSocketConfig {
     WebSocketConfig::default().read_buffer_size(4096).write_buffer_size(0)
+}
+
+/// The same for a client whose small messages may leave together, as those of a hollow node do.
+pub(crate) fn gathering_config() -> WebSocketConfig {
+    websocket_config().write_buffer_size(1024)
 }
 
 /// A UDP socket on loopback with room for a thousand acknowledgements at once: without it the floor would measure
@@ -65,8 +75,8 @@ pub(crate) fn udp_socket() -> std::io::Result<UdpSocket> {
 
 /// A connection.
 pub(crate) enum Channel {
-    /// tungstenite over rustls.
-    WebSocket(Box<WebSocketStream<TlsStream<TcpStream>>>),
+    /// tungstenite over rustls, and the type of its messages.
+    WebSocket(Box<WebSocketStream<TlsStream<TcpStream>>>, Data),
     /// One stream of quinn's, messages behind their length.
     Quic(Box<QuicChannel>),
     /// `tombolo-link`.
@@ -86,8 +96,9 @@ impl Channel {
     /// The next message; none when the peer has gone. Cancel-safe.
     pub(crate) async fn next(&mut self) -> anyhow::Result<Option<Bytes>> {
         match self {
-            Self::WebSocket(stream) => match stream.next().await {
+            Self::WebSocket(stream, _) => match stream.next().await {
                 Some(Ok(Message::Binary(bytes))) => Ok(Some(bytes)),
+                Some(Ok(Message::Text(text))) => Ok(Some(text.into())),
                 Some(Ok(_)) | None => Ok(None),
                 Some(Err(error)) => Err(error.into()),
             },
@@ -105,7 +116,7 @@ impl Channel {
     /// Sends a message and waits until the transport has it.
     pub(crate) async fn send(&mut self, bytes: Bytes) -> anyhow::Result<()> {
         match self {
-            Self::WebSocket(stream) => stream.send(Message::Binary(bytes)).await.context("send"),
+            Self::WebSocket(stream, data) => stream.send(framed(*data, bytes)).await.context("send"),
             Self::Quic(quic) => {
                 let len = u32::try_from(bytes.len())?.to_be_bytes();
                 let mut parts = [Bytes::copy_from_slice(&len), bytes];
@@ -118,6 +129,21 @@ impl Channel {
             }
         }
     }
+}
+
+impl Channel {
+    /// Hands a small message over that leaves with the next one; over a WebSocket alone.
+    pub(crate) async fn feed(&mut self, bytes: Bytes) -> anyhow::Result<()> {
+        match self {
+            Self::WebSocket(stream, data) => stream.feed(framed(*data, bytes)).await.context("send"),
+            Self::Quic(_) | Self::Link(_) => self.send(bytes).await,
+        }
+    }
+}
+
+/// A whole message as one frame: what is sent is known to be a text.
+fn framed(data: Data, bytes: Bytes) -> Message {
+    Message::Frame(WebSocketFrame::message(bytes, OpCode::Data(data), true))
 }
 
 impl QuicChannel {

@@ -19,12 +19,14 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_rustls::{TlsConnector, TlsStream};
 use tokio_tungstenite::client_async_with_config;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::Data;
 use tombolo_cli::process::Process;
 use tombolo_link::client::{Choice, Connector, QuicSocket, Target};
 use tombolo_runtime::Tasks;
 
 use crate::args::{Args, Stack, Transport};
-use crate::channel::{Channel, QuicChannel, kind, message, stamp, udp_socket, websocket_config};
+use crate::channel::{Channel, QuicChannel, gathering_config, kind, message, stamp, udp_socket};
+use crate::exchange::Exchange;
 use crate::pki;
 use crate::report::Report;
 use crate::server::now_nanos;
@@ -34,9 +36,6 @@ const WARM_UP: usize = 20;
 
 /// Handshakes at once, as many as hollow nodes make.
 const DIALS_AT_ONCE: usize = 64;
-
-/// Bytes of an acknowledgement and of a query.
-const SMALL_LEN: usize = 64;
 
 /// Waits for the kernel and the allocator to settle before memory is read.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -52,7 +51,8 @@ struct Server {
 impl Server {
     async fn start(args: &Args, dir: &Path) -> anyhow::Result<(Self, SocketAddr)> {
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["serve", "--transport", args.transport_name(), "--stack", args.stack_name(), "--pki"])
+            .args(["serve", "--transport", args.transport_name(), "--stack", args.stack_name()])
+            .args(["--dialect", args.dialect.name(), "--pki"])
             .arg(dir)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -79,6 +79,7 @@ impl Server {
 
 /// What all client tasks share.
 struct Fleet {
+    exchange: Exchange,
     /// Questions that every client is to ask, one after the other.
     asking: watch::Sender<usize>,
     latencies: Mutex<Vec<u64>>,
@@ -100,6 +101,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
     let (mut server, address) = Server::start(args, dir.path()).await?;
     let dialler = Dialler::new(args, dir.path(), address)?;
     let fleet = Arc::new(Fleet {
+        exchange: args.dialect.exchange(),
         asking: watch::Sender::new(0),
         latencies: Mutex::default(),
         answered: watch::Sender::new(0),
@@ -175,8 +177,10 @@ async fn connect(dialler: &Dialler, fleet: &Arc<Fleet>, first: usize, count: usi
 
 /// Acknowledges updates and, in the query phase, asks again with each answer.
 async fn client(mut channel: Channel, fleet: Arc<Fleet>) -> anyhow::Result<()> {
-    let ack = message(kind::ACK, 0, SMALL_LEN);
-    let query = message(kind::QUERY, 0, SMALL_LEN);
+    let Exchange { ack_len, question_len, answers_acknowledged, .. } = fleet.exchange;
+    let ack = message(kind::ACK, 0, ack_len);
+    let stored = answers_acknowledged.then(|| message(kind::STORED, 0, ack_len));
+    let query = message(kind::QUERY, 0, question_len);
     let mut asking = fleet.asking.subscribe();
     let mut left = 0;
     loop {
@@ -189,6 +193,11 @@ async fn client(mut channel: Channel, fleet: Arc<Fleet>) -> anyhow::Result<()> {
                     channel.send(ack.clone()).await?;
                 } else {
                     left -= 1;
+                    match (&stored, left > 0) {
+                        (Some(stored), true) => channel.feed(stored.clone()).await?,
+                        (Some(stored), false) => channel.send(stored.clone()).await?,
+                        (None, _) => {}
+                    }
                     if left > 0 {
                         channel.send(query.clone()).await?;
                     } else {
@@ -209,7 +218,7 @@ async fn client(mut channel: Channel, fleet: Arc<Fleet>) -> anyhow::Result<()> {
 
 /// Makes connections of one kind.
 enum Dialler {
-    WebSocket(TlsConnector, SocketAddr),
+    WebSocket(TlsConnector, SocketAddr, Data),
     Quic(Endpoint, SocketAddr),
     Link(Target, tombolo_link::tls::ClientTls, QuicSocket),
 }
@@ -218,7 +227,8 @@ impl Dialler {
     fn new(args: &Args, dir: &Path, address: SocketAddr) -> anyhow::Result<Self> {
         Ok(match (args.stack, args.transport) {
             (Stack::Bare, Transport::WebSocket) => {
-                Self::WebSocket(TlsConnector::from(Arc::new(pki::client(dir, b"http/1.1")?)), address)
+                let connector = TlsConnector::from(Arc::new(pki::client(dir, b"http/1.1")?));
+                Self::WebSocket(connector, address, args.dialect.exchange().data)
             }
             (Stack::Bare, Transport::Quic) => {
                 let crypto = QuicClientConfig::try_from(pki::client(dir, b"floor")?)?;
@@ -242,14 +252,14 @@ impl Dialler {
 
     async fn dial(&self) -> anyhow::Result<Channel> {
         match self {
-            Self::WebSocket(connector, address) => {
+            Self::WebSocket(connector, address, data) => {
                 let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
                 let name = ServerName::from(address.ip());
                 let tls = TlsStream::Client(connector.connect(name, stream).await?);
                 let url = format!("wss://{address}/");
-                let (stream, _) = client_async_with_config(url, tls, Some(websocket_config())).await?;
-                Ok(Channel::WebSocket(Box::new(stream)))
+                let (stream, _) = client_async_with_config(url, tls, Some(gathering_config())).await?;
+                Ok(Channel::WebSocket(Box::new(stream), *data))
             }
             Self::Quic(endpoint, address) => {
                 let connection = endpoint.connect(*address, "127.0.0.1")?.await?;

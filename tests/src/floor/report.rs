@@ -12,6 +12,7 @@ pub(crate) struct Report {
     machine: String,
     transport: &'static str,
     stack: &'static str,
+    dialect: &'static str,
     connections: usize,
     pub(crate) updates: usize,
     accept_cpu_micros: f64,
@@ -34,6 +35,7 @@ impl Report {
             machine: tombolo_cli::process::machine(),
             transport: args.transport_name(),
             stack: args.stack_name(),
+            dialect: args.dialect.name(),
             connections: args.connections,
             updates: args.updates,
             accept_cpu_micros: 0.0,
@@ -90,7 +92,7 @@ impl Report {
             ("connections accepted", self.accepts_per_second, "/s"),
             ("memory per idle connection", self.idle_kib_per_connection, "KiB"),
             ("memory per connection,", self.after_work_kib_per_connection, "KiB"),
-            ("CPU per 1 KiB update with its ack", self.update_cpu_micros, "µs"),
+            ("CPU per update with its ack", self.update_cpu_micros, "µs"),
             ("fan-out p50", self.fan_out_p50_ms, "ms"),
             ("fan-out p99, median run", self.fan_out_p99_ms, "ms"),
             ("fan-out p99, worst run", self.fan_out_p99_worst_ms, "ms"),
@@ -98,8 +100,8 @@ impl Report {
             ("CPU per query", self.query_cpu_micros, "µs"),
         ];
         let mut out = format!(
-            "floor: {} stack, {}, {} connections, {} updates\n{}\n\n",
-            self.stack, self.transport, self.connections, self.updates, self.machine
+            "floor: {} stack, {}, messages of dialect {}, {} connections, {} updates\n{}\n\n",
+            self.stack, self.transport, self.dialect, self.connections, self.updates, self.machine
         );
         for (name, value, unit) in rows {
             let name = if name.ends_with(',') { format!("{name} {work}") } else { name.to_owned() };

@@ -23,18 +23,14 @@ use tombolo_runtime::{Drain, Tasks};
 
 use crate::args::{Args, Stack, Transport};
 use crate::channel::{Channel, QuicChannel, kind, message, udp_socket, websocket_config};
+use crate::exchange::{Exchange, LARGE_LEN};
 use crate::pki;
-
-/// Bytes of an update and of a reply.
-const BODY_LEN: usize = 1024;
-
-/// Bytes of a large message.
-const LARGE_LEN: usize = 1024 * 1024;
 
 /// Large messages under way at once.
 const LARGE_AT_ONCE: usize = 8;
 
 struct Hub {
+    exchange: Exchange,
     /// What every connection is to send.
     outgoing: watch::Sender<Bytes>,
     connections: AtomicU64,
@@ -65,6 +61,7 @@ impl Hub {
 /// Serves until standard input ends.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
     let hub = Arc::new(Hub {
+        exchange: args.dialect.exchange(),
         outgoing: watch::Sender::new(Bytes::new()),
         connections: AtomicU64::new(0),
         acks: AtomicU64::new(0),
@@ -97,7 +94,7 @@ async fn obey(hub: &Hub) -> anyhow::Result<()> {
             "connected" => hub.until(&hub.connections, number).await,
             "update" | "large" => {
                 let target = hub.acks.load(Ordering::SeqCst) + number;
-                let len = if word == "update" { BODY_LEN } else { LARGE_LEN };
+                let len = if word == "update" { hub.exchange.update_len } else { LARGE_LEN };
                 hub.outgoing.send_replace(message(kind::UPDATE, now_nanos(), len));
                 hub.until(&hub.acks, target).await;
             }
@@ -128,10 +125,8 @@ async fn listen_websocket(dir: &Path, hub: &Arc<Hub>) -> anyhow::Result<u16> {
                 let tls = TlsStream::Server(acceptor.accept(stream).await?);
                 let stream = accept_async_with_config(tls, Some(websocket_config())).await?;
                 // The handshake's future is not to stay alive with the connection.
-                hub.tasks.spawn_isolated(
-                    "connection",
-                    serve(Channel::WebSocket(Box::new(stream)), Arc::clone(&hub)),
-                );
+                let channel = Channel::WebSocket(Box::new(stream), hub.exchange.data);
+                hub.tasks.spawn_isolated("connection", serve(channel, Arc::clone(&hub)));
                 anyhow::Ok(())
             });
         }
@@ -186,13 +181,13 @@ async fn listen_link(dir: &Path, hub: &Arc<Hub>, transport: Transport) -> anyhow
 async fn serve(mut channel: Channel, hub: Arc<Hub>) -> anyhow::Result<()> {
     let mut outgoing = hub.outgoing.subscribe();
     outgoing.mark_unchanged();
-    let reply = message(kind::REPLY, 0, BODY_LEN);
+    let reply = message(kind::REPLY, 0, hub.exchange.answer_len);
     hub.count(&hub.connections, 1);
     loop {
         tokio::select! {
             received = channel.next() => match received?.as_ref().and_then(|bytes| bytes.first()) {
                 Some(&kind::ACK) => hub.count(&hub.acks, 1),
-                Some(&kind::HELLO) => {}
+                Some(&kind::HELLO | &kind::STORED) => {}
                 Some(&kind::QUERY) => channel.send(reply.clone()).await?,
                 _ => return Ok(()),
             },

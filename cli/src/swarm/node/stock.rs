@@ -23,6 +23,8 @@ struct Connection {
     session: EdgeSession,
     clock: Clock,
     asking: Option<Asking>,
+    /// The link took no further document when there may have been one.
+    choked: bool,
     /// The question of a node that has come back, until it is answered.
     back: Option<RequestId>,
     caught_up: bool,
@@ -40,12 +42,26 @@ impl Connection {
     }
 
     fn transmit(&mut self) -> Result<(), String> {
-        while self.link.can_send()
-            && let Some(document) = self.session.poll_transmit(self.clock.now())
-        {
+        let now = self.clock.now();
+        self.choked = loop {
+            if !self.link.can_send() {
+                break true;
+            }
+            let Some(document) = self.session.poll_transmit(now) else { break false };
             self.link.send(document).map_err(|error| error.to_string())?;
-        }
+        };
         Ok(())
+    }
+
+    /// The next event. That documents have left is none, unless others wait for it: the swarm shares its processors with
+    /// the hub that it measures. Cancel-safe.
+    async fn next(&mut self) -> DocumentEvent {
+        loop {
+            match self.link.next().await {
+                DocumentEvent::Transmitted(_) if !self.choked => {}
+                event => return event,
+            }
+        }
     }
 
     fn hear(&mut self, event: DocumentEvent) -> Result<(), String> {
@@ -70,8 +86,15 @@ impl HollowNode {
         let clock = Clock::start();
         let config = EdgeConfig::new(self.config.node.clone(), unix_millis(), rand::random());
         let session = EdgeSession::new(config, clock.now());
-        let mut connection =
-            Connection { link, session, clock, asking: None, back: None, caught_up: question.is_some() };
+        let mut connection = Connection {
+            link,
+            session,
+            clock,
+            asking: None,
+            choked: false,
+            back: None,
+            caught_up: question.is_some(),
+        };
         connection.back = question.and_then(|question| connection.request(&question));
         self.report(Report::Welcomed { took: started.elapsed() }).await;
         self.drive(connection).await
@@ -89,7 +112,7 @@ impl HollowNode {
                 timer.as_mut().reset(moment);
             }
             tokio::select! {
-                event = connection.link.next() => if let Err(reason) = connection.hear(event) {
+                event = connection.next() => if let Err(reason) = connection.hear(event) {
                     return Ended::Lost(reason);
                 },
                 () = timer.as_mut(), if timeout.is_some() => {
