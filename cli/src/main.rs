@@ -57,15 +57,23 @@ fn main() -> ExitCode {
             Command::Nodes(options) => operate::nodes(&options).await,
             Command::Doctor(options) => doctor::run(&options).await,
             Command::Swarm(options) => swarm::run(&options).await,
-            Command::Replay(options) => replay::run(&options).await,
+Command::Replay(options) => return replay(&options).await,
             Command::Component(options) => component::run(&options),
         }
+        .map(|()| ExitCode::SUCCESS)
+        .map_err(|error| (error, ExitCode::FAILURE))
     });
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {}", tombolo_runtime::sentence(error.as_ref()));
-            ExitCode::FAILURE
-        }
+    outcome.unwrap_or_else(|(error, code)| {
+        eprintln!("error: {}", tombolo_runtime::sentence(error.as_ref()));
+        code
+    })
+}
+
+/// A difference is 1, as for `diff`; what cannot be played is 2.
+async fn replay(options: &replay::ReplayOptions) -> Result<ExitCode, (anyhow::Error, ExitCode)> {
+    match replay::run(options).await {
+        Ok(replay::Verdict::Same) => Ok(ExitCode::SUCCESS),
+        Ok(replay::Verdict::Different) => Ok(ExitCode::FAILURE),
+        Err(error) => Err((error, ExitCode::from(2))),
     }
 }

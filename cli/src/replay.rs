@@ -9,7 +9,7 @@ mod target;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use tombolo_replay::{Difference, Summary, Transcript, play_cloud, with_api_lines};
 
@@ -17,7 +17,7 @@ pub use edge_side::{Run, play_edge};
 pub use target::Target;
 
 /// Largest transcript that is read, in bytes.
-const FILE_LEN_MAX: u64 = 256 * 1024 * 1024;
+const FILE_LEN_MAX: u64 = 1024 * 1024 * 1024;
 
 /// Which side of the transcript is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -60,17 +60,29 @@ pub struct ReplayOptions {
     pub derive: Option<PathBuf>,
 }
 
+/// What a run has shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing that was not recorded so.
+    Same,
+    /// At least one difference, which was printed.
+    Different,
+}
+
 /// Plays the transcript.
 ///
 /// # Errors
-/// When it cannot be read or played, and for the first difference.
-pub async fn run(options: &ReplayOptions) -> Result<()> {
+/// When it cannot be read or played.
+pub async fn run(options: &ReplayOptions) -> Result<Verdict> {
     let transcript = read(&options.file)?;
+    if let Some(line) = transcript.cut {
+        println!("the recording ends in the middle of line {line}, which is left out");
+    }
     if let Some(path) = &options.derive {
         let text = with_api_lines(&transcript).to_text();
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
         println!("derived: {}", path.display());
-        return Ok(());
+        return Ok(Verdict::Same);
     }
     let outcome = match options.side {
         Side::Cloud => play_cloud(&transcript),
@@ -88,7 +100,7 @@ pub async fn run(options: &ReplayOptions) -> Result<()> {
             run.outcome
         }
     };
-    report(outcome)
+    Ok(report(outcome))
 }
 
 /// Reads a transcript.
@@ -106,7 +118,7 @@ pub fn read(path: &Path) -> Result<Transcript> {
     Transcript::parse(&text).with_context(|| format!("{} is no transcript", path.display()))
 }
 
-fn report(outcome: Result<Summary, Difference>) -> Result<()> {
+fn report(outcome: Result<Summary, Difference>) -> Verdict {
     match outcome {
         Ok(summary) => {
             for (rule, count) in summary.rules.iter() {
@@ -116,11 +128,11 @@ fn report(outcome: Result<Summary, Difference>) -> Result<()> {
             println!(
                 "no difference: {matched} frames as recorded, {excused} excused by rules, {besides} besides"
             );
-            Ok(())
+            Verdict::Same
         }
         Err(difference) => {
             println!("{difference}");
-            bail!("the run differs from the transcript")
+            Verdict::Different
         }
     }
 }

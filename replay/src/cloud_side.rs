@@ -3,14 +3,14 @@
 mod kubeedge;
 mod tombolo;
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use serde_json::Value;
 use tombolo_proto::{Moment, NodeId};
 
-use crate::frame::Frame;
+use crate::frame::{Ask, Frame};
 use crate::holdings::Holdings;
 use crate::matcher::{Difference, Summary};
 use crate::rules::{Rule, Tally};
@@ -42,7 +42,7 @@ enum Met {
 /// # Errors
 /// The first [`Difference`].
 pub fn play_cloud(transcript: &Transcript) -> Result<Summary, Difference> {
-    let mut player = Player::default();
+    let mut player = Player { refusals: refusals(transcript), ..Player::default() };
     for line in &transcript.lines {
         let Some(conn) = line.conn else { continue };
         let node = transcript.node_of(conn);
@@ -57,9 +57,28 @@ pub fn play_cloud(transcript: &Transcript) -> Result<Summary, Difference> {
     player.finish()
 }
 
+/// What edges of dialect `kubeedge` said of deliveries whose first copy they could not store: by connection and id.
+fn refusals(transcript: &Transcript) -> HashMap<u64, HashMap<String, String>> {
+    let mut answered = HashSet::new();
+    let mut refusals: HashMap<u64, HashMap<String, String>> = HashMap::new();
+    for line in &transcript.lines {
+        let (Some(conn), Event::Up(frame)) = (line.conn, &line.event) else { continue };
+        if frame.is_tombolo() || frame.ask() != Ask::Ack || !answered.insert((conn, frame.parent())) {
+            continue;
+        }
+        if frame.operation() == "error" {
+            let text = frame.content().as_str().unwrap_or_default().to_owned();
+            refusals.entry(conn).or_default().insert(frame.parent().to_owned(), text);
+        }
+    }
+    refusals
+}
+
 #[derive(Default)]
 struct Player {
     connections: BTreeMap<u64, Box<dyn Peer>>,
+    /// Deliveries that are refused at first, of connections that have not begun.
+    refusals: HashMap<u64, HashMap<String, String>>,
     /// What each node holds.
     held: BTreeMap<NodeId, Holdings>,
     matched: usize,
@@ -72,7 +91,10 @@ impl Player {
         let held = self.held.entry(node.clone()).or_default();
         let connection = match self.connections.entry(conn) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(connect(conn, node, line, held)?),
+            Entry::Vacant(new) => {
+                let refusals = self.refusals.remove(&conn).unwrap_or_default();
+                new.insert(connect(conn, node, line, held, refusals)?)
+            }
         };
         connection.advance(line)?;
         match &line.event {
@@ -106,13 +128,19 @@ impl Player {
 }
 
 /// The session of a new connection, in the dialect of its first line.
-fn connect(conn: u64, node: NodeId, line: &Line, held: &mut Holdings) -> Result<Box<dyn Peer>, Difference> {
+fn connect(
+    conn: u64,
+    node: NodeId,
+    line: &Line,
+    held: &mut Holdings,
+    refusals: HashMap<String, String>,
+) -> Result<Box<dyn Peer>, Difference> {
     let now = Moment::default() + Duration::from_micros(line.at_us);
     match &line.event {
         Event::Up(frame) | Event::Down(frame) if frame.is_tombolo() => {
             Ok(Box::new(tombolo::Connection::new(conn, node, now, line, frame, held)?))
         }
-        _ => Ok(Box::new(kubeedge::Connection::new(node, now))),
+        _ => Ok(Box::new(kubeedge::Connection::new(node, now, refusals))),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Whether two messages of the cloud mean the same.
 
 mod answers;
+mod services;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -169,6 +170,8 @@ impl<'a> Comparison<'a> {
             let place = format!("/content{pointer}");
             match (value(one), value(other)) {
                 (None, None) => {}
+                // A stock cloud deletes a pod by its name that an older edge has reported in vain (reference 6.4).
+                (None, Some(_)) if pointer == "/metadata/uid" => self.rules.push(Rule::DeletionForm),
                 (Some(one), Some(other)) if pointer == "/metadata/uid" => {
                     self.pair(Sort::Uid, "", &one, &other, &place)?;
                 }
@@ -386,6 +389,9 @@ impl<'a> Comparison<'a> {
         (one, other): (&Value, &Value),
     ) -> Option<Outcome> {
         let in_metadata = parent.ends_with("/metadata");
+        if let Some(outcome) = self.allotted(parent, place, name, (one, other)) {
+            return Some(outcome);
+        }
         if name == "generation" && in_metadata && one.is_u64() && other.is_u64() {
             return Some(self.pair(Sort::Generation, scope, &one.to_string(), &other.to_string(), place));
         }
@@ -504,4 +510,5 @@ pub(crate) fn learn(identifiers: &mut Identifiers, recorded: &Value, live: &Valu
     if let (Some(one), Some(other)) = (generation(recorded), generation(live)) {
         let _ = identifiers.pair(Sort::Generation, &scope, &one, &other);
     }
+    services::learn(identifiers, recorded, live);
 }

@@ -3,8 +3,8 @@
 //! An object that a reply carries exists, at that version, from just before the request that the reply answers; one that
 //! a push carries, from just before that push; deletions likewise. Answers to writes are expectations and never inputs:
 //! the version that a write made is not made again, and what was pushed of it is an effect of the write. When such a push
-//! also shows what the write cannot have changed (a status patch does not set a deletion time), that part was there
-//! before the write. An incarnation that is seen again after its deletion was told was never deleted: the node did not need
+//! also shows what the write cannot have changed (a status patch does not set a deletion time, and only the conditions
+//! that it names), that part was there before the write. An incarnation that is seen again after its deletion was told was never deleted: the node did not need
 //! it for a while.
 
 mod effects;
@@ -12,11 +12,11 @@ mod order;
 
 use std::collections::{HashMap, HashSet};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::frame::{Ask, Frame, Key};
 use crate::transcript::{Event, Line, Transcript, Verb};
-use crate::value::{same_but_status, strip};
+use crate::value::same_content;
 
 /// Something that a frame proves about the API.
 struct Fact {
@@ -28,8 +28,10 @@ struct Fact {
 enum What {
     /// The object exists so.
     Exists(Value),
-    /// A write has made this version; whether it was pushed as well.
-    Made(Value, bool),
+    /// A write has made this version.
+    Made(Value),
+    /// A report has made this version, which was pushed as well; what it said.
+    Reported(Value, Value),
     /// A write has deleted the object, or asked it to go.
     Unmade(Key),
     /// No object has this key; with a uid, no such incarnation.
@@ -46,7 +48,7 @@ pub fn with_api_lines(transcript: &Transcript) -> Transcript {
     let mut known = Known::default();
     let facts = facts(transcript);
     for (position, fact) in facts.iter().enumerate() {
-        if let What::Exists(object) | What::Made(object, _) = &fact.what {
+        if let What::Exists(object) | What::Made(object) | What::Reported(object, _) = &fact.what {
             known.last_seen.insert(version(object).0, position);
         }
     }
@@ -133,9 +135,10 @@ fn of_reply(asked: usize, request: &Frame, reply: &Frame, pushed: &HashSet<(Stri
         Ask::Write if request.operation() == "DELETE" => of_deletion(request, reply),
         Ask::Write => {
             let made = objects().filter(|object| object["kind"] != "TokenRequest");
-            made.map(|object| {
-                let seen = pushed.contains(&version(&object));
-                What::Made(object, seen)
+            let report = effects::report(request);
+            made.map(|object| match &report {
+                Some(report) if pushed.contains(&version(&object)) => What::Reported(object, report.clone()),
+                _ => What::Made(object),
             })
             .collect()
         }
@@ -153,7 +156,7 @@ fn of_deletion(request: &Frame, reply: &Frame) -> Vec<What> {
     };
     let done = reply.content()["code"].as_u64().is_some_and(|code| code < 300);
     match reply.objects().into_iter().next() {
-        Some(object) if lingers(&object) => vec![What::Made(object, true)],
+        Some(object) if lingers(&object) => vec![What::Made(object)],
         _ => request.key().filter(|_| done).map(What::Unmade).into_iter().collect(),
     }
 }
@@ -197,22 +200,18 @@ impl Known {
                 }
                 self.objects.insert(key, object);
             }
-            What::Made(object, pushed) => {
-                let key = Key::of_object(&object);
-                let (uid, revision) = version(&object);
-                if let Some(known) = self.objects.get(&key) {
-                    let (same, newest) = version(known);
-                    if same == uid && !is_newer(&revision, &newest) {
-                        return;
-                    }
-                    if pushed && same == uid && !same_but_status(known, &object) {
-                        let mut before = object.clone();
-                        before["status"] = known.get("status").cloned().unwrap_or_else(|| json!({}));
-                        strip(&mut before, &["resourceVersion"]);
+            What::Made(object) => self.made(object),
+            What::Reported(object, report) => {
+                if let Some(known) = self.objects.get(&Key::of_object(&object))
+                    && version(known).0 == version(&object).0
+                    && is_newer(&version(&object).1, &version(known).1)
+                {
+                    let before = effects::before(known, &object, &report);
+                    if !same_content(known, &before) {
                         change(Verb::Update, &before);
                     }
                 }
-                self.objects.insert(key, object);
+                self.made(object);
             }
             What::Unmade(key) => {
                 if let Some(object) = self.objects.get(&key) {
@@ -232,6 +231,18 @@ impl Known {
                     self.objects.remove(&key);
                 }
             }
+        }
+    }
+}
+
+impl Known {
+    /// A write of the edge has made this, unless something newer was seen.
+    fn made(&mut self, object: Value) {
+        let key = Key::of_object(&object);
+        let known = self.objects.get(&key).map(version);
+        let (uid, revision) = version(&object);
+        if known.is_none_or(|(same, newest)| same != uid || is_newer(&revision, &newest)) {
+            self.objects.insert(key, object);
         }
     }
 }

@@ -60,7 +60,7 @@ pub enum Ask {
     Sync,
     /// A report that nobody answers, or nothing that is known.
     Report,
-    /// The empty message that a stock edge sends when it stops.
+    /// Nothing: the empty message that a stock edge sends when it stops, and what is no message with an id.
     Zero,
 }
 
@@ -170,7 +170,7 @@ impl Frame {
     /// What a message of the edge asks for (reference 3.12, 5 and 7.3).
     #[must_use]
     pub fn ask(&self) -> Ask {
-        if self.id().is_empty() && self.operation().is_empty() && self.content().is_null() {
+        if self.id().is_empty() && !self.is_tombolo() {
             return Ask::Zero;
         }
         if self.is_tombolo()
@@ -195,6 +195,19 @@ impl Frame {
             }
             _ => Ask::Report,
         }
+    }
+
+    /// Whether this answer says that nothing was done.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        self.operation() == "error" || self.content().get("Err").is_some_and(|error| !error.is_null())
+    }
+
+    /// Whether a message of the edge patches a status, or comes from an application: answers to these are the only ones
+    /// that stock edges do not acknowledge (reference 7.3 and 9.5).
+    #[must_use]
+    pub fn is_patch_or_application(&self) -> bool {
+        self.operation() == "patch" || self.source() == "metaserver"
     }
 
     /// Whether a message of the edge makes an object that was not there.
@@ -248,6 +261,12 @@ impl Frame {
             "createvolume" | "deletevolume" | "controllerpublishvolume" | "controllerunpublishvolume"
         );
         self.parent().is_empty() && (SOURCES.contains(&self.source()) || volume || self.group() == "user")
+    }
+
+    /// Whether a stock cloud's hub speaks of a connection, which it does to the edge by mistake (reference 3.3).
+    #[must_use]
+    pub fn is_hub_notice(&self) -> bool {
+        self.parent().is_empty() && matches!(self.operation(), "connected" | "disconnected")
     }
 
     /// Whether this frame of the cloud says something unasked that is about no object: `CaughtUp`, a request for an

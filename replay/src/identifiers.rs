@@ -19,11 +19,13 @@ pub(crate) enum Sort {
     Address,
     /// Generation of an epoch of one cluster: one to one.
     Epoch,
+    /// Address or port that the cluster has allotted to a Service: one to one.
+    Allotted,
 }
 
 impl Sort {
     fn is_one_to_one(self) -> bool {
-        matches!(self, Self::Uid | Self::Version | Self::Epoch)
+        matches!(self, Self::Uid | Self::Version | Self::Epoch | Self::Allotted)
     }
 }
 
@@ -85,13 +87,20 @@ impl Identifiers {
         }
     }
 
+    /// Uids stand in longer texts as words: what only begins or ends like one is something else, a name for example.
     fn translate_parts(&self, text: &str) -> String {
-        let mut translated = text.to_owned();
-        for (recorded, live) in &self.uids {
-            if text.len() > recorded.len() && translated.contains(recorded.as_str()) {
-                translated = translated.replace(recorded.as_str(), live);
-            }
+        let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
+        let mut translated = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(start) = rest.find(is_part) {
+            let (before, word) = rest.split_at(start);
+            let end = word.find(|letter| !is_part(letter)).unwrap_or(word.len());
+            let (word, after) = word.split_at(end);
+            translated.push_str(before);
+            translated.push_str(self.uids.get(word).map_or(word, String::as_str));
+            rest = after;
         }
+        translated.push_str(rest);
         translated
     }
 
@@ -219,5 +228,6 @@ mod tests {
         identifiers.translate_content(&mut content);
         assert_eq!(content["metadata"]["resourceVersion"], "70");
         assert_eq!(content["text"], "{\"uid\":\"l1\"}");
+        assert_eq!(identifiers.translate("pvc-r1 r10 _r1_"), "pvc-r1 r10 _l1_");
     }
 }

@@ -5,6 +5,7 @@
 //! a [`Matcher`] is told what a cloud under test does and says where that differs; [`play_cloud`] plays the cloud's side
 //! against an edge session. Where a difference is meant, a [`Rule`] says so and why.
 
+mod application;
 mod cloud_side;
 mod compare;
 mod derive;
@@ -12,6 +13,7 @@ mod frame;
 mod holdings;
 mod identifiers;
 mod matcher;
+mod own;
 mod redact;
 mod rules;
 mod run;
@@ -26,8 +28,9 @@ pub use derive::with_api_lines;
 pub use frame::{Ask, Frame, Key};
 pub use holdings::Holdings;
 pub use matcher::{Difference, Matcher, Progress, Summary};
+pub use own::{is_clusters_own, is_machinery};
 pub use redact::{redact, redact_object};
 pub use rules::{Rule, Tally};
 pub use run::{Happening, judge};
 pub use tombolo::{DIALECT as TOMBOLO, ReadError, render, wire};
-pub use transcript::{Event, LINES_MAX, Line, Transcript, TranscriptError, Verb};
+pub use transcript::{Event, LINE_LEN_MAX, LINES_MAX, Line, Transcript, TranscriptError, Verb};

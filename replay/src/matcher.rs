@@ -9,6 +9,7 @@ use std::fmt;
 
 use serde_json::Value;
 
+use crate::application;
 use crate::compare::{Additions, Comparison, Own, additions, learn};
 use crate::frame::{Ask, Frame, Key};
 use crate::identifiers::Identifiers;
@@ -86,6 +87,8 @@ pub struct Matcher<'t> {
     answered: HashSet<usize>,
     heard: HashSet<String>,
     pushes: Vec<Push>,
+    /// Which of them are about a resource, in order.
+    by_resource: HashMap<String, Vec<usize>>,
     /// Live versions that lie between two recorded ones.
     between: HashSet<Version>,
     /// Uids of objects that the run's cluster has of its own.
@@ -128,6 +131,7 @@ impl<'t> Matcher<'t> {
             answered: HashSet::new(),
             heard: HashSet::new(),
             pushes: Vec::new(),
+            by_resource: HashMap::new(),
             between: HashSet::new(),
             own,
             unfollowed: HashSet::new(),
@@ -150,6 +154,9 @@ impl<'t> Matcher<'t> {
         let Event::Up(frame) = &self.transcript.lines.get(index)?.event else { return None };
         let mut json = frame.as_json().clone();
         self.identifiers.translate_content(&mut json);
+        if frame.source() == "metaserver" {
+            application::translate(&self.identifiers, &mut json["content"]);
+        }
         json["header"]["msg_id"] = id.into();
         json["header"]["timestamp"] = timestamp_millis.into();
         Some(json)
@@ -263,6 +270,7 @@ impl<'t> Matcher<'t> {
             return Ok(true);
         }
         if frame.is_push() || frame.is_notice() {
+            self.by_resource.entry(frame.resource().to_owned()).or_default().push(self.pushes.len());
             self.pushes.push(Push { conn, frame, used: false });
             return Ok(true);
         }
@@ -290,6 +298,27 @@ impl<'t> Matcher<'t> {
         Ok(self.recorded.acked.contains(recorded.id()))
     }
 
+    /// The line of a question whose answer this is, when it is not the recorded one: the cloud that is asked may not
+    /// have learned yet of what the API saw.
+    #[must_use]
+    pub fn is_stale(&self, frame: &Frame) -> Option<usize> {
+        let asked = self.sent.get(frame.parent()).copied()?;
+        let Event::Up(request) = &self.transcript.lines.get(asked)?.event else { return None };
+        let index = self.recorded.answers.get(request.id()).copied()?;
+        let Event::Down(recorded) = &self.transcript.lines.get(index)?.event else { return None };
+        if request.ask() != Ask::Read || self.answered.contains(&asked) {
+            return None;
+        }
+        let mut comparison = Comparison::new(&self.identifiers, &self.additions, &self.own);
+        comparison.reply(recorded, frame).is_err().then_some(asked)
+    }
+
+    /// Whether the answer to the request of this line has come.
+    #[must_use]
+    pub fn is_answered(&self, request: usize) -> bool {
+        self.answered.contains(&request)
+    }
+
     /// An answer that the recording does not have.
     fn unrecorded(&mut self, asked: usize, request: &Frame, frame: &Frame) -> Result<bool, Difference> {
         let line = &self.transcript.lines[asked];
@@ -304,6 +333,10 @@ impl<'t> Matcher<'t> {
         if self.recorded.last_down.get(&line.conn).is_none_or(|last| *last <= asked) {
             self.rules.count(Rule::RecordingEnds);
             return Ok(request.ask() != Ask::Write);
+        }
+        if frame.is_refusal() && !request.is_patch_or_application() {
+            self.rules.count(Rule::Answered);
+            return Ok(false);
         }
         Err(at(line, Some(frame), "the request is answered; the recording has no answer".to_owned()))
     }
@@ -321,8 +354,11 @@ impl<'t> Matcher<'t> {
         if self.unfollowed.contains(&(line.conn, recorded.group().to_owned())) {
             return Ok(self.excuse(index, Rule::Token));
         }
-        if self.recorded.repeats.contains(&index) {
-            return Ok(self.excuse(index, Rule::Repeated));
+        if recorded.is_hub_notice() {
+            return Ok(self.excuse(index, Rule::HubNotice));
+        }
+        if let Some(first) = self.recorded.once_more.get(&index).copied() {
+            return self.settle_once_more(index, first);
         }
         if recorded.is_elsewhere() && !self.came(line.conn, recorded) {
             return Ok(self.excuse(index, Rule::Elsewhere));
@@ -343,9 +379,32 @@ impl<'t> Matcher<'t> {
         }
     }
 
+    /// A copy of a frame, which a stock cloud sends until it is acknowledged; or one of several answers to a report about
+    /// several pods (reference 3.8 and 5).
+    fn settle_once_more(&mut self, index: usize, first: usize) -> Result<Progress, Difference> {
+        let (Event::Down(recorded), Event::Down(known)) =
+            (&self.transcript.lines[index].event, &self.transcript.lines[first].event)
+        else {
+            return Ok(Progress::Done);
+        };
+        let same = |member: &str| recorded.as_json().get(member) == known.as_json().get(member);
+        if same("route") && same("content") {
+            return Ok(self.excuse(index, Rule::Repeated));
+        }
+        let problem = "copies of a frame, or answers to one request, say different things in the recording";
+        Err(at(&self.transcript.lines[index], None, problem.to_owned()))
+    }
+
+    /// What the cloud of the run said about a resource on a connection, in order.
+    fn about(&self, conn: Option<u64>, resource: &str) -> impl DoubleEndedIterator<Item = (usize, &Push)> {
+        let known = self.by_resource.get(resource).into_iter().flatten();
+        let pushes = known.map(|index| (*index, &self.pushes[*index]));
+        pushes.filter(move |(_, push)| Some(push.conn) == conn)
+    }
+
     /// Whether the cloud of the run said something about the same.
     fn came(&self, conn: Option<u64>, recorded: &Frame) -> bool {
-        self.pushes.iter().any(|push| Some(push.conn) == conn && push.frame.resource() == recorded.resource())
+        self.about(conn, recorded.resource()).next().is_some()
     }
 
     fn excuse(&mut self, index: usize, rule: Rule) -> Progress {
@@ -361,11 +420,9 @@ impl<'t> Matcher<'t> {
         let Event::Down(recorded) = &line.event else {
             return at(line, None, "this did not come".to_owned());
         };
-        let same =
-            |push: &&Push| push.frame.resource() == recorded.resource() && Some(push.conn) == line.conn;
-        match self.pushes.iter().rev().find(same) {
+        match self.about(line.conn, recorded.resource()).next_back() {
             None => at(line, None, "the recorded frame did not come".to_owned()),
-            Some(last) => {
+            Some((_, last)) => {
                 let problem = "the recorded frame did not come; the last of the same object was another";
                 at(line, Some(&last.frame), problem.to_owned())
             }

@@ -72,6 +72,14 @@ pub enum Rule {
     LocalSlices,
     /// Heartbeats of older edges.
     Heartbeats,
+    /// An edge gives up a silent cloud.
+    Patience,
+    /// Refusals say why.
+    WholeStatus,
+    /// A refusal where a stock cloud is silent.
+    Answered,
+    /// A stock cloud's notices about its own connections.
+    HubNotice,
 }
 
 impl Rule {
@@ -142,7 +150,7 @@ const TABLE: &[Row] = &[
     (
         Rule::EmptyMessage,
         "empty-message",
-        "the message with an empty id that a stock edge sends when it stops is not answered",
+        "the message with an empty id that a stock edge sends when it stops, and what is no message at all, is not answered",
         "it names nothing that could be answered",
     ),
     (
@@ -337,6 +345,30 @@ const TABLE: &[Row] = &[
         "where an edge reports with `nodestatus`, heartbeats of conditions are those of the run",
         "the cloud brings old ones to the present time, as a stock cloud does",
     ),
+    (
+        Rule::Patience,
+        "patience",
+        "an edge leaves a connection on which it waits for an answer and has heard nothing for 75 s",
+        "a stock edge stays until a write fails, which may take as long as TCP does",
+    ),
+    (
+        Rule::WholeStatus,
+        "whole-status",
+        "a refused application is told status, reason and code where the recorded cloud gave a sentence or nothing",
+        "a stock edge hands an empty status to its client, which sees neither what failed nor why",
+    ),
+    (
+        Rule::Answered,
+        "answered",
+        "a request to which the recorded cloud never said anything is answered by a refusal",
+        "a missing answer costs an edge a minute, and up to three attempts",
+    ),
+    (
+        Rule::HubNotice,
+        "hub-notice",
+        "what a stock cloud's hub says about a connection to itself (`connected`, `disconnected`) does not come",
+        "it is meant for other modules of the cloud; an edge has no use for it",
+    ),
 ];
 
 #[cfg(test)]
@@ -348,6 +380,6 @@ mod tests {
         for (index, row) in TABLE.iter().enumerate() {
             assert_eq!(row.0 as usize, index, "{}", row.1);
         }
-        assert_eq!(TABLE.len(), Rule::Heartbeats as usize + 1);
+        assert_eq!(TABLE.len(), Rule::HubNotice as usize + 1);
     }
 }

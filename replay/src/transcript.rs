@@ -1,5 +1,8 @@
 //! Transcripts: JSON lines of what two peers said, and of what the Kubernetes API saw meanwhile.
 
+mod nodes;
+mod parse;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
@@ -10,12 +13,17 @@ use crate::frame::Frame;
 /// Longest transcript that is read, in lines: beyond that a recording is cut into files.
 pub const LINES_MAX: usize = 1_000_000;
 
-/// A transcript that cannot be read: which line, what is wrong with it, and what is expected there.
+/// Longest line that is read, in bytes: twice the largest message of either dialect.
+pub const LINE_LEN_MAX: usize = 64 * 1024 * 1024;
+
+/// A transcript that cannot be read: where, what is wrong there, and what is expected.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("line {line}: {problem}")]
+#[error("line {line}, column {column}: {problem}")]
 pub struct TranscriptError {
     /// Line of the file, the first is 1.
     pub line: usize,
+    /// Byte of the line, the first is 1.
+    pub column: usize,
     problem: String,
 }
 
@@ -77,6 +85,8 @@ pub struct Transcript {
     pub nodes: BTreeMap<u64, String>,
     /// Everything after the header.
     pub lines: Vec<Line>,
+    /// The last line of the file, when the recording ended in the middle of it: it is left out.
+    pub cut: Option<usize>,
 }
 
 impl Transcript {
@@ -85,38 +95,7 @@ impl Transcript {
     /// # Errors
     /// [`TranscriptError`] names the line.
     pub fn parse(text: &str) -> Result<Self, TranscriptError> {
-        let fault = |line, problem: &str| TranscriptError { line, problem: problem.to_owned() };
-        let mut header: Option<Map<String, Value>> = None;
-        let mut lines = Vec::new();
-        let mut nodes = BTreeMap::new();
-        for (index, text) in text.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
-            let number = index + 1;
-            if lines.len() >= LINES_MAX {
-                return Err(fault(number, "a transcript has at most a million lines; cut it into files"));
-            }
-            let value: Value =
-                serde_json::from_str(text).map_err(|error| fault(number, &format!("is no JSON: {error}")))?;
-            let Value::Object(members) = value else {
-                return Err(fault(number, "is no JSON object"));
-            };
-            if header.is_none() {
-                header = Some(members);
-                continue;
-            }
-            let node = members.get("node").and_then(Value::as_str).map(str::to_owned);
-            let line = parse_line(number, members).map_err(|text| fault(number, &text))?;
-            if let (Some(conn), Some(node)) = (line.conn, node)
-                && nodes.insert(conn, node.clone()).is_some_and(|known| known != node)
-            {
-                return Err(fault(number, "a connection is that of one node, \"node\" names another"));
-            }
-            lines.push(line);
-        }
-        let header = header.ok_or_else(|| fault(1, "a header is missing: the file is empty"))?;
-        let named = header.get("node").and_then(Value::as_str).filter(|name| !name.is_empty());
-        let node = named.map(str::to_owned).or_else(|| nodes.values().next().cloned());
-        let node = node.ok_or_else(|| fault(1, "the header needs \"node\", the name of the node"))?;
-        Ok(Self { header, node, nodes, lines })
+        parse::transcript(text)
     }
 
     /// The node of a connection.
@@ -172,41 +151,6 @@ impl Line {
     }
 }
 
-fn parse_line(number: usize, mut members: Map<String, Value>) -> Result<Line, String> {
-    let at_us = match members.get("at_us") {
-        None => 0,
-        Some(value) => value.as_u64().ok_or("\"at_us\" must be a number of microseconds")?,
-    };
-    let conn = match members.get("conn") {
-        None | Some(Value::Null) => None,
-        Some(value) => Some(value.as_u64().ok_or("\"conn\" must be the number of a connection")?),
-    };
-    let direction = members.get("dir").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let mut take = |name: &str| match members.remove(name) {
-        Some(value @ Value::Object(_)) => Ok(value),
-        _ => Err(format!("\"{name}\" must be an object where \"dir\" is \"{direction}\"")),
-    };
-    let event = match direction.as_str() {
-        "up" => Event::Up(Frame::new(take("frame")?)),
-        "down" => Event::Down(Frame::new(take("frame")?)),
-        "api" => {
-            let object = take("object")?;
-            let verb = match members.get("verb").and_then(Value::as_str) {
-                Some("create") => Verb::Create,
-                Some("update") => Verb::Update,
-                Some("delete") => Verb::Delete,
-                _ => return Err("\"verb\" must be \"create\", \"update\" or \"delete\"".to_owned()),
-            };
-            Event::Api(verb, object)
-        }
-        other => return Err(format!("\"dir\" must be \"up\", \"down\" or \"api\", not {other:?}")),
-    };
-    if conn.is_none() && !matches!(event, Event::Api(..)) {
-        return Err("\"conn\" is missing: the number of the connection".to_owned());
-    }
-    Ok(Line { number, at_us, conn, event })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,28 +158,50 @@ mod tests {
     #[test]
     fn mistakes_name_the_line() {
         let header = "{\"node\":\"a\"}\n";
+        let huge = "x".repeat(LINE_LEN_MAX + 1);
         for (text, wanted) in [
-            ("", "line 1: a header is missing: the file is empty"),
-            ("{}", "line 1: the header needs \"node\", the name of the node"),
-            (&format!("{header}[]"), "line 2: is no JSON object"),
+            ("", "line 1, column 1: a header is missing: the file is empty"),
+            (
+                "{}\n",
+                "line 1, column 1: the header needs \"node\", the name of the node, and no frame names one",
+            ),
+            ("{\"node\":\n", "line 1, column 9: this is no JSON: EOF while parsing a value"),
+            (&format!("{header}[]\n"), "line 2, column 1: this is no JSON object"),
+            (
+                &format!("{header}{{\"dir\":up}}\n{header}"),
+                "line 2, column 8: this is no JSON: expected value",
+            ),
+            (
+                "{\"dir\":\"up\",\"conn\":1,\"frame\":{}}\n",
+                "line 1, column 2: this is no header: the first line is an object with \"node\", the name of the node",
+            ),
             (
                 &format!("{header}\n{{\"dir\":\"left\"}}"),
-                "line 3: \"dir\" must be \"up\", \"down\" or \"api\", not \"left\"",
+                "line 3, column 2: \"dir\" must be \"up\", \"down\" or \"api\", not \"left\"",
             ),
             (
                 &format!("{header}{{\"dir\":\"up\",\"frame\":{{}}}}"),
-                "line 2: \"conn\" is missing: the number of the connection",
+                "line 2, column 1: \"conn\" is missing: the number of the connection",
             ),
             (
                 &format!("{header}{{\"dir\":\"api\",\"object\":{{}}}}"),
-                "line 2: \"verb\" must be \"create\", \"update\" or \"delete\"",
+                "line 2, column 1: \"verb\" must be \"create\", \"update\" or \"delete\"",
+            ),
+            (
+                &format!("{header}{{\"dir\":\"api\",\"verb\":\"create\",\"object\":7}}"),
+                "line 2, column 30: \"object\" must be an object",
             ),
             (
                 &format!("{header}{{\"dir\":\"down\",\"conn\":1}}"),
-                "line 2: \"frame\" must be an object where \"dir\" is \"down\"",
+                "line 2, column 1: \"frame\" is missing: what was said",
+            ),
+            (
+                &format!("{header}{huge}\n"),
+                "line 2, column 67108864: the line has 67108865 bytes; one has at most 67108864",
             ),
         ] {
-            assert_eq!(Transcript::parse(text).expect_err(text).to_string(), wanted);
+            let error = Transcript::parse(text).expect_err(wanted);
+            assert_eq!(error.to_string(), wanted);
         }
     }
 
@@ -245,5 +211,41 @@ mod tests {
         let transcript = Transcript::parse(text).expect("a transcript");
         assert!(transcript.has_api_lines());
         assert_eq!(Transcript::parse(&transcript.to_text()).expect("again"), transcript);
+    }
+    #[test]
+    fn a_recording_may_end_in_the_middle_of_a_line() {
+        let whole = "{\"node\":\"a\"}\n{\"conn\":1,\"dir\":\"up\",\"frame\":{}}\n";
+        let transcript =
+            Transcript::parse(&format!("{whole}{{\"conn\":1,\"dir\":\"do")).expect("a transcript");
+        assert_eq!((transcript.lines.len(), transcript.cut), (1, Some(3)));
+        let transcript = Transcript::parse(whole).expect("a transcript");
+        assert_eq!((transcript.lines.len(), transcript.cut), (1, None));
+    }
+
+    #[test]
+    fn what_is_no_message_is_a_frame() {
+        let text = "{\"node\":\"a\"}\n{\"conn\":1,\"dir\":\"up\",\"frame\":\"GET /\"}\n";
+        let transcript = Transcript::parse(text).expect("a transcript");
+        assert_eq!(transcript.lines[0].event, Event::Up(Frame::new("GET /".into())));
+    }
+
+    #[test]
+    fn connections_belong_to_the_node_that_their_frames_name() {
+        let line = |conn: u64, resource: &str, node: &str| {
+            format!(
+                "{{\"conn\":{conn},\"dir\":\"up\",\"frame\":{{\"route\":{{\"resource\":{resource:?}}}}}{node}}}\n"
+            )
+        };
+        let text = format!(
+            "{{}}\n{}{}{}{}",
+            line(1, "node", ""),
+            line(1, "null/node/a", ""),
+            line(2, "kube-node-lease/lease/b", ""),
+            line(3, "default/nodepatch/b", ",\"node\":\"c\"")
+        );
+        let transcript = Transcript::parse(&text).expect("a transcript");
+        assert_eq!((transcript.node_of(1), transcript.node_of(2), transcript.node_of(3)), ("a", "b", "c"));
+        let other = Transcript::parse(&text.replacen("{}", "{\"node\":\"b\"}", 1)).expect("a transcript");
+        assert_eq!((other.node_of(1), other.node_of(2), other.node_of(3)), ("a", "b", "c"));
     }
 }

@@ -10,7 +10,7 @@ use kube::core::GroupVersionKind;
 use kube::discovery::{self, ApiResource, Scope};
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use tombolo_replay::Verb;
+use tombolo_replay::{Verb, is_clusters_own, is_machinery};
 
 /// What the API server itself sets in `metadata`.
 const SERVERS_OWN: [&str; 8] = [
@@ -22,15 +22,6 @@ const SERVERS_OWN: [&str; 8] = [
     "generation",
     "deletionTimestamp",
     "deletionGracePeriodSeconds",
-];
-
-/// Kind, namespace (none: every one) and name of objects that controllers of every cluster put right when they are
-/// changed.
-const CLUSTERS_OWN: [(&str, Option<&str>, &str); 4] = [
-    ("ConfigMap", None, "kube-root-ca.crt"),
-    ("Service", Some("default"), "kubernetes"),
-    ("Endpoints", Some("default"), "kubernetes"),
-    ("EndpointSlice", Some("default"), "kubernetes"),
 ];
 
 /// A new namespace takes a moment to have its ServiceAccount.
@@ -65,6 +56,9 @@ impl Administrator {
 
     /// Makes one change, unless the cluster keeps the object by itself or knows nothing of its kind.
     pub(super) async fn make(&mut self, verb: Verb, object: &Value) -> Result<Applied> {
+        if is_machinery(object) {
+            return Ok(Applied::Made(Vec::new()));
+        }
         if !self.serves(object).await? {
             return Ok(Applied::Unserved(object["kind"].as_str().unwrap_or_default().to_owned()));
         }
@@ -104,6 +98,7 @@ impl Administrator {
             }
             (_, None) => {
                 self.namespace(object).await?;
+                self.prerequisites(object).await?;
                 states.push(self.create(&place, object).await?);
                 self.status(&path, object, &mut states).await?;
             }
@@ -114,17 +109,12 @@ impl Administrator {
 
     /// The object as the cluster keeps it by itself; none for an object that is the run's to change.
     async fn kept(&mut self, object: &Value) -> Result<Option<Value>> {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let metadata = &object["metadata"];
-        let named = (text(&object["kind"]), text(&metadata["namespace"]), text(&metadata["name"]));
-        let kept = CLUSTERS_OWN.iter().any(|(kind, namespace, name)| {
-            named.0 == *kind && named.2 == *name && namespace.is_none_or(|namespace| named.1 == namespace)
-        });
-        if !kept {
+        if !is_clusters_own(object) {
             return Ok(None);
         }
         self.namespace(object).await?;
-        let path = format!("{}/{}", self.place(object).await?, named.2);
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let path = format!("{}/{name}", self.place(object).await?);
         // A new namespace gets them in a moment.
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -195,11 +185,15 @@ impl Administrator {
             self.delete(path, grace).await?;
             states.extend(self.get(path).await?);
         }
+        if let Some(bound) = self.bind(path, object, &present(states)).await? {
+            states.push(bound);
+        }
         let current = present(states);
         if bare(&current) != bare(object) {
             let mut wanted = without_servers_own(object);
             wanted["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"].clone();
             wanted["status"] = current["status"].clone();
+            let wanted = allotted_as(&current, wanted);
             let replaced = self.call(Method::PUT, path, Some(&wanted)).await?;
             states.push(replaced.with_context(|| format!("{path} went while it was changed"))?);
         }
@@ -220,7 +214,7 @@ impl Administrator {
     }
 
     async fn create(&self, place: &str, object: &Value) -> Result<Value> {
-        let object = without_servers_own(object);
+        let object = allotted_as(&Value::Null, without_servers_own(object));
         let deadline = Instant::now() + PATIENCE;
         loop {
             match self.call(Method::POST, place, Some(&object)).await {
@@ -255,6 +249,55 @@ impl Administrator {
         Ok(())
     }
 
+    /// What a pod names must exist before it: its ServiceAccount and its classes, of which a transcript need not tell.
+    async fn prerequisites(&self, object: &Value) -> Result<()> {
+        if object["kind"] != "Pod" {
+            return Ok(());
+        }
+        let (spec, namespace) = (&object["spec"], &object["metadata"]["namespace"]);
+        let named = |name: &str| spec[name].as_str().filter(|name| !name.is_empty());
+        let accounts =
+            format!("/api/v1/namespaces/{}/serviceaccounts", namespace.as_str().unwrap_or_default());
+        // The cluster makes this one in every namespace.
+        let account = named("serviceAccountName").filter(|name| *name != "default");
+        let account = account.map(|name| (accounts.as_str(), json!({"metadata": {"name": name}})));
+        let priority = named("priorityClassName").map(|name| {
+            let class =
+                json!({"metadata": {"name": name}, "value": spec["priority"].as_i64().unwrap_or_default()});
+            ("/apis/scheduling.k8s.io/v1/priorityclasses", class)
+        });
+        let runtime = named("runtimeClassName").map(|name| {
+            let class = json!({"metadata": {"name": name}, "handler": name});
+            ("/apis/node.k8s.io/v1/runtimeclasses", class)
+        });
+        for (place, wanted) in [account, priority, runtime].into_iter().flatten() {
+            let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
+            if self.get(&format!("{place}/{name}")).await?.is_none() {
+                // None where the cluster does not serve classes, and then asks for none.
+                self.call(Method::POST, place, Some(&wanted)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Binds a pod that a scheduler has bound: no other write sets its node.
+    async fn bind(&self, path: &str, object: &Value, present: &Value) -> Result<Option<Value>> {
+        let node =
+            |pod: &Value| pod["spec"]["nodeName"].as_str().filter(|name| !name.is_empty()).map(str::to_owned);
+        let (None, Some(wanted)) = (node(present), node(object)) else { return Ok(None) };
+        if object["kind"] != "Pod" {
+            return Ok(None);
+        }
+        let binding = json!({
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": object["metadata"]["name"], "namespace": object["metadata"]["namespace"]},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": wanted},
+        });
+        self.call(Method::POST, &format!("{path}/binding"), Some(&binding)).await?;
+        self.get(path).await
+    }
+
     /// The path of an object's collection.
     async fn place(&mut self, object: &Value) -> Result<String> {
         let text = |name: &str| object[name].as_str().unwrap_or_default();
@@ -278,8 +321,12 @@ impl Administrator {
         })
     }
 
-    /// Whether the cluster knows the object's kind.
+    /// Whether the cluster knows the object's kind, if the object names one.
     async fn serves(&mut self, object: &Value) -> Result<bool> {
+        let named = |name: &str| object[name].as_str().is_some_and(|text| !text.is_empty());
+        if !named("kind") || !named("apiVersion") {
+            return Ok(false);
+        }
         match self.place(object).await {
             Ok(_) => Ok(true),
             Err(error) => match error.downcast_ref::<kube::Error>() {
@@ -348,6 +395,23 @@ fn placeable(object: &Value) -> Value {
         if address == "127.0.0.1" {
             *address = PLACEHOLDER.into();
         }
+    }
+    object
+}
+
+/// A Service with the addresses and ports that `present` has from the run's cluster; without any while there is none, so
+/// that the cluster chooses. Others are not in its ranges.
+fn allotted_as(present: &Value, mut object: Value) -> Value {
+    if object["kind"] != "Service" || object["spec"]["clusterIP"] == "None" {
+        return object;
+    }
+    let spec = &present["spec"];
+    for name in ["clusterIP", "clusterIPs", "healthCheckNodePort"] {
+        object["spec"][name] = spec[name].clone();
+    }
+    let ports = object["spec"]["ports"].as_array_mut().into_iter().flatten();
+    for (index, port) in ports.enumerate() {
+        port["nodePort"] = spec["ports"][index]["nodePort"].clone();
     }
     object
 }

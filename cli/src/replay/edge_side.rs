@@ -1,6 +1,6 @@
 //! The edge's side of a transcript, played against a cloudcore.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -11,7 +11,7 @@ use tombolo_edge::identity::{EnrollOptions, Identity, enroll};
 use tombolo_link::client::Choice;
 use tombolo_proto::NodeId;
 use tombolo_replay::{
-    Ask, Difference, Event, Frame, Happening, Key, Line, Matcher, Progress, Summary, Transcript,
+    Ask, Difference, Event, Frame, Happening, Line, Matcher, Progress, Summary, Transcript,
 };
 use tombolo_runtime::time::unix_millis;
 
@@ -24,8 +24,12 @@ use super::socket::{Heard, Saying, Socket, ears, new_id};
 /// How long an expected frame may take: more than a resend, less than a stock edge's patience.
 const FRAME_WITHIN: Duration = Duration::from_secs(12);
 
-/// A cloud learns of a change by its watch, a moment later. The recorded one knew of what it showed when it was asked.
-const WATCH_LAG: Duration = Duration::from_millis(300);
+/// A cloud learns of a change by its watch, a moment later. The recorded one knew of what it showed when it was asked: so
+/// long a question is repeated whose answer is not the recorded one.
+const WATCH_LAG_MAX: Duration = Duration::from_secs(5);
+
+/// Wait before a question is repeated.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
 /// Silence after which the cloud is taken to have said everything at the end.
 const QUIET: Duration = Duration::from_millis(500);
@@ -65,8 +69,8 @@ pub async fn play_edge(transcript: &Transcript, target: &Target) -> Result<Run> 
         administrator: Administrator::new(target.client.clone()),
         connections: HashMap::new(),
         mouth: Mouth::default(),
-        writes: HashMap::new(),
-        changed: HashMap::new(),
+        open: BTreeSet::new(),
+        changed: None,
         sender,
         heard,
         preconditions,
@@ -107,11 +111,11 @@ struct Player<'t> {
     administrator: Administrator,
     connections: HashMap<u64, Socket>,
     mouth: Mouth,
-    /// Requests that change an object and whose answers were not waited for: changes of the same object by others wait
-    /// for them.
-    writes: HashMap<Key, Vec<usize>>,
-    /// When objects were last changed as the recorded API saw it.
-    changed: HashMap<Key, Instant>,
+    /// Requests whose recorded answers were not waited for: changes of the API wait for them, because they show what was
+    /// there before.
+    open: BTreeSet<usize>,
+    /// When the API was last changed as the recorded one was.
+    changed: Option<Instant>,
     sender: mpsc::Sender<Heard>,
     heard: mpsc::Receiver<Heard>,
     preconditions: Vec<String>,
@@ -155,7 +159,7 @@ impl Player<'_> {
             }
         }
         for (index, line) in self.transcript.lines.iter().enumerate() {
-            self.listen()?;
+            self.listen().await?;
             if let Some(conn) = line.conn {
                 self.connect(conn, line).await?;
             }
@@ -194,9 +198,9 @@ impl Player<'_> {
 
     async fn line(&mut self, index: usize, line: &Line) -> Result<(), Fault> {
         match &line.event {
-            Event::Api(_, recorded) => {
+            Event::Api(..) => {
                 self.change(index).await?;
-                self.changed.insert(Key::of_object(recorded), Instant::now());
+                self.changed = Some(Instant::now());
             }
             // Acknowledgements and the like follow what is received.
             Event::Up(frame) if frame.ask() == Ask::Ack => {}
@@ -229,9 +233,11 @@ impl Player<'_> {
 
     /// Makes the change that the recorded API saw, unless a write of the edge has made it.
     async fn change(&mut self, index: usize) -> Result<(), Fault> {
-        let Event::Api(verb, recorded) = &self.transcript.lines[index].event else { return Ok(()) };
-        for write in self.writes.remove(&Key::of_object(recorded)).unwrap_or_default() {
-            if let Some(answer) = self.matcher.answer_of(write) {
+        let Event::Api(verb, _) = &self.transcript.lines[index].event else { return Ok(()) };
+        for request in std::mem::take(&mut self.open) {
+            if let Some(answer) =
+                self.matcher.answer_of(request).filter(|_| !self.matcher.is_answered(request))
+            {
                 self.expect(answer).await?;
             }
         }
@@ -265,11 +271,6 @@ impl Player<'_> {
 
     async fn say(&mut self, index: usize, line: &Line, frame: &Frame) -> Result<(), Fault> {
         let conn = line.conn.context("no connection")?;
-        if let (Ask::Read, Some(changed)) =
-            (frame.ask(), frame.key().and_then(|key| self.changed.remove(&key)))
-        {
-            tokio::time::sleep_until(changed + WATCH_LAG).await;
-        }
         // The cloud may have ended it, as the recorded one did a little later.
         let Some(socket) = self.connections.get(&conn) else { return Ok(()) };
         if frame.ask() == Ask::Zero {
@@ -281,36 +282,52 @@ impl Player<'_> {
             self.happen(Happening::Unsaid(index))?;
             return Ok(());
         }
+        self.ask(index, conn, frame).await?;
+        self.open.insert(index);
+        Ok(())
+    }
+
+    async fn ask(&mut self, index: usize, conn: u64, frame: &Frame) -> Result<(), Fault> {
+        let Some(socket) = self.connections.get(&conn) else { return Ok(()) };
         let id = if frame.is_tombolo() { frame.id().to_owned() } else { new_id() };
         let request = self.matcher.request(index, &id, unix_millis()).context("no request")?;
         let saying = self.mouth.saying(conn, request)?;
         socket.say(saying).await?;
-        if let Some(key) = frame.key().filter(|_| frame.ask() == Ask::Write) {
-            self.writes.entry(key).or_default().push(index);
-        }
         self.happen(Happening::Sent(index, id))?;
         Ok(())
+    }
+
+    /// Repeats a question of which the cloud does not know yet what the API was told. Tells whether it was.
+    async fn ask_again(&mut self, conn: u64, answer: &Frame) -> Result<bool, Fault> {
+        if self.changed.is_none_or(|changed| changed.elapsed() > WATCH_LAG_MAX) {
+            return Ok(false);
+        }
+        let Some(index) = self.matcher.is_stale(answer) else { return Ok(false) };
+        let Event::Up(frame) = &self.transcript.lines[index].event else { return Ok(false) };
+        tokio::time::sleep(ASK_AGAIN_AFTER).await;
+        self.ask(index, conn, frame).await?;
+        Ok(true)
     }
 
     async fn expect(&mut self, index: usize) -> Result<(), Fault> {
         let deadline = Instant::now() + FRAME_WITHIN;
         loop {
-            self.listen()?;
+            self.listen().await?;
             if self.matcher.settle(index)? == Progress::Done {
                 self.happenings.push(Happening::Settled(index));
                 return Ok(());
             }
             match tokio::time::timeout_at(deadline, self.heard.recv()).await {
-                Ok(Some(heard)) => self.hear(heard)?,
+                Ok(Some(heard)) => self.hear(heard).await?,
                 Ok(None) | Err(_) => return Err(self.matcher.missing(index).into()),
             }
         }
     }
 
     /// Takes what has come, without waiting.
-    fn listen(&mut self) -> Result<(), Fault> {
+    async fn listen(&mut self) -> Result<(), Fault> {
         while let Ok(heard) = self.heard.try_recv() {
-            self.hear(heard)?;
+            self.hear(heard).await?;
         }
         Ok(())
     }
@@ -318,17 +335,20 @@ impl Player<'_> {
     /// Listens until the cloud has nothing more to say.
     async fn quiet(&mut self) -> Result<(), Fault> {
         while let Ok(Some(heard)) = tokio::time::timeout(QUIET, self.heard.recv()).await {
-            self.hear(heard)?;
+            self.hear(heard).await?;
         }
         Ok(())
     }
 
-    fn hear(&mut self, (conn, frame): Heard) -> Result<(), Fault> {
+    async fn hear(&mut self, (conn, frame): Heard) -> Result<(), Fault> {
         let Some(frame) = frame else {
             self.connections.remove(&conn);
             self.mouth.ended(conn);
             return Ok(());
         };
+        if self.ask_again(conn, &frame).await? {
+            return Ok(());
+        }
         let answers = self.mouth.answers(conn, &frame)?;
         if self.happen(Happening::Received(conn, frame))?
             && let Some(socket) = self.connections.get(&conn)

@@ -47,7 +47,7 @@ impl std::fmt::Display for Grant {
     }
 }
 
-/// What a node asked for and was given: MetaServer's requests that were approved, calls that were answered, and
+/// What a node asked for and was given: MetaServer's requests and calls that were not forbidden, and
 /// subscriptions.
 pub(super) fn granted(transcript: &Transcript, node: &str) -> BTreeSet<Grant> {
     let mut grants = BTreeSet::new();
@@ -62,7 +62,7 @@ pub(super) fn granted(transcript: &Transcript, node: &str) -> BTreeSet<Grant> {
                     calls.insert(frame.id(), grant);
                 }
             }
-            Event::Down(frame) if frame.application("Status") == "Approved" => {
+            Event::Down(frame) if frame.operation() == "applicationResponse" && !is_forbidden(frame) => {
                 grants.extend(application(&frame.application("Key"), &frame.application("Verb")));
             }
             Event::Down(frame) if frame.is_tombolo() => {
@@ -76,6 +76,12 @@ pub(super) fn granted(transcript: &Transcript, node: &str) -> BTreeSet<Grant> {
     }
     grants.extend(calls.into_values());
     grants
+}
+
+/// Whether an application was refused for the lack of a right, and not for anything else.
+fn is_forbidden(answer: &Frame) -> bool {
+    answer.content().pointer("/Error/ErrStatus/code") == Some(&403.into())
+        || answer.application("Reason").contains("forbidden")
 }
 
 fn application(key: &str, verb: &str) -> Option<Grant> {

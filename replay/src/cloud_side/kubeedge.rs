@@ -1,12 +1,14 @@
 //! The cloud's side of dialect `kubeedge`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tombolo_proto::frame::{Refusal, RefusalReason};
+use tombolo_proto::limits::IDLE_TIMEOUT;
 use tombolo_proto::session::EdgeEvent;
 use tombolo_proto::session::kubeedge::{EdgeConfig, EdgeSession};
-use tombolo_proto::{Moment, NodeId, RequestId, kubeedge};
+use tombolo_proto::{Lane, Moment, NodeId, RequestId, Seq, kubeedge};
 
 use super::{Met, Peer, differ, unsaid};
 use crate::frame::{Ask, Frame};
@@ -30,10 +32,22 @@ pub(super) struct Connection {
     now: Moment,
     /// Requests of the session by the recorded id.
     requests: HashMap<String, String>,
+    /// Recorded ids of the requests that the session waits for.
+    waiting: HashMap<RequestId, String>,
+    /// Recorded ids of requests that the cloud has answered.
+    answered: HashSet<String>,
     /// Lines of deliveries by id, with how often they came.
     deliveries: HashMap<String, (u64, usize)>,
+    /// Deliveries of controllers that this project does not have: what takes them at a stock edge answers.
+    elsewhere: HashSet<String>,
+    /// What the recorded edge said of deliveries that it could not store at first, by their id.
+    refusals: HashMap<String, String>,
     said: Vec<Frame>,
     last_at_us: u64,
+    /// When the cloud last said something.
+    heard: Moment,
+    /// The session has given the cloud up.
+    given_up: bool,
 }
 
 impl Peer for Connection {
@@ -45,6 +59,9 @@ impl Peer for Connection {
 
     /// The recorded edge said this: so must the session.
     fn expect(&mut self, line: &Line, recorded: &Frame, _: &mut Holdings) -> Result<Met, Difference> {
+        if self.given_up {
+            return Ok(Met::Excused(Rule::Patience));
+        }
         let said = match recorded.ask() {
             Ask::Zero => return Ok(Met::Excused(Rule::EmptyMessage)),
             Ask::Keepalive => match self.keepalive() {
@@ -61,6 +78,9 @@ impl Peer for Connection {
                 })
             }
         };
+        if said.is_none() && recorded.ask() == Ask::Ack && self.elsewhere.contains(recorded.parent()) {
+            return Ok(Met::Excused(Rule::Elsewhere));
+        }
         let said = said.ok_or_else(|| unsaid(line))?;
         // An acknowledgement is known by what it answers; of devices, stock edges name the modules that keep them.
         if recorded.ask() == Ask::Ack && said.resource() == recorded.resource() && is_of_twin(recorded) {
@@ -84,12 +104,23 @@ impl Peer for Connection {
         let copies = self.deliveries.entry(recorded.id().to_owned()).or_insert((line.at_us, 0));
         *copies = (line.at_us, copies.1 + 1);
         let document = Bytes::from(json.to_string());
-        if let Err(error) = kubeedge::decode(&document) {
+        if let Err(error) = kubeedge::decode(&document)
+            && recorded.as_json().is_object()
+        {
             return Err(differ(line, None, format!("the session cannot read this: {error}")));
+        }
+        if self.given_up {
+            return Ok(());
+        }
+        self.heard = self.now;
+        self.answered.insert(recorded.parent().to_owned());
+        if recorded.is_elsewhere() {
+            self.elsewhere.insert(recorded.id().to_owned());
         }
         let heard = self.session.handle_document(self.now, &document);
         heard.map_err(|error| differ(line, None, format!("the session refuses this: {error}")))?;
-        self.pass(line)
+        let refusal = self.refusals.remove(recorded.id());
+        self.pass_with(line, refusal)
     }
 
     fn leftovers(&self) -> Vec<(Frame, Option<Rule>)> {
@@ -98,33 +129,46 @@ impl Peer for Connection {
 }
 
 impl Connection {
-    pub(super) fn new(node: NodeId, now: Moment) -> Self {
+    /// A session whose store fails as the recorded one did: `refusals` are the texts, by the id of the delivery.
+    pub(super) fn new(node: NodeId, now: Moment, refusals: HashMap<String, String>) -> Self {
         // Ids are compared with nothing: a constant seed makes runs alike.
         let config = EdgeConfig::new(node, 0, [0x5e; 16]);
         Self {
             session: EdgeSession::new(config, now),
             now,
             requests: HashMap::new(),
+            waiting: HashMap::new(),
+            answered: HashSet::new(),
             deliveries: HashMap::new(),
+            elsewhere: HashSet::new(),
+            refusals,
             said: Vec::new(),
             last_at_us: 0,
+            heard: now,
+            given_up: false,
         }
     }
 
     /// Lets the session do what is due, and listens to it.
     fn pass(&mut self, line: &Line) -> Result<(), Difference> {
+        self.pass_with(line, None)
+    }
+
+    /// The same, with a store that refuses what has just been delivered.
+    fn pass_with(&mut self, line: &Line, mut refusal: Option<String>) -> Result<(), Difference> {
         self.session.handle_timeout(self.now);
         while let Some(event) = self.session.poll_event() {
             match event {
-                EdgeEvent::Deliver { seq, .. } => self.session.committed(self.now, seq),
-                EdgeEvent::Reply(reply) => self.session.reply_stored(self.now, reply.id),
-                EdgeEvent::RequestTimedOut(_) => {
-                    return Err(differ(
-                        line,
-                        None,
-                        "the session has no answer to a request in time".to_owned(),
-                    ));
+                EdgeEvent::Deliver { seq, .. } => match refusal.take() {
+                    Some(message) => self.refuse(seq, message),
+                    None => self.session.committed(self.now, seq),
+                },
+                EdgeEvent::Reply(reply) => {
+                    self.waiting.remove(&reply.id);
+                    self.session.reply_stored(self.now, reply.id);
                 }
+                EdgeEvent::RequestTimedOut(id) => self.timed_out(line, id)?,
+                EdgeEvent::Closed(_) if self.now.since(self.heard) >= IDLE_TIMEOUT => self.given_up = true,
                 EdgeEvent::Closed(goodbye) => {
                     return Err(differ(line, None, format!("the session ends: {}", goodbye.message)));
                 }
@@ -139,6 +183,19 @@ impl Connection {
         Ok(())
     }
 
+    fn refuse(&mut self, seq: Seq, message: String) {
+        let refusal = Refusal { lane: Lane::Delivery, seq, reason: RefusalReason::Other, message };
+        self.session.refused(self.now, &refusal);
+    }
+
+    /// The recorded edge waited as long; what the recorded cloud has not answered, no session can have an answer to.
+    fn timed_out(&mut self, line: &Line, id: RequestId) -> Result<(), Difference> {
+        match self.waiting.remove(&id) {
+            Some(recorded) if !self.answered.contains(&recorded) => Ok(()),
+            _ => Err(differ(line, None, "the session has no answer to a request in time".to_owned())),
+        }
+    }
+
     /// Has the session ask what the recorded edge asked. Tells whether an equal question is under way.
     fn ask(&mut self, line: &Line, recorded: &Frame, asked: Ask) -> Result<bool, Difference> {
         let refused = |error: String| differ(line, None, format!("the session does not send this: {error}"));
@@ -148,8 +205,9 @@ impl Connection {
         if asked == Ask::Report {
             self.session.report(self.now, message).map_err(|error| refused(error.to_string()))?;
         } else {
-            let id: Result<RequestId, _> = self.session.request(self.now, REQUEST_TIMEOUT, message);
-            id.map_err(|error| refused(error.to_string()))?;
+            let id = self.session.request(self.now, REQUEST_TIMEOUT, message);
+            let id = id.map_err(|error| refused(error.to_string()))?;
+            self.waiting.insert(id, recorded.id().to_owned());
         }
         self.pass(line)?;
         Ok(asked == Ask::Read

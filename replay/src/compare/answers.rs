@@ -7,8 +7,10 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::{Comparison, Outcome, ZERO_TIME, mismatch, short};
+use crate::application::{ASKED, opened};
 use crate::frame::{Frame, Key, body_json};
 use crate::rules::Rule;
+use crate::value::strip;
 
 impl Comparison<'_> {
     /// Compares the answers to one request. Their parents are equal already.
@@ -140,7 +142,9 @@ impl Comparison<'_> {
             if pointer == "/details/group" && one.pointer(pointer).is_none() {
                 continue;
             }
-            if one.pointer(pointer) != other.pointer(pointer) {
+            // Go leaves out empty texts, or writes them.
+            let said = |status: &'_ Value| status.pointer(pointer).filter(|text| **text != "").cloned();
+            if said(one) != said(other) {
                 let shown = |status: &Value| short(status.pointer(pointer).unwrap_or(&Value::Null));
                 return mismatch(
                     &format!("{place}{pointer}"),
@@ -159,10 +163,12 @@ impl Comparison<'_> {
         if recorded.resource() == "watchapp/sync" {
             return self.value("/content", "", one, other);
         }
-        let members =
-            ["ID", "Key", "Verb", "Nodename", "Option", "ReqBody", "Subresource", "Status", "Reason"];
+        let members = ["ID", "Key", "Verb", "Nodename", "Subresource", "Status"];
         for member in members {
             self.value(&format!("/content/{member}"), "", &one[member], &other[member])?;
+        }
+        for member in ASKED {
+            self.asked(member, &one[member], &other[member])?;
         }
         // The zero time, or that of some moment.
         let is_zero = |content: &Value| content["Timestamp"] == ZERO_TIME;
@@ -171,7 +177,7 @@ impl Comparison<'_> {
                 format!("{} was recorded, {} came", short(&one["Timestamp"]), short(&other["Timestamp"]));
             return mismatch("/content/Timestamp", problem);
         }
-        self.failure("/content/Error", &one["Error"], &other["Error"])?;
+        self.refusal(one, other)?;
         if is_document(&recorded.application("Key")) {
             return self.document(one, other);
         }
@@ -185,6 +191,47 @@ impl Comparison<'_> {
             (Some(Err(one)), Some(Err(other))) if one == other => Ok(()),
             (one, other) => mismatch(place, format!("{one:?} was recorded, {other:?} came")),
         }
+    }
+
+    /// What was asked comes back as it was asked.
+    fn asked(&mut self, member: &str, one: &Value, other: &Value) -> Outcome {
+        let open = |value: &Value| value.as_str().and_then(|text| opened(member, text));
+        let place = format!("/content/{member}");
+        match (open(one), open(other)) {
+            (Some(mut recorded), Some(mut live)) if one != other => {
+                // The run's words for the recorded ones, as far as they were known when it was asked.
+                for side in [&mut recorded, &mut live] {
+                    strip(side, &["uid", "resourceVersion"]);
+                }
+                match recorded == live {
+                    true => Ok(()),
+                    false => {
+                        mismatch(&place, format!("{} was recorded, {} came", short(&recorded), short(&live)))
+                    }
+                }
+            }
+            _ => self.value(&place, "", one, other),
+        }
+    }
+
+    /// Why an application was refused. Beside a status the reason is empty or says the same (reference 7.4).
+    fn refusal(&mut self, one: &Value, other: &Value) -> Outcome {
+        let status = |record: &Value| record.pointer("/Error/ErrStatus/status").is_some();
+        if one["Status"] == "Rejected" && !status(one) && status(other) {
+            self.rules.push(Rule::WholeStatus);
+            return Ok(());
+        }
+        let says_nothing_more = |record: &Value| {
+            let reason = record["Reason"].as_str().unwrap_or_default();
+            reason.is_empty() || record.pointer("/Error/ErrStatus/message") == Some(&record["Reason"])
+        };
+        if one["Reason"] != other["Reason"] {
+            if !(status(one) && status(other) && says_nothing_more(one) && says_nothing_more(other)) {
+                self.value("/content/Reason", "", &one["Reason"], &other["Reason"])?;
+            }
+            self.rules.push(Rule::ErrorWording);
+        }
+        self.failure("/content/Error", &one["Error"], &other["Error"])
     }
 
     /// A list's items are a set.

@@ -5,12 +5,12 @@
 
 use std::collections::HashMap;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::version;
 use crate::frame::{Frame, Key};
 use crate::transcript::{Event, Line, Transcript, Verb};
-use crate::value::{same_but_status, strip};
+use crate::value::{same_content, strip};
 
 /// The transcript with such a line before each report that needs one.
 pub(super) fn split(transcript: &Transcript) -> Transcript {
@@ -25,15 +25,14 @@ pub(super) fn split(transcript: &Transcript) -> Transcript {
             continue;
         }
         let revision = version(object).1;
-        let asked = reported.get(&(key.clone(), revision)).filter(|asked| **asked < index);
-        if let (Some(asked), Some(known)) = (asked, known.get(&key))
+        let asked = reported.get(&(key.clone(), revision)).filter(|(asked, _)| *asked < index);
+        if let (Some((asked, report)), Some(known)) = (asked, known.get(&key))
             && version(known).0 == version(object).0
-            && !same_but_status(known, object)
         {
-            let mut earlier = object.clone();
-            earlier["status"] = known.get("status").cloned().unwrap_or_else(|| json!({}));
-            strip(&mut earlier, &["resourceVersion"]);
-            before.entry(*asked).or_default().push(earlier);
+            let earlier = self::before(known, object, report);
+            if !same_content(known, &earlier) {
+                before.entry(*asked).or_default().push(earlier);
+            }
         }
         known.insert(key, object.clone());
     }
@@ -48,31 +47,81 @@ pub(super) fn split(transcript: &Transcript) -> Transcript {
     Transcript { lines, ..transcript.clone() }
 }
 
-/// Versions that reports of status have made, by name, with the line of the report.
-fn reported(transcript: &Transcript) -> HashMap<(Key, String), usize> {
-    let mut requests: HashMap<&str, usize> = HashMap::new();
+/// Versions that reports of status have made, by name, with the line of the report and what it said.
+fn reported(transcript: &Transcript) -> HashMap<(Key, String), (usize, Value)> {
+    let mut requests: HashMap<&str, (usize, Value)> = HashMap::new();
     let mut made = HashMap::new();
     for (index, line) in transcript.lines.iter().enumerate() {
         match &line.event {
-            Event::Up(frame) if is_report(frame) => {
-                requests.insert(frame.id(), index);
+            Event::Up(frame) => {
+                if let Some(report) = report(frame) {
+                    requests.insert(frame.id(), (index, report));
+                }
             }
             Event::Down(frame) => {
                 let Some(asked) = requests.get(frame.parent()) else { continue };
                 for object in frame.objects() {
-                    made.entry((Key::of_object(&object), version(&object).1)).or_insert(*asked);
+                    made.entry((Key::of_object(&object), version(&object).1)).or_insert(asked.clone());
                 }
             }
-            _ => {}
+            Event::Api(..) => {}
         }
     }
     made
 }
 
-/// Whether a message changes nothing but status. Older reports of nodes set annotations too.
-fn is_report(frame: &Frame) -> bool {
+/// The patch of a message that changes nothing but status; none for any other message. Older reports of nodes set
+/// annotations too.
+pub(super) fn report(frame: &Frame) -> Option<Value> {
     let word = frame.resource().split('/').nth(1).unwrap_or_default();
+    if matches!(word, "nodepatch" | "podpatch") {
+        return Some(match frame.content() {
+            Value::String(text) => serde_json::from_str(text).unwrap_or_default(),
+            content => content.clone(),
+        });
+    }
+    let path = frame.resource().split('?').next().unwrap_or_default();
     let call = frame.is_tombolo() && frame.group() == "api" && frame.operation() == "PATCH";
-    matches!(word, "nodepatch" | "podpatch")
-        || call && frame.resource().split('?').next().is_some_and(|path| path.ends_with("/status"))
+    (call && path.ends_with("/status")).then(|| frame.content()["body"].clone())
+}
+
+/// The object before a report has made `made` of it: of the status, what the report names was as it was known.
+pub(super) fn before(known: &Value, made: &Value, report: &Value) -> Value {
+    let mut before = made.clone();
+    before["status"] = unreported(&known["status"], &made["status"], &report["status"]);
+    strip(&mut before, &["resourceVersion"]);
+    before
+}
+
+fn unreported(known: &Value, made: &Value, report: &Value) -> Value {
+    match (made, report) {
+        (_, Value::Null) => made.clone(),
+        (Value::Object(made), Value::Object(report)) => {
+            let names = made.keys().chain(report.keys().filter(|name| !name.starts_with('$')));
+            let value = |name: &String| match report.get(name) {
+                None => made.get(name).cloned().unwrap_or_default(),
+                // A member that is taken away.
+                Some(Value::Null) => known[name].clone(),
+                Some(report) => unreported(&known[name], made.get(name).unwrap_or(&Value::Null), report),
+            };
+            let members = names.map(|name| (name.clone(), value(name))).filter(|(_, value)| !value.is_null());
+            Value::Object(members.collect())
+        }
+        (Value::Array(made), Value::Array(report))
+            if made.iter().chain(report).all(|item| item["type"].is_string()) =>
+        {
+            let named = |list: &Value, item: &Value| {
+                let same = |other: &&Value| other["type"] == item["type"];
+                list.as_array().into_iter().flatten().find(same).cloned()
+            };
+            let report = Value::Array(report.clone());
+            let before = |item: &Value| match (named(&report, item), named(known, item)) {
+                (None, _) => Some(item.clone()),
+                (Some(report), Some(known)) => Some(unreported(&known, item, &report)),
+                (Some(_), None) => None,
+            };
+            Value::Array(made.iter().filter_map(before).collect())
+        }
+        _ => known.clone(),
+    }
 }

@@ -6,6 +6,7 @@ use super::{Difference, Matcher, Progress, State, at, unexpected, version};
 use crate::compare::{Comparison, Mismatch};
 use crate::frame::{Frame, Key};
 use crate::identifiers::Sort;
+use crate::own::is_clusters_own;
 use crate::rules::Rule;
 use crate::transcript::Event;
 use crate::value::{agree, same_but_status, same_content, strip, without_empty};
@@ -58,13 +59,13 @@ impl Matcher<'_> {
     /// Deliveries of the same path that have matched nothing yet.
     pub(super) fn candidates(&self, conn: Option<u64>, recorded: &Frame) -> Vec<usize> {
         let fits = |push: &super::Push| {
-            let same = push.frame.resource() == recorded.resource()
-                && push.frame.group() == recorded.group()
+            let same = push.frame.group() == recorded.group()
                 && push.frame.is_push() == recorded.is_push()
                 && (recorded.is_push() || push.frame.operation() == recorded.operation());
-            !push.used && Some(push.conn) == conn && same
+            !push.used && same
         };
-        self.pushes.iter().enumerate().filter(|(_, push)| fits(push)).map(|(index, _)| index).collect()
+        let about = self.about(conn, recorded.resource());
+        about.filter(|(_, push)| fits(push)).map(|(index, _)| index).collect()
     }
 
     pub(super) fn try_push(
@@ -143,11 +144,10 @@ impl Matcher<'_> {
             return false;
         }
         let number = |text: &str| text.parse::<u64>().ok();
-        self.pushes.iter().filter(|push| Some(push.conn) == conn).any(|push| {
-            let same = push.frame.resource() == recorded.resource();
+        self.about(conn, recorded.resource()).any(|(_, push)| {
             let came = push.frame.objects().first().map(version);
             let gone = push.frame.operation() == "delete";
-            same && match (wanted, came) {
+            match (wanted, came) {
                 (Some((uid, wanted)), Some((came_uid, came))) => {
                     came_uid == *uid && (number(&came) > number(wanted) || gone && came == *wanted)
                 }
@@ -193,12 +193,10 @@ impl Matcher<'_> {
 
     /// Whether the object was delivered where the recorded cloud first said that there is none.
     fn came_anyhow(&self, recorded: &Frame) -> bool {
-        let same = |frame: &Frame| {
-            frame.resource() == recorded.resource()
-                && frame.group() == recorded.group()
-                && frame.operation() == "update"
-        };
-        self.pushes.iter().any(|push| same(&push.frame))
+        let known = self.by_resource.get(recorded.resource()).into_iter().flatten();
+        known
+            .map(|index| &self.pushes[*index].frame)
+            .any(|frame| frame.group() == recorded.group() && frame.operation() == "update")
     }
 
     /// Whether nothing before this deletion shows the object.
@@ -232,17 +230,13 @@ impl Matcher<'_> {
     }
 
     fn matches_excused(&mut self, candidate: usize, frame: &Frame) -> bool {
-        for index in 0..self.transcript.lines.len() {
-            let Event::Down(recorded) = &self.transcript.lines[index].event else { continue };
-            if matches!(self.states[index], State::Excused(_))
-                && recorded.is_push()
-                && recorded.resource() == frame.resource()
+        let transcript = self.transcript;
+        let known = self.recorded.pushes.get(frame.resource()).cloned().unwrap_or_default();
+        known.into_iter().any(|index| {
+            let Event::Down(recorded) = &transcript.lines[index].event else { return false };
+            matches!(self.states[index], State::Excused(_))
                 && self.try_push(index, recorded, candidate).is_ok()
-            {
-                return true;
-            }
-        }
-        false
+        })
     }
 
     fn reason_of(&self, frame: &Frame) -> Option<Rule> {
@@ -259,6 +253,9 @@ impl Matcher<'_> {
             return held.then_some(Rule::HeldAlready);
         }
         let object = frame.objects().into_iter().next();
+        if object.as_ref().is_some_and(is_clusters_own) {
+            return Some(Rule::ClusterObjects);
+        }
         if frame.operation() == "delete" {
             let counted = frame.key().is_some_and(|key| matches!(key.kind.as_str(), "configmap" | "secret"));
             let known = object.and_then(|object| {
@@ -358,8 +355,9 @@ impl Matcher<'_> {
 
     /// Whether the last that the run's cloud said of an object is that the node does not need it.
     fn is_released(&self, recorded: &Frame) -> bool {
-        let last = self.pushes.iter().rev().find(|push| push.frame.resource() == recorded.resource());
-        recorded.operation() != "delete" && last.is_some_and(|push| push.frame.operation() == "delete")
+        let last = self.by_resource.get(recorded.resource()).and_then(|known| known.last());
+        recorded.operation() != "delete"
+            && last.is_some_and(|last| self.pushes[*last].frame.operation() == "delete")
     }
 }
 

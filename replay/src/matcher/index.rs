@@ -26,10 +26,12 @@ pub(super) struct Index<'t> {
     pub(super) requests: HashMap<&'t str, usize>,
     /// Answers by the id of their request.
     pub(super) answers: HashMap<&'t str, usize>,
+    /// Frames that came a second time, and further answers to one request, with the line of the first.
+    pub(super) once_more: HashMap<usize, usize>,
+    /// Deliveries by their resource.
+    pub(super) pushes: HashMap<&'t str, Vec<usize>>,
     /// Frames that the edge has acknowledged.
     pub(super) acked: HashSet<&'t str>,
-    /// Frames that came a second time.
-    pub(super) repeats: HashSet<usize>,
     /// Objects by uid and version.
     pub(super) versions: HashMap<Version, Value>,
     /// Versions by uid.
@@ -58,13 +60,14 @@ pub(super) struct Index<'t> {
 impl<'t> Index<'t> {
     pub(super) fn new(transcript: &'t Transcript) -> Self {
         let mut index = Self::default();
-        let mut ids: HashSet<&str> = HashSet::new();
+        let mut ids: HashMap<&str, usize> = HashMap::new();
         for (number, line) in transcript.lines.iter().enumerate() {
             match &line.event {
                 Event::Up(frame) => index.take_up(number, frame),
                 Event::Down(frame) => {
-                    if !ids.insert(frame.id()) {
-                        index.repeats.insert(number);
+                    let first = *ids.entry(frame.id()).or_insert(number);
+                    if first != number {
+                        index.once_more.insert(number, first);
                     }
                     index.last_down.insert(line.conn, number);
                     index.take_down(number, frame);
@@ -104,7 +107,13 @@ impl<'t> Index<'t> {
 
     fn take_down(&mut self, number: usize, frame: &'t Frame) {
         if !frame.parent().is_empty() {
-            self.answers.entry(frame.parent()).or_insert(number);
+            let first = *self.answers.entry(frame.parent()).or_insert(number);
+            if first != number {
+                self.once_more.insert(number, first);
+            }
+        }
+        if frame.is_push() {
+            self.pushes.entry(frame.resource()).or_default().push(number);
         }
         for object in frame.objects() {
             let version = version(&object);

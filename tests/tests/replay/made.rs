@@ -1,14 +1,27 @@
 //! Transcripts written by hand from the protocol: what the recorded ones do not show.
 
-use tombolo_replay::{Rule, Summary, play_cloud};
+use tombolo_replay::{Event, Rule, Summary, Transcript, play_cloud, with_api_lines};
 
 use crate::mutations::every_change_is_seen;
-use crate::{play, transcript};
+use crate::{play, recorded};
 
-/// Plays a transcript both ways and alters it; gives what the run as edge and the run as cloud have shown.
+/// Plays a transcript both ways and alters it, then once more as it would be without lines of the API; gives what the run
+/// as edge and the run as cloud have shown.
 async fn played(name: &str) -> (Summary, Summary) {
-    let transcript = transcript(&format!("made/{name}.jsonl"));
-    let as_cloud = play_cloud(&transcript).unwrap_or_else(|difference| panic!("as cloud: {difference}"));
+    let whole = recorded(&format!("made/{name}.jsonl"));
+    let told = matches!(whole.lines.iter().find(|line| line.conn.is_none()), Some(line) if line.number != 0);
+    assert!(told, "a made transcript has lines of the API");
+    let mut bare = whole.clone();
+    bare.lines.retain(|line| !matches!(line.event, Event::Api(..)));
+    let derived = both_ways(&bare).await;
+    let summaries = both_ways(&whole).await;
+    assert!(summaries.0.matched > 0 && derived.0.matched > 0, "{summaries:?} {derived:?}");
+    summaries
+}
+
+async fn both_ways(recorded: &Transcript) -> (Summary, Summary) {
+    let as_cloud = play_cloud(recorded).unwrap_or_else(|difference| panic!("as cloud: {difference}"));
+    let transcript = with_api_lines(recorded);
     let run = play(&transcript).await;
     every_change_is_seen(&transcript, &run.happenings);
     (run.outcome.expect("checked by play"), as_cloud)
@@ -45,4 +58,89 @@ async fn two_nodes_in_one_file() {
     let (summary, _) = played("two-nodes").await;
     // A push that a node's own question overtakes is excused: it holds the object already.
     assert!(summary.matched + summary.excused >= 12, "{summary:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_settings_and_secrets_live_and_end() {
+    let (summary, _) = played("lives-and-ends").await;
+    // An optional ConfigMap that does not exist.
+    assert_eq!(count(&summary, Rule::QueryError), 1, "{summary:?}");
+    assert!(summary.matched >= 26, "{summary:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cloud_that_restarts_and_a_node_that_restarts() {
+    let (summary, _) = played("away").await;
+    // The answer that was lost with its connection.
+    assert!(count(&summary, Rule::RecordingEnds) <= 1, "{summary:?}");
+    assert!(summary.matched >= 26, "{summary:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_was_away_for_minutes() {
+    let (summary, _) = played("long-absence").await;
+    assert!(summary.matched >= 15, "{summary:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_refusals_and_late_acknowledgements() {
+    let (summary, as_cloud) = played("resends").await;
+    assert_eq!(count(&summary, Rule::Repeated), 3, "{summary:?}");
+    // Each copy is acknowledged, the refused delivery once it could be stored.
+    assert_eq!(as_cloud.excused, 0, "{as_cloud:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn applications_write_and_watch() {
+    let (summary, _) = played("applications").await;
+    assert!(summary.matched >= 18, "{summary:?}");
+    assert!(count(&summary, Rule::ClusterDocuments) >= 2, "{summary:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn applications_list_services_and_ask_for_what_is_not_served() {
+    let (summary, _) = played("services").await;
+    assert_eq!(count(&summary, Rule::LocalSlices), 1, "{summary:?}");
+    assert_eq!(count(&summary, Rule::WholeStatus), 1, "{summary:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reports_that_nobody_answers() {
+    let (summary, _) = played("reports").await;
+    // Of the bus and of a policy.
+    assert_eq!(count(&summary, Rule::Elsewhere), 2, "{summary:?}");
+    assert!(summary.matched >= 7, "{summary:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_report_about_several_pods_and_requests_without_an_answer() {
+    let (summary, _) = played("several-reports").await;
+    assert_eq!(count(&summary, Rule::HubNotice), 1, "{summary:?}");
+    assert!(count(&summary, Rule::Answered) >= 2, "{summary:?}");
+    assert_eq!(count(&summary, Rule::Repeated), 1, "{summary:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_and_a_volume_of_the_unix_socket() {
+    let (summary, as_cloud) = played("certificates").await;
+    assert!(summary.matched >= 4, "{summary:?}");
+    assert_eq!(count(&as_cloud, Rule::Elsewhere), 1, "{as_cloud:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_nodes_that_only_their_frames_tell_apart() {
+    let (summary, _) = played("nodes-by-frames").await;
+    assert!(summary.matched >= 16, "{summary:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lines_of_the_api_that_show_the_whole_cluster() {
+    let (summary, _) = played("whole-cluster").await;
+    assert!(summary.matched >= 12, "{summary:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_pods_at_once() {
+    let (summary, _) = played("many").await;
+    assert!(summary.matched >= 36, "{summary:?}");
 }

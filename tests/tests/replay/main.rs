@@ -11,9 +11,15 @@ use mutations::every_change_is_seen;
 use tombolo_cli::replay::{Run, Target, play_edge, read};
 use tombolo_replay::{Event, Transcript, with_api_lines};
 
-fn transcript(name: &str) -> Transcript {
+/// A transcript as it is in its file.
+fn recorded(name: &str) -> Transcript {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("transcripts").join(name);
-    with_api_lines(&read(&path).expect("a transcript"))
+    read(&path).expect("a transcript")
+}
+
+/// A transcript with its lines of the API.
+fn transcript(name: &str) -> Transcript {
+    with_api_lines(&recorded(name))
 }
 
 /// Plays a transcript against a cloudcore of its own.

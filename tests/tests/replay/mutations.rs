@@ -29,6 +29,9 @@ fn unseen(origin: &Transcript, frame: &Frame, place: &str) -> Option<&'static st
     if place == "/header/resourceversion" && content == "OK" {
         return Some("a version to which nothing refers");
     }
+    if frame.is_hub_notice() {
+        return Some("a stock cloud speaks of a connection to itself, and to the edge by mistake");
+    }
     if frame.is_elsewhere() {
         return Some("controllers that this project does not have say this");
     }
@@ -40,6 +43,14 @@ fn unseen(origin: &Transcript, frame: &Frame, place: &str) -> Option<&'static st
             Some("bookkeeping of the API server, which deliveries leave out")
         }
         "/content/Err/ErrStatus/message" | "/content/Err/ErrStatus/details/kind" => Some("words for people"),
+        "/content/Error/ErrStatus/message" | "/content/Error/ErrStatus/details/kind" => {
+            Some("words for people")
+        }
+        "/content/Reason" if content.pointer("/Error/ErrStatus/status").is_none() => Some("words for people"),
+        _ if place.contains("/ErrStatus/details/causes/") => Some("words for people"),
+        "/content" if frame.resource() == "k8s/ca.crt" => {
+            Some("documents about the cluster are those of the run's")
+        }
         _ if place.starts_with("/content/Object/") && !content["Err"].is_null() => {
             Some("of an object beside an error only the presence counts")
         }
@@ -112,8 +123,7 @@ pub(crate) fn every_change_is_seen(origin: &Transcript, run: &[Happening]) {
         let line = &origin.lines[*index];
         let Event::Down(frame) = &line.event else { continue };
         let place = place.as_deref().unwrap_or(TAKEN_AWAY);
-        let last = place == TAKEN_AWAY && is_last(origin, *index);
-        let reason = last.then_some("what comes last on a connection may be lost with it");
+        let reason = (place == TAKEN_AWAY).then(|| unmissed(origin, *index)).flatten();
         match reason.or_else(|| unseen(origin, frame, place)) {
             Some(reason) => println!("line {}: {place}: {reason}", line.number),
             None => wrong.push(format!("line {}: {place}", line.number)),
@@ -125,8 +135,28 @@ pub(crate) fn every_change_is_seen(origin: &Transcript, run: &[Happening]) {
 /// How a case is called in which a whole frame is missing.
 const TAKEN_AWAY: &str = "the frame was taken away";
 
-/// Whether this is the last of its kind on a connection of dialect `tombolo`: deliveries are counted, so that a gap shows,
-/// and nothing follows the last answer.
+/// Why a whole frame may be missing.
+fn unmissed(origin: &Transcript, index: usize) -> Option<&'static str> {
+    let line = &origin.lines[index];
+    let Event::Down(frame) = &line.event else { return None };
+    if frame.is_hub_notice() {
+        return Some("a stock cloud speaks of a connection to itself, and to the edge by mistake");
+    }
+    let copy = |other: &Frame| {
+        let same = |member: &str| other.as_json().get(member) == frame.as_json().get(member);
+        let answers = !frame.parent().is_empty() && other.parent() == frame.parent();
+        (other.id() == frame.id() || answers) && same("route") && same("content")
+    };
+    let others =
+        || origin.lines.iter().enumerate().filter(|(other, line)| *other != index && line.conn.is_some());
+    if others().any(|(_, line)| matches!(&line.event, Event::Down(other) if copy(other))) {
+        return Some("it was recorded more than once, and a run has it once");
+    }
+    is_last(origin, index).then_some("what comes last on a connection may be lost with it")
+}
+
+/// Whether this is the last of its kind on a connection. Deliveries of dialect `tombolo` are counted, so that a gap shows,
+/// and nothing follows the last one; what a stock edge acknowledges is missed.
 fn is_last(origin: &Transcript, index: usize) -> bool {
     let line = &origin.lines[index];
     let Event::Down(frame) = &line.event else { return false };
@@ -134,9 +164,10 @@ fn is_last(origin: &Transcript, index: usize) -> bool {
         Event::Down(other) => {
             later.conn == line.conn && other.is_push() == frame.is_push() && !other.is_notice()
         }
-        _ => false,
+        Event::Up(other) => !frame.is_tombolo() && other.parent() == frame.id(),
+        Event::Api(..) => false,
     };
-    frame.is_tombolo() && !origin.lines[index + 1..].iter().any(follows)
+    !origin.lines[index + 1..].iter().any(follows)
 }
 
 /// Lines of expected frames with the places in them; no place: the frame as a whole.

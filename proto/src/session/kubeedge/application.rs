@@ -162,12 +162,13 @@ impl Application {
         self
     }
 
-    /// The record with a refusal, which a stock edge hands to its client as it is.
+    /// The record with a refusal, which a stock edge hands to its client as it is. The reason stays empty beside a
+    /// status (reference 7.4).
     #[must_use]
     pub fn rejected(mut self, error: &StatusError) -> Self {
         self.resp_body = None;
         self.status = ApplicationStatus::Rejected;
-        self.reason.clone_from(&error.message);
+        self.reason.clear();
         let status = error.to_content().read::<ApplicationError>();
         self.error = status.unwrap_or_default();
         self
@@ -224,6 +225,7 @@ mod tests {
         let refused = asked().rejected(&error);
         assert_eq!(refused.error.status.get("code"), Some(&404.into()));
         assert_eq!((refused.id.as_str(), refused.status), ("74ec", ApplicationStatus::Rejected));
+        assert_eq!(refused.reason, "", "a stock cloud gives a reason where it has no status");
     }
 
     #[test]

@@ -186,7 +186,10 @@ impl EdgeSession {
     pub fn refused(&mut self, now: Moment, refusal: &Refusal) {
         if let Some(delivery) = self.inbox.refused(refusal.seq) {
             let (id, millis) = (self.pen.id(), self.pen.millis(now));
-            self.notices.push_back(delivery.message.error_reply(id, millis, &refusal.message));
+            let mut error = delivery.message.error_reply(id, millis, &refusal.message);
+            // The part of a stock edge that keeps objects says this (reference 9.3).
+            error.route.source = Source::MetaManager;
+            self.notices.push_back(error);
         }
     }
 

@@ -1,0 +1,87 @@
+//! Objects that belong to a cluster or to the cloud in it, and not to what nodes are given.
+
+use serde_json::Value;
+
+/// Kind, namespace (none: every one) and name of objects that controllers of every cluster put right when they are
+/// changed.
+const CLUSTERS_OWN: [(&str, Option<&str>, &str); 4] = [
+    ("ConfigMap", None, "kube-root-ca.crt"),
+    ("Service", Some("default"), "kubernetes"),
+    ("Endpoints", Some("default"), "kubernetes"),
+    ("EndpointSlice", Some("default"), "kubernetes"),
+];
+
+/// Kind and name of what a cloud keeps about itself in its namespace (reference 4.2): a run's cloud has its own.
+const CLOUDS_OWN: [(&str, &str); 5] = [
+    ("Secret", "casecret"),
+    ("Secret", "cloudcoresecret"),
+    ("Secret", "tokensecret"),
+    ("ConfigMap", "cloudcore"),
+    ("ConfigMap", "tunnelport"),
+];
+
+/// Namespace of the cloud.
+const CLOUDS_NAMESPACE: &str = "kubeedge";
+
+/// Kinds that decide how an API server works: those of the recorded one name services that a run does not have.
+const SERVERS_KINDS: [&str; 9] = [
+    "APIService",
+    "FlowSchema",
+    "PriorityLevelConfiguration",
+    "MutatingWebhookConfiguration",
+    "ValidatingWebhookConfiguration",
+    "MutatingAdmissionPolicy",
+    "MutatingAdmissionPolicyBinding",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+];
+
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Whether every cluster has this object, with a content of its own.
+#[must_use]
+pub fn is_clusters_own(object: &Value) -> bool {
+    CLUSTERS_OWN.iter().any(|(kind, namespace, name)| {
+        text(object, "/kind") == *kind
+            && text(object, "/metadata/name") == *name
+            && namespace.is_none_or(|namespace| text(object, "/metadata/namespace") == namespace)
+    })
+}
+
+/// Whether an object makes the recorded cluster or cloud work, so that a run must not change its own to this.
+#[must_use]
+pub fn is_machinery(object: &Value) -> bool {
+    let kind = text(object, "/kind");
+    let bootstrap = object.pointer("/metadata/labels/kubernetes.io~1bootstrapping").is_some();
+    let clouds = text(object, "/metadata/namespace") == CLOUDS_NAMESPACE
+        && CLOUDS_OWN.contains(&(kind, text(object, "/metadata/name")));
+    bootstrap || clouds || SERVERS_KINDS.contains(&kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_whose() {
+        let object = |kind: &str, namespace: &str, name: &str| json!({"kind": kind, "metadata": {"namespace": namespace, "name": name}});
+        for (kind, namespace, name, own, machinery) in [
+            ("ConfigMap", "anywhere", "kube-root-ca.crt", true, false),
+            ("Service", "default", "kubernetes", true, false),
+            ("Service", "other", "kubernetes", false, false),
+            ("Secret", "kubeedge", "casecret", false, true),
+            ("Secret", "default", "casecret", false, false),
+            ("APIService", "", "v1.", false, true),
+        ] {
+            let object = object(kind, namespace, name);
+            assert_eq!((is_clusters_own(&object), is_machinery(&object)), (own, machinery), "{object}");
+        }
+        let labels = json!({"kubernetes.io/bootstrapping": "rbac-defaults"});
+        let role = json!({"kind": "ClusterRole", "metadata": {"name": "system:node", "labels": labels}});
+        assert!(is_machinery(&role));
+    }
+}

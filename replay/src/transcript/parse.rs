@@ -1,0 +1,155 @@
+//! Reading a transcript.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::{Event, LINE_LEN_MAX, LINES_MAX, Line, Transcript, TranscriptError, Verb, nodes};
+use crate::frame::Frame;
+
+/// Reads the text of a transcript.
+pub(super) fn transcript(text: &str) -> Result<Transcript, TranscriptError> {
+    let mut reader = Reader::default();
+    let whole = text.is_empty() || text.ends_with('\n');
+    let mut lines = text.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()).peekable();
+    while let Some((index, text)) = lines.next() {
+        let may_be_cut = !whole && lines.peek().is_none();
+        reader.take(index + 1, text, may_be_cut)?;
+    }
+    reader.finish()
+}
+
+#[derive(Default)]
+struct Reader {
+    header: Option<Map<String, Value>>,
+    lines: Vec<Line>,
+    nodes: BTreeMap<u64, String>,
+    cut: Option<usize>,
+}
+
+impl Reader {
+    /// One line. The last one of a file may be there in part.
+    fn take(&mut self, number: usize, text: &str, may_be_cut: bool) -> Result<(), TranscriptError> {
+        if text.len() > LINE_LEN_MAX {
+            let problem = format!("the line has {} bytes; one has at most {LINE_LEN_MAX}", text.len());
+            return Err(TranscriptError { line: number, column: LINE_LEN_MAX, problem });
+        }
+        if self.lines.len() >= LINES_MAX {
+            return Err(fault(number, text, "a transcript has at most a million lines; cut it into files"));
+        }
+        let value: Value = match serde_json::from_str(text) {
+            Ok(value) => value,
+            Err(error) if may_be_cut && self.header.is_some() && error.is_eof() => {
+                self.cut = Some(number);
+                return Ok(());
+            }
+            Err(error) => return Err(no_json(number, &error)),
+        };
+        let Value::Object(members) = value else {
+            return Err(fault(number, text, "this is no JSON object"));
+        };
+        if self.header.is_some() {
+            return self.line(number, text, members);
+        }
+        if members.contains_key("dir") {
+            let problem =
+                "this is no header: the first line is an object with \"node\", the name of the node";
+            return Err(fault(number, text, problem).at(text, "dir"));
+        }
+        self.header = Some(members);
+        Ok(())
+    }
+
+    fn line(
+        &mut self,
+        number: usize,
+        text: &str,
+        members: Map<String, Value>,
+    ) -> Result<(), TranscriptError> {
+        let node = members.get("node").and_then(Value::as_str).map(str::to_owned);
+        let line = parse(number, members)
+            .map_err(|(member, problem)| fault(number, text, &problem).at(text, member))?;
+        if let (Some(conn), Some(node)) = (line.conn, node)
+            && self.nodes.insert(conn, node.clone()).is_some_and(|known| known != node)
+        {
+            let problem = "a connection is that of one node; this names another than a line before";
+            return Err(fault(number, text, problem).at(text, "node"));
+        }
+        self.lines.push(line);
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Transcript, TranscriptError> {
+        let header = self.header.ok_or_else(|| fault(1, "", "a header is missing: the file is empty"))?;
+        let named = header.get("node").and_then(Value::as_str).filter(|name| !name.is_empty());
+        nodes::infer(&self.lines, named, &mut self.nodes);
+        let node = named.map(str::to_owned).or_else(|| self.nodes.values().next().cloned());
+        let node = node.ok_or_else(|| {
+            fault(1, "", "the header needs \"node\", the name of the node, and no frame names one")
+        })?;
+        Ok(Transcript { header, node, nodes: self.nodes, lines: self.lines, cut: self.cut })
+    }
+}
+
+fn fault(line: usize, text: &str, problem: &str) -> TranscriptError {
+    let column = text.len() - text.trim_start().len() + 1;
+    TranscriptError { line, column, problem: problem.to_owned() }
+}
+
+impl TranscriptError {
+    /// The same at a member of the line, if the line has it.
+    fn at(mut self, text: &str, member: &str) -> Self {
+        if let Some(place) = text.find(&format!("\"{member}\"")) {
+            self.column = place + 1;
+        }
+        self
+    }
+}
+
+/// The library's text ends with the place, of which it knows only the column.
+fn no_json(line: usize, error: &serde_json::Error) -> TranscriptError {
+    let text = error.to_string();
+    let what = text.split(" at line ").next().unwrap_or_default();
+    TranscriptError { line, column: error.column(), problem: format!("this is no JSON: {what}") }
+}
+
+/// One line, or the member that is wrong and how.
+fn parse(number: usize, mut members: Map<String, Value>) -> Result<Line, (&'static str, String)> {
+    let at_us = match members.get("at_us") {
+        None => 0,
+        Some(value) => {
+            value.as_u64().ok_or(("at_us", "\"at_us\" must be a number of microseconds".to_owned()))?
+        }
+    };
+    let conn = match members.get("conn") {
+        None | Some(Value::Null) => None,
+        Some(value) => {
+            Some(value.as_u64().ok_or(("conn", "\"conn\" must be the number of a connection".to_owned()))?)
+        }
+    };
+    let frame = members.remove("frame").map(Frame::new);
+    let frame = || frame.ok_or(("frame", "\"frame\" is missing: what was said".to_owned()));
+    let event = match members.get("dir").and_then(Value::as_str).unwrap_or_default() {
+        "up" => Event::Up(frame()?),
+        "down" => Event::Down(frame()?),
+        "api" => change(members)?,
+        other => return Err(("dir", format!("\"dir\" must be \"up\", \"down\" or \"api\", not {other:?}"))),
+    };
+    if conn.is_none() && !matches!(event, Event::Api(..)) {
+        return Err(("conn", "\"conn\" is missing: the number of the connection".to_owned()));
+    }
+    Ok(Line { number, at_us, conn, event })
+}
+
+fn change(mut members: Map<String, Value>) -> Result<Event, (&'static str, String)> {
+    let verb = match members.get("verb").and_then(Value::as_str) {
+        Some("create") => Verb::Create,
+        Some("update") => Verb::Update,
+        Some("delete") => Verb::Delete,
+        _ => return Err(("verb", "\"verb\" must be \"create\", \"update\" or \"delete\"".to_owned())),
+    };
+    match members.remove("object") {
+        Some(object @ Value::Object(_)) => Ok(Event::Api(verb, object)),
+        _ => Err(("object", "\"object\" must be an object".to_owned())),
+    }
+}
