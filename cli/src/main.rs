@@ -57,7 +57,7 @@ fn main() -> ExitCode {
             Command::Nodes(options) => operate::nodes(&options).await,
             Command::Doctor(options) => doctor::run(&options).await,
             Command::Swarm(options) => swarm::run(&options).await,
-Command::Replay(options) => return replay(&options).await,
+            Command::Replay(options) => return replay(&options).await,
             Command::Component(options) => component::run(&options),
         }
         .map(|()| ExitCode::SUCCESS)

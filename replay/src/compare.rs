@@ -94,7 +94,14 @@ impl<'a> Comparison<'a> {
 
     /// Compares a push.
     pub(crate) fn push(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
-        self.route(recorded, live, &["/route/source", "/route/group", "/route/resource", "/lane"])?;
+        const CONTROLLERS: [&str; 2] = ["edgecontroller", "dynamiccontroller"];
+        let sources = [recorded.source(), live.source()];
+        if sources[0] != sources[1] && sources.iter().all(|source| CONTROLLERS.contains(source)) {
+            self.rules.push(Rule::EitherController);
+        } else {
+            self.route(recorded, live, &["/route/source"])?;
+        }
+        self.route(recorded, live, &["/route/group", "/route/resource", "/lane"])?;
         let operations = (recorded.operation(), live.operation());
         match operations {
             (one, other) if one == other => {}
@@ -295,7 +302,14 @@ impl<'a> Comparison<'a> {
         names.dedup();
         // Uids first: what else is scoped by them must find the pair.
         names.sort_by_key(|name| (*name != "uid", *name != "metadata"));
+        let is_csr = [one, other].iter().all(|spec| spec.contains_key("signerName"));
         for name in names {
+            if is_csr && matches!(name.as_str(), "username" | "uid" | "groups" | "extra") {
+                if one.get(name) != other.get(name) {
+                    self.rules.push(Rule::Requester);
+                }
+                continue;
+            }
             let inner = format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"));
             let (left, right) =
                 (one.get(name).unwrap_or(&Value::Null), other.get(name).unwrap_or(&Value::Null));

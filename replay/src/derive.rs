@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::frame::{Ask, Frame, Key};
 use crate::transcript::{Event, Line, Transcript, Verb};
-use crate::value::same_content;
+use crate::value::{same_content, strip};
 
 /// Something that a frame proves about the API.
 struct Fact {
@@ -28,8 +28,8 @@ struct Fact {
 enum What {
     /// The object exists so.
     Exists(Value),
-    /// A write has made this version.
-    Made(Value),
+    /// A write has made this version; what it was made of, when that was there before.
+    Made(Value, Option<Value>),
     /// A report has made this version, which was pushed as well; what it said.
     Reported(Value, Value),
     /// A write has deleted the object, or asked it to go.
@@ -48,7 +48,7 @@ pub fn with_api_lines(transcript: &Transcript) -> Transcript {
     let mut known = Known::default();
     let facts = facts(transcript);
     for (position, fact) in facts.iter().enumerate() {
-        if let What::Exists(object) | What::Made(object) | What::Reported(object, _) = &fact.what {
+        if let What::Exists(object) | What::Made(object, _) | What::Reported(object, _) = &fact.what {
             known.last_seen.insert(version(object).0, position);
         }
     }
@@ -138,7 +138,10 @@ fn of_reply(asked: usize, request: &Frame, reply: &Frame, pushed: &HashSet<(Stri
             let report = effects::report(request);
             made.map(|object| match &report {
                 Some(report) if pushed.contains(&version(&object)) => What::Reported(object, report.clone()),
-                _ => What::Made(object),
+                _ => {
+                    let before = (!request.creates()).then(|| effects::origin(request, &object));
+                    What::Made(object, before)
+                }
             })
             .collect()
         }
@@ -156,7 +159,7 @@ fn of_deletion(request: &Frame, reply: &Frame) -> Vec<What> {
     };
     let done = reply.content()["code"].as_u64().is_some_and(|code| code < 300);
     match reply.objects().into_iter().next() {
-        Some(object) if lingers(&object) => vec![What::Made(object)],
+        Some(object) if lingers(&object) => vec![What::Made(object, None)],
         _ => request.key().filter(|_| done).map(What::Unmade).into_iter().collect(),
     }
 }
@@ -200,8 +203,25 @@ impl Known {
                 }
                 self.objects.insert(key, object);
             }
-            What::Made(object) => self.made(object),
+            What::Made(object, before) => {
+                let known = self.objects.get(&Key::of_object(&object));
+                match (known, before) {
+                    // The recording begins when it was there already.
+                    (None, Some(before)) => change(Verb::Create, &before),
+                    // Another one came into being: the former must have gone.
+                    (Some(known), None) if version(known).0 != version(&object).0 => {
+                        change(Verb::Delete, known)
+                    }
+                    _ => {}
+                }
+                self.made(object);
+            }
             What::Reported(object, report) => {
+                if !self.objects.contains_key(&Key::of_object(&object)) {
+                    let mut before = object.clone();
+                    strip(&mut before, &["resourceVersion"]);
+                    change(Verb::Create, &before);
+                }
                 if let Some(known) = self.objects.get(&Key::of_object(&object))
                     && version(known).0 == version(&object).0
                     && is_newer(&version(&object).1, &version(known).1)

@@ -338,7 +338,25 @@ impl<'t> Matcher<'t> {
             self.rules.count(Rule::Answered);
             return Ok(false);
         }
+        if request.ask() == Ask::Read && self.is_one_of_equal(asked, request) {
+            self.rules.count(Rule::Answered);
+            return Ok(true);
+        }
         Err(at(line, Some(frame), "the request is answered; the recording has no answer".to_owned()))
+    }
+
+    /// Whether an equal query of later was answered: a stock cloud answers the last of those that are under way (reference
+    /// 13.1, 6).
+    fn is_one_of_equal(&self, asked: usize, request: &Frame) -> bool {
+        let conn = self.transcript.lines[asked].conn;
+        let equal = self.recorded.queries.get(request.resource()).into_iter().flatten();
+        let is_stock = request.source() != "metaserver" && !request.is_tombolo();
+        is_stock
+            && equal.into_iter().filter(|later| **later > asked).any(|later| {
+                let line = &self.transcript.lines[*later];
+                let answered = |frame: &Frame| self.recorded.answers.contains_key(frame.id());
+                line.conn == conn && matches!(&line.event, Event::Up(frame) if answered(frame))
+            })
     }
 
     /// Whether the expected frame of a line has come.

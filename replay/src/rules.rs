@@ -80,6 +80,12 @@ pub enum Rule {
     Answered,
     /// A stock cloud's notices about its own connections.
     HubNotice,
+    /// Which of two controllers sends an object.
+    EitherController,
+    /// Objects that nobody watches any more are taken away.
+    Unwatched,
+    /// Certificates are asked for in the name of the node.
+    Requester,
 }
 
 impl Rule {
@@ -282,7 +288,7 @@ const TABLE: &[Row] = &[
     (
         Rule::NamesKind,
         "names-kind",
-        "an object in an answer says `kind` and `apiVersion` where the recorded one does not",
+        "an object in an answer says `kind` and `apiVersion` where the recorded one does not; items of a list leave them to the list",
         "stock answers carry typed objects, which forget them; an edge knows them from the path",
     ),
     (
@@ -354,20 +360,38 @@ const TABLE: &[Row] = &[
     (
         Rule::WholeStatus,
         "whole-status",
-        "a refused application is told status, reason and code where the recorded cloud gave a sentence or nothing",
-        "a stock edge hands an empty status to its client, which sees neither what failed nor why",
+        "a refusal has status, reason and code where the recorded cloud gave a sentence or nothing",
+        "a stock edge takes an error without a status for success, or hands it to a client that sees neither what failed nor why",
     ),
     (
         Rule::Answered,
         "answered",
-        "a request to which the recorded cloud never said anything is answered by a refusal",
-        "a missing answer costs an edge a minute, and up to three attempts",
+        "a request to which the recorded cloud never said anything is answered: by a refusal, or as an equal query that was under way",
+        "a missing answer costs an edge a minute, and up to three attempts; of equal queries a stock cloud answers the last",
     ),
     (
         Rule::HubNotice,
         "hub-notice",
         "what a stock cloud's hub says about a connection to itself (`connected`, `disconnected`) does not come",
         "it is meant for other modules of the cloud; an edge has no use for it",
+    ),
+    (
+        Rule::EitherController,
+        "either-controller",
+        "a delivery comes from `edgecontroller` where the recorded one came from `dynamiccontroller`, or the other way round",
+        "an edge does the same for both; of an object that a pod needs and an application watches, a stock cloud sends whichever is first, and repeats everything as `edgecontroller`",
+    ),
+    (
+        Rule::Unwatched,
+        "unwatched",
+        "an object that came for a watch is deleted at the node when it leaves the selection, or when nobody watches it any more",
+        "a stock cloud leaves it there as it last was, and applications go on reading it",
+    ),
+    (
+        Rule::Requester,
+        "requester",
+        "a certificate signing request names another requester than the recorded one",
+        "requests are made in the name of the node; a stock cloud makes them in its own",
     ),
 ];
 
@@ -380,6 +404,6 @@ mod tests {
         for (index, row) in TABLE.iter().enumerate() {
             assert_eq!(row.0 as usize, index, "{}", row.1);
         }
-        assert_eq!(TABLE.len(), Rule::HubNotice as usize + 1);
+        assert_eq!(TABLE.len(), Rule::Requester as usize + 1);
     }
 }

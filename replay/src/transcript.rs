@@ -165,7 +165,7 @@ mod tests {
                 "{}\n",
                 "line 1, column 1: the header needs \"node\", the name of the node, and no frame names one",
             ),
-            ("{\"node\":\n", "line 1, column 9: this is no JSON: EOF while parsing a value"),
+            ("{\"node\":\n", "line 1, column 8: this is no JSON: EOF while parsing a value"),
             (&format!("{header}[]\n"), "line 2, column 1: this is no JSON object"),
             (
                 &format!("{header}{{\"dir\":up}}\n{header}"),

@@ -100,6 +100,10 @@ impl Administrator {
                 self.namespace(object).await?;
                 self.prerequisites(object).await?;
                 states.push(self.create(&place, object).await?);
+                if let Some(grace) = end_of(object) {
+                    self.delete(&path, grace).await?;
+                    states.extend(self.get(&path).await?);
+                }
                 self.status(&path, object, &mut states).await?;
             }
             (_, Some(_)) => self.update(&path, object, &mut states).await?,
@@ -179,9 +183,7 @@ impl Administrator {
     /// Brings an object to the recorded content: first its end, then metadata and spec, then its status.
     async fn update(&self, path: &str, object: &Value, states: &mut Vec<Value>) -> Result<()> {
         let present = |states: &[Value]| states.last().cloned().unwrap_or_default();
-        let ends = |object: &Value| object["metadata"]["deletionTimestamp"].is_string();
-        if ends(object) && !ends(&present(states)) {
-            let grace = object["metadata"]["deletionGracePeriodSeconds"].as_u64().unwrap_or(0);
+        if let (Some(grace), None) = (end_of(object), end_of(&present(states))) {
             self.delete(path, grace).await?;
             states.extend(self.get(path).await?);
         }
@@ -397,6 +399,14 @@ fn placeable(object: &Value) -> Value {
         }
     }
     object
+}
+
+/// Seconds of grace of an object that is to end; none for any other.
+fn end_of(object: &Value) -> Option<u64> {
+    let metadata = &object["metadata"];
+    metadata["deletionTimestamp"]
+        .as_str()
+        .map(|_| metadata["deletionGracePeriodSeconds"].as_u64().unwrap_or(0))
 }
 
 /// A Service with the addresses and ports that `present` has from the run's cluster; without any while there is none, so

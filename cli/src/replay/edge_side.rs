@@ -26,7 +26,7 @@ const FRAME_WITHIN: Duration = Duration::from_secs(12);
 
 /// A cloud learns of a change by its watch, a moment later. The recorded one knew of what it showed when it was asked: so
 /// long a question is repeated whose answer is not the recorded one.
-const WATCH_LAG_MAX: Duration = Duration::from_secs(5);
+const WATCH_LAG_MAX: Duration = Duration::from_secs(10);
 
 /// Wait before a question is repeated.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(20);

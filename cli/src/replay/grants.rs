@@ -34,7 +34,8 @@ impl Grant {
     }
 
     pub(super) fn rule(&self) -> Value {
-        json!({"apiGroups": [self.group], "resources": [self.resource, format!("{}/status", self.resource)], "verbs": self.verbs()})
+        let resource = &self.resource;
+        json!({"apiGroups": [self.group], "resources": [resource, format!("{resource}/status"), format!("{resource}/scale")], "verbs": self.verbs()})
     }
 }
 

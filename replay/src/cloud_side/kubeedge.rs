@@ -32,8 +32,14 @@ pub(super) struct Connection {
     now: Moment,
     /// Requests of the session by the recorded id.
     requests: HashMap<String, String>,
+    /// The session's query for a resource, of which equal ones travel once.
+    queries: HashMap<String, String>,
+    /// Answers to queries that had one already.
+    superfluous: HashSet<String>,
     /// Recorded ids of the requests that the session waits for.
     waiting: HashMap<RequestId, String>,
+    /// Requests of the session that the cloud has answered.
+    done: HashSet<String>,
     /// Recorded ids of requests that the cloud has answered.
     answered: HashSet<String>,
     /// Lines of deliveries by id, with how often they came.
@@ -71,6 +77,9 @@ impl Peer for Connection {
             Ask::Ack => self.take(|said| said.parent() == recorded.parent() && said.ask() == Ask::Ack),
             asked => {
                 if self.ask(line, recorded, asked)? {
+                    if let Some(query) = self.queries.get(recorded.resource()) {
+                        self.requests.insert(recorded.id().to_owned(), query.clone());
+                    }
                     return Ok(Met::Excused(Rule::SharedQuery));
                 }
                 self.take(|said| {
@@ -78,6 +87,9 @@ impl Peer for Connection {
                 })
             }
         };
+        if said.is_none() && self.superfluous.contains(recorded.parent()) {
+            return Ok(Met::Excused(Rule::SharedQuery));
+        }
         if said.is_none() && recorded.ask() == Ask::Ack && self.elsewhere.contains(recorded.parent()) {
             return Ok(Met::Excused(Rule::Elsewhere));
         }
@@ -91,6 +103,7 @@ impl Peer for Connection {
         }
         if !matches!(recorded.ask(), Ask::Ack | Ask::Keepalive) {
             self.requests.insert(recorded.id().to_owned(), said.id().to_owned());
+            self.queries.insert(recorded.resource().to_owned(), said.id().to_owned());
         }
         Ok(Met::Same)
     }
@@ -99,6 +112,9 @@ impl Peer for Connection {
     fn hear(&mut self, line: &Line, recorded: &Frame, _: &mut Holdings) -> Result<(), Difference> {
         let mut json = recorded.as_json().clone();
         if let Some(request) = self.requests.get(recorded.parent()) {
+            if !self.done.insert(request.clone()) {
+                self.superfluous.insert(recorded.id().to_owned());
+            }
             json["header"]["parent_msg_id"] = request.as_str().into();
         }
         let copies = self.deliveries.entry(recorded.id().to_owned()).or_insert((line.at_us, 0));
@@ -137,7 +153,10 @@ impl Connection {
             session: EdgeSession::new(config, now),
             now,
             requests: HashMap::new(),
+            queries: HashMap::new(),
+            superfluous: HashSet::new(),
             waiting: HashMap::new(),
+            done: HashSet::new(),
             answered: HashSet::new(),
             deliveries: HashMap::new(),
             elsewhere: HashSet::new(),

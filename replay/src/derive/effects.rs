@@ -85,6 +85,23 @@ pub(super) fn report(frame: &Frame) -> Option<Value> {
     (call && path.ends_with("/status")).then(|| frame.content()["body"].clone())
 }
 
+/// What a write has changed, when nothing shows it before: as the write leaves it, at the version that the write names.
+pub(super) fn origin(request: &Frame, made: &Value) -> Value {
+    let mut origin = made.clone();
+    let named = request.content().pointer("/metadata/resourceVersion").filter(|version| version.is_string());
+    match named {
+        Some(version) => origin["metadata"]["resourceVersion"] = version.clone(),
+        None => strip(&mut origin, &["resourceVersion"]),
+    }
+    // A renewal changes this alone: with it, the write would change nothing.
+    if origin["kind"] == "Lease"
+        && let Some(spec) = origin["spec"].as_object_mut()
+    {
+        spec.remove("renewTime");
+    }
+    origin
+}
+
 /// The object before a report has made `made` of it: of the status, what the report names was as it was known.
 pub(super) fn before(known: &Value, made: &Value, report: &Value) -> Value {
     let mut before = made.clone();

@@ -262,9 +262,15 @@ impl Matcher<'_> {
                 Some(self.identifiers.recorded(Sort::Uid, "", &version(&object).0)?.to_owned())
             });
             let deleted = frame.key().is_some_and(|key| self.recorded.deleted.contains(&key));
-            return match deleted {
-                true => Some(Rule::Between),
-                false => (counted && known.is_some()).then_some(Rule::Released),
+            let about = self.by_resource.get(frame.resource()).into_iter().flatten();
+            let watched = about.map(|index| &self.pushes[*index].frame).any(|push| {
+                push.source() == "dynamiccontroller" || push.group() != "scope/0" && push.is_tombolo()
+            });
+            return match (deleted, counted, known.is_some()) {
+                (true, ..) => Some(Rule::Between),
+                (false, true, true) => Some(Rule::Released),
+                (false, false, true) if watched => Some(Rule::Unwatched),
+                _ => None,
             };
         }
         let object = object?;

@@ -28,6 +28,8 @@ pub(super) struct Index<'t> {
     pub(super) answers: HashMap<&'t str, usize>,
     /// Frames that came a second time, and further answers to one request, with the line of the first.
     pub(super) once_more: HashMap<usize, usize>,
+    /// Queries by their resource.
+    pub(super) queries: HashMap<&'t str, Vec<usize>>,
     /// Deliveries by their resource.
     pub(super) pushes: HashMap<&'t str, Vec<usize>>,
     /// Frames that the edge has acknowledged.
@@ -98,6 +100,9 @@ impl<'t> Index<'t> {
             self.deleted.insert(key);
         }
         self.has_node_reports |= frame.operation() == "update" && frame.resource().contains("/nodestatus/");
+        if frame.ask() == Ask::Read {
+            self.queries.entry(frame.resource()).or_default().push(number);
+        }
         if frame.ask() == Ask::Ack {
             self.acked.insert(frame.parent());
         } else {

@@ -101,7 +101,8 @@ async fn applications_write_and_watch() {
 async fn applications_list_services_and_ask_for_what_is_not_served() {
     let (summary, _) = played("services").await;
     assert_eq!(count(&summary, Rule::LocalSlices), 1, "{summary:?}");
-    assert_eq!(count(&summary, Rule::WholeStatus), 1, "{summary:?}");
+    // A list and a watch of what is not served.
+    assert_eq!(count(&summary, Rule::WholeStatus), 2, "{summary:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -124,6 +125,7 @@ async fn a_report_about_several_pods_and_requests_without_an_answer() {
 async fn certificates_and_a_volume_of_the_unix_socket() {
     let (summary, as_cloud) = played("certificates").await;
     assert!(summary.matched >= 4, "{summary:?}");
+    assert!(count(&summary, Rule::Requester) >= 1, "{summary:?}");
     assert_eq!(count(&as_cloud, Rule::Elsewhere), 1, "{as_cloud:?}");
 }
 
@@ -143,4 +145,12 @@ async fn lines_of_the_api_that_show_the_whole_cluster() {
 async fn many_pods_at_once() {
     let (summary, _) = played("many").await;
     assert!(summary.matched >= 36, "{summary:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recording_that_begins_in_the_middle_of_a_nodes_life() {
+    let (summary, as_cloud) = played("middle").await;
+    // Of three equal queries a stock cloud answers the last, and ours each of them.
+    assert_eq!(count(&summary, Rule::Answered), 2, "{summary:?}");
+    assert_eq!(count(&as_cloud, Rule::SharedQuery), 2, "{as_cloud:?}");
 }

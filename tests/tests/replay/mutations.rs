@@ -47,6 +47,13 @@ fn unseen(origin: &Transcript, frame: &Frame, place: &str) -> Option<&'static st
             Some("words for people")
         }
         "/content/Reason" if content.pointer("/Error/ErrStatus/status").is_none() => Some("words for people"),
+        _ if frame.resource().contains("/certificatesigningrequest/")
+            && ["/spec/username", "/spec/uid", "/spec/groups/", "/spec/extra/"]
+                .iter()
+                .any(|part| place.contains(part)) =>
+        {
+            Some("certificates are asked for in the name of the node")
+        }
         _ if place.contains("/ErrStatus/details/causes/") => Some("words for people"),
         "/content" if frame.resource() == "k8s/ca.crt" => {
             Some("documents about the cluster are those of the run's")
