@@ -6,6 +6,9 @@ use std::{env, fmt, fs};
 /// Set by the envtest convention: a folder with `etcd`, `kube-apiserver`, `kubectl` and their like.
 const ASSETS_VARIABLE: &str = "KUBEBUILDER_ASSETS";
 
+/// Set by `cargo xtask test`: the program of `tests/clients`.
+const GO_CLIENTS_VARIABLE: &str = "TOMBOLO_GO_CLIENTS";
+
 /// Set to `1` by `cargo xtask test --without-cluster`.
 const WITHOUT_CLUSTER_VARIABLE: &str = "TOMBOLO_WITHOUT_CLUSTER";
 
@@ -44,6 +47,12 @@ pub fn components() -> Result<Components, MissingComponents> {
         return Err(MissingComponents);
     }
     Ok(Components { folder })
+}
+
+/// The program of `tests/clients` that `cargo xtask test` builds: informers of client-go.
+#[must_use]
+pub fn go_clients() -> Option<PathBuf> {
+    env::var_os(GO_CLIENTS_VARIABLE).map(PathBuf::from)
 }
 
 /// Whether tests that need a cluster may leave without one.

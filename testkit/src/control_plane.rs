@@ -30,6 +30,8 @@ pub struct ControlPlaneOptions {
     pub scheduler: bool,
     /// Feature gates of kube-apiserver, as in `ConstrainedImpersonation=false`; empty for its own defaults.
     pub feature_gates: &'static str,
+    /// Run as in production: etcd waits for its disk, and there is no audit log.
+    pub measured: bool,
 }
 
 /// A running control plane; everything ends when it is dropped.
@@ -38,6 +40,7 @@ pub struct ControlPlane {
     folder: TempDir,
     binaries: Components,
     feature_gates: &'static str,
+    measured: bool,
     etcd_port: u16,
     etcd_peer_port: u16,
     api_port: u16,
@@ -91,6 +94,7 @@ impl ControlPlane {
             folder,
             binaries: components()?,
             feature_gates: options.feature_gates,
+            measured: options.measured,
             etcd_port: free_port()?,
             etcd_peer_port: free_port()?,
             api_port: free_port()?,
@@ -109,6 +113,11 @@ impl ControlPlane {
             plane.scheduler = Some(plane.beside().start_scheduler(&plane.binaries)?);
         }
         Ok(plane)
+    }
+
+    /// Process ids of kube-apiserver and etcd.
+    pub fn process_ids(&self) -> impl Iterator<Item = u32> {
+        self.api_server.iter().chain(&self.etcd).map(Child::id)
     }
 
     /// Path of the administrator's kubeconfig.
@@ -248,13 +257,15 @@ impl ControlPlane {
         let peer = format!("http://127.0.0.1:{}", self.etcd_peer_port);
         let mut command = Command::new(self.binaries.binary("etcd"));
         command.arg("--data-dir").arg(self.etcd_data()).args([
-            "--unsafe-no-fsync",
             &format!("--listen-client-urls={client}"),
             &format!("--advertise-client-urls={client}"),
             &format!("--listen-peer-urls={peer}"),
             &format!("--initial-advertise-peer-urls={peer}"),
             &format!("--initial-cluster=default={peer}"),
         ]);
+        if !self.measured {
+            command.arg("--unsafe-no-fsync");
+        }
         self.etcd = Some(Child::spawn("etcd", self.folder.path(), &mut command)?);
         Ok(())
     }
@@ -278,9 +289,11 @@ impl ControlPlane {
             "--service-cluster-ip-range=10.0.0.0/16".to_owned(),
             "--allow-privileged".to_owned(),
             "--enable-admission-plugins=NodeRestriction".to_owned(),
-            format!("--audit-log-path={}", file("audit.log")),
-            format!("--audit-policy-file={}", file("audit.yaml")),
         ]);
+        if !self.measured {
+            command.arg(format!("--audit-log-path={}", file("audit.log")));
+            command.arg(format!("--audit-policy-file={}", file("audit.yaml")));
+        }
         if !self.feature_gates.is_empty() {
             command.arg(format!("--feature-gates={}", self.feature_gates));
         }

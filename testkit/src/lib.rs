@@ -10,7 +10,7 @@ mod ready_node;
 mod wait;
 
 pub use beside::{Beside, JSON, PROTOBUF};
-pub use components::{Components, MissingComponents, components, record_skip, skips_allowed};
+pub use components::{Components, MissingComponents, components, go_clients, record_skip, skips_allowed};
 pub use control_plane::{AuditEvent, ControlPlane, ControlPlaneOptions};
 pub use process::{Child, free_port};
 pub use ready_node::ReadyNode;

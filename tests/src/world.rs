@@ -19,7 +19,7 @@ use tombolo_testkit::{Child, ControlPlane, ControlPlaneOptions, free_port, wait_
 
 use crate::node::{RawNode, RawNodeOptions};
 
-mod balancer;
+pub mod balancer;
 mod cloudcore_yaml;
 mod cluster_access;
 mod edges;

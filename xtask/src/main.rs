@@ -4,11 +4,13 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod apibench;
 mod bench;
 mod components;
 mod e2e;
 mod facts;
 mod gobuild;
+mod goclients;
 mod lint;
 mod run;
 mod test;
@@ -36,6 +38,8 @@ enum Recipe {
     },
     /// Run the official end-to-end suite of Kubernetes against the real or the embedded API server.
     E2e(e2e::Options),
+    /// Measure the embedded API server beside kube-apiserver with etcd and print a table.
+    ApiBench(apibench::Options),
     /// Measure the hub's figures beside the floor and print a table.
     Bench(bench::Options),
 }
@@ -47,6 +51,7 @@ fn main() -> ExitCode {
         Recipe::Components => components::ensure().map(|folder| println!("{}", folder.display())),
         Recipe::Facts { arguments } => facts::run(&arguments),
         Recipe::E2e(options) => e2e::run(&options),
+        Recipe::ApiBench(options) => apibench::run(&options),
         Recipe::Bench(options) => bench::run(&options),
     };
     match outcome {

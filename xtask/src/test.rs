@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::{components, run};
+use crate::{components, goclients, run};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -35,6 +35,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         command.env("TOMBOLO_WITHOUT_CLUSTER", "1").env_remove(components::ASSETS_VARIABLE);
     } else if components::available() {
         command.env(components::ASSETS_VARIABLE, components::ensure()?);
+        command.env(goclients::VARIABLE, goclients::ensure()?);
     } else {
         bail!(
             "neither Go nor {} is here, so the tests against kube-apiserver and kubectl cannot run: install \

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use parking_lot::Mutex;
+use rand::Rng;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 /// Relays each connection to the first port of its list that answers; ends when dropped.
 #[derive(Debug)]
@@ -14,6 +15,7 @@ pub struct Balancer {
     /// Where it listens on loopback.
     pub port: u16,
     targets: Arc<Mutex<Vec<u16>>>,
+    connections: Arc<Mutex<Vec<AbortHandle>>>,
     _tasks: JoinSet<()>,
 }
 
@@ -25,9 +27,9 @@ impl Balancer {
     pub async fn start(targets: Vec<u16>) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let (port, targets) = (listener.local_addr()?.port(), Arc::new(Mutex::new(targets)));
-        let mut tasks = JoinSet::new();
-        tasks.spawn(relay(listener, Arc::clone(&targets)));
-        Ok(Self { port, targets, _tasks: tasks })
+        let (mut tasks, connections) = (JoinSet::new(), Arc::default());
+        tasks.spawn(relay(listener, Arc::clone(&targets), Arc::clone(&connections)));
+        Ok(Self { port, targets, connections, _tasks: tasks })
     }
 
     /// Gives new connections to this port first. Those that are open stay where they are.
@@ -36,13 +38,25 @@ impl Balancer {
         targets.retain(|target| *target != port);
         targets.insert(0, port);
     }
+
+    /// Cuts one in so many of the open connections, chosen at random; tells how many.
+    pub fn cut_one_in(&self, number: u32, rng: &mut impl Rng) -> usize {
+        let mut connections = self.connections.lock();
+        connections.retain(|connection| !connection.is_finished());
+        let mut cut = 0;
+        for connection in connections.iter().filter(|_| rng.random_range(0..number) == 0) {
+            connection.abort();
+            cut += 1;
+        }
+        cut
+    }
 }
 
-async fn relay(listener: TcpListener, targets: Arc<Mutex<Vec<u16>>>) {
+async fn relay(listener: TcpListener, targets: Arc<Mutex<Vec<u16>>>, open: Arc<Mutex<Vec<AbortHandle>>>) {
     let mut connections = JoinSet::new();
     while let Ok((mut client, _)) = listener.accept().await {
         let targets = targets.lock().clone();
-        connections.spawn(async move {
+        let handle = connections.spawn(async move {
             for target in targets {
                 if let Ok(mut server) = TcpStream::connect((Ipv4Addr::LOCALHOST, target)).await {
                     // Either end may break off, as on any network.
@@ -51,6 +65,7 @@ async fn relay(listener: TcpListener, targets: Arc<Mutex<Vec<u16>>>) {
                 }
             }
         });
+        open.lock().push(handle);
         while connections.try_join_next().is_some() {}
     }
 }

@@ -1,0 +1,142 @@
+//! The two servers that are compared.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+use tombolo_cli::process::{Process, Reading};
+use tombolo_cloud::embedded::{Embedded, Options};
+use tombolo_runtime::drain;
+use tombolo_testkit::{Child, ControlPlane, ControlPlaneOptions, wait_for};
+
+/// Bearer token of the administrator of either server.
+const TOKEN: &str = "admintoken";
+
+/// File in which the embedded server says where it listens.
+const ADDRESS_FILE: &str = "address";
+
+const START_WITHIN: Duration = Duration::from_secs(30);
+
+/// A server under load.
+pub(crate) trait Target {
+    /// Its name in messages.
+    fn name(&self) -> &'static str;
+
+    /// Where it listens.
+    fn address(&self) -> SocketAddr;
+
+    /// PEM of the authority of its certificate.
+    fn ca(&self) -> &str;
+
+    /// Bearer token of the administrator.
+    fn token(&self) -> &'static str {
+        TOKEN
+    }
+
+    /// Processor time and memory of all its processes.
+    ///
+    /// # Errors
+    /// When one is gone.
+    fn read(&self) -> Result<Reading>;
+}
+
+/// The embedded API server alone, in a process of its own.
+pub(crate) struct EmbeddedServer {
+    child: Child,
+    address: SocketAddr,
+    ca: String,
+    _folder: TempDir,
+}
+
+impl EmbeddedServer {
+    /// Starts it on an empty folder.
+    pub(crate) async fn start() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("--serve").arg(folder.path());
+        let child = Child::spawn("embedded", folder.path(), &mut command)?;
+        let file = folder.path().join(ADDRESS_FILE);
+        wait_for("the embedded server to listen", START_WITHIN, || async {
+            if file.exists() { Ok(()) } else { Err(child.log_tail(5)) }
+        })
+        .await;
+        let address = std::fs::read_to_string(&file)?.parse()?;
+        let ca = std::fs::read_to_string(folder.path().join("data/pki/ca.crt"))?;
+        Ok(Self { child, address, ca, _folder: folder })
+    }
+}
+
+impl Target for EmbeddedServer {
+    fn name(&self) -> &'static str {
+        "the embedded server"
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn ca(&self) -> &str {
+        &self.ca
+    }
+
+    fn read(&self) -> Result<Reading> {
+        Process::new(self.child.id())?.read()
+    }
+}
+
+/// Serves until the process is killed.
+pub(crate) async fn serve(folder: &Path) -> Result<()> {
+    let mut options = Options::new(folder.join("data"));
+    options.admin_token = Some(TOKEN.to_owned());
+    let bound = Embedded::start(options).await?;
+    let half_written = folder.join("address.tmp");
+    std::fs::write(&half_written, bound.addr().to_string())?;
+    std::fs::rename(half_written, folder.join(ADDRESS_FILE))?;
+    let (_trigger, drain) = drain::channel(Duration::ZERO);
+    Ok(bound.run(drain).await?)
+}
+
+/// kube-apiserver with etcd.
+pub(crate) struct RealServer {
+    plane: ControlPlane,
+    address: SocketAddr,
+    ca: String,
+}
+
+impl RealServer {
+    /// Starts both on an empty folder.
+    pub(crate) async fn start() -> Result<Self> {
+        let options = ControlPlaneOptions { measured: true, ..ControlPlaneOptions::default() };
+        let plane = ControlPlane::start(options).await?;
+        let address = plane.url().trim_start_matches("https://").parse()?;
+        let ca = plane.ca_pem()?;
+        Ok(Self { plane, address, ca })
+    }
+}
+
+impl Target for RealServer {
+    fn name(&self) -> &'static str {
+        "kube-apiserver"
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn ca(&self) -> &str {
+        &self.ca
+    }
+
+    fn read(&self) -> Result<Reading> {
+        let mut sum = Reading::default();
+        for id in self.plane.process_ids() {
+            let one = Process::new(id).context("a server has ended")?.read()?;
+            sum.cpu += one.cpu;
+            sum.resident += one.resident;
+        }
+        Ok(sum)
+    }
+}

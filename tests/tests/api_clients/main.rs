@@ -1,0 +1,107 @@
+//! client-go, kube-rs and the embedded API server: random writes while the connections of 200 watchers are cut at random
+//! and the server is started again. At the end every watcher holds what is stored.
+
+mod go;
+mod kube_rs;
+mod server;
+mod writes;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tombolo_testkit::{cluster_or_skip, go_clients, wait_for};
+
+use go::GoClients;
+use kube_rs::Reflectors;
+use server::Server;
+use writes::Writes;
+
+/// Revision of each object by "namespace/name".
+type Revisions = BTreeMap<String, String>;
+
+/// Informers of client-go in each of two processes: one lists and watches, one lets the watch begin with the list.
+const GO_WATCHERS: usize = 54;
+
+/// Watchers of kube-rs.
+const KUBE_WATCHERS: usize = 96;
+
+/// Changes; the server is started again after half of them.
+const WRITES: usize = 1_500;
+
+/// Connections that are cut after a write: one in so many of those that are open.
+const CUT_ONE_IN: u32 = 40;
+
+/// Time in which every watcher must have what is stored; client-go waits up to 30 s after several failures.
+const WITHIN: Duration = Duration::from_secs(90);
+
+/// Selections that watchers follow: everything, or what carries a label that the writes take away and give back.
+const SELECTORS: [&str; 2] = ["", "half=yes"];
+
+/// What one watcher holds.
+struct Held {
+    watcher: String,
+    resource: &'static str,
+    selector: &'static str,
+    objects: Revisions,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watchers_that_are_cut_at_random_all_end_up_with_what_is_stored() {
+    cluster_or_skip!("watchers_that_are_cut_at_random_all_end_up_with_what_is_stored");
+    let program = go_clients().expect("the informers of tests/clients are built by `cargo xtask test`");
+    let seed =
+        std::env::var("TOMBOLO_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
+    println!("seed {seed}: set TOMBOLO_SEED to repeat it");
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut server = Server::start().await.unwrap();
+    let mut writes = Writes::new(server.client().await.unwrap()).await.unwrap();
+    let mut lists = GoClients::start(&program, server.kubeconfig(), GO_WATCHERS, false).unwrap();
+    let mut streams = GoClients::start(&program, server.kubeconfig(), GO_WATCHERS, true).unwrap();
+    let reflectors = Reflectors::start(server.kubeconfig(), KUBE_WATCHERS).await.unwrap();
+
+    for number in 0..WRITES {
+        writes.one(&mut rng).await.unwrap();
+        if rng.random_range(0..5) == 0 {
+            server.cut(CUT_ONE_IN, &mut rng);
+        }
+        if number == WRITES / 2 {
+            server.restart().await.unwrap();
+            writes = Writes::again(server.client().await.unwrap());
+        }
+    }
+    assert!(server.cuts() > 200, "only {} connections were cut", server.cuts());
+
+    wait_for("every watcher to hold what is stored", WITHIN, || {
+        let (writes, reflectors) = (&writes, &reflectors);
+        let held = lists.held().and_then(|mut held| {
+            held.extend(streams.held()?);
+            Ok(held)
+        });
+        async move {
+            let mut held = held.map_err(|error| format!("{error:#}"))?;
+            held.extend(reflectors.held());
+            assert_eq!(held.len(), 2 * GO_WATCHERS + KUBE_WATCHERS);
+            let stored = writes.stored().await.map_err(|error| format!("{error:#}"))?;
+            let differing: Vec<String> = held
+                .iter()
+                .filter_map(|held| difference(held, &stored[&(held.resource, held.selector)]))
+                .collect();
+            let first = differing.first().cloned().unwrap_or_default();
+            if differing.is_empty() { Ok(()) } else { Err(format!("{} differ: {first}", differing.len())) }
+        }
+    })
+    .await;
+}
+
+/// The first object of which a watcher believes something else.
+fn difference(held: &Held, stored: &Revisions) -> Option<String> {
+    let names = held.objects.keys().chain(stored.keys());
+    let name = names.into_iter().find(|name| held.objects.get(*name) != stored.get(*name))?;
+    let (seen, is) = (held.objects.get(name), stored.get(name));
+    Some(format!(
+        "{} of {} {:?}: {name} at {seen:?}, stored at {is:?}",
+        held.watcher, held.resource, held.selector
+    ))
+}
