@@ -38,7 +38,7 @@ impl Load {
         let resource = resource_of(&word)?;
         let kind = kind_name(&resource, None)?;
         let key = ObjectKey::new(resource, path.namespace(), path.name.as_deref()?);
-        let (uid, revision) = if uid.is_empty() && asked.route.operation == Op::Query {
+        let (uid, revision) = if uid.is_empty() && asked.route.operation == Operation::Query {
             (stand_in(&key)?, CloudRevision(0))
         } else {
             (Uid::parse(uid).ok()?, CloudRevision::parse(resource_version).ok()?)
