@@ -210,7 +210,7 @@ impl Known {
                     (None, Some(before)) => change(Verb::Create, &before),
                     // Another one came into being: the former must have gone.
                     (Some(known), None) if version(known).0 != version(&object).0 => {
-                        change(Verb::Delete, known)
+                        change(Verb::Delete, known);
                     }
                     _ => {}
                 }
