@@ -182,76 +182,89 @@ struct Known {
 
 impl Known {
     fn take(&mut self, position: usize, fact: Fact, changes: &mut HashMap<usize, Vec<(Verb, Value)>>) {
-        let mut change =
-            |verb, object: &Value| changes.entry(fact.before).or_default().push((verb, object.clone()));
-        match fact.what {
-            What::Exists(object) => {
-                let (uid, revision) = version(&object);
-                let key = Key::of_object(&object);
-                if self.ended.contains(&uid) {
-                    return;
-                }
-                match self.objects.get(&key).map(|known| (version(known), known)) {
-                    None => change(Verb::Create, &object),
-                    Some(((same, _), known)) if same != uid => {
-                        change(Verb::Delete, known);
-                        change(Verb::Create, &object);
-                    }
-                    // What was seen newer before does not become older: caches lag.
-                    Some(((_, newest), _)) if !is_newer(&revision, &newest) => return,
-                    Some(_) => change(Verb::Update, &object),
-                }
-                self.objects.insert(key, object);
-            }
-            What::Made(object, before) => {
-                let known = self.objects.get(&Key::of_object(&object));
-                match (known, before) {
-                    // The recording begins when it was there already.
-                    (None, Some(before)) => change(Verb::Create, &before),
-                    // Another one came into being: the former must have gone.
-                    (Some(known), None) if version(known).0 != version(&object).0 => {
-                        change(Verb::Delete, known);
-                    }
-                    _ => {}
-                }
-                self.made(object);
-            }
-            What::Reported(object, report) => {
-                if !self.objects.contains_key(&Key::of_object(&object)) {
-                    let mut before = object.clone();
-                    strip(&mut before, &["resourceVersion"]);
-                    change(Verb::Create, &before);
-                }
-                if let Some(known) = self.objects.get(&Key::of_object(&object))
-                    && version(known).0 == version(&object).0
-                    && is_newer(&version(&object).1, &version(known).1)
-                {
-                    let before = effects::before(known, &object, &report);
-                    if !same_content(known, &before) {
-                        change(Verb::Update, &before);
-                    }
-                }
-                self.made(object);
-            }
+        let shown = match fact.what {
+            What::Exists(object) => self.exists(object),
+            What::Made(object, before) => self.written(object, before),
+            What::Reported(object, report) => self.reported(object, &report),
             What::Unmade(key) => {
-                if let Some(object) = self.objects.get(&key) {
-                    // A pod on a node goes when its kubelet says so; every other object at once.
-                    self.ended.insert(version(object).0);
-                    self.objects.remove(&key);
-                }
+                // A pod on a node goes when its kubelet says so; every other object at once.
+                let gone = self.objects.remove(&key);
+                self.ended.extend(gone.map(|object| version(&object).0));
+                Vec::new()
             }
-            What::Absent(key, uid) => {
-                let gone =
-                    self.objects.get(&key).filter(|known| uid.is_none_or(|uid| uid == version(known).0));
-                let gone = gone.filter(|known| {
-                    self.last_seen.get(&version(known).0).is_none_or(|last| *last <= position)
-                });
-                if let Some(known) = gone {
-                    change(Verb::Delete, known);
-                    self.objects.remove(&key);
-                }
-            }
+            What::Absent(key, uid) => self.absent(position, &key, uid),
+        };
+        if !shown.is_empty() {
+            changes.entry(fact.before).or_default().extend(shown);
         }
+    }
+
+    fn exists(&mut self, object: Value) -> Vec<(Verb, Value)> {
+        let (uid, revision) = version(&object);
+        let key = Key::of_object(&object);
+        if self.ended.contains(&uid) {
+            return Vec::new();
+        }
+        let change = match self.objects.get(&key).map(|known| (version(known), known)) {
+            None => vec![(Verb::Create, object.clone())],
+            Some(((same, _), known)) if same != uid => {
+                vec![(Verb::Delete, known.clone()), (Verb::Create, object.clone())]
+            }
+            // What was seen newer before does not become older: caches lag.
+            Some(((_, newest), _)) if !is_newer(&revision, &newest) => return Vec::new(),
+            Some(_) => vec![(Verb::Update, object.clone())],
+        };
+        self.objects.insert(key, object);
+        change
+    }
+
+    fn written(&mut self, object: Value, before: Option<Value>) -> Vec<(Verb, Value)> {
+        let known = self.objects.get(&Key::of_object(&object));
+        let change = match (known, before) {
+            // The recording begins when it was there already.
+            (None, Some(before)) => vec![(Verb::Create, before)],
+            // Another one came into being: the former must have gone.
+            (Some(known), None) if version(known).0 != version(&object).0 => {
+                vec![(Verb::Delete, known.clone())]
+            }
+            _ => Vec::new(),
+        };
+        self.made(object);
+        change
+    }
+
+    fn reported(&mut self, object: Value, report: &Value) -> Vec<(Verb, Value)> {
+        let mut change = Vec::new();
+        match self.objects.get(&Key::of_object(&object)) {
+            None => {
+                let mut before = object.clone();
+                strip(&mut before, &["resourceVersion"]);
+                change.push((Verb::Create, before));
+            }
+            Some(known)
+                if version(known).0 == version(&object).0
+                    && is_newer(&version(&object).1, &version(known).1) =>
+            {
+                let before = effects::before(known, &object, report);
+                if !same_content(known, &before) {
+                    change.push((Verb::Update, before));
+                }
+            }
+            Some(_) => {}
+        }
+        self.made(object);
+        change
+    }
+
+    fn absent(&mut self, position: usize, key: &Key, uid: Option<String>) -> Vec<(Verb, Value)> {
+        let gone = self.objects.get(key).filter(|known| uid.is_none_or(|uid| uid == version(known).0));
+        let gone = gone
+            .filter(|known| self.last_seen.get(&version(known).0).is_none_or(|last| *last <= position))
+            .cloned();
+        if gone.is_some() {
+            self.objects.remove(key);
+        }
+        gone.map(|known| (Verb::Delete, known)).into_iter().collect()
     }
 }
 

@@ -167,6 +167,20 @@ impl Frame {
         Some(Key { kind: kind.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() })
     }
 
+    /// The name in an empty object, which an edge is given in place of one that none of its pods needs (reference 5.1).
+    #[must_use]
+    pub fn stands_in_for(&self) -> Option<&str> {
+        let only = |members: &serde_json::Map<String, Value>, known: &[&str]| {
+            members.len() == known.len() && known.iter().all(|name| members.contains_key(*name))
+        };
+        let object = self.content().as_object()?;
+        let metadata = object.get("metadata")?.as_object()?;
+        let is_empty =
+            only(object, &["apiVersion", "kind", "metadata"]) && only(metadata, &["name", "namespace"]);
+        let name = metadata.get("name")?.as_str()?;
+        (is_empty && self.resource().ends_with(&format!("/{name}"))).then_some(name)
+    }
+
     /// What a message of the edge asks for (reference 3.12, 5 and 7.3).
     #[must_use]
     pub fn ask(&self) -> Ask {

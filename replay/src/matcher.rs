@@ -334,7 +334,7 @@ impl<'t> Matcher<'t> {
             self.rules.count(Rule::RecordingEnds);
             return Ok(request.ask() != Ask::Write);
         }
-        if frame.is_refusal() && !request.is_patch_or_application() {
+        if frame.is_refusal() && !request.is_patch_or_application() && !request.is_tombolo() {
             self.rules.count(Rule::Answered);
             return Ok(false);
         }

@@ -174,7 +174,7 @@ const TABLE: &[Row] = &[
     (
         Rule::QueryError,
         "query-error",
-        "a failed query is answered with operation `error` and a sentence",
+        "a failed query is answered with operation `error` and a sentence, or with an empty object where every pod calls it optional",
         "a stock edge stores what a `response` carries, errors too",
     ),
     (
@@ -252,7 +252,7 @@ const TABLE: &[Row] = &[
     (
         Rule::TwinConfirmed,
         "twin-confirmed",
-        "reports of the device twin are confirmed, by the name of the report",
+        "reports of the device twin are confirmed",
         "an edge repeats them until they are; a stock cloud without devices is silent",
     ),
     (

@@ -15,12 +15,7 @@ use crate::value::strip;
 impl Comparison<'_> {
     /// Compares the answers to one request. Their parents are equal already.
     pub(crate) fn reply(&mut self, recorded: &Frame, live: &Frame) -> Outcome {
-        self.route(recorded, live, &["/lane", "/route/source", "/route/group"])?;
-        if recorded.group() == "twin" && recorded.resource() == "twin" && live.resource() != "twin" {
-            self.rules.push(Rule::TwinConfirmed);
-        } else {
-            self.route(recorded, live, &["/route/resource"])?;
-        }
+        self.route(recorded, live, &["/lane", "/route/source", "/route/group", "/route/resource"])?;
         if recorded.is_tombolo()
             && let Some(outcome) = self.answer_of_frame(recorded, live)
         {
@@ -38,6 +33,12 @@ impl Comparison<'_> {
             return Ok(());
         }
         self.route(recorded, live, &["/route/operation"])?;
+        if let Some(status) = recorded.content().get("ErrStatus")
+            && let Some(name) = live.stands_in_for()
+        {
+            self.rules.push(Rule::QueryError);
+            return sentence(status, &format!("not found: {name}").into());
+        }
         if recorded.operation() == "applicationResponse" {
             return self.application(recorded, live);
         }

@@ -269,6 +269,7 @@ impl Matcher<'_> {
             return match (deleted, counted, known.is_some()) {
                 (true, ..) => Some(Rule::Between),
                 (false, true, true) => Some(Rule::Released),
+                (false, true, false) if frame.stands_in_for().is_some() => Some(Rule::Released),
                 (false, false, true) if watched => Some(Rule::Unwatched),
                 _ => None,
             };

@@ -126,7 +126,7 @@ impl FakeCloud {
         let clock = Clock::start();
         let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
         let epoch = Epoch { cluster: Uid::parse("cluster").unwrap(), generation: 1 };
-        let config = CloudConfig::new(node, epoch, 1, u64::try_from(millis).unwrap());
+        let config = CloudConfig::new(node, epoch, 2, u64::try_from(millis).unwrap());
         let mut session = CloudSession::new(config, clock.now());
         let mut news = self.news.subscribe();
         let generation = self.world.lock().generation;
