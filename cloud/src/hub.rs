@@ -12,6 +12,7 @@ mod shared;
 mod stock;
 mod subscriptions;
 mod view;
+mod volumes;
 
 pub use access::Access;
 pub(crate) use ledger::NO_LEDGERS;

@@ -78,6 +78,11 @@ impl Channel {
         }
     }
 
+    /// Whether a stock edge has something under this key.
+    pub(super) fn holds(&self, key: &ObjectKey) -> bool {
+        matches!(self, Self::KubeEdge(stock) if stock.session.holds(key))
+    }
+
     /// Answers a compact renewal, which only edges of ours send.
     pub(super) fn lease_renewed(&mut self, renew_time_micros: i64, code: u16) {
         if let Self::Tombolo(tombolo) = self {

@@ -24,6 +24,7 @@ use super::shared::SharedWatch;
 use super::stock::{Stock, open_ledger};
 use super::subscriptions::Closed;
 use super::view::View;
+use super::volumes::VolumeKind;
 use super::{CLOSE_LIMIT, Hub};
 use crate::edgecontroller::upstream::Answered;
 use crate::edgecontroller::{Input, TRIM_VERSION};
@@ -41,12 +42,16 @@ const STOCK_AGENT: &str = "KubeEdge edgecore";
 /// Wait before a watch of an earlier connection is opened again when the API server did not answer.
 const REOPEN_WAIT: Duration = Duration::from_secs(5);
 
+/// Wait before volumes that could not be followed are tried again: the API server refuses, or has no room.
+const VOLUMES_WAIT: Duration = Duration::from_secs(300);
+
 /// What a piece of work of the owner ended with.
 enum Done {
     Reply(Answered),
     Lease { renew_time_micros: i64, code: u16 },
     Subscribed { subscribe: Box<Subscribe>, outcome: Result<Arc<SharedWatch>, Closed> },
     Reviewed { subscribe: Box<Subscribe>, outcome: Result<(), Closed> },
+    Volumes { kind: VolumeKind, outcome: Result<Arc<SharedWatch>, Closed> },
 }
 
 struct Owner {
@@ -184,6 +189,9 @@ impl Owner {
             return false;
         }
         self.take_events();
+        while let Some(kind) = self.view.volumes.take_missing() {
+            self.follow_volumes(kind, Duration::ZERO);
+        }
         if self.channel.is_closed() {
             return false;
         }
@@ -218,7 +226,11 @@ impl Owner {
         let mail = self.handle.mailbox.take();
         self.view.witness(&mail.dirty);
         for (scope, key) in mail.dirty {
-            self.channel.offer(scope, key);
+            match VolumeKind::of_scope(scope) {
+                None => self.channel.offer(scope, key),
+                Some(_) if self.channel.holds(&key) => self.channel.offer(ScopeId::NODE, key),
+                Some(_) => {}
+            }
         }
         if mail.ready {
             for key in self.view.take_deferred() {
@@ -226,6 +238,11 @@ impl Owner {
             }
         }
         for (scope, code, reason) in mail.ended {
+            if let Some(kind) = VolumeKind::of_scope(scope) {
+                self.view.volumes.ended(kind);
+                self.follow_volumes(kind, REOPEN_WAIT);
+                continue;
+            }
             self.view.close(scope);
             self.forget_watch(scope);
             self.channel.close_subscription(scope, code, &reason);
@@ -396,6 +413,32 @@ impl Owner {
         }));
     }
 
+    /// Follows the volumes of a kind, with cloudcore's own rights: only what the node was given is told to it.
+    fn follow_volumes(&mut self, kind: VolumeKind, after: Duration) {
+        let hub = Arc::clone(&self.hub);
+        self.work.push(Box::pin(async move {
+            if !after.is_zero() {
+                tokio::time::sleep(after).await;
+            }
+            Done::Volumes { kind, outcome: hub.subscriptions.follow(kind.resource()).await }
+        }));
+    }
+
+    fn volumes_followed(&mut self, kind: VolumeKind, outcome: Result<Arc<SharedWatch>, Closed>) {
+        match outcome {
+            Ok(watch) => {
+                self.view.volumes.open(kind, watch, &self.handle);
+                for key in self.view.take_deferred() {
+                    self.channel.offer(ScopeId::NODE, key);
+                }
+            }
+            Err(Closed { code, reason }) => {
+                tracing::warn!(node = %self.node, kind = %kind.resource(), code, reason, "volumes are not followed");
+                self.follow_volumes(kind, VOLUMES_WAIT);
+            }
+        }
+    }
+
     /// Rights are not for ever: the same question again, for as long as the subscription lasts.
     fn start_review(&mut self, subscribe: Box<Subscribe>) {
         let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
@@ -424,6 +467,7 @@ impl Owner {
             }
             Done::Subscribed { subscribe, outcome } => self.subscribed(subscribe, outcome),
             Done::Reviewed { subscribe, outcome } => self.reviewed(subscribe, outcome),
+            Done::Volumes { kind, outcome } => self.volumes_followed(kind, outcome),
         }
     }
 
@@ -469,6 +513,7 @@ impl Owner {
         for (scope, watch) in self.view.subscriptions() {
             watch.unfollow(&self.handle, *scope);
         }
+        self.view.volumes.close(&self.handle);
         if self.hub.registry.remove(&self.node, &self.handle) {
             // Nobody listens when the process ends.
             let _ = self.hub.inputs.send(Input::Left(self.node.clone())).await;

@@ -101,7 +101,18 @@ impl Subscriptions {
             return Err(Closed::new(400, "the namespace is no Kubernetes name"));
         }
         self.access.check(node, subscribe).await?;
-        let watch = self.watch_for(subscribe).await?;
+        self.follow_selection(Selection::from(subscribe)).await
+    }
+
+    /// Finds or starts the watch of all objects of a resource, whoever may read them: the caller tells nobody of an object
+    /// that the API server has not granted.
+    pub(super) async fn follow(&self, resource: Resource) -> Result<Arc<SharedWatch>, Closed> {
+        let (namespace, label_selector, field_selector) = Default::default();
+        self.follow_selection(Selection { resource, namespace, label_selector, field_selector }).await
+    }
+
+    async fn follow_selection(&self, selection: Selection) -> Result<Arc<SharedWatch>, Closed> {
+        let watch = self.watch_for(selection).await?;
         match tokio::time::timeout(SYNC_LIMIT, watch.synced()).await {
             Ok(synced) => synced.map(|()| watch),
             Err(_) => Err(Closed::new(504, "the first list takes too long: subscribe again")),
@@ -144,14 +155,13 @@ impl Subscriptions {
         self.metrics.shared_watches.set(i64::try_from(self.running.len()).unwrap_or(i64::MAX));
     }
 
-    async fn watch_for(&self, subscribe: &Subscribe) -> Result<Arc<SharedWatch>, Closed> {
-        let selection = Selection::from(subscribe);
+    async fn watch_for(&self, selection: Selection) -> Result<Arc<SharedWatch>, Closed> {
         if let Some(running) = self.running.get(&selection)
             && !running.watch.has_failed()
         {
             return Ok(Arc::clone(&running.watch));
         }
-        let kind = kind_of(&self.kube, &subscribe.resource).await?;
+        let kind = kind_of(&self.kube, &selection.resource).await?;
         self.sweep();
         if self.running.len() >= SHARED_WATCHES_MAX {
             return Err(Closed::new(

@@ -8,6 +8,7 @@ use tombolo_proto::session::{Lookup, NodeView};
 use tombolo_proto::{CloudRevision, NodeId, ObjectKey, ScopeId};
 
 use super::shared::SharedWatch;
+use super::volumes::Volumes;
 use crate::edgecontroller::{Downstream, local_endpoint};
 use crate::record::Connection;
 
@@ -21,14 +22,16 @@ pub(super) struct View {
     subscriptions: Vec<(ScopeId, Arc<SharedWatch>)>,
     /// The edge is a stock one: its pods reach the API server through MetaServer.
     stock: bool,
+    /// What a stock edge has asked for of volumes.
+    pub(super) volumes: Volumes,
     /// What the session looks at is recorded.
     recording: Option<Arc<Connection>>,
 }
 
 impl View {
     pub(super) fn new(node: NodeId, down: Arc<Downstream>) -> Self {
-        let (deferred, subscriptions, recording) = Default::default();
-        Self { node, down, deferred, subscriptions, stock: false, recording }
+        let (deferred, subscriptions, volumes, recording) = Default::default();
+        Self { node, down, deferred, subscriptions, stock: false, volumes, recording }
     }
 
     /// Has what the session looks at recorded.
@@ -120,7 +123,8 @@ impl View {
         if scope != ScopeId::NODE {
             return self.watch(scope).map_or(Lookup::Pending, |watch| watch.lookup(key));
         }
-        let lookup = self.down.lookup(&self.node, key);
+        let volume = if self.stock { self.volumes.lookup(key) } else { None };
+        let lookup = volume.unwrap_or_else(|| self.down.lookup(&self.node, key));
         if matches!(lookup, Lookup::Pending) {
             self.deferred.lock().insert(key.clone());
         }

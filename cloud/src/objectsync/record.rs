@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tombolo_proto::session::kubeedge::LedgerEntry;
-use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Uid};
+use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Resource, Uid};
 
 use crate::edgecontroller::Kind;
 
@@ -22,19 +22,28 @@ pub(super) struct Given {
 pub(super) fn read(object: &Value) -> Option<Given> {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (node, uid) = text("/metadata/name").rsplit_once('.')?;
-    let kind = Kind::ALL.into_iter().find(|kind| kind.name() == text("/spec/objectKind"))?;
+    let (kind, resource) = of_kind(text("/spec/objectKind"))?;
     let name = text("/spec/objectName");
     if text("/spec/objectAPIVersion") != "v1" || name.is_empty() {
         return None;
     }
     let version = Some(text("/status/objectResourceVersion")).filter(|version| *version != NEVER);
     let entry = LedgerEntry {
-        kind: kind.name().into(),
+        kind: kind.into(),
         uid: Some(Uid::parse(uid).ok()?),
         revision: version.and_then(|version| CloudRevision::parse(version).ok()),
     };
-    let key = ObjectKey::new(kind.resource(), text("/metadata/namespace"), name);
+    let key = ObjectKey::new(resource, text("/metadata/namespace"), name);
     Some(Given { node: NodeId::parse(node).ok()?, key, entry })
+}
+
+/// The kinds whose changes are sent to nodes without a watch of theirs.
+fn of_kind(name: &str) -> Option<(&'static str, Resource)> {
+    let pushed = Kind::ALL.map(|kind| (kind.name(), kind.resource()));
+    let asked_for =
+        [("PersistentVolume", "persistentvolumes"), ("PersistentVolumeClaim", "persistentvolumeclaims")];
+    let asked_for = asked_for.map(|(kind, plural)| (kind, Resource::new("", "v1", plural)));
+    pushed.into_iter().chain(asked_for).find(|(kind, _)| *kind == name)
 }
 
 /// Path of the collection in which an object of this namespace is recorded, and the kind there.

@@ -30,6 +30,8 @@ fn names_and_versions_are_read_as_stock_writes_them() {
         let given = read(&recorded("n.u", "", "Node", "n", version)).expect("one");
         assert_eq!((given.key.namespace(), given.entry.revision), ("", None), "{version:?}");
     }
+    let claim = read(&recorded("n.u", "d", "PersistentVolumeClaim", "data", Some("3"))).expect("one");
+    assert_eq!(claim.key, ObjectKey::new(Resource::new("", "v1", "persistentvolumeclaims"), "d", "data"));
     for foreign in [
         recorded("without-dot", "default", "Pod", "a", None),
         recorded("n.u", "default", "Service", "a", Some("3")),

@@ -13,7 +13,7 @@ type Right = (String, String, String);
 pub(super) const CLOUDCORE: &str = "system:serviceaccount:kubeedge:cloudcore";
 
 /// Granted and not asked for while the table is played, with the reason.
-const NOT_PLAYED: [(&str, &str, &str, &str); 8] = [
+const NOT_PLAYED: [(&str, &str, &str, &str); 12] = [
     ("list", "rules.kubeedge.io", "rules", NO_RULES),
     ("watch", "rules.kubeedge.io", "rules", NO_RULES),
     ("get", "rules.kubeedge.io", "rules", NO_RULES),
@@ -22,9 +22,15 @@ const NOT_PLAYED: [(&str, &str, &str, &str); 8] = [
     ("watch", "rules.kubeedge.io", "ruleendpoints", NO_RULES),
     ("update", "", "configmaps", "the epoch after a restore, and the ledgers of stock nodes"),
     ("update", "", "secrets", "the next join token"),
+    ("list", "", "persistentvolumes", NO_VOLUMES),
+    ("watch", "", "persistentvolumes", NO_VOLUMES),
+    ("list", "", "persistentvolumeclaims", NO_VOLUMES),
+    ("watch", "", "persistentvolumeclaims", NO_VOLUMES),
 ];
 
 const NO_RULES: &str = "the cluster has no rules: tests/tests/rules.rs plays them";
+
+const NO_VOLUMES: &str = "no stock edge asks for a volume of its own: tests/tests/stock plays one";
 
 /// What a role adds to a verb for impersonated requests.
 const ON_BEHALF: &str = "impersonate-on:arbitrary-node:";

@@ -384,11 +384,7 @@ mod scenarios {
             ["patch", "volumeattachment", name, "--subresource=status", "--type=merge", "-p", &attached];
         stage.world.kubectl(&patch).unwrap();
         stage.phase("stores", "Running").await;
-        for row in
-            [stage.path("persistentvolumeclaim/data"), format!("null/persistentvolume/{}", stage.namespace)]
-        {
-            assert!(node.look(|store| store.has(&row)), "{row}");
-        }
+        volumes::are_followed(stage, &mut node).await;
         node.converges(&stage.world).await;
     }
 

@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 use sha2::Digest as _;
+use tombolo_tests::stock::{StockNode, Store};
 use tombolo_tests::world::World;
+
+use super::Stage;
 
 /// Creates an object as the administrator.
 pub(crate) fn create(world: &World, object: &Value) {
@@ -36,4 +39,34 @@ pub(crate) fn pod(namespace: &str, node: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stores", "namespace": namespace}, "spec": {
         "nodeName": node, "containers": [{"name": "shop", "image": "registry.example/shop:1"}],
         "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}})
+}
+
+/// The edge hears of a change and of the end of what it has asked for, also of what happened while it was away.
+pub(crate) async fn are_followed(stage: &Stage, node: &mut StockNode) {
+    let (claim, volume) =
+        (stage.path("persistentvolumeclaim/data"), format!("null/persistentvolume/{}", stage.namespace));
+    let labelled = |path: &str, value: &str| {
+        let (path, value) = (path.to_owned(), value.to_owned());
+        move |store: &Store| {
+            store.row(&path).is_some_and(|row| row["metadata"]["labels"]["turn"].as_str() == Some(&value))
+        }
+    };
+    let label = |kind: &str, name: &str, value: &str| {
+        let (namespace, turn) = (&stage.namespace, format!("turn={value}"));
+        stage.world.kubectl(&["label", kind, name, "-n", namespace, "--overwrite", &turn]).unwrap();
+    };
+    label("pvc", "data", "1");
+    label("pv", &stage.namespace, "1");
+    node.until("the changed claim", labelled(&claim, "1")).await;
+    node.until("the changed volume", labelled(&volume, "1")).await;
+    node.disconnect();
+    label("pvc", "data", "2");
+    // Bound as it is, the volume is protected, on a cluster with controllers by a finalizer that they put back while it is
+    // not going.
+    stage.world.kubectl(&["delete", "pv", &stage.namespace, "--wait=false"]).unwrap();
+    let patch = r#"{"metadata":{"finalizers":null}}"#;
+    stage.world.kubectl(&["patch", "pv", &stage.namespace, "--type=merge", "-p", patch]).unwrap();
+    node.boot().await.unwrap();
+    node.until("the claim that changed meanwhile", labelled(&claim, "2")).await;
+    node.until("the end of the volume", |store| !store.has(&volume)).await;
 }

@@ -199,6 +199,12 @@ impl CloudSession {
         }
     }
 
+    /// Whether the edge has something under this key, or may have, or is being sent it.
+    #[must_use]
+    pub fn holds(&self, key: &ObjectKey) -> bool {
+        self.board.get(key).is_some_and(|slot| slot.belief.holds() || slot.holds > 0)
+    }
+
     /// All watches of the ledger are open again, or were given up: what is in no scope may be deleted from now on.
     pub fn restored(&mut self) {
         if std::mem::take(&mut self.restoring) {

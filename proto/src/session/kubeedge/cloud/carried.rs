@@ -24,8 +24,8 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// The object of a reply that the edge stores beside what is pushed: its node, its pods, their ConfigMaps and
-    /// Secrets. Other replies touch no pushed object.
+    /// The object of a reply that the edge stores beside what is pushed: its node, its pods, their ConfigMaps,
+    /// Secrets and volumes. Other replies touch no pushed object.
     pub(super) fn of(asked: &Message, fitted: &Fitted) -> Option<Self> {
         let Fitted { message: answer, identity } = fitted;
         if answer.route.operation != Operation::Response || !answer.content.is_object() {
@@ -38,11 +38,12 @@ impl Load {
         let resource = resource_of(&word)?;
         let kind = kind_name(&resource, None)?;
         let key = ObjectKey::new(resource, path.namespace(), path.name.as_deref()?);
-        let (uid, revision) = if uid.is_empty() && asked.route.operation == Operation::Query {
-            (stand_in(&key)?, CloudRevision(0))
-        } else {
-            (Uid::parse(uid).ok()?, CloudRevision::parse(resource_version).ok()?)
-        };
+        let (uid, revision) =
+            if uid.is_empty() && matches!(word, ResourceType::ConfigMap | ResourceType::Secret) {
+                (stand_in(&key)?, CloudRevision(0))
+            } else {
+                (Uid::parse(uid).ok()?, CloudRevision::parse(resource_version).ok()?)
+            };
         Some(Self { key, kind, uid, revision, acknowledged })
     }
 
@@ -58,12 +59,17 @@ impl Load {
 /// As which type the edge stores the object in the answer, beside what is pushed, and whether it acknowledges that.
 fn stored_as(asked: &Message) -> Option<(ResourceType, bool)> {
     use {Operation as Op, ResourceType as Type};
-    Some(match (&asked.route.resource.as_object()?.resource_type, &asked.route.operation) {
+    let path = asked.route.resource.as_object()?;
+    Some(match (&path.resource_type, &asked.route.operation) {
         (Type::Node, Op::Insert) => (Type::Node, true),
         (Type::NodePatch, _) => (Type::Node, false),
         (Type::Pod, Op::Insert) => (Type::Pod, true),
         (Type::PodPatch, _) => (Type::Pod, false),
-        (word @ (Type::ConfigMap | Type::Secret), Op::Query) => (word.clone(), true),
+        (word @ (Type::ConfigMap | Type::Secret | Type::PersistentVolumeClaim), Op::Query) => {
+            (word.clone(), true)
+        }
+        // The namespace of the question is part of the row's name, and a volume has none.
+        (Type::PersistentVolume, Op::Query) if path.namespace().is_empty() => (Type::PersistentVolume, true),
         _ => return None,
     })
 }
