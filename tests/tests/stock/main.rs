@@ -193,7 +193,8 @@ impl Stage {
         let is_excused = |store: &Store| {
             store.lost.iter().any(|lost| rows.iter().any(|row| lost["route"]["resource"] == **row))
         };
-        wait_for("everything that was missed", CAUGHT_UP + RESEND_AFTER, async || {
+        // What is excused is sent again after [`RESEND_AFTER`], from then on one object at a time, and only then what follows.
+        wait_for("everything that was missed", CAUGHT_UP + 2 * RESEND_AFTER, async || {
             let (arrived, excused, rows) = node.look(|store| {
                 let arrived = value(store.row(settings)) == json!("2") && store.has(new) && !store.has(old);
                 (arrived && !store.has(password), is_excused(store), format!("{:?}", store.describe()))
