@@ -15,7 +15,7 @@ use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::target::Target;
+use crate::target::{Endpoint, Target};
 
 /// One connection; copies share it.
 #[derive(Clone)]
@@ -29,10 +29,10 @@ impl Connection {
     /// Connects.
     pub(crate) async fn open(target: &impl Target) -> Result<Self> {
         let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(target.ca().as_bytes())?)?;
+        let Endpoint { address, ca } = target.endpoint();
+        roots.add(CertificateDer::from_pem_slice(ca.as_bytes())?)?;
         let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
         config.alpn_protocols = vec![b"h2".to_vec()];
-        let address = target.address();
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let name = ServerName::IpAddress(address.ip().into());
@@ -69,9 +69,9 @@ impl Connection {
         bail!("{method} {path} was answered {status}: {}", String::from_utf8_lossy(&text));
     }
 
-    /// Sends a request and reads the whole answer; gives its length.
-    pub(crate) async fn call(&self, method: Method, path: &str, body: Bytes) -> Result<usize> {
+    /// Sends a request and reads the whole answer.
+    pub(crate) async fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes> {
         let answer = self.send(method, path, body).await?;
-        Ok(answer.into_body().collect().await.context("the answer broke off")?.to_bytes().len())
+        Ok(answer.into_body().collect().await.context("the answer broke off")?.to_bytes())
     }
 }

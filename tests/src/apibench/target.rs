@@ -20,16 +20,21 @@ const ADDRESS_FILE: &str = "address";
 
 const START_WITHIN: Duration = Duration::from_secs(30);
 
+/// How a server is reached.
+pub(crate) struct Endpoint {
+    /// Where it listens.
+    pub(crate) address: SocketAddr,
+    /// PEM of the authority of its certificate.
+    pub(crate) ca: String,
+}
+
 /// A server under load.
 pub(crate) trait Target {
     /// Its name in messages.
     fn name(&self) -> &'static str;
 
-    /// Where it listens.
-    fn address(&self) -> SocketAddr;
-
-    /// PEM of the authority of its certificate.
-    fn ca(&self) -> &str;
+    /// How it is reached.
+    fn endpoint(&self) -> &Endpoint;
 
     /// Bearer token of the administrator.
     fn token(&self) -> &'static str {
@@ -46,8 +51,7 @@ pub(crate) trait Target {
 /// The embedded API server alone, in a process of its own.
 pub(crate) struct EmbeddedServer {
     child: Child,
-    address: SocketAddr,
-    ca: String,
+    endpoint: Endpoint,
     _folder: TempDir,
 }
 
@@ -65,7 +69,7 @@ impl EmbeddedServer {
         .await;
         let address = std::fs::read_to_string(&file)?.parse()?;
         let ca = std::fs::read_to_string(folder.path().join("data/pki/ca.crt"))?;
-        Ok(Self { child, address, ca, _folder: folder })
+        Ok(Self { child, endpoint: Endpoint { address, ca }, _folder: folder })
     }
 }
 
@@ -74,12 +78,8 @@ impl Target for EmbeddedServer {
         "the embedded server"
     }
 
-    fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    fn ca(&self) -> &str {
-        &self.ca
+    fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     fn read(&self) -> Result<Reading> {
@@ -102,8 +102,7 @@ pub(crate) async fn serve(folder: &Path) -> Result<()> {
 /// kube-apiserver with etcd.
 pub(crate) struct RealServer {
     plane: ControlPlane,
-    address: SocketAddr,
-    ca: String,
+    endpoint: Endpoint,
 }
 
 impl RealServer {
@@ -113,7 +112,7 @@ impl RealServer {
         let plane = ControlPlane::start(options).await?;
         let address = plane.url().trim_start_matches("https://").parse()?;
         let ca = plane.ca_pem()?;
-        Ok(Self { plane, address, ca })
+        Ok(Self { plane, endpoint: Endpoint { address, ca } })
     }
 }
 
@@ -122,12 +121,8 @@ impl Target for RealServer {
         "kube-apiserver"
     }
 
-    fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    fn ca(&self) -> &str {
-        &self.ca
+    fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     fn read(&self) -> Result<Reading> {

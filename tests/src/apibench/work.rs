@@ -131,9 +131,8 @@ impl<T: Target> Bench<'_, T> {
             let mut next = String::new();
             loop {
                 let path = format!("{NAMESPACE}?limit=500{next}");
-                let answer = self.connection.send(Method::GET, &path, Bytes::new()).await?;
-                let body = http_body_util::BodyExt::collect(answer.into_body()).await?.to_bytes();
-                let page: Page = serde_json::from_slice(&body)?;
+                let page: Page =
+                    serde_json::from_slice(&self.connection.call(Method::GET, &path, Bytes::new()).await?)?;
                 if page.metadata.next.is_empty() {
                     break;
                 }
@@ -145,9 +144,9 @@ impl<T: Target> Bench<'_, T> {
 
     async fn watches(&self, plan: &Plan) -> Result<Vec<Figure>> {
         let before = self.target.read()?.resident;
-        let body = self.connection.send(Method::GET, &format!("{NAMESPACE}?limit=1"), Bytes::new()).await?;
-        let body = http_body_util::BodyExt::collect(body.into_body()).await?.to_bytes();
-        let first: Page = serde_json::from_slice(&body)?;
+        let path = format!("{NAMESPACE}?limit=1");
+        let first: Page =
+            serde_json::from_slice(&self.connection.call(Method::GET, &path, Bytes::new()).await?)?;
         let path = format!(
             "{NAMESPACE}?watch=1&timeoutSeconds=600&resourceVersion={}",
             first.metadata.resource_version
