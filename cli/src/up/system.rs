@@ -71,7 +71,7 @@ impl System {
         let tasks = Tasks::new();
         let api_server = match &options.kubeconfig {
             Some(_) => None,
-            None => Some(ApiServer::start(&data_dir, &mut ports).await?),
+            None => Some(ApiServer::start(&data_dir, &mut ports, binaries.is_some()).await?),
         };
         let embedded = api_server.as_ref().map(|server| &server.kubeconfig);
         let kubeconfig = options.kubeconfig.as_ref().or(embedded).context("no API server")?.clone();
@@ -189,8 +189,9 @@ async fn end(trigger: &Trigger, tasks: &Tasks) {
 }
 
 impl ApiServer {
-    async fn start(data_dir: &Path, ports: &mut Ports) -> Result<Self> {
+    async fn start(data_dir: &Path, ports: &mut Ports, stock_controllers: bool) -> Result<Self> {
         let mut options = embedded::Options::new(data_dir.join("cluster"));
+        options.stock_controllers = stock_controllers;
         options.listen = ports.address("kubernetes");
         let bound = embedded::Embedded::start(options).await?;
         ports.keep("kubernetes", bound.addr())?;

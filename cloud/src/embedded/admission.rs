@@ -12,6 +12,7 @@ pub(super) mod rbac;
 mod runtime_class;
 pub(super) mod service_account;
 pub(super) mod services;
+pub(super) mod taints;
 
 use futures::future::BoxFuture;
 use tombolo_apiserve::admission::{Admission, AdmissionRequest, Operation};
@@ -39,6 +40,7 @@ impl Plugins {
         lifecycle::admit(&self.objects, request)?;
         limit_range::complete(&self.objects, request);
         node_restriction::admit(&self.objects, request)?;
+        taints::complete(request);
         classes::complete(&self.objects, request);
         let asked = request.attributes;
         let main = asked.subresource.is_empty();

@@ -1,6 +1,6 @@
 //! What a cluster does by itself, inside this process: namespaces, garbage, definitions, certificates, addresses.
 //!
-//! kube-controller-manager may run beside them: each brings objects into a state that the other agrees with.
+//! kube-controller-manager may run beside them: controllers that would do its work stand aside for it ([`stock`]).
 
 pub(super) mod aggregation;
 pub(super) mod csr;
@@ -9,12 +9,16 @@ pub(super) mod deletion;
 pub(super) mod events;
 pub(super) mod feed;
 pub(super) mod garbage;
+pub(super) mod identity;
 pub(super) mod namespaces;
+pub(super) mod node_taints;
 pub(super) mod orphan_pods;
 pub(super) mod ownership;
 pub(super) mod quota;
 pub(super) mod service_addresses;
 pub(super) mod snapshots;
+pub(super) mod stock;
+pub(super) mod termination;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +29,7 @@ use tombolo_runtime::Tasks;
 
 use self::deletion::Deletions;
 use self::ownership::Ownership;
+use self::stock::Stock;
 use super::authz::Authorization;
 use super::objects::{Object, Objects};
 use super::pki::Pki;
@@ -43,6 +48,8 @@ pub(super) struct Context {
     pub(super) authorization: Authorization,
     /// Keys and certificates.
     pub(super) pki: Arc<Pki>,
+    /// Whether kube-controller-manager is at work.
+    pub(super) stock: Stock,
 }
 
 /// Starts all controllers.
@@ -53,24 +60,27 @@ pub(super) fn start(context: &Arc<Context>, tasks: &Tasks) {
             tasks.spawn(concat!("embedded.", stringify!($module)), async move { $module::run(&own).await });
         )+};
     }
-    spawn!(
-        aggregation,
-        csr,
-        definitions,
-        events,
-        garbage,
-        namespaces,
-        orphan_pods,
-        quota,
-        service_addresses,
-        snapshots
-    );
+    macro_rules! spawn_without_stock {
+        ($($module:ident),+) => {$(
+            let own = Arc::clone(context);
+            tasks.spawn(concat!("embedded.", stringify!($module)), async move {
+                own.stock.without(|| $module::run(&own)).await;
+            });
+        )+};
+    }
+    spawn!(csr, definitions, events, identity, namespaces, service_addresses, snapshots, stock);
+    spawn_without_stock!(aggregation, garbage, node_taints, orphan_pods, quota, termination);
 }
 
 /// How long ago an object was created.
 fn age(object: &Object) -> Option<Duration> {
-    let created: jiff::Timestamp = object.text("/metadata/creationTimestamp").parse().ok()?;
-    Duration::try_from(jiff::Timestamp::now().duration_since(created)).ok()
+    age_of(object.text("/metadata/creationTimestamp"))
+}
+
+/// How long ago something was; `None` for what is to come and for what is no time.
+fn age_of(time: &str) -> Option<Duration> {
+    let time: jiff::Timestamp = time.parse().ok()?;
+    Duration::try_from(jiff::Timestamp::now().duration_since(time)).ok()
 }
 
 /// Gone already, or another incarnation: nothing is left to do.

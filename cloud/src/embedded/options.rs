@@ -18,6 +18,9 @@ pub struct Options {
     pub admin_token: Option<String>,
     /// File that gets one JSON line a request (`audit.k8s.io/v1`, level Metadata).
     pub audit_log: Option<PathBuf>,
+    /// A kube-controller-manager without leader election is started beside this server: the server's own controllers
+    /// stand aside for it from the beginning. One with leader election is noticed by its Lease.
+    pub stock_controllers: bool,
 }
 
 impl Options {
@@ -30,6 +33,7 @@ impl Options {
             service_cidr: "10.0.0.0/16".into(),
             admin_token: None,
             audit_log: None,
+            stock_controllers: false,
         }
     }
 }
@@ -42,6 +46,7 @@ impl fmt::Debug for Options {
             .field("service_cidr", &self.service_cidr)
             .field("admin_token", &self.admin_token.as_ref().map(|_| "<hidden>"))
             .field("audit_log", &self.audit_log)
+            .field("stock_controllers", &self.stock_controllers)
             .finish()
     }
 }

@@ -24,6 +24,7 @@ use super::authn::{Authentication, impersonation};
 use super::authz::Authorization;
 use super::authz::review::{Review, Reviews};
 use super::controllers::deletion::Deletions;
+use super::controllers::stock::Stock;
 use super::controllers::{Context, definitions};
 use super::endpoints::binding::Bindings;
 use super::endpoints::eviction::Evictions;
@@ -109,7 +110,8 @@ pub(super) fn build(parts: Parts<'_>) -> Result<Built, EmbeddedError> {
         .build();
     let tls = tls(&pki, &provider)?;
     let ownership = indexes.ownership;
-    let context = Context { objects, deletions, registry, ownership, authorization, pki };
+    let stock = Stock::new(&objects, options.stock_controllers);
+    let context = Context { objects, deletions, registry, ownership, authorization, pki, stock };
     Ok(Built { api, context: Arc::new(context), tls })
 }
 

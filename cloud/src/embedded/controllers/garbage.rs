@@ -19,6 +19,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Collects until the server stops.
 pub(super) async fn run(context: &Context) {
+    // What was begun when this controller stood aside may be half done.
+    context.ownership.retry_all();
     loop {
         let item = context.ownership.next().await;
         if let Err(error) = collect(context, &item).await {

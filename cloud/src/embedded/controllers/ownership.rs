@@ -141,6 +141,16 @@ impl Ownership {
         self.news.notify_one();
     }
 
+    /// Looks at everything again that has owners or waits for its dependents.
+    pub(super) fn retry_all(&self) {
+        let mut index = self.index.lock();
+        let relevant = |node: &Node| !node.owners.is_empty() || node.waits.is_some();
+        let uids: Vec<String> =
+            index.nodes.iter().filter(|(_, node)| relevant(node)).map(|(uid, _)| uid.clone()).collect();
+        index.work.extend(uids);
+        self.news.notify_one();
+    }
+
     /// The dependents of an owner, and whether each blocks its foreground deletion.
     pub(super) fn dependents(&self, owner: &str) -> Vec<(Item, bool)> {
         let index = self.index.lock();
