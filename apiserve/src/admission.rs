@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::auth::Attributes;
@@ -39,8 +40,25 @@ pub struct AdmissionRequest<'a> {
     pub old: Option<&'a Value>,
     /// Nothing will be stored: have no side effects.
     pub dry_run: bool,
-    /// Warnings for the client, sent as `Warning` headers.
-    pub warnings: Vec<String>,
+    /// Warnings for the client.
+    pub warnings: Warnings,
+}
+
+/// Warnings for a client, sent as `Warning` headers. Hooks that only look at a request may add to them.
+#[derive(Debug, Default)]
+pub struct Warnings(Mutex<Vec<String>>);
+
+impl Warnings {
+    /// Adds a warning.
+    pub fn add(&self, text: impl Into<String>) {
+        self.0.lock().push(text.into());
+    }
+
+    /// All warnings, in the order in which they were added.
+    #[must_use]
+    pub fn into_vec(self) -> Vec<String> {
+        self.0.into_inner()
+    }
 }
 
 /// Sees every write. Several hooks are called in the order in which they were given to the builder: first

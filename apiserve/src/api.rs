@@ -8,6 +8,7 @@ pub mod info;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -15,7 +16,7 @@ use http::{Request, Response};
 use hyper::body::Body as HttpBody;
 
 use crate::accept::Accepted;
-use crate::auth::{Attributes, AuditRecord, Decision, Identity, Peer};
+use crate::auth::{Attributes, AuditRecord, Decision, Identity, Observation, Peer};
 use crate::body::{self, Body};
 use crate::query::Query;
 use crate::status::ApiError;
@@ -107,10 +108,15 @@ impl ApiServer {
             Ok(identified) => identified,
             Err(error) => return body::refusal(&error, &Accepted::default()),
         };
-        let noted = self.parts.audit.is_some().then(|| attributes.clone());
+        let wanted = self.parts.audit.is_some() || self.parts.observer.is_some();
+        let noted = wanted.then(|| (attributes.clone(), Instant::now()));
         let response = self.permitted(Admitted { head, query, attributes }, request_body, slot).await;
-        if let Some(attributes) = noted {
-            self.record(&attributes, impersonator.as_ref(), response.status().as_u16());
+        if let Some((attributes, started)) = noted {
+            let code = response.status().as_u16();
+            self.record(&attributes, impersonator.as_ref(), code);
+            if let Some(observer) = &self.parts.observer {
+                observer.observe(&Observation { attributes: &attributes, code, duration: started.elapsed() });
+            }
         }
         response
     }

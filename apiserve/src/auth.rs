@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use rustls::pki_types::CertificateDer;
@@ -186,4 +187,21 @@ pub struct AuditRecord<'a> {
 pub trait Audit: Send + Sync + 'static {
     /// Takes note. Must not block.
     fn record(&self, record: &AuditRecord<'_>);
+}
+
+/// One answered request, for metrics.
+#[derive(Debug)]
+pub struct Observation<'a> {
+    /// Who asked for what. What it names need not exist.
+    pub attributes: &'a Attributes,
+    /// Code of the answer. A watch is observed when it starts.
+    pub code: u16,
+    /// Time from the request's head to the answer's head.
+    pub duration: Duration,
+}
+
+/// Counts answered requests.
+pub trait Observer: Send + Sync + 'static {
+    /// Takes note. Must not block.
+    fn observe(&self, observation: &Observation<'_>);
 }

@@ -1,5 +1,6 @@
 //! Bodies of answers: whole or streamed, JSON or YAML, plain or compressed.
 
+use std::collections::HashSet;
 use std::io::Write as _;
 
 use bytes::{Bytes, BytesMut};
@@ -27,10 +28,10 @@ pub const GZIP_MIN: usize = 128 * 1024;
 /// Small pieces of a streamed answer are joined up to about this many bytes.
 const PIECE_LEN: usize = 64 * 1024;
 
-/// Warnings of one answer, at most.
-const WARNINGS_MAX: usize = 32;
+/// Characters of all warnings of one answer together, before each is cut.
+const WARNINGS_LEN_MAX: usize = 4096;
 
-/// Characters of one warning, at most.
+/// Characters of one warning where they are cut.
 const WARNING_LEN_MAX: usize = 256;
 
 /// A body that is there as a whole.
@@ -118,15 +119,23 @@ pub fn cacheable(response: &mut Response<Body>, etag: &str, immutable: bool) {
     headers.insert(CACHE_CONTROL, HeaderValue::from_static(how));
 }
 
-/// Adds `Warning` headers (RFC 7234 section 5.5, code 299 as Kubernetes uses it).
+/// Adds `Warning` headers (RFC 7234 section 5.5, code 299 as Kubernetes uses it), each text once. Texts are cut only
+/// when all of them together are too long, as kube-apiserver does.
 pub fn add_warnings(response: &mut Response<Body>, warnings: &[String]) {
-    for warning in warnings.iter().take(WARNINGS_MAX) {
-        let quoted: String = warning
-            .chars()
-            .filter(|c| !c.is_control())
-            .take(WARNING_LEN_MAX)
-            .flat_map(|c| matches!(c, '"' | '\\').then_some('\\').into_iter().chain([c]))
-            .collect();
+    let mut seen = HashSet::new();
+    let texts: Vec<&str> =
+        warnings.iter().map(String::as_str).filter(|text| !text.is_empty() && seen.insert(*text)).collect();
+    let total: usize = texts.iter().map(|text| text.chars().count()).sum();
+    let item_max = if total > WARNINGS_LEN_MAX { WARNING_LEN_MAX } else { WARNINGS_LEN_MAX };
+    let mut written = 0;
+    for text in texts {
+        if written >= WARNINGS_LEN_MAX {
+            break;
+        }
+        let kept: Vec<char> = text.chars().filter(|c| !c.is_control()).take(item_max).collect();
+        written += kept.len();
+        let escape = |c: &char| matches!(c, '"' | '\\').then_some('\\').into_iter().chain([*c]);
+        let quoted: String = kept.iter().flat_map(escape).collect();
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
             response.headers_mut().append(WARNING, value);
         }
@@ -190,4 +199,30 @@ fn zipped(parts: Vec<Bytes>) -> Body {
         Some(encoder.finish().map(|rest| Frame::data(rest.into())))
     });
     StreamBody::new(stream::iter(frames)).boxed_unsync()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(warnings: &[String]) -> Vec<usize> {
+        let mut response = Response::new(full(""));
+        add_warnings(&mut response, warnings);
+        response.headers().get_all(WARNING).iter().map(HeaderValue::len).collect()
+    }
+
+    #[test]
+    fn warnings_are_cut_only_when_all_together_are_too_long() {
+        let around = "299 - \"\"".len();
+        let long = |letter: &str| letter.repeat(1000);
+        let four: Vec<String> = ["a", "b", "c", "d"].map(long).into();
+        assert_eq!(shown(&four), [1000 + around; 4]);
+        let mut five = four.clone();
+        five.push(long("e"));
+        assert_eq!(shown(&five), [WARNING_LEN_MAX + around; 5]);
+        assert_eq!(shown(&[long("a"), long("a"), String::new()]), [1000 + around], "each once");
+        let many: Vec<String> = (0..100).map(|number| format!("{number}{}", long("x"))).collect();
+        assert_eq!(shown(&many).len(), WARNINGS_LEN_MAX / WARNING_LEN_MAX);
+        assert_eq!(shown(&["a\"\n".to_owned()]), ["a\\\"".len() + around]);
+    }
 }

@@ -23,7 +23,7 @@ use serde_json::Value;
 use tombolo_proto::ids::Uid;
 use tombolo_proto::object::ObjectKey;
 
-use crate::admission::{Admission, AdmissionRequest, Operation};
+use crate::admission::{Admission, AdmissionRequest, Operation, Warnings};
 use crate::backend::{FieldValidation, WriteBackend, WriteReply, WriteRequest, WriteVerb};
 use crate::input;
 use crate::kinds::{FieldError, KindInfo};
@@ -179,7 +179,7 @@ impl LocalWrites {
         for hook in &self.admission {
             hook.mutate(&mut admission).await?;
         }
-        let warnings = std::mem::take(&mut admission.warnings);
+        let warnings = admission.warnings.into_vec();
         context.warnings.extend(warnings);
         Ok(())
     }
@@ -187,7 +187,7 @@ impl LocalWrites {
     /// Runs the validating hooks.
     async fn validate(
         &self,
-        context: &Context<'_>,
+        context: &mut Context<'_>,
         operation: Operation,
         object: Option<&mut Value>,
         old: Option<&Value>,
@@ -196,6 +196,8 @@ impl LocalWrites {
         for hook in &self.admission {
             hook.validate(&admission).await?;
         }
+        let warnings = admission.warnings.into_vec();
+        context.warnings.extend(warnings);
         Ok(())
     }
 
@@ -242,7 +244,7 @@ fn admission_request<'r>(
         object,
         old,
         dry_run: context.request.options.dry_run,
-        warnings: Vec::new(),
+        warnings: Warnings::default(),
     }
 }
 

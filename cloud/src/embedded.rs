@@ -13,14 +13,17 @@ mod controllers;
 mod datadir;
 mod endpoints;
 mod error;
+mod health;
 mod indexed;
 mod journal;
 mod kubeconfig;
+mod metrics;
 mod objects;
 mod openid;
 mod options;
 mod pki;
 mod quota;
+mod selector;
 mod server;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -44,6 +47,7 @@ use self::admission::addresses::{Reservations, ServiceRange};
 use self::authz::Authorization;
 use self::controllers::ownership::Ownership;
 use self::datadir::DataDir;
+use self::health::Started;
 use self::indexed::{IndexedJournal, Indexes};
 use self::journal::{OpenStorage, RedbJournal};
 use self::objects::Objects;
@@ -75,6 +79,7 @@ impl Embedded {
             authorization: Authorization::new(bootstrap::node_rules()),
             ownership: Ownership::default(),
             reservations: Reservations::default(),
+            webhooks: admission::webhooks::Index::default(),
         };
         let (store, journal) = open_store(&data_dir, storage, &indexes)?;
         let disk = Disk { journal, data_dir };
@@ -103,8 +108,8 @@ impl Embedded {
             options: &options,
             stop: stop.clone(),
         };
-        let server::Built { api, context, tls } = server::build(parts)?;
-        Ok(Bound { address, kubeconfig, pki, listener, api, context, tls, stop, _disk: disk })
+        let server::Built { api, context, tls, started } = server::build(parts)?;
+        Ok(Bound { address, kubeconfig, pki, listener, api, context, tls, started, stop, _disk: disk })
     }
 }
 
@@ -159,6 +164,7 @@ pub struct Bound {
     api: ApiServer,
     context: Arc<controllers::Context>,
     tls: Arc<rustls::ServerConfig>,
+    started: Started,
     stop: CancellationToken,
     _disk: Disk,
 }
@@ -196,6 +202,7 @@ impl Bound {
     pub async fn run(self, drain: Drain) -> Result<(), EmbeddedError> {
         let tasks = Tasks::new();
         controllers::start(&self.context, &tasks);
+        self.started.set();
         let serving = Serving { tls: Some(self.tls), stop: self.stop.clone(), grace: STOP_GRACE };
         let server = serve(self.listener, self.api, serving);
         tokio::pin!(server);

@@ -29,6 +29,8 @@ pub struct Beside {
     pub content_type: &'static str,
     /// Whether kube-controller-manager signs certificates; not where the API server does so itself.
     pub signs: bool,
+    /// Whether kube-controller-manager elects a leader: by its Lease the embedded server knows that it is there.
+    pub elects: bool,
 }
 
 impl Beside {
@@ -45,7 +47,7 @@ impl Beside {
             format!("--service-account-private-key-file={}", key("sa.key")),
             format!("--root-ca-file={}", key("ca.crt")),
             "--use-service-account-credentials".to_owned(),
-            "--leader-elect=false".to_owned(),
+            format!("--leader-elect={}", self.elects),
             // It would write to every Node at a moment that no test can wait for.
             "--controllers=*,-ttl-controller".to_owned(),
             format!("--secure-port={}", free_port()?),

@@ -307,6 +307,7 @@ impl ControlPlane {
             folder: self.folder.path().to_owned(),
             content_type: PROTOBUF,
             signs: true,
+            elects: false,
         }
     }
 }

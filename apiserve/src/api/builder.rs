@@ -12,7 +12,9 @@ use rand::rngs::StdRng;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{ApiServer, Load, info::ServerInfo};
-use crate::auth::{AllowAll, Always, Attributes, Audit, Authenticator, Authorizer, Identity, Impersonator};
+use crate::auth::{
+    AllowAll, Always, Attributes, Audit, Authenticator, Authorizer, Identity, Impersonator, Observer,
+};
 use crate::backend::{Endpoint, WriteBackend, WriteReply, WriteRequest};
 use crate::body::Body;
 use crate::registry::Registry;
@@ -39,6 +41,11 @@ pub trait Check: Send + Sync + 'static {
     /// # Errors
     /// What is wrong; shown to clients that may read health.
     fn check(&self) -> Result<(), String>;
+
+    /// Whether the process has to be started again when it does not hold: `/livez` shows it too.
+    fn is_vital(&self) -> bool {
+        false
+    }
 }
 
 pub(crate) struct Parts {
@@ -48,6 +55,7 @@ pub(crate) struct Parts {
     pub(crate) authorizer: Arc<dyn Authorizer>,
     pub(crate) impersonator: Option<Arc<dyn Impersonator>>,
     pub(crate) audit: Option<Arc<dyn Audit>>,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) writes: Arc<dyn WriteBackend>,
     /// By group, resource and subresource.
     pub(crate) endpoints: HashMap<(String, String, String), Arc<dyn Endpoint>>,
@@ -75,6 +83,7 @@ impl Builder {
             authorizer: Arc::new(AllowAll),
             impersonator: None,
             audit: None,
+            observer: None,
             writes: Arc::new(ReadOnly),
             endpoints: HashMap::new(),
             routes: Vec::new(),
@@ -111,6 +120,12 @@ impl Builder {
         self
     }
 
+    /// Counts answered requests.
+    pub fn observer(mut self, hook: Arc<dyn Observer>) -> Self {
+        self.parts.observer = Some(hook);
+        self
+    }
+
     /// Executes writes. Default: 405.
     pub fn writes(mut self, backend: Arc<dyn WriteBackend>) -> Self {
         self.parts.writes = backend;
@@ -137,7 +152,7 @@ impl Builder {
         self
     }
 
-    /// Adds a condition to `/readyz`.
+    /// Adds a condition to `/readyz` and `/healthz`, and to `/livez` if it is vital.
     pub fn check(mut self, check: Arc<dyn Check>) -> Self {
         self.parts.checks.push(check);
         self

@@ -51,13 +51,12 @@ pub(crate) fn health(parts: &Parts, path: &str, params: &Params) -> Option<Respo
         return None;
     }
     let mut results = vec![("ping".to_owned(), Ok(()))];
+    let checks = parts.checks.iter().filter(|check| endpoint != "livez" || check.is_vital());
+    results.extend(checks.map(|check| (check.name().to_owned(), check.check())));
     if endpoint == "readyz" {
         let stopping =
             if parts.stop.is_cancelled() { Err("the server is stopping".to_owned()) } else { Ok(()) };
         results.push(("shutdown".to_owned(), stopping));
-    }
-    if endpoint != "livez" {
-        results.extend(parts.checks.iter().map(|check| (check.name().to_owned(), check.check())));
     }
     if let Some(single) = single {
         let (_, result) = results.into_iter().find(|(name, _)| name == single)?;

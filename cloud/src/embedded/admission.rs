@@ -6,6 +6,7 @@ mod classes;
 pub(super) mod lifecycle;
 mod limit_range;
 pub(super) mod node_restriction;
+mod pod_security;
 pub(super) mod pods;
 mod quota;
 pub(super) mod rbac;
@@ -13,6 +14,7 @@ mod runtime_class;
 pub(super) mod service_account;
 pub(super) mod services;
 pub(super) mod taints;
+pub(super) mod webhooks;
 
 use futures::future::BoxFuture;
 use tombolo_apiserve::admission::{Admission, AdmissionRequest, Operation};
@@ -20,6 +22,7 @@ use tombolo_apiserve::auth::Attributes;
 use tombolo_apiserve::status::ApiError;
 
 use self::addresses::Addresses;
+use self::webhooks::Webhooks;
 use super::authz::{self, Authorization};
 use super::objects::Objects;
 
@@ -28,15 +31,44 @@ pub(super) struct Plugins {
     objects: Objects,
     addresses: Addresses,
     authorization: Authorization,
+    webhooks: Webhooks,
 }
 
 impl Plugins {
-    /// Uses these objects and rules to decide, and this allocator for Services.
-    pub(super) fn new(objects: Objects, addresses: Addresses, authorization: Authorization) -> Self {
-        Self { objects, addresses, authorization }
+    /// Uses these objects and rules to decide, this allocator for Services, and asks these webhooks.
+    pub(super) fn new(
+        objects: Objects,
+        addresses: Addresses,
+        authorization: Authorization,
+        webhooks: Webhooks,
+    ) -> Self {
+        Self { objects, addresses, authorization, webhooks }
     }
 
+    /// Runs the plugins that may change the object. What webhooks have changed is looked at again, as if it had come
+    /// so from the client, and then once more by the webhooks that ask for it.
     async fn run(&self, request: &mut AdmissionRequest<'_>) -> Result<(), ApiError> {
+        self.run_own(request).await?;
+        let mutations = self.webhooks.mutate(request).await?;
+        if mutations.changed {
+            self.run_own(request).await?;
+            self.webhooks.mutate_again(request, &mutations).await?;
+        }
+        self.allocate(request)
+    }
+
+    /// Gives a Service its addresses and ports, when nobody changes it any more.
+    fn allocate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), ApiError> {
+        let asked = request.attributes;
+        let is_service =
+            asked.group.is_empty() && asked.resource == "services" && asked.subresource.is_empty();
+        match request.operation {
+            Operation::Create | Operation::Update if is_service => services::admit(&self.addresses, request),
+            _ => Ok(()),
+        }
+    }
+
+    async fn run_own(&self, request: &mut AdmissionRequest<'_>) -> Result<(), ApiError> {
         lifecycle::admit(&self.objects, request)?;
         limit_range::complete(&self.objects, request);
         node_restriction::admit(&self.objects, request)?;
@@ -53,9 +85,6 @@ impl Plugins {
             ("", "pods", Operation::Update) if main => {
                 pods::admit_changed(request);
                 Ok(())
-            }
-            ("", "services", Operation::Create | Operation::Update) if main => {
-                services::admit(&self.addresses, request)
             }
             ("certificates.k8s.io", "certificatesigningrequests", _) => {
                 certificates::admit(&self.authorization, request)
@@ -77,7 +106,9 @@ impl Admission for Plugins {
     fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>) -> BoxFuture<'a, Result<(), ApiError>> {
         Box::pin(async move {
             limit_range::admit(&self.objects, request)?;
+            pod_security::admit(&self.objects, request)?;
             classes::admit_growth(&self.objects, request)?;
+            self.webhooks.validate(request).await?;
             quota::admit(&self.objects, request).await
         })
     }

@@ -4,6 +4,7 @@ use tombolo_apiserve::memory::{Journal, JournalEntry};
 use tombolo_apiserve::store::{StoreError, Stored};
 
 use super::admission::addresses::Reservations;
+use super::admission::webhooks;
 use super::authz::Authorization;
 use super::controllers::ownership::Ownership;
 
@@ -16,6 +17,8 @@ pub(super) struct Indexes {
     pub(super) ownership: Ownership,
     /// Addresses that were given out and are not stored yet.
     pub(super) reservations: Reservations,
+    /// Which webhooks are asked.
+    pub(super) webhooks: webhooks::Index,
 }
 
 impl Indexes {
@@ -23,6 +26,7 @@ impl Indexes {
     pub(super) fn apply(&self, stored: &Stored, deleted: bool) {
         self.authorization.apply(stored, deleted);
         self.ownership.apply(stored, deleted);
+        self.webhooks.apply(stored, deleted);
         let resource = stored.key.resource();
         if (&*resource.group, &*resource.name) == ("", "services")
             && let Ok(service) = serde_json::from_slice(&stored.body)

@@ -17,6 +17,7 @@ use tombolo_apiserve::write::LocalWrites;
 
 use super::admission::Plugins;
 use super::admission::addresses::{Addresses, ServiceRange};
+use super::admission::webhooks::Webhooks;
 use super::audit::AuditLog;
 use super::authn::certificates::Certificates;
 use super::authn::tokens::TokenKey;
@@ -30,7 +31,9 @@ use super::endpoints::binding::Bindings;
 use super::endpoints::eviction::Evictions;
 use super::endpoints::token::Tokens;
 use super::error::EmbeddedError;
+use super::health::{self, Started};
 use super::indexed::Indexes;
+use super::metrics::RequestMetrics;
 use super::objects::Objects;
 use super::openid::{self, Discovery};
 use super::options::Options;
@@ -52,6 +55,8 @@ pub(super) struct Built {
     pub(super) api: ApiServer,
     pub(super) context: Arc<Context>,
     pub(super) tls: Arc<rustls::ServerConfig>,
+    /// To be set when the controllers run.
+    pub(super) started: Started,
 }
 
 /// Builds the server.
@@ -65,7 +70,8 @@ pub(super) fn build(parts: Parts<'_>) -> Result<Built, EmbeddedError> {
     let registry = Registry::new(Kinds::builtin());
     definitions::publish_stored(&objects.list(&definitions::resource(), None), &registry);
     let addresses = Addresses::new(objects.clone(), range, indexes.reservations);
-    let plugins = Plugins::new(objects.clone(), addresses, authorization.clone());
+    let webhooks = Webhooks::new(indexes.webhooks, objects.clone(), registry.clone());
+    let plugins = Plugins::new(objects.clone(), addresses, authorization.clone(), webhooks);
     let writes = LocalWrites::new(Arc::new(objects.store().clone())).admission(Arc::new(plugins));
     let writes: Arc<dyn WriteBackend> = Arc::new(writes);
     let deletions = Arc::new(Deletions::new(Arc::clone(&writes), registry.clone()));
@@ -84,6 +90,10 @@ pub(super) fn build(parts: Parts<'_>) -> Result<Built, EmbeddedError> {
         .impersonator(Arc::new(Impersonation(authorization.clone())))
         .writes(writes)
         .stop(stop);
+    let started = Started::default();
+    let checks = health::checks(&objects, &started);
+    builder = checks.iter().fold(builder, |builder, check| builder.check(Arc::clone(check)));
+    builder = Arc::new(RequestMetrics::new(registry.clone(), objects.clone(), checks)).add(builder);
     if let Some(path) = &options.audit_log {
         builder = builder.audit(Arc::new(AuditLog::open(path)?));
     }
@@ -112,7 +122,7 @@ pub(super) fn build(parts: Parts<'_>) -> Result<Built, EmbeddedError> {
     let ownership = indexes.ownership;
     let stock = Stock::new(&objects, options.stock_controllers);
     let context = Context { objects, deletions, registry, ownership, authorization, pki, stock };
-    Ok(Built { api, context: Arc::new(context), tls })
+    Ok(Built { api, context: Arc::new(context), tls, started })
 }
 
 const AUTHORIZATION: &str = "authorization.k8s.io";

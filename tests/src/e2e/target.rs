@@ -68,6 +68,7 @@ impl Cluster {
                     content_type: JSON,
                     // The embedded server signs what it approves.
                     signs: false,
+                    elects: true,
                 };
                 let children = vec![beside.start_controllers(&binaries)?, beside.start_scheduler(&binaries)?];
                 let (client, kubeconfig) = (world.client().await?, world.kubeconfig());

@@ -63,6 +63,7 @@ fn name(kind: &KindInfo, metadata: &Value, errors: &mut Vec<FieldError>) {
 fn name_problem(kind: &KindInfo, name: &str) -> Option<String> {
     match kind.group_kind() {
         ("", "Namespace" | "Service") => names::dns1123_label(name),
+        ("networking.k8s.io", "IPAddress") => names::canonical_address(name),
         ("rbac.authorization.k8s.io" | "flowcontrol.apiserver.k8s.io", _) => names::path_segment(name),
         _ => names::dns1123_subdomain(name),
     }

@@ -123,12 +123,12 @@ mod tests {
         let controller = stock.without(|| async {
             starts.set(starts.get() + 1);
             running.set(true);
-            scopeguard(&running).await
+            until_dropped(&running).await;
         });
         tokio::pin!(controller);
         let turns = async || {
             for _ in 0..3 {
-                tokio::task::yield_now().await
+                tokio::task::yield_now().await;
             }
         };
         let mut step = async |at_work: bool| {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     /// Never ends, and says when it is dropped.
-    async fn scopeguard(running: &Cell<bool>) {
+    async fn until_dropped(running: &Cell<bool>) {
         struct Guard<'a>(&'a Cell<bool>);
         impl Drop for Guard<'_> {
             fn drop(&mut self) {
