@@ -79,23 +79,47 @@ impl Accepted {
     /// 406 when the client takes nothing that can be written.
     pub fn negotiate(headers: &HeaderMap, params: &Params, kind: Kind) -> Result<Self, ApiError> {
         let pretty = params.first("pretty").is_some() && params.flag("pretty");
-        let gzip = header(headers, &ACCEPT_ENCODING).split(',').any(|coding| {
-            let mut parts = coding.split(';').map(str::trim);
-            parts.next() == Some("gzip") && !parts.any(|part| matches!(part, "q=0" | "q=0.0"))
-        });
+        let gzip = takes_gzip(headers);
         let accept = header(headers, &ACCEPT);
         if accept.trim().is_empty() {
             return Ok(Self { pretty, gzip, ..Self::default() });
         }
-        let mut ranges: Vec<Range<'_>> = accept.split(',').take(RANGES_MAX).map(Range::parse).collect();
-        // Stable: of equal weights the first one named wins.
-        ranges.sort_by_key(|range| std::cmp::Reverse(range.weight));
-        let wanted = ranges.iter().filter(|range| range.weight > 0).find_map(|range| range.form(kind));
+        let wanted = ranges(&accept).iter().find_map(|range| range.form(kind));
         let (syntax, form) = wanted.ok_or_else(|| {
             ApiError::not_acceptable(if kind == Kind::Watch { OFFERED_EVENTS } else { OFFERED })
         })?;
         Ok(Self { syntax, form, pretty, gzip })
     }
+}
+
+/// Whether the client reads compressed answers.
+pub(crate) fn takes_gzip(headers: &HeaderMap) -> bool {
+    header(headers, &ACCEPT_ENCODING).split(',').any(|coding| {
+        let mut parts = coding.split(';').map(str::trim);
+        parts.next() == Some("gzip") && !parts.any(|part| matches!(part, "q=0" | "q=0.0"))
+    })
+}
+
+/// Which of the offered media types the client prefers: the first offered one, when it does not say. `None` when it
+/// takes none of them.
+pub(crate) fn preferred(
+    headers: &HeaderMap,
+    offered: impl Iterator<Item = &'static str> + Clone,
+) -> Option<usize> {
+    let accept = header(headers, &ACCEPT);
+    if accept.trim().is_empty() {
+        return Some(0);
+    }
+    ranges(&accept).iter().find_map(|range| offered.clone().position(|media| range.covers(media)))
+}
+
+/// The media ranges of an Accept header, the most wanted first.
+fn ranges(accept: &str) -> Vec<Range<'_>> {
+    let mut ranges: Vec<Range<'_>> = accept.split(',').take(RANGES_MAX).map(Range::parse).collect();
+    ranges.retain(|range| range.weight > 0);
+    // Stable: of equal weights the first one named wins.
+    ranges.sort_by_key(|range| std::cmp::Reverse(range.weight));
+    ranges
 }
 
 fn header(headers: &HeaderMap, name: &http::HeaderName) -> String {
@@ -124,6 +148,11 @@ impl<'a> Range<'a> {
 
     fn parameter(&self, name: &str) -> &str {
         self.parameters.iter().find(|(own, _)| *own == name).map_or("", |(_, value)| *value)
+    }
+
+    fn covers(&self, media: &str) -> bool {
+        let all_of = |prefix: &str| media.starts_with(prefix);
+        self.media == "*/*" || self.media == media || self.media.strip_suffix('*').is_some_and(all_of)
     }
 
     fn form(&self, kind: Kind) -> Option<(Syntax, Form)> {

@@ -4,6 +4,7 @@ pub mod builder;
 mod deadline;
 mod dispatch;
 pub mod info;
+mod openapi;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

@@ -53,19 +53,33 @@ pub fn pieces(status: StatusCode, parts: Vec<Bytes>, accepted: &Accepted) -> Res
     if accepted.syntax == Syntax::Yaml || accepted.pretty {
         return rewritten(status, &join(&parts, length), accepted);
     }
-    let compress = accepted.gzip && length >= GZIP_MIN;
+    let mut response = binary(parts, "application/json", accepted.gzip);
+    *response.status_mut() = status;
+    response
+}
+
+/// An answer of any content type in pieces, compressed when it is long and the client reads gzip.
+#[must_use]
+pub fn binary(parts: Vec<Bytes>, content_type: &'static str, gzip: bool) -> Response<Body> {
+    let length: usize = parts.iter().map(Bytes::len).sum();
+    let compress = gzip && length >= GZIP_MIN;
     let body = match parts.len() {
         _ if compress => zipped(parts),
         1 => full(parts.into_iter().next().unwrap_or_default()),
         _ if length <= PIECE_LEN => full(join(&parts, length)),
         _ => streamed(parts),
     };
-    let mut response = typed(status, body, "application/json");
+    let mut response = typed(StatusCode::OK, body, content_type);
     if compress {
         response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-        response.headers_mut().insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+        varies(&mut response, "Accept-Encoding");
     }
     response
+}
+
+/// Says that another value of a request header would have brought another answer.
+pub(crate) fn varies(response: &mut Response<Body>, header: &'static str) {
+    response.headers_mut().append(VARY, HeaderValue::from_static(header));
 }
 
 /// The answer to a refused or failed request. Always JSON or YAML of a `Status`.

@@ -63,7 +63,8 @@ impl<'a> Encoder<'a> {
             return body.clone();
         }
         // Versions of a custom kind differ in nothing but their name.
-        if let Some(layout) = stored.layout().filter(|_| self.kind.custom) {
+        let renamed_only = self.kind.custom && !self.kind.outlives_writes();
+        if let Some(layout) = stored.layout().filter(|_| renamed_only) {
             let head = json!({"kind": &*self.kind.kind, "apiVersion": self.kind.api_version()});
             let mut text = raw::object_text(&head).to_vec();
             text.pop();
@@ -71,9 +72,7 @@ impl<'a> Encoder<'a> {
             text.extend_from_slice(&layout.rest(body));
             return text.into();
         }
-        let Ok(mut object) = serde_json::from_slice::<Value>(body) else { return body.clone() };
-        self.kind.from_storage(&mut object);
-        raw::object_text(&object)
+        self.kind.read(body).map_or_else(|_| body.clone(), |object| raw::object_text(&object))
     }
 
     /// One stored object.

@@ -252,7 +252,31 @@ impl KindInfo {
     /// Whether objects are served as they are stored, byte for byte.
     #[must_use]
     pub fn identical_storage(&self) -> bool {
-        self.resource == self.storage
+        self.resource == self.storage && !self.outlives_writes()
+    }
+
+    /// Whether the definition may have changed since an object was stored: its fields and defaults are then brought up
+    /// to date whenever it is read.
+    #[must_use]
+    pub fn outlives_writes(&self) -> bool {
+        self.definition.as_ref().is_some_and(|definition| definition.revised)
+    }
+
+    /// Reads the text of a stored object: in the served version, as the current definition has it.
+    ///
+    /// # Errors
+    /// When it is no JSON.
+    pub fn read(&self, stored: &[u8]) -> serde_json::Result<Value> {
+        let mut object = serde_json::from_slice(stored)?;
+        self.from_storage(&mut object);
+        if self.outlives_writes() {
+            // An object that no longer fits the types of its definition is shown as it is.
+            if let Ok(decoded) = self.decode_value(object.clone()) {
+                object = decoded.object;
+                self.default(&mut object);
+            }
+        }
+        Ok(object)
     }
 
     /// Seconds that deletion waits when the request does not say: pods that run are stopped gently.

@@ -1,12 +1,17 @@
-//! OpenAPI v3 documents per group and version, made from the same types that decode and merge objects.
+//! OpenAPI documents, made from the same types that decode and merge objects: version 3 per group and version, and
+//! version 2 as one document ([`v2`]).
 //!
 //! kubectl reads them to learn that the server validates fields, for the merge keys of client-side apply, and for
-//! `explain`. Built-in types carry no descriptions; custom ones carry what their definition says.
+//! `explain`. Built-in types carry few descriptions; custom ones carry what their definition says.
 
+mod descriptions;
+mod dialect;
 mod operations;
+mod published;
 mod schemas;
 #[cfg(test)]
 mod tests;
+pub(crate) mod v2;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,6 +19,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+use self::dialect::Dialect;
 use crate::kinds::{KindInfo, Kinds};
 
 /// The index under `/openapi/v3`: where the document of each group and version is, with a hash of its content.
@@ -41,13 +47,13 @@ pub fn document(kinds: &Kinds, group: &str, version: &str) -> Option<Arc<[u8]>> 
     }
     let mut paths = Map::new();
     for kind in &served {
-        operations::add(kind, &mut paths);
+        operations::add(kind, Dialect::V3, &mut paths);
     }
     let document = json!({
         "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": "v1.36.0"},
+        "info": info(),
         "paths": paths,
-        "components": {"schemas": schemas::schemas(kinds, &served)},
+        "components": {"schemas": schemas::schemas(kinds, served, Dialect::V3)},
     });
     Some(document.to_string().into_bytes().into())
 }
@@ -59,6 +65,11 @@ pub fn hash(kinds: &Kinds, group: &str, version: &str) -> Option<String> {
         let document = document(kinds, group, version).unwrap_or_default();
         hex_upper(&Sha256::digest(&document))
     })
+}
+
+/// What the documents say about themselves.
+fn info() -> Value {
+    json!({"title": "Kubernetes", "version": "v1.36.0"})
 }
 
 fn hex_upper(bytes: &[u8]) -> String {

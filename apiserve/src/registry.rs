@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tombolo_proto::object::Resource;
 
 use crate::discovery::Documents;
@@ -91,14 +92,23 @@ struct Shared {
     current: ArcSwap<Catalog>,
     /// Held while a new catalog is made from the current one.
     change: Mutex<()>,
+    /// Tells that there is a new catalog.
+    changed: watch::Sender<()>,
 }
 
 impl Registry {
     /// Starts with these kinds.
     #[must_use]
     pub fn new(kinds: Kinds) -> Self {
-        let shared = Shared { current: ArcSwap::new(Catalog::new(kinds)), change: Mutex::new(()) };
+        let current = ArcSwap::new(Catalog::new(kinds));
+        let shared = Shared { current, change: Mutex::new(()), changed: watch::Sender::new(()) };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// Whether the definition of a kind has changed since the kind was looked up, and its version is still served.
+    pub(crate) fn is_superseded(&self, kind: &Arc<KindInfo>) -> bool {
+        let catalog = self.shared.current.load();
+        catalog.kinds.get(&kind.resource).is_some_and(|current| !Arc::ptr_eq(current, kind))
     }
 
     /// What is served now. The answer does not change while it is held.
@@ -114,8 +124,19 @@ impl Registry {
     /// Whatever `change` refuses; nothing is changed then.
     pub fn update<E>(&self, change: impl FnOnce(&Kinds) -> Result<Kinds, E>) -> Result<(), E> {
         let _turn = self.shared.change.lock();
-        let kinds = change(&self.shared.current.load().kinds)?;
+        let current = self.shared.current.load();
+        let kinds = change(&current.kinds)?;
+        if kinds.same(&current.kinds) {
+            return Ok(());
+        }
         self.shared.current.store(Catalog::new(kinds));
+        self.shared.changed.send_replace(());
         Ok(())
+    }
+
+    /// Tells of every change from now on; changes that come close together are told once.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<()> {
+        self.shared.changed.subscribe()
     }
 }

@@ -9,7 +9,6 @@ use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::kinds::KindInfo;
 use crate::status::ApiError;
@@ -87,7 +86,8 @@ impl Selection {
     /// at the same version.
     #[must_use]
     pub fn matches_shared(&self, kind: &KindInfo, object: &Stored) -> bool {
-        if self.labels.is_empty() && self.fields.fields().all(is_meta) {
+        let unchanging = !kind.outlives_writes();
+        if !unchanging || (self.labels.is_empty() && self.fields.fields().all(is_meta)) {
             return self.decide(kind, object, &Facts::default());
         }
         self.decide(kind, object, object.facts.get_or_init(Box::default))
@@ -124,10 +124,7 @@ impl Facts {
             return Cow::Owned(value.to_string());
         }
         // A body that does not parse cannot be in a store; it would match like an empty object.
-        let mut parsed: Value = serde_json::from_slice(&object.body).unwrap_or_default();
-        if !kind.identical_storage() {
-            kind.from_storage(&mut parsed);
-        }
+        let parsed = kind.read(&object.body).unwrap_or_default();
         let value = kind.field_value(&parsed, field).unwrap_or_default();
         known.push((field.into(), value.as_str().into()));
         Cow::Owned(value)

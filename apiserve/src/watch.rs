@@ -21,6 +21,7 @@ use crate::history::{Change, ChangeKind, ChangeStream};
 use crate::kinds::KindInfo;
 use crate::list;
 use crate::query::params::ListParams;
+use crate::registry::Registry;
 use crate::selector::Selection;
 use crate::shown::{SameKind, Shown, ShownKey};
 use crate::status::ApiError;
@@ -72,6 +73,7 @@ pub struct WatchRequest {
 /// What a watch needs from its server.
 pub(crate) struct Surroundings<'a, R> {
     pub(crate) store: &'a Arc<dyn Store>,
+    pub(crate) registry: &'a Registry,
     pub(crate) rng: &'a mut R,
     pub(crate) stop: CancellationToken,
     pub(crate) slot: Slot,
@@ -94,6 +96,7 @@ pub(crate) fn respond<R: Rng>(
     let last_bookmark = deadline.checked_sub(LAST_BOOKMARK_BEFORE_END).unwrap_or(deadline);
     let feed = Feed {
         store: Arc::clone(around.store),
+        registry: around.registry.clone(),
         bookmarks: request.params.bookmarks,
         request,
         stop: around.stop,
@@ -173,6 +176,7 @@ impl Start {
 /// The state of one running watch.
 struct Feed {
     store: Arc<dyn Store>,
+    registry: Registry,
     request: WatchRequest,
     stop: CancellationToken,
     _slot: Slot,
@@ -235,6 +239,8 @@ impl Feed {
         let wake = if self.bookmarks { self.bookmark_at.min(self.deadline) } else { self.deadline };
         tokio::select! {
             batch = changes.next() => match batch {
+                // The client watches again from here on, under the definition that is current then.
+                Ok(Some(_)) if self.is_superseded() => self.ended = true,
                 Ok(Some(batch)) => self.changes(changes.shown(), &batch),
                 Ok(None) => self.ended = true,
                 Err(error) => self.fail(&error.into()),
@@ -244,8 +250,13 @@ impl Feed {
         }
     }
 
+    /// Whether the definition of the kind has changed since the watch began. kube-apiserver ends such watches too.
+    fn is_superseded(&self) -> bool {
+        self.request.kind.custom && self.registry.is_superseded(&self.request.kind)
+    }
+
     fn tick(&mut self, changes: &mut ChangeStream) {
-        if Instant::now() >= self.deadline {
+        if Instant::now() >= self.deadline || self.is_superseded() {
             self.ended = true;
             return;
         }

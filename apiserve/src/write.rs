@@ -249,10 +249,8 @@ fn admission_request<'r>(
 }
 
 fn served(kind: &KindInfo, body: &Bytes) -> Result<Value, ApiError> {
-    let mut object = serde_json::from_slice(body)
-        .map_err(|error| ApiError::internal(format!("a stored object cannot be read: {error}")))?;
-    kind.from_storage(&mut object);
-    Ok(object)
+    let unreadable = |error| ApiError::internal(format!("a stored object cannot be read: {error}"));
+    kind.read(body).map_err(unreadable)
 }
 
 fn unreadable(error: &DecodeError) -> ApiError {

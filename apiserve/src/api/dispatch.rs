@@ -26,7 +26,7 @@ use crate::status::ApiError;
 use crate::watch::{self, Surroundings, WatchRequest};
 use crate::write;
 
-use super::{Admitted, ApiServer, Slot, info};
+use super::{Admitted, ApiServer, Slot, info, openapi};
 
 /// Largest request body that is read, in bytes (as kube-apiserver's default).
 pub(crate) const BODY_LEN_MAX: usize = 3 * 1024 * 1024;
@@ -34,7 +34,7 @@ pub(crate) const BODY_LEN_MAX: usize = 3 * 1024 * 1024;
 /// Answer to a path that nobody serves, as kube-apiserver writes it.
 const NO_SUCH_PAGE: &str = "404 page not found\n";
 
-type Answer = Result<Response<Body>, ApiError>;
+pub(super) type Answer = Result<Response<Body>, ApiError>;
 
 impl ApiServer {
     pub(super) async fn dispatch<B>(&self, admitted: Admitted, request_body: B, slot: Slot) -> Answer
@@ -108,6 +108,7 @@ impl ApiServer {
         let request = WatchRequest { kind, selection, params, form: accepted.form, include };
         let around = Surroundings {
             store: &self.parts.store,
+            registry: &self.parts.registry,
             rng: &mut *self.parts.rng.lock(),
             stop: self.parts.stop.clone(),
             slot,
@@ -246,6 +247,9 @@ impl ApiServer {
         if let Some(response) = info::health(&self.parts, path, &admitted.query.params) {
             return Ok(response);
         }
+        if let Some(answer) = openapi::answer(&admitted, catalog, path) {
+            return answer;
+        }
         let root = matches!(path, "/api" | "/apis");
         let accepted = accept(&admitted, if root { Kind::DiscoveryRoot } else { Kind::Document })?;
         if let Form::Discovery(version) = accepted.form {
@@ -254,12 +258,11 @@ impl ApiServer {
         let document = match path {
             "/version" => Some(to_bytes(&self.parts.info.document())),
             "" => Some(catalog.documents.paths()),
-            _ if path.starts_with("/openapi/v3") => return openapi(&admitted, catalog, path, &accepted),
             _ => catalog.documents.get(path).cloned(),
         };
         match document {
             Some(document) => Ok(body::document(StatusCode::OK, document, &accepted)),
-            None => Ok(body::text(StatusCode::NOT_FOUND, NO_SUCH_PAGE)),
+            None => Ok(no_such_page()),
         }
     }
 }
@@ -345,38 +348,24 @@ fn written(reply: WriteReply, encoder: &Encoder<'_>, accepted: &Accepted) -> Res
     response
 }
 
-fn accept(admitted: &Admitted, kind: Kind) -> Result<Accepted, ApiError> {
+pub(super) fn no_such_page() -> Response<Body> {
+    body::text(StatusCode::NOT_FOUND, NO_SUCH_PAGE)
+}
+
+pub(super) fn accept(admitted: &Admitted, kind: Kind) -> Result<Accepted, ApiError> {
     Accepted::negotiate(&admitted.head.headers, &admitted.query.params, kind)
 }
 
-fn header(admitted: &Admitted, name: &str) -> Option<String> {
+pub(super) fn header(admitted: &Admitted, name: &str) -> Option<String> {
     admitted.head.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
 }
 
 fn aggregated(admitted: &Admitted, catalog: &Catalog, path: &str, version: &'static str) -> Response<Body> {
     let Some(document) = catalog.documents.aggregated(path, version) else {
-        return body::text(StatusCode::NOT_FOUND, NO_SUCH_PAGE);
+        return no_such_page();
     };
     let unchanged = header(admitted, "if-none-match").is_some_and(|known| known == document.etag);
     body::discovery(version, &document.etag, if unchanged { None } else { Some(document.body.clone()) })
-}
-
-/// An OpenAPI document, or the answer that the client has it already.
-fn openapi(admitted: &Admitted, catalog: &Catalog, path: &str, accepted: &Accepted) -> Answer {
-    let Some(document) = catalog.openapi(path) else {
-        return Ok(body::text(StatusCode::NOT_FOUND, NO_SUCH_PAGE));
-    };
-    let etag = document.hash().map(|hash| format!("\"{hash}\""));
-    if etag.is_some() && header(admitted, "if-none-match") == etag {
-        return Ok(body::text(StatusCode::NOT_MODIFIED, ""));
-    }
-    let mut response = body::document(StatusCode::OK, document.write(), accepted);
-    if let Some(etag) = etag {
-        // A path with the hash in it names this content for ever.
-        let named = document.hash() == admitted.query.params.first("hash");
-        body::cacheable(&mut response, &etag, named);
-    }
-    Ok(response)
 }
 
 /// Bytes of a body that is too large which are read all the same and thrown away: a client that still writes when the

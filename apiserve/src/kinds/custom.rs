@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use tombolo_proto::object::Resource;
 
 use super::jsonpath::JsonPath;
 use super::rules::Rules;
 use super::value::{at, items, text};
 use super::{Column, FieldError, KindInfo, ScalePaths, SubresourceInfo, columns};
+use crate::openapi::v2::LazyPart;
 use crate::schema::Schema;
 use crate::schema::types::Types;
 
@@ -26,9 +28,23 @@ pub(crate) struct Custom {
     selectable: Vec<(String, JsonPath)>,
     /// The structural schema as written, for OpenAPI.
     pub(crate) openapi: Value,
+    /// The part of OpenAPI 2.0 that the kind makes.
+    pub(crate) swagger: LazyPart,
+    /// The definition was changed since it was created: stored objects may have been written under another schema.
+    pub(crate) revised: bool,
+    /// Equal for equal definitions.
+    pub(crate) fingerprint: Fingerprint,
 }
 
+/// A hash of what kinds are made of.
+pub(crate) type Fingerprint = [u8; 32];
+
 impl Custom {
+    /// Paths of the fields that field selectors may name, beside name and namespace.
+    pub(crate) fn selectable_fields(&self) -> impl Iterator<Item = &str> {
+        self.selectable.iter().map(|(name, _)| name.as_str())
+    }
+
     pub(crate) fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let mut row = vec![json!(text(object, &["metadata", "name"]))];
         row.extend(self.cells.iter().map(|(path, ty)| cell(path.first(object), ty, now)));
@@ -91,17 +107,38 @@ pub(crate) fn compile(definition: &Value, builtin: &Types) -> Result<Vec<KindInf
     let first = items(definition, &["status", "storedVersions"]).first().and_then(Value::as_str);
     let stored = first.or_else(|| named.and_then(|version| version["name"].as_str())).unwrap_or_default();
     let storage = Resource::new(text(spec, &["group"]), stored, text(spec, &["names", "plural"]));
+    let common = Common { storage, revised: is_revised(definition), fingerprint: fingerprint(definition) };
     let mut kinds = Vec::new();
     for (index, version) in versions.iter().enumerate().filter(|(_, version)| version["served"] == true) {
         let path = definition::schema_path(versions, index);
         let openapi = at(version, &["schema", "openAPIV3Schema"]);
         let schema = crate::schema::crd::compile(openapi, &path, builtin)?;
-        kinds.push(kind(spec, version, &storage, schema));
+        kinds.push(kind(spec, version, &common, schema));
     }
     Ok(kinds)
 }
 
-fn kind(spec: &Value, version: &Value, storage: &Resource, schema: Schema) -> KindInfo {
+/// What all versions of a definition have in common.
+struct Common {
+    storage: Resource,
+    revised: bool,
+    fingerprint: Fingerprint,
+}
+
+/// The generation counts changes of the specification; that of a new definition is 1.
+fn is_revised(definition: &Value) -> bool {
+    at(definition, &["metadata", "generation"]).as_i64().is_some_and(|generation| generation > 1)
+}
+
+/// Hashes all that [`compile`] reads.
+pub(crate) fn fingerprint(definition: &Value) -> Fingerprint {
+    let stored = items(definition, &["status", "storedVersions"]).first();
+    let read = json!([definition["spec"], stored, is_revised(definition)]);
+    Sha256::digest(read.to_string()).into()
+}
+
+fn kind(spec: &Value, version: &Value, common: &Common, schema: Schema) -> KindInfo {
+    let storage = &common.storage;
     let names = &spec["names"];
     let name = |key: &str| -> Arc<str> { text(names, &[key]).into() };
     let list = |key: &str| items(names, &[key]).iter().filter_map(Value::as_str).map(Arc::from).collect();
@@ -139,6 +176,9 @@ fn kind(spec: &Value, version: &Value, storage: &Resource, schema: Schema) -> Ki
             cells,
             selectable: selectable.collect(),
             openapi: at(version, &["schema", "openAPIV3Schema"]).clone(),
+            swagger: LazyPart::default(),
+            revised: common.revised,
+            fingerprint: common.fingerprint,
         }),
         kind,
         resource,

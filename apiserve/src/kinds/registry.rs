@@ -10,6 +10,7 @@ use tombolo_proto::object::Resource;
 
 use super::rules::Table;
 use super::{FieldError, KindInfo, ScalePaths, SubresourceInfo, columns, custom};
+use crate::openapi::v2::LazyPart;
 use crate::schema::Schema;
 use crate::schema::facts::{self, KindFact};
 use crate::schema::rules::{NoRules, RuleEngine};
@@ -24,6 +25,8 @@ struct Inner {
     by_resource: BTreeMap<Resource, Arc<KindInfo>>,
     /// Hashes of the OpenAPI documents, made when first asked for; versions that did not change share them.
     hashes: BTreeMap<GroupVersion, Arc<OnceLock<String>>>,
+    /// The part of OpenAPI 2.0 that the built-in kinds make.
+    swagger: Arc<LazyPart>,
 }
 
 type GroupVersion = (Arc<str>, Arc<str>);
@@ -32,11 +35,12 @@ impl Inner {
     fn new(builtin: Arc<Types>, by_resource: BTreeMap<Resource, Arc<KindInfo>>) -> Self {
         let key = |resource: &Resource| (resource.group.clone(), resource.version.clone());
         let hashes = by_resource.keys().map(|resource| (key(resource), Arc::default())).collect();
-        Self { builtin, by_resource, hashes }
+        Self { builtin, by_resource, hashes, swagger: Arc::default() }
     }
 
-    /// Keeps the hashes of the groups that did not change.
-    fn keep_hashes(&mut self, old: &Self, changed_group: &str) {
+    /// Keeps what was made of the groups that did not change.
+    fn keep_documents(&mut self, old: &Self, changed_group: &str) {
+        self.swagger = Arc::clone(&old.swagger);
         for (key, slot) in &mut self.hashes {
             if let Some(known) = old.hashes.get(key).filter(|_| &*key.0 != changed_group) {
                 slot.clone_from(known);
@@ -88,18 +92,36 @@ impl Kinds {
         self.0.by_resource.values()
     }
 
-    /// Publishes every served version of a CustomResourceDefinition, in place of what it published before.
+    /// Publishes every served version of a CustomResourceDefinition, in place of what it published before. Kinds whose
+    /// definition is the same as before stay the same.
     ///
     /// # Errors
     /// What is wrong with the definition; the same errors refuse its creation.
     pub fn with_crd(&self, definition: &Value) -> Result<Self, Vec<FieldError>> {
-        let kinds = custom::compile(definition, &self.0.builtin)?;
         let group = definition["spec"]["group"].as_str().unwrap_or_default();
         let plural = definition["spec"]["names"]["plural"].as_str().unwrap_or_default();
+        if self.is_published(group, plural, definition) {
+            return Ok(self.clone());
+        }
+        let kinds = custom::compile(definition, &self.0.builtin)?;
         let mut by_resource = self.0.by_resource.clone();
         by_resource.retain(|resource, _| !(&*resource.group == group && &*resource.name == plural));
         by_resource.extend(kinds.into_iter().map(|kind| (kind.resource.clone(), Arc::new(kind))));
         Ok(self.replaced(by_resource, group))
+    }
+
+    fn is_published(&self, group: &str, plural: &str, definition: &Value) -> bool {
+        let of_definition =
+            |kind: &&Arc<KindInfo>| &*kind.resource.group == group && &*kind.resource.name == plural;
+        let fingerprint = custom::fingerprint(definition);
+        // All versions of a definition are published together.
+        let published = self.iter().find(of_definition).and_then(|kind| kind.definition());
+        published.is_some_and(|published| published.fingerprint == fingerprint)
+    }
+
+    /// Whether two values are one and the same.
+    pub(crate) fn same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Withdraws every version of a group's plural.
@@ -124,7 +146,7 @@ impl Kinds {
 
     fn replaced(&self, by_resource: BTreeMap<Resource, Arc<KindInfo>>, group: &str) -> Self {
         let mut inner = Inner::new(self.0.builtin.clone(), by_resource);
-        inner.keep_hashes(&self.0, group);
+        inner.keep_documents(&self.0, group);
         Self(Arc::new(inner))
     }
 
@@ -137,6 +159,11 @@ impl Kinds {
     ) -> Option<String> {
         let slot = self.0.hashes.get(&(group.into(), version.into()))?;
         Some(slot.get_or_init(make).clone())
+    }
+
+    /// The part of OpenAPI 2.0 that the built-in kinds make.
+    pub(crate) fn swagger(&self) -> &LazyPart {
+        &self.0.swagger
     }
 
     pub(crate) fn builtin_types(&self) -> &Arc<Types> {

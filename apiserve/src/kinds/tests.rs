@@ -36,6 +36,32 @@ fn kind_of<'a>(kinds: &'a Kinds, object: &Value) -> &'a KindInfo {
     kinds.by_kind(group, version, text(object, &["kind"])).expect("the kind is built in")
 }
 
+/// Objects that were stored before their definition changed are read as the definition has them now.
+#[test]
+fn stored_custom_objects_follow_their_definition() {
+    let definition = |generation: i64, spec: Value| {
+        json!({"metadata": {"name": "things.a.example", "generation": generation}, "spec": {
+            "group": "a.example", "scope": "Namespaced",
+            "names": {"plural": "things", "kind": "Thing", "singular": "thing", "listKind": "ThingList"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                "type": "object", "properties": {"spec": {"type": "object", "properties": spec}},
+            }}}],
+        }})
+    };
+    let first = definition(1, json!({"old": {"type": "string"}}));
+    let kinds = Kinds::builtin().with_crd(&first).unwrap();
+    assert!(kinds.with_crd(&first).unwrap().same(&kinds), "the same definition makes the same kinds");
+    let thing = |kinds: &Kinds| kinds.by_kind("a.example", "v1", "Thing").unwrap().clone();
+    assert!(thing(&kinds).identical_storage());
+    let second = definition(2, json!({"new": {"type": "string", "default": "n"}}));
+    let changed = thing(&kinds.with_crd(&second).unwrap());
+    assert!(!changed.identical_storage());
+    let stored = json!({"kind": "Thing", "apiVersion": "a.example/v1", "metadata": {"name": "a"}, "spec": {"old": "o"}});
+    let read = changed.read(stored.to_string().as_bytes()).unwrap();
+    assert_eq!(read["spec"], json!({"new": "n"}));
+    assert_eq!(read["metadata"]["name"], "a");
+}
+
 fn put(object: &mut Value, path: &[&str], value: Value) {
     let mut place = object;
     for key in path {

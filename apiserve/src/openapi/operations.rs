@@ -2,11 +2,13 @@
 
 use serde_json::{Map, Value, json};
 
-use super::path;
+use super::dialect::Dialect;
+use super::{path, schemas};
 use crate::kinds::KindInfo;
 
 /// Adds the paths of a kind.
-pub(super) fn add(kind: &KindInfo, paths: &mut Map<String, Value>) {
+pub(super) fn add(kind: &KindInfo, dialect: Dialect, paths: &mut Map<String, Value>) {
+    let writer = Writer { kind, dialect };
     let base = path(&kind.resource.group, &kind.resource.version);
     let plural = &kind.resource.name;
     let collection = match kind.namespaced {
@@ -14,15 +16,20 @@ pub(super) fn add(kind: &KindInfo, paths: &mut Map<String, Value>) {
         false => format!("/{base}/{plural}"),
     };
     if kind.namespaced {
-        let all = operations(kind, &[("list", "get")], false);
+        let all = writer.operations(&[("list", "get")], false);
         insert(paths, format!("/{base}/{plural}"), all);
     }
     let many = [("list", "get"), ("create", "post"), ("deletecollection", "delete")];
-    insert(paths, collection.clone(), operations(kind, &many, kind.namespaced));
+    insert(paths, collection.clone(), writer.operations(&many, kind.namespaced));
     let one = [("get", "get"), ("update", "put"), ("patch", "patch"), ("delete", "delete")];
-    let mut item = operations(kind, &one, kind.namespaced);
-    add_parameter(&mut item, path_parameter("name"));
+    let mut item = writer.operations(&one, kind.namespaced);
+    add_parameter(&mut item, writer.path_parameter("name"));
     insert(paths, format!("{collection}/{{name}}"), item);
+}
+
+/// `x-kubernetes-group-version-kind` of one kind.
+pub(super) fn group_version_kind(kind: &KindInfo) -> Value {
+    json!({"group": &*kind.resource.group, "version": &*kind.resource.version, "kind": &*kind.kind})
 }
 
 fn insert(paths: &mut Map<String, Value>, path: String, item: Map<String, Value>) {
@@ -31,64 +38,97 @@ fn insert(paths: &mut Map<String, Value>, path: String, item: Map<String, Value>
     }
 }
 
-/// The operations of one path: those of the given verbs that the kind has.
-fn operations(kind: &KindInfo, verbs: &[(&str, &str)], in_namespace: bool) -> Map<String, Value> {
-    let mut item = Map::new();
-    for (verb, method) in verbs {
-        if kind.verbs.iter().any(|known| &**known == *verb) {
-            item.insert((*method).to_owned(), operation(kind, verb));
+struct Writer<'a> {
+    kind: &'a KindInfo,
+    dialect: Dialect,
+}
+
+impl Writer<'_> {
+    /// The operations of one path: those of the given verbs that the kind has.
+    fn operations(&self, verbs: &[(&str, &str)], in_namespace: bool) -> Map<String, Value> {
+        let mut item = Map::new();
+        for (verb, method) in verbs {
+            if self.kind.verbs.iter().any(|known| &**known == *verb) {
+                item.insert((*method).to_owned(), self.operation(verb));
+            }
+        }
+        if in_namespace {
+            add_parameter(&mut item, self.path_parameter("namespace"));
+        }
+        item
+    }
+
+    fn operation(&self, verb: &str) -> Value {
+        let query: &[&str] = match verb {
+            "create" | "update" => &["dryRun", "fieldManager", "fieldValidation"],
+            "patch" => &["dryRun", "fieldManager", "fieldValidation", "force"],
+            "delete" => &["dryRun", "gracePeriodSeconds", "orphanDependents", "propagationPolicy"],
+            "list" | "deletecollection" => {
+                &["continue", "fieldSelector", "labelSelector", "limit", "resourceVersion", "watch"]
+            }
+            _ => &[],
+        };
+        let action = match verb {
+            "create" => "post",
+            "update" => "put",
+            other => other,
+        };
+        let mut operation = json!({
+            "responses": {"200": {"description": "OK"}},
+            "x-kubernetes-action": action,
+            "x-kubernetes-group-version-kind": group_version_kind(self.kind),
+        });
+        let mut parameters: Vec<Value> = query.iter().map(|name| self.query_parameter(name)).collect();
+        if self.dialect == Dialect::V2 {
+            self.add_bodies(verb, &mut operation, &mut parameters);
+        }
+        // Left out when there are none: Go's reader of documents keeps no empty list, so that what it reads, writes
+        // and reads again would not be the same.
+        if !parameters.is_empty() {
+            operation["parameters"] = parameters.into();
+        }
+        operation
+    }
+
+    /// What is sent and what is answered, in the form of version 2.
+    fn add_bodies(&self, verb: &str, operation: &mut Value, parameters: &mut Vec<Value>) {
+        let own = self.dialect.reference(&schemas::name(self.kind));
+        let body = match verb {
+            "create" | "update" => own.clone(),
+            "patch" => json!({"type": "object"}),
+            _ => Value::Null,
+        };
+        if !body.is_null() {
+            parameters.push(json!({"name": "body", "in": "body", "required": true, "schema": body}));
+        }
+        if matches!(verb, "get" | "create" | "update" | "patch") {
+            operation["responses"]["200"]["schema"] = own;
         }
     }
-    if in_namespace {
-        add_parameter(&mut item, path_parameter("namespace"));
-    }
-    item
-}
 
-fn operation(kind: &KindInfo, verb: &str) -> Value {
-    let query: &[&str] = match verb {
-        "create" | "update" => &["dryRun", "fieldManager", "fieldValidation"],
-        "patch" => &["dryRun", "fieldManager", "fieldValidation", "force"],
-        "delete" => &["dryRun", "gracePeriodSeconds", "orphanDependents", "propagationPolicy"],
-        "list" | "deletecollection" => {
-            &["continue", "fieldSelector", "labelSelector", "limit", "resourceVersion", "watch"]
+    fn query_parameter(&self, name: &str) -> Value {
+        let ty = match name {
+            "force" | "orphanDependents" | "watch" => "boolean",
+            "limit" | "gracePeriodSeconds" => "integer",
+            _ => "string",
+        };
+        self.parameter(json!({"name": name, "in": "query"}), ty)
+    }
+
+    fn path_parameter(&self, name: &str) -> Value {
+        self.parameter(json!({"name": name, "in": "path", "required": true}), "string")
+    }
+
+    fn parameter(&self, mut parameter: Value, ty: &str) -> Value {
+        match self.dialect {
+            Dialect::V2 => {
+                parameter["type"] = ty.into();
+                parameter["uniqueItems"] = true.into();
+            }
+            Dialect::V3 => parameter["schema"] = json!({"type": ty, "uniqueItems": true}),
         }
-        _ => &[],
-    };
-    let action = match verb {
-        "create" => "post",
-        "update" => "put",
-        other => other,
-    };
-    let mut operation = json!({
-        "responses": {"200": {"description": "OK"}},
-        "x-kubernetes-action": action,
-        "x-kubernetes-group-version-kind": group_version_kind(kind),
-    });
-    // Left out when there are none: Go's reader of documents keeps no empty list, so that what it reads, writes and
-    // reads again would not be the same.
-    if !query.is_empty() {
-        operation["parameters"] = query.iter().map(|name| query_parameter(name)).collect();
+        parameter
     }
-    operation
-}
-
-/// `x-kubernetes-group-version-kind` of one kind.
-pub(super) fn group_version_kind(kind: &KindInfo) -> Value {
-    json!({"group": &*kind.resource.group, "version": &*kind.resource.version, "kind": &*kind.kind})
-}
-
-fn query_parameter(name: &str) -> Value {
-    let ty = match name {
-        "force" | "orphanDependents" | "watch" => "boolean",
-        "limit" | "gracePeriodSeconds" => "integer",
-        _ => "string",
-    };
-    json!({"name": name, "in": "query", "schema": {"type": ty, "uniqueItems": true}})
-}
-
-fn path_parameter(name: &str) -> Value {
-    json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "uniqueItems": true}})
 }
 
 fn add_parameter(item: &mut Map<String, Value>, parameter: Value) {

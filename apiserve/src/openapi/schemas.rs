@@ -5,44 +5,58 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use super::descriptions;
+use super::dialect::Dialect;
 use super::operations::group_version_kind;
+use super::published;
 use crate::kinds::{KindInfo, Kinds};
 use crate::schema::types::{Field, ListShape, NodeId, Rest, Shape, StringKind, StructShape, Topology, Types};
 
+/// The type of the metadata of every object.
+const METADATA: &str = "meta.v1.ObjectMeta";
+
 /// The schemas that the kinds need, by name.
-pub(super) fn schemas(kinds: &Kinds, served: &[&Arc<KindInfo>]) -> Map<String, Value> {
-    let mut writer = Writer { types: kinds.builtin_types(), done: BTreeMap::new() };
-    let mut custom = Map::new();
+pub(super) fn schemas<'a>(
+    kinds: &Kinds,
+    served: impl IntoIterator<Item = &'a Arc<KindInfo>>,
+    dialect: Dialect,
+) -> BTreeMap<String, Value> {
+    let mut writer = Writer { types: kinds.builtin_types(), dialect, done: BTreeMap::new() };
+    let mut own = BTreeMap::new();
     for kind in served {
-        match kind.definition() {
-            Some(definition) => {
-                let metadata = writer.reference("meta.v1.ObjectMeta");
-                custom.insert(custom_name(kind), custom_schema(kind, &definition.openapi, &metadata));
+        match custom(kind, dialect) {
+            Some(schema) => {
+                writer.reference(METADATA);
+                own.insert(name(kind), schema);
             }
             None => writer.kind(kind),
         }
     }
-    let mut out: Map<String, Value> = writer.done.into_iter().collect();
-    out.extend(custom);
-    out
+    writer.done.extend(own);
+    writer.done
 }
 
-/// `example.com/v1 Thing` becomes `com.example.v1.Thing`.
-fn custom_name(kind: &KindInfo) -> String {
+/// The schema of a custom kind, which refers to the metadata of objects and to nothing else.
+pub(super) fn custom(kind: &KindInfo, dialect: Dialect) -> Option<Value> {
+    Some(published::schema(kind, kind.definition()?, dialect))
+}
+
+/// The name of a kind's schema: `example.com/v1 Thing` is `com.example.v1.Thing`, and built-in kinds have the names of
+/// their Go types.
+pub(super) fn name(kind: &KindInfo) -> String {
+    if let Some(own) = kind.schema().cursor().node().name.as_deref().filter(|_| !kind.custom) {
+        return full_name(own);
+    }
     let mut parts: Vec<&str> = kind.resource.group.split('.').collect();
     parts.reverse();
     format!("{}.{}.{}", parts.join("."), kind.resource.version, kind.kind)
 }
 
-fn custom_schema(kind: &KindInfo, openapi: &Value, metadata: &Value) -> Value {
-    let mut schema = openapi.as_object().cloned().unwrap_or_default();
-    let mut properties = schema.get("properties").and_then(Value::as_object).cloned().unwrap_or_default();
-    properties.insert("apiVersion".into(), json!({"type": "string"}));
-    properties.insert("kind".into(), json!({"type": "string"}));
-    properties.insert("metadata".into(), json!({"allOf": [metadata]}));
-    schema.insert("properties".into(), Value::Object(properties));
-    schema.insert("x-kubernetes-group-version-kind".into(), json!([group_version_kind(kind)]));
-    Value::Object(schema)
+/// The metadata of an object, as one of its properties.
+pub(super) fn metadata(dialect: Dialect) -> Value {
+    let mut schema = dialect.property(&full_name(METADATA));
+    schema["description"] = descriptions::METADATA.into();
+    schema
 }
 
 /// The name under which OpenAPI knows a type: the table of facts shortens it.
@@ -50,12 +64,14 @@ fn full_name(short: &str) -> String {
     match short.split_once('.') {
         Some(("meta", _)) => format!("io.k8s.apimachinery.pkg.apis.{short}"),
         Some(("apiextensions", _)) => format!("io.k8s.apiextensions-apiserver.pkg.apis.{short}"),
+        Some(("apiregistration", _)) => format!("io.k8s.kube-aggregator.pkg.apis.{short}"),
         _ => format!("io.k8s.api.{short}"),
     }
 }
 
 struct Writer<'a> {
     types: &'a Types,
+    dialect: Dialect,
     done: BTreeMap<String, Value>,
 }
 
@@ -76,7 +92,7 @@ impl Writer<'_> {
         if let Some(id) = self.types.named(short) {
             self.named(id);
         }
-        json!({"$ref": format!("#/components/schemas/{}", full_name(short))})
+        self.dialect.property(&full_name(short))
     }
 
     /// Writes a named struct and all it refers to, once.
@@ -90,7 +106,8 @@ impl Writer<'_> {
         }
         // Reserved first: types may refer to themselves.
         self.done.insert(name.clone(), Value::Null);
-        let schema = self.structure(shape);
+        let mut schema = self.structure(shape);
+        descriptions::describe(node.name.as_deref().unwrap_or_default(), &mut schema);
         self.done.insert(name, schema);
     }
 
@@ -139,19 +156,17 @@ impl Writer<'_> {
     fn schema(&mut self, id: NodeId) -> Value {
         let node = self.types.node(id);
         match &node.shape {
-            Shape::Any { .. } => json!({"type": "object"}),
+            Shape::Any { .. } => self.dialect.anything(),
             Shape::Bool => json!({"type": "boolean"}),
             Shape::Integer { bits } => json!({"type": "integer", "format": format!("int{bits}")}),
             Shape::Number => json!({"type": "number", "format": "double"}),
             Shape::String(StringKind::Plain) => json!({"type": "string"}),
             Shape::String(StringKind::Bytes) => json!({"type": "string", "format": "byte"}),
             Shape::String(_) => json!({"type": "string", "format": "date-time"}),
-            Shape::IntOrString => {
-                json!({"format": "int-or-string", "oneOf": [{"type": "integer"}, {"type": "string"}]})
-            }
-            Shape::Quantity => json!({"oneOf": [{"type": "string"}, {"type": "number"}]}),
+            Shape::IntOrString => self.dialect.int_or_string(),
+            Shape::Quantity => self.dialect.quantity(),
             Shape::Struct(shape) => match node.name.as_deref() {
-                Some(name) => json!({"allOf": [self.reference(name)]}),
+                Some(name) => self.reference(name),
                 None => self.structure(shape),
             },
             Shape::Map { value, atomic } => {

@@ -6,15 +6,23 @@ fn document_of(kinds: &Kinds, group: &str, version: &str) -> Value {
     serde_json::from_slice(&document(kinds, group, version).unwrap()).unwrap()
 }
 
-fn with_thing() -> Kinds {
-    let definition = json!({"metadata": {"name": "things.a.example"}, "spec": {
+pub(super) fn with_thing() -> Kinds {
+    with_schema(&json!({
+        "type": "object", "properties": {"spec": {"type": "object", "description": "what is wanted"}},
+    }))
+}
+
+/// The built-in kinds and `Thing` of `a.example/v1` with this schema.
+pub(super) fn with_schema(schema: &Value) -> Kinds {
+    Kinds::builtin().with_crd(&definition(schema)).unwrap()
+}
+
+pub(super) fn definition(schema: &Value) -> Value {
+    json!({"metadata": {"name": "things.a.example"}, "spec": {
         "group": "a.example", "scope": "Namespaced",
         "names": {"plural": "things", "kind": "Thing", "singular": "thing", "listKind": "ThingList"},
-        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
-            "type": "object", "properties": {"spec": {"type": "object", "description": "what is wanted"}},
-        }}}],
-    }});
-    Kinds::builtin().with_crd(&definition).unwrap()
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
+    }})
 }
 
 /// client-go reads a document, writes it and reads it again without a difference: an empty list or map would be gone.
@@ -89,7 +97,7 @@ fn every_reference_has_its_schema() {
     }
 }
 
-fn references(value: &Value, visit: &mut impl FnMut(&str)) {
+pub(super) fn references(value: &Value, visit: &mut impl FnMut(&str)) {
     match value {
         Value::Object(map) => {
             if let Some(name) = map.get("$ref").and_then(Value::as_str) {

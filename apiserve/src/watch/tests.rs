@@ -12,6 +12,7 @@ use crate::history::LogLimits;
 use crate::kinds::Kinds;
 use crate::memory::MemoryStore;
 use crate::query::params::Params;
+use crate::registry::Registry;
 use crate::shown::ENCODED;
 use crate::store::{Expect, Mutation, Write, WriteStore};
 
@@ -42,6 +43,7 @@ impl World {
         let store: Arc<dyn Store> = self.store.clone();
         let around = Surroundings {
             store: &store,
+            registry: &Registry::new(Kinds::builtin()),
             rng: &mut SmallRng::seed_from_u64(1),
             stop: CancellationToken::new(),
             slot: self.load.enter(true).unwrap(),

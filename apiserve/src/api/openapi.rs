@@ -1,0 +1,60 @@
+//! Answers with OpenAPI documents.
+
+use http::{Response, StatusCode};
+
+use super::Admitted;
+use super::dispatch::{Answer, accept, header, no_such_page};
+use crate::accept::{self, Kind};
+use crate::body::{self, Body};
+use crate::openapi::v2;
+use crate::registry::Catalog;
+
+/// Answers what is under `/openapi`; `None` when nothing is there.
+pub(super) fn answer(admitted: &Admitted, catalog: &Catalog, path: &str) -> Option<Answer> {
+    match path.strip_prefix("/openapi/")? {
+        "v2" => Some(Ok(swagger(admitted, catalog))),
+        rest if rest == "v3" || rest.starts_with("v3/") => Some(by_version(admitted, catalog, path)),
+        _ => None,
+    }
+}
+
+/// The document of all versions in the form of OpenAPI 2.0. It is negotiated apart from others: its protobuf form
+/// has a media type of its own.
+fn swagger(admitted: &Admitted, catalog: &Catalog) -> Response<Body> {
+    let headers = &admitted.head.headers;
+    let offered = v2::OFFERED.iter().map(|(media, _)| *media);
+    let Some(chosen) = accept::preferred(headers, offered) else {
+        return body::text(StatusCode::NOT_ACCEPTABLE, "");
+    };
+    let document = v2::Document::of(&catalog.kinds);
+    let etag = format!("\"{}\"", document.hash());
+    let mut response = if header(admitted, "if-none-match").as_ref() == Some(&etag) {
+        body::text(StatusCode::NOT_MODIFIED, "")
+    } else {
+        let gzip = accept::takes_gzip(headers);
+        match v2::OFFERED[chosen] {
+            (_, true) => body::binary(document.protobuf(), v2::PROTOBUF, gzip),
+            (media, false) => body::binary(document.json(), media, gzip),
+        }
+    };
+    body::cacheable(&mut response, &etag, false);
+    body::varies(&mut response, "Accept");
+    response
+}
+
+/// The index of OpenAPI 3.0 or one of its documents, or the answer that the client has it already.
+fn by_version(admitted: &Admitted, catalog: &Catalog, path: &str) -> Answer {
+    let accepted = accept(admitted, Kind::Document)?;
+    let Some(document) = catalog.openapi(path) else { return Ok(no_such_page()) };
+    let etag = document.hash().map(|hash| format!("\"{hash}\""));
+    if etag.is_some() && header(admitted, "if-none-match") == etag {
+        return Ok(body::text(StatusCode::NOT_MODIFIED, ""));
+    }
+    let mut response = body::document(StatusCode::OK, document.write(), &accepted);
+    if let Some(etag) = etag {
+        // A path with the hash in it names this content for ever.
+        let named = document.hash() == admitted.query.params.first("hash");
+        body::cacheable(&mut response, &etag, named);
+    }
+    Ok(response)
+}

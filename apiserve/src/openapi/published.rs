@@ -1,0 +1,128 @@
+//! The schema of a custom kind as clients read it.
+
+use serde_json::{Map, Value, json};
+
+use super::dialect::Dialect;
+use super::operations::group_version_kind;
+use super::{descriptions, schemas};
+use crate::kinds::KindInfo;
+use crate::kinds::custom::Custom;
+
+/// What tells that a value may have any fields.
+const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
+
+/// Keywords that Swagger 2.0 does not have.
+const ABSENT_IN_V2: [&str; 4] = ["allOf", "anyOf", "oneOf", "not"];
+
+/// The published schema: what the definition says, the fields that every object has, and which kind it is.
+pub(super) fn schema(kind: &KindInfo, definition: &Custom, dialect: Dialect) -> Value {
+    let written = &definition.openapi;
+    let mut schema = match dialect {
+        // With any property at all, kubectl would refuse the fields that the schema does not name.
+        Dialect::V2 if written[PRESERVE] == true => json!({"type": "object"}),
+        _ => of_object(written, dialect),
+    };
+    schema["x-kubernetes-group-version-kind"] = json!([group_version_kind(kind)]);
+    let fields: Vec<Value> = definition.selectable_fields().map(|path| json!({"fieldPath": path})).collect();
+    if !fields.is_empty() {
+        schema["x-kubernetes-selectable-fields"] = fields.into();
+    }
+    schema
+}
+
+/// A schema of a whole object.
+fn of_object(written: &Value, dialect: Dialect) -> Value {
+    let mut schema = published(written, dialect);
+    if let Value::Object(map) = &mut schema {
+        add_object_fields(map, dialect);
+    }
+    schema
+}
+
+fn add_object_fields(schema: &mut Map<String, Value>, dialect: Dialect) {
+    let slot = schema.entry("properties").or_insert_with(|| json!({}));
+    let Value::Object(properties) = slot else { return };
+    for (name, text) in [("apiVersion", descriptions::API_VERSION), ("kind", descriptions::KIND)] {
+        properties.insert(name.to_owned(), json!({"type": "string", "description": text}));
+    }
+    properties.insert("metadata".to_owned(), schemas::metadata(dialect));
+}
+
+/// A schema and those within it, in a dialect.
+fn published(written: &Value, dialect: Dialect) -> Value {
+    let Value::Object(map) = written else { return written.clone() };
+    let mut schema = Map::new();
+    for (key, value) in map {
+        let within = match key.as_str() {
+            "properties" => each(value, dialect),
+            "items" | "additionalProperties" => published(value, dialect),
+            _ => value.clone(),
+        };
+        if !is_empty(&within) || matches!(key.as_str(), "default" | "example" | "items") {
+            schema.insert(key.clone(), within);
+        }
+    }
+    if dialect == Dialect::V2 {
+        prune(written, &mut schema);
+    }
+    let any_fields = dialect == Dialect::V2 && written[PRESERVE] == true;
+    if written["x-kubernetes-embedded-resource"] == true && !any_fields {
+        add_object_fields(&mut schema, dialect);
+        require(&mut schema, &["kind", "apiVersion"]);
+    }
+    Value::Object(schema)
+}
+
+fn each(properties: &Value, dialect: Dialect) -> Value {
+    let Value::Object(properties) = properties else { return properties.clone() };
+    properties.iter().map(|(name, schema)| (name.clone(), published(schema, dialect))).collect()
+}
+
+/// Readers that write what they read leave these out, and expect it of others.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(map) => map.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        _ => false,
+    }
+}
+
+/// Takes out what Swagger 2.0 cannot say and what kubectl's reader of it refuses, as kube-apiserver does.
+fn prune(written: &Value, schema: &mut Map<String, Value>) {
+    for keyword in ABSENT_IN_V2 {
+        schema.remove(keyword);
+    }
+    let (nullable, preserve) = (written["nullable"] == true, written[PRESERVE] == true);
+    if nullable || preserve {
+        schema.remove("items");
+        schema.remove("properties");
+    }
+    if nullable {
+        schema.remove("nullable");
+        schema.remove("type");
+    }
+    let untyped_list = schema.get("type") == Some(&json!("array")) && !schema.contains_key("items");
+    if untyped_list || (preserve && schema.get("type") == Some(&json!("object"))) {
+        schema.remove("type");
+    }
+    // What may be null cannot be demanded of a reader that does not know of null.
+    let is_nullable =
+        |name: &Value| written["properties"][name.as_str().unwrap_or_default()]["nullable"] == true;
+    if let Some(Value::Array(required)) = schema.get_mut("required") {
+        required.retain(|name| !is_nullable(name));
+        if required.is_empty() || written["additionalProperties"]["nullable"] == true {
+            schema.remove("required");
+        }
+    }
+}
+
+fn require(schema: &mut Map<String, Value>, names: &[&str]) {
+    let slot = schema.entry("required").or_insert_with(|| json!([]));
+    let Value::Array(required) = slot else { return };
+    for name in names {
+        if !required.iter().any(|known| known == name) {
+            required.push((*name).into());
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! OpenAPI 2.0 documents as the protobuf messages that Go clients read (`openapi.v2` of gnostic-models).
+//!
+//! Messages are tables of field numbers, of those members that our documents have; one walk over the JSON value
+//! writes them. Members that a table does not have are left out but for extensions, which every message collects.
+
+use bytes::Bytes;
+use serde_json::Value;
+
+/// A message: its fields by JSON name, and the number under which it collects `x-` members (0: none).
+struct Message {
+    fields: &'static [(&'static str, u32, Form)],
+    extensions: u32,
+}
+
+/// How a member is written.
+enum Form {
+    /// A string.
+    Text,
+    /// A list of strings.
+    Texts,
+    /// A boolean.
+    Flag,
+    /// An `int64`.
+    Integer,
+    /// A `double`.
+    Double,
+    /// Any value, as YAML text in a message of its own.
+    Any,
+    /// A list of any values.
+    Anys,
+    /// A message.
+    One(&'static Message),
+    /// A list of messages.
+    Many(&'static Message),
+    /// A message of one field, in which the member is written.
+    Within(u32, &'static Form),
+    /// A message that lists the members of an object by name, in the given field.
+    Named(u32, &'static Form),
+    /// A schema, or a boolean.
+    SchemaOrFlag,
+    /// Parameters of an operation.
+    Parameters,
+}
+
+static DOCUMENT: Message = Message {
+    fields: &[
+        ("swagger", 1, Form::Text),
+        ("info", 2, Form::One(&INFO)),
+        ("paths", 8, Form::Named(2, &Form::One(&PATH_ITEM))),
+        ("definitions", 9, Form::Named(1, &Form::One(&SCHEMA))),
+    ],
+    extensions: 16,
+};
+
+static INFO: Message =
+    Message { fields: &[("title", 1, Form::Text), ("version", 2, Form::Text)], extensions: 7 };
+
+static PATH_ITEM: Message = Message {
+    fields: &[
+        ("get", 2, Form::One(&OPERATION)),
+        ("put", 3, Form::One(&OPERATION)),
+        ("post", 4, Form::One(&OPERATION)),
+        ("delete", 5, Form::One(&OPERATION)),
+        ("patch", 8, Form::One(&OPERATION)),
+        ("parameters", 9, Form::Parameters),
+    ],
+    extensions: 10,
+};
+
+static OPERATION: Message = Message {
+    fields: &[
+        ("description", 3, Form::Text),
+        ("operationId", 5, Form::Text),
+        ("parameters", 8, Form::Parameters),
+        // Responses, by code; each is either a response or a reference to one.
+        ("responses", 9, Form::Named(1, &Form::Within(1, &Form::One(&RESPONSE)))),
+    ],
+    extensions: 13,
+};
+
+static RESPONSE: Message = Message {
+    // The schema is either one or a file.
+    fields: &[("description", 1, Form::Text), ("schema", 2, Form::Within(1, &Form::One(&SCHEMA)))],
+    extensions: 5,
+};
+
+static BODY_PARAMETER: Message = Message {
+    fields: &[
+        ("description", 1, Form::Text),
+        ("name", 2, Form::Text),
+        ("in", 3, Form::Text),
+        ("required", 4, Form::Flag),
+        ("schema", 5, Form::One(&SCHEMA)),
+    ],
+    extensions: 6,
+};
+
+static QUERY_PARAMETER: Message = Message {
+    fields: &[
+        ("required", 1, Form::Flag),
+        ("in", 2, Form::Text),
+        ("description", 3, Form::Text),
+        ("name", 4, Form::Text),
+        ("type", 6, Form::Text),
+        ("uniqueItems", 20, Form::Flag),
+    ],
+    extensions: 23,
+};
+
+static PATH_PARAMETER: Message = Message {
+    fields: &[
+        ("required", 1, Form::Flag),
+        ("in", 2, Form::Text),
+        ("description", 3, Form::Text),
+        ("name", 4, Form::Text),
+        ("type", 5, Form::Text),
+        ("uniqueItems", 19, Form::Flag),
+    ],
+    extensions: 22,
+};
+
+static SCHEMA: Message = Message {
+    fields: &[
+        ("$ref", 1, Form::Text),
+        ("format", 2, Form::Text),
+        ("title", 3, Form::Text),
+        ("description", 4, Form::Text),
+        ("default", 5, Form::Any),
+        ("multipleOf", 6, Form::Double),
+        ("maximum", 7, Form::Double),
+        ("exclusiveMaximum", 8, Form::Flag),
+        ("minimum", 9, Form::Double),
+        ("exclusiveMinimum", 10, Form::Flag),
+        ("maxLength", 11, Form::Integer),
+        ("minLength", 12, Form::Integer),
+        ("pattern", 13, Form::Text),
+        ("maxItems", 14, Form::Integer),
+        ("minItems", 15, Form::Integer),
+        ("uniqueItems", 16, Form::Flag),
+        ("maxProperties", 17, Form::Integer),
+        ("minProperties", 18, Form::Integer),
+        ("required", 19, Form::Texts),
+        ("enum", 20, Form::Anys),
+        ("additionalProperties", 21, Form::SchemaOrFlag),
+        ("type", 22, Form::Within(1, &Form::Text)),
+        ("items", 23, Form::Within(1, &Form::One(&SCHEMA))),
+        ("allOf", 24, Form::Many(&SCHEMA)),
+        ("properties", 25, Form::Named(1, &Form::One(&SCHEMA))),
+        ("externalDocs", 29, Form::One(&EXTERNAL_DOCS)),
+        ("example", 30, Form::Any),
+    ],
+    extensions: 31,
+};
+
+static EXTERNAL_DOCS: Message =
+    Message { fields: &[("description", 1, Form::Text), ("url", 2, Form::Text)], extensions: 3 };
+
+/// Field of a named value: its name, and the value.
+const NAME: u32 = 1;
+const VALUE: u32 = 2;
+
+/// Field of `Any` that holds YAML text; JSON is YAML.
+const YAML: u32 = 2;
+
+/// A document, or some of its members.
+pub(super) fn document(value: &Value) -> Bytes {
+    message(&DOCUMENT, value).into()
+}
+
+fn message(table: &Message, value: &Value) -> Vec<u8> {
+    let mut out = Vec::new();
+    let Value::Object(map) = value else { return out };
+    for (key, value) in map {
+        if let Some((_, number, form)) = table.fields.iter().find(|(name, ..)| name == key) {
+            field(*number, form, value, &mut out);
+        } else if key.starts_with("x-") && table.extensions != 0 {
+            named(table.extensions, key, &Form::Any, value, &mut out);
+        }
+    }
+    out
+}
+
+fn field(number: u32, form: &Form, value: &Value, out: &mut Vec<u8>) {
+    let list = || value.as_array().into_iter().flatten();
+    match form {
+        Form::Text => {
+            if let Some(text) = value.as_str() {
+                bytes(number, text.as_bytes(), out);
+            }
+        }
+        Form::Texts => list().filter_map(Value::as_str).for_each(|text| bytes(number, text.as_bytes(), out)),
+        Form::Flag => {
+            if let Some(flag) = value.as_bool() {
+                tag(number, VARINT, out);
+                out.push(u8::from(flag));
+            }
+        }
+        Form::Integer => {
+            if let Some(integer) = value.as_i64().or_else(|| whole(value)) {
+                tag(number, VARINT, out);
+                varint(integer.cast_unsigned(), out);
+            }
+        }
+        Form::Double => {
+            if let Some(double) = value.as_f64() {
+                tag(number, FIXED64, out);
+                out.extend_from_slice(&double.to_le_bytes());
+            }
+        }
+        Form::Any => bytes(number, &any(value), out),
+        Form::Anys => list().for_each(|value| bytes(number, &any(value), out)),
+        Form::One(table) => bytes(number, &message(table, value), out),
+        Form::Many(table) => list().for_each(|value| bytes(number, &message(table, value), out)),
+        Form::Within(inner, form) => {
+            let mut wrapped = Vec::new();
+            field(*inner, form, value, &mut wrapped);
+            bytes(number, &wrapped, out);
+        }
+        Form::Named(inner, form) => {
+            let mut members = Vec::new();
+            let all = value.as_object().into_iter().flatten();
+            all.for_each(|(name, value)| named(*inner, name, form, value, &mut members));
+            bytes(number, &members, out);
+        }
+        Form::SchemaOrFlag => {
+            let mut wrapped = Vec::new();
+            match value {
+                Value::Bool(_) => field(2, &Form::Flag, value, &mut wrapped),
+                schema => field(1, &Form::One(&SCHEMA), schema, &mut wrapped),
+            }
+            bytes(number, &wrapped, out);
+        }
+        Form::Parameters => list().for_each(|value| bytes(number, &parameter(value), out)),
+    }
+}
+
+/// One entry of a list of named values.
+fn named(number: u32, name: &str, form: &Form, value: &Value, out: &mut Vec<u8>) {
+    let mut entry = Vec::new();
+    bytes(NAME, name.as_bytes(), &mut entry);
+    field(VALUE, form, value, &mut entry);
+    bytes(number, &entry, out);
+}
+
+fn any(value: &Value) -> Vec<u8> {
+    let mut out = Vec::new();
+    bytes(YAML, value.to_string().as_bytes(), &mut out);
+    out
+}
+
+/// A parameter is one of several messages, by where it stands in a request.
+fn parameter(value: &Value) -> Vec<u8> {
+    // The numbers from the inside out: the kind of parameter, whether it is the body, and that it is no reference.
+    let (table, levels): (&Message, &[u32]) = match value["in"].as_str() {
+        Some("body") => (&BODY_PARAMETER, &[1, 1]),
+        Some("path") => (&PATH_PARAMETER, &[4, 2, 1]),
+        _ => (&QUERY_PARAMETER, &[3, 2, 1]),
+    };
+    levels.iter().fold(message(table, value), |inner, number| {
+        let mut outer = Vec::with_capacity(inner.len() + 4);
+        bytes(*number, &inner, &mut outer);
+        outer
+    })
+}
+
+/// A number without fraction that JSON writes as a float.
+fn whole(value: &Value) -> Option<i64> {
+    let float = value.as_f64().filter(|float| float.fract() == 0.0)?;
+    Some(float as i64)
+}
+
+/// Wire types.
+const VARINT: u32 = 0;
+const FIXED64: u32 = 1;
+const LENGTH: u32 = 2;
+
+fn tag(number: u32, wire_type: u32, out: &mut Vec<u8>) {
+    varint(u64::from(number << 3 | wire_type), out);
+}
+
+fn bytes(number: u32, content: &[u8], out: &mut Vec<u8>) {
+    tag(number, LENGTH, out);
+    varint(content.len() as u64, out);
+    out.extend_from_slice(content);
+}
+
+fn varint(mut value: u64, out: &mut Vec<u8>) {
+    while value >= 0x80 {
+        out.push((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
