@@ -1,6 +1,7 @@
 //! Discovery: what is served, in the old form (one document a group version) and the aggregated one.
 
-use std::cmp::Reverse;
+pub mod order;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -9,9 +10,6 @@ use sha2::{Digest, Sha256};
 
 use crate::encode::to_bytes;
 use crate::kinds::{KindInfo, Kinds, SubresourceInfo};
-
-#[cfg(test)]
-mod tests;
 
 /// The documents of one set of kinds, encoded once.
 #[derive(Debug)]
@@ -70,7 +68,7 @@ impl Documents {
     /// The document under `/`: every path there is.
     pub(crate) fn paths(&self) -> Bytes {
         let mut paths: Vec<&str> = self.by_path.keys().map(String::as_str).collect();
-        paths.extend(["/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]);
+        paths.extend(["/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]);
         paths.sort_unstable();
         to_bytes(&json!({"paths": paths}))
     }
@@ -84,8 +82,8 @@ impl Documents {
 
 type Versions<'a> = Vec<(&'a str, Vec<&'a KindInfo>)>;
 
-/// Groups with their versions, most stable first.
-struct Groups<'a>(BTreeMap<&'a str, Versions<'a>>);
+/// Groups with their versions, in the order in which discovery names them.
+struct Groups<'a>(Vec<(&'a str, Versions<'a>)>);
 
 impl<'a> Groups<'a> {
     fn of(kinds: &'a Kinds) -> Self {
@@ -94,12 +92,17 @@ impl<'a> Groups<'a> {
             let resource = &kind.resource;
             groups.entry(&resource.group).or_default().entry(&resource.version).or_default().push(kind);
         }
-        let sort = |versions: BTreeMap<&'a str, Vec<&'a KindInfo>>| {
+        let sort = |(group, versions): (&'a str, BTreeMap<&'a str, Vec<&'a KindInfo>>)| {
             let mut versions: Versions<'a> = versions.into_iter().collect();
-            versions.sort_by_key(|(version, _)| Reverse(priority(version)));
-            versions
+            versions.sort_by_cached_key(|(version, _)| order::version_key(group, version));
+            (group, versions)
         };
-        Self(groups.into_iter().map(|(name, versions)| (name, sort(versions))).collect())
+        let mut groups: Vec<(&str, Versions<'_>)> = groups.into_iter().map(sort).collect();
+        groups.sort_by_cached_key(|(group, versions)| {
+            let versions: Vec<&str> = versions.iter().map(|(version, _)| *version).collect();
+            order::group_key(group, &versions)
+        });
+        Self(groups)
     }
 
     fn named(&self) -> impl Iterator<Item = (&'a str, &Versions<'a>)> {
@@ -107,29 +110,9 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Kubernetes' order of versions: general availability above beta above alpha, then the larger number; names of
-/// another form last, by name.
-fn priority(version: &str) -> (u8, u32, u32, Reverse<String>) {
-    let other = (0, 0, 0, Reverse(version.to_owned()));
-    let Some(rest) = version.strip_prefix('v') else { return other };
-    let split = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    let (major, stage) = rest.split_at(split);
-    let Ok(major) = major.parse() else { return other };
-    let (rank, minor) = match stage {
-        "" => (3, ""),
-        _ if stage.starts_with("beta") => (2, &stage["beta".len()..]),
-        _ if stage.starts_with("alpha") => (1, &stage["alpha".len()..]),
-        _ => return other,
-    };
-    match minor.parse() {
-        Ok(minor) => (rank, major, minor, Reverse(String::new())),
-        Err(_) if minor.is_empty() => (rank, major, 0, Reverse(String::new())),
-        Err(_) => other,
-    }
-}
-
 fn core_versions(groups: &Groups<'_>) -> Value {
-    let versions: Vec<&str> = groups.0.get("").into_iter().flatten().map(|(version, _)| *version).collect();
+    let core = groups.0.iter().filter(|(name, _)| name.is_empty());
+    let versions: Vec<&str> = core.flat_map(|(_, versions)| versions).map(|(version, _)| *version).collect();
     json!({"kind": "APIVersions", "versions": versions, "serverAddressByClientCIDRs": []})
 }
 

@@ -11,7 +11,7 @@ pub mod api;
 pub mod auth;
 pub mod backend;
 pub mod body;
-mod discovery;
+pub mod discovery;
 pub mod encode;
 pub mod history;
 pub mod input;

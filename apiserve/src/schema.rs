@@ -7,6 +7,7 @@
 
 pub(crate) mod canonical;
 pub(crate) mod check;
+pub(crate) mod correlate;
 pub(crate) mod crd;
 pub mod decode;
 pub(crate) mod default;

@@ -1,8 +1,9 @@
 //! `xtask facts`: writes the table of facts about built-in kinds that `apiserve` reads.
 //!
 //! The table comes from a running kube-apiserver (discovery and `/openapi/v3`, fetched with kubectl) and from the
-//! published Go modules `k8s.io/api`, `k8s.io/apimachinery` and `k8s.io/apiextensions-apiserver`, which alone say
-//! whether a field is a pointer or left out when it is zero. Facts only: no descriptions are kept.
+//! published Go modules `k8s.io/api`, `k8s.io/apimachinery`, `k8s.io/apiextensions-apiserver` and
+//! `k8s.io/kube-aggregator`, which alone say whether a field is a pointer or left out when it is zero. Facts only: no
+//! descriptions are kept.
 
 mod gosource;
 mod render;
@@ -21,6 +22,7 @@ const GROUP_VERSIONS: &[&str] = &[
     "v1",
     "admissionregistration.k8s.io/v1",
     "apiextensions.k8s.io/v1",
+    "apiregistration.k8s.io/v1",
     "apps/v1",
     "authentication.k8s.io/v1",
     "authorization.k8s.io/v1",

@@ -36,6 +36,12 @@ pub(crate) fn default(kind: &KindInfo, object: &mut Value) {
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => binding(map),
         ("certificates.k8s.io", "CertificateSigningRequest") => signing_request(object_at(map, "spec")),
         ("scheduling.k8s.io", "PriorityClass") => or_insert(map, "preemptionPolicy", "PreemptLowerPriority"),
+        ("apiregistration.k8s.io", "APIService") => {
+            if let Some(Value::Object(service)) = map.get_mut("spec").and_then(|spec| spec.get_mut("service"))
+            {
+                or_number(service, "port", 443);
+            }
+        }
         ("apiextensions.k8s.io", "CustomResourceDefinition") => definition(object_at(map, "spec")),
         ("resource.k8s.io", "ResourceClaim") => map.get_mut("spec").into_iter().for_each(devices::claim),
         ("resource.k8s.io", "ResourceClaimTemplate") => {

@@ -1,11 +1,13 @@
 //! What the server itself decides when an object is written: which parts an endpoint may write, and generations.
 
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::KindInfo;
 use super::defaults::TEMPLATE_GENERATION;
 use super::rules::{Fields, Generation};
 use super::value::{at, items, text};
+use crate::schema::format;
 use crate::schema::types::object_at;
 
 /// Makes a new object ready to be stored.
@@ -49,6 +51,19 @@ fn initial_status(group_kind: (&str, &str), object: &Map<String, Value>) -> Opti
         ("", "Pod") => Some(json!({"phase": "Pending", "qosClass": qos_class(object)})),
         ("", "Namespace") => Some(json!({"phase": "Active"})),
         ("", "PersistentVolume" | "PersistentVolumeClaim") => Some(json!({"phase": "Pending"})),
+        // What this server answers itself is there as soon as it is said to be.
+        ("apiregistration.k8s.io", _) => {
+            let local = object.get("spec").is_none_or(|spec| spec["service"].is_null());
+            local.then(|| {
+                json!({"conditions": [{
+                    "type": "Available",
+                    "status": "True",
+                    "reason": "Local",
+                    "message": "Local APIServices are always available",
+                    "lastTransitionTime": format::seconds(Timestamp::now()),
+                }]})
+            })
+        }
         ("apiextensions.k8s.io", _) => {
             let versions = object.get("spec").map_or(&[][..], |spec| items(spec, &["versions"]));
             let stored = versions.iter().find(|version| version["storage"] == true);

@@ -1,5 +1,6 @@
 //! Validation of built-in kinds: the fields that the system depends on, worded as kube-apiserver words them.
 
+mod api_service;
 mod meta;
 pub mod names;
 mod network;
@@ -20,7 +21,7 @@ use crate::schema::rules::judge;
 pub(crate) fn create(kind: &KindInfo, object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     meta::object(kind, object, &mut errors);
-    content(kind, object, &mut errors);
+    content(kind, object, None, &mut errors);
     rules(kind, object, None, &mut errors);
     errors.truncate(CAUSES_MAX);
     errors
@@ -32,7 +33,7 @@ pub(crate) fn update(kind: &KindInfo, new: &Value, old: &Value, subresource: &st
     meta::object(kind, new, &mut errors);
     meta::update(new, old, &mut errors);
     if kind.custom || subresource.is_empty() {
-        content(kind, new, &mut errors);
+        content(kind, new, Some(old), &mut errors);
         rules(kind, new, Some(old), &mut errors);
     }
     if !kind.custom && subresource.is_empty() {
@@ -52,9 +53,9 @@ fn rules(kind: &KindInfo, new: &Value, old: Option<&Value>, errors: &mut Vec<Fie
     }
 }
 
-fn content(kind: &KindInfo, object: &Value, errors: &mut Vec<FieldError>) {
+fn content(kind: &KindInfo, object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     if kind.custom {
-        errors.extend(check::check(kind.place(), object));
+        errors.extend(check::check(kind.place(), object, old));
         return;
     }
     match kind.group_kind() {
@@ -71,6 +72,7 @@ fn content(kind: &KindInfo, object: &Value, errors: &mut Vec<FieldError>) {
         ("apiextensions.k8s.io", "CustomResourceDefinition") => {
             errors.extend(custom::check(object, kind.schema().types()));
         }
+        ("apiregistration.k8s.io", "APIService") => api_service::check(object, errors),
         group_kind => objects::create(group_kind, object, errors),
     }
 }

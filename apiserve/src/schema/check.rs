@@ -6,19 +6,21 @@ mod rules;
 use serde_json::Value;
 
 pub(crate) use self::rules::{Bound, Checks, JsonType};
+use super::correlate;
 use super::types::{Place, Shape, json_type};
 use crate::kinds::error::{CAUSES_MAX, ErrorKind, FieldError};
 
-/// Checks an object of a custom resource against its type.
-pub(crate) fn check(place: Place<'_>, value: &Value) -> Vec<FieldError> {
+/// Checks an object of a custom resource against its type. What is the same as in the `old` object that it replaces is
+/// not held against it: definitions become stricter while objects are there (CRD validation ratcheting).
+pub(crate) fn check(place: Place<'_>, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    walk(place, value, "", &mut errors);
+    walk(place, value, old, "", &mut errors);
     errors.truncate(CAUSES_MAX);
     errors
 }
 
-fn walk(place: Place<'_>, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    if errors.len() >= CAUSES_MAX {
+fn walk(place: Place<'_>, value: &Value, old: Option<&Value>, path: &str, errors: &mut Vec<FieldError>) {
+    if errors.len() >= CAUSES_MAX || old == Some(value) {
         return;
     }
     let node = place.node();
@@ -27,7 +29,7 @@ fn walk(place: Place<'_>, value: &Value, path: &str, errors: &mut Vec<FieldError
     if value.is_null() && node.nullable {
         return;
     }
-    if !checks.value(value, path, errors) {
+    if !checks.value(value, old, path, errors) {
         return;
     }
     match (&node.shape, value) {
@@ -41,18 +43,21 @@ fn walk(place: Place<'_>, value: &Value, path: &str, errors: &mut Vec<FieldError
                 embedded(map, path, errors);
             }
             for (key, item) in map {
-                walk(place.child(key).0, item, &join(path, key), errors);
+                let before = correlate::member(node, old, key);
+                walk(place.child(key).0, item, before, &join(path, key), errors);
             }
         }
         (Shape::Map { .. }, Value::Object(map)) => {
             for (key, item) in map {
-                walk(place.child(key).0, item, &join(path, key), errors);
+                let before = correlate::member(node, old, key);
+                walk(place.child(key).0, item, before, &join(path, key), errors);
             }
         }
         (Shape::List(list), Value::Array(items)) => {
             lists::unique(list, items, path, errors);
             for (index, item) in items.iter().enumerate() {
-                walk(place.item(), item, &format!("{path}[{index}]"), errors);
+                let before = correlate::item(list, old, item);
+                walk(place.item(), item, before, &format!("{path}[{index}]"), errors);
             }
         }
         _ => {}

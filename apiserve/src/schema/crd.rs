@@ -250,7 +250,7 @@ impl Compiler<'_> {
         let node = self.types.node(id);
         if let Some(default) = &node.default {
             let place = Place(Some(super::types::Cursor::new(&self.types, id)));
-            let mut wrong = super::check::check(place, default);
+            let mut wrong = super::check::check(place, default, None);
             if wrong.is_empty() {
                 wrong = super::rules::judge(place, default, None);
             }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::check::join;
-use super::types::{ListShape, Place, Shape, Topology};
+use super::correlate;
+use super::types::{Place, Shape};
 use crate::kinds::error::{CAUSES_MAX, ErrorKind, FieldError};
 
 #[cfg(test)]
@@ -144,27 +145,19 @@ impl Judgement {
         match (&node.shape, value) {
             (Shape::Struct(_) | Shape::Map { .. }, Value::Object(members)) => {
                 for (key, item) in members {
-                    let before = old.and_then(|old| old.get(key));
+                    let before = correlate::member(node, old, key);
                     self.walk(place.child(key).0, item, before, &join(path, key));
                 }
             }
             (Shape::List(list), Value::Array(items)) => {
                 for (index, item) in items.iter().enumerate() {
-                    let before = old.and_then(|old| counterpart(list, item, old));
+                    let before = correlate::item(list, old, item);
                     self.walk(place.item(), item, before, &format!("{path}[{index}]"));
                 }
             }
             _ => {}
         }
     }
-}
-
-/// The item of an old list that has the same keys.
-fn counterpart<'a>(list: &ListShape, item: &Value, old: &'a Value) -> Option<&'a Value> {
-    let Topology::Map(keys) = &list.topology else { return None };
-    old.as_array()?
-        .iter()
-        .find(|other| keys.iter().all(|key| other.get(key.as_ref()) == item.get(key.as_ref())))
 }
 
 fn report(failure: RuleFailure, value: &Value, path: &str) -> FieldError {

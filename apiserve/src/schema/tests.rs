@@ -111,8 +111,37 @@ fn alternatives_and_embedded_objects_are_checked() {
         (json!({"object": {"apiVersion": "v1", "kind": "Pod", "metadata": 1}}), Some("spec.object.metadata")),
     ];
     for (spec, field) in cases {
-        let errors = check::check(Place(Some(schema.cursor())), &json!({"spec": spec}));
+        let errors = check::check(Place(Some(schema.cursor())), &json!({"spec": spec}), None);
         assert_eq!(errors.first().map(|error| error.field.as_str()), field, "{spec}");
+    }
+}
+
+/// Values that were there before a definition became stricter stay, and change only to valid ones.
+#[test]
+fn unchanged_values_are_not_held_against_an_update() {
+    let schema = compile(&json!({"type": "object", "properties": {
+        "name": {"type": "string", "maxLength": 3},
+        "nested": {"type": "object", "required": ["must"], "properties": {"count": {"type": "integer", "minimum": 5}}},
+        "ports": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"],
+            "items": {"type": "object", "required": ["id"], "properties": {
+                "id": {"type": "integer"}, "name": {"type": "string", "enum": ["a"]}}}},
+        "plain": {"type": "array", "items": {"type": "string", "maxLength": 3}},
+    }}))
+    .unwrap();
+    let old = json!({"name": "longer", "nested": {"count": 1}, "plain": ["longer"],
+        "ports": [{"id": 1, "name": "z"}, {"id": 2, "name": "a"}]});
+    let cases: [(Value, &[&str]); 5] = [
+        (json!({"other": 1, "name": "longer", "nested": {"count": 1}, "plain": ["longer"]}), &[]),
+        (json!({"name": "other"}), &["name"]),
+        (json!({"nested": {"count": 1, "more": 1}}), &["nested.must"]),
+        (json!({"ports": [{"id": 2, "name": "y"}, {"id": 1, "name": "z"}]}), &["ports[0].name"]),
+        // Items of a plain list correspond to nothing.
+        (json!({"plain": ["longer", "x"]}), &["plain[0]"]),
+    ];
+    for (new, wanted) in cases {
+        let errors = check::check(Place(Some(schema.cursor())), &new, Some(&old));
+        let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
+        assert_eq!(fields, wanted, "{new}");
     }
 }
 
@@ -218,7 +247,7 @@ proptest! {
             && let Ok(mut decoded) = decode_as(&schema, json!({"spec": value}))
         {
             default::default(Place(Some(schema.cursor())), &mut decoded.object);
-            let _ = check::check(Place(Some(schema.cursor())), &decoded.object);
+            let _ = check::check(Place(Some(schema.cursor())), &decoded.object, None);
         }
     }
 

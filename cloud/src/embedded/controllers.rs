@@ -3,6 +3,7 @@
 //! kube-controller-manager may run beside them: controllers that would do its work stand aside for it ([`stock`]).
 
 pub(super) mod aggregation;
+pub(super) mod api_services;
 pub(super) mod csr;
 pub(super) mod definitions;
 pub(super) mod deletion;
@@ -68,7 +69,7 @@ pub(super) fn start(context: &Arc<Context>, tasks: &Tasks) {
             });
         )+};
     }
-    spawn!(csr, definitions, events, identity, namespaces, service_addresses, snapshots, stock);
+    spawn!(api_services, csr, definitions, events, identity, namespaces, service_addresses, snapshots, stock);
     spawn_without_stock!(aggregation, garbage, node_taints, orphan_pods, quota, termination);
 }
 

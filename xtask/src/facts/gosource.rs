@@ -52,6 +52,8 @@ impl GoSources {
         read_package(&meta, "meta.v1", &mut structs)?;
         let extensions = module(root, "apiextensions-apiserver")?.join("pkg/apis/apiextensions/v1");
         read_package(&extensions, "apiextensions.v1", &mut structs)?;
+        let registration = module(root, "kube-aggregator")?.join("pkg/apis/apiregistration/v1");
+        read_package(&registration, "apiregistration.v1", &mut structs)?;
         Ok(Self { structs })
     }
 

@@ -22,8 +22,25 @@ pub(super) fn other(group: &str, kind: &str, object: &Value, now: Timestamp) -> 
         ("flowcontrol.apiserver.k8s.io", _) => priority_level(object, now),
         ("resource.k8s.io", _) => resource(kind, object, now),
         ("admissionregistration.k8s.io", _) => admission(kind, object, now),
+        ("apiregistration.k8s.io", _) => api_service(object, now),
         _ => dated(object),
     }
+}
+
+fn api_service(object: &Value, now: Timestamp) -> Vec<Value> {
+    let service = &object["spec"]["service"];
+    let service = match service.is_object() {
+        true => format!("{}/{}", text(service, &["namespace"]), text(service, &["name"])),
+        false => "Local".to_owned(),
+    };
+    let conditions = items(object, &["status", "conditions"]);
+    let available = conditions.iter().find(|condition| text(condition, &["type"]) == "Available");
+    let available = match available.map(|own| (text(own, &["status"]), text(own, &["reason"]))) {
+        None => "Unknown".to_owned(),
+        Some((status @ "True", _) | (status, "")) => status.to_owned(),
+        Some((status, reason)) => format!("{status} ({reason})"),
+    };
+    named(object, now, [json!(service), json!(available)])
 }
 
 fn binding(object: &Value, now: Timestamp) -> Vec<Value> {

@@ -61,9 +61,16 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    /// Applies the rules; false when the value has a wrong type, so that looking below it makes no sense.
-    pub(crate) fn value(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) -> bool {
-        if value.is_null() && self.nullable {
+    /// Applies the rules to a value that may replace an `old` one; false when it has a wrong type, so that looking
+    /// below it makes no sense.
+    pub(crate) fn value(
+        &self,
+        value: &Value,
+        old: Option<&Value>,
+        path: &str,
+        errors: &mut Vec<FieldError>,
+    ) -> bool {
+        if (value.is_null() && self.nullable) || old == Some(value) {
             return true;
         }
         if let Some(expected) = self.ty.filter(|ty| !ty.admits(value)) {
@@ -74,17 +81,17 @@ impl Checks {
             Value::Number(number) => self.number(number.as_f64().unwrap_or_default(), value, path, errors),
             Value::String(text) => self.string(text, path, errors),
             Value::Array(items) => self.array(items, path, errors),
-            Value::Object(map) => self.object(map, path, errors),
+            Value::Object(map) => self.object(map, old, path, errors),
             Value::Null | Value::Bool(_) => {}
         }
         self.values(value, path, errors);
-        self.alternatives(value, path, errors);
+        self.alternatives(value, old, path, errors);
         true
     }
 
-    fn is_valid(&self, value: &Value) -> bool {
+    fn is_valid(&self, value: &Value, old: Option<&Value>) -> bool {
         let mut errors = Vec::new();
-        self.value(value, "", &mut errors);
+        self.value(value, old, "", &mut errors);
         errors.is_empty()
     }
 
@@ -157,12 +164,19 @@ impl Checks {
         }
         if let Some(checks) = &self.items {
             for (index, item) in items.iter().enumerate() {
-                checks.value(item, &format!("{path}[{index}]"), errors);
+                checks.value(item, None, &format!("{path}[{index}]"), errors);
             }
         }
     }
 
-    fn object(&self, map: &serde_json::Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) {
+    fn object(
+        &self,
+        map: &serde_json::Map<String, Value>,
+        old: Option<&Value>,
+        path: &str,
+        errors: &mut Vec<FieldError>,
+    ) {
+        let before = |name: &str| old.and_then(|old| old.get(name));
         if let Some(max) = self.max_properties.filter(|max| map.len() > *max) {
             errors.push(FieldError::too_many(place(path), map.len(), max));
         }
@@ -175,22 +189,22 @@ impl Checks {
         }
         for (name, checks) in &self.properties {
             if let Some(value) = map.get(name) {
-                checks.value(value, &join(path, name), errors);
+                checks.value(value, before(name), &join(path, name), errors);
             }
         }
         if let Some(checks) = &self.entries {
             for (name, value) in map {
-                checks.value(value, &join(path, name), errors);
+                checks.value(value, before(name), &join(path, name), errors);
             }
         }
     }
 
-    fn alternatives(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    fn alternatives(&self, value: &Value, old: Option<&Value>, path: &str, errors: &mut Vec<FieldError>) {
         let mut report = |rule: &str| {
             errors.push(FieldError::invalid(place(path), shown(value), format!("{path} in body {rule}")));
         };
         if !self.one_of.is_empty() {
-            match self.one_of.iter().filter(|checks| checks.is_valid(value)).count() {
+            match self.one_of.iter().filter(|checks| checks.is_valid(value, old)).count() {
                 1 => {}
                 0 => report("must validate one and only one schema (oneOf). Found none valid"),
                 n => report(&format!(
@@ -198,14 +212,14 @@ impl Checks {
                 )),
             }
         }
-        if !self.any_of.is_empty() && !self.any_of.iter().any(|checks| checks.is_valid(value)) {
+        if !self.any_of.is_empty() && !self.any_of.iter().any(|checks| checks.is_valid(value, old)) {
             report("must validate at least one schema (anyOf)");
         }
-        if self.not.as_ref().is_some_and(|checks| checks.is_valid(value)) {
+        if self.not.as_ref().is_some_and(|checks| checks.is_valid(value, old)) {
             report("must not validate the schema (not)");
         }
         for checks in &self.all_of {
-            checks.value(value, path, errors);
+            checks.value(value, old, path, errors);
         }
     }
 }
