@@ -104,7 +104,7 @@ pub(crate) fn takes_gzip(headers: &HeaderMap) -> bool {
 /// takes none of them.
 pub(crate) fn preferred(
     headers: &HeaderMap,
-    offered: impl Iterator<Item = &'static str> + Clone,
+    offered: &(impl Iterator<Item = &'static str> + Clone),
 ) -> Option<usize> {
     let accept = header(headers, &ACCEPT);
     if accept.trim().is_empty() {

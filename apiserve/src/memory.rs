@@ -122,6 +122,12 @@ impl MemoryStore {
         Self { shared: Arc::new(shared) }
     }
 
+    /// The resources that objects are or were stored under.
+    #[must_use]
+    pub fn resources(&self) -> Vec<Resource> {
+        self.shared.state.read().tables.keys().cloned().collect()
+    }
+
     /// Removes a resource with all its objects and history; its watches end. For definitions that are withdrawn:
     /// nothing is journaled, so delete the objects first where they are durable.
     pub fn forget(&self, resource: &Resource) {

@@ -105,10 +105,12 @@ impl Registry {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Whether the definition of a kind has changed since the kind was looked up, and its version is still served.
-    pub(crate) fn is_superseded(&self, kind: &Arc<KindInfo>) -> bool {
+    /// Whether the specification of a custom kind has changed since the kind was looked up, and its version is still
+    /// served.
+    pub(crate) fn is_superseded(&self, kind: &KindInfo) -> bool {
+        let content = |kind: &KindInfo| kind.definition().map(|definition| definition.fingerprint.content);
         let catalog = self.shared.current.load();
-        catalog.kinds.get(&kind.resource).is_some_and(|current| !Arc::ptr_eq(current, kind))
+        catalog.kinds.get(&kind.resource).is_some_and(|current| content(current) != content(kind))
     }
 
     /// What is served now. The answer does not change while it is held.

@@ -76,14 +76,6 @@ const DIFFERENCES: &[(&str, &str)] = &[
         "GET /api/v1/namespaces/default/configmaps?watch=1&timeoutSeconds=1 as text/html",
         "the real server also offers protobuf",
     ),
-    (
-        "GET /api/v1/namespaces/default/secrets as application/json;as=Table;g=meta.k8s.io;v=v1",
-        "our columns have no descriptions",
-    ),
-    (
-        "GET /apis/conformance.example/v1/namespaces/default/widgets as application/json;as=Table;g=meta.k8s.io;v=v1",
-        "our columns have no descriptions",
-    ),
 ];
 
 const LINES: &[Line<'static>] = &[

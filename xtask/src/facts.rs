@@ -1,10 +1,12 @@
-//! `xtask facts`: writes the table of facts about built-in kinds that `apiserve` reads.
+//! `xtask facts`: writes the tables of facts about built-in kinds that `apiserve` reads: their types, and beside that
+//! file `columns.txt` with the columns of the Table form.
 //!
 //! The table comes from a running kube-apiserver (discovery and `/openapi/v3`, fetched with kubectl) and from the
 //! published Go modules `k8s.io/api`, `k8s.io/apimachinery`, `k8s.io/apiextensions-apiserver` and
-//! `k8s.io/kube-aggregator`, which alone say whether a field is a pointer or left out when it is zero. Facts only: no
-//! descriptions are kept.
+//! `k8s.io/kube-aggregator`, which alone say whether a field is a pointer or left out when it is zero. Facts only: of
+//! descriptions those of columns are kept.
 
+mod columns;
 mod gosource;
 mod render;
 
@@ -52,6 +54,8 @@ struct GroupVersion {
 
 /// Where the facts come from and where they go.
 struct Options {
+    server: String,
+    token: String,
     kubectl: String,
     kubectl_args: Vec<String>,
     sources: PathBuf,
@@ -83,6 +87,10 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     let text = render::table(&served, &types, &sources)?;
     std::fs::write(&options.out, &text).with_context(|| format!("writing {}", options.out.display()))?;
     println!("{}: {} bytes, {} types", options.out.display(), text.len(), types.len());
+    let columns = columns::table(&served, |path| options.get_table(path))?;
+    let out = options.out.with_file_name("columns.txt");
+    std::fs::write(&out, &columns).with_context(|| format!("writing {}", out.display()))?;
+    println!("{}: {} bytes", out.display(), columns.len());
     Ok(())
 }
 
@@ -107,6 +115,8 @@ impl Options {
     fn parse(args: &[String]) -> Result<Self> {
         let home = std::env::var("HOME").unwrap_or_default();
         let mut options = Self {
+            server: String::new(),
+            token: String::new(),
             kubectl: "kubectl".to_owned(),
             kubectl_args: Vec::new(),
             sources: PathBuf::from(home).join("go/pkg/mod/k8s.io"),
@@ -115,6 +125,11 @@ impl Options {
         let mut args = args.iter();
         while let Some(name) = args.next() {
             let value = args.next().with_context(|| format!("{name} needs a value"))?.clone();
+            match name.as_str() {
+                "--server" => options.server.clone_from(&value),
+                "--token" => options.token.clone_from(&value),
+                _ => {}
+            }
             match name.as_str() {
                 "--server" => options
                     .kubectl_args
@@ -127,6 +142,26 @@ impl Options {
             }
         }
         Ok(options)
+    }
+
+    /// A list as a Table. kubectl asks for these only to show them, so that curl asks.
+    fn get_table(&self, path: &str) -> Result<Value> {
+        let output = Command::new("curl")
+            .args([
+                "--silent",
+                "--insecure",
+                "--fail",
+                "--header",
+                &format!("Authorization: Bearer {}", self.token),
+            ])
+            .args(["--header", "Accept: application/json;as=Table;v=v1;g=meta.k8s.io"])
+            .arg(format!("{}{path}", self.server))
+            .output()
+            .context("starting curl")?;
+        if !output.status.success() {
+            bail!("curl {path}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        serde_json::from_slice(&output.stdout).with_context(|| format!("{path} is not JSON"))
     }
 
     fn get(&self, path: &str) -> Result<Value> {

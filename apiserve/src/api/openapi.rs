@@ -23,7 +23,7 @@ pub(super) fn answer(admitted: &Admitted, catalog: &Catalog, path: &str) -> Opti
 fn swagger(admitted: &Admitted, catalog: &Catalog) -> Response<Body> {
     let headers = &admitted.head.headers;
     let offered = v2::OFFERED.iter().map(|(media, _)| *media);
-    let Some(chosen) = accept::preferred(headers, offered) else {
+    let Some(chosen) = accept::preferred(headers, &offered) else {
         return body::text(StatusCode::NOT_ACCEPTABLE, "");
     };
     let document = v2::Document::of(&catalog.kinds);

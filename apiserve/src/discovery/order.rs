@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn groups_are_ordered_by_priority_then_name() {
-        let mut groups = vec![
+        let mut groups = [
             ("b.example", ["v1"]),
             ("a.example", ["v1"]),
             ("apps", ["v1"]),

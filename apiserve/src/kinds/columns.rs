@@ -8,6 +8,8 @@ mod pods;
 mod storage;
 mod workloads;
 
+use std::borrow::Cow;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -26,10 +28,10 @@ pub struct Column {
     /// 0 is always shown, greater ones in wide views only.
     pub priority: i32,
     /// What the column means; may be empty.
-    pub description: String,
+    pub description: Cow<'static, str>,
 }
 
-/// Recorded from the real server; a test compares it with recorded tables.
+/// Recorded from the real server by `cargo xtask facts`.
 const TABLE: &str = include_str!("../../data/columns.txt");
 
 /// The columns of a built-in kind; name and creation time when nothing special is known.
@@ -39,10 +41,11 @@ pub(crate) fn columns(group: &str, kind: &str) -> Vec<Column> {
         let mut words = line.splitn(3, ' ');
         (words.next() == Some(group) && words.next() == Some(kind)).then(|| words.next()).flatten()
     });
-    special.unwrap_or("Name|string|name|0;Created At|date||0").split(';').filter_map(column).collect()
+    let plain = "Name|string|name|0;Created At|date||0";
+    special.unwrap_or(plain).split(';').filter_map(column).collect()
 }
 
-fn column(text: &str) -> Option<Column> {
+fn column(text: &'static str) -> Option<Column> {
     let mut parts = text.split('|');
     let (name, ty, format) = (parts.next()?, parts.next()?, parts.next()?);
     let priority = parts.next()?.parse().ok()?;
@@ -51,8 +54,31 @@ fn column(text: &str) -> Option<Column> {
         r#type: ty.to_owned(),
         format: format.to_owned(),
         priority,
-        description: String::new(),
+        description: parts.next().map(description).unwrap_or_default(),
     })
+}
+
+/// The text with a number in the table.
+fn description(number: &str) -> Cow<'static, str> {
+    let json = TABLE.lines().find_map(|line| {
+        let (own, json) = line.strip_prefix("text ")?.split_once(' ')?;
+        (own == number).then_some(json)
+    });
+    // Borrowed from the program where the JSON text has no escapes.
+    let plain =
+        json.and_then(|json| json.strip_prefix('"')?.strip_suffix('"')).filter(|text| !text.contains('\\'));
+    match (plain, json) {
+        (Some(plain), _) => Cow::Borrowed(plain),
+        (None, Some(json)) => Cow::Owned(serde_json::from_str(json).unwrap_or_default()),
+        (None, None) => Cow::Borrowed(""),
+    }
+}
+
+/// What the first and last columns of most kinds mean: the name and the age.
+pub(crate) fn common_descriptions() -> (Cow<'static, str>, Cow<'static, str>) {
+    let mut columns = columns("", "ServiceAccount").into_iter().map(|column| column.description);
+    let name = columns.next().unwrap_or_default();
+    (name, columns.next_back().unwrap_or_default())
 }
 
 /// The cells of one object of a built-in kind.

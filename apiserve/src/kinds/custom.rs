@@ -17,7 +17,7 @@ use crate::openapi::v2::LazyPart;
 use crate::schema::Schema;
 use crate::schema::types::Types;
 
-pub(crate) use self::definition::{accept, check};
+pub(crate) use self::definition::{check, check_stored_versions, note_storage_version};
 
 /// What a definition adds to the kinds it makes.
 #[derive(Debug)]
@@ -36,8 +36,28 @@ pub(crate) struct Custom {
     pub(crate) fingerprint: Fingerprint,
 }
 
-/// A hash of what kinds are made of.
-pub(crate) type Fingerprint = [u8; 32];
+/// Equal for definitions that make the same kinds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fingerprint {
+    /// Hash of the specification, and whether it is the first one.
+    pub(crate) content: [u8; 32],
+    /// The definition is being deleted: nothing is created or changed any more.
+    terminating: bool,
+}
+
+impl Fingerprint {
+    pub(crate) fn of(definition: &Value) -> Self {
+        let read = json!([definition["spec"], is_revised(definition)]);
+        let conditions = items(definition, &["status", "conditions"]);
+        let terminating = |condition: &Value| {
+            text(condition, &["type"]) == "Terminating" && text(condition, &["status"]) == "True"
+        };
+        Self {
+            content: Sha256::digest(read.to_string()).into(),
+            terminating: conditions.iter().any(terminating),
+        }
+    }
+}
 
 impl Custom {
     /// Paths of the fields that field selectors may name, beside name and namespace.
@@ -94,7 +114,12 @@ fn cell(value: Option<&Value>, ty: &str, now: Timestamp) -> Value {
 ///
 /// # Errors
 /// What is wrong with the definition.
-pub(crate) fn compile(definition: &Value, builtin: &Types) -> Result<Vec<KindInfo>, Vec<FieldError>> {
+pub(crate) fn compile(
+    definition: &Value,
+    fingerprint: Fingerprint,
+    stored: Option<&str>,
+    builtin: &Types,
+) -> Result<Vec<KindInfo>, Vec<FieldError>> {
     let errors = check(definition, builtin);
     if !errors.is_empty() {
         return Err(errors);
@@ -102,12 +127,9 @@ pub(crate) fn compile(definition: &Value, builtin: &Types) -> Result<Vec<KindInf
     let spec = &definition["spec"];
     let versions = items(spec, &["versions"]);
     let named = versions.iter().find(|version| version["storage"] == true);
-    // Versions differ in nothing but their name, so objects stay under the first version they were stored in:
-    // naming another storage version moves none of them.
-    let first = items(definition, &["status", "storedVersions"]).first().and_then(Value::as_str);
-    let stored = first.or_else(|| named.and_then(|version| version["name"].as_str())).unwrap_or_default();
+    let stored = stored.or_else(|| named.and_then(|version| version["name"].as_str())).unwrap_or_default();
     let storage = Resource::new(text(spec, &["group"]), stored, text(spec, &["names", "plural"]));
-    let common = Common { storage, revised: is_revised(definition), fingerprint: fingerprint(definition) };
+    let common = Common { storage, revised: is_revised(definition), fingerprint };
     let mut kinds = Vec::new();
     for (index, version) in versions.iter().enumerate().filter(|(_, version)| version["served"] == true) {
         let path = definition::schema_path(versions, index);
@@ -128,13 +150,6 @@ struct Common {
 /// The generation counts changes of the specification; that of a new definition is 1.
 fn is_revised(definition: &Value) -> bool {
     at(definition, &["metadata", "generation"]).as_i64().is_some_and(|generation| generation > 1)
-}
-
-/// Hashes all that [`compile`] reads.
-pub(crate) fn fingerprint(definition: &Value) -> Fingerprint {
-    let stored = items(definition, &["status", "storedVersions"]).first();
-    let read = json!([definition["spec"], stored, is_revised(definition)]);
-    Sha256::digest(read.to_string()).into()
 }
 
 fn kind(spec: &Value, version: &Value, common: &Common, schema: Schema) -> KindInfo {
@@ -165,7 +180,12 @@ fn kind(spec: &Value, version: &Value, common: &Common, schema: Schema) -> KindI
         namespaced: text(spec, &["scope"]) == "Namespaced",
         short_names: list("shortNames"),
         categories: list("categories"),
-        verbs: words(&["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"]),
+        verbs: match common.fingerprint.terminating {
+            true => words(&["delete", "deletecollection", "get", "list", "watch"]),
+            false => {
+                words(&["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"])
+            }
+        },
         subresources,
         scale: scale(version),
         custom: true,
@@ -235,19 +255,29 @@ fn columns_of(version: &Value) -> (Vec<Column>, Cells) {
         r#type: ty.to_owned(),
         format: format.to_owned(),
         priority,
-        description: description.to_owned(),
+        description: description.to_owned().into(),
     };
-    let age = json!([{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}]);
+    let (of_name, of_age) = columns::common_descriptions();
+    let age = json!([
+        {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp", "description": of_age}
+    ]);
     let declared = match items(version, &["additionalPrinterColumns"]) {
         [] => items(&age, &[]),
         declared => declared,
     };
-    let mut columns = vec![column("Name", "string", "name", 0, "")];
+    let mut columns = vec![column("Name", "string", "name", 0, &of_name)];
     let mut cells = Vec::new();
     for one in declared {
         let Ok(path) = JsonPath::parse(text(one, &["jsonPath"])) else { continue };
         let ty = text(one, &["type"]);
-        let (format, description) = (text(one, &["format"]), text(one, &["description"]));
+        let format = text(one, &["format"]);
+        let description = match text(one, &["description"]) {
+            "" => &format!(
+                "Custom resource definition column (in JSONPath format): {}",
+                text(one, &["jsonPath"])
+            ),
+            written => written,
+        };
         let priority = one["priority"].as_i64().and_then(|n| i32::try_from(n).ok()).unwrap_or_default();
         columns.push(column(text(one, &["name"]), ty, format, priority, description));
         cells.push((path, ty.to_owned()));

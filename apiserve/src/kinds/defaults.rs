@@ -208,7 +208,6 @@ fn signing_request(spec: &mut Map<String, Value>) {
 }
 
 fn definition(spec: &mut Map<String, Value>) {
-    or_insert(spec, "scope", "Namespaced");
     or_insert(object_at(spec, "conversion"), "strategy", "None");
     let names = object_at(spec, "names");
     let kind = names.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();

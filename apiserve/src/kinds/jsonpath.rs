@@ -37,16 +37,6 @@ impl JsonPath {
         Ok(Self(parser.steps))
     }
 
-    /// The field names, when the path consists of nothing else.
-    pub(crate) fn plain(&self) -> Option<Vec<&str>> {
-        let mut names = Vec::with_capacity(self.0.len());
-        for step in &self.0 {
-            let Step::Field(name) = step else { return None };
-            names.push(name.as_str());
-        }
-        Some(names)
-    }
-
     /// The first value that the path reaches.
     pub(crate) fn first<'a>(&self, value: &'a Value) -> Option<&'a Value> {
         find(&self.0, value)

@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::KindInfo;
 use super::defaults::TEMPLATE_GENERATION;
 use super::rules::{Fields, Generation};
 use super::value::{at, items, text};
+use super::{KindInfo, custom};
 use crate::schema::format;
 use crate::schema::types::object_at;
 
@@ -156,6 +156,7 @@ pub(crate) fn update(kind: &KindInfo, new: &mut Value, old: &Value, subresource:
             template_generation(object(new), i64::saturating_add(number, changed));
         }
         ("resize", _) => resize_only(new, old),
+        ("", ("apiextensions.k8s.io", _)) => custom::note_storage_version(new),
         _ => {}
     }
     keep_metadata(new, old);

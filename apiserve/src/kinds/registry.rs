@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use jiff::Timestamp;
 use serde_json::Value;
 use tombolo_proto::object::Resource;
 
@@ -98,25 +97,38 @@ impl Kinds {
     /// # Errors
     /// What is wrong with the definition; the same errors refuse its creation.
     pub fn with_crd(&self, definition: &Value) -> Result<Self, Vec<FieldError>> {
+        self.with_crd_stored_as(definition, None)
+    }
+
+    /// The same, where objects may be there already: under `stored`, the version that their keys have. Naming another
+    /// storage version moves no objects, as versions differ in nothing but their name.
+    ///
+    /// # Errors
+    /// What is wrong with the definition.
+    pub fn with_crd_stored_as(
+        &self,
+        definition: &Value,
+        stored: Option<&str>,
+    ) -> Result<Self, Vec<FieldError>> {
         let group = definition["spec"]["group"].as_str().unwrap_or_default();
         let plural = definition["spec"]["names"]["plural"].as_str().unwrap_or_default();
-        if self.is_published(group, plural, definition) {
+        let published = self.published(group, plural);
+        let fingerprint = custom::Fingerprint::of(definition);
+        if published.is_some_and(|kind| kind.definition().is_some_and(|own| own.fingerprint == fingerprint)) {
             return Ok(self.clone());
         }
-        let kinds = custom::compile(definition, &self.0.builtin)?;
+        let stored = published.map(|kind| &*kind.storage.version).or(stored);
+        let kinds = custom::compile(definition, fingerprint, stored, &self.0.builtin)?;
         let mut by_resource = self.0.by_resource.clone();
         by_resource.retain(|resource, _| !(&*resource.group == group && &*resource.name == plural));
         by_resource.extend(kinds.into_iter().map(|kind| (kind.resource.clone(), Arc::new(kind))));
         Ok(self.replaced(by_resource, group))
     }
 
-    fn is_published(&self, group: &str, plural: &str, definition: &Value) -> bool {
-        let of_definition =
-            |kind: &&Arc<KindInfo>| &*kind.resource.group == group && &*kind.resource.name == plural;
-        let fingerprint = custom::fingerprint(definition);
-        // All versions of a definition are published together.
-        let published = self.iter().find(of_definition).and_then(|kind| kind.definition());
-        published.is_some_and(|published| published.fingerprint == fingerprint)
+    /// What a definition published before. Its versions are always published together.
+    fn published(&self, group: &str, plural: &str) -> Option<&Arc<KindInfo>> {
+        self.iter()
+            .find(|kind| kind.custom && &*kind.resource.group == group && &*kind.resource.name == plural)
     }
 
     /// Whether two values are one and the same.
@@ -130,12 +142,6 @@ impl Kinds {
         let mut by_resource = self.0.by_resource.clone();
         by_resource.retain(|resource, _| !(&*resource.group == group && &*resource.name == plural));
         self.replaced(by_resource, group)
-    }
-
-    /// Writes the status of a CustomResourceDefinition that was accepted (`NamesAccepted`, `Established`, accepted
-    /// names, stored versions). Conditions that already say so keep their time.
-    pub fn accept_definition(definition: &mut Value, now: Timestamp) {
-        custom::accept(definition, now);
     }
 
     /// A built-in type by its name in the table of facts, for example `autoscaling.v1.Scale`.

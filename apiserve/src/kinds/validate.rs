@@ -39,6 +39,9 @@ pub(crate) fn update(kind: &KindInfo, new: &Value, old: &Value, subresource: &st
     if !kind.custom && subresource.is_empty() {
         immutable(kind, new, old, &mut errors);
     }
+    if kind.group_kind() == ("apiextensions.k8s.io", "CustomResourceDefinition") {
+        custom::check_stored_versions(new, &mut errors);
+    }
     if kind.group_kind() == ("", "Pod") && subresource == "ephemeralcontainers" {
         pod_update::ephemeral(new, old, &mut errors);
     }

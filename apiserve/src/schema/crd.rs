@@ -1,5 +1,7 @@
 //! Compiles the structural schema of a CustomResourceDefinition into types.
 
+mod extensions;
+mod unknown;
 mod values;
 
 use serde_json::{Map, Value};
@@ -98,6 +100,7 @@ impl Compiler<'_> {
             return self.types.add(Node::new(Shape::Any { atomic: false }));
         };
         self.refuse(map, path);
+        extensions::check(map, path, position == Position::Root, &mut self.errors);
         let mut checks = values::checks(schema, path, &mut self.errors);
         checks.rules = super::rules::compile(self.metadata.engine(), schema, path, &mut self.errors);
         let shape = self.shape(schema, path, position);
@@ -137,7 +140,8 @@ impl Compiler<'_> {
             "number" => Shape::Number,
             "boolean" => Shape::Bool,
             "" => {
-                if !preserve && position != Position::Root {
+                // A reference is refused as that, not for what it lacks.
+                if !preserve && position != Position::Root && schema["$ref"].is_null() {
                     let what = match position {
                         Position::Item => "array items",
                         _ => "object fields",
@@ -202,47 +206,11 @@ impl Compiler<'_> {
             false => self.types.add(Node::new(Shape::Any { atomic: false })),
         };
         let topology = match schema["x-kubernetes-list-type"].as_str() {
-            None | Some("atomic") => Topology::Atomic,
             Some("set") => Topology::Set,
-            Some("map") => Topology::Map(self.map_keys(schema, path)),
-            Some(other) => {
-                let at = format!("{path}.x-kubernetes-list-type");
-                self.errors.push(FieldError::not_supported(at, other, &["atomic", "set", "map"]));
-                Topology::Atomic
-            }
+            Some("map") => Topology::Map(map_keys(schema)),
+            _ => Topology::Atomic,
         };
         Shape::List(ListShape { item, topology, merge: None })
-    }
-
-    fn map_keys(&mut self, schema: &Value, path: &str) -> Box<[Name]> {
-        let keys: Vec<&str> = schema["x-kubernetes-list-map-keys"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .collect();
-        let at = format!("{path}.x-kubernetes-list-map-keys");
-        if keys.is_empty() {
-            let text = "must not be empty if x-kubernetes-list-type is map";
-            self.errors.push(FieldError::required(at, text));
-            return Box::default();
-        }
-        let item = &schema["items"];
-        let required: Vec<&str> =
-            item["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        for key in &keys {
-            let property = &item["properties"][*key];
-            if !property.is_object() {
-                let text = "entries must all be names of item properties";
-                self.errors.push(FieldError::invalid(at.clone(), keys.clone(), text));
-            } else if property["default"].is_null() && !required.contains(key) {
-                let text = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a \
-                            required property";
-                let at = format!("{path}.items.properties[{key}].default");
-                self.errors.push(FieldError::required(at, text));
-            }
-        }
-        keys.into_iter().map(|key| Name::Owned(key.to_owned())).collect()
     }
 
     /// A default must itself be a valid value of its type.
@@ -251,6 +219,9 @@ impl Compiler<'_> {
         if let Some(default) = &node.default {
             let place = Place(Some(super::types::Cursor::new(&self.types, id)));
             let mut wrong = super::check::check(place, default, None);
+            if wrong.is_empty() && unknown::has_unknown_fields(place, default) {
+                wrong.push(FieldError::invalid("<nil>", (**default).clone(), "must not have unknown fields"));
+            }
             if wrong.is_empty() {
                 wrong = super::rules::judge(place, default, None);
             }
@@ -287,6 +258,11 @@ impl Compiler<'_> {
             }
         }
     }
+}
+
+fn map_keys(schema: &Value) -> Box<[Name]> {
+    let keys = schema["x-kubernetes-list-map-keys"].as_array().into_iter().flatten();
+    keys.filter_map(Value::as_str).map(|key| Name::Owned(key.to_owned())).collect()
 }
 
 fn field(name: &str, node: NodeId, required: bool) -> Field {

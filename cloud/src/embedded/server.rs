@@ -68,7 +68,7 @@ pub(super) fn build(parts: Parts<'_>) -> Result<Built, EmbeddedError> {
     let Parts { objects, range, pki, indexes, options, stop } = parts;
     let authorization = indexes.authorization;
     let registry = Registry::new(Kinds::builtin());
-    definitions::publish_stored(&objects.list(&definitions::resource(), None), &registry);
+    definitions::publish_stored(&objects.list(&definitions::resource(), None), objects.store(), &registry);
     let addresses = Addresses::new(objects.clone(), range, indexes.reservations);
     let webhooks = Webhooks::new(indexes.webhooks, objects.clone(), registry.clone());
     let plugins = Plugins::new(objects.clone(), addresses, authorization.clone(), webhooks);

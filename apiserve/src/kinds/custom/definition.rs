@@ -1,37 +1,32 @@
-//! Checks a CustomResourceDefinition, and writes what the server says about an accepted one.
+//! Checks a CustomResourceDefinition as kube-apiserver does, and notes its storage version.
+
+mod columns;
+mod names;
+mod selectable;
 
 use std::collections::HashSet;
 
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::super::jsonpath::JsonPath;
-use super::super::validate::names;
+use super::super::validate::names as rules;
 use super::super::value::{at, items, text};
 use super::FieldError;
-use crate::schema::format;
 use crate::schema::types::{Types, object_at};
+
+/// Longest deprecation warning, in bytes.
+const WARNING_LEN_MAX: usize = 256;
 
 /// What is wrong with a definition.
 pub(crate) fn check(definition: &Value, builtin: &Types) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let spec = &definition["spec"];
-    let (group, plural) = (text(spec, &["group"]), text(spec, &["names", "plural"]));
-    let name = text(definition, &["metadata", "name"]);
-    if !group.is_empty() && name != format!("{plural}.{group}") {
-        errors.push(FieldError::invalid("metadata.name", name, "must be spec.names.plural+\".\"+spec.group"));
-    }
-    check_group(group, &mut errors);
-    check_names(spec, &mut errors);
+    names::check(definition, &mut errors);
     match text(spec, &["scope"]) {
         "Cluster" | "Namespaced" => {}
         "" => errors.push(FieldError::required("spec.scope", "")),
         other => errors.push(FieldError::not_supported("spec.scope", other, &["Cluster", "Namespaced"])),
     }
-    if at(spec, &["conversion", "strategy"]) == "Webhook" {
-        let text = "this API server calls no conversion webhooks; the only strategy is None";
-        errors.push(FieldError::forbidden("spec.conversion.strategy", text));
-    }
+    check_conversion(text(spec, &["conversion", "strategy"]), &mut errors);
     if spec["preserveUnknownFields"] == true {
         errors.push(FieldError::invalid(
             "spec.preserveUnknownFields",
@@ -44,48 +39,15 @@ pub(crate) fn check(definition: &Value, builtin: &Types) -> Vec<FieldError> {
     errors
 }
 
-fn check_group(group: &str, errors: &mut Vec<FieldError>) {
-    if group.is_empty() {
-        errors.push(FieldError::required("spec.group", ""));
-    } else if let Some(problem) = names::dns1123_subdomain(group) {
-        errors.push(FieldError::invalid("spec.group", group, problem));
-    } else if !group.contains('.') {
-        errors.push(FieldError::invalid("spec.group", group, "should be a domain with at least one dot"));
-    }
-}
-
-fn check_names(spec: &Value, errors: &mut Vec<FieldError>) {
-    for key in ["plural", "singular", "kind", "listKind"] {
-        let name = text(spec, &["names", key]);
-        let at = format!("spec.names.{key}");
-        if name.is_empty() {
-            // Singular and list kind have defaults.
-            if matches!(key, "plural" | "kind") {
-                errors.push(FieldError::required(at, ""));
-            }
-        } else if let Some(problem) = names::dns1035_label(&name.to_lowercase()) {
-            let prefix = match key {
-                "kind" | "listKind" => "may have mixed case, but should otherwise match: ",
-                _ => "",
-            };
-            errors.push(FieldError::invalid(at, name, format!("{prefix}{problem}")));
+fn check_conversion(strategy: &str, errors: &mut Vec<FieldError>) {
+    let at = "spec.conversion.strategy";
+    match strategy {
+        "" | "None" => {}
+        "Webhook" => {
+            let text = "this API server calls no conversion webhooks; the only strategy is None";
+            errors.push(FieldError::forbidden(at, text));
         }
-    }
-    let kind = text(spec, &["names", "kind"]);
-    if !kind.is_empty() && kind == text(spec, &["names", "listKind"]) {
-        errors.push(FieldError::invalid(
-            "spec.names.listKind",
-            kind,
-            "kind and listKind may not be the same",
-        ));
-    }
-    for list in ["shortNames", "categories"] {
-        for (index, value) in items(spec, &["names", list]).iter().enumerate() {
-            let value = value.as_str().unwrap_or_default();
-            if let Some(problem) = names::dns1035_label(value) {
-                errors.push(FieldError::invalid(format!("spec.names.{list}[{index}]"), value, problem));
-            }
-        }
+        other => errors.push(FieldError::not_supported(at, other, &["None", "Webhook"])),
     }
 }
 
@@ -99,13 +61,15 @@ fn check_versions(spec: &Value, builtin: &Types, errors: &mut Vec<FieldError>) {
     for (index, version) in versions.iter().enumerate() {
         let name = text(version, &["name"]);
         let at = format!("spec.versions[{index}]");
-        if let Some(problem) = names::dns1035_label(name) {
+        if let Some(problem) = rules::dns1035_label(name) {
             errors.push(FieldError::invalid(format!("{at}.name"), name, problem));
         }
         if !seen.insert(name) {
             errors.push(FieldError::invalid("spec.versions", name, "must contain unique version names"));
         }
-        check_version(version, &at, &schema_path(versions, index), builtin, errors);
+        check_warning(version, &at, errors);
+        check_schema(versions, index, builtin, errors);
+        check_parts(versions, index, errors);
     }
     if versions.iter().filter(|version| version["storage"] == true).count() != 1 {
         let text = "must have exactly one version marked as storage version";
@@ -113,128 +77,134 @@ fn check_versions(spec: &Value, builtin: &Types, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_version(
-    version: &Value,
-    path: &str,
-    schema_path: &str,
-    builtin: &Types,
-    errors: &mut Vec<FieldError>,
-) {
-    let schema = self::at(version, &["schema", "openAPIV3Schema"]);
-    match schema.is_object() {
-        false => errors
-            .push(FieldError::required(format!("{path}.schema.openAPIV3Schema"), "schemas are required")),
-        true => {
-            if let Err(found) = crate::schema::crd::compile(schema, schema_path, builtin) {
-                errors.extend(found);
-            }
+fn check_warning(version: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    let Some(warning) = version["deprecationWarning"].as_str() else { return };
+    let mut report =
+        |text: &str| errors.push(FieldError::invalid(format!("{path}.deprecationWarning"), warning, text));
+    if version["deprecated"] != true {
+        return report("can only be set for deprecated versions");
+    }
+    if warning.len() > WARNING_LEN_MAX {
+        report("must be <= 256 characters long");
+    }
+    if warning.is_empty() {
+        report("must not be an empty string");
+    }
+    if let Some((at, _)) = warning.char_indices().find(|(_, c)| c.is_control()) {
+        report(&format!(
+            "must only contain printable UTF-8 characters; non-printable character found at index {at}"
+        ));
+    }
+}
+
+fn check_schema(versions: &[Value], index: usize, builtin: &Types, errors: &mut Vec<FieldError>) {
+    let schema = at(&versions[index], &["schema", "openAPIV3Schema"]);
+    if !schema.is_object() {
+        errors.push(FieldError::required(format!("spec.versions[{index}].schema.openAPIV3Schema"), ""));
+    } else if let Err(found) = crate::schema::crd::compile(schema, &schema_path(versions, index), builtin) {
+        // Equal schemas of several versions are one schema of all.
+        let new: Vec<FieldError> = found.into_iter().filter(|error| !errors.contains(error)).collect();
+        errors.extend(new);
+    }
+}
+
+/// What versions have beside their schema. What is equal in all of them is checked once, at one place.
+fn check_parts(versions: &[Value], index: usize, errors: &mut Vec<FieldError>) {
+    let version = &versions[index];
+    let mut part = |key: &str, check: &dyn Fn(&str, &mut Vec<FieldError>)| {
+        let shared = is_shared(versions, key);
+        if !shared || index == 0 {
+            let at = if shared { format!("spec.{key}") } else { format!("spec.versions[{index}].{key}") };
+            check(&at, errors);
         }
+    };
+    part("subresources", &|at, errors| check_scale(&version["subresources"]["scale"], at, errors));
+    part("additionalPrinterColumns", &|at, errors| {
+        columns::check(items(version, &["additionalPrinterColumns"]), at, errors);
+    });
+    part("selectableFields", &|path, errors| {
+        let schema = at(version, &["schema", "openAPIV3Schema"]);
+        selectable::check(items(version, &["selectableFields"]), schema, path, errors);
+    });
+}
+
+fn is_shared(versions: &[Value], key: &str) -> bool {
+    versions.windows(2).all(|pair| pair[0][key] == pair[1][key])
+}
+
+fn check_scale(scale: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    if !scale.is_object() {
+        return;
     }
-    for (index, column) in items(version, &["additionalPrinterColumns"]).iter().enumerate() {
-        check_column(column, &format!("{path}.additionalPrinterColumns[{index}]"), errors);
-    }
-    for (index, field) in items(version, &["selectableFields"]).iter().enumerate() {
-        let at = format!("{path}.selectableFields[{index}].jsonPath");
-        let path = text(field, &["jsonPath"]);
-        match JsonPath::parse(path) {
-            Err(problem) => {
-                errors.push(FieldError::invalid(at, path, format!("is an invalid path: {problem}")));
+    let both: &[&str] = &[".spec.", ".status."];
+    let fields: [(&str, &[&str], &str); 3] = [
+        ("specReplicasPath", &[".spec."], "should be a json path under .spec"),
+        ("statusReplicasPath", &[".status."], "should be a json path under .status"),
+        ("labelSelectorPath", both, "should be a json path under either .spec or .status"),
+    ];
+    for (key, prefixes, problem) in fields {
+        let at = format!("{path}.scale.{key}");
+        match text(scale, &[key]) {
+            "" if key == "labelSelectorPath" => {}
+            "" => errors.push(FieldError::required(at, "")),
+            found if !found.starts_with('.') => {
+                errors.push(FieldError::invalid(at, found, columns::NOT_SIMPLE));
             }
-            Ok(parsed) if parsed.plain().is_none() => {
-                errors.push(FieldError::invalid(
-                    at,
-                    path,
-                    "is an invalid path: only field names are allowed",
-                ));
+            found if !prefixes.iter().any(|prefix| found.starts_with(prefix)) => {
+                errors.push(FieldError::invalid(at, found, problem));
             }
-            Ok(_) => {}
-        }
-    }
-    let scale = self::at(version, &["subresources", "scale"]);
-    if scale.is_object() {
-        for (key, prefix) in [("specReplicasPath", ".spec."), ("statusReplicasPath", ".status.")] {
-            let at = format!("{path}.subresources.scale.{key}");
-            match text(scale, &[key]) {
-                "" => errors.push(FieldError::required(at, "")),
-                found if !found.starts_with(prefix) => {
-                    let text = format!("should be a json path under {}", prefix.trim_end_matches('.'));
-                    errors.push(FieldError::invalid(at, found, text));
-                }
-                _ => {}
-            }
+            _ => {}
         }
     }
 }
 
-fn check_column(column: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    const TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
-    if text(column, &["name"]).is_empty() {
-        errors.push(FieldError::required(format!("{path}.name"), ""));
+/// Versions that objects were ever stored in must stay until somebody says that none are left.
+pub(crate) fn check_stored_versions(definition: &Value, errors: &mut Vec<FieldError>) {
+    let path = "status.storedVersions";
+    let stored = items(definition, &["status", "storedVersions"]);
+    let shown = || at(definition, &["status", "storedVersions"]).clone();
+    if stored.is_empty() {
+        errors.push(FieldError::invalid(path, shown(), "must have at least one stored version"));
+        return;
     }
-    let ty = text(column, &["type"]);
-    let allowed = format!("must be one of {}", TYPES.join(","));
-    if ty.is_empty() {
-        errors.push(FieldError::required(format!("{path}.type"), allowed));
-    } else if !TYPES.contains(&ty) {
-        errors.push(FieldError::invalid(format!("{path}.type"), ty, allowed));
+    let versions = items(definition, &["spec", "versions"]);
+    for version in versions.iter().filter(|version| version["storage"] == true) {
+        if !stored.contains(&version["name"]) {
+            let detail = format!("must have the storage version {}", text(version, &["name"]));
+            errors.push(FieldError::invalid(path, shown(), detail));
+        }
     }
-    match text(column, &["jsonPath"]) {
-        "" => errors.push(FieldError::required(format!("{path}.JSONPath"), "")),
-        json_path => {
-            if let Err(problem) = JsonPath::parse(json_path) {
-                errors.push(FieldError::invalid(format!("{path}.jsonPath"), json_path, problem));
-            }
+    for (index, name) in stored.iter().enumerate() {
+        if !versions.iter().any(|version| version["name"] == *name) {
+            let version = name.as_str().unwrap_or_default();
+            let detail = format!(
+                "missing from spec.versions; {version} was previously a storage version, and must remain in \
+                 spec.versions until a storage migration ensures no data remains persisted in {version} and \
+                 removes {version} from status.storedVersions"
+            );
+            errors.push(FieldError::invalid(format!("{path}[{index}]"), name.clone(), detail));
         }
     }
 }
 
 /// Where errors of a version's schema are reported: versions with equal schemas share one place.
 pub(super) fn schema_path(versions: &[Value], index: usize) -> String {
-    let schema = |version: &Value| version["schema"].clone();
-    match versions.windows(2).all(|pair| schema(&pair[0]) == schema(&pair[1])) {
+    match is_shared(versions, "schema") {
         true => "spec.validation.openAPIV3Schema".to_owned(),
         false => format!("spec.versions[{index}].schema.openAPIV3Schema"),
     }
 }
 
-/// Writes the status of a definition that is accepted: its names, its stored versions and that it is established.
-/// Conditions that already say so keep their time.
-pub(crate) fn accept(definition: &mut Value, now: Timestamp) {
-    let names = at(definition, &["spec", "names"]).clone();
-    let stored: Vec<Value> = items(definition, &["spec", "versions"])
-        .iter()
-        .filter(|version| version["storage"] == true)
-        .map(|version| version["name"].clone())
-        .collect();
+/// Adds the version that objects are stored in to those that they were ever stored in.
+pub(crate) fn note_storage_version(definition: &mut Value) {
+    let versions = items(definition, &["spec", "versions"]);
+    let Some(version) = versions.iter().find(|version| version["storage"] == true) else { return };
+    let name = version["name"].clone();
     let Value::Object(map) = definition else { return };
-    let status = object_at(map, "status");
-    status.insert("acceptedNames".into(), names);
-    let versions = status.entry("storedVersions").or_insert_with(|| json!([]));
-    if let Value::Array(list) = versions {
-        for name in stored {
-            if !list.contains(&name) {
-                list.push(name);
-            }
-        }
-    }
-    let wanted = [
-        ("NamesAccepted", "NoConflicts", "no conflicts found"),
-        ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
-    ];
-    let conditions = status.entry("conditions").or_insert_with(|| json!([]));
-    let Value::Array(list) = conditions else { return };
-    for (ty, reason, message) in wanted {
-        let met = |condition: &Value| text(condition, &["type"]) == ty && condition["status"] == "True";
-        if list.iter().any(met) {
-            continue;
-        }
-        list.retain(|condition| text(condition, &["type"]) != ty);
-        list.push(json!({
-            "type": ty,
-            "status": "True",
-            "reason": reason,
-            "message": message,
-            "lastTransitionTime": format::seconds(now),
-        }));
+    let stored = object_at(map, "status").entry("storedVersions").or_insert_with(|| json!([]));
+    if let Value::Array(list) = stored
+        && !list.contains(&name)
+    {
+        list.push(name);
     }
 }

@@ -28,6 +28,8 @@ fn update(old: &Value, change: &Value, subresource: &str) -> (Value, Vec<String>
 #[test]
 fn immutable_fields_are_immutable() {
     let no: [&str; 0] = [];
+    let mut established = stored("things.a.example", "CustomResourceDefinition");
+    established["status"]["conditions"] = json!([{"type": "Established", "status": "True"}]);
     let cases: Vec<(Value, Value, &[&str])> = vec![
         (stored("minimal", "Pod"), json!({"spec": {"containers": [{"name": "c", "image": "other"}]}}), &no),
         (
@@ -68,11 +70,7 @@ fn immutable_fields_are_immutable() {
             json!({"spec": {"accessModes": ["ReadOnlyMany"]}}),
             &["spec"],
         ),
-        (
-            stored("things.a.example", "CustomResourceDefinition"),
-            json!({"spec": {"scope": "Cluster"}}),
-            &["spec.scope"],
-        ),
+        (established, json!({"spec": {"scope": "Cluster"}}), &["spec.scope"]),
     ];
     for (old, change, fields) in cases {
         let (_, found) = update(&old, &change, "");
@@ -148,17 +146,27 @@ fn another_storage_version_moves_no_objects() {
         "names": {"plural": "things", "kind": "Thing", "singular": "thing", "listKind": "ThingList"},
         "versions": [version("v1", true), version("v2", false)],
     }});
-    let storage = |definition: &Value| {
-        let kinds = Kinds::builtin().with_crd(definition).unwrap();
-        kinds.by_kind("a.example", "v2", "Thing").unwrap().storage.clone()
-    };
-    let before = storage(&definition);
-    assert_eq!(&*before.version, "v1");
-    Kinds::accept_definition(&mut definition, jiff::Timestamp::UNIX_EPOCH);
+    let storage =
+        |kinds: &Kinds| kinds.by_kind("a.example", "v2", "Thing").unwrap().storage.version.to_string();
+    let before = Kinds::builtin().with_crd(&definition).unwrap();
+    assert_eq!(storage(&before), "v1");
     definition["spec"]["versions"] = json!([version("v1", false), version("v2", true)]);
-    Kinds::accept_definition(&mut definition, jiff::Timestamp::UNIX_EPOCH);
-    assert_eq!(definition["status"]["storedVersions"], json!(["v1", "v2"]));
-    assert_eq!(storage(&definition), before);
+    // The migration is over: the definition does not speak of the old version any more.
+    definition["status"]["storedVersions"] = json!(["v2"]);
+    assert_eq!(storage(&before.with_crd(&definition).unwrap()), "v1");
+    assert_eq!(storage(&Kinds::builtin().with_crd_stored_as(&definition, Some("v1")).unwrap()), "v1");
+    assert_eq!(storage(&Kinds::builtin().with_crd(&definition).unwrap()), "v2");
+}
+
+#[test]
+fn a_new_storage_version_is_noted() {
+    let kinds = Kinds::builtin();
+    let kind = kinds.by_kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition").unwrap();
+    let old = json!({"spec": {"versions": [{"name": "v1", "storage": true}]}, "status": {"storedVersions": ["v1"]}});
+    let mut new =
+        json!({"spec": {"versions": [{"name": "v1", "storage": false}, {"name": "v2", "storage": true}]}});
+    kind.prepare_update(&mut new, &old, "");
+    assert_eq!(new["status"]["storedVersions"], json!(["v1", "v2"]));
 }
 
 #[test]

@@ -252,13 +252,16 @@ pub(super) fn update(group_kind: (&str, &str), new: &Value, old: &Value, errors:
         }
         ("node.k8s.io", "RuntimeClass") => fixed(new, old, "handler", errors),
         ("apiextensions.k8s.io", _) => {
-            for path in [
-                &["spec", "group"][..],
-                &["spec", "scope"],
-                &["spec", "names", "plural"],
-                &["spec", "names", "kind"],
+            let condition = |own: &Value| own["type"] == "Established" && own["status"] == "True";
+            let established = items(old, &["status", "conditions"]).iter().any(condition);
+            // What objects are stored under never changes, what they look like not once they may exist.
+            for (path, always) in [
+                (&["spec", "scope"][..], false),
+                (&["spec", "names", "kind"], false),
+                (&["spec", "group"], true),
+                (&["spec", "names", "plural"], true),
             ] {
-                if at(new, path) != at(old, path) {
+                if (always || established) && at(new, path) != at(old, path) {
                     let value = at(new, path).clone();
                     errors.push(FieldError::invalid(path.join("."), value, IMMUTABLE));
                 }

@@ -33,9 +33,9 @@ enum Form {
     /// A list of messages.
     Many(&'static Message),
     /// A message of one field, in which the member is written.
-    Within(u32, &'static Form),
+    Within(u32, &'static Self),
     /// A message that lists the members of an object by name, in the given field.
-    Named(u32, &'static Form),
+    Named(u32, &'static Self),
     /// A schema, or a boolean.
     SchemaOrFlag,
     /// Parameters of an operation.

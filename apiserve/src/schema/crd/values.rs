@@ -1,7 +1,7 @@
 //! Compiles the value rules of a schema: limits, patterns, enumerations and alternatives.
 
 use regex::RegexBuilder;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::json_type;
 use crate::kinds::error::FieldError;
@@ -21,15 +21,9 @@ pub(super) fn checks(schema: &Value, path: &str, errors: &mut Vec<FieldError>) -
 /// The rules of a schema inside an alternative: also those of its properties and items.
 fn nested(schema: &Value, path: &str, errors: &mut Vec<FieldError>) -> Checks {
     let mut checks = checks(schema, path, errors);
-    for key in ["description", "default", "nullable", "additionalProperties"] {
-        let forbidden = schema.get(key).is_some_and(|value| !value.is_null() && value != &Value::Bool(false));
-        if forbidden {
-            let text = "must be undefined to be structural";
-            errors.push(FieldError::forbidden(format!("{path}.{key}"), text));
-        }
-    }
+    forbid(schema, path, errors);
     if schema["type"].is_string() && schema["x-kubernetes-int-or-string"] != true {
-        // Only the two branches that int-or-string needs may state a type here; others repeat the outer type.
+        // Only the two branches that int-or-string needs may state a type here.
         checks.ty = json_type(schema);
     }
     checks.required = schema["required"]
@@ -49,6 +43,35 @@ fn nested(schema: &Value, path: &str, errors: &mut Vec<FieldError>) -> Checks {
     checks
 }
 
+/// What belongs to the schema outside and may not be repeated inside an alternative, and how that is said.
+const OUTSIDE_ONLY: [(&str, &str); 12] = [
+    ("type", "must be empty to be structural"),
+    ("title", "must be empty to be structural"),
+    ("description", "must be empty to be structural"),
+    ("default", "must be undefined to be structural"),
+    ("additionalProperties", "must be undefined to be structural"),
+    ("nullable", "must be false to be structural"),
+    ("x-kubernetes-preserve-unknown-fields", "must be false to be structural"),
+    ("x-kubernetes-embedded-resource", "must be false to be structural"),
+    ("x-kubernetes-int-or-string", "must be false to be structural"),
+    ("x-kubernetes-list-map-keys", "must be empty to be structural"),
+    ("x-kubernetes-list-type", "must be undefined to be structural"),
+    ("x-kubernetes-map-type", "must be undefined to be structural"),
+];
+
+fn forbid(schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    for (key, text) in OUTSIDE_ONLY {
+        let absent = |value: &Value| value.is_null() || *value == false || value == "" || *value == json!([]);
+        if schema.get(key).is_some_and(|value| !absent(value)) {
+            errors.push(FieldError::forbidden(format!("{path}.{key}"), text));
+        }
+    }
+    if schema["properties"].get("metadata").is_some() {
+        let at = format!("{path}.properties[metadata]");
+        errors.push(FieldError::forbidden(at, "must not be specified in a nested context"));
+    }
+}
+
 fn own(schema: &Value, path: &str, errors: &mut Vec<FieldError>) -> Checks {
     let bound = |key: &str, exclusive: &str| {
         schema[key].as_f64().map(|value| Bound { value, exclusive: schema[exclusive] == true })
@@ -58,7 +81,10 @@ fn own(schema: &Value, path: &str, errors: &mut Vec<FieldError>) -> Checks {
         match RegexBuilder::new(pattern).size_limit(PATTERN_BYTES_MAX).build() {
             Ok(regex) => Some(regex),
             Err(error) => {
-                let text = format!("must be a valid regular expression, but isn't: {error}");
+                // The text draws the place over several lines; its last one says what is wrong.
+                let error = error.to_string();
+                let last = error.lines().last().unwrap_or_default().trim_start_matches("error: ");
+                let text = format!("must be a valid regular expression, but isn't: {last}");
                 errors.push(FieldError::invalid(format!("{path}.pattern"), pattern, text));
                 None
             }
@@ -84,9 +110,22 @@ fn own(schema: &Value, path: &str, errors: &mut Vec<FieldError>) -> Checks {
 }
 
 fn alternatives(schema: &Value, path: &str, checks: &mut Checks, errors: &mut Vec<FieldError>) {
+    let either = json!([{"type": "integer"}, {"type": "string"}]);
+    let int_or_string = schema["x-kubernetes-int-or-string"] == true;
     let mut many = |key: &str| -> Vec<Checks> {
         let list = schema[key].as_array().into_iter().flatten().enumerate();
-        list.map(|(index, one)| nested(one, &format!("{path}.{key}[{index}]"), errors)).collect()
+        let compile = |(index, one): (usize, &Value)| {
+            // The two forms in which int-or-string may be spelled out.
+            let spelled_out = match key {
+                "anyOf" => schema[key] == either,
+                "allOf" => index == 0 && *one == json!({"anyOf": either}),
+                _ => false,
+            };
+            let mut ignored = Vec::new();
+            let errors = if int_or_string && spelled_out { &mut ignored } else { &mut *errors };
+            nested(one, &format!("{path}.{key}[{index}]"), errors)
+        };
+        list.map(compile).collect()
     };
     checks.all_of = many("allOf");
     checks.any_of = many("anyOf");

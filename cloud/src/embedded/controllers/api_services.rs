@@ -124,10 +124,10 @@ async fn settle(context: &Context, key: &ObjectKey, known: &BTreeMap<String, Wan
             Some(wanted) => ensure(context, key.name(), *wanted).await,
             None => remove(context, key).await,
         }
-    } else if object.value.pointer("/spec/service").is_some() {
-        if let Err(error) = context.objects.update(key, unavailable).await {
-            tracing::warn!(name = key.name(), %error, "the status of an APIService was not written");
-        }
+    } else if object.value.pointer("/spec/service").is_some()
+        && let Err(error) = context.objects.update(key, unavailable).await
+    {
+        tracing::warn!(name = key.name(), %error, "the status of an APIService was not written");
     }
 }
 

@@ -1,0 +1,90 @@
+//! Names of a definition: its own, its group's and those of its kind.
+
+use serde_json::Value;
+
+use super::super::super::value::{items, text};
+use super::{FieldError, rules};
+
+/// Annotation that definitions in the groups of Kubernetes itself must carry.
+const APPROVED: &str = "api-approved.kubernetes.io";
+
+const PROPOSAL: &str = "see https://github.com/kubernetes/enhancements/pull/1111";
+
+/// Checks the names of a definition.
+pub(super) fn check(definition: &Value, errors: &mut Vec<FieldError>) {
+    let spec = &definition["spec"];
+    let (group, plural) = (text(spec, &["group"]), text(spec, &["names", "plural"]));
+    let name = text(definition, &["metadata", "name"]);
+    if !group.is_empty() && name != format!("{plural}.{group}") {
+        errors.push(FieldError::invalid("metadata.name", name, "must be spec.names.plural+\".\"+spec.group"));
+    }
+    check_group(group, errors);
+    check_approval(group, &definition["metadata"]["annotations"][APPROVED], errors);
+    for key in ["plural", "singular", "kind", "listKind"] {
+        check_name(&spec["names"], key, errors);
+    }
+    let kind = text(spec, &["names", "kind"]);
+    if !kind.is_empty() && kind == text(spec, &["names", "listKind"]) {
+        let detail = "kind and listKind may not be the same";
+        errors.push(FieldError::invalid("spec.names.listKind", kind, detail));
+    }
+    for list in ["shortNames", "categories"] {
+        for (index, value) in items(spec, &["names", list]).iter().enumerate() {
+            let value = value.as_str().unwrap_or_default();
+            if let Some(problem) = rules::dns1035_label(value) {
+                errors.push(FieldError::invalid(format!("spec.names.{list}[{index}]"), value, problem));
+            }
+        }
+    }
+}
+
+fn check_group(group: &str, errors: &mut Vec<FieldError>) {
+    if group.is_empty() {
+        errors.push(FieldError::required("spec.group", ""));
+    } else if let Some(problem) = rules::dns1123_subdomain(group) {
+        errors.push(FieldError::invalid("spec.group", group, problem));
+    } else if !group.contains('.') {
+        errors.push(FieldError::invalid("spec.group", group, "should be a domain with at least one dot"));
+    }
+}
+
+fn check_approval(group: &str, annotation: &Value, errors: &mut Vec<FieldError>) {
+    let protected = |own: &str| group == own || group.ends_with(&format!(".{own}"));
+    if !protected("k8s.io") && !protected("kubernetes.io") {
+        return;
+    }
+    let at = format!("metadata.annotations[{APPROVED}]");
+    let annotation = annotation.as_str().unwrap_or_default();
+    if annotation.is_empty() {
+        let detail = format!("protected groups must have approval annotation {APPROVED:?}, {PROPOSAL}");
+        errors.push(FieldError::required(at, detail));
+    } else if !annotation.starts_with("unapproved") && !is_address(annotation) {
+        let detail = format!(
+            "protected groups must have approval annotation {APPROVED:?} with either a URL or a reason starting with \
+             \"unapproved\", {PROPOSAL}"
+        );
+        errors.push(FieldError::invalid(at, annotation, detail));
+    }
+}
+
+fn is_address(text: &str) -> bool {
+    text.parse::<http::Uri>().is_ok_and(|uri| uri.scheme().is_some() && uri.host().is_some())
+}
+
+fn check_name(names: &Value, key: &str, errors: &mut Vec<FieldError>) {
+    let name = text(names, &[key]);
+    let at = format!("spec.names.{key}");
+    if name.is_empty() {
+        // Singular and list kind have defaults.
+        if matches!(key, "plural" | "kind") {
+            errors.push(FieldError::required(at, ""));
+        }
+        return;
+    }
+    let mixed_case = matches!(key, "kind" | "listKind");
+    let lower = if mixed_case { name.to_lowercase() } else { name.to_owned() };
+    if let Some(problem) = rules::dns1035_label(&lower) {
+        let prefix = if mixed_case { "may have mixed case, but should otherwise match: " } else { "" };
+        errors.push(FieldError::invalid(at, name, format!("{prefix}{problem}")));
+    }
+}
