@@ -36,12 +36,17 @@ pub(super) fn passed() -> ApiError {
     ApiError::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message).with_details(Details::default())
 }
 
+/// Whether a subresource is a connection to something outside of the store.
+pub(super) fn is_stream(subresource: &str) -> bool {
+    STREAMS.contains(&subresource)
+}
+
 fn is_long_running(query: &Query) -> bool {
     let subresource = match &query.target {
         Target::Resource(path) => path.subresource.as_deref(),
         _ => None,
     };
-    query.verb == "watch" || subresource.is_some_and(|name| STREAMS.contains(&name))
+    query.verb == "watch" || subresource.is_some_and(is_stream)
 }
 
 /// Reads a duration as Go's `time.ParseDuration` does: numbers with units, for example `1m30s` or `-1.5h`. What is

@@ -26,7 +26,7 @@ use crate::status::ApiError;
 use crate::watch::{self, Surroundings, WatchRequest};
 use crate::write;
 
-use super::{Admitted, ApiServer, Slot, info, openapi};
+use super::{Admitted, ApiServer, Slot, deadline, info, openapi};
 
 /// Largest request body that is read, in bytes (as kube-apiserver's default).
 pub(crate) const BODY_LEN_MAX: usize = 3 * 1024 * 1024;
@@ -305,7 +305,10 @@ fn check_verb(kind: &KindInfo, path: &ResourcePath, verb: &str) -> Result<(), Ap
 fn check_subresource(kind: &KindInfo, path: &ResourcePath) -> Result<(), ApiError> {
     match path.subresource.as_deref() {
         Some(name) if name != "scale" && kind.rules().endpoint(name).is_none() => {
-            let message = format!("the subresource {name:?} of {} is not served here", path.resource);
+            let mut message = format!("the subresource {name:?} of {} is not served here", path.resource);
+            if deadline::is_stream(name) {
+                message.push_str(": this server opens no connections to nodes and pods");
+            }
             Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "", message))
         }
         _ => Ok(()),

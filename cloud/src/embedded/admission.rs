@@ -13,8 +13,10 @@ pub(super) mod rbac;
 mod runtime_class;
 pub(super) mod service_account;
 pub(super) mod services;
-pub(super) mod taints;
+mod taints;
 pub(super) mod webhooks;
+
+use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use tombolo_apiserve::admission::{Admission, AdmissionRequest, Operation};
@@ -24,6 +26,7 @@ use tombolo_apiserve::status::ApiError;
 use self::addresses::Addresses;
 use self::webhooks::Webhooks;
 use super::authz::{self, Authorization};
+use super::controllers::stock::Stock;
 use super::objects::Objects;
 
 /// All plugins, in the order in which kube-apiserver runs them.
@@ -32,6 +35,7 @@ pub(super) struct Plugins {
     addresses: Addresses,
     authorization: Authorization,
     webhooks: Webhooks,
+    stock: Arc<Stock>,
 }
 
 impl Plugins {
@@ -41,8 +45,9 @@ impl Plugins {
         addresses: Addresses,
         authorization: Authorization,
         webhooks: Webhooks,
+        stock: Arc<Stock>,
     ) -> Self {
-        Self { objects, addresses, authorization, webhooks }
+        Self { objects, addresses, authorization, webhooks, stock }
     }
 
     /// Runs the plugins that may change the object. What webhooks have changed is looked at again, as if it had come
@@ -72,7 +77,9 @@ impl Plugins {
         lifecycle::admit(&self.objects, request)?;
         limit_range::complete(&self.objects, request);
         node_restriction::admit(&self.objects, request)?;
-        taints::complete(request);
+        if self.stock.is_at_work() {
+            taints::complete(request);
+        }
         classes::complete(&self.objects, request);
         let asked = request.attributes;
         let main = asked.subresource.is_empty();

@@ -4,6 +4,7 @@
 
 pub(super) mod aggregation;
 pub(super) mod api_services;
+pub(super) mod component_status;
 pub(super) mod csr;
 pub(super) mod definitions;
 pub(super) mod deletion;
@@ -12,7 +13,6 @@ pub(super) mod feed;
 pub(super) mod garbage;
 pub(super) mod identity;
 pub(super) mod namespaces;
-pub(super) mod node_taints;
 pub(super) mod orphan_pods;
 pub(super) mod ownership;
 pub(super) mod quota;
@@ -50,7 +50,7 @@ pub(super) struct Context {
     /// Keys and certificates.
     pub(super) pki: Arc<Pki>,
     /// Whether kube-controller-manager is at work.
-    pub(super) stock: Stock,
+    pub(super) stock: Arc<Stock>,
 }
 
 /// Starts all controllers.
@@ -69,8 +69,19 @@ pub(super) fn start(context: &Arc<Context>, tasks: &Tasks) {
             });
         )+};
     }
-    spawn!(api_services, csr, definitions, events, identity, namespaces, service_addresses, snapshots, stock);
-    spawn_without_stock!(aggregation, garbage, node_taints, orphan_pods, quota, termination);
+    spawn!(
+        api_services,
+        component_status,
+        csr,
+        definitions,
+        events,
+        identity,
+        namespaces,
+        service_addresses,
+        snapshots,
+        stock
+    );
+    spawn_without_stock!(aggregation, garbage, orphan_pods, quota, termination);
 }
 
 /// How long ago an object was created.

@@ -71,7 +71,9 @@ pub(super) fn build(parts: Parts<'_>) -> Result<Built, EmbeddedError> {
     definitions::publish_stored(&objects.list(&definitions::resource(), None), objects.store(), &registry);
     let addresses = Addresses::new(objects.clone(), range, indexes.reservations);
     let webhooks = Webhooks::new(indexes.webhooks, objects.clone(), registry.clone());
-    let plugins = Plugins::new(objects.clone(), addresses, authorization.clone(), webhooks);
+    let stock = Arc::new(Stock::new(&objects, options.stock_controllers));
+    let plugins =
+        Plugins::new(objects.clone(), addresses, authorization.clone(), webhooks, Arc::clone(&stock));
     let writes = LocalWrites::new(Arc::new(objects.store().clone())).admission(Arc::new(plugins));
     let writes: Arc<dyn WriteBackend> = Arc::new(writes);
     let deletions = Arc::new(Deletions::new(Arc::clone(&writes), registry.clone()));
@@ -120,7 +122,6 @@ pub(super) fn build(parts: Parts<'_>) -> Result<Built, EmbeddedError> {
         .build();
     let tls = tls(&pki, &provider)?;
     let ownership = indexes.ownership;
-    let stock = Stock::new(&objects, options.stock_controllers);
     let context = Context { objects, deletions, registry, ownership, authorization, pki, stock };
     Ok(Built { api, context: Arc::new(context), tls, started })
 }

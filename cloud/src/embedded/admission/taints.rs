@@ -1,15 +1,16 @@
-//! TaintNodesByCondition: no pod is scheduled to a new Node before it has said that it is ready.
+//! TaintNodesByCondition: no pod is scheduled to a new Node before it has said that it is ready. Only where a
+//! kube-controller-manager is at work: nobody else would take the taint away.
 
 use serde_json::{Value, json};
 use tombolo_apiserve::admission::{AdmissionRequest, Operation};
 
 use crate::embedded::objects::{items, list_member, member, text};
 
-/// Taint of a Node that is not ready; whoever watches over Nodes takes it away.
-pub(in crate::embedded) const NOT_READY: &str = "node.kubernetes.io/not-ready";
+/// Taint of a Node that is not ready.
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
 /// Effect of taints that keep new pods away and let those stay that are there.
-pub(in crate::embedded) const NO_SCHEDULE: &str = "NoSchedule";
+const NO_SCHEDULE: &str = "NoSchedule";
 
 /// Taints a new Node.
 pub(super) fn complete(request: &mut AdmissionRequest<'_>) {

@@ -11,8 +11,12 @@ use tombolo_proto::object::Resource;
 use super::Context;
 use crate::embedded::objects::{Objects, text, v1};
 
-/// Namespace and name of the lease that a kube-controller-manager with leader election holds (Kubernetes default).
-const LEASE: (&str, &str) = ("kube-system", "kube-controller-manager");
+/// Namespace of the leases of stock components.
+const NAMESPACE: &str = "kube-system";
+
+/// Names of the leases that components with leader election hold (Kubernetes default).
+const CONTROLLER_MANAGER: &str = "kube-controller-manager";
+pub(super) const SCHEDULER: &str = "kube-scheduler";
 
 /// Life of a lease that does not say one, in seconds (kube-controller-manager's default).
 const LEASE_SECONDS: i64 = 15;
@@ -31,7 +35,7 @@ pub(in crate::embedded) struct Stock {
 impl Stock {
     /// `always` says that they are there whatever the lease says; without it, the lease is looked at once.
     pub(in crate::embedded) fn new(objects: &Objects, always: bool) -> Self {
-        let at_work = always || holds_lease(objects, Timestamp::now());
+        let at_work = always || holds_lease(objects, CONTROLLER_MANAGER);
         Self { at_work: watch::Sender::new(at_work), always }
     }
 
@@ -47,6 +51,16 @@ impl Stock {
             }
         }
     }
+
+    /// Whether the stock controllers are at work now.
+    pub(in crate::embedded) fn is_at_work(&self) -> bool {
+        *self.at_work.borrow()
+    }
+
+    /// Whether they were said to be there from the beginning; kube-scheduler is then there as well.
+    pub(super) fn is_always(&self) -> bool {
+        self.always
+    }
 }
 
 /// Follows the lease until the server stops.
@@ -58,7 +72,7 @@ pub(super) async fn run(context: &Context) {
     round.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         round.tick().await;
-        let now = holds_lease(&context.objects, Timestamp::now());
+        let now = holds_lease(&context.objects, CONTROLLER_MANAGER);
         let changed = context.stock.at_work.send_if_modified(|known| std::mem::replace(known, now) != now);
         if changed && now {
             tracing::info!("kube-controller-manager is at work: controllers that do the same stand aside");
@@ -72,9 +86,10 @@ fn leases() -> Resource {
     v1("coordination.k8s.io", "leases")
 }
 
-fn holds_lease(objects: &Objects, now: Timestamp) -> bool {
-    let (namespace, name) = LEASE;
-    objects.get(leases(), namespace, name).is_some_and(|lease| is_held(&lease.value, now))
+/// Whether the component with a lease of this name holds it now.
+pub(super) fn holds_lease(objects: &Objects, name: &str) -> bool {
+    let lease = objects.get(leases(), NAMESPACE, name);
+    lease.is_some_and(|lease| is_held(&lease.value, Timestamp::now()))
 }
 
 /// Whether somebody holds a lease that has not run out. A lease of the future was written by another clock, and is held.
