@@ -5,10 +5,12 @@ use http::header::CONTENT_TYPE;
 use serde_json::Value;
 
 use crate::backend::PatchType;
+use crate::schema::decode::Strict;
 use crate::status::ApiError;
 
 #[cfg(test)]
 mod tests;
+mod yaml;
 
 /// How deep YAML may nest; serde_json sets the same limit for JSON.
 const DEPTH_MAX: usize = 128;
@@ -69,39 +71,29 @@ pub fn is_yaml(content_type: &str) -> Result<bool, ApiError> {
 /// 415 for other media types, 400 when the text is malformed or nests too deep.
 pub fn parse(content_type: &str, body: &[u8]) -> Result<Value, ApiError> {
     if is_yaml(content_type)? {
-        return parse_yaml(body);
+        return parse_yaml(body).map(|(value, _)| value);
     }
     serde_json::from_slice(body).map_err(|error| {
         ApiError::bad_request(format!("couldn't get version/kind; json parse error: {error}"))
     })
 }
 
-/// Parses YAML (of which JSON is a part). Aliases are resolved within a budget.
+/// Parses YAML (of which JSON is a part). Aliases are resolved within a budget. Keys that come twice are a matter of
+/// field validation; the last one wins.
 ///
 /// # Errors
 /// 400 when the text is malformed, nests too deep or expands too far.
-pub fn parse_yaml(body: &[u8]) -> Result<Value, ApiError> {
+pub fn parse_yaml(body: &[u8]) -> Result<(Value, Strict), ApiError> {
     let refuse = |why: String| ApiError::bad_request(format!("error converting YAML to JSON: {why}"));
-    // JSON is far more frequent and far cheaper to read.
+    // JSON is far more frequent and far cheaper to read; only where keys come twice the lines are needed.
     let starts_like_json = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
-    if let (true, Ok(value)) = (starts_like_json, serde_json::from_slice(body)) {
-        return Ok(value);
+    if starts_like_json
+        && let Ok((value, duplicates)) = crate::schema::decode::parse_untyped(body)
+        && duplicates.is_empty()
+    {
+        return Ok((value, duplicates));
     }
     let text = std::str::from_utf8(body).map_err(|error| refuse(error.to_string()))?;
-    let options = serde_saphyr::options! { with_snippet: false };
-    let value: Value =
-        serde_saphyr::from_str_with_options(text, options).map_err(|error| refuse(error.to_string()))?;
-    if depth_exceeds(&value, DEPTH_MAX) {
-        return Err(refuse(format!("it nests deeper than {DEPTH_MAX} levels")));
-    }
-    Ok(value)
-}
-
-fn depth_exceeds(value: &Value, limit: usize) -> bool {
-    let Some(below) = limit.checked_sub(1) else { return true };
-    match value {
-        Value::Array(items) => items.iter().any(|item| depth_exceeds(item, below)),
-        Value::Object(members) => members.values().any(|member| depth_exceeds(member, below)),
-        _ => false,
-    }
+    let (value, twice) = yaml::parse(text).map_err(refuse)?;
+    Ok((value, Strict::of_keys(twice)))
 }

@@ -165,8 +165,7 @@ impl KindInfo {
     /// # Errors
     /// [`DecodeError`] when the body is not JSON, of another kind, or has a value of a wrong type.
     pub fn decode(&self, body: &[u8]) -> Result<Decoded, DecodeError> {
-        let (value, duplicates) = decode::parse_json(body)?;
-        self.decode_with(value, duplicates)
+        decode::decode(&self.target(&self.api_version()), body)
     }
 
     /// Decodes a value that was parsed elsewhere (YAML, the result of a patch).
@@ -174,17 +173,11 @@ impl KindInfo {
     /// # Errors
     /// [`DecodeError`] when the value is of another kind, or has a value of a wrong type.
     pub fn decode_value(&self, value: Value) -> Result<Decoded, DecodeError> {
-        self.decode_with(value, Vec::new())
+        decode::decode_value(&self.target(&self.api_version()), value)
     }
 
-    fn decode_with(&self, value: Value, duplicates: Vec<String>) -> Result<Decoded, DecodeError> {
-        let target = Target {
-            api_version: &self.api_version(),
-            version: &self.resource.version,
-            kind: &self.kind,
-            schema: &self.schema,
-        };
-        decode::decode(&target, value, duplicates)
+    fn target<'a>(&'a self, api_version: &'a str) -> Target<'a> {
+        Target { api_version, version: &self.resource.version, kind: &self.kind, schema: &self.schema }
     }
 
     /// Puts defaults in, and for built-in kinds the form in which the Go types would write the object back.
@@ -217,14 +210,14 @@ impl KindInfo {
 
     /// Makes a decoded object ready to be stored for the first time: status and server-set fields are dropped,
     /// the generation starts at 1.
-    pub fn prepare_create(&self, object: &mut Value) {
-        prepare::create(self, object);
+    pub fn prepare_create(&self, object: &mut Value, now: Timestamp) {
+        prepare::create(self, object, now);
     }
 
     /// Makes an update ready: the parts that this endpoint does not write are taken from `old`, the generation grows
     /// when the wanted state changes. `subresource` is empty for the object itself.
-    pub fn prepare_update(&self, new: &mut Value, old: &Value, subresource: &str) {
-        prepare::update(self, new, old, subresource);
+    pub fn prepare_update(&self, new: &mut Value, old: &Value, subresource: &str, now: Timestamp) {
+        prepare::update(self, new, old, subresource, now);
     }
 
     /// What is wrong with a new object.

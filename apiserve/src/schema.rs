@@ -13,6 +13,7 @@ pub mod decode;
 pub(crate) mod default;
 pub(crate) mod facts;
 pub(crate) mod format;
+pub(crate) mod gofmt;
 pub mod rules;
 #[cfg(test)]
 mod tests;

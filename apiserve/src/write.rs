@@ -28,7 +28,7 @@ use crate::backend::{FieldValidation, WriteBackend, WriteReply, WriteRequest, Wr
 use crate::input;
 use crate::kinds::{FieldError, KindInfo};
 use crate::raw;
-use crate::schema::decode::{DecodeError, Decoded, strict_message};
+use crate::schema::decode::{DecodeError, Decoded, Strict};
 use crate::status::{ApiError, Cause};
 use crate::store::{Expect, Mutation, Revision, StoreError, Stored, Write, WriteStore};
 
@@ -100,7 +100,10 @@ impl<'a> Context<'a> {
     /// A body as an object of the kind; unknown and duplicate fields are refused, reported or dropped.
     fn decode(&mut self, body: &[u8], content_type: &str) -> Result<Value, ApiError> {
         let decoded = if input::is_yaml(content_type)? {
-            self.kind.decode_value(input::parse_yaml(body)?)
+            let (value, keys) = input::parse_yaml(body)?;
+            self.kind
+                .decode_value(value)
+                .map(|decoded| Decoded { strict: keys.then(decoded.strict), ..decoded })
         } else {
             self.kind.decode(body)
         };
@@ -115,15 +118,16 @@ impl<'a> Context<'a> {
         Ok(object)
     }
 
+    /// Refuses, reports or overlooks what strict field validation finds.
     fn judge_strictness(
         &mut self,
-        strict: &[String],
+        strict: &Strict,
         refuse: impl FnOnce(&str) -> ApiError,
     ) -> Result<(), ApiError> {
         match self.request.options.field_validation {
-            FieldValidation::Strict if !strict.is_empty() => Err(refuse(&strict_message(strict))),
+            FieldValidation::Strict if !strict.is_empty() => Err(refuse(&strict.message())),
             FieldValidation::Warn => {
-                self.warnings.extend_from_slice(strict);
+                self.warnings.extend(strict.warnings().cloned());
                 Ok(())
             }
             _ => Ok(()),

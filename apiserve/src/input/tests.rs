@@ -11,6 +11,16 @@ fn media_types_decide_how_a_body_is_read() {
 }
 
 #[test]
+fn keys_of_yaml_that_come_twice_are_told_with_the_line_of_their_value() {
+    let text = b"\na: 1\nspec:\n  b: x\n  b: z\n  c:\n  - d: 1\n    d:\n      e: 2\na: 2\n";
+    let (value, strict) = parse_yaml(text).unwrap();
+    assert_eq!(value, serde_json::json!({"a": 2, "spec": {"b": "z", "c": [{"d": {"e": 2}}]}}));
+    let lines = ["line 5: key \"b\" already set in map", "line 9: key \"d\" already set in map"];
+    assert_eq!(strict.warnings().take(2).collect::<Vec<_>>(), lines);
+    assert!(strict.message().ends_with("\n  line 10: key \"a\" already set in map"), "{}", strict.message());
+}
+
+#[test]
 fn deep_or_broken_bodies_are_refused() {
     let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
     let deep_yaml = format!("a: {deep}");

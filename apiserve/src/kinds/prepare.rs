@@ -1,5 +1,7 @@
 //! What the server itself decides when an object is written: which parts an endpoint may write, and generations.
 
+mod status;
+
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
@@ -7,22 +9,23 @@ use super::defaults::TEMPLATE_GENERATION;
 use super::rules::{Fields, Generation};
 use super::value::{at, items, text};
 use super::{KindInfo, custom};
-use crate::schema::format;
 use crate::schema::types::object_at;
 
 /// Makes a new object ready to be stored.
-pub(crate) fn create(kind: &KindInfo, object: &mut Value) {
+pub(crate) fn create(kind: &KindInfo, object: &mut Value, now: Timestamp) {
     let Value::Object(map) = object else { return };
     let metadata = object_at(map, "metadata");
     for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
         metadata.remove(key);
     }
-    if kind.rules().generation != Generation::Never {
-        metadata.insert("generation".into(), 1.into());
+    match kind.rules().generation {
+        Generation::Never => {}
+        Generation::SpecFromZero => drop(metadata.remove("generation")),
+        _ => drop(metadata.insert("generation".into(), 1.into())),
     }
     if kind.has_subresource("status") && !kind.rules().keeps_status {
         map.remove("status");
-        if let Some(status) = initial_status(kind.group_kind(), map) {
+        if let Some(status) = status::initial(kind.group_kind(), map, now) {
             map.insert("status".into(), status);
         }
     }
@@ -44,60 +47,6 @@ pub(crate) fn create(kind: &KindInfo, object: &mut Value) {
         }
     }
     kind.canonical(object);
-}
-
-fn initial_status(group_kind: (&str, &str), object: &Map<String, Value>) -> Option<Value> {
-    match group_kind {
-        ("", "Pod") => Some(json!({"phase": "Pending", "qosClass": qos_class(object)})),
-        ("", "Namespace") => Some(json!({"phase": "Active"})),
-        ("", "PersistentVolume" | "PersistentVolumeClaim") => Some(json!({"phase": "Pending"})),
-        // What this server answers itself is there as soon as it is said to be.
-        ("apiregistration.k8s.io", _) => {
-            let local = object.get("spec").is_none_or(|spec| spec["service"].is_null());
-            local.then(|| {
-                json!({"conditions": [{
-                    "type": "Available",
-                    "status": "True",
-                    "reason": "Local",
-                    "message": "Local APIServices are always available",
-                    "lastTransitionTime": format::seconds(Timestamp::now()),
-                }]})
-            })
-        }
-        ("apiextensions.k8s.io", _) => {
-            let versions = object.get("spec").map_or(&[][..], |spec| items(spec, &["versions"]));
-            let stored = versions.iter().find(|version| version["storage"] == true);
-            Some(
-                json!({"storedVersions": stored.map(|version| vec![text(version, &["name"])]).unwrap_or_default()}),
-            )
-        }
-        _ => None,
-    }
-}
-
-/// Guaranteed when every container limits CPU and memory to what it requests, BestEffort when none asks anything.
-fn qos_class(pod: &Map<String, Value>) -> &'static str {
-    let Some(spec) = pod.get("spec") else { return "BestEffort" };
-    let containers = || items(spec, &["containers"]).iter().chain(items(spec, &["initContainers"]));
-    let own = |container: &Value| container["resources"].clone();
-    let resources: Vec<Value> = match spec["resources"].is_object() && spec["resources"] != json!({}) {
-        true => vec![spec["resources"].clone()],
-        false => containers().map(own).collect(),
-    };
-    let zero = |value: &Value| value.is_null() || value == "0";
-    let part = |resources: &Value, kind: &str, name: &str| resources[kind][name].clone();
-    let all = |check: &dyn Fn(&Value, &str) -> bool| {
-        resources.iter().all(|resources| ["cpu", "memory"].iter().all(|name| check(resources, name)))
-    };
-    if all(&|r, name| zero(&part(r, "requests", name)) && zero(&part(r, "limits", name))) {
-        return "BestEffort";
-    }
-    match all(&|r, name| {
-        !zero(&part(r, "limits", name)) && part(r, "limits", name) == part(r, "requests", name)
-    }) {
-        true => "Guaranteed",
-        false => "Burstable",
-    }
 }
 
 /// A job selects its pods by its own uid unless its author takes over with `manualSelector`. Labels of the author stay:
@@ -138,7 +87,7 @@ fn add_finalizer(map: &mut Map<String, Value>, name: &str) {
 }
 
 /// Makes an update ready to be stored.
-pub(crate) fn update(kind: &KindInfo, new: &mut Value, old: &Value, subresource: &str) {
+pub(crate) fn update(kind: &KindInfo, new: &mut Value, old: &Value, subresource: &str, now: Timestamp) {
     match kind.rules().endpoint(subresource).map(|endpoint| &endpoint.written) {
         Some(Fields::But(kept)) => kept.iter().for_each(|path| path.copy(old, new)),
         Some(Fields::Only(written)) => {
@@ -157,6 +106,7 @@ pub(crate) fn update(kind: &KindInfo, new: &mut Value, old: &Value, subresource:
         }
         ("resize", _) => resize_only(new, old),
         ("", ("apiextensions.k8s.io", _)) => custom::note_storage_version(new),
+        ("status" | "approval", group_kind) => status::settle(group_kind, subresource, new, old, now),
         _ => {}
     }
     keep_metadata(new, old);
@@ -207,7 +157,7 @@ fn keep_metadata(new: &mut Value, old: &Value) {
 }
 
 fn generation(kind: &KindInfo, new: &mut Value, old: &Value) {
-    if kind.rules().generation == Generation::Never {
+    if matches!(kind.rules().generation, Generation::Never | Generation::Fixed) {
         return;
     }
     if !wanted_differs(kind, new, old) {
@@ -219,15 +169,19 @@ fn generation(kind: &KindInfo, new: &mut Value, old: &Value) {
 
 /// Whether the wanted state changed: everything that is neither metadata nor a status of its own.
 fn wanted_differs(kind: &KindInfo, new: &Value, old: &Value) -> bool {
-    let annotated = kind.rules().generation == Generation::SpecAndAnnotations
-        && at(new, &["metadata", "annotations"]) != at(old, &["metadata", "annotations"]);
+    let counted = match kind.rules().generation {
+        Generation::SpecAndAnnotations => Some("annotations"),
+        Generation::SpecAndLabels => Some("labels"),
+        _ => None,
+    };
+    let marked = counted.is_some_and(|part| at(new, &["metadata", part]) != at(old, &["metadata", part]));
     let own_status = kind.has_subresource("status");
     let skipped = |key: &str| {
         matches!(key, "metadata" | "apiVersion" | "kind") || (key == "status" && (own_status || !kind.custom))
     };
     let (Some(new), Some(old)) = (new.as_object(), old.as_object()) else { return false };
     let differs = |(key, value): (&String, &Value)| !skipped(key) && old.get(key) != Some(value);
-    annotated || new.iter().any(differs) || old.keys().any(|key| !skipped(key) && !new.contains_key(key))
+    marked || new.iter().any(differs) || old.keys().any(|key| !skipped(key) && !new.contains_key(key))
 }
 
 /// Addresses and ports that were handed out stay with a service whose update does not name them.

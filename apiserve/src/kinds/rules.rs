@@ -22,6 +22,12 @@ pub enum Generation {
     Spec,
     /// Those, and changes of the annotations.
     SpecAndAnnotations,
+    /// Those of the first, and changes of the labels.
+    SpecAndLabels,
+    /// As [`Self::Spec`], but a new object has no generation yet.
+    SpecFromZero,
+    /// Nothing: it stays 1.
+    Fixed,
 }
 
 /// What a kind does beyond storing what it is given.
@@ -132,19 +138,18 @@ fn members(value: &mut Value) -> &mut Map<String, Value> {
 impl Rules {
     /// Rules of a kind that nothing special is known of.
     ///
-    /// A status has its own path: the object's leaves it alone, and its own writes nothing else but the metadata that
-    /// built-in kinds let it.
+    /// A status has its own path: the object's leaves it alone, and its own leaves the spec alone.
     fn usual(subresources: &[&str]) -> Self {
         let status = || vec![FieldPath::parse("status")];
         let mut endpoints = vec![EndpointRules::default()];
         if subresources.contains(&"status") {
             endpoints[0].owned = Fields::But(status());
             endpoints[0].written = Fields::But(status());
-            let written = ["status", "metadata.annotations", "metadata.finalizers"];
+            let fields = Fields::But(vec![FieldPath::parse("spec")]);
             endpoints.push(EndpointRules {
                 subresource: "status".into(),
-                owned: Fields::But(vec![FieldPath::parse("spec")]),
-                written: Fields::Only(written.into_iter().map(FieldPath::parse).collect()),
+                owned: fields.clone(),
+                written: fields,
             });
         }
         Self { endpoints, ..Self::default() }
@@ -191,6 +196,9 @@ impl Rules {
                 self.generation = match value {
                     "spec" => Generation::Spec,
                     "spec+annotations" => Generation::SpecAndAnnotations,
+                    "spec+labels" => Generation::SpecAndLabels,
+                    "spec-from-0" => Generation::SpecFromZero,
+                    "fixed" => Generation::Fixed,
                     _ => return None,
                 }
             }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::value::{at, text};
 use super::*;
+use crate::schema::decode::Strict;
 use crate::ssa::{self, Writer};
 
 const CREATES: &str = include_str!("../../data/fixtures/creates.jsonl");
@@ -73,7 +74,7 @@ fn put(object: &mut Value, path: &[&str], value: Value) {
 /// Runs a manifest through the pipeline of a create, with the clock and the identity of the recorded answer.
 fn create(kind: &KindInfo, sent: &Value, stored: &Value) -> Value {
     let decoded = kind.decode(sent.to_string().as_bytes()).unwrap();
-    assert_eq!(decoded.strict, Vec::<String>::new());
+    assert_eq!(decoded.strict, Strict::default());
     let mut object = decoded.object;
     kind.default(&mut object);
     for key in ["uid", "creationTimestamp", "resourceVersion"] {
@@ -82,7 +83,7 @@ fn create(kind: &KindInfo, sent: &Value, stored: &Value) -> Value {
     let now = text(stored, &["metadata", "creationTimestamp"]).parse().unwrap();
     let writer = Writer { manager: "rec", api_version: kind.api_version(), subresource: "", now };
     ssa::update(kind, None, &mut object, &writer);
-    kind.prepare_create(&mut object);
+    kind.prepare_create(&mut object, Timestamp::UNIX_EPOCH);
     for (_, path) in ALLOCATED.iter().filter(|(of, _)| *of == &*kind.kind) {
         let value = at(stored, path);
         if !value.is_null() {

@@ -1,10 +1,12 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
 use proptest::prelude::*;
 use serde_json::json;
 use tombolo_proto::object::Resource;
 
 use super::*;
+use crate::schema::decode::Strict;
 use crate::schema::types::Shape;
 
 /// What kubectl sends, with the real server's answers.
@@ -38,7 +40,7 @@ fn named<'a>(kinds: &'a Kinds, group: &str, version: &str, plural: &str) -> &'a 
 /// The object as a server keeps it before it allocates anything.
 fn completed(kind: &KindInfo, value: Value) -> Value {
     let decoded = kind.decode_value(value).unwrap();
-    assert_eq!(decoded.strict, Vec::<String>::new());
+    assert_eq!(decoded.strict, Strict::default());
     let mut object = decoded.object;
     kind.default(&mut object);
     object
@@ -88,7 +90,7 @@ fn what_kubectl_sends_becomes_what_the_real_server_answers() {
         let mut ours = parse(&bytes(&one["body"]), Expected::Object(kind, subresource), &kinds).unwrap();
         if kind.verbs.iter().any(|verb| &**verb == "get") && subresource.is_empty() {
             ours = completed(kind, ours);
-            kind.prepare_create(&mut ours);
+            kind.prepare_create(&mut ours, Timestamp::UNIX_EPOCH);
             kind.canonical(&mut ours);
             [&mut ours, &mut expected].into_iter().for_each(without_allocated);
         } else {

@@ -1,23 +1,24 @@
 //! Decoding request bodies: duplicate fields, unknown fields and wrong types, worded as kube-apiserver words them.
 
 mod parse;
+mod strict;
 mod walk;
 
 use serde_json::Value;
 
+use self::parse::Expected;
+pub(crate) use self::strict::STRICT_ERRORS_MAX;
+pub use self::strict::Strict;
 use super::types::Place;
 use super::{DEPTH_MAX, Schema};
-
-/// How many unknown and duplicate fields are reported; kube-apiserver stops at the same number.
-pub(crate) const STRICT_ERRORS_MAX: usize = 100;
 
 /// A decoded object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoded {
     /// The object; fields that its type does not have are removed.
     pub object: Value,
-    /// What strict field validation refuses and lax one warns about, for example `unknown field "spec.foo"`.
-    pub strict: Vec<String>,
+    /// What strict field validation refuses and lax one warns about.
+    pub strict: Strict,
 }
 
 /// Why a body is not an object of the kind (400 BadRequest).
@@ -69,39 +70,52 @@ pub(crate) struct Target<'a> {
     pub(crate) schema: &'a Schema,
 }
 
-/// The text of the refusal under strict field validation.
-#[must_use]
-pub fn strict_message(strict: &[String]) -> String {
-    format!("strict decoding error: {}", strict.join(", "))
+impl Target<'_> {
+    fn place(&self) -> Place<'_> {
+        Place(Some(self.schema.cursor()))
+    }
+
+    /// Every type of a custom resource has checks, no built-in type does.
+    fn is_custom(&self) -> bool {
+        self.place().node().checks.is_some()
+    }
 }
 
-/// Parses JSON and remembers fields that come twice (the last one wins).
-pub(crate) fn parse_json(body: &[u8]) -> Result<(Value, Vec<String>), DecodeError> {
-    parse::parse(body).map_err(DecodeError::Syntax)
+/// Parses and decodes a JSON body. Built-in types report what is wrong in the order of the document; of custom
+/// resources first all duplicates are reported, then the unknown fields by name.
+pub(crate) fn decode(target: &Target<'_>, body: &[u8]) -> Result<Decoded, DecodeError> {
+    let expected = if target.is_custom() { Expected::Untyped } else { Expected::Typed(target.place()) };
+    let (object, found) = parse::parse(body, expected).map_err(DecodeError::Syntax)?;
+    let decoded = decode_value(target, object)?;
+    let found = Strict::of_fields(found);
+    let strict = if target.is_custom() { found.then(decoded.strict) } else { found };
+    Ok(Decoded { strict, ..decoded })
 }
 
-/// Decodes a parsed body.
-pub(crate) fn decode(
-    target: &Target<'_>,
-    mut object: Value,
-    mut strict: Vec<String>,
-) -> Result<Decoded, DecodeError> {
+/// Decodes a body that was parsed elsewhere. Unknown fields are reported by name.
+pub(crate) fn decode_value(target: &Target<'_>, mut object: Value) -> Result<Decoded, DecodeError> {
     if depth_over(&object, DEPTH_MAX) {
         return Err(DecodeError::Syntax(format!("exceeded max depth of {DEPTH_MAX}")));
     }
     identify(target, &mut object)?;
-    let mut walk = walk::Walk::new(&mut strict);
-    walk.value(Place(Some(target.schema.cursor())), &mut object).map_err(|problem| {
-        DecodeError::WrongType { kind: target.kind.to_owned(), version: target.version.to_owned(), problem }
+    let mut walk = walk::Walk::default();
+    walk.value(target.place(), &mut object).map_err(|problem| DecodeError::WrongType {
+        kind: target.kind.to_owned(),
+        version: target.version.to_owned(),
+        problem,
     })?;
-    // A field that is not known is reported as that alone, however often it comes.
-    let unknown: Vec<String> =
-        strict.iter().filter_map(|e| e.strip_prefix("unknown ")).map(str::to_owned).collect();
-    strict.retain(|error| {
-        error.strip_prefix("duplicate ").is_none_or(|field| !unknown.iter().any(|known| known == field))
-    });
-    strict.truncate(STRICT_ERRORS_MAX);
-    Ok(Decoded { object, strict })
+    Ok(Decoded { object, strict: Strict::of_fields(walk.into_unknown()) })
+}
+
+/// Parses JSON whose type is not known, and notes the fields that come twice.
+pub(crate) fn parse_untyped(body: &[u8]) -> Result<(Value, Strict), String> {
+    parse::parse(body, Expected::Untyped).map(|(value, found)| (value, Strict::of_fields(found)))
+}
+
+/// The unknown and duplicate fields in the operations of a JSON patch.
+pub(crate) fn operations(patch: &[u8]) -> Result<Strict, String> {
+    let (_, found) = parse::parse(patch, Expected::Operations)?;
+    Ok(Strict::of_fields(found.iter().map(|field| format!("json patch {field}")).collect()))
 }
 
 /// Whether a value nests deeper than `max`.

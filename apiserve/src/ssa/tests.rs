@@ -57,7 +57,7 @@ impl Step<'_> {
 
     fn prepare(&self, new: &mut Value, sub: &str) -> Answer {
         match self.live {
-            Some(live) => self.kind.prepare_update(new, live, sub),
+            Some(live) => self.kind.prepare_update(new, live, sub, Timestamp::UNIX_EPOCH),
             None => {
                 // What a server allocates comes from the recording.
                 for path in [
@@ -74,7 +74,7 @@ impl Step<'_> {
                         new[path[0]][path[1]] = value.clone();
                     }
                 }
-                self.kind.prepare_create(new);
+                self.kind.prepare_create(new, Timestamp::UNIX_EPOCH);
             }
         }
         let errors = match self.live {

@@ -70,7 +70,7 @@ impl LocalWrites {
         // Again: a mutating hook may have written them.
         meta::set(&mut object, "uid", uid);
         meta::set(&mut object, "creationTimestamp", meta::time(context.now).into());
-        kind.prepare_create(&mut object);
+        kind.prepare_create(&mut object, context.now);
         let errors = kind.validate_create(&object);
         if !errors.is_empty() {
             return Err(context.invalid(&errors));

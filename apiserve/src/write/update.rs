@@ -12,6 +12,8 @@ use crate::input;
 use crate::kinds::FieldError;
 use crate::patch;
 use crate::scale;
+use crate::schema::decode::{self, Strict};
+use crate::schema::gofmt;
 use crate::status::{ApiError, Cause};
 use crate::store::{Expect, Stored};
 
@@ -69,7 +71,7 @@ impl LocalWrites {
 
     /// A server-side apply of an object that is not there.
     async fn apply_new(&self, mut context: Context<'_>) -> Result<WriteReply, ApiError> {
-        let applied = applied(&mut context)?;
+        let (applied, keys) = applied(&mut context)?;
         let uid = meta::text(&applied, "uid");
         if !uid.is_empty() {
             let why = format!(
@@ -79,8 +81,9 @@ impl LocalWrites {
             return Err(ApiError::conflict(&resource.group, &resource.name, &context.name, &why));
         }
         let mut object = fields::apply(&context, None, &applied)?;
+        judge_keys(&mut context, &keys)?;
         meta::set(&mut object, "name", context.name.as_str().into());
-        let mut object = decode_patched(&mut context, object)?;
+        let mut object = decode_merged(&context, object)?;
         create::check_namespace(&context, &mut object)?;
         let created = self.create_named(&mut context, object, |_, _, _| {}).await?;
         Ok(context.reply(StatusCode::CREATED, &created))
@@ -118,7 +121,7 @@ impl LocalWrites {
         // Scale writes the wanted count of the object itself.
         let part =
             if context.subresource() == "scale" { String::new() } else { context.subresource().to_owned() };
-        kind.prepare_update(&mut object, live, &part);
+        kind.prepare_update(&mut object, live, &part, context.now);
         let errors: Vec<FieldError> = kind.validate_update(&object, live, &part);
         if !errors.is_empty() {
             return Err(context.invalid(&errors));
@@ -169,9 +172,10 @@ fn new_state(context: &mut Context<'_>, source: &Source<'_>, live: &Value) -> Re
     match source {
         Source::Object(object) => Ok(object.clone()),
         Source::Patch(PatchType::Apply, _) => {
-            let applied = applied(context)?;
+            let (applied, keys) = applied(context)?;
             let merged = fields::apply(context, Some(live), &applied)?;
-            let mut object = decode_patched(context, merged)?;
+            judge_keys(context, &keys)?;
+            let mut object = decode_merged(context, merged)?;
             // Of what is applied only these two are conditions; the merge has taken the stored ones.
             for field in ["resourceVersion", "uid"] {
                 if let Some(value) = meta::get(&applied, field) {
@@ -181,8 +185,8 @@ fn new_state(context: &mut Context<'_>, source: &Source<'_>, live: &Value) -> Re
             Ok(object)
         }
         Source::Patch(patch, request) => {
-            let patched = patched(context, *patch, request, live)?;
-            let object = decode_patched(context, patched)?;
+            let (patched, strict) = patched(context, *patch, request, live)?;
+            let object = decode_patched(context, *patch, patched, strict)?;
             check_name(context, &object)?;
             Ok(object)
         }
@@ -199,7 +203,7 @@ fn scaled(context: &mut Context<'_>, source: &Source<'_>, live: &Value) -> Resul
         }
         Source::Patch(patch, request) => {
             let current = scale::of(context.kind, live)?;
-            patched(context, *patch, request, &current)?
+            patched(context, *patch, request, &current)?.0
         }
     };
     check_name(context, &wanted)?;
@@ -211,52 +215,72 @@ fn scaled(context: &mut Context<'_>, source: &Source<'_>, live: &Value) -> Resul
     Ok(object)
 }
 
+/// What a patch makes of an object, and what strict field validation finds in the patch itself.
 fn patched(
     context: &Context<'_>,
     patch: PatchType,
     request: &WriteRequest,
     live: &Value,
-) -> Result<Value, ApiError> {
+) -> Result<(Value, Strict), ApiError> {
     let body = &request.body;
-    let document = || {
-        serde_json::from_slice(body)
-            .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))
-    };
+    let unreadable = |error: String| ApiError::bad_request(format!("error decoding patch: {error}"));
+    if patch == PatchType::Json {
+        let strict = decode::operations(body).map_err(unreadable)?;
+        return Ok((patch::json_patch(live, body).map_err(|error| refused_patch(&error))?, strict));
+    }
+    if patch == PatchType::Strategic && context.kind.custom {
+        return Err(ApiError::unsupported_media_type(
+            "the body of the request was in an unknown format - accepted media types include: \
+             application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
+        ));
+    }
+    let (document, strict) = decode::parse_untyped(body).map_err(unreadable)?;
     let outcome = match patch {
-        PatchType::Json => patch::json_patch(live, body),
-        PatchType::Merge => patch::merge_patch(live, &document()?),
-        PatchType::Strategic if context.kind.custom => {
-            return Err(ApiError::unsupported_media_type(
-                "the body of the request was in an unknown format - accepted media types include: \
-                 application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
-            ));
-        }
-        _ => patch::strategic_merge_patch(context.kind.schema(), live, &document()?),
+        PatchType::Merge => patch::merge_patch(live, &document),
+        _ => patch::strategic_merge_patch(context.kind.schema(), live, &document),
     };
-    outcome.map_err(|error| {
-        let message = error.to_string();
-        match error.code() {
-            422 => ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message),
-            413 => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message),
-            _ => ApiError::bad_request(message),
-        }
-    })
+    Ok((outcome.map_err(|error| refused_patch(&error))?, strict))
+}
+
+fn refused_patch(error: &patch::PatchError) -> ApiError {
+    let message = error.to_string();
+    match error.code() {
+        422 => ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message),
+        413 => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message),
+        _ => ApiError::bad_request(message),
+    }
 }
 
 /// The outcome of a patch as an object of the kind.
-fn decode_patched(context: &mut Context<'_>, patched: Value) -> Result<Value, ApiError> {
-    let decoded = context.kind.decode_value(patched).map_err(|error| super::unreadable(&error))?;
-    let text = String::from_utf8_lossy(&context.request.body).into_owned();
-    context.judge_strictness(&decoded.strict, |message| {
-        let message = format!("Invalid value: {text:?}: {message}");
+fn decode_patched(
+    context: &mut Context<'_>,
+    patch: PatchType,
+    patched: Value,
+    strict: Strict,
+) -> Result<Value, ApiError> {
+    let body = &context.request.body;
+    let invalid = |message: &str| {
+        // The real server shows the whole object instead, but for a strategic merge patch.
+        let shown = match patch {
+            PatchType::Strategic => gofmt::value(&serde_json::from_slice(body).unwrap_or_default()),
+            _ => String::from_utf8_lossy(body).into_owned(),
+        };
+        let message = format!("Invalid value: {shown:?}: {message}");
         ApiError::invalid("", "", "", vec![Cause::new("FieldValueInvalid", "patch", &message)])
-    })?;
+    };
+    let decoded = context.kind.decode_value(patched).map_err(|error| invalid(&error.to_string()))?;
+    context.judge_strictness(&strict.then(decoded.strict), invalid)?;
     Ok(decoded.object)
 }
 
-/// The body of a server-side apply.
-fn applied(context: &mut Context<'_>) -> Result<Value, ApiError> {
-    let object = input::parse_yaml(&context.request.body)?;
+/// The outcome of a server-side apply, whose fields were checked when it was merged.
+fn decode_merged(context: &Context<'_>, merged: Value) -> Result<Value, ApiError> {
+    Ok(context.kind.decode_value(merged).map_err(|error| super::unreadable(&error))?.object)
+}
+
+/// The body of a server-side apply, and its keys that come twice.
+fn applied(context: &mut Context<'_>) -> Result<(Value, Strict), ApiError> {
+    let (object, keys) = input::parse_yaml(&context.request.body)?;
     check_name(context, &object).or_else(|error| {
         // The name may be left to the path.
         if meta::text(&object, "name").is_empty() { Ok(()) } else { Err(error) }
@@ -264,7 +288,15 @@ fn applied(context: &mut Context<'_>) -> Result<Value, ApiError> {
     if meta::get(&object, "managedFields").is_some() {
         return Err(ApiError::bad_request("metadata.managedFields must be nil"));
     }
-    Ok(object)
+    Ok((object, keys))
+}
+
+/// Field validation of a server-side apply; the real server comes to it when the configuration is merged.
+fn judge_keys(context: &mut Context<'_>, keys: &Strict) -> Result<(), ApiError> {
+    context.judge_strictness(keys, |_| {
+        let found = keys.yaml_message();
+        ApiError::bad_request(format!("error strict decoding YAML: error converting YAML to JSON: {found}"))
+    })
 }
 
 fn check_name(context: &Context<'_>, object: &Value) -> Result<(), ApiError> {

@@ -1,12 +1,12 @@
 //! Compares refusals, field by field, with those of the real server.
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{creates, kind_of};
 use crate::kinds::error::{causes, invalid_message};
 use crate::kinds::value::{items, text};
 use crate::kinds::{KindInfo, Kinds};
-use crate::schema::decode::strict_message;
 
 const REFUSALS: &str = include_str!("../../../data/fixtures/refusals.jsonl");
 
@@ -32,7 +32,7 @@ fn answer(kinds: &Kinds, refusal: &Value) -> (u64, String, Value) {
     };
     if !decoded.strict.is_empty() {
         let version = &kind.resource.version;
-        let text = strict_message(&decoded.strict);
+        let text = decoded.strict.message();
         let message =
             format!("{} in version \"{version}\" cannot be handled as a {}: {text}", kind.kind, kind.kind);
         return (400, message, Value::Null);
@@ -45,7 +45,7 @@ fn validated(kind: &KindInfo, mut object: Value) -> (u64, String, Value) {
         object["metadata"]["namespace"] = "default".into();
     }
     kind.default(&mut object);
-    kind.prepare_create(&mut object);
+    kind.prepare_create(&mut object, Timestamp::UNIX_EPOCH);
     let errors = kind.validate_create(&object);
     if errors.is_empty() {
         return (201, "accepted".to_owned(), Value::Null);

@@ -1,5 +1,6 @@
 //! What an update may change, and what the server does about it.
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{creates, kind_of};
@@ -20,7 +21,7 @@ fn update(old: &Value, change: &Value, subresource: &str) -> (Value, Vec<String>
     let kind = kind_of(&kinds, old);
     let mut new = crate::patch::merge_patch(old, change).unwrap();
     kind.default(&mut new);
-    kind.prepare_update(&mut new, old, subresource);
+    kind.prepare_update(&mut new, old, subresource, Timestamp::UNIX_EPOCH);
     let errors = kind.validate_update(&new, old, subresource);
     (new, errors.iter().map(|error| error.field.clone()).collect())
 }

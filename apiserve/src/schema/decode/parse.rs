@@ -1,4 +1,4 @@
-//! A JSON parser that notices duplicate fields.
+//! A JSON parser that notices unknown and duplicate fields in the order of the document.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -6,21 +6,72 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use super::STRICT_ERRORS_MAX;
+use super::strict::STRICT_ERRORS_MAX;
+use crate::schema::types::{Place, Shape};
 
-/// Parses one JSON document; the second part names the fields that came twice.
-pub(super) fn parse(body: &[u8]) -> Result<(Value, Vec<String>), String> {
+/// What the parser knows about the value that comes next.
+#[derive(Clone, Copy)]
+pub(super) enum Expected<'a> {
+    /// Nothing; fields that come twice are noticed.
+    Untyped,
+    /// A value of a Go type: its unknown and its duplicate fields are noticed.
+    Typed(Place<'a>),
+    /// The operations of a JSON patch.
+    Operations,
+    /// One of them.
+    Operation,
+    /// Something that the Go decoder skips or keeps as text.
+    Unread,
+}
+
+impl Expected<'_> {
+    /// What a field of an object holds; none for a field that is not known.
+    fn field(self, key: &str) -> Option<Self> {
+        match self {
+            Self::Typed(place) => match &place.node().shape {
+                Shape::Struct(_) => place.child(key).1.then(|| Self::typed(place.child(key).0)),
+                Shape::Map { .. } => Some(Self::typed(place.child(key).0)),
+                _ => Some(Self::Unread),
+            },
+            Self::Operation => matches!(key, "op" | "path" | "from" | "value").then_some(Self::Untyped),
+            Self::Operations => Some(Self::Unread),
+            Self::Untyped | Self::Unread => Some(self),
+        }
+    }
+
+    fn item(self) -> Self {
+        match self {
+            Self::Typed(place) => Self::typed(place.item()),
+            Self::Operations => Self::Operation,
+            Self::Operation => Self::Unread,
+            Self::Untyped | Self::Unread => self,
+        }
+    }
+}
+
+impl<'a> Expected<'a> {
+    /// Values that a Go type reads by itself are not looked into.
+    fn typed(place: Place<'a>) -> Self {
+        match place.node().shape {
+            Shape::Any { .. } => Self::Unread,
+            _ => Self::Typed(place),
+        }
+    }
+}
+
+/// Parses one JSON document; the second part names its unknown and duplicate fields. The last of duplicates wins.
+pub(super) fn parse(body: &[u8], expected: Expected<'_>) -> Result<(Value, Vec<String>), String> {
     let state = State::default();
     let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let value = Seed(&state).deserialize(&mut deserializer).map_err(|e| e.to_string())?;
+    let value = Seed { state: &state, expected }.deserialize(&mut deserializer).map_err(|e| e.to_string())?;
     deserializer.end().map_err(|e| e.to_string())?;
-    Ok((value, state.duplicates.into_inner()))
+    Ok((value, state.found.into_inner()))
 }
 
 #[derive(Default)]
 struct State {
     path: RefCell<String>,
-    duplicates: RefCell<Vec<String>>,
+    found: RefCell<Vec<String>>,
 }
 
 impl State {
@@ -33,17 +84,25 @@ impl State {
         out
     }
 
-    fn duplicate(&self, key: &str) {
-        let mut duplicates = self.duplicates.borrow_mut();
-        if duplicates.len() < STRICT_ERRORS_MAX {
+    /// Notes a field, once.
+    fn note(&self, what: &str, key: &str) {
+        let mut found = self.found.borrow_mut();
+        if found.len() < STRICT_ERRORS_MAX {
             let path = self.path.borrow();
             let dot = if path.is_empty() { "" } else { "." };
-            duplicates.push(format!("duplicate field \"{path}{dot}{key}\""));
+            let note = format!("{what} field \"{path}{dot}{key}\"");
+            if !found.contains(&note) {
+                found.push(note);
+            }
         }
     }
 }
 
-struct Seed<'a>(&'a State);
+#[derive(Clone, Copy)]
+struct Seed<'a> {
+    state: &'a State,
+    expected: Expected<'a>,
+}
 
 impl<'de> DeserializeSeed<'de> for Seed<'_> {
     type Value = Value;
@@ -90,12 +149,13 @@ impl<'de> Visitor<'de> for Seed<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         use std::fmt::Write as _;
+        let item = Self { expected: self.expected.item(), ..self };
         let mut items = Vec::new();
         loop {
             let extend = |path: &mut String| {
                 let _ = write!(path, "[{}]", items.len());
             };
-            match self.0.below(extend, || access.next_element_seed(Seed(self.0)))? {
+            match self.state.below(extend, || access.next_element_seed(item))? {
                 Some(item) => items.push(item),
                 None => return Ok(Value::Array(items)),
             }
@@ -105,16 +165,22 @@ impl<'de> Visitor<'de> for Seed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
         while let Some(key) = access.next_key::<String>()? {
+            let expected = self.expected.field(&key);
+            match expected {
+                // Reported as that alone, however often it comes.
+                None => self.state.note("unknown", &key),
+                Some(Expected::Unread) if matches!(self.expected, Expected::Unread) => {}
+                Some(_) if map.contains_key(&key) => self.state.note("duplicate", &key),
+                Some(_) => {}
+            }
             let extend = |path: &mut String| {
                 if !path.is_empty() {
                     path.push('.');
                 }
                 path.push_str(&key);
             };
-            let value = self.0.below(extend, || access.next_value_seed(Seed(self.0)))?;
-            if map.contains_key(&key) {
-                self.0.duplicate(&key);
-            }
+            let value = Self { expected: expected.unwrap_or(Expected::Unread), ..self };
+            let value = self.state.below(extend, || access.next_value_seed(value))?;
             map.insert(key, value);
         }
         Ok(Value::Object(map))

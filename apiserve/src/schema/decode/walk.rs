@@ -9,8 +9,10 @@ use super::STRICT_ERRORS_MAX;
 use crate::schema::format;
 use crate::schema::types::{Node, Place, Rest, Shape, StringKind, StructShape, json_type};
 
-pub(super) struct Walk<'a> {
-    strict: &'a mut Vec<String>,
+#[derive(Default)]
+pub(super) struct Walk {
+    /// Fields that the types do not have.
+    unknown: Unknown,
     /// Path with indexes, for unknown fields.
     path: String,
     /// Path without indexes, as the Go decoder prints it.
@@ -19,9 +21,48 @@ pub(super) struct Walk<'a> {
     go_struct: String,
 }
 
-impl<'a> Walk<'a> {
-    pub(super) fn new(strict: &'a mut Vec<String>) -> Self {
-        Self { strict, path: String::new(), go_path: Vec::new(), go_struct: String::new() }
+/// Unknown fields by where kube-apiserver looks for them. Custom resources are looked through three times.
+#[derive(Default)]
+struct Unknown {
+    /// In the metadata of the object.
+    metadata: Vec<String>,
+    /// Elsewhere.
+    fields: Vec<String>,
+    /// In the metadata of embedded objects.
+    embedded: Vec<String>,
+    /// Where the walk is.
+    part: Part,
+}
+
+#[derive(Clone, Copy, Default)]
+enum Part {
+    Metadata,
+    #[default]
+    Fields,
+    Embedded,
+}
+
+impl Unknown {
+    fn note(&mut self, path: &str, key: &str) {
+        let list = match self.part {
+            Part::Metadata => &mut self.metadata,
+            Part::Fields => &mut self.fields,
+            Part::Embedded => &mut self.embedded,
+        };
+        if list.len() < STRICT_ERRORS_MAX {
+            let dot = if path.is_empty() { "" } else { "." };
+            list.push(format!("unknown field \"{path}{dot}{key}\""));
+        }
+    }
+}
+
+impl Walk {
+    /// The unknown fields that were met, in the order in which they are reported.
+    pub(super) fn into_unknown(self) -> Vec<String> {
+        let Unknown { metadata, mut fields, mut embedded, .. } = self.unknown;
+        fields.sort();
+        embedded.sort();
+        metadata.into_iter().chain(fields).chain(embedded).take(STRICT_ERRORS_MAX).collect()
     }
 
     /// Checks one value and what is below it.
@@ -50,28 +91,26 @@ impl<'a> Walk<'a> {
             let short = name.rsplit('.').next().unwrap_or_default();
             std::mem::replace(&mut self.go_struct, short.to_owned())
         });
-        self.prune(place, shape, map);
-        let mut nulls = Vec::new();
+        let mut gone = Vec::new();
         for (key, value) in map.iter_mut() {
             if shape.embedded && matches!(key.as_str(), "apiVersion" | "kind") {
                 continue;
             }
             let (child, known) = place.child(key);
-            if value.is_null() && known && !custom {
-                nulls.push(key.clone());
-            } else if custom && known && child.node().checks.is_none() {
-                // Metadata of custom resources is decoded on its own, so its path starts there.
-                let outer = std::mem::take(&mut self.go_path);
-                self.below(key, |walk| {
-                    walk.go_path.clear();
-                    walk.value(child, value)
-                })?;
-                self.go_path = outer;
-            } else if known {
+            if !known {
+                if shape.rest == Rest::Pruned {
+                    self.unknown.note(&self.path, key);
+                    gone.push(key.clone());
+                }
+            } else if value.is_null() && !custom {
+                gone.push(key.clone());
+            } else if custom && child.node().checks.is_none() {
+                self.custom_metadata(child, key, value)?;
+            } else {
                 self.below(key, |walk| walk.value(child, value))?;
             }
         }
-        for key in &nulls {
+        for key in &gone {
             map.remove(key);
         }
         if let Some(outer) = outer {
@@ -80,19 +119,18 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Removes and reports the fields that the type does not have.
-    fn prune(&mut self, place: Place<'_>, shape: &StructShape, map: &mut Map<String, Value>) {
-        if shape.rest == Rest::Kept {
-            return;
-        }
-        map.retain(|key, _| {
-            let known =
-                place.child(key).1 || (shape.embedded && matches!(key.as_str(), "apiVersion" | "kind"));
-            if !known {
-                self.unknown(key);
-            }
-            known
-        });
+    /// Metadata of custom resources and of objects in them is decoded on its own, so its Go path starts there.
+    fn custom_metadata(&mut self, place: Place<'_>, key: &str, value: &mut Value) -> Result<(), String> {
+        let part = if self.path.is_empty() { Part::Metadata } else { Part::Embedded };
+        let outer_part = std::mem::replace(&mut self.unknown.part, part);
+        let outer_path = std::mem::take(&mut self.go_path);
+        self.below(key, |walk| {
+            walk.go_path.clear();
+            walk.value(place, value)
+        })?;
+        self.go_path = outer_path;
+        self.unknown.part = outer_part;
+        Ok(())
     }
 
     fn entries(&mut self, place: Place<'_>, map: &mut Map<String, Value>) -> Result<(), String> {
@@ -135,13 +173,6 @@ impl<'a> Walk<'a> {
         self.go_path.pop();
         self.path.truncate(length);
         out
-    }
-
-    fn unknown(&mut self, key: &str) {
-        if self.strict.len() < STRICT_ERRORS_MAX {
-            let dot = if self.path.is_empty() { "" } else { "." };
-            self.strict.push(format!("unknown field \"{}{dot}{key}\"", self.path));
-        }
     }
 
     fn scalar(&self, place: Place<'_>, value: &mut Value) -> Result<(), String> {

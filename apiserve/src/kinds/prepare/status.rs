@@ -1,0 +1,168 @@
+//! What the server itself writes into a status.
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use crate::kinds::value::{items, items_mut, text};
+use crate::schema::format;
+use crate::schema::types::object_at;
+
+/// The status of a new object, when there is one.
+pub(super) fn initial(
+    group_kind: (&str, &str),
+    object: &Map<String, Value>,
+    now: Timestamp,
+) -> Option<Value> {
+    match group_kind {
+        ("", "Pod") => Some(json!({"phase": "Pending", "qosClass": qos_class(object)})),
+        ("", "Namespace") => Some(json!({"phase": "Active"})),
+        ("", "PersistentVolume") => {
+            Some(json!({"phase": "Pending", "lastPhaseTransitionTime": format::seconds(now)}))
+        }
+        ("", "PersistentVolumeClaim") => Some(json!({"phase": "Pending"})),
+        // What this server answers itself is there as soon as it is said to be.
+        ("apiregistration.k8s.io", _) => {
+            let local = object.get("spec").is_none_or(|spec| spec["service"].is_null());
+            local.then(|| {
+                json!({"conditions": [{
+                    "type": "Available",
+                    "status": "True",
+                    "reason": "Local",
+                    "message": "Local APIServices are always available",
+                    "lastTransitionTime": format::seconds(now),
+                }]})
+            })
+        }
+        ("apiextensions.k8s.io", _) => {
+            let versions = object.get("spec").map_or(&[][..], |spec| items(spec, &["versions"]));
+            let stored = versions.iter().find(|version| version["storage"] == true);
+            Some(
+                json!({"storedVersions": stored.map(|version| vec![text(version, &["name"])]).unwrap_or_default()}),
+            )
+        }
+        _ => None,
+    }
+}
+
+/// Guaranteed when every container limits CPU and memory to what it requests, BestEffort when none asks anything.
+fn qos_class(pod: &Map<String, Value>) -> &'static str {
+    let Some(spec) = pod.get("spec") else { return "BestEffort" };
+    let containers = || items(spec, &["containers"]).iter().chain(items(spec, &["initContainers"]));
+    let own = |container: &Value| container["resources"].clone();
+    let resources: Vec<Value> = match spec["resources"].is_object() && spec["resources"] != json!({}) {
+        true => vec![spec["resources"].clone()],
+        false => containers().map(own).collect(),
+    };
+    let zero = |value: &Value| value.is_null() || value == "0";
+    let part = |resources: &Value, kind: &str, name: &str| resources[kind][name].clone();
+    let all = |check: &dyn Fn(&Value, &str) -> bool| {
+        resources.iter().all(|resources| ["cpu", "memory"].iter().all(|name| check(resources, name)))
+    };
+    if all(&|r, name| zero(&part(r, "requests", name)) && zero(&part(r, "limits", name))) {
+        return "BestEffort";
+    }
+    match all(&|r, name| {
+        !zero(&part(r, "limits", name)) && part(r, "limits", name) == part(r, "requests", name)
+    }) {
+        true => "Guaranteed",
+        false => "Burstable",
+    }
+}
+
+/// Completes a status that a client writes (the status strategies of kube-apiserver).
+pub(super) fn settle(
+    group_kind: (&str, &str),
+    subresource: &str,
+    new: &mut Value,
+    old: &Value,
+    now: Timestamp,
+) {
+    match group_kind {
+        ("", "Pod") => pod(new, old),
+        ("", "PersistentVolume") => volume(new, old, now),
+        ("certificates.k8s.io", "CertificateSigningRequest") => {
+            if subresource == "status" {
+                keep_decisions(new, old);
+            }
+            stamp_conditions(new, old, now);
+        }
+        _ => {}
+    }
+}
+
+/// Old kubelets write back a status without what they do not know.
+fn pod(new: &mut Value, old: &Value) {
+    let Some(map) = new.as_object_mut() else { return };
+    let status = object_at(map, "status");
+    for field in ["qosClass", "observedGeneration"] {
+        let before = &old["status"][field];
+        let absent = status.get(field).is_none_or(|value| value.is_null() || value == "" || value == 0);
+        if absent && !before.is_null() {
+            status.insert(field.to_owned(), before.clone());
+        }
+    }
+    let before = items(old, &["status", "conditions"]);
+    let mut used = vec![false; before.len()];
+    for condition in items_mut(new, &["status", "conditions"]) {
+        let same = |(at, other): &(usize, &Value)| !used[*at] && other["type"] == condition["type"];
+        let Some((at, other)) = before.iter().enumerate().find(same) else { continue };
+        used[at] = true;
+        let absent = condition["observedGeneration"].as_i64().unwrap_or(0) == 0;
+        if absent && !other["observedGeneration"].is_null() {
+            condition["observedGeneration"] = other["observedGeneration"].clone();
+        }
+    }
+}
+
+/// Notes when a volume changed its phase.
+fn volume(new: &mut Value, old: &Value, now: Timestamp) {
+    const WHEN: &str = "lastPhaseTransitionTime";
+    let (before, changed) = (&old["status"][WHEN], old["status"]["phase"] != new["status"]["phase"]);
+    let (absent, kept) = (new["status"][WHEN].is_null(), new["status"][WHEN] == *before);
+    let Some(map) = new.as_object_mut() else { return };
+    match changed {
+        false if absent && !before.is_null() => {
+            object_at(map, "status").insert(WHEN.to_owned(), before.clone());
+        }
+        true if absent || kept => {
+            object_at(map, "status").insert(WHEN.to_owned(), format::seconds(now).into());
+        }
+        _ => {}
+    }
+}
+
+/// What was approved or denied stays as it was: only the approval speaks of it. One more or one less is left to the
+/// validation.
+fn keep_decisions(new: &mut Value, old: &Value) {
+    for decision in ["Approved", "Denied"] {
+        let of = |condition: &&Value| condition["type"] == decision;
+        let before: Vec<&Value> = items(old, &["status", "conditions"]).iter().filter(of).collect();
+        if items(new, &["status", "conditions"]).iter().filter(of).count() != before.len() {
+            continue;
+        }
+        let after = items_mut(new, &["status", "conditions"]).iter_mut();
+        for (condition, before) in after.filter(|condition| condition["type"] == decision).zip(before) {
+            condition.clone_from(before);
+        }
+    }
+}
+
+/// Conditions without times get them.
+fn stamp_conditions(new: &mut Value, old: &Value, now: Timestamp) {
+    let now = Value::from(format::seconds(now));
+    for condition in items_mut(new, &["status", "conditions"]) {
+        if condition["lastUpdateTime"].is_null() {
+            condition["lastUpdateTime"] = now.clone();
+        }
+        if condition["lastTransitionTime"].is_null() {
+            let same = |other: &&Value| {
+                other["type"] == condition["type"]
+                    && other["status"] == condition["status"]
+                    && !other["lastTransitionTime"].is_null()
+            };
+            let before = items(old, &["status", "conditions"]).iter().find(same);
+            condition["lastTransitionTime"] =
+                before.map_or(&now, |other| &other["lastTransitionTime"]).clone();
+        }
+    }
+}
