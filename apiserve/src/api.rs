@@ -20,6 +20,7 @@ use crate::accept::Accepted;
 use crate::auth::{Attributes, AuditRecord, Decision, Identity, Observation, Peer};
 use crate::body::{self, Body};
 use crate::query::Query;
+use crate::query::path::Target;
 use crate::status::ApiError;
 
 use builder::{Builder, Parts};
@@ -130,13 +131,23 @@ impl ApiServer {
         let (headers, params) = (&admitted.head.headers, &admitted.query.params);
         let accepted =
             Accepted::negotiate(headers, params, crate::accept::Kind::Document).unwrap_or_default();
+        let deprecation = self.deprecation(&admitted.query.target);
         let outcome = match self.parts.authorizer.authorize(&admitted.attributes).await {
             Decision::Allow => self.dispatch(admitted, request_body, slot).await,
             Decision::Deny(why) | Decision::NoOpinion(why) => {
                 Err(ApiError::forbidden(&admitted.attributes, &why))
             }
         };
-        outcome.unwrap_or_else(|error| body::refusal(&error, &accepted))
+        let mut response = outcome.unwrap_or_else(|error| body::refusal(&error, &accepted));
+        body::add_warnings(&mut response, deprecation.as_slice());
+        response
+    }
+
+    /// What every answer about a kind warns of.
+    fn deprecation(&self, target: &Target) -> Option<String> {
+        let Target::Resource(path) = target else { return None };
+        let catalog = self.parts.registry.catalog();
+        catalog.find(path)?.rules().deprecated.as_deref().map(str::to_owned)
     }
 
     /// Authentication and impersonation: who asks for what, and who is behind it.

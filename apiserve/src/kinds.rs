@@ -28,6 +28,7 @@ pub use self::columns::Column;
 use self::custom::Custom;
 pub use self::error::FieldError;
 pub use self::registry::Kinds;
+pub(crate) use self::registry::scale as scale_kind;
 use self::rules::Rules;
 use crate::schema::decode::{self, DecodeError, Decoded, Target};
 use crate::schema::types::Place;
@@ -240,6 +241,9 @@ impl KindInfo {
     /// Turns a stored object into one of the served version.
     pub fn from_storage(&self, object: &mut Value) {
         storage::convert(object, &self.storage, &self.resource);
+        if !self.identical_storage() {
+            self.canonical(object);
+        }
     }
 
     /// Whether objects are served as they are stored, byte for byte.

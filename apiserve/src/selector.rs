@@ -60,7 +60,7 @@ impl Selection {
         let fields =
             FieldSelector::parse(fields).map_err(|error| ApiError::bad_request(error.to_string()))?;
         for field in fields.fields() {
-            if !kind.is_selectable(field) && !is_meta(field) {
+            if !kind.is_selectable(field) && (!is_meta(field) || kind.rules().unselectable.is_some()) {
                 return Err(unknown_field(kind, field));
             }
         }

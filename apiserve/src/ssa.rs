@@ -7,6 +7,7 @@
 mod conflict;
 mod entries;
 mod path;
+pub(crate) mod scale;
 mod set;
 #[cfg(test)]
 mod tests;

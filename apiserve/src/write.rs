@@ -9,6 +9,8 @@ mod delete;
 mod fields;
 mod meta;
 mod options;
+mod patches;
+mod scales;
 mod update;
 
 pub(crate) use update::creates;
@@ -99,17 +101,19 @@ impl<'a> Context<'a> {
 
     /// A body as an object of the kind; unknown and duplicate fields are refused, reported or dropped.
     fn decode(&mut self, body: &[u8], content_type: &str) -> Result<Value, ApiError> {
+        self.decode_as(self.kind, body, content_type)
+    }
+
+    /// A body as an object of another kind: the view that a subresource carries.
+    fn decode_as(&mut self, kind: &KindInfo, body: &[u8], content_type: &str) -> Result<Value, ApiError> {
         let decoded = if input::is_yaml(content_type)? {
             let (value, keys) = input::parse_yaml(body)?;
-            self.kind
-                .decode_value(value)
-                .map(|decoded| Decoded { strict: keys.then(decoded.strict), ..decoded })
+            kind.decode_value(value).map(|decoded| Decoded { strict: keys.then(decoded.strict), ..decoded })
         } else {
-            self.kind.decode(body)
+            kind.decode(body)
         };
         let Decoded { object, strict } = decoded.map_err(|error| unreadable(&error))?;
-        let kind = &self.kind.kind;
-        let version = &self.kind.resource.version;
+        let (kind, version) = (&kind.kind, &kind.resource.version);
         self.judge_strictness(&strict, |message| {
             ApiError::bad_request(format!(
                 "{kind} in version {version:?} cannot be handled as a {kind}: {message}"

@@ -1,6 +1,7 @@
 //! Defaults of built-in kinds, after the Kubernetes API conventions. Kubelet and controllers rely on them: they read
 //! fields such as `enableServiceLinks` and `replicas` without asking whether they are there.
 
+mod admission;
 mod devices;
 mod pod;
 mod storage;
@@ -48,10 +49,11 @@ pub(crate) fn default(kind: &KindInfo, object: &mut Value) {
             let spec = map.get_mut("spec").and_then(|template| template.get_mut("spec"));
             spec.into_iter().for_each(devices::claim);
         }
-        ("admissionregistration.k8s.io", _) => webhooks(map),
+        ("admissionregistration.k8s.io", _) => admission::default(&kind.kind, map),
         ("flowcontrol.apiserver.k8s.io", "FlowSchema") => {
             or_number(object_at(map, "spec"), "matchingPrecedence", 1000);
         }
+        ("flowcontrol.apiserver.k8s.io", _) => priority_level(object_at(map, "spec")),
         _ => {}
     }
 }
@@ -111,8 +113,19 @@ fn namespace(map: &mut Map<String, Value>) {
     or_insert(object_at(map, "status"), "phase", "Active");
 }
 
-/// What can be allocated is at least known once the capacity is.
+/// What can be allocated is at least known once the capacity is; the range of pods is also in the list of ranges.
 fn node(map: &mut Map<String, Value>) {
+    let spec = object_at(map, "spec");
+    let (one, list) = (spec.get("podCIDR").cloned(), spec.get("podCIDRs").cloned());
+    match (one.unwrap_or_default(), list.unwrap_or_default()) {
+        (Value::String(one), list) if !one.is_empty() && list.get(0) != Some(&json!(one)) => {
+            spec.insert("podCIDRs".into(), json!([one]));
+        }
+        (Value::Null, Value::Array(list)) if !list.is_empty() => {
+            spec.insert("podCIDR".into(), list[0].clone());
+        }
+        _ => {}
+    }
     let status = object_at(map, "status");
     let empty = |value: Option<&Value>| {
         value.is_none_or(|value| value.is_null() || value.as_object().is_some_and(Map::is_empty))
@@ -217,23 +230,19 @@ fn definition(spec: &mut Map<String, Value>) {
     }
 }
 
-fn webhooks(map: &mut Map<String, Value>) {
-    for webhook in map.get_mut("webhooks").and_then(Value::as_array_mut).into_iter().flatten() {
-        let Value::Object(webhook) = webhook else { continue };
-        or_insert(webhook, "failurePolicy", "Fail");
-        or_insert(webhook, "matchPolicy", "Equivalent");
-        or_insert(webhook, "timeoutSeconds", 10);
-        for selector in ["namespaceSelector", "objectSelector"] {
-            or_insert(webhook, selector, json!({}));
-        }
-        let client = object_at(webhook, "clientConfig");
-        if client.get("service").is_some_and(Value::is_object) {
-            or_insert(object_at(client, "service"), "port", 443);
-        }
-        for rule in webhook.get_mut("rules").and_then(Value::as_array_mut).into_iter().flatten() {
-            if let Value::Object(rule) = rule {
-                or_insert(rule, "scope", "*");
-            }
+/// Shares of a priority level; an explicit zero is a value.
+fn priority_level(spec: &mut Map<String, Value>) {
+    for part in ["limited", "exempt"] {
+        let Some(Value::Object(level)) = spec.get_mut(part) else { continue };
+        let shares = if part == "limited" { 30 } else { 0 };
+        or_insert(level, "nominalConcurrencyShares", shares);
+        or_insert(level, "lendablePercent", 0);
+    }
+    if let Some(Value::Object(response)) = spec.get_mut("limited").and_then(|l| l.get_mut("limitResponse"))
+        && let Some(Value::Object(queuing)) = response.get_mut("queuing")
+    {
+        for (field, value) in [("queues", 64), ("handSize", 8), ("queueLengthLimit", 50)] {
+            or_number(queuing, field, value);
         }
     }
 }

@@ -35,6 +35,7 @@ pub(crate) fn create(kind: &KindInfo, object: &mut Value, now: Timestamp) {
         // What is in use is kept from vanishing by the controllers that remove these finalizers.
         ("", "PersistentVolume") => add_finalizer(map, "kubernetes.io/pv-protection"),
         ("", "PersistentVolumeClaim") => add_finalizer(map, "kubernetes.io/pvc-protection"),
+        ("storage.k8s.io", "VolumeAttributesClass") => add_finalizer(map, "kubernetes.io/vac-protection"),
         _ => {}
     }
     if kind.group_kind() == ("", "Namespace") {
@@ -110,7 +111,9 @@ pub(crate) fn update(kind: &KindInfo, new: &mut Value, old: &Value, subresource:
         _ => {}
     }
     keep_metadata(new, old);
-    generation(kind, new, old);
+    if !matches!(subresource, "status" | "approval" | "finalize") {
+        generation(kind, new, old);
+    }
     kind.canonical(new);
 }
 

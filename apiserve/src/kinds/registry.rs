@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use serde_json::Value;
 use tombolo_proto::object::Resource;
@@ -175,6 +175,34 @@ impl Kinds {
     pub(crate) fn builtin_types(&self) -> &Arc<Types> {
         &self.0.builtin
     }
+}
+
+/// The kind of what the `scale` subresource carries, whatever it is a view of.
+pub(crate) fn scale() -> &'static KindInfo {
+    static SCALE: LazyLock<KindInfo> = LazyLock::new(|| {
+        let types = Arc::new(facts::load().types);
+        let node = types.named("autoscaling.v1.Scale").expect("the table of facts has the Scale");
+        let resource = Resource::new("autoscaling", "v1", "scales");
+        KindInfo {
+            storage: resource.clone(),
+            kind: "Scale".into(),
+            list_kind: "ScaleList".into(),
+            singular: "scale".into(),
+            namespaced: true,
+            short_names: Vec::new(),
+            categories: Vec::new(),
+            verbs: Vec::new(),
+            subresources: Vec::new(),
+            scale: None,
+            custom: false,
+            rules: Arc::default(),
+            schema: Schema::new(types, node),
+            columns: Vec::new(),
+            definition: None,
+            resource,
+        }
+    });
+    &SCALE
 }
 
 fn builtin(fact: &KindFact, types: &Arc<Types>, rules: &Table) -> KindInfo {

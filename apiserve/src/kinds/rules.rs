@@ -47,6 +47,8 @@ pub struct Rules {
     pub generation: Generation,
     /// Fields that field selectors may name, beside the name and the namespace.
     pub selectable: Vec<Selectable>,
+    /// What every answer warns of.
+    pub deprecated: Option<Box<str>>,
     /// How the refusal of another field is worded, `{}` standing for the field; none for the usual words.
     pub unselectable: Option<Box<str>>,
     /// Rules of the paths under which objects are written; the object itself has the empty name.
@@ -158,8 +160,12 @@ impl Rules {
     /// Rules of custom resources. Their selectable fields are expressions of the definition.
     #[must_use]
     pub fn custom(subresources: &[&str]) -> Self {
-        let mut rules =
-            Self { conditional_update: true, generation: Generation::Spec, ..Self::usual(subresources) };
+        let mut rules = Self {
+            conditional_update: true,
+            generation: Generation::Spec,
+            unselectable: Some("field label not supported: {}".into()),
+            ..Self::usual(subresources)
+        };
         if let Some(status) = rules.endpoints.iter_mut().find(|endpoint| &*endpoint.subresource == "status") {
             status.owned = Fields::Only(vec![FieldPath::parse("status")]);
             status.written = status.owned.clone();
@@ -206,6 +212,7 @@ impl Rules {
                 let (name, path) = value.split_once('=').unwrap_or((value, value));
                 self.selectable.push(Selectable { name: name.into(), path: FieldPath::parse(path) });
             }
+            "deprecated" => self.deprecated = Some(value.into()),
             "unselectable" => self.unselectable = Some(value.into()),
             "owned" => self.endpoint_mut(subresource).owned = Fields::read(value)?,
             "written" => self.endpoint_mut(subresource).written = Fields::read(value)?,

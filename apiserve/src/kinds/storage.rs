@@ -39,7 +39,10 @@ pub(crate) fn convert(object: &mut Value, from: &Resource, to: &Resource) {
                 map.entry(key).or_insert(Value::Null);
             }
         }
-        ("horizontalpodautoscalers", ..) => autoscaler(map, &to.version),
+        ("horizontalpodautoscalers", ..) => {
+            autoscaler(map, &to.version);
+            autoscaler_status(map, &to.version);
+        }
         _ => {}
     }
 }
@@ -74,5 +77,19 @@ fn autoscaler(map: &mut Map<String, Value>, to: &str) {
             spec.insert("targetCPUUtilizationPercentage".into(), target);
         }
         spec.remove("behavior");
+    }
+}
+
+/// Of the observed state each version writes other fields even when they are empty.
+fn autoscaler_status(map: &mut Map<String, Value>, to: &str) {
+    let Some(Value::Object(status)) = map.get_mut("status") else { return };
+    if to == "v2" {
+        status.entry("currentMetrics").or_insert(Value::Null);
+        if status.get("currentReplicas") == Some(&json!(0)) {
+            status.remove("currentReplicas");
+        }
+    } else {
+        status.remove("currentMetrics");
+        status.entry("currentReplicas").or_insert(json!(0));
     }
 }

@@ -1,6 +1,7 @@
 //! Validation of built-in kinds: the fields that the system depends on, worded as kube-apiserver words them.
 
 mod api_service;
+mod certificates;
 mod meta;
 pub mod names;
 mod network;
@@ -39,11 +40,15 @@ pub(crate) fn update(kind: &KindInfo, new: &Value, old: &Value, subresource: &st
     if !kind.custom && subresource.is_empty() {
         immutable(kind, new, old, &mut errors);
     }
-    if kind.group_kind() == ("apiextensions.k8s.io", "CustomResourceDefinition") {
-        custom::check_stored_versions(new, &mut errors);
-    }
-    if kind.group_kind() == ("", "Pod") && subresource == "ephemeralcontainers" {
-        pod_update::ephemeral(new, old, &mut errors);
+    match (kind.group_kind(), subresource) {
+        (("", "Pod"), "ephemeralcontainers") => pod_update::ephemeral(new, old, &mut errors),
+        (("apiextensions.k8s.io", "CustomResourceDefinition"), _) => {
+            custom::check_stored_versions(new, &mut errors);
+        }
+        (("certificates.k8s.io", "CertificateSigningRequest"), _) => {
+            certificates::update(new, old, subresource, &mut errors);
+        }
+        _ => {}
     }
     errors.truncate(CAUSES_MAX);
     errors

@@ -12,13 +12,17 @@ use crate::kinds::KindInfo;
 use crate::raw;
 use crate::selector::Selection;
 use crate::status::{self, ApiError, Details};
-use crate::store::{Expect, StoreError, Stored};
+use crate::store::{Expect, Revision, StoreError, Stored};
 
 use super::options::{DeleteOptions, Propagation};
 use super::{ATTEMPTS_MAX, Change, Context, LocalWrites, meta};
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
+
+/// Jobs are the one kind that most clients delete without its dependents unawares (batch/job/strategy.go).
+const JOB_ORPHANS: &str = "child pods are preserved by default when jobs are deleted; set \
+    propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
 
 /// What became of an object.
 enum Outcome {
@@ -82,6 +86,9 @@ impl LocalWrites {
         context: &mut Context<'_>,
         options: &DeleteOptions,
     ) -> Result<Outcome, ApiError> {
+        if is(context.kind, ("batch", "jobs")) && options.propagation.is_none() {
+            context.warnings.push(JOB_ORPHANS.to_owned());
+        }
         let mut admitted = false;
         for _ in 0..ATTEMPTS_MAX {
             let (stored, live) = self.read(context)?.ok_or_else(|| context.not_found())?;
@@ -111,7 +118,8 @@ impl LocalWrites {
         let dry_run = options.dry_run;
         if grace == 0 && !is_held(context.kind, &object) {
             if !dry_run {
-                let last = self.remove(context, stored.revision).await?;
+                let revision = self.mark_pod(context, stored.revision, &object).await?;
+                let last = self.remove(context, revision).await?;
                 meta::set(&mut object, "resourceVersion", last.revision.to_string().into());
             }
             if !is(context.kind, ("", "pods")) {
@@ -129,6 +137,21 @@ impl LocalWrites {
         }
         let change = Change { object: &object, expected: Expect::Revision(stored.revision) };
         Ok(Outcome::Marked(self.commit(context, change).await?))
+    }
+
+    /// Whoever watches pods sees them marked before they are gone, also when there is nothing to wait for.
+    async fn mark_pod(
+        &self,
+        context: &Context<'_>,
+        stored: Revision,
+        object: &Value,
+    ) -> Result<Revision, StoreError> {
+        if !is(context.kind, ("", "pods")) {
+            return Ok(stored);
+        }
+        let change = Change { object, expected: Expect::Revision(stored) };
+        let marked = self.commit(context, change).await?;
+        Ok(meta::text(&marked, "resourceVersion").parse().map_or(stored, Revision))
     }
 }
 

@@ -3,6 +3,7 @@
 use http::StatusCode;
 use serde_json::Value;
 
+use crate::kinds::KindInfo;
 use crate::ssa::{self, ApplyError, Writer};
 use crate::status::{ApiError, Cause, Details};
 
@@ -10,13 +11,23 @@ use super::Context;
 
 /// Records which fields the writer of a create, update or patch now owns.
 pub(super) fn track(context: &Context<'_>, live: Option<&Value>, new: &mut Value) {
-    ssa::update(context.kind, live, new, &writer(context));
+    track_as(context, context.kind, live, new);
+}
+
+/// The same for an object of another kind: the view that a subresource carries.
+pub(super) fn track_as(context: &Context<'_>, kind: &KindInfo, live: Option<&Value>, new: &mut Value) {
+    ssa::update(kind, live, new, &writer(context, kind));
 }
 
 /// Merges an applied configuration into what is stored.
-pub(super) fn apply(context: &Context<'_>, live: Option<&Value>, applied: &Value) -> Result<Value, ApiError> {
+pub(super) fn apply(
+    context: &Context<'_>,
+    kind: &KindInfo,
+    live: Option<&Value>,
+    applied: &Value,
+) -> Result<Value, ApiError> {
     let force = context.request.options.force;
-    ssa::apply(context.kind, live, applied, &writer(context), force).map_err(|error| match error {
+    ssa::apply(kind, live, applied, &writer(context, kind), force).map_err(|error| match error {
         ApplyError::Conflict(conflicts) => conflict(&conflicts),
         ApplyError::BadRequest(message) => ApiError::bad_request(message),
         // Without a reason, as kube-apiserver answers a configuration that does not fit the schema.
@@ -24,10 +35,10 @@ pub(super) fn apply(context: &Context<'_>, live: Option<&Value>, applied: &Value
     })
 }
 
-fn writer<'a>(context: &'a Context<'_>) -> Writer<'a> {
+fn writer<'a>(context: &'a Context<'_>, kind: &KindInfo) -> Writer<'a> {
     Writer {
         manager: &context.request.options.field_manager,
-        api_version: context.kind.api_version(),
+        api_version: kind.api_version(),
         subresource: context.subresource(),
         now: context.now,
     }

@@ -8,23 +8,19 @@ use serde_json::Value;
 use crate::admission::Operation;
 use crate::backend::{PatchType, WriteReply, WriteRequest, WriteVerb};
 use crate::encode::to_bytes;
-use crate::input;
-use crate::kinds::FieldError;
-use crate::patch;
+use crate::kinds::{FieldError, scale_kind};
 use crate::scale;
-use crate::schema::decode::{self, Strict};
-use crate::schema::gofmt;
 use crate::status::{ApiError, Cause};
 use crate::store::{Expect, Stored};
 
-use super::{ATTEMPTS_MAX, Change, Context, LocalWrites, create, fields, meta};
+use super::{ATTEMPTS_MAX, Change, Context, LocalWrites, create, fields, meta, patches, scales};
 
 /// Server-set metadata that updates cannot change.
 const SERVER_METADATA: [&str; 5] =
     ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"];
 
 /// Where the new state of an update comes from.
-enum Source<'a> {
+pub(super) enum Source<'a> {
     /// The object (or Scale) of a PUT.
     Object(Value),
     /// A patch on what is stored.
@@ -42,7 +38,7 @@ impl LocalWrites {
     pub(super) async fn update(&self, request: &WriteRequest) -> Result<WriteReply, ApiError> {
         let mut context = Context::new(request);
         let mut object = if context.subresource() == "scale" {
-            input::parse(&request.content_type, &request.body)?
+            context.decode_as(scale_kind(), &request.body, &request.content_type)?
         } else {
             context.decode(&request.body, &request.content_type)?
         };
@@ -71,7 +67,8 @@ impl LocalWrites {
 
     /// A server-side apply of an object that is not there.
     async fn apply_new(&self, mut context: Context<'_>) -> Result<WriteReply, ApiError> {
-        let (applied, keys) = applied(&mut context)?;
+        let kind = Arc::clone(context.kind);
+        let (applied, mut object) = patches::apply(&mut context, &kind, None)?;
         let uid = meta::text(&applied, "uid");
         if !uid.is_empty() {
             let why = format!(
@@ -80,10 +77,12 @@ impl LocalWrites {
             let resource = &context.kind.resource;
             return Err(ApiError::conflict(&resource.group, &resource.name, &context.name, &why));
         }
-        let mut object = fields::apply(&context, None, &applied)?;
-        judge_keys(&mut context, &keys)?;
-        meta::set(&mut object, "name", context.name.as_str().into());
-        let mut object = decode_merged(&context, object)?;
+        if meta::text(&object, "name").is_empty() {
+            // It may be left to the path.
+            meta::set(&mut object, "name", context.name.as_str().into());
+        }
+        check_name(&context, &object)?;
+        let mut object = patches::decode_merged(context.kind, object)?;
         create::check_namespace(&context, &mut object)?;
         let created = self.create_named(&mut context, object, |_, _, _| {}).await?;
         Ok(context.reply(StatusCode::CREATED, &created))
@@ -114,7 +113,9 @@ impl LocalWrites {
         let mut object = new_state(context, source, live)?;
         let conditional = settle_metadata(context, &mut object, live)?;
         kind.default(&mut object);
-        if !matches!(source, Source::Patch(PatchType::Apply, _)) {
+        let tracked =
+            context.subresource() == "scale" || matches!(source, Source::Patch(PatchType::Apply, _));
+        if !tracked {
             fields::track(context, Some(live), &mut object);
         }
         self.mutate(context, Operation::Update, Some(&mut object), Some(live)).await?;
@@ -167,15 +168,14 @@ fn reply(context: Context<'_>, updated: &Value) -> Result<WriteReply, ApiError> 
 /// The object that the request asks for, before defaults.
 fn new_state(context: &mut Context<'_>, source: &Source<'_>, live: &Value) -> Result<Value, ApiError> {
     if context.subresource() == "scale" {
-        return scaled(context, source, live);
+        return scales::scaled(context, source, live);
     }
     match source {
         Source::Object(object) => Ok(object.clone()),
         Source::Patch(PatchType::Apply, _) => {
-            let (applied, keys) = applied(context)?;
-            let merged = fields::apply(context, Some(live), &applied)?;
-            judge_keys(context, &keys)?;
-            let mut object = decode_merged(context, merged)?;
+            let (applied, object) = patches::apply(context, context.kind, Some(live))?;
+            let mut object = patches::decode_merged(context.kind, object)?;
+            check_name(context, &object)?;
             // Of what is applied only these two are conditions; the merge has taken the stored ones.
             for field in ["resourceVersion", "uid"] {
                 if let Some(value) = meta::get(&applied, field) {
@@ -185,121 +185,15 @@ fn new_state(context: &mut Context<'_>, source: &Source<'_>, live: &Value) -> Re
             Ok(object)
         }
         Source::Patch(patch, request) => {
-            let (patched, strict) = patched(context, *patch, request, live)?;
-            let object = decode_patched(context, *patch, patched, strict)?;
+            let object = patches::patched(context, context.kind, *patch, request, live)?;
             check_name(context, &object)?;
             Ok(object)
         }
     }
 }
 
-/// The stored object with the wanted count of the Scale that the request makes.
-fn scaled(context: &mut Context<'_>, source: &Source<'_>, live: &Value) -> Result<Value, ApiError> {
-    let wanted = match source {
-        Source::Object(scale) => scale.clone(),
-        Source::Patch(PatchType::Apply, _) => {
-            let message = "server-side apply of the scale subresource is not served; use a merge patch";
-            return Err(ApiError::unsupported_media_type(message));
-        }
-        Source::Patch(patch, request) => {
-            let current = scale::of(context.kind, live)?;
-            patched(context, *patch, request, &current)?.0
-        }
-    };
-    check_name(context, &wanted)?;
-    let mut object = live.clone();
-    scale::put(context.kind, &mut object, &wanted)?;
-    for field in ["resourceVersion", "uid"] {
-        meta::set(&mut object, field, meta::get(&wanted, field).cloned().unwrap_or_default());
-    }
-    Ok(object)
-}
-
-/// What a patch makes of an object, and what strict field validation finds in the patch itself.
-fn patched(
-    context: &Context<'_>,
-    patch: PatchType,
-    request: &WriteRequest,
-    live: &Value,
-) -> Result<(Value, Strict), ApiError> {
-    let body = &request.body;
-    let unreadable = |error: String| ApiError::bad_request(format!("error decoding patch: {error}"));
-    if patch == PatchType::Json {
-        let strict = decode::operations(body).map_err(unreadable)?;
-        return Ok((patch::json_patch(live, body).map_err(|error| refused_patch(&error))?, strict));
-    }
-    if patch == PatchType::Strategic && context.kind.custom {
-        return Err(ApiError::unsupported_media_type(
-            "the body of the request was in an unknown format - accepted media types include: \
-             application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
-        ));
-    }
-    let (document, strict) = decode::parse_untyped(body).map_err(unreadable)?;
-    let outcome = match patch {
-        PatchType::Merge => patch::merge_patch(live, &document),
-        _ => patch::strategic_merge_patch(context.kind.schema(), live, &document),
-    };
-    Ok((outcome.map_err(|error| refused_patch(&error))?, strict))
-}
-
-fn refused_patch(error: &patch::PatchError) -> ApiError {
-    let message = error.to_string();
-    match error.code() {
-        422 => ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message),
-        413 => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message),
-        _ => ApiError::bad_request(message),
-    }
-}
-
-/// The outcome of a patch as an object of the kind.
-fn decode_patched(
-    context: &mut Context<'_>,
-    patch: PatchType,
-    patched: Value,
-    strict: Strict,
-) -> Result<Value, ApiError> {
-    let body = &context.request.body;
-    let invalid = |message: &str| {
-        // The real server shows the whole object instead, but for a strategic merge patch.
-        let shown = match patch {
-            PatchType::Strategic => gofmt::value(&serde_json::from_slice(body).unwrap_or_default()),
-            _ => String::from_utf8_lossy(body).into_owned(),
-        };
-        let message = format!("Invalid value: {shown:?}: {message}");
-        ApiError::invalid("", "", "", vec![Cause::new("FieldValueInvalid", "patch", &message)])
-    };
-    let decoded = context.kind.decode_value(patched).map_err(|error| invalid(&error.to_string()))?;
-    context.judge_strictness(&strict.then(decoded.strict), invalid)?;
-    Ok(decoded.object)
-}
-
-/// The outcome of a server-side apply, whose fields were checked when it was merged.
-fn decode_merged(context: &Context<'_>, merged: Value) -> Result<Value, ApiError> {
-    Ok(context.kind.decode_value(merged).map_err(|error| super::unreadable(&error))?.object)
-}
-
-/// The body of a server-side apply, and its keys that come twice.
-fn applied(context: &mut Context<'_>) -> Result<(Value, Strict), ApiError> {
-    let (object, keys) = input::parse_yaml(&context.request.body)?;
-    check_name(context, &object).or_else(|error| {
-        // The name may be left to the path.
-        if meta::text(&object, "name").is_empty() { Ok(()) } else { Err(error) }
-    })?;
-    if meta::get(&object, "managedFields").is_some() {
-        return Err(ApiError::bad_request("metadata.managedFields must be nil"));
-    }
-    Ok((object, keys))
-}
-
-/// Field validation of a server-side apply; the real server comes to it when the configuration is merged.
-fn judge_keys(context: &mut Context<'_>, keys: &Strict) -> Result<(), ApiError> {
-    context.judge_strictness(keys, |_| {
-        let found = keys.yaml_message();
-        ApiError::bad_request(format!("error strict decoding YAML: error converting YAML to JSON: {found}"))
-    })
-}
-
-fn check_name(context: &Context<'_>, object: &Value) -> Result<(), ApiError> {
+/// The name in the body must be the one in the path.
+pub(super) fn check_name(context: &Context<'_>, object: &Value) -> Result<(), ApiError> {
     let (name, wanted) = (meta::text(object, "name"), &context.name);
     if name.is_empty() {
         let message = format!(

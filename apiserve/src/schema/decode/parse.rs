@@ -59,7 +59,8 @@ impl<'a> Expected<'a> {
     }
 }
 
-/// Parses one JSON document; the second part names its unknown and duplicate fields. The last of duplicates wins.
+/// Parses one JSON document; the second part names its unknown and duplicate fields. The last of duplicates wins, but
+/// objects of Go types are merged.
 pub(super) fn parse(body: &[u8], expected: Expected<'_>) -> Result<(Value, Vec<String>), String> {
     let state = State::default();
     let mut deserializer = serde_json::Deserializer::from_slice(body);
@@ -181,8 +182,27 @@ impl<'de> Visitor<'de> for Seed<'_> {
             };
             let value = Self { expected: expected.unwrap_or(Expected::Unread), ..self };
             let value = self.state.below(extend, || access.next_value_seed(value))?;
-            map.insert(key, value);
+            match (expected, map.get_mut(&key)) {
+                (Some(Expected::Typed(place)), Some(earlier)) => merge(place, earlier, value),
+                _ => drop(map.insert(key, value)),
+            }
         }
         Ok(Value::Object(map))
+    }
+}
+
+/// Decodes into a value that is there already: fields of structs and entries of maps come on top.
+fn merge(place: Place<'_>, earlier: &mut Value, later: Value) {
+    match (&place.node().shape, earlier, later) {
+        (Shape::Struct(_), Value::Object(earlier), Value::Object(later)) => {
+            for (key, value) in later {
+                match earlier.get_mut(&key) {
+                    Some(earlier) => merge(place.child(&key).0, earlier, value),
+                    None => drop(earlier.insert(key, value)),
+                }
+            }
+        }
+        (Shape::Map { .. }, Value::Object(earlier), Value::Object(later)) => earlier.extend(later),
+        (_, earlier, later) => *earlier = later,
     }
 }

@@ -1,0 +1,172 @@
+//! Answers that differ from those of kube-apiserver, and why.
+
+use std::collections::BTreeSet;
+
+use crate::line::Answer;
+
+/// Whose answers differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Where {
+    /// The embedded server's and the library's.
+    Both,
+    /// The embedded server's alone.
+    Embedded,
+    /// Those of the library alone.
+    Library,
+}
+
+/// An answer that differs.
+pub(crate) struct Difference {
+    of: Where,
+    /// Label of the line; a `*` at its ends stands for anything.
+    line: &'static str,
+    /// Whether even the codes differ.
+    code: bool,
+    /// Whether it differs each time; a controller may be faster or slower than the next line.
+    sure: bool,
+    /// Why; for those who read the list.
+    _why: &'static str,
+}
+
+const fn body(of: Where, line: &'static str, why: &'static str) -> Difference {
+    Difference { of, line, code: false, sure: true, _why: why }
+}
+
+const fn raced(line: &'static str, why: &'static str) -> Difference {
+    Difference { of: Where::Embedded, line, code: true, sure: false, _why: why }
+}
+
+const COLLECTED: &str =
+    "the embedded server collects what is to be deleted, which a controller does beside the real one";
+
+/// One that no longer differs fails the test too.
+const DIFFERENCES: &[Difference] = &[
+    body(
+        Where::Both,
+        r#"POST /api/v1/namespaces/default/configmaps {"kind":"Secret","apiVersion":"v1","metadata":{"name":"b"}}"#,
+        "the real text names internal Go packages",
+    ),
+    body(
+        Where::Both,
+        r#"POST /api/v1/namespaces/default/configmaps {"kind":"ConfigMap","apiVersion":"v2","metadata":{"name":"b"}}"#,
+        "the real text names a Go source file",
+    ),
+    body(Where::Both, "POST /api/v1/namespaces/default/configmaps {bad", "the JSON parser has other words"),
+    body(Where::Both, "PATCH /api/v1/namespaces/default/configmaps/a {", "the JSON parser has other words"),
+    body(
+        Where::Both,
+        r#"PATCH /api/v1/namespaces/default/configmaps/a [{"op":"test","path":"/data/y","value":"3"}]"#,
+        "the real server does not say which operation failed",
+    ),
+    body(
+        Where::Both,
+        r#"PATCH /api/v1/namespaces/default/configmaps/a [{"op":"remove","path":"/data/none"}]"#,
+        "the real server does not say which operation failed",
+    ),
+    body(
+        Where::Both,
+        "GET /api/v1/namespaces/default/configmaps?watch=1&timeoutSeconds=1 as application/yaml",
+        "the real server also offers protobuf",
+    ),
+    body(
+        Where::Both,
+        "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews as application/json;as=Table;g=meta.k8s.io;v=v1",
+        "the real server also offers protobuf",
+    ),
+    body(
+        Where::Both,
+        "GET /api/v1/namespaces/default/configmaps?watch=1&timeoutSeconds=1 as text/html",
+        "the real server also offers protobuf",
+    ),
+    body(
+        Where::Both,
+        r#"PATCH /api/v1/namespaces/default/configmaps/fv {"data":{"b":1}}"#,
+        "for a strategic merge patch the real decoder has other words",
+    ),
+    raced(
+        r#"PATCH /api/v1/namespaces/default/configmaps/a?fieldManager=m {"metadata":{"finalizers":null}}"#,
+        COLLECTED,
+    ),
+    raced("GET /api/v1/namespaces/default/replicationcontrollers/round", COLLECTED),
+    raced("GET /apis/batch/v1/namespaces/default/jobs/round", COLLECTED),
+    raced("GET /api/v1/namespaces/default/replicationcontrollers?watch=1*", COLLECTED),
+    raced("GET /apis/batch/v1/namespaces/default/jobs?watch=1*", COLLECTED),
+    raced("GET /api/v1/namespaces?watch=1*", COLLECTED),
+    raced(
+        "* /api/v1/namespaces/default/resourcequotas*",
+        "the embedded server fills in the status of a quota, which a controller does beside the real one",
+    ),
+    raced(
+        "* /apis/flowcontrol.apiserver.k8s.io/v1/flowschemas*",
+        "the real server checks flow schemas and writes their status",
+    ),
+    raced(
+        "* /apis/apiextensions.k8s.io/v1/customresourcedefinitions*",
+        "the controllers of definitions write at other moments",
+    ),
+    body(
+        Where::Embedded,
+        "* /api/v1/nodes*",
+        "a new node is not tainted: no controller would take the taint away",
+    ),
+    body(
+        Where::Embedded,
+        "PUT /api/v1/namespaces/default/persistentvolumeclaims/round?fieldManager=put json",
+        "the real text shows the difference as Go structs",
+    ),
+    body(
+        Where::Embedded,
+        "PATCH /api/v1/namespaces/default/services/round*",
+        "no warnings about values without effect",
+    ),
+];
+
+/// What was found wrong.
+#[derive(Default)]
+pub(crate) struct Judge {
+    wrong: Vec<String>,
+    /// Which differences were seen.
+    seen: BTreeSet<usize>,
+}
+
+impl Judge {
+    /// Notes an answer that differs without a reason.
+    pub(crate) fn compare(&mut self, of: Where, label: &str, real: &Answer, ours: &Answer) {
+        if real == ours {
+            return;
+        }
+        let applies = |difference: &&Difference| {
+            (difference.of == of || difference.of == Where::Both)
+                && (difference.code || real.code == ours.code)
+                && matches(difference.line, label)
+        };
+        let known: Vec<usize> =
+            DIFFERENCES.iter().enumerate().filter(|(_, one)| applies(one)).map(|(index, _)| index).collect();
+        if known.is_empty() {
+            let shown = |answer: &Answer| format!("{} {} {:?}", answer.code, answer.body, answer.warnings);
+            self.wrong.push(format!("{of:?} {label}\n  real {}\n  ours {}", shown(real), shown(ours)));
+        }
+        self.seen.extend(known);
+    }
+
+    /// Everything that is wrong; empty when nothing is.
+    pub(crate) fn verdict(mut self) -> Vec<String> {
+        for (index, difference) in DIFFERENCES.iter().enumerate() {
+            if difference.sure && !self.seen.contains(&index) {
+                self.wrong.push(format!("no longer differs; remove it from the list: {}", difference.line));
+            }
+        }
+        self.wrong
+    }
+}
+
+fn matches(pattern: &str, label: &str) -> bool {
+    let (open_start, open_end) = (pattern.starts_with('*'), pattern.ends_with('*'));
+    let inner = pattern.trim_matches('*');
+    match (open_start, open_end) {
+        (false, false) => label == inner,
+        (true, false) => label.ends_with(inner),
+        (false, true) => label.starts_with(inner),
+        (true, true) => label.contains(inner),
+    }
+}

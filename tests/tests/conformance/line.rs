@@ -1,0 +1,108 @@
+//! One request, and what is compared of its answer.
+
+use serde_json::{Value, json};
+
+/// One request.
+#[derive(Debug, Clone)]
+pub(crate) struct Line {
+    /// How the list of differences names it.
+    pub(crate) label: String,
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) accept: String,
+    pub(crate) content_type: String,
+    pub(crate) body: String,
+}
+
+impl Line {
+    /// Method, path, content type and body.
+    pub(crate) fn new((method, path, content_type, body): &(&str, &str, &str, &str)) -> Self {
+        Self {
+            label: format!("{method} {path} {body}").trim_end().to_owned(),
+            method: (*method).to_owned(),
+            path: (*path).to_owned(),
+            accept: String::new(),
+            content_type: (*content_type).to_owned(),
+            body: (*body).to_owned(),
+        }
+    }
+
+    /// A read.
+    pub(crate) fn get(path: String) -> Self {
+        Self::new(&("GET", &path, "", ""))
+    }
+
+    /// The same in a form of the answer.
+    pub(crate) fn accepting(self, accept: &str) -> Self {
+        let label = format!("{} {} as {accept}", self.method, self.path);
+        Self { label, accept: accept.to_owned(), ..self }
+    }
+
+    /// The same under a shorter name.
+    pub(crate) fn named(self, label: String) -> Self {
+        Self { label, ..self }
+    }
+}
+
+/// What is compared of an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Answer {
+    pub(crate) code: u16,
+    pub(crate) warnings: Vec<String>,
+    /// Of a watch, the list of its events.
+    pub(crate) body: Value,
+}
+
+/// Fields whose values are each server's own.
+const OWN: [&str; 2] = ["uid", "resourceVersion"];
+
+/// What the fixtures' own times begin with; all others are replaced.
+const FIXED_TIME: &str = "2026-01-01T";
+
+/// Replaces what cannot be equal: identities, revisions, times, continue tokens.
+pub(crate) fn normalise(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            if members.contains_key("signerName") {
+                // The real administrator has an identity of the token file's.
+                members.remove("uid");
+            }
+            if let Some(Value::Array(entries)) = members.get_mut("managedFields") {
+                // Their order is that of their seconds.
+                entries.sort_by_cached_key(|entry| {
+                    let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
+                    (text("operation"), text("manager"), text("subresource"), entry["fieldsV1"].to_string())
+                });
+            }
+            for (name, member) in members.iter_mut() {
+                let token = name == "continue" && member.as_str().is_some_and(|token| !token.is_empty());
+                if token || (OWN.contains(&name.as_str()) && !member.is_null()) {
+                    *member = json!("*");
+                } else if let (true, Some(text)) = (name == "message", member.as_str()) {
+                    *member = message(text).into();
+                } else {
+                    normalise(member);
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(normalise),
+        Value::String(text) => {
+            if text.parse::<jiff::Timestamp>().is_ok() && !text.starts_with(FIXED_TIME) {
+                "*".clone_into(text);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Messages repeat whole objects, and name revisions.
+fn message(text: &str) -> String {
+    const SHOWN: &str = "Invalid value: ";
+    let text = &text[..text.find("in record (").unwrap_or(text.len())];
+    let Some(at) = text.find(SHOWN).map(|at| at + SHOWN.len()) else { return text.to_owned() };
+    let mut quoted = serde_json::Deserializer::from_str(&text[at..]).into_iter::<String>();
+    let (Some(Ok(shown)), end) = (quoted.next(), quoted.byte_offset()) else { return text.to_owned() };
+    let Ok(mut object @ Value::Object(_)) = serde_json::from_str(&shown) else { return text.to_owned() };
+    normalise(&mut object);
+    format!("{}{object}{}", &text[..at], &text[at + end..])
+}

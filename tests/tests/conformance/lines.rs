@@ -1,0 +1,45 @@
+//! The requests, by subject. They are made in order, so that later ones see what earlier ones did.
+
+pub(crate) mod apply;
+pub(crate) mod combinations;
+pub(crate) mod deletes;
+pub(crate) mod fields;
+pub(crate) mod forms;
+pub(crate) mod lists;
+pub(crate) mod reads;
+pub(crate) mod scales;
+pub(crate) mod selectors;
+pub(crate) mod subresources;
+pub(crate) mod writes;
+
+use crate::line::Line;
+
+/// Method, path, content type and body.
+pub(crate) type Row = (&'static str, &'static str, &'static str, &'static str);
+
+pub(crate) const JSON: &str = "application/json";
+pub(crate) const YAML: &str = "application/yaml";
+pub(crate) const MERGE: &str = "application/merge-patch+json";
+pub(crate) const STRATEGIC: &str = "application/strategic-merge-patch+json";
+pub(crate) const PATCH: &str = "application/json-patch+json";
+pub(crate) const APPLY: &str = "application/apply-patch+yaml";
+
+/// Those whose answers also depend on admission.
+pub(crate) fn admitted() -> impl Iterator<Item = Line> {
+    subresources::LINES.iter().map(Line::new)
+}
+
+/// Those that depend on nothing but serving.
+pub(crate) fn all() -> impl Iterator<Item = Line> {
+    let subjects = [
+        reads::LINES,
+        writes::LINES,
+        fields::LINES,
+        apply::LINES,
+        scales::LINES,
+        selectors::LINES,
+        deletes::LINES,
+        lists::LINES,
+    ];
+    subjects.into_iter().flatten().map(Line::new).chain(forms::lines())
+}

@@ -1,0 +1,54 @@
+//! Every combination of the parameters of lists and watches.
+
+use serde_json::json;
+
+use crate::line::{Answer, Line};
+use crate::target::Target;
+
+use super::JSON;
+
+const BASE: &str = "/api/v1/namespaces/kube-public/configmaps";
+
+/// Watches at a time: the real server, too, must begin one within its timeout.
+const AT_ONCE: usize = 16;
+
+/// `{rv}` and `{token}` are each server's own.
+pub(crate) fn paths() -> Vec<String> {
+    let mut paths = Vec::new();
+    let of = |name: &'static str, values: &'static [&'static str]| {
+        std::iter::once(String::new()).chain(values.iter().map(move |value| format!("&{name}={value}")))
+    };
+    for revision in of("resourceVersion", &["0", "{rv}"]) {
+        for mode in of("resourceVersionMatch", &["Exact", "NotOlderThan", "Foo"]) {
+            for initial in of("sendInitialEvents", &["true", "false"]) {
+                let shared = format!("{revision}{mode}{initial}");
+                for bookmarks in of("allowWatchBookmarks", &["true"]) {
+                    paths.push(format!(
+                        "{BASE}?watch=1&timeoutSeconds=3{shared}{bookmarks}&labelSelector=combined"
+                    ));
+                }
+                for limit in of("limit", &["1"]) {
+                    for token in of("continue", &["{token}"]) {
+                        paths.push(format!("{BASE}?labelSelector=combined{shared}{limit}{token}"));
+                    }
+                }
+            }
+        }
+    }
+    paths
+}
+
+/// What one server answers to all combinations; they change nothing, so that they are asked together.
+pub(crate) async fn ask(target: &Target) -> Vec<Answer> {
+    for name in ["a", "b", "c"] {
+        let body = json!({"metadata": {"name": name, "labels": {"combined": ""}}}).to_string();
+        let path = format!("{BASE}?fieldManager=m");
+        assert_eq!(target.ask(&Line::new(&("POST", &path, JSON, &body))).await.code, 201);
+    }
+    let first = target.raw(&Line::get(format!("{BASE}?limit=1&labelSelector=combined"))).await.1;
+    let text = |name: &str| first["metadata"][name].as_str().unwrap().to_owned();
+    let (revision, token) = (text("resourceVersion"), text("continue"));
+    let lines =
+        paths().into_iter().map(|path| Line::get(path.replace("{rv}", &revision).replace("{token}", &token)));
+    target.ask_all(lines, AT_ONCE).await
+}

@@ -1,0 +1,148 @@
+//! Creations and updates.
+
+use super::*;
+
+pub(crate) const LINES: &[Row] = &[
+    // Creation.
+    ("POST", "/api/v1/namespaces/default/configmaps", JSON, r#"{"metadata":{"name":"a"},"data":{"x":"1"}}"#),
+    ("POST", "/api/v1/namespaces/default/configmaps", JSON, r#"{"metadata":{"name":"a"}}"#),
+    ("POST", "/api/v1/namespaces/default/configmaps", JSON, r#"{"metadata":{}}"#),
+    ("POST", "/api/v1/namespaces/default/configmaps", JSON, r#"{"metadata":{"name":"A_b"}}"#),
+    (
+        "POST",
+        "/api/v1/namespaces/default/configmaps",
+        JSON,
+        r#"{"metadata":{"name":"b","namespace":"other"}}"#,
+    ),
+    (
+        "POST",
+        "/api/v1/namespaces/default/configmaps",
+        JSON,
+        r#"{"metadata":{"name":"b","resourceVersion":"5"}}"#,
+    ),
+    (
+        "POST",
+        "/api/v1/namespaces/default/configmaps",
+        JSON,
+        r#"{"kind":"Secret","apiVersion":"v1","metadata":{"name":"b"}}"#,
+    ),
+    (
+        "POST",
+        "/api/v1/namespaces/default/configmaps",
+        JSON,
+        r#"{"kind":"ConfigMap","apiVersion":"v2","metadata":{"name":"b"}}"#,
+    ),
+    ("POST", "/api/v1/namespaces/default/configmaps", JSON, "{bad"),
+    ("POST", "/api/v1/namespaces/default/configmaps", JSON, r#"{"metadata":{"name":"b"},"data":{"x":1}}"#),
+    ("POST", "/api/v1/namespaces/default/configmaps?dryRun=foo", JSON, r#"{"metadata":{"name":"b"}}"#),
+    (
+        "POST",
+        "/api/v1/namespaces/default/configmaps?fieldValidation=Foo",
+        JSON,
+        r#"{"metadata":{"name":"b"}}"#,
+    ),
+    (
+        "POST",
+        "/api/v1/namespaces/default/configmaps?fieldValidation=Strict",
+        JSON,
+        r#"{"metadata":{"name":"b"},"foo":1}"#,
+    ),
+    (
+        "POST",
+        "/api/v1/namespaces/default/configmaps?dryRun=All&fieldManager=m",
+        JSON,
+        r#"{"metadata":{"name":"dry"},"data":{"x":"1"}}"#,
+    ),
+    ("GET", "/api/v1/namespaces/default/configmaps/dry", "", ""),
+    (
+        "POST",
+        "/api/v1/namespaces/default/secrets?fieldManager=m",
+        JSON,
+        r#"{"metadata":{"name":"s","labels":{"a":"b"}},"stringData":{"k":"v"}}"#,
+    ),
+    (
+        "POST",
+        "/apis/coordination.k8s.io/v1/namespaces/default/leases?fieldManager=m",
+        JSON,
+        r#"{"metadata":{"name":"l"},"spec":{"holderIdentity":"me","leaseDurationSeconds":40}}"#,
+    ),
+    (
+        "PUT",
+        "/apis/coordination.k8s.io/v1/namespaces/default/leases/new?fieldManager=m",
+        JSON,
+        r#"{"metadata":{"name":"new"},"spec":{"holderIdentity":"me","leaseDurationSeconds":40}}"#,
+    ),
+    (
+        "POST",
+        "/apis/apps/v1/namespaces/default/deployments?fieldManager=m",
+        JSON,
+        r#"{"metadata":{"name":"d"},"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}"#,
+    ),
+    (
+        "POST",
+        "/apis/apps/v1/namespaces/default/deployments",
+        JSON,
+        r#"{"metadata":{"name":"e"},"spec":{"selector":{"matchLabels":{"a":"x"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}"#,
+    ),
+    // Updates.
+    ("PUT", "/api/v1/namespaces/default/configmaps/a", JSON, r#"{"metadata":{"name":"b"}}"#),
+    ("PUT", "/api/v1/namespaces/default/configmaps/a", JSON, r#"{"metadata":{}}"#),
+    (
+        "PUT",
+        "/api/v1/namespaces/default/configmaps/a",
+        JSON,
+        r#"{"metadata":{"name":"a","resourceVersion":"1"}}"#,
+    ),
+    ("PUT", "/api/v1/namespaces/default/configmaps/none", JSON, r#"{"metadata":{"name":"none"}}"#),
+    (
+        "PUT",
+        "/api/v1/namespaces/default/configmaps/a?fieldManager=m",
+        JSON,
+        r#"{"metadata":{"name":"a","labels":{"q":"r"}},"data":{"y":"2"}}"#,
+    ),
+    (
+        "PUT",
+        "/apis/apps/v1/namespaces/default/deployments/d/status?fieldManager=s",
+        JSON,
+        r#"{"metadata":{"name":"d"},"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"other"}]}}},"status":{"replicas":3}}"#,
+    ),
+    ("GET", "/apis/apps/v1/namespaces/default/deployments/d/scale", "", ""),
+    (
+        "PATCH",
+        "/apis/apps/v1/namespaces/default/deployments/d/scale?fieldManager=m",
+        MERGE,
+        r#"{"spec":{"replicas":4}}"#,
+    ),
+    ("PATCH", "/apis/apps/v1/namespaces/default/deployments/d/scale", MERGE, r#"{"spec":{"replicas":-4}}"#),
+    (
+        "PATCH",
+        "/apis/apps/v1/namespaces/default/deployments/d?fieldManager=m",
+        STRATEGIC,
+        r#"{"spec":{"template":{"spec":{"containers":[{"name":"c","image":"j"},{"name":"d","image":"k"}]}}}}"#,
+    ),
+    (
+        "PATCH",
+        "/apis/apps/v1/namespaces/default/deployments/d",
+        MERGE,
+        r#"{"spec":{"selector":{"matchLabels":{"z":"z"}}}}"#,
+    ),
+    ("PATCH", "/api/v1/namespaces/default/configmaps/a", MERGE, r#"{"metadata":{"name":"zz"}}"#),
+    ("PATCH", "/api/v1/namespaces/default/configmaps/a", MERGE, r#"{"metadata":{"resourceVersion":"1"}}"#),
+    ("PATCH", "/api/v1/namespaces/default/configmaps/a", MERGE, "{"),
+    (
+        "PATCH",
+        "/api/v1/namespaces/default/configmaps/a",
+        PATCH,
+        r#"[{"op":"test","path":"/data/y","value":"3"}]"#,
+    ),
+    ("PATCH", "/api/v1/namespaces/default/configmaps/a", PATCH, r#"[{"op":"remove","path":"/data/none"}]"#),
+    (
+        "PATCH",
+        "/api/v1/namespaces/default/configmaps/a?fieldManager=m",
+        PATCH,
+        r#"[{"op":"replace","path":"/data/y","value":"3"}]"#,
+    ),
+    ("PATCH", "/api/v1/namespaces/default/configmaps/a?fieldValidation=Strict", MERGE, r#"{"foo":"bar"}"#),
+    ("PATCH", "/api/v1/namespaces/default/configmaps/none", MERGE, "{}"),
+    ("PATCH", "/api/v1/namespaces/default/configmaps/a?force=true", MERGE, "{}"),
+];

@@ -1,0 +1,147 @@
+//! The servers that answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tombolo_apiserve::api::ApiServer;
+use tombolo_apiserve::backend::{Endpoint, EndpointRequest};
+use tombolo_apiserve::history::LogLimits;
+use tombolo_apiserve::kinds::Kinds;
+use tombolo_apiserve::memory::MemoryStore;
+use tombolo_apiserve::registry::Registry;
+use tombolo_apiserve::server::{Serving, serve};
+use tombolo_apiserve::status::ApiError;
+use tombolo_apiserve::write::LocalWrites;
+use tombolo_cloud::embedded::{Embedded, Options};
+use tombolo_runtime::{Trigger, drain};
+use tombolo_testkit::{ControlPlane, ControlPlaneOptions};
+
+use crate::line::{Answer, Line, normalise};
+
+/// Of the embedded server's administrator, who is then the same user as that of the real one.
+const TOKEN: &str = "conformance";
+
+/// Time for requests under way at the end.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A server that answers.
+pub(crate) struct Target {
+    client: Client,
+    _running: Running,
+}
+
+/// What ends with the target.
+#[expect(dead_code, reason = "held until the target goes")]
+enum Running {
+    Real(Box<ControlPlane>),
+    Embedded(Trigger, TempDir),
+    Library(tokio_util::sync::DropGuard),
+}
+
+impl Target {
+    /// kube-apiserver with etcd.
+    pub(crate) async fn real() -> Result<Self> {
+        let plane = ControlPlane::start(ControlPlaneOptions::default()).await?;
+        Ok(Self { client: plane.admin_client().await?, _running: Running::Real(Box::new(plane)) })
+    }
+
+    /// What `cloudcore --embedded` serves.
+    pub(crate) async fn embedded() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let mut options = Options::new(folder.path().join("data"));
+        options.admin_token = Some(TOKEN.to_owned());
+        let bound = Embedded::start(options).await?;
+        let (trigger, drain) = drain::channel(GRACE);
+        tokio::spawn(bound.run(drain));
+        let mut kubeconfig =
+            serde_json::to_value(Kubeconfig::read_from(folder.path().join("data/kubeconfig"))?)?;
+        kubeconfig["users"][0]["user"] = serde_json::json!({ "token": TOKEN });
+        let kubeconfig = serde_json::from_value(kubeconfig)?;
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        Ok(Self { client: Client::try_from(config)?, _running: Running::Embedded(trigger, folder) })
+    }
+
+    /// The library over a store in memory: no admission and no controllers, as edgecore's local API has none.
+    pub(crate) async fn library(definition: &Value) -> Result<Self> {
+        let store = MemoryStore::new(MemoryStore::START, LogLimits::default());
+        let stop = CancellationToken::new();
+        let kinds = Kinds::builtin().with_crd(definition).expect("the definition is valid");
+        let api = ApiServer::builder(Arc::new(store.clone()), Registry::new(kinds))
+            .writes(Arc::new(LocalWrites::new(Arc::new(store))))
+            .endpoint("authorization.k8s.io", "selfsubjectaccessreviews", "", Arc::new(Echo))
+            .stop(stop.clone())
+            .build();
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let url = format!("http://{}", listener.local_addr()?);
+        let serving = Serving { tls: None, stop: stop.clone(), grace: GRACE };
+        tokio::spawn(serve(listener, api, serving));
+        let client = Client::try_from(Config::new(url.parse()?))?;
+        Ok(Self { client, _running: Running::Library(stop.drop_guard()) })
+    }
+
+    /// What is compared of the answer.
+    pub(crate) async fn ask(&self, line: &Line) -> Answer {
+        let (code, mut body, warnings) = self.raw(line).await;
+        normalise(&mut body);
+        Answer { code, warnings, body }
+    }
+
+    /// Asks several at a time; the answers come in the order of the lines.
+    pub(crate) async fn ask_all(&self, lines: impl Iterator<Item = Line>, at_once: usize) -> Vec<Answer> {
+        let answers = lines.map(|line| async move {
+            let mut answer = self.ask(&line).await;
+            if let Value::Array(events) = &mut answer.body {
+                // When other bookmarks come is a matter of the clock.
+                events.retain(|event| {
+                    event["type"] != "BOOKMARK" || event["object"]["metadata"]["annotations"].is_object()
+                });
+            }
+            answer
+        });
+        futures::stream::iter(answers).buffered(at_once).collect().await
+    }
+
+    /// Code, body and warnings as they come.
+    pub(crate) async fn raw(&self, line: &Line) -> (u16, Value, Vec<String>) {
+        let mut request = Request::builder()
+            .method(line.method.as_str())
+            .uri(&line.path)
+            .header("user-agent", "conformance/1");
+        for (name, value) in [("accept", &line.accept), ("content-type", &line.content_type)] {
+            if !value.is_empty() {
+                request = request.header(name, value);
+            }
+        }
+        let body = kube::client::Body::from(line.body.as_bytes().to_vec());
+        let response = self.client.send(request.body(body).unwrap()).await.unwrap();
+        let status = response.status().as_u16();
+        let warnings = response.headers().get_all("warning").iter();
+        let warnings = warnings.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect();
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
+        let events = || serde_json::Deserializer::from_slice(&bytes).into_iter().collect::<Result<_, _>>();
+        let watched = line.path.contains("watch=1") && status == 200;
+        let value = if watched { events().map(Value::Array) } else { serde_json::from_slice(&bytes) };
+        (status, value.unwrap_or_else(|_| text()), warnings)
+    }
+}
+
+/// Gives a question back as its answer.
+struct Echo;
+
+impl Endpoint for Echo {
+    fn call(&self, request: EndpointRequest) -> BoxFuture<'_, Result<(StatusCode, Value), ApiError>> {
+        Box::pin(async move { Ok((StatusCode::CREATED, request.body)) })
+    }
+}
