@@ -28,8 +28,8 @@ impl Line {
     }
 
     /// A read.
-    pub(crate) fn get(path: String) -> Self {
-        Self::new(&("GET", &path, "", ""))
+    pub(crate) fn get(path: &str) -> Self {
+        Self::new(&("GET", path, "", ""))
     }
 
     /// The same in a form of the answer.
@@ -86,10 +86,8 @@ pub(crate) fn normalise(value: &mut Value) {
             }
         }
         Value::Array(items) => items.iter_mut().for_each(normalise),
-        Value::String(text) => {
-            if text.parse::<jiff::Timestamp>().is_ok() && !text.starts_with(FIXED_TIME) {
-                "*".clone_into(text);
-            }
+        Value::String(text) if text.parse::<jiff::Timestamp>().is_ok() && !text.starts_with(FIXED_TIME) => {
+            "*".clone_into(text);
         }
         _ => {}
     }

@@ -54,7 +54,7 @@ async fn prepare(target: &Target) {
     })
     .await;
     for version in ["v1", "v1beta1"] {
-        let list = Line::get(format!("/apis/conformance.example/{version}/namespaces/default/widgets"));
+        let list = Line::get(&format!("/apis/conformance.example/{version}/namespaces/default/widgets"));
         wait_for("the custom kind", Duration::from_secs(30), || async {
             let answer = target.ask(&list).await;
             if answer.code == 200 { Ok(()) } else { Err(format!("{answer:?}")) }
@@ -121,7 +121,7 @@ impl Servers {
 
 /// The newest revision of a server.
 async fn revision(target: &Target) -> String {
-    let (_, list, _) = target.raw(&Line::get("/api/v1/namespaces/default/configmaps?limit=1".into())).await;
+    let (_, list, _) = target.raw(&Line::get("/api/v1/namespaces/default/configmaps?limit=1")).await;
     list["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
 }
 

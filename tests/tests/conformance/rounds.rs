@@ -102,7 +102,7 @@ pub(crate) fn lines() -> Vec<Line> {
 /// Names of the watches that [`watch`] makes.
 pub(crate) fn watches() -> Vec<Line> {
     let path = |round: &Round| {
-        Line::get(format!(
+        Line::get(&format!(
             "{}?watch=1&timeoutSeconds=2&fieldSelector=metadata.name%3D{}",
             round.path, round.name
         ))

@@ -34,6 +34,6 @@ pub(super) fn lines() -> impl Iterator<Item = Line> {
     let reads = READS.iter().map(|(path, accept)| Line::new(&("GET", path, "", "")).accepting(accept));
     let timeouts = TIMEOUTS
         .iter()
-        .map(|timeout| Line::get(format!("/api/v1/namespaces/default/configmaps/none?timeout={timeout}")));
+        .map(|timeout| Line::get(&format!("/api/v1/namespaces/default/configmaps/none?timeout={timeout}")));
     std::iter::once(review).chain(reads).chain(timeouts)
 }
