@@ -106,11 +106,6 @@ const DIFFERENCES: &[Difference] = &[
     ),
     body(
         Where::Embedded,
-        "* /api/v1/nodes*",
-        "a new node is not tainted: no controller would take the taint away",
-    ),
-    body(
-        Where::Embedded,
         "PUT /api/v1/namespaces/default/persistentvolumeclaims/round?fieldManager=put json",
         "the real text shows the difference as Go structs",
     ),
