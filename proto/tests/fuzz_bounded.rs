@@ -1,6 +1,4 @@
-//! The fuzz targets' bodies on stable Rust, for a bounded number of inputs: random bytes and damaged valid ones.
-//!
-//! The seed of a run is printed; `TOMBOLO_FUZZ_SEED=<seed>` repeats it and `TOMBOLO_FUZZ_RUNS` sets the number.
+//! The fuzz targets' bodies on stable Rust, for a bounded number of inputs (see [`tombolo_testkit::fuzz`]).
 
 #[path = "../fuzz/src/bodies.rs"]
 #[allow(unreachable_pub)] // public in the fuzz workspace
@@ -10,63 +8,10 @@ use std::fs;
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use rand::rngs::StdRng;
-use rand::seq::IndexedRandom;
-use rand::{Rng, RngCore, SeedableRng};
 use tombolo_proto::{Lane, package};
+use tombolo_testkit::fuzz;
 
 const RUNS: u64 = 20_000;
-
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text:?} is not a number")))
-}
-
-/// Calls `body` with mutations of the valid inputs and with plain noise.
-fn run(name: &str, valid: &[Vec<u8>], body: fn(&[u8])) {
-    let seed = number("TOMBOLO_FUZZ_SEED").unwrap_or_else(|| rand::rng().next_u64());
-    println!("{name}: TOMBOLO_FUZZ_SEED={seed}");
-    let mut rng = StdRng::seed_from_u64(seed);
-    valid.iter().for_each(|input| body(input));
-    for _ in 0..number("TOMBOLO_FUZZ_RUNS").unwrap_or(RUNS) {
-        let mut input = match valid.choose(&mut rng) {
-            Some(input) if rng.random_ratio(9, 10) => input.clone(),
-            _ => noise(&mut rng),
-        };
-        for _ in 0..rng.random_range(0..6) {
-            mutate(&mut rng, &mut input, valid);
-        }
-        body(&input);
-    }
-}
-
-fn noise(rng: &mut StdRng) -> Vec<u8> {
-    let mut bytes = vec![0; rng.random_range(0..256)];
-    rng.fill_bytes(&mut bytes);
-    bytes
-}
-
-fn mutate(rng: &mut StdRng, input: &mut Vec<u8>, valid: &[Vec<u8>]) {
-    let at = rng.random_range(0..=input.len());
-    match rng.random_range(0..5) {
-        0 => input.truncate(at),
-        1 => input.insert(at, rng.random()),
-        2 => {
-            let piece = valid.choose(rng).expect("there are valid inputs");
-            let from = rng.random_range(0..=piece.len());
-            input.splice(at..at, piece.iter().skip(from).take(40).copied());
-        }
-        3 => {
-            let end = rng.random_range(at..=input.len());
-            input.drain(at..end);
-        }
-        _ => {
-            if let Some(byte) = input.get_mut(at) {
-                *byte ^= 1 << rng.random_range(0..8);
-            }
-        }
-    }
-}
 
 /// Every fixture as a payload, as a message of its own, and all together as a stream after a chunk size.
 fn frames() -> Vec<Vec<u8>> {
@@ -88,7 +33,7 @@ fn frames() -> Vec<Vec<u8>> {
 
 #[test]
 fn frame() {
-    run("frame", &frames(), bodies::frame);
+    fuzz("frame", RUNS, &frames(), bodies::frame);
 }
 
 #[test]
@@ -99,7 +44,7 @@ fn kubeedge_json() {
         r#"{"Header":{"MSG_ID":"\u0041","x":[{}]},"route":null,"CONTENT":"{\"status\":{}}"}"#,
     ];
     let valid: Vec<Vec<u8>> = documents.iter().map(|text| text.as_bytes().to_vec()).collect();
-    run("kubeedge_json", &valid, bodies::kubeedge_json);
+    fuzz("kubeedge_json", RUNS, &valid, bodies::kubeedge_json);
 }
 
 /// Whole conversations, a document a line: those of the transcripts, cut and mixed.
@@ -120,5 +65,5 @@ fn kubeedge_session() {
         let frames: Vec<String> = frames.collect();
         valid.extend(frames.chunks(6).map(|frames| frames.join("\n").into_bytes()));
     }
-    run("kubeedge_session", &valid, bodies::kubeedge_session);
+    fuzz("kubeedge_session", RUNS, &valid, bodies::kubeedge_session);
 }

@@ -5,6 +5,7 @@
 mod beside;
 mod components;
 mod control_plane;
+mod fuzz;
 mod process;
 mod ready_node;
 mod wait;
@@ -12,6 +13,7 @@ mod wait;
 pub use beside::{Beside, JSON, PROTOBUF};
 pub use components::{Components, MissingComponents, components, go_clients, record_skip, skips_allowed};
 pub use control_plane::{AuditEvent, ControlPlane, ControlPlaneOptions};
+pub use fuzz::fuzz;
 pub use process::{Child, free_port};
 pub use ready_node::ReadyNode;
 pub use wait::{wait_for, wait_for_value};

@@ -37,13 +37,16 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     advisories()
 }
 
-/// The fuzz targets are a workspace of their own, which no other command compiles. libFuzzer stays out: it takes a C++
+/// The fuzz targets are workspaces of their own, which no other command compiles. libFuzzer stays out: it takes a C++
 /// compiler to build, and nothing is linked here.
 fn check_fuzz_targets() -> Result<()> {
-    let mut check = run::cargo();
-    check.args(["check", "--locked", "--manifest-path", "proto/fuzz/Cargo.toml"]);
-    check.arg("--target-dir").arg(run::target()?);
-    run::check(check.env("CUSTOM_LIBFUZZER_PATH", "/nonexistent"))
+    for manifest in ["proto/fuzz/Cargo.toml", "apiserve/fuzz/Cargo.toml"] {
+        let mut check = run::cargo();
+        check.args(["check", "--locked", "--manifest-path", manifest]);
+        check.arg("--target-dir").arg(run::target()?);
+        run::check(check.env("CUSTOM_LIBFUZZER_PATH", "/nonexistent"))?;
+    }
+    Ok(())
 }
 
 fn advisories() -> Result<()> {

@@ -1,0 +1,3 @@
+//! Bodies of the fuzz targets.
+
+pub mod bodies;

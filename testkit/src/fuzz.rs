@@ -1,0 +1,64 @@
+//! The bodies of fuzz targets on stable Rust, for a bounded number of inputs: random bytes and damaged valid ones.
+//!
+//! The seed of a run is printed; `TOMBOLO_FUZZ_SEED=<seed>` repeats it and `TOMBOLO_FUZZ_RUNS` sets the number.
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, RngCore, SeedableRng};
+
+/// Longest piece of a valid input that goes into another one, in bytes.
+const PIECE_LEN_MAX: usize = 40;
+
+/// Calls `body` with the valid inputs, then `runs` times with mutations of them and with plain noise.
+///
+/// # Panics
+/// When `body` does, and when a variable is no number.
+pub fn fuzz(name: &str, runs: u64, valid: &[Vec<u8>], body: fn(&[u8])) {
+    let seed = number("TOMBOLO_FUZZ_SEED").unwrap_or_else(|| rand::rng().next_u64());
+    println!("{name}: TOMBOLO_FUZZ_SEED={seed}");
+    let mut rng = StdRng::seed_from_u64(seed);
+    valid.iter().for_each(|input| body(input));
+    for _ in 0..number("TOMBOLO_FUZZ_RUNS").unwrap_or(runs) {
+        let mut input = match valid.choose(&mut rng) {
+            Some(input) if rng.random_ratio(9, 10) => input.clone(),
+            _ => noise(&mut rng),
+        };
+        for _ in 0..rng.random_range(0..6) {
+            mutate(&mut rng, &mut input, valid);
+        }
+        body(&input);
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text:?} is not a number")))
+}
+
+fn noise(rng: &mut StdRng) -> Vec<u8> {
+    let mut bytes = vec![0; rng.random_range(0..256)];
+    rng.fill_bytes(&mut bytes);
+    bytes
+}
+
+fn mutate(rng: &mut StdRng, input: &mut Vec<u8>, valid: &[Vec<u8>]) {
+    let at = rng.random_range(0..=input.len());
+    match rng.random_range(0..5) {
+        0 => input.truncate(at),
+        1 => input.insert(at, rng.random()),
+        2 => {
+            let Some(piece) = valid.choose(rng) else { return };
+            let from = rng.random_range(0..=piece.len());
+            input.splice(at..at, piece.iter().skip(from).take(PIECE_LEN_MAX).copied());
+        }
+        3 => {
+            let end = rng.random_range(at..=input.len());
+            input.drain(at..end);
+        }
+        _ => {
+            if let Some(byte) = input.get_mut(at) {
+                *byte ^= 1 << rng.random_range(0..8);
+            }
+        }
+    }
+}
