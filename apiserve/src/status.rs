@@ -333,6 +333,7 @@ impl From<StoreError> for ApiError {
                 Self::not_found(&key.resource().group, &key.resource().name, key.name())
             }
             StoreError::Refused { .. } => Self::bad_request(error.to_string()),
+            StoreError::NotStored { .. } => Self::internal(error.to_string()),
             StoreError::Unavailable { .. } => Self::unavailable(error.to_string()),
         }
     }

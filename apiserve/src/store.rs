@@ -135,7 +135,7 @@ pub trait WriteStore: Store {
     ///
     /// # Errors
     /// [`StoreError::AlreadyExists`], [`StoreError::NotFound`] or [`StoreError::Conflict`] when `expected`
-    /// does not hold; [`StoreError::Unavailable`] when the change cannot be made durable.
+    /// does not hold; [`StoreError::NotStored`] when the change cannot be made durable.
     fn commit(&self, mutation: Mutation) -> BoxFuture<'_, Result<Arc<Stored>, StoreError>>;
 }
 
@@ -224,7 +224,14 @@ pub enum StoreError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The store cannot work now, for example because its disk is full. Becomes 503.
+    /// The change could not be made durable and was taken back, for example because the disk is full. Becomes 500:
+    /// clients tell their users instead of trying again by themselves.
+    #[error("the change was not stored: {reason}")]
+    NotStored {
+        /// What is wrong.
+        reason: String,
+    },
+    /// The store cannot work now. Becomes 503.
     #[error("the store is unavailable: {reason}")]
     Unavailable {
         /// What is wrong.

@@ -102,6 +102,14 @@ pub fn read_private(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(content))
 }
 
+/// Whether a write failed because there is no room: a file that may not grow (`LimitFSIZE`, `ulimit -f`) is as full as
+/// a disk.
+#[must_use]
+pub fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind;
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

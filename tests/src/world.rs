@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tombolo_cli::synced;
@@ -116,6 +117,21 @@ pub struct World {
     folder: TempDir,
 }
 
+/// A command for a program that goes on when a file of it may not grow, so that [`limit_files`] makes its disk full.
+fn limitable(program: &Path) -> Command {
+    let mut command = Command::new("sh");
+    // The signal's default action would end the process; that it is ignored is inherited.
+    command.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"]).arg(program);
+    command
+}
+
+fn limit_files(process: u32, bytes: Option<u64>) -> Result<()> {
+    let process = Pid::from_raw(i32::try_from(process)?);
+    let maximum = getrlimit(Resource::Fsize).maximum;
+    prlimit(process, Resource::Fsize, Rlimit { current: bytes.or(maximum), maximum })?;
+    Ok(())
+}
+
 #[derive(Debug, Clone, Copy)]
 struct CloudPorts {
     websocket: u16,
@@ -199,7 +215,7 @@ impl World {
     async fn run_cloud(&self, name: &str, ports: CloudPorts, data: &Path) -> Result<Child> {
         let config = self.folder.path().join(format!("{name}.yaml"));
         fs::write(&config, self.cloud_config(ports).to_string())?;
-        let mut command = Command::new(binary("cloudcore")?);
+        let mut command = limitable(&binary("cloudcore")?);
         // As deploy/ sets it.
         command.env("MALLOC_MMAP_THRESHOLD_", "131072").arg("--config").arg(&config);
         command.arg("--data-dir").arg(data);
@@ -296,6 +312,14 @@ impl World {
     #[must_use]
     pub fn join_address(&self) -> String {
         format!("127.0.0.1:{}", self.ports.join)
+    }
+
+    /// Sets how long files of cloudcore may become, in bytes; none: as long as they like.
+    ///
+    /// # Errors
+    /// When cloudcore does not run or the operating system refuses.
+    pub fn limit_cloud_files(&self, bytes: Option<u64>) -> Result<()> {
+        limit_files(self.cloud_id().context("cloudcore was killed")?, bytes)
     }
 
     /// Fails when cloudcore has ended.

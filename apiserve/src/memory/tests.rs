@@ -340,7 +340,7 @@ struct Notebook {
 impl Journal for Arc<Notebook> {
     fn append(&self, batch: &[JournalEntry]) -> Result<(), StoreError> {
         if self.full.load(Ordering::SeqCst) {
-            return Err(StoreError::Unavailable { reason: "the disk is full".to_owned() });
+            return Err(StoreError::NotStored { reason: "the disk is full".to_owned() });
         }
         self.batches.fetch_add(1, Ordering::SeqCst);
         self.entries.lock().extend(batch.iter().map(|entry| (entry.object.revision, entry.deleted)));
@@ -369,7 +369,7 @@ async fn what_cannot_be_journaled_is_not_visible_and_does_not_block_later_writes
     let a = key("default", "a");
     notebook.full.store(true, Ordering::SeqCst);
     let refused = store.commit(put(&a, Expect::Absent, "1")).await.unwrap_err();
-    assert!(matches!(refused, StoreError::Unavailable { .. }), "{refused}");
+    assert!(matches!(refused, StoreError::NotStored { .. }), "{refused}");
     assert_eq!(store.get(&a).unwrap(), None);
     assert_eq!(store.revision(), Revision(7));
     notebook.full.store(false, Ordering::SeqCst);

@@ -17,6 +17,7 @@ use redb::backends::FileBackend;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, StorageBackend, TableDefinition};
 use tombolo_apiserve::memory::{Journal, JournalEntry};
 use tombolo_apiserve::store::{Revision, StoreError, Stored};
+use tombolo_runtime::files::is_full;
 
 use super::error::EmbeddedError;
 
@@ -120,9 +121,9 @@ impl Journal for RedbJournal {
     fn append(&self, batch: &[JournalEntry]) -> Result<(), StoreError> {
         let mut state = self.shared.state.lock();
         let Some(newest) = batch.iter().map(|entry| entry.object.revision.0).max() else { return Ok(()) };
-        let unavailable = |e: Failure| StoreError::Unavailable { reason: format!("journal: {e}") };
+        let not_stored = |e: Failure| StoreError::NotStored { reason: e.to_string() };
         let state = &mut *state;
-        let database = self.reopened(state).map_err(unavailable)?;
+        let database = self.reopened(state).map_err(not_stored)?;
         let mut undo = Vec::with_capacity(batch.len());
         let written = write(&database, batch, newest, &mut undo);
         match written {
@@ -136,7 +137,7 @@ impl Journal for RedbJournal {
                 drop(database);
                 state.undo = undo;
                 tracing::warn!(path = %self.shared.path.display(), error = %failure, "a batch of changes was not written");
-                Err(unavailable(failure))
+                Err(not_stored(failure))
             }
         }
     }
@@ -169,6 +170,8 @@ impl fmt::Debug for RedbJournal {
 /// Any failure of the database.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
+    #[error("the disk of the data folder is full: make room on it")]
+    Full,
     #[error("{0}")]
     Database(String),
     #[error("the server has stopped")]
@@ -179,7 +182,10 @@ enum Failure {
 
 impl<E: Into<redb::Error>> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self::Database(error.into().to_string())
+        match error.into() {
+            redb::Error::Io(io) if is_full(&io) => Self::Full,
+            other => Self::Database(other.to_string()),
+        }
     }
 }
 

@@ -55,7 +55,7 @@ async fn a_full_disk_refuses_writes_and_serves_reads() {
     let before = objects.store().revision();
     for _ in 0..2 {
         let refused = objects.create(core("configmaps"), map("m")).await.unwrap_err();
-        assert!(matches!(refused, StoreError::Unavailable { .. }), "{refused}");
+        assert!(matches!(refused, StoreError::NotStored { .. }), "{refused}");
     }
     assert!(objects.exists(core("namespaces"), "", "default"), "reads go on");
     assert_eq!(objects.store().revision(), before);

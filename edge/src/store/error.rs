@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
+use tombolo_runtime::files::is_full;
 
 /// Why a change was not made. Nothing of it is in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -78,12 +79,6 @@ pub(super) fn storage(error: impl Into<redb::Error>) -> WriteError {
 
 pub(super) fn reading(error: impl Into<redb::Error>) -> ReadError {
     ReadError::Storage(error.into().to_string())
-}
-
-/// A file that may not grow (`LimitFSIZE`, `ulimit -f`) is as full as a disk.
-pub(super) fn is_full(error: &io::Error) -> bool {
-    use io::ErrorKind;
-    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
 }
 
 impl From<ReadError> for WriteError {

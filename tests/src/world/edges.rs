@@ -45,9 +45,7 @@ impl World {
     /// As [`Self::start_edge`].
     pub async fn start_limitable_edge(&mut self, node: &str) -> Result<()> {
         self.join_edge(node).await?;
-        let mut command = Command::new("sh");
-        // The signal's default action would end the process; that it is ignored is inherited.
-        command.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"]).arg(binary("edgecore")?);
+        let mut command = super::limitable(&binary("edgecore")?);
         command.arg("--config").arg(self.edge_config(node));
         self.run_edge(node, &mut command)
     }
@@ -57,12 +55,8 @@ impl World {
     /// # Errors
     /// When the agent does not run or the operating system refuses.
     pub fn limit_edge_files(&self, node: &str, bytes: Option<u64>) -> Result<()> {
-        use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
         let process = self.edges.get(node).and_then(|edge| edge.process.as_ref()).context("not running")?;
-        let pid = Pid::from_raw(i32::try_from(process.id())?);
-        let maximum = getrlimit(Resource::Fsize).maximum;
-        prlimit(pid, Resource::Fsize, Rlimit { current: bytes.or(maximum), maximum })?;
-        Ok(())
+        super::limit_files(process.id(), bytes)
     }
 
     async fn join_edge(&mut self, node: &str) -> Result<()> {

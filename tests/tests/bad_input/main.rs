@@ -1,6 +1,7 @@
 //! Bad input, given to running processes: nothing crashes, and everything is answered with what was wrong, where, and
 //! what to do. The table in docs/operations.md names these tests.
 
+mod api;
 mod away;
 mod clock;
 mod command_line;

@@ -85,7 +85,7 @@ fn a_full_disk_refuses_and_recovers_without_a_restart() {
     disk.full.store(true, Ordering::SeqCst);
     for _ in 0..2 {
         let refused = journal.append(&[entry("b", 2, false)]).unwrap_err();
-        assert!(matches!(refused, StoreError::Unavailable { .. }), "{refused}");
+        assert!(matches!(refused, StoreError::NotStored { .. }), "{refused}");
     }
     disk.full.store(false, Ordering::SeqCst);
     journal.append(&[entry("c", 2, false)]).unwrap();
