@@ -6,11 +6,15 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use bytes::Bytes;
+use http::Method;
 use tempfile::TempDir;
 use tombolo_cli::process::{Process, Reading};
 use tombolo_cloud::embedded::{Embedded, Options};
 use tombolo_runtime::drain;
 use tombolo_testkit::{Child, ControlPlane, ControlPlaneOptions, wait_for};
+
+use crate::client::Connection;
 
 /// Bearer token of the administrator of either server.
 const TOKEN: &str = "admintoken";
@@ -41,6 +45,12 @@ pub(crate) trait Target {
         TOKEN
     }
 
+    /// Kills the API server and starts it again on what is stored, until it answers that it is ready.
+    ///
+    /// # Errors
+    /// When it does not start.
+    fn restart(&mut self) -> impl Future<Output = Result<()>>;
+
     /// Processor time and memory of all its processes.
     ///
     /// # Errors
@@ -52,24 +62,28 @@ pub(crate) trait Target {
 pub(crate) struct EmbeddedServer {
     child: Child,
     endpoint: Endpoint,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl EmbeddedServer {
     /// Starts it on an empty folder.
     pub(crate) async fn start() -> Result<Self> {
         let folder = tempfile::tempdir()?;
+        let (child, endpoint) = Self::run(folder.path()).await?;
+        Ok(Self { child, endpoint, folder })
+    }
+
+    async fn run(folder: &Path) -> Result<(Child, Endpoint)> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("--serve").arg(folder.path());
-        let child = Child::spawn("embedded", folder.path(), &mut command)?;
-        let file = folder.path().join(ADDRESS_FILE);
+        let child = Child::spawn("embedded", folder, command.arg("--serve").arg(folder))?;
+        let file = folder.join(ADDRESS_FILE);
         wait_for("the embedded server to listen", START_WITHIN, || async {
             if file.exists() { Ok(()) } else { Err(child.log_tail(5)) }
         })
         .await;
         let address = std::fs::read_to_string(&file)?.parse()?;
-        let ca = std::fs::read_to_string(folder.path().join("data/pki/ca.crt"))?;
-        Ok(Self { child, endpoint: Endpoint { address, ca }, _folder: folder })
+        let ca = std::fs::read_to_string(folder.join("data/pki/ca.crt"))?;
+        Ok((child, Endpoint { address, ca }))
     }
 }
 
@@ -80,6 +94,13 @@ impl Target for EmbeddedServer {
 
     fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+
+    async fn restart(&mut self) -> Result<()> {
+        self.child.kill();
+        std::fs::remove_file(self.folder.path().join(ADDRESS_FILE))?;
+        (self.child, self.endpoint) = Self::run(self.folder.path()).await?;
+        Connection::open(self).await?.call(Method::GET, "/readyz", Bytes::new()).await.map(drop)
     }
 
     fn read(&self) -> Result<Reading> {
@@ -123,6 +144,11 @@ impl Target for RealServer {
 
     fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+
+    async fn restart(&mut self) -> Result<()> {
+        self.plane.stop_api_server();
+        self.plane.start_api_server().await
     }
 
     fn read(&self) -> Result<Reading> {

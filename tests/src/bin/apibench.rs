@@ -60,8 +60,8 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-async fn measure(target: impl Target, plan: &Plan) -> Result<Vec<Figure>> {
-    let figures = work::measure(&target, plan).await;
+async fn measure(mut target: impl Target, plan: &Plan) -> Result<Vec<Figure>> {
+    let figures = work::measure(&mut target, plan).await;
     figures.with_context(|| format!("while {} was measured", target.name()))
 }
 
