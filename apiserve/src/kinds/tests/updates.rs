@@ -166,7 +166,7 @@ fn a_new_storage_version_is_noted() {
     let old = json!({"spec": {"versions": [{"name": "v1", "storage": true}]}, "status": {"storedVersions": ["v1"]}});
     let mut new =
         json!({"spec": {"versions": [{"name": "v1", "storage": false}, {"name": "v2", "storage": true}]}});
-    kind.prepare_update(&mut new, &old, "");
+    kind.prepare_update(&mut new, &old, "", Timestamp::UNIX_EPOCH);
     assert_eq!(new["status"]["storedVersions"], json!(["v1", "v2"]));
 }
 
