@@ -104,6 +104,12 @@ const DIFFERENCES: &[Difference] = &[
         "* /apis/apiextensions.k8s.io/v1/customresourcedefinitions*",
         "the controllers of definitions write at other moments",
     ),
+    raced("DELETE /api/v1/namespaces/default/configmaps/a", COLLECTED),
+    body(
+        Where::Embedded,
+        "* /api/v1/nodes*",
+        "a new node is tainted only where kube-controller-manager takes the taint away",
+    ),
     body(
         Where::Embedded,
         "PUT /api/v1/namespaces/default/persistentvolumeclaims/round?fieldManager=put json",
