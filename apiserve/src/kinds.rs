@@ -259,6 +259,12 @@ impl KindInfo {
         self.definition.as_ref().is_some_and(|definition| definition.revised)
     }
 
+    /// Whether the definition is being deleted.
+    #[must_use]
+    pub fn is_terminating(&self) -> bool {
+        self.definition.as_ref().is_some_and(|definition| definition.fingerprint.terminating)
+    }
+
     /// Reads the text of a stored object: in the served version, as the current definition has it.
     ///
     /// # Errors

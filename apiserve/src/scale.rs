@@ -48,9 +48,18 @@ pub fn put(kind: &KindInfo, object: &mut Value, scale: &Value) -> Result<(), Api
     };
     if replicas < 0 || replicas > i64::from(i32::MAX) {
         let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-        let message = format!("Invalid value: {replicas}: must be greater than or equal to 0");
-        let cause = Cause::new("FieldValueInvalid", "spec.replicas", &message);
-        return Err(ApiError::invalid("autoscaling", "Scale", name, vec![cause]));
+        let refuse = |group: &str, kind: &str, field: &str, rule: &str| {
+            let cause = Cause::new("FieldValueInvalid", field, &format!("Invalid value: {replicas}: {rule}"));
+            Err(ApiError::invalid(group, kind, name, vec![cause]))
+        };
+        return match kind.custom {
+            // The real server reports the field of the custom resource itself, by its JSON path.
+            true => {
+                let field = format!(".{}", paths.spec_replicas);
+                refuse(&kind.resource.group, &kind.kind, &field, "should be a non-negative integer")
+            }
+            false => refuse("autoscaling", "Scale", "spec.replicas", "must be greater than or equal to 0"),
+        };
     }
     let mut place = object;
     for part in paths.spec_replicas.trim_start_matches('.').split('.') {

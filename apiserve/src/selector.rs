@@ -154,6 +154,7 @@ fn labels(body: &[u8]) -> Labels {
 fn unknown_field(kind: &KindInfo, field: &str) -> ApiError {
     ApiError::bad_request(match &kind.rules().unselectable {
         Some(words) => words.replace("{}", field),
+        None if kind.custom => format!("field label not supported: {field}"),
         None => {
             let known = "\"metadata.name\", \"metadata.namespace\"";
             format!("{field:?} is not a known field selector: only {known}")

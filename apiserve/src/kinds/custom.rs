@@ -41,8 +41,8 @@ pub(crate) struct Custom {
 pub(crate) struct Fingerprint {
     /// Hash of the specification, and whether it is the first one.
     pub(crate) content: [u8; 32],
-    /// The definition is being deleted: nothing is created or changed any more.
-    terminating: bool,
+    /// The definition is being deleted: nothing is created any more.
+    pub(crate) terminating: bool,
 }
 
 impl Fingerprint {
@@ -180,12 +180,7 @@ fn kind(spec: &Value, version: &Value, common: &Common, schema: Schema) -> KindI
         namespaced: text(spec, &["scope"]) == "Namespaced",
         short_names: list("shortNames"),
         categories: list("categories"),
-        verbs: match common.fingerprint.terminating {
-            true => words(&["delete", "deletecollection", "get", "list", "watch"]),
-            false => {
-                words(&["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"])
-            }
-        },
+        verbs: words(&["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"]),
         subresources,
         scale: scale(version),
         custom: true,

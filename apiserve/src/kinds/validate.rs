@@ -42,7 +42,9 @@ pub(crate) fn update(kind: &KindInfo, new: &Value, old: &Value, subresource: &st
     }
     match (kind.group_kind(), subresource) {
         (("", "Pod"), "ephemeralcontainers") => pod_update::ephemeral(new, old, &mut errors),
-        (("apiextensions.k8s.io", "CustomResourceDefinition"), _) => {
+        (("apiextensions.k8s.io", "CustomResourceDefinition"), "") => {
+            // The name was right when the definition was created, and what it consists of is immutable.
+            errors.retain(|error| error.field != "metadata.name");
             custom::check_stored_versions(new, &mut errors);
         }
         (("certificates.k8s.io", "CertificateSigningRequest"), _) => {

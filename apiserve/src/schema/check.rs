@@ -9,6 +9,7 @@ pub(crate) use self::rules::{Bound, Checks, JsonType};
 use super::correlate;
 use super::types::{Place, Shape, json_type};
 use crate::kinds::error::{CAUSES_MAX, ErrorKind, FieldError};
+use crate::kinds::validate::names;
 
 /// Checks an object of a custom resource against its type. What is the same as in the `old` object that it replaces is
 /// not held against it: definitions become stricter while objects are there (CRD validation ratcheting).
@@ -67,17 +68,30 @@ fn walk(place: Place<'_>, value: &Value, old: Option<&Value>, path: &str, errors
 /// An embedded object names its type and, in its metadata, itself.
 fn embedded(map: &serde_json::Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) {
     for key in ["apiVersion", "kind"] {
+        let at = join(path, key);
         match map.get(key) {
-            None => errors.push(FieldError::required(join(path, key), "must not be empty")),
+            None => errors.push(FieldError::required(at, "")),
             Some(Value::String(text)) if text.is_empty() => {
-                errors.push(FieldError::required(join(path, key), "must not be empty"));
+                errors.push(FieldError::required(at, "must not be empty"));
             }
-            Some(Value::String(_)) => {}
-            Some(other) => errors.push(type_error(&join(path, key), "string", other)),
+            Some(Value::String(text)) => {
+                if let Some(problem) = type_name_problem(key, text) {
+                    errors.push(FieldError::invalid(at, text.as_str(), problem));
+                }
+            }
+            Some(other) => errors.push(type_error(&at, "string", other)),
         }
     }
     if let Some(other) = map.get("metadata").filter(|metadata| !metadata.is_object()) {
         errors.push(type_error(&join(path, "metadata"), "object", other));
+    }
+}
+
+fn type_name_problem(key: &str, text: &str) -> Option<String> {
+    match key {
+        "kind" => names::dns1035_label(&text.to_lowercase())
+            .map(|problem| format!("may have mixed case, but should otherwise match: {problem}")),
+        _ => (text.matches('/').count() > 1).then(|| format!("unexpected GroupVersion string: {text}")),
     }
 }
 

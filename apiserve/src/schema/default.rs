@@ -4,7 +4,8 @@ use serde_json::{Map, Value};
 
 use super::types::{Place, Shape};
 
-/// Fills absent fields from the schema's defaults, and replaces nulls that the type does not allow.
+/// Fills absent fields from the schema's defaults. Nulls that the type does not allow are replaced by the default, or
+/// removed where there is none.
 pub(crate) fn default(place: Place<'_>, value: &mut Value) {
     match (&place.node().shape, value) {
         (Shape::Struct(shape), Value::Object(map)) => {
@@ -12,12 +13,13 @@ pub(crate) fn default(place: Place<'_>, value: &mut Value) {
                 let (child, _) = place.child(&field.name);
                 fill(child, map, &field.name);
             }
-            for (key, item) in map.iter_mut() {
+            map.retain(|key, item| {
                 let (child, known) = place.child(key);
                 if known {
                     default(child, item);
                 }
-            }
+                !known || !is_misplaced_null(child, item)
+            });
         }
         (Shape::Map { .. }, Value::Object(map)) => {
             let node = place.child("").0.node();
@@ -30,6 +32,7 @@ pub(crate) fn default(place: Place<'_>, value: &mut Value) {
                 }
                 default(place.child("").0, item);
             }
+            map.retain(|key, item| !is_misplaced_null(place.child(key).0, item));
         }
         (Shape::List(_), Value::Array(items)) => {
             let node = place.item().node();
@@ -45,6 +48,12 @@ pub(crate) fn default(place: Place<'_>, value: &mut Value) {
         }
         _ => {}
     }
+}
+
+/// A null that only a custom type without `nullable` is asked to hold.
+fn is_misplaced_null(child: Place<'_>, item: &Value) -> bool {
+    let node = child.node();
+    item.is_null() && !node.nullable && node.checks.is_some()
 }
 
 fn fill(child: Place<'_>, map: &mut Map<String, Value>, name: &str) {

@@ -102,9 +102,12 @@ fn alternatives_and_embedded_objects_are_checked() {
         (json!({"port": "http"}), None),
         (json!({"port": true}), Some("spec.port")),
         (json!({"all": 2}), None),
-        (json!({"all": 1}), Some("spec.all")),
-        (json!({"all": 5}), Some("spec.all")),
-        (json!({"all": 3}), Some("spec.all")),
+        // Messages about alternatives name no field.
+        (json!({"all": 1}), Some("<nil>")),
+        (json!({"all": 5}), Some("<nil>")),
+        (json!({"all": 3}), Some("<nil>")),
+        (json!({"object": {"apiVersion": "a/b/c", "kind": "Pod"}}), Some("spec.object.apiVersion")),
+        (json!({"object": {"apiVersion": "v1", "kind": "p_d"}}), Some("spec.object.kind")),
         (json!({"object": {"apiVersion": "v1", "kind": "Pod"}}), None),
         (json!({"object": {"kind": "Pod"}}), Some("spec.object.apiVersion")),
         (json!({"object": {"apiVersion": "v1", "kind": "Pod", "metadata": 1}}), Some("spec.object.metadata")),
@@ -113,6 +116,70 @@ fn alternatives_and_embedded_objects_are_checked() {
         let errors = check::check(Place(Some(schema.cursor())), &json!({"spec": spec}), None);
         assert_eq!(errors.first().map(|error| error.field.as_str()), field, "{spec}");
     }
+}
+
+/// The messages of kube-apiserver 1.36.
+#[test]
+fn alternatives_say_what_the_real_server_says() {
+    let schema = compile(&json!({"type": "object", "properties": {
+        "any": {"type": "integer", "anyOf": [{"minimum": 10}, {"maximum": 1}]},
+        "all": {"type": "integer", "allOf": [{"minimum": 10}, {"maximum": 12}]},
+        "one": {"type": "integer", "oneOf": [{"minimum": 10}, {"minimum": 5}]},
+        "names": {"type": "string", "enum": ["a", "b"]},
+    }}))
+    .unwrap();
+    let below = "should be greater than or equal to 10";
+    let cases = [
+        (
+            json!({"any": 5}),
+            vec![
+                "<nil>: Invalid value: \"\": \"any\" must validate at least one schema (anyOf)".to_owned(),
+                format!("any: Invalid value: 5: any in body {below}"),
+            ],
+        ),
+        (
+            json!({"all": 5}),
+            vec![
+                "<nil>: Invalid value: \"\": \"all\" must validate all the schemas (allOf)".to_owned(),
+                format!("all: Invalid value: 5: all in body {below}"),
+            ],
+        ),
+        (
+            json!({"one": 11}),
+            vec![
+                "<nil>: Invalid value: \"\": \"one\" must validate one and only one schema (oneOf). Found 2 valid \
+                 alternatives"
+                    .to_owned(),
+            ],
+        ),
+        (
+            json!({"names": 1}),
+            vec![
+                "names: Invalid value: \"integer\": names in body must be of type string: \"integer\"".to_owned(),
+                "names: Unsupported value: 1: supported values: \"a\", \"b\"".to_owned(),
+            ],
+        ),
+    ];
+    for (value, wanted) in cases {
+        let errors = check::check(Place(Some(schema.cursor())), &value, None);
+        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, wanted, "{value}");
+    }
+}
+
+#[test]
+fn nulls_that_a_type_does_not_allow_are_removed() {
+    let schema = compile(&json!({"type": "object", "properties": {
+        "plain": {"type": "string"},
+        "nullable": {"type": "string", "nullable": true},
+        "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+        "map": {"type": "object", "additionalProperties": {"type": "string"}},
+    }}))
+    .unwrap();
+    let mut value =
+        json!({"plain": null, "nullable": null, "free": {"a": null}, "map": {"a": null, "b": "c"}});
+    default::default(Place(Some(schema.cursor())), &mut value);
+    assert_eq!(value, json!({"nullable": null, "free": {"a": null}, "map": {"b": "c"}}));
 }
 
 /// Values that were there before a definition became stricter stay, and change only to valid ones.

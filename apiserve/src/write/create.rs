@@ -57,6 +57,11 @@ impl LocalWrites {
     ) -> Result<Value, ApiError> {
         context.name = meta::text(&object, "name").to_owned();
         let kind = context.kind;
+        if kind.is_terminating() {
+            let why = "create not allowed while custom resource definition is terminating";
+            let resource = &kind.resource;
+            return Err(ApiError::forbidden_object(&resource.group, &resource.name, &context.name, why));
+        }
         meta::set(&mut object, "creationTimestamp", meta::time(context.now).into());
         for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
             meta::set(&mut object, field, Value::Null);

@@ -73,10 +73,11 @@ impl Checks {
         if (value.is_null() && self.nullable) || old == Some(value) {
             return true;
         }
-        if let Some(expected) = self.ty.filter(|ty| !ty.admits(value)) {
+        let misfit = self.ty.filter(|ty| !ty.admits(value));
+        if let Some(expected) = misfit {
             errors.push(type_error(path, expected.name(), value));
-            return false;
         }
+        // Rules go by what the value is: those of another type do not speak of it.
         match value {
             Value::Number(number) => self.number(number.as_f64().unwrap_or_default(), value, path, errors),
             Value::String(text) => self.string(text, path, errors),
@@ -86,13 +87,14 @@ impl Checks {
         }
         self.values(value, path, errors);
         self.alternatives(value, old, path, errors);
-        true
+        misfit.is_none()
     }
 
-    fn is_valid(&self, value: &Value, old: Option<&Value>) -> bool {
+    /// What is wrong with a value, on its own.
+    fn problems(&self, value: &Value, old: Option<&Value>, path: &str) -> Vec<FieldError> {
         let mut errors = Vec::new();
-        self.value(value, old, "", &mut errors);
-        errors.is_empty()
+        self.value(value, old, path, &mut errors);
+        errors
     }
 
     fn values(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
@@ -108,6 +110,10 @@ impl Checks {
     }
 
     fn number(&self, number: f64, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
+        if self.ty == Some(JsonType::Integer) && number.fract() != 0.0 {
+            let text = format!("Checked value must be of type integer (default format) in {path}");
+            errors.push(FieldError::invalid("<nil>", "", text));
+        }
         let mut report = |text: String| {
             errors.push(FieldError::invalid(place(path), value.clone(), format!("{path} in body {text}")));
         };
@@ -200,35 +206,40 @@ impl Checks {
     }
 
     fn alternatives(&self, value: &Value, old: Option<&Value>, path: &str, errors: &mut Vec<FieldError>) {
-        let mut report = |rule: &str| {
-            errors.push(FieldError::invalid(place(path), shown(value), format!("{path} in body {rule}")));
+        let found = |checks: &[Self]| -> Vec<Vec<FieldError>> {
+            checks.iter().map(|checks| checks.problems(value, old, path)).collect()
         };
-        if !self.one_of.is_empty() {
-            match self.one_of.iter().filter(|checks| checks.is_valid(value, old)).count() {
-                1 => {}
-                0 => report("must validate one and only one schema (oneOf). Found none valid"),
-                n => report(&format!(
-                    "must validate one and only one schema (oneOf). Found {n} valid alternatives"
-                )),
+        // Messages about alternatives name no field but in their text.
+        let report = |rule: &str| FieldError::invalid("<nil>", "", format!("{path:?} {rule}"));
+        let one_of = found(&self.one_of);
+        match one_of.iter().filter(|problems| problems.is_empty()).count() {
+            _ if one_of.is_empty() => {}
+            0 => {
+                errors.push(report("must validate one and only one schema (oneOf). Found none valid"));
+                errors.extend(one_of.into_iter().next().unwrap_or_default());
+            }
+            1 => {}
+            n => {
+                let text =
+                    format!("must validate one and only one schema (oneOf). Found {n} valid alternatives");
+                errors.push(report(&text));
             }
         }
-        if !self.any_of.is_empty() && !self.any_of.iter().any(|checks| checks.is_valid(value, old)) {
-            report("must validate at least one schema (anyOf)");
+        let any_of = found(&self.any_of);
+        if !any_of.is_empty() && !any_of.iter().any(Vec::is_empty) {
+            errors.push(report("must validate at least one schema (anyOf)"));
+            errors.extend(any_of.into_iter().next().unwrap_or_default());
         }
-        if self.not.as_ref().is_some_and(|checks| checks.is_valid(value, old)) {
-            report("must not validate the schema (not)");
+        let all_of = found(&self.all_of);
+        let valid = all_of.iter().filter(|problems| problems.is_empty()).count();
+        if valid < all_of.len() {
+            let none = if valid == 0 { ". None validated" } else { "" };
+            errors.push(report(&format!("must validate all the schemas (allOf){none}")));
+            errors.extend(all_of.into_iter().flatten());
         }
-        for checks in &self.all_of {
-            checks.value(value, old, path, errors);
+        if self.not.as_ref().is_some_and(|checks| checks.problems(value, old, path).is_empty()) {
+            errors.push(report("must not validate the schema (not)"));
         }
-    }
-}
-
-/// Messages about alternatives show scalars only.
-fn shown(value: &Value) -> Value {
-    match value {
-        Value::Array(_) | Value::Object(_) => Value::String(String::new()),
-        scalar => scalar.clone(),
     }
 }
 
