@@ -29,6 +29,10 @@ fn pod_spec(spec: &mut Map<String, Value>) {
     or_insert(spec, "restartPolicy", "Always");
     or_insert(spec, "schedulerName", "default-scheduler");
     or_insert(spec, "terminationGracePeriodSeconds", 30);
+    if spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|seconds| seconds < 0) {
+        // As kube-apiserver reads what was once allowed.
+        spec.insert("terminationGracePeriodSeconds".into(), json!(1));
+    }
     or_insert(spec, "securityContext", json!({}));
     service_account(spec);
     if spec.get("hostNetwork") == Some(&Value::Bool(true)) {

@@ -18,6 +18,13 @@ pub(super) fn create(kind: &str, object: &Value, errors: &mut Vec<FieldError>) {
         "Lease" => lease(&object["spec"], errors),
         "NetworkPolicy" => {
             label_selector(at(object, &["spec", "podSelector"]), "spec.podSelector", errors);
+            for list in ["ingress", "egress"] {
+                for (rule, content) in items(object, &["spec", list]).iter().enumerate() {
+                    for (port, content) in items(content, &["ports"]).iter().enumerate() {
+                        policy_port(content, &format!("spec.{list}[{rule}].ports[{port}]"), errors);
+                    }
+                }
+            }
         }
         "Ingress" => ingress(&object["spec"], errors),
         "IngressClass" if text(object, &["spec", "controller"]).is_empty() => {
@@ -25,6 +32,43 @@ pub(super) fn create(kind: &str, object: &Value, errors: &mut Vec<FieldError>) {
         }
         "PodDisruptionBudget" => budget(&object["spec"], errors),
         _ => {}
+    }
+}
+
+/// One port, or range of ports, of a NetworkPolicy.
+fn policy_port(port: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    const NUMBER: &str = "must be between 1 and 65535, inclusive";
+    let protocols = ["TCP", "UDP", "SCTP"];
+    let protocol = text(port, &["protocol"]);
+    if !protocol.is_empty() && !protocols.contains(&protocol) {
+        errors.push(FieldError::not_supported(format!("{path}.protocol"), protocol, &protocols));
+    }
+    let is_port = |number: i64| (1..=65_535).contains(&number);
+    if port["port"].is_number() && !port["port"].as_i64().is_some_and(is_port) {
+        errors.push(FieldError::invalid(format!("{path}.port"), port["port"].clone(), NUMBER));
+    }
+    let end = port["endPort"].as_i64();
+    let mut end_is = |value: i64, why: &str| {
+        errors.push(FieldError::invalid(format!("{path}.endPort"), value, why));
+    };
+    match (&port["port"], end) {
+        (Value::Number(start), Some(end)) => {
+            let start = start.as_i64().unwrap_or_default();
+            if end < start {
+                end_is(start, "must be greater than or equal to `port`");
+            }
+            if !is_port(end) {
+                end_is(end, NUMBER);
+            }
+        }
+        (Value::String(_), Some(end)) => end_is(end, "may not be specified when `port` is non-numeric"),
+        (Value::Null, Some(end)) => end_is(end, "may not be specified when `port` is not specified"),
+        _ => {}
+    }
+    if let Value::String(name) = &port["port"] {
+        for problem in names::port_name(name) {
+            errors.push(FieldError::invalid(format!("{path}.port"), name.as_str(), problem));
+        }
     }
 }
 
@@ -247,5 +291,30 @@ fn budget(spec: &Value, errors: &mut Vec<FieldError>) {
 pub(super) fn fixed(new: &Value, old: &Value, key: &str, errors: &mut Vec<FieldError>) {
     if new[key] != old[key] {
         errors.push(FieldError::invalid(key, new[key].clone(), IMMUTABLE));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn ranges_of_ports_have_a_numeric_beginning() {
+        for (port, wrong) in [
+            (json!({"port": 80}), &[][..]),
+            (json!({"port": 80, "endPort": 80}), &[]),
+            (json!({"port": "web"}), &[]),
+            (json!({"endPort": 80}), &["p.endPort"]),
+            (json!({"port": "web", "endPort": 80}), &["p.endPort"]),
+            (json!({"port": 81, "endPort": 80}), &["p.endPort"]),
+            (json!({"port": 0, "protocol": "ICMP"}), &["p.protocol", "p.port"]),
+        ] {
+            let mut errors = Vec::new();
+            policy_port(&port, "p", &mut errors);
+            let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
+            assert_eq!(fields, wrong, "{port}");
+        }
     }
 }

@@ -41,11 +41,6 @@ fn spec(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
     }
     one_of(spec, "restartPolicy", &["Always", "OnFailure", "Never"], path, errors);
     one_of(spec, "dnsPolicy", &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"], path, errors);
-    if int(spec, &["terminationGracePeriodSeconds"]) < 0 {
-        let value = spec["terminationGracePeriodSeconds"].clone();
-        let at = format!("{path}.terminationGracePeriodSeconds");
-        errors.push(FieldError::invalid(at, value, "must be greater than or equal to 0"));
-    }
     if let Some(deadline) = spec["activeDeadlineSeconds"].as_i64()
         && !(1..=i64::from(i32::MAX)).contains(&deadline)
     {

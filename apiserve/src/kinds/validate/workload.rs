@@ -199,6 +199,11 @@ fn cron_job(object: &Value, errors: &mut Vec<FieldError>) {
         let text = format!("expected exactly 5 fields, found {found}: [{schedule}]");
         errors.push(FieldError::invalid("spec.schedule", schedule, text));
     }
+    if let Some(zone) = spec["timeZone"].as_str()
+        && let Some(problem) = time_zone_problem(zone)
+    {
+        errors.push(FieldError::invalid("spec.timeZone", zone, problem));
+    }
     let policy = text(spec, &["concurrencyPolicy"]);
     if !matches!(policy, "Allow" | "Forbid" | "Replace") {
         let words = ["Allow", "Forbid", "Replace"];
@@ -216,6 +221,19 @@ fn cron_job(object: &Value, errors: &mut Vec<FieldError>) {
         errors.push(FieldError::invalid("metadata.name", name, "must be no more than 52 characters"));
     }
     job(at(spec, &["jobTemplate", "spec"]), "spec.jobTemplate.spec", errors);
+}
+
+/// What is wrong with the name of a time zone. A machine that has no time zones cannot tell those that exist.
+fn time_zone_problem(zone: &str) -> Option<String> {
+    if zone.is_empty() {
+        return Some("timeZone must be nil or non-empty string".to_owned());
+    }
+    if zone.eq_ignore_ascii_case("Local") {
+        let text = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
+        return Some(text.to_owned());
+    }
+    let known = jiff::tz::db();
+    (!known.is_definitively_empty() && known.get(zone).is_err()).then(|| format!("unknown time zone {zone}"))
 }
 
 const STATEFUL_SET: &str = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
@@ -267,4 +285,18 @@ fn job_update(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     same(new, old, &["spec", "completionMode"], errors);
     same(new, old, &["spec", "podFailurePolicy"], errors);
     same(new, old, &["spec", "backoffLimitPerIndex"], errors);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::time_zone_problem;
+
+    #[test]
+    fn time_zones_are_those_that_exist() {
+        assert!(time_zone_problem("").is_some() && time_zone_problem("local").is_some());
+        if !jiff::tz::db().is_definitively_empty() {
+            assert_eq!(time_zone_problem("Europe/Berlin"), None);
+            assert_eq!(time_zone_problem("bad-time-zone").unwrap(), "unknown time zone bad-time-zone");
+        }
+    }
 }
