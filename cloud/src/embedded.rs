@@ -80,6 +80,7 @@ impl Embedded {
             ownership: Ownership::default(),
             reservations: Reservations::default(),
             webhooks: admission::webhooks::Index::default(),
+            policies: admission::policies::Policies::default(),
         };
         let (store, journal) = open_store(&data_dir, storage, &indexes)?;
         let disk = Disk { journal, data_dir };

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::Schema;
 use super::check::JsonType;
+use super::rules::Scope;
 use super::types::{
     Field, ListShape, Name, Node, NodeId, Place, Presence, Rest, Shape, StringKind, StructShape, Topology,
     Types,
@@ -30,8 +31,11 @@ const REFUSED: &[(&str, &str)] = &[
 /// # Errors
 /// Every keyword that the schema uses wrongly, and every rule that cannot be evaluated here.
 pub(crate) fn compile(schema: &Value, path: &str, metadata: &Types) -> Result<Schema, Vec<FieldError>> {
-    let mut compiler = Compiler { types: Types::default(), metadata, errors: Vec::new() };
+    let mut compiler =
+        Compiler { types: Types::default(), metadata, errors: Vec::new(), scope: Scope::default() };
     let root = compiler.root(schema, path);
+    let wrong_rules = compiler.scope.finish(path);
+    compiler.errors.extend(wrong_rules);
     if compiler.errors.is_empty() {
         compiler.defaults_fit(root, schema, path);
     }
@@ -46,6 +50,7 @@ struct Compiler<'a> {
     types: Types,
     metadata: &'a Types,
     errors: Vec<FieldError>,
+    scope: Scope,
 }
 
 /// Where a schema stands; decides what is demanded of it.
@@ -102,14 +107,20 @@ impl Compiler<'_> {
         self.refuse(map, path);
         extensions::check(map, path, position == Position::Root, &mut self.errors);
         let mut checks = values::checks(schema, path, &mut self.errors);
-        checks.rules = super::rules::compile(self.metadata.engine(), schema, path, &mut self.errors);
         let shape = self.shape(schema, path, position);
+        let is_embedded = schema["x-kubernetes-embedded-resource"] == true;
+        if self.errors.is_empty() {
+            // Types of expressions follow from the schema, which must be right for that.
+            let is_object = is_embedded || position == Position::Root;
+            let engine = self.metadata.engine();
+            checks.rules = self.scope.compile(engine, schema, is_object, path);
+        }
         let mut node = Node::new(shape);
         node.nullable = schema["nullable"] == true;
         node.checks = Some(Box::new(checks));
         node.default = map.get("default").map(|value| Box::new(value.clone()));
         let id = self.types.add(node);
-        if schema["x-kubernetes-embedded-resource"] == true {
+        if is_embedded {
             self.as_object(id);
         }
         id
@@ -171,7 +182,10 @@ impl Compiler<'_> {
                 let text = "additionalProperties and properties are mutual exclusive";
                 self.errors.push(FieldError::forbidden(at, text));
             }
+            let below = self.scope.place.times(schema["maxProperties"].as_u64());
+            let outer = std::mem::replace(&mut self.scope.place, below);
             let value = self.node(additional, &format!("{path}.additionalProperties"), Position::Property);
+            self.scope.place = outer;
             return Shape::Map { value, atomic };
         }
         let required: Vec<&str> =
@@ -202,7 +216,7 @@ impl Compiler<'_> {
             self.errors.push(FieldError::required(format!("{path}.items"), "must be specified"));
         }
         let item = match items.is_object() {
-            true => self.node(items, &format!("{path}.items"), Position::Item),
+            true => self.items(schema, path),
             false => self.types.add(Node::new(Shape::Any { atomic: false })),
         };
         let topology = match schema["x-kubernetes-list-type"].as_str() {
@@ -211,6 +225,18 @@ impl Compiler<'_> {
             _ => Topology::Atomic,
         };
         Shape::List(ListShape { item, topology, merge: None })
+    }
+
+    /// The items of a list: only those of lists of type map have counterparts in the list that is replaced.
+    fn items(&mut self, schema: &Value, path: &str) -> NodeId {
+        let mut below = self.scope.place.times(schema["maxItems"].as_u64());
+        if schema["x-kubernetes-list-type"] != "map" {
+            below.uncorrelated.get_or_insert_with(|| path.to_owned());
+        }
+        let outer = std::mem::replace(&mut self.scope.place, below);
+        let item = self.node(&schema["items"], &format!("{path}.items"), Position::Item);
+        self.scope.place = outer;
+        item
     }
 
     /// A default must itself be a valid value of its type.

@@ -18,13 +18,20 @@ mod tests;
 /// What all rules of one object may cost together, in the units of kube-apiserver (`RuntimeCELCostBudget`).
 pub const COST_MAX: u64 = 10_000_000;
 
+/// What all rules of one definition may cost by estimate (`StaticEstimatedCRDCostLimit`).
+const ESTIMATE_MAX: u64 = 100_000_000;
+/// What a rule may cost by estimate before it is named among those that make a definition cost too much.
+const ESTIMATE_NAMED_MIN: u64 = ESTIMATE_MAX / 100;
+/// How many rules are named as the most expensive ones.
+const ESTIMATES_NAMED_MAX: usize = 4;
+
 /// Reads expressions when a definition is checked.
 pub trait RuleEngine: fmt::Debug + Send + Sync {
     /// Makes a rule that can be evaluated.
     ///
     /// # Errors
-    /// Why the definition must be refused.
-    fn compile(&self, site: &RuleSite<'_>) -> Result<Arc<dyn CompiledRule>, RuleRefusal>;
+    /// What is wrong with the rule. The fields are those of the rule: `rule`, `messageExpression`, ...
+    fn compile(&self, site: &RuleSite<'_>) -> Result<Compiled, Vec<FieldError>>;
 }
 
 /// A rule of one schema node.
@@ -37,6 +44,17 @@ pub trait CompiledRule: fmt::Debug + Send + Sync {
     fn check(&self, value: &Value, old: Option<&Value>, budget: &mut Budget) -> Result<(), RuleFailure>;
 }
 
+/// A rule that was read.
+#[derive(Debug, Clone)]
+pub struct Compiled {
+    /// Evaluates it.
+    pub rule: Arc<dyn CompiledRule>,
+    /// What it costs at most in one object, by the sizes that the schema allows.
+    pub cost: u64,
+    /// It compares with the value that is replaced.
+    pub is_transition: bool,
+}
+
 /// One rule with the place where it stands.
 #[derive(Debug, Clone, Copy)]
 pub struct RuleSite<'a> {
@@ -44,15 +62,10 @@ pub struct RuleSite<'a> {
     pub schema: &'a Value,
     /// The rule as it is written: `rule`, `message`, `messageExpression`, `reason`, `fieldPath`, `optionalOldSelf`.
     pub rule: &'a Value,
-}
-
-/// Why a rule is not taken.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RuleRefusal {
-    /// This server cannot evaluate it, with the reason and the way out.
-    NotEvaluated(String),
-    /// It is wrong, as the text says.
-    Invalid(String),
+    /// Values are whole objects: the custom resource itself, or an embedded one.
+    pub is_object: bool,
+    /// How many values one object can have here; none when the schema does not say it.
+    pub occurrences_max: Option<u64>,
 }
 
 /// How a rule is broken.
@@ -62,8 +75,23 @@ pub struct RuleFailure {
     pub kind: ErrorKind,
     /// `fieldPath` of the rule without its leading dot; empty for the value itself.
     pub field: String,
+    /// What the answer shows of the value; `None` where the message has none.
+    pub value: Option<Value>,
     /// The rule's message.
     pub message: String,
+    /// What follows from the failure.
+    pub consequence: Consequence,
+}
+
+/// What a broken rule means for the object. Closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Consequence {
+    /// The object is refused, unless the value is what it was before (ratcheting).
+    RefusedWhenChanged,
+    /// The object is refused.
+    Refused,
+    /// The object is refused and no other rule is evaluated.
+    Stopped,
 }
 
 /// What evaluation may still cost.
@@ -87,39 +115,134 @@ impl Budget {
 pub struct NoRules;
 
 impl RuleEngine for NoRules {
-    fn compile(&self, _: &RuleSite<'_>) -> Result<Arc<dyn CompiledRule>, RuleRefusal> {
+    fn compile(&self, _: &RuleSite<'_>) -> Result<Compiled, Vec<FieldError>> {
         let text = "this API server does not evaluate CEL rules: a definition with rules is refused rather than \
                     accepted without enforcing them; remove x-kubernetes-validations";
-        Err(RuleRefusal::NotEvaluated(text.to_owned()))
+        Err(vec![FieldError::forbidden("rule", text)])
     }
 }
 
-/// Compiles the rules of one schema node.
-pub(super) fn compile(
-    engine: &dyn RuleEngine,
-    schema: &Value,
-    path: &str,
-    errors: &mut Vec<FieldError>,
-) -> Vec<Arc<dyn CompiledRule>> {
-    let written = schema["x-kubernetes-validations"].as_array();
-    let mut compiled = Vec::new();
-    for (index, rule) in written.into_iter().flatten().enumerate() {
-        let at = format!("{path}.x-kubernetes-validations[{index}].rule");
-        match engine.compile(&RuleSite { schema, rule }) {
-            Ok(rule) => compiled.push(rule),
-            Err(RuleRefusal::NotEvaluated(why)) => errors.push(FieldError::forbidden(at, why)),
-            Err(RuleRefusal::Invalid(why)) => {
-                errors.push(FieldError::invalid(at, rule["rule"].clone(), why));
+/// What the compiler of a definition knows: of the place that it is at, and of the rules so far.
+#[derive(Debug)]
+pub(super) struct Scope {
+    /// The place.
+    pub(super) place: Surroundings,
+    /// What the rules so far cost by estimate, the dear ones with their place.
+    costs: Costs,
+    /// What is wrong with the rules so far; kept apart, since rules are read only where their schema is right.
+    errors: Vec<FieldError>,
+}
+
+/// What is around a schema node.
+#[derive(Debug, Clone)]
+pub(super) struct Surroundings {
+    /// How many values one object can have here; none when the schema does not say it.
+    pub(super) occurrences_max: Option<u64>,
+    /// The outermost list whose items have no counterpart in the list that is replaced.
+    pub(super) uncorrelated: Option<String>,
+}
+
+impl Surroundings {
+    /// The same, below a list or a map of at most so many values.
+    pub(super) fn times(&self, most: Option<u64>) -> Self {
+        let product = self.occurrences_max.zip(most).map(|(here, most)| here.saturating_mul(most));
+        Self { occurrences_max: product, ..self.clone() }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Costs {
+    total: u64,
+    dear: Vec<(u64, String)>,
+}
+
+impl Default for Scope {
+    fn default() -> Self {
+        let place = Surroundings { occurrences_max: Some(1), uncorrelated: None };
+        Self { place, costs: Costs::default(), errors: Vec::new() }
+    }
+}
+
+impl Scope {
+    /// Compiles the rules of one schema node.
+    pub(super) fn compile(
+        &mut self,
+        engine: &dyn RuleEngine,
+        schema: &Value,
+        is_object: bool,
+        path: &str,
+    ) -> Vec<Arc<dyn CompiledRule>> {
+        let written = schema["x-kubernetes-validations"].as_array();
+        let mut compiled = Vec::new();
+        for (index, rule) in written.into_iter().flatten().enumerate() {
+            let at = format!("{path}.x-kubernetes-validations[{index}]");
+            let site = RuleSite { schema, rule, is_object, occurrences_max: self.place.occurrences_max };
+            match engine.compile(&site) {
+                Ok(one) => {
+                    self.account(one.cost, format!("{at}.rule"));
+                    if let Some(list) = self.place.uncorrelated.as_ref().filter(|_| one.is_transition) {
+                        let text = format!(
+                            "oldSelf cannot be used on the uncorrelatable portion of the schema within {list}"
+                        );
+                        let field = format!("{at}.rule");
+                        self.errors.push(FieldError::invalid(field, rule["rule"].clone(), text));
+                    }
+                    compiled.push(one.rule);
+                }
+                Err(found) => {
+                    let placed = |error: FieldError| FieldError { field: format!("{at}.{}", error.field), ..error };
+                    self.errors.extend(found.into_iter().map(placed));
+                }
             }
         }
+        compiled
     }
-    compiled
+
+    fn account(&mut self, cost: u64, place: String) {
+        self.costs.total = self.costs.total.saturating_add(cost);
+        if cost >= ESTIMATE_NAMED_MIN {
+            self.costs.dear.push((cost, place));
+            self.costs.dear.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
+            self.costs.dear.truncate(ESTIMATES_NAMED_MAX);
+        }
+    }
+
+    /// What is wrong with the rules, also that they cost too much together.
+    pub(super) fn finish(&mut self, path: &str) -> Vec<FieldError> {
+        let mut errors = std::mem::take(&mut self.errors);
+        if self.costs.total <= ESTIMATE_MAX {
+            return errors;
+        }
+        for (_, place) in &self.costs.dear {
+            let text = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
+            errors.push(FieldError::forbidden(place.clone(), text));
+        }
+        let name = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema";
+        errors.push(FieldError::forbidden(path, cost_message(name, self.costs.total, ESTIMATE_MAX)));
+        errors
+    }
+}
+
+/// How kube-apiserver words that an estimate exceeds a limit.
+#[must_use]
+pub fn cost_message(name: &str, cost: u64, limit: u64) -> String {
+    let factor = cost as f64 / limit as f64;
+    let factor = match factor > 100.0 {
+        true => "more than 100x".to_owned(),
+        false => format!("{factor:.1}x"),
+    };
+    format!(
+        "{name} exceeds budget by factor of {factor} (try simplifying the rule, or adding maxItems, maxProperties, \
+         and maxLength where arrays, maps, and strings are declared)"
+    )
 }
 
 /// Checks the rules of a value that fits its type.
 pub(crate) fn judge(place: Place<'_>, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let mut judgement = Judgement { budget: Budget { left: COST_MAX }, errors: Vec::new() };
-    judgement.walk(place, value, old, "");
+    let mut judgement =
+        Judgement { budget: Budget { left: COST_MAX }, errors: Vec::new(), is_stopped: false };
+    let spot = Spot { value, old, ancestor: None };
+    judgement.walk(place, &spot, "");
     judgement.errors.truncate(CAUSES_MAX);
     judgement.errors
 }
@@ -127,32 +250,58 @@ pub(crate) fn judge(place: Place<'_>, value: &Value, old: Option<&Value>) -> Vec
 struct Judgement {
     budget: Budget,
     errors: Vec<FieldError>,
+    is_stopped: bool,
+}
+
+/// A value with what it replaces.
+struct Spot<'a> {
+    value: &'a Value,
+    old: Option<&'a Value>,
+    /// The nearest value around this one that replaces something known, with that.
+    ancestor: Option<(&'a Value, &'a Value)>,
+}
+
+impl<'a> Spot<'a> {
+    fn below(&self, value: &'a Value, old: Option<&'a Value>) -> Self {
+        let ancestor = self.old.map(|old| (self.value, old)).or(self.ancestor);
+        Self { value, old: old.filter(|old| !old.is_null()), ancestor }
+    }
+
+    /// Nothing changed: neither the value nor, where it has no counterpart of its own, what is around it.
+    fn is_unchanged(&self) -> bool {
+        match self.old {
+            Some(old) => self.value == old,
+            None => self.ancestor.is_some_and(|(value, old)| value == old),
+        }
+    }
 }
 
 impl Judgement {
-    fn walk(&mut self, place: Place<'_>, value: &Value, old: Option<&Value>, path: &str) {
+    fn walk(&mut self, place: Place<'_>, spot: &Spot<'_>, path: &str) {
         let node = place.node();
-        let Some(checks) = node.checks.as_ref().filter(|_| !value.is_null()) else { return };
-        let old = old.filter(|old| !old.is_null());
+        let Some(checks) = node.checks.as_ref().filter(|_| !spot.value.is_null()) else { return };
         for rule in &checks.rules {
-            if self.errors.len() >= CAUSES_MAX {
+            if self.is_stopped || self.errors.len() >= CAUSES_MAX {
                 return;
             }
-            if let Err(failure) = rule.check(value, old, &mut self.budget) {
-                self.errors.push(report(failure, value, path));
+            if let Err(failure) = rule.check(spot.value, spot.old, &mut self.budget) {
+                self.is_stopped = failure.consequence == Consequence::Stopped;
+                if failure.consequence != Consequence::RefusedWhenChanged || !spot.is_unchanged() {
+                    self.errors.push(report(failure, path));
+                }
             }
         }
-        match (&node.shape, value) {
+        match (&node.shape, spot.value) {
             (Shape::Struct(_) | Shape::Map { .. }, Value::Object(members)) => {
                 for (key, item) in members {
-                    let before = correlate::member(node, old, key);
-                    self.walk(place.child(key).0, item, before, &join(path, key));
+                    let before = correlate::member(node, spot.old, key);
+                    self.walk(place.child(key).0, &spot.below(item, before), &join(path, key));
                 }
             }
             (Shape::List(list), Value::Array(items)) => {
                 for (index, item) in items.iter().enumerate() {
-                    let before = correlate::item(list, old, item);
-                    self.walk(place.item(), item, before, &format!("{path}[{index}]"));
+                    let before = correlate::item(list, spot.old, item);
+                    self.walk(place.item(), &spot.below(item, before), &format!("{path}[{index}]"));
                 }
             }
             _ => {}
@@ -160,13 +309,12 @@ impl Judgement {
     }
 }
 
-fn report(failure: RuleFailure, value: &Value, path: &str) -> FieldError {
-    let RuleFailure { kind, field, message } = failure;
+fn report(failure: RuleFailure, path: &str) -> FieldError {
+    let RuleFailure { kind, field, value, message, .. } = failure;
     let field = match (path, field.as_str()) {
         ("", "") => "<nil>".to_owned(),
         (path, "") => path.to_owned(),
         (path, below) => join(path, below),
     };
-    let found = super::types::json_type(value);
-    FieldError { kind, field, value: Some(found.into()), detail: message }
+    FieldError { kind, field, value, detail: message }
 }

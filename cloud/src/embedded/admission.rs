@@ -8,6 +8,7 @@ mod limit_range;
 pub(super) mod node_restriction;
 mod pod_security;
 pub(super) mod pods;
+pub(super) mod policies;
 mod quota;
 pub(super) mod rbac;
 mod runtime_class;
@@ -24,6 +25,7 @@ use tombolo_apiserve::auth::Attributes;
 use tombolo_apiserve::status::ApiError;
 
 use self::addresses::Addresses;
+use self::policies::Enforcement;
 use self::webhooks::Webhooks;
 use super::authz::{self, Authorization};
 use super::controllers::stock::Stock;
@@ -31,29 +33,28 @@ use super::objects::Objects;
 
 /// All plugins, in the order in which kube-apiserver runs them.
 pub(super) struct Plugins {
-    objects: Objects,
-    addresses: Addresses,
-    authorization: Authorization,
-    webhooks: Webhooks,
-    stock: Arc<Stock>,
+    /// What is there already.
+    pub(super) objects: Objects,
+    /// Gives Services their addresses.
+    pub(super) addresses: Addresses,
+    /// What is allowed.
+    pub(super) authorization: Authorization,
+    /// Admission policies.
+    pub(super) policies: Enforcement,
+    /// Admission webhooks.
+    pub(super) webhooks: Webhooks,
+    /// Whether stock controllers do their part.
+    pub(super) stock: Arc<Stock>,
 }
 
 impl Plugins {
-    /// Uses these objects and rules to decide, this allocator for Services, and asks these webhooks.
-    pub(super) fn new(
-        objects: Objects,
-        addresses: Addresses,
-        authorization: Authorization,
-        webhooks: Webhooks,
-        stock: Arc<Stock>,
-    ) -> Self {
-        Self { objects, addresses, authorization, webhooks, stock }
-    }
-
-    /// Runs the plugins that may change the object. What webhooks have changed is looked at again, as if it had come
-    /// so from the client, and then once more by the webhooks that ask for it.
+    /// Runs the plugins that may change the object. What policies and webhooks have changed is looked at again, as if
+    /// it had come so from the client, and then once more by the webhooks that ask for it.
     async fn run(&self, request: &mut AdmissionRequest<'_>) -> Result<(), ApiError> {
         self.run_own(request).await?;
+        if self.policies.mutate(request)? {
+            self.run_own(request).await?;
+        }
         let mutations = self.webhooks.mutate(request).await?;
         if mutations.changed {
             self.run_own(request).await?;
@@ -115,6 +116,8 @@ impl Admission for Plugins {
             limit_range::admit(&self.objects, request)?;
             pod_security::admit(&self.objects, request)?;
             classes::admit_growth(&self.objects, request)?;
+            policies::admit_definition(request)?;
+            self.policies.validate(request)?;
             self.webhooks.validate(request).await?;
             quota::admit(&self.objects, request).await
         })

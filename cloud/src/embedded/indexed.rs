@@ -4,6 +4,7 @@ use tombolo_apiserve::memory::{Journal, JournalEntry};
 use tombolo_apiserve::store::{StoreError, Stored};
 
 use super::admission::addresses::Reservations;
+use super::admission::policies::Policies;
 use super::admission::webhooks;
 use super::authz::Authorization;
 use super::controllers::ownership::Ownership;
@@ -19,6 +20,8 @@ pub(super) struct Indexes {
     pub(super) reservations: Reservations,
     /// Which webhooks are asked.
     pub(super) webhooks: webhooks::Index,
+    /// Admission policies.
+    pub(super) policies: Policies,
 }
 
 impl Indexes {
@@ -27,6 +30,7 @@ impl Indexes {
         self.authorization.apply(stored, deleted);
         self.ownership.apply(stored, deleted);
         self.webhooks.apply(stored, deleted);
+        self.policies.apply(stored, deleted);
         let resource = stored.key.resource();
         if (&*resource.group, &*resource.name) == ("", "services")
             && let Ok(service) = serde_json::from_slice(&stored.body)

@@ -14,9 +14,11 @@ use tombolo_apiserve::kinds::Kinds;
 use tombolo_apiserve::registry::Registry;
 use tombolo_apiserve::status::ApiError;
 use tombolo_apiserve::write::LocalWrites;
+use tombolo_cel::CelRules;
 
 use super::admission::Plugins;
 use super::admission::addresses::{Addresses, ServiceRange};
+use super::admission::policies::Enforcement;
 use super::admission::webhooks::Webhooks;
 use super::audit::AuditLog;
 use super::authn::certificates::Certificates;
@@ -67,13 +69,20 @@ pub(super) fn build(parts: Parts<'_>) -> Result<Built, EmbeddedError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let Parts { objects, range, pki, indexes, options, stop } = parts;
     let authorization = indexes.authorization;
-    let registry = Registry::new(Kinds::builtin());
+    let registry = Registry::new(Kinds::builtin_with(Arc::new(CelRules)));
     definitions::publish_stored(&objects.list(&definitions::resource(), None), objects.store(), &registry);
     let addresses = Addresses::new(objects.clone(), range, indexes.reservations);
+    let policies = Enforcement::new(indexes.policies, objects.clone(), registry.clone());
     let webhooks = Webhooks::new(indexes.webhooks, objects.clone(), registry.clone());
     let stock = Arc::new(Stock::new(&objects, options.stock_controllers));
-    let plugins =
-        Plugins::new(objects.clone(), addresses, authorization.clone(), webhooks, Arc::clone(&stock));
+    let plugins = Plugins {
+        objects: objects.clone(),
+        addresses,
+        authorization: authorization.clone(),
+        policies,
+        webhooks,
+        stock: Arc::clone(&stock),
+    };
     let writes = LocalWrites::new(Arc::new(objects.store().clone())).admission(Arc::new(plugins));
     let writes: Arc<dyn WriteBackend> = Arc::new(writes);
     let deletions = Arc::new(Deletions::new(Arc::clone(&writes), registry.clone()));

@@ -22,6 +22,10 @@ pub(super) fn checks(schema: &Value, path: &str, errors: &mut Vec<FieldError>) -
 fn nested(schema: &Value, path: &str, errors: &mut Vec<FieldError>) -> Checks {
     let mut checks = checks(schema, path, errors);
     forbid(schema, path, errors);
+    if schema["x-kubernetes-validations"].as_array().is_some_and(|rules| !rules.is_empty()) {
+        let text = "this API server does not evaluate rules inside allOf, anyOf, oneOf and not";
+        errors.push(FieldError::forbidden(format!("{path}.x-kubernetes-validations"), text));
+    }
     if schema["type"].is_string() && schema["x-kubernetes-int-or-string"] != true {
         // Only the two branches that int-or-string needs may state a type here.
         checks.ty = json_type(schema);

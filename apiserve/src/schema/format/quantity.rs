@@ -41,6 +41,12 @@ impl Quantity {
         Self { nano: i128::from(units) * NANO, form: Form::Decimal }
     }
 
+    /// The whole units; none when they are more than 64 bits hold. A fraction is cut off.
+    #[must_use]
+    pub fn units(self) -> Option<i64> {
+        i64::try_from(self.nano / NANO).ok()
+    }
+
     /// The next whole number of units, where there is a fraction.
     #[must_use]
     pub fn rounded_up(self) -> Self {
@@ -155,6 +161,12 @@ fn shift(mantissa: i128, exponent: i32) -> i128 {
         Some(factor) => mantissa / factor + i128::from(mantissa % factor != 0),
     };
     value.min(CAP)
+}
+
+impl From<i64> for Quantity {
+    fn from(units: i64) -> Self {
+        Self { nano: (i128::from(units) * NANO).clamp(-CAP, CAP), form: Form::Decimal }
+    }
 }
 
 /// Sums are written in the form of the first quantity, unless that is nothing.

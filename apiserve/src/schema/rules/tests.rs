@@ -11,13 +11,15 @@ struct Toy;
 struct ToyRule(String);
 
 impl RuleEngine for Toy {
-    fn compile(&self, site: &RuleSite<'_>) -> Result<Arc<dyn CompiledRule>, RuleRefusal> {
+    fn compile(&self, site: &RuleSite<'_>) -> Result<Compiled, Vec<FieldError>> {
+        let refused = |why: &str| Err(vec![FieldError::invalid("rule", site.rule["rule"].clone(), why)]);
         match site.rule["rule"].as_str() {
-            Some("small") if site.schema["type"] != "integer" => {
-                Err(RuleRefusal::Invalid("compilation failed: not a number".to_owned()))
+            Some("small") if site.schema["type"] != "integer" => refused("compilation failed: not a number"),
+            Some(rule @ ("small" | "kept" | "dear")) => {
+                let is_transition = rule == "kept";
+                Ok(Compiled { rule: Arc::new(ToyRule(rule.to_owned())), cost: 1, is_transition })
             }
-            Some(rule @ ("small" | "kept" | "dear")) => Ok(Arc::new(ToyRule(rule.to_owned()))),
-            _ => Err(RuleRefusal::Invalid("compilation failed: unknown".to_owned())),
+            _ => refused("compilation failed: unknown"),
         }
     }
 }
@@ -32,7 +34,9 @@ impl CompiledRule for ToyRule {
         let failure = || RuleFailure {
             kind: ErrorKind::Invalid,
             field: String::new(),
+            value: Some(crate::schema::types::json_type(value).into()),
             message: format!("{} is broken", self.0),
+            consequence: Consequence::Refused,
         };
         if fine { Ok(()) } else { Err(failure()) }
     }

@@ -1,0 +1,219 @@
+//! Expressions that were read, checked and bounded, ready to be evaluated.
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use cel::common::types::{CelBool, CelString};
+use cel::common::value::Val;
+use cel::{Context, ExecutionError, IdedExpr};
+use serde_json::Value;
+
+use crate::check::check;
+use crate::estimate::estimate;
+use crate::library::env;
+use crate::limits::CALL_COST_MAX;
+use crate::meter::{METER, Meter, weave};
+use crate::parse::parse;
+use crate::types::Type;
+use crate::value;
+
+/// What expressions of one place can use.
+#[derive(Debug, Clone, Default)]
+pub struct Environment {
+    variables: Vec<(String, Type)>,
+    builds_objects: bool,
+}
+
+impl Environment {
+    /// Variables that expressions see.
+    #[must_use]
+    pub fn new(variables: Vec<(String, Type)>) -> Self {
+        Self { variables, builds_objects: false }
+    }
+
+    /// The same; expressions may write objects (`Object{..}` and `JSONPatch{..}`).
+    #[must_use]
+    pub fn building_objects(self) -> Self {
+        Self { builds_objects: true, ..self }
+    }
+
+    /// Reads an expression.
+    ///
+    /// # Errors
+    /// What is wrong with it, with the places, worded as kube-apiserver words it.
+    pub fn compile(&self, text: &str) -> Result<Expression, String> {
+        let parsed = parse(env(), text)?;
+        let checked = check(&parsed, &self.variables, self.builds_objects)?;
+        let cost_max = estimate(&parsed.tree, &checked);
+        let result = checked.result.clone().unwrap_or(Type::DYN);
+        let (tree, cost_first) = weave(parsed.tree, &checked);
+        let (variables, members) = (checked.variables, checked.members);
+        Ok(Expression(Arc::new(Compiled { tree, cost_first, cost_max, result, variables, members })))
+    }
+}
+
+/// An expression. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Expression(Arc<Compiled>);
+
+#[derive(Debug)]
+struct Compiled {
+    tree: IdedExpr,
+    /// What is paid before the first branch.
+    cost_first: u64,
+    cost_max: u64,
+    result: Type,
+    variables: BTreeSet<String>,
+    members: BTreeSet<(String, String)>,
+}
+
+/// What an evaluation gave.
+#[derive(Debug)]
+pub struct Evaluation<T> {
+    /// The value, or why there is none.
+    pub result: Result<T, EvaluationError>,
+    /// What it cost.
+    pub cost: u64,
+}
+
+/// Why an evaluation gave no value. Closed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EvaluationError {
+    /// It may cost no more.
+    #[error("operation cancelled: actual cost limit exceeded")]
+    CostExceeded,
+    /// An operation failed: a key is missing, a number too great.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Values of variables: looked up when an expression uses them.
+pub trait Variables: Send + Sync {
+    /// The value with its type; none when the variable is not set.
+    fn get<'a>(&'a self, name: &str) -> Option<Variable<'a>>;
+}
+
+/// The value of a variable.
+#[derive(Debug, Clone)]
+pub enum Variable<'a> {
+    /// A JSON value of a type.
+    Json(&'a Value, &'a Type),
+    /// A JSON value that may be absent.
+    Optional(Option<(&'a Value, &'a Type)>),
+}
+
+/// Gives the evaluator its variables.
+struct Bound<'a>(&'a dyn Variables);
+
+impl<'a> Bound<'a> {
+    fn bind(&self, names: &BTreeSet<String>, context: &mut Context<'_, 'a>) {
+        for name in names {
+            let bound: Box<dyn Val + 'a> = match self.0.get(name) {
+                None => continue,
+                Some(Variable::Json(json, ty)) => value::value(json, ty),
+                Some(Variable::Optional(found)) => {
+                    let inner = found.map(|(json, ty)| value::value(json, ty));
+                    Box::new(cel::common::types::CelOptional::from(inner))
+                }
+            };
+            context.add_variable_as_val(name.as_str(), bound);
+        }
+    }
+}
+
+impl Expression {
+    /// What an evaluation costs at most, by the sizes that the types allow.
+    #[must_use]
+    pub fn cost_max(&self) -> u64 {
+        self.0.cost_max
+    }
+
+    /// The type of its values.
+    #[must_use]
+    pub fn result_type(&self) -> &Type {
+        &self.0.result
+    }
+
+    /// Whether it uses a variable.
+    #[must_use]
+    pub fn uses(&self, variable: &str) -> bool {
+        self.0.variables.contains(variable)
+    }
+
+    /// The fields of a variable that it names.
+    pub fn members<'a>(&'a self, variable: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.members.iter().filter(move |(of, _)| of == variable).map(|(_, field)| field.as_str())
+    }
+
+    /// Evaluates to true or false.
+    #[must_use]
+    pub fn evaluate_bool(&self, variables: &dyn Variables, cost_max: u64) -> Evaluation<bool> {
+        self.evaluate(variables, cost_max, |value| {
+            let found = value.downcast_ref::<CelBool>().map(|value| *value.inner());
+            found.ok_or_else(|| "no such overload".to_owned())
+        })
+    }
+
+    /// Evaluates to a text.
+    #[must_use]
+    pub fn evaluate_string(&self, variables: &dyn Variables, cost_max: u64) -> Evaluation<String> {
+        self.evaluate(variables, cost_max, |value| {
+            let found = value.downcast_ref::<CelString<'_>>().map(|text| text.inner().to_owned());
+            found.ok_or_else(|| "no such overload".to_owned())
+        })
+    }
+
+    /// Evaluates to whatever it is, as JSON.
+    #[must_use]
+    pub fn evaluate_json(&self, variables: &dyn Variables, cost_max: u64) -> Evaluation<Value> {
+        self.evaluate(variables, cost_max, value::json)
+    }
+
+    fn evaluate<T>(
+        &self,
+        variables: &dyn Variables,
+        cost_max: u64,
+        read: impl Fn(&dyn Val) -> Result<T, String>,
+    ) -> Evaluation<T> {
+        let meter = Meter::new(cost_max.min(CALL_COST_MAX));
+        // The evaluator is not ours: what it does not expect must fail this evaluation and nothing else.
+        let run = || {
+            meter.spend(self.0.cost_first).map_err(|error| describe(&error))?;
+            let mut context = Context::with_env(Arc::clone(env()));
+            Bound(variables).bind(&self.0.variables, &mut context);
+            context.add_variable_as_val(METER, meter.clone_as_boxed());
+            let value = cel::Value::resolve_val(&self.0.tree, &context).map_err(|error| describe(&error))?;
+            read(value.as_ref())
+        };
+        let outcome = catch_unwind(AssertUnwindSafe(run));
+        let result = match outcome {
+            _ if meter.is_exhausted() => Err(EvaluationError::CostExceeded),
+            Ok(result) => result.map_err(EvaluationError::Failed),
+            Err(_) => Err(EvaluationError::Failed("internal error of the evaluator".to_owned())),
+        };
+        Evaluation { result, cost: meter.spent() }
+    }
+}
+
+/// An error as cel-go words it, as far as the evaluator tells.
+fn describe(error: &ExecutionError) -> String {
+    match error {
+        ExecutionError::NoSuchKey(key) => format!("no such key: {key}"),
+        ExecutionError::NoSuchOverload(_)
+        | ExecutionError::UnexpectedType { .. }
+        | ExecutionError::UnsupportedBinaryOperator(..)
+        | ExecutionError::ValuesNotComparable(..)
+        | ExecutionError::UnsupportedIndex(..) => "no such overload".to_owned(),
+        ExecutionError::IndexOutOfBounds(index) => match index {
+            cel::Value::Int(at) => format!("index out of bounds: {at}"),
+            _ => "index out of bounds".to_owned(),
+        },
+        ExecutionError::DivisionByZero(_) => "division by zero".to_owned(),
+        ExecutionError::RemainderByZero(_) => "modulus by zero".to_owned(),
+        ExecutionError::Overflow(..) => "integer overflow".to_owned(),
+        ExecutionError::FunctionError { message, .. } => message.clone(),
+        ExecutionError::UndeclaredReference(name) => format!("no such attribute(s): {name}"),
+        other => other.to_string(),
+    }
+}

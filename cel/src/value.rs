@@ -1,0 +1,457 @@
+//! JSON values as expressions see them: by their declared type, read only where an expression looks.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use base64::Engine as _;
+use cel::ExecutionError;
+use cel::common::traits::{Adder, Container, Indexer, Iterable, Iterator as Items, Sizer, Zeroer};
+use cel::common::types::{CelBool, CelBytes, CelDouble, CelInt, CelList, CelNull, CelString, CelUInt, LIST_TYPE, MAP_TYPE};
+use cel::common::value::{CowVal, Val};
+use serde_json::Value;
+
+use crate::library::time;
+use crate::types::Type;
+
+type Boxed<'v> = Box<dyn Val + 'v>;
+
+/// A value with the type that its schema declares.
+pub(crate) fn value<'v>(json: &'v Value, ty: &'v Type) -> Boxed<'v> {
+    match (json, ty) {
+        (Value::Null, _) => Box::new(CelNull),
+        (Value::Bool(value), _) => Box::new(CelBool::from(*value)),
+        (Value::Number(number), Type::Double) => Box::new(CelDouble::from(number.as_f64().unwrap_or(f64::NAN))),
+        (Value::Number(number), _) => integer(number, ty),
+        (Value::String(text), ty) => string(text, ty),
+        (Value::Array(items), ty) => Box::new(List::new(items, ty)),
+        (Value::Object(members), ty) => Box::new(Map::new(members, ty)),
+    }
+}
+
+fn integer<'v>(number: &serde_json::Number, ty: &Type) -> Boxed<'v> {
+    if let Some(whole) = number.as_i64() {
+        return Box::new(CelInt::from(whole));
+    }
+    let float = number.as_f64().unwrap_or(f64::NAN);
+    match ty {
+        // A schema takes 1.0 for an integer.
+        Type::Int if float.fract() == 0.0 && float.abs() < 9.0e18 => Box::new(CelInt::from(float as i64)),
+        _ => Box::new(CelDouble::from(float)),
+    }
+}
+
+/// A text of a format; one that does not have its format stays what it is: the schema has refused it already, or
+/// does not ask for it.
+fn string<'v>(text: &'v str, ty: &Type) -> Boxed<'v> {
+    let read: Option<Boxed<'v>> = match ty {
+        Type::Bytes(_) => {
+            let decoded = base64::engine::general_purpose::STANDARD.decode(text).ok();
+            decoded.map(|bytes| Box::new(CelBytes::from(bytes)) as Boxed<'v>)
+        }
+        Type::Timestamp => time::Timestamp::parse(text).map(|time| Box::new(time) as Boxed<'v>),
+        Type::Duration => time::Duration::parse(text).map(|span| Box::new(span) as Boxed<'v>),
+        _ => None,
+    };
+    read.unwrap_or_else(|| Box::new(CelString::from(text)))
+}
+
+/// The type of what is not described.
+static ANY: Type = Type::DYN;
+
+/// An object, or a map. Clones share what was read.
+pub(crate) struct Map<'v>(Arc<MapParts<'v>>);
+
+struct MapParts<'v> {
+    members: &'v serde_json::Map<String, Value>,
+    ty: &'v Type,
+    entries: OnceLock<Entries<'v>>,
+}
+
+struct Entries<'v> {
+    keys: Vec<CelString<'v>>,
+    values: BTreeMap<&'v str, Boxed<'v>>,
+}
+
+impl<'v> Map<'v> {
+    fn new(members: &'v serde_json::Map<String, Value>, ty: &'v Type) -> Self {
+        Self(Arc::new(MapParts { members, ty, entries: OnceLock::new() }))
+    }
+
+    fn entries(&self) -> &Entries<'v> {
+        self.0.entries.get_or_init(|| self.0.read())
+    }
+}
+
+impl<'v> MapParts<'v> {
+    fn read(&self) -> Entries<'v> {
+        let mut values = BTreeMap::new();
+        match self.ty {
+            Type::Object(object) => {
+                for (name, field) in &object.fields {
+                    if let Some(json) = self.members.get(&field.json) {
+                        values.insert(name.as_str(), value(json, &field.ty));
+                    }
+                }
+            }
+            ty => {
+                let of = if let Type::Map(_, value, _) = ty { value.as_ref() } else { &ANY };
+                values.extend(self.members.iter().map(|(name, json)| (name.as_str(), value(json, of))));
+            }
+        }
+        Entries { keys: values.keys().map(|name| CelString::from(*name)).collect(), values }
+    }
+}
+
+impl fmt::Debug for Map<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.0.members).finish()
+    }
+}
+
+impl<'v> Val for Map<'v> {
+    fn get_type(&self) -> &cel::common::types::Type {
+        &MAP_TYPE
+    }
+
+    fn cel_type() -> &'static cel::common::types::Type {
+        &MAP_TYPE
+    }
+
+    fn as_container(&self) -> Option<&dyn Container> {
+        Some(self)
+    }
+
+    fn as_indexer<'b, 'w>(&'b self) -> Option<&'b (dyn Indexer + 'w)>
+    where
+        Self: 'w,
+    {
+        Some(self)
+    }
+
+    fn as_iterable<'b, 'w>(&'b self) -> Option<&'b (dyn Iterable + 'w)>
+    where
+        Self: 'w,
+    {
+        Some(self)
+    }
+
+    fn as_sizer(&self) -> Option<&dyn Sizer> {
+        Some(self)
+    }
+
+    fn as_zeroer(&self) -> Option<&dyn Zeroer> {
+        Some(self)
+    }
+
+    fn equals(&self, other: &dyn Val) -> bool {
+        equal(self, other)
+    }
+
+    fn clone_as_boxed<'w>(&self) -> Box<dyn Val + 'w>
+    where
+        Self: 'w,
+    {
+        Box::new(Map(Arc::clone(&self.0)))
+    }
+}
+
+fn no_such_key(key: &dyn Val) -> ExecutionError {
+    ExecutionError::no_such_key(key.downcast_ref::<CelString<'_>>().map_or("", |name| name.inner()))
+}
+
+impl Container for Map<'_> {
+    fn contains(&self, value: &dyn Val) -> Result<bool, ExecutionError> {
+        let key = value.downcast_ref::<CelString<'_>>();
+        Ok(key.is_some_and(|key| self.entries().values.contains_key(key.inner())))
+    }
+}
+
+impl<'v> Indexer for Map<'v> {
+    fn get<'b, 'w>(&'b self, key: &dyn Val) -> Result<CowVal<'b, 'w>, ExecutionError>
+    where
+        Self: 'w,
+    {
+        let name = key.downcast_ref::<CelString<'_>>().ok_or_else(|| no_such_key(key))?;
+        match self.entries().values.get(name.inner()) {
+            Some(value) => Ok(CowVal::Borrowed(value.as_ref())),
+            None => Err(no_such_key(key)),
+        }
+    }
+
+    fn steal<'w>(self: Box<Self>, key: &dyn Val) -> Result<Box<dyn Val + 'w>, ExecutionError>
+    where
+        Self: 'w,
+    {
+        Ok(self.get(key)?.clone_as_boxed())
+    }
+}
+
+impl<'v> Iterable for Map<'v> {
+    fn iter<'b, 'w>(&'b self) -> Box<dyn Items<'b, 'w> + 'b>
+    where
+        Self: 'w,
+    {
+        Box::new(Keys(self.entries().keys.iter()))
+    }
+}
+
+impl Sizer for Map<'_> {
+    fn size(&self) -> CelInt {
+        length(self.entries().keys.len())
+    }
+}
+
+impl Zeroer for Map<'_> {
+    fn is_zero_value(&self) -> bool {
+        self.entries().keys.is_empty()
+    }
+}
+
+/// A list. Clones share what was read.
+pub(crate) struct List<'v>(Arc<ListParts<'v>>);
+
+struct ListParts<'v> {
+    json: &'v [Value],
+    ty: &'v Type,
+    items: OnceLock<Vec<Boxed<'v>>>,
+}
+
+impl<'v> List<'v> {
+    fn new(json: &'v [Value], ty: &'v Type) -> Self {
+        Self(Arc::new(ListParts { json, ty, items: OnceLock::new() }))
+    }
+
+    fn items(&self) -> &[Boxed<'v>] {
+        let of = if let Type::List(element, _) = self.0.ty { element.as_ref() } else { &ANY };
+        self.0.items.get_or_init(|| self.0.json.iter().map(|json| value(json, of)).collect())
+    }
+}
+
+impl fmt::Debug for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.json).finish()
+    }
+}
+
+impl<'v> Val for List<'v> {
+    fn get_type(&self) -> &cel::common::types::Type {
+        &LIST_TYPE
+    }
+
+    fn cel_type() -> &'static cel::common::types::Type {
+        &LIST_TYPE
+    }
+
+    fn as_adder<'b, 'w>(&'b self) -> Option<&'b (dyn Adder + 'w)>
+    where
+        Self: 'w,
+    {
+        Some(self)
+    }
+
+    fn as_container(&self) -> Option<&dyn Container> {
+        Some(self)
+    }
+
+    fn as_indexer<'b, 'w>(&'b self) -> Option<&'b (dyn Indexer + 'w)>
+    where
+        Self: 'w,
+    {
+        Some(self)
+    }
+
+    fn as_iterable<'b, 'w>(&'b self) -> Option<&'b (dyn Iterable + 'w)>
+    where
+        Self: 'w,
+    {
+        Some(self)
+    }
+
+    fn as_sizer(&self) -> Option<&dyn Sizer> {
+        Some(self)
+    }
+
+    fn as_zeroer(&self) -> Option<&dyn Zeroer> {
+        Some(self)
+    }
+
+    fn equals(&self, other: &dyn Val) -> bool {
+        equal(self, other)
+    }
+
+    fn clone_as_boxed<'w>(&self) -> Box<dyn Val + 'w>
+    where
+        Self: 'w,
+    {
+        Box::new(List(Arc::clone(&self.0)))
+    }
+}
+
+impl<'v> Adder for List<'v> {
+    fn add<'b, 'w>(&'b self, other: &(dyn Val + 'w)) -> Result<CowVal<'b, 'w>, ExecutionError>
+    where
+        Self: 'w,
+    {
+        let mut all: Vec<Box<dyn Val + 'w>> = self.items().iter().map(|item| item.clone_as_boxed()).collect();
+        let mut others = elements(other)?;
+        while let Some(item) = others.next() {
+            all.push(item.clone_as_boxed());
+        }
+        Ok(CowVal::owned(CelList::from(all)))
+    }
+}
+
+impl Container for List<'_> {
+    fn contains(&self, value: &dyn Val) -> Result<bool, ExecutionError> {
+        Ok(self.items().iter().any(|item| equal(item.as_ref(), value)))
+    }
+}
+
+impl<'v> Indexer for List<'v> {
+    fn get<'b, 'w>(&'b self, index: &dyn Val) -> Result<CowVal<'b, 'w>, ExecutionError>
+    where
+        Self: 'w,
+    {
+        let at = match (index.downcast_ref::<CelInt>(), index.downcast_ref::<CelUInt>()) {
+            (Some(at), _) => usize::try_from(*at.inner()).ok(),
+            (_, Some(at)) => usize::try_from(*at.inner()).ok(),
+            _ => None,
+        };
+        match at.and_then(|at| self.items().get(at)) {
+            Some(item) => Ok(CowVal::Borrowed(item.as_ref())),
+            None => Err(ExecutionError::IndexOutOfBounds(index.try_into().unwrap_or(cel::Value::Null))),
+        }
+    }
+
+    fn steal<'w>(self: Box<Self>, index: &dyn Val) -> Result<Box<dyn Val + 'w>, ExecutionError>
+    where
+        Self: 'w,
+    {
+        Ok(self.get(index)?.clone_as_boxed())
+    }
+}
+
+impl<'v> Iterable for List<'v> {
+    fn iter<'b, 'w>(&'b self) -> Box<dyn Items<'b, 'w> + 'b>
+    where
+        Self: 'w,
+    {
+        Box::new(Elements(self.items().iter()))
+    }
+}
+
+impl Sizer for List<'_> {
+    fn size(&self) -> CelInt {
+        length(self.0.json.len())
+    }
+}
+
+impl Zeroer for List<'_> {
+    fn is_zero_value(&self) -> bool {
+        self.0.json.is_empty()
+    }
+}
+
+struct Keys<'b, 'v>(std::slice::Iter<'b, CelString<'v>>);
+
+impl<'b, 'v: 'w, 'w> Items<'b, 'w> for Keys<'b, 'v> {
+    fn next(&mut self) -> Option<&'b (dyn Val + 'w)> {
+        self.0.next().map(|key| key as &'b (dyn Val + 'w))
+    }
+}
+
+struct Elements<'b, 'v>(std::slice::Iter<'b, Boxed<'v>>);
+
+impl<'b, 'v: 'w, 'w> Items<'b, 'w> for Elements<'b, 'v> {
+    fn next(&mut self) -> Option<&'b (dyn Val + 'w)> {
+        self.0.next().map(|item| item.as_ref() as &'b (dyn Val + 'w))
+    }
+}
+
+fn length(count: usize) -> CelInt {
+    CelInt::from(i64::try_from(count).unwrap_or(i64::MAX))
+}
+
+/// The elements of a list.
+pub(crate) fn elements<'b, 'v>(list: &'b (dyn Val + 'v)) -> Result<Box<dyn Items<'b, 'v> + 'b>, ExecutionError> {
+    let found = list.as_iterable().ok_or_else(|| ExecutionError::UnexpectedType {
+        got: list.get_type().name().to_owned(),
+        want: "list".to_owned(),
+    })?;
+    Ok(found.iter())
+}
+
+/// Whether two values are the same, wherever they come from: lists and maps of JSON and of the expression alike.
+pub(crate) fn equal(a: &dyn Val, b: &dyn Val) -> bool {
+    let kinds = (a.get_type().kind(), b.get_type().kind());
+    match kinds {
+        (cel::common::types::Kind::List, cel::common::types::Kind::List) => {
+            let (Ok(mut left), Ok(mut right)) = (elements(a), elements(b)) else { return false };
+            loop {
+                match (left.next(), right.next()) {
+                    (None, None) => return true,
+                    (Some(x), Some(y)) if equal(x, y) => {}
+                    _ => return false,
+                }
+            }
+        }
+        (cel::common::types::Kind::Map, cel::common::types::Kind::Map) => equal_maps(a, b),
+        _ => a.equals(b),
+    }
+}
+
+fn equal_maps(a: &dyn Val, b: &dyn Val) -> bool {
+    let size = |map: &dyn Val| map.as_sizer().map(|sizer| *sizer.size().inner());
+    let (Some(left), Some(right)) = (a.as_indexer(), b.as_indexer()) else { return false };
+    if size(a) != size(b) {
+        return false;
+    }
+    let Ok(mut keys) = elements(a) else { return false };
+    while let Some(key) = keys.next() {
+        match (left.get(key), right.get(key)) {
+            (Ok(x), Ok(y)) if equal(x.as_ref(), y.as_ref()) => {}
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// A value as JSON.
+///
+/// # Errors
+/// The type of what JSON cannot hold.
+pub(crate) fn json(value: &dyn Val) -> Result<Value, String> {
+    use cel::common::types::Kind;
+    let wrong = || format!("a value of type {} has no form in JSON", value.get_type().name());
+    match value.get_type().kind() {
+        Kind::NullType => Ok(Value::Null),
+        Kind::Boolean => value.downcast_ref::<CelBool>().map(|v| Value::Bool(*v.inner())).ok_or_else(wrong),
+        Kind::Int => value.downcast_ref::<CelInt>().map(|v| Value::from(*v.inner())).ok_or_else(wrong),
+        Kind::UInt => value.downcast_ref::<CelUInt>().map(|v| Value::from(*v.inner())).ok_or_else(wrong),
+        Kind::Double => value.downcast_ref::<CelDouble>().map(|v| Value::from(*v.inner())).ok_or_else(wrong),
+        Kind::String => value.downcast_ref::<CelString<'_>>().map(|v| Value::from(v.inner())).ok_or_else(wrong),
+        Kind::Bytes => {
+            let encode = |bytes: &[u8]| base64::engine::general_purpose::STANDARD.encode(bytes);
+            value.downcast_ref::<CelBytes<'_>>().map(|v| Value::from(encode(v.inner()))).ok_or_else(wrong)
+        }
+        Kind::List => {
+            let (mut items, mut list) = (elements(value).map_err(|e| e.to_string())?, Vec::new());
+            while let Some(item) = items.next() {
+                list.push(json(item)?);
+            }
+            Ok(Value::Array(list))
+        }
+        Kind::Map => {
+            let (mut keys, mut map) = (elements(value).map_err(|e| e.to_string())?, serde_json::Map::new());
+            let members = value.as_indexer().ok_or_else(wrong)?;
+            while let Some(key) = keys.next() {
+                let name = key.downcast_ref::<CelString<'_>>().ok_or("a key of a JSON object is a string")?;
+                let member = members.get(key).map_err(|e| e.to_string())?;
+                map.insert(name.inner().to_owned(), json(member.as_ref())?);
+            }
+            Ok(Value::Object(map))
+        }
+        _ => time::text(value).map(Value::from).ok_or_else(wrong),
+    }
+}

@@ -1,0 +1,122 @@
+//! Policies that change objects before they are stored.
+
+use jiff::Timestamp;
+use serde_json::Value;
+use tombolo_apiserve::admission::AdmissionRequest;
+use tombolo_apiserve::kinds::KindInfo;
+use tombolo_apiserve::patch::json_patch;
+use tombolo_apiserve::ssa::{self, Writer};
+use tombolo_apiserve::status::ApiError;
+
+use super::compiled::{Mode, Mutation};
+use super::request::{Asking, Facts};
+use super::{Enforcement, Policy, Set, denied, fails_open, matching};
+use crate::embedded::objects::text;
+
+/// Lets every bound policy change the object; those that ask for it once more when others changed it after them. Tells
+/// whether it is another one now.
+///
+/// # Errors
+/// A policy that fails and must not.
+pub(super) fn run(enforcement: &Enforcement, set: &Set, request: &mut AdmissionRequest<'_>) -> Result<bool, ApiError> {
+    let before = request.object.as_deref().cloned();
+    let mut again: Vec<(&Value, &Policy, Value)> = Vec::new();
+    for (binding, policy) in set.bound() {
+        let changed = apply(enforcement, policy, binding, request)?;
+        if changed && text(&policy.object, "/spec/reinvocationPolicy") == "IfNeeded" {
+            let seen = request.object.as_deref().cloned().unwrap_or_default();
+            again.push((binding, policy, seen));
+        }
+    }
+    for (binding, policy, seen) in again {
+        if request.object.as_deref() != Some(&seen) {
+            apply(enforcement, policy, binding, request)?;
+        }
+    }
+    Ok(request.object.as_deref() != before.as_ref())
+}
+
+/// Applies one policy; tells whether it was about the request.
+fn apply(
+    enforcement: &Enforcement,
+    policy: &Policy,
+    binding: &Value,
+    request: &mut AdmissionRequest<'_>,
+) -> Result<bool, ApiError> {
+    let objects = &enforcement.objects;
+    let bound = matching::matches(policy.object.pointer("/spec/matchConstraints"), request, objects)
+        && matching::matches(binding.pointer("/spec/matchResources"), request, objects);
+    if !bound {
+        return Ok(false);
+    }
+    match changed(enforcement, policy, binding, request) {
+        Ok(None) => Ok(false),
+        Ok(Some(object)) => {
+            if let Some(slot) = request.object.as_deref_mut() {
+                *slot = object;
+            }
+            Ok(true)
+        }
+        Err(_) if fails_open(&policy.object) => Ok(false),
+        Err(why) => {
+            let binding = text(binding, "/metadata/name");
+            Err(denied(request, Mode::Mutating, policy.name(), binding, &why, ""))
+        }
+    }
+}
+
+/// The object as a policy wants it; none where its conditions do not hold.
+fn changed(
+    enforcement: &Enforcement,
+    policy: &Policy,
+    binding: &Value,
+    request: &AdmissionRequest<'_>,
+) -> Result<Option<Value>, String> {
+    let compiled = policy.compiled(Mode::Mutating).as_ref();
+    let compiled = compiled.map_err(|errors| {
+        format!("failed to configure policy: {}", errors.first().map(ToString::to_string).unwrap_or_default())
+    })?;
+    let params = enforcement.parameters(&policy.object, binding, request.namespace)?;
+    let mut facts = Facts::of(request, &enforcement.objects);
+    let mut applied = false;
+    for params in &params.0 {
+        if !Asking::new(&facts, params.as_ref(), compiled).matches()? {
+            continue;
+        }
+        applied = true;
+        for mutation in &compiled.mutations {
+            let asking = Asking::new(&facts, params.as_ref(), compiled);
+            let object = match mutation {
+                Mutation::Apply(expression) => {
+                    let fields = asking.json(expression).map_err(|error| error.to_string())?;
+                    merged(request.kind, facts.object(), fields)?
+                }
+                Mutation::Patch(expression) => {
+                    let patch = asking.json(expression).map_err(|error| error.to_string())?;
+                    json_patch(facts.object(), patch.to_string().as_bytes()).map_err(|error| error.to_string())?
+                }
+            };
+            facts.replace_object(object);
+        }
+    }
+    Ok(applied.then(|| facts.into_object()))
+}
+
+/// Sets fields as server-side apply does, without taking note of who owns them.
+fn merged(kind: &KindInfo, object: &Value, mut fields: Value) -> Result<Value, String> {
+    let members = fields.as_object_mut().ok_or("an apply configuration must be an object")?;
+    members.insert("apiVersion".to_owned(), kind.api_version().into());
+    members.insert("kind".to_owned(), (&*kind.kind).into());
+    let mut bare = object.clone();
+    let ownership = bare.pointer_mut("/metadata").and_then(|metadata| metadata.as_object_mut()?.remove("managedFields"));
+    let writer =
+        Writer { manager: "admission", api_version: kind.api_version(), subresource: "", now: Timestamp::now() };
+    let mut merged = ssa::apply(kind, Some(&bare), &fields, &writer, true).map_err(|error| error.to_string())?;
+    if let Some(metadata) = merged.pointer_mut("/metadata").and_then(Value::as_object_mut) {
+        match ownership {
+            Some(ownership) => metadata.insert("managedFields".to_owned(), ownership),
+            None => metadata.remove("managedFields"),
+        };
+    }
+    Ok(merged)
+}

@@ -1,0 +1,130 @@
+//! Policies that refuse requests, warn about them, or note them.
+
+use serde_json::Value;
+use tombolo_apiserve::admission::AdmissionRequest;
+use tombolo_apiserve::status::ApiError;
+use tombolo_cel::rules::message_text;
+
+use super::compiled::{Compiled, Mode, Validation};
+use super::request::{Asking, Facts};
+use super::{Enforcement, Policy, Set, denied, fails_open, matching, words};
+use crate::embedded::objects::text;
+
+/// What is wrong with a request.
+struct Finding {
+    message: String,
+    reason: String,
+}
+
+impl Finding {
+    fn failure(message: String) -> Self {
+        Self { message, reason: String::new() }
+    }
+}
+
+/// Asks every policy that is bound to requests like this one.
+///
+/// # Errors
+/// The first refusal.
+pub(super) fn run(enforcement: &Enforcement, set: &Set, request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
+    let objects = &enforcement.objects;
+    let mut facts = None;
+    for (binding, policy) in set.bound() {
+        let bound = matching::matches(policy.object.pointer("/spec/matchConstraints"), request, objects)
+            && matching::matches(binding.pointer("/spec/matchResources"), request, objects);
+        if !bound {
+            continue;
+        }
+        let facts = facts.get_or_insert_with(|| Facts::of(request, objects));
+        for finding in findings(enforcement, policy, binding, facts, request.namespace) {
+            act(policy, binding, finding, request)?;
+        }
+    }
+    Ok(())
+}
+
+fn findings(
+    enforcement: &Enforcement,
+    policy: &Policy,
+    binding: &Value,
+    facts: &Facts,
+    namespace: &str,
+) -> Vec<Finding> {
+    let unless_open = |failure: String| match fails_open(&policy.object) {
+        true => Vec::new(),
+        false => vec![Finding::failure(failure)],
+    };
+    let compiled = match policy.compiled(Mode::Validating) {
+        Ok(compiled) => compiled,
+        Err(errors) => {
+            let why = errors.first().map(ToString::to_string).unwrap_or_default();
+            return unless_open(format!("failed to configure policy: {why}"));
+        }
+    };
+    let params = match enforcement.parameters(&policy.object, binding, namespace) {
+        Ok(params) => params.0,
+        Err(why) => return unless_open(format!("failed to configure binding: {why}")),
+    };
+    let mut found = Vec::new();
+    for params in &params {
+        let asking = Asking::new(facts, params.as_ref(), compiled);
+        match asking.matches() {
+            Ok(true) => found.extend(judge(compiled, &asking, fails_open(&policy.object))),
+            Ok(false) => {}
+            Err(why) => found.extend(unless_open(why)),
+        }
+    }
+    found
+}
+
+fn judge(policy: &Compiled, asking: &Asking<'_>, fails_open: bool) -> Vec<Finding> {
+    let check = |validation: &Validation| match asking.bool(&validation.expression) {
+        Ok(true) => None,
+        Ok(false) => Some(Finding { message: message(validation, asking), reason: validation.reason.clone() }),
+        Err(_) if fails_open => None,
+        Err(error) => {
+            Some(Finding::failure(format!("expression '{}' resulted in error: {error}", validation.text)))
+        }
+    };
+    policy.validations.iter().filter_map(check).collect()
+}
+
+fn message(validation: &Validation, asking: &Asking<'_>) -> String {
+    let evaluated = validation.message_expression.as_ref().and_then(|expression| asking.text(expression).ok());
+    match evaluated.as_deref().and_then(message_text) {
+        Some(text) => text,
+        None if validation.message.is_empty() => format!("failed expression: {}", validation.text),
+        None => validation.message.clone(),
+    }
+}
+
+/// Does what the binding says about a finding.
+fn act(
+    policy: &Policy,
+    binding: &Value,
+    finding: Finding,
+    request: &AdmissionRequest<'_>,
+) -> Result<(), ApiError> {
+    let Finding { message, reason } = finding;
+    let (policy, binding_name) = (policy.name(), text(binding, "/metadata/name"));
+    for action in words(binding, "/spec/validationActions") {
+        match action {
+            "Deny" => return Err(denied(request, Mode::Validating, policy, binding_name, &message, &reason)),
+            "Warn" => request.warnings.add(format!(
+                "Validation failed for ValidatingAdmissionPolicy '{policy}' with binding '{binding_name}': {message}"
+            )),
+            // The audit log has no annotations; the server's own log is where auditors of a small cluster look.
+            "Audit" => tracing::warn!(
+                policy,
+                binding = binding_name,
+                user = request.attributes.identity.user,
+                resource = request.attributes.resource,
+                name = request.name,
+                message,
+                "a request does not follow a policy"
+            ),
+            _ => {}
+        }
+    }
+    Ok(())
+}
