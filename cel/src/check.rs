@@ -340,7 +340,8 @@ fn resolve(signatures: &[Signature], arguments: &[Type]) -> Option<Type> {
         let result = bindings.fill(&signature.result);
         found = Some(match found {
             None => result,
-            Some(before) => before.join(&result).unwrap_or(Type::DYN),
+            Some(before) if before.is_like(&result) => before.join(&result).unwrap_or(Type::DYN),
+            Some(_) => Type::DYN,
         });
     }
     found
@@ -351,7 +352,7 @@ fn sized(name: &str, result: Type, arguments: &[Type]) -> Type {
     let size = |index: usize| arguments.get(index).map_or(crate::types::UNBOUNDED, Type::size);
     match name {
         "_+_" => result.sized(size(0).saturating_add(size(1))),
-        "_?:_" | "_?_:_" => result.sized(size(1).max(size(2))),
+        "_?_:_" => result.sized(size(1).max(size(2))),
         "lowerAscii" | "upperAscii" | "substring" | "trim" | "find" | "slice" | "reverse" | "distinct" | "sort"
         | "string" | "dyn" | "charAt" => match size(0) {
             // A scalar as text, the longest being a double.

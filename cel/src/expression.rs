@@ -12,9 +12,9 @@ use serde_json::Value;
 use crate::check::check;
 use crate::estimate::estimate;
 use crate::library::env;
-use crate::limits::CALL_COST_MAX;
+use crate::limits::{CALL_COST_MAX, EVALUATOR_STACK_BYTES, SHALLOW_DEPTH_MAX};
 use crate::meter::{METER, Meter, weave};
-use crate::parse::parse;
+use crate::parse::{depth, parse};
 use crate::types::Type;
 use crate::value;
 
@@ -49,7 +49,8 @@ impl Environment {
         let result = checked.result.clone().unwrap_or(Type::DYN);
         let (tree, cost_first) = weave(parsed.tree, &checked);
         let (variables, members) = (checked.variables, checked.members);
-        Ok(Expression(Arc::new(Compiled { tree, cost_first, cost_max, result, variables, members })))
+        let is_deep = depth(&tree) > SHALLOW_DEPTH_MAX;
+        Ok(Expression(Arc::new(Compiled { tree, cost_first, cost_max, result, variables, members, is_deep })))
     }
 }
 
@@ -66,6 +67,7 @@ struct Compiled {
     result: Type,
     variables: BTreeSet<String>,
     members: BTreeSet<(String, String)>,
+    is_deep: bool,
 }
 
 /// What an evaluation gave.
@@ -170,14 +172,13 @@ impl Expression {
         self.evaluate(variables, cost_max, value::json)
     }
 
-    fn evaluate<T>(
+    fn evaluate<T: Send>(
         &self,
         variables: &dyn Variables,
         cost_max: u64,
-        read: impl Fn(&dyn Val) -> Result<T, String>,
+        read: impl Fn(&dyn Val) -> Result<T, String> + Sync + Send,
     ) -> Evaluation<T> {
         let meter = Meter::new(cost_max.min(CALL_COST_MAX));
-        // The evaluator is not ours: what it does not expect must fail this evaluation and nothing else.
         let run = || {
             meter.spend(self.0.cost_first).map_err(|error| describe(&error))?;
             let mut context = Context::with_env(Arc::clone(env()));
@@ -186,14 +187,30 @@ impl Expression {
             let value = cel::Value::resolve_val(&self.0.tree, &context).map_err(|error| describe(&error))?;
             read(value.as_ref())
         };
-        let outcome = catch_unwind(AssertUnwindSafe(run));
+        // The evaluator is not ours: what it does not expect must fail this evaluation and nothing else.
+        let outcome = match self.0.is_deep {
+            false => catch_unwind(AssertUnwindSafe(run)).map_err(drop),
+            true => on_large_stack(run),
+        };
         let result = match outcome {
             _ if meter.is_exhausted() => Err(EvaluationError::CostExceeded),
             Ok(result) => result.map_err(EvaluationError::Failed),
-            Err(_) => Err(EvaluationError::Failed("internal error of the evaluator".to_owned())),
+            Err(()) => Err(EvaluationError::Failed(INTERNAL.to_owned())),
         };
         Evaluation { result, cost: meter.spent() }
     }
+}
+
+/// What an evaluation says that failed for no fault of the expression.
+pub(crate) const INTERNAL: &str = "internal error of the evaluator";
+
+/// Evaluation recurses as deep as the tree is: a deep one has a thread of its own.
+fn on_large_stack<T: Send>(run: impl FnOnce() -> T + Send) -> Result<T, ()> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("cel-evaluator".to_owned());
+        let worker = thread.stack_size(EVALUATOR_STACK_BYTES).spawn_scoped(scope, run).map_err(drop)?;
+        worker.join().map_err(drop)
+    })
 }
 
 /// An error as cel-go words it, as far as the evaluator tells.

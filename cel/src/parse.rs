@@ -68,7 +68,8 @@ pub(crate) fn position(text: &str, offset: usize) -> (usize, usize) {
     (line, column)
 }
 
-fn depth(node: &IdedExpr) -> usize {
+/// How deep a tree is.
+pub(crate) fn depth(node: &IdedExpr) -> usize {
     1 + children(node).into_iter().map(depth).max().unwrap_or(0)
 }
 

@@ -51,7 +51,7 @@ fn functions_give_what_kube_apiserver_gives() {
         ("['a', 'b'].join('/')", json!("a/b")),
         ("'aXbX'.replace('X', 'y') + 'aXbX'.replace('X', 'y', 1)", json!("aybyaybX")),
         ("'AbC'.lowerAscii() + ' x '.trim() + 'abc'.substring(1)", json!("abcxbc")),
-        ("'%s is %d'.format(['x', 3])", json!("x is 3")),
+        ("'%s is %d'.format(['x', dyn(3)])", json!("x is 3")),
         ("'ab1cd22'.find('[0-9]+') + string('ab1cd22'.findAll('[0-9]+').size())", json!("12")),
         ("'abc'.matches('^a.c$') && matches('abc', 'b')", json!(true)),
         ("sets.contains([1, 2, 3], [2]) && sets.equivalent([1, 2], [2, 1, 1]) && !sets.intersects([1], [2])", json!(true)),
@@ -196,7 +196,7 @@ fn an_evaluation_ends_when_it_has_cost_enough() {
         "self.text.replace('', self.text).replace('', self.text).size() > 0",
         "self.list.map(x, self.text + self.text).size() > 0",
         "lists.range(1000000).all(a, lists.range(1000000).all(b, true))",
-        "self.list.all(x, self.text.matches('(a*)*b'))",
+        "self.list.all(x, !self.text.matches('(a*)*b'))",
         "self.list.all(x, self.text == self.text)",
         "self.text.split('').all(x, self.text.split('').all(y, true))",
         "self.list.map(x, self.text).join('').size() > 0",
@@ -215,7 +215,6 @@ fn no_expression_is_too_deep_for_the_stack_of_a_worker() {
     let chain = |count: usize, part: &str, last: &str| part.repeat(count) + last;
     let texts = [
         chain(8000, "1+", "1") + " > 0",
-        chain(5000, "!", "true"),
         chain(5000, "(", "1"),
         chain(3000, "true ? true : ", "true"),
         "self".to_owned() + &".a".repeat(8000),
@@ -286,7 +285,7 @@ proptest! {
         let (environment, given) = dynamic(json!({"list": [3, 1, 2, "a", null, {"x": [1]}], "name": "aäb"}));
         if let Ok(expression) = environment.compile(&text) {
             let evaluation = expression.evaluate_json(&given, 100_000);
-            let internal = EvaluationError::Failed("internal error of the evaluator".to_owned());
+            let internal = EvaluationError::Failed(crate::expression::INTERNAL.to_owned());
             prop_assert_ne!(evaluation.result, Err(internal), "{}", text);
         }
     }

@@ -157,7 +157,7 @@ impl Type {
                 Self::Map(Arc::new(ak.join(bk)?), Arc::new(av.join(bv)?), size)
             }
             (Self::Optional(a), Self::Optional(b)) => Self::Optional(Arc::new(a.join(b)?)),
-            (a, b) if a.same(b) => a.clone().sized(size),
+            (a, b) if a.is_like(b) => a.clone().sized(size),
             _ => return None,
         })
     }
@@ -169,7 +169,8 @@ impl Type {
         )
     }
 
-    fn same(&self, other: &Self) -> bool {
+    /// Whether the types are the same but for what they hold.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Object(a), Self::Object(b)) => Arc::ptr_eq(a, b),
             (Self::Opaque(a), Self::Opaque(b)) => a == b,

@@ -7,6 +7,8 @@ mod compiled;
 mod matching;
 mod mutating;
 mod request;
+#[cfg(test)]
+mod tests;
 mod validating;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,203 @@
+use std::sync::Arc;
+
+use serde_json::json;
+use tombolo_apiserve::auth::{Attributes, Identity};
+use tombolo_apiserve::history::LogLimits;
+use tombolo_apiserve::kinds::{KindInfo, Kinds};
+use tombolo_apiserve::memory::MemoryStore;
+
+use super::*;
+use crate::embedded::objects::{core, v1};
+
+struct World {
+    enforcement: Enforcement,
+    kinds: Kinds,
+}
+
+impl World {
+    fn new() -> Self {
+        let kinds = Kinds::builtin();
+        let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
+        let enforcement = Enforcement::new(Policies::default(), objects, Registry::new(kinds.clone()));
+        Self { enforcement, kinds }
+    }
+
+    fn kind(&self, group: &str, version: &str, kind: &str) -> Arc<KindInfo> {
+        Arc::clone(self.kinds.by_kind(group, version, kind).unwrap())
+    }
+
+    async fn put(&self, resource: Resource, object: Value) {
+        let stored = self.enforcement.objects.create(resource, object).await.unwrap();
+        self.enforcement.policies.apply(&stored, false);
+    }
+
+    async fn policy(&self, mode: Mode, spec: Value, binding: Value) {
+        let (policies, bindings) = names(mode);
+        self.put(v1(GROUP, policies), json!({"metadata": {"name": "p"}, "spec": spec})).await;
+        let mut spec = json!({"policyName": "p", "validationActions": ["Deny"]});
+        spec.as_object_mut().unwrap().extend(binding.as_object().unwrap().clone());
+        self.put(v1(GROUP, bindings), json!({"metadata": {"name": "b"}, "spec": spec})).await;
+    }
+
+    /// Creates a Deployment, or a ConfigMap; gives it as it is after the policies, with the warnings.
+    fn create(&self, object: &Value) -> Result<(Value, Vec<String>), ApiError> {
+        let deployment = object["kind"] == "Deployment";
+        let (group, plural) = if deployment { ("apps", "deployments") } else { ("", "configmaps") };
+        let kind = self.kind(group, "v1", object["kind"].as_str().unwrap());
+        let attributes = Attributes {
+            identity: Identity::new("jane", &["dev"]),
+            verb: "create".to_owned(),
+            group: group.to_owned(),
+            version: "v1".to_owned(),
+            resource: plural.to_owned(),
+            namespace: "shop".to_owned(),
+            is_resource: true,
+            ..Attributes::default()
+        };
+        let mut object = object.clone();
+        let mut request = AdmissionRequest {
+            attributes: &attributes,
+            operation: Operation::Create,
+            kind: &kind,
+            namespace: "shop",
+            name: "d",
+            object: Some(&mut object),
+            old: None,
+            dry_run: false,
+            warnings: Vec::new(),
+        };
+        self.enforcement.mutate(&mut request)?;
+        self.enforcement.validate(&mut request)?;
+        let warnings = std::mem::take(&mut request.warnings);
+        Ok((object, warnings))
+    }
+}
+
+fn constraints() -> Value {
+    json!({"resourceRules": [{
+        "apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["deployments"], "operations": ["CREATE"],
+    }]})
+}
+
+fn deployment(replicas: i64) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "labels": {"app": "d"}},
+        "spec": {"replicas": replicas, "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}},
+    })
+}
+
+fn text_of(refusal: &ApiError) -> (u16, &str, &str) {
+    (refusal.code.as_u16(), refusal.reason, &refusal.message)
+}
+
+#[tokio::test]
+async fn a_bound_policy_refuses_what_it_is_about_and_nothing_else() {
+    let world = World::new();
+    world.put(core("namespaces"), json!({"metadata": {"name": "shop", "labels": {"env": "prod"}}})).await;
+    let spec = json!({
+        "matchConstraints": constraints(),
+        "variables": [
+            {"name": "count", "expression": "object.spec.replicas"},
+            {"name": "enough", "expression": "variables.count > 1"},
+        ],
+        "validations": [
+            {"expression": "variables.enough", "messageExpression": "'wants more than ' + string(variables.count)"},
+            {"expression": "request.userInfo.username == 'jane' && namespaceObject.metadata.labels.env == 'prod'"},
+        ],
+    });
+    let selected = json!({"matchResources": {"namespaceSelector": {"matchLabels": {"env": "prod"}}}});
+    world.policy(Mode::Validating, spec, selected).await;
+    assert!(world.create(&deployment(2)).is_ok());
+    let refusal = world.create(&deployment(1)).unwrap_err();
+    let wanted = "deployments.apps \"d\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: \
+                  wants more than 1";
+    assert_eq!(text_of(&refusal), (422, "Invalid", wanted));
+    assert!(world.create(&json!({"apiVersion": "v1", "kind": "ConfigMap"})).is_ok());
+}
+
+#[tokio::test]
+async fn actions_conditions_parameters_and_failures_are_respected() {
+    let validations = json!([{"expression": "object.spec.replicas <= int(params.data.most)", "reason": "Forbidden"}]);
+    let spec = |more: Value| {
+        let mut spec = json!({
+            "matchConstraints": constraints(), "validations": validations,
+            "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
+        });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        spec
+    };
+    let params = json!({"paramRef": {"name": "limits", "parameterNotFoundAction": "Deny"}});
+
+    let world = World::new();
+    world.policy(Mode::Validating, spec(json!({})), params.clone()).await;
+    let missing = world.create(&deployment(1)).unwrap_err();
+    assert!(missing.message.contains("no params found"), "{missing}");
+    world.put(core("configmaps"), json!({"metadata": {"name": "limits", "namespace": "shop"}, "data": {"most": "3"}})).await;
+    assert!(world.create(&deployment(3)).is_ok());
+    let refusal = world.create(&deployment(4)).unwrap_err();
+    assert_eq!((refusal.code.as_u16(), refusal.reason), (403, "Forbidden"));
+
+    let world = World::new();
+    let conditions = json!({"matchConditions": [{"name": "big", "expression": "object.spec.replicas > 5"}]});
+    let warn = json!({"validationActions": ["Warn", "Audit"]});
+    let mut spec_without = spec(conditions);
+    spec_without.as_object_mut().unwrap().remove("paramKind");
+    spec_without["validations"] = json!([{"expression": "object.spec.replicas < 7", "message": "too many"}]);
+    world.policy(Mode::Validating, spec_without, warn).await;
+    assert_eq!(world.create(&deployment(9)).unwrap().1, [
+        "Validation failed for ValidatingAdmissionPolicy 'p' with binding 'b': too many"
+    ]);
+    assert!(world.create(&deployment(5)).unwrap().1.is_empty());
+
+    for (policy, refused) in [("Fail", true), ("Ignore", false)] {
+        let world = World::new();
+        let spec = json!({
+            "matchConstraints": constraints(), "failurePolicy": policy,
+            "validations": [{"expression": "object.spec.missing == 1"}],
+        });
+        world.policy(Mode::Validating, spec, json!({})).await;
+        assert_eq!(world.create(&deployment(1)).is_err(), refused, "{policy}");
+    }
+}
+
+#[tokio::test]
+async fn a_mutating_policy_sets_fields_and_applies_patches() {
+    let world = World::new();
+    let spec = json!({
+        "matchConstraints": constraints(),
+        "mutations": [
+            {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": "Object{spec: Object.spec{\
+                replicas: object.spec.replicas * 2, template: Object.spec.template{spec: Object.spec.template.spec{\
+                containers: [Object.spec.template.spec.containers{name: 'side', image: 's'}]}}}}"}},
+            {"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{op: 'add', path: '/metadata/labels/' + \
+                jsonpatch.escapeKey('a/b'), value: string(object.spec.replicas)}]"}},
+        ],
+    });
+    world.policy(Mode::Mutating, spec, json!({})).await;
+    let (object, _) = world.create(&deployment(4)).unwrap();
+    assert_eq!(object["spec"]["replicas"], 8);
+    assert_eq!(object["metadata"]["labels"], json!({"app": "d", "a/b": "8"}));
+    let names: Vec<&str> = items(&object, "/spec/template/spec/containers").iter().map(|c| text(c, "/name")).collect();
+    assert_eq!(names.len(), 2, "{object}");
+    assert!(names.contains(&"c") && names.contains(&"side"));
+}
+
+#[test]
+fn policies_that_cannot_be_evaluated_are_refused() {
+    let read = |mode, spec: Value| Compiled::read(&json!({"spec": spec}), mode).map(|_| ()).unwrap_err();
+    let validation = |expression: &str| json!({"validations": [{"expression": expression}]});
+    let cases = [
+        (validation("object.x =="), "Syntax error"),
+        (validation("authorizer.group('').resource('pods').check('get').allowed()"), "gives policies no authorizer"),
+        (validation("params.x == 1"), "undeclared reference to 'params'"),
+        (validation("1 + 1"), "must evaluate to bool"),
+        (validation("variables.none == 1"), "undefined field 'none'"),
+        (json!({"variables": [{"name": "q", "expression": "quantity('1')"}]}), "a value that JSON can hold"),
+    ];
+    for (spec, why) in cases {
+        let errors = read(Mode::Validating, spec);
+        assert!(errors.iter().any(|error| error.detail.contains(why)), "{why}: {errors:?}");
+    }
+    let errors = read(Mode::Mutating, json!({"mutations": [{"patchType": "Other"}]}));
+    assert_eq!(errors[0].field, "spec.mutations[0].patchType");
+}
