@@ -14,8 +14,22 @@ use crate::types::Type;
 
 /// Types that expressions can name.
 const TYPE_NAMES: [&str; 16] = [
-    "bool", "int", "uint", "double", "string", "bytes", "list", "map", "type", "null_type", "net.IP", "net.CIDR",
-    "kubernetes.Quantity", "kubernetes.URL", "google.protobuf.Timestamp", "google.protobuf.Duration",
+    "bool",
+    "int",
+    "uint",
+    "double",
+    "string",
+    "bytes",
+    "list",
+    "map",
+    "type",
+    "null_type",
+    "net.IP",
+    "net.CIDR",
+    "kubernetes.Quantity",
+    "kubernetes.URL",
+    "google.protobuf.Timestamp",
+    "google.protobuf.Duration",
 ];
 
 /// How many errors one expression reports at most.
@@ -183,7 +197,8 @@ impl Checker<'_> {
         match resolve(signatures, &arguments) {
             Some(result) => sized(&name, result, &arguments),
             None => {
-                let listed = |types: &[Type]| types.iter().map(Type::to_string).collect::<Vec<_>>().join(", ");
+                let listed =
+                    |types: &[Type]| types.iter().map(Type::to_string).collect::<Vec<_>>().join(", ");
                 let applied = match member {
                     true => format!("{}.({})", arguments[0], listed(&arguments[1..])),
                     false => format!("({})", listed(&arguments)),
@@ -288,7 +303,8 @@ impl Checker<'_> {
         let step = self.visit(&fold.loop_step);
         self.scope.truncate(depth);
         // What is bound to a name without a loop keeps its type; what is gathered gets that of the step.
-        let gathered = if is_binding(fold) { self.type_of(&fold.accu_init) } else { step.sized(range.size()) };
+        let gathered =
+            if is_binding(fold) { self.type_of(&fold.accu_init) } else { step.sized(range.size()) };
         self.scope.push((fold.accu_var.clone(), gathered));
         let result = self.visit(&fold.result);
         self.scope.truncate(depth);
@@ -302,7 +318,8 @@ impl Checker<'_> {
 
 /// A comprehension that only gives a name to a value: it loops over nothing.
 pub(crate) fn is_binding(fold: &ComprehensionExpr) -> bool {
-    matches!(&fold.iter_range.expr, Expr::List(list) if list.elements.is_empty()) && fold.accu_var != "@result"
+    matches!(&fold.iter_range.expr, Expr::List(list) if list.elements.is_empty())
+        && fold.accu_var != "@result"
 }
 
 fn literal_type(literal: &LiteralValue) -> Type {
@@ -353,8 +370,8 @@ fn sized(name: &str, result: Type, arguments: &[Type]) -> Type {
     match name {
         "_+_" => result.sized(size(0).saturating_add(size(1))),
         "_?_:_" => result.sized(size(1).max(size(2))),
-        "lowerAscii" | "upperAscii" | "substring" | "trim" | "find" | "slice" | "reverse" | "distinct" | "sort"
-        | "string" | "dyn" | "charAt" => match size(0) {
+        "lowerAscii" | "upperAscii" | "substring" | "trim" | "find" | "slice" | "reverse" | "distinct"
+        | "sort" | "string" | "dyn" | "charAt" => match size(0) {
             // A scalar as text, the longest being a double.
             1 => result.sized(32),
             size => result.sized(size),

@@ -58,7 +58,9 @@ impl Estimate<'_> {
             }
             Expr::Call(call) => self.call(node, call),
             Expr::List(list) => self.all(&list.elements).saturating_add(LIST_COST),
-            Expr::Map(map) => self.entries(map.entries.iter().map(|entry| &entry.expr)).saturating_add(MAP_COST),
+            Expr::Map(map) => {
+                self.entries(map.entries.iter().map(|entry| &entry.expr)).saturating_add(MAP_COST)
+            }
             Expr::Struct(object) => {
                 self.entries(object.entries.iter().map(|entry| &entry.expr)).saturating_add(OBJECT_COST)
             }
@@ -125,11 +127,37 @@ impl Estimate<'_> {
             "sets.contains" | "sets.equivalent" | "sets.intersects" => size(0).saturating_mul(size(1)),
             "lists.range" => u64::from(u32::MAX),
             "distinct" => size(0).saturating_mul(size(0)),
-            "isSorted" | "sum" | "min" | "max" | "indexOf" | "lastIndexOf" | "sort" | "join" | "flatten" | "slice"
-            | "reverse" | "@sortByAssociatedKeys" => self.traversal(arguments[0]),
-            "url" | "isURL" | "lowerAscii" | "upperAscii" | "substring" | "trim" | "jsonpatch.escapeKey" | "ip"
-            | "isIP" | "cidr" | "isCIDR" | "ip.isCanonical" | "quantity" | "isQuantity" | "semver" | "isSemver"
-            | "format" | "bytes" | "strings.quote" => tenth(size(0)),
+            "isSorted"
+            | "sum"
+            | "min"
+            | "max"
+            | "indexOf"
+            | "lastIndexOf"
+            | "sort"
+            | "join"
+            | "flatten"
+            | "slice"
+            | "reverse"
+            | "@sortByAssociatedKeys" => self.traversal(arguments[0]),
+            "url"
+            | "isURL"
+            | "lowerAscii"
+            | "upperAscii"
+            | "substring"
+            | "trim"
+            | "jsonpatch.escapeKey"
+            | "ip"
+            | "isIP"
+            | "cidr"
+            | "isCIDR"
+            | "ip.isCanonical"
+            | "quantity"
+            | "isQuantity"
+            | "semver"
+            | "isSemver"
+            | "format"
+            | "bytes"
+            | "strings.quote" => tenth(size(0)),
             _ => 1,
         }
     }

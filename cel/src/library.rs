@@ -57,7 +57,11 @@ fn metered(env: &mut Env, name: &str, arguments: usize, function: Function) -> R
 }
 
 /// A text among the arguments.
-fn text<'a>(function: &str, arguments: &'a [CowVal<'_, '_>], index: usize) -> Result<&'a str, ExecutionError> {
+fn text<'a>(
+    function: &str,
+    arguments: &'a [CowVal<'_, '_>],
+    index: usize,
+) -> Result<&'a str, ExecutionError> {
     let found = arguments.get(index).and_then(|value| value.downcast_ref::<CelString<'_>>());
     found.map(|text| text.inner()).ok_or_else(|| no_overload(function))
 }

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cel::IdedExpr;
 use cel::common::ast::{
-    CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedEntryExpr, ListExpr, LiteralValue, MapEntryExpr, MapExpr,
+    CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedEntryExpr, ListExpr, LiteralValue, MapEntryExpr,
+    MapExpr,
 };
 use cel::common::types::{CelBool, CelInt, CelString, Type as CelType};
 use cel::common::value::{CowVal, StaticVal, Val};
@@ -47,7 +48,11 @@ impl Meter {
     /// More was asked for than there is.
     pub(crate) fn spend(&self, cost: u64) -> Result<(), ExecutionError> {
         let add = |spent: u64| Some(spent.saturating_add(cost));
-        let before = self.0.spent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).unwrap_or_else(|spent| spent);
+        let before = self
+            .0
+            .spent
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
+            .unwrap_or_else(|spent| spent);
         match before.saturating_add(cost) > self.0.limit {
             true => Err(ExecutionError::function_error("cost", "actual cost limit exceeded")),
             false => Ok(()),
@@ -154,7 +159,8 @@ pub(crate) fn register(env: &mut Env) -> Result<(), DeclarationError> {
 }
 
 fn tick<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
-    let cost = arguments.get(1).and_then(|cost| cost.downcast_ref::<CelInt>()).map_or(0, |cost| *cost.inner());
+    let cost =
+        arguments.get(1).and_then(|cost| cost.downcast_ref::<CelInt>()).map_or(0, |cost| *cost.inner());
     meter(&arguments)?.spend(cost.unsigned_abs())?;
     Ok(CowVal::owned(CelBool::from(true)))
 }
@@ -167,13 +173,39 @@ fn size<'b, 'v>(mut arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, Ex
 
 /// Functions that pay for what they look at themselves; they are called with the meter first.
 const METERED: [&str; 18] = [
-    "_==_", "_!=_", "@in", "_+_", "matches", "find", "findAll", "replace", "split", "join", "indexOf", "lastIndexOf",
-    "distinct", "lists.range", "sets.contains", "sets.equivalent", "sets.intersects", "flatten",
+    "_==_",
+    "_!=_",
+    "@in",
+    "_+_",
+    "matches",
+    "find",
+    "findAll",
+    "replace",
+    "split",
+    "join",
+    "indexOf",
+    "lastIndexOf",
+    "distinct",
+    "lists.range",
+    "sets.contains",
+    "sets.equivalent",
+    "sets.intersects",
+    "flatten",
 ];
 
 /// Functions that look at nothing large, though their arguments may be.
 const FREE: [&str; 12] = [
-    "_&&_", "_||_", "_?_:_", "_[_]", "_[?_]", "_?._", "dyn", "type", "optional.of", "optional.none", "hasValue",
+    "_&&_",
+    "_||_",
+    "_?_:_",
+    "_[_]",
+    "_[?_]",
+    "_?._",
+    "dyn",
+    "type",
+    "optional.of",
+    "optional.none",
+    "hasValue",
     "value",
 ];
 
@@ -281,7 +313,8 @@ impl Weaver<'_> {
         let qualified = self.checked.qualified.contains_key(&id);
         let target = call.target.take();
         let is_member = target.is_some() && !qualified;
-        let mut arguments: Vec<IdedExpr> = target.map(|target| *target).filter(|_| is_member).into_iter().collect();
+        let mut arguments: Vec<IdedExpr> =
+            target.map(|target| *target).filter(|_| is_member).into_iter().collect();
         arguments.append(&mut call.args);
         let types: Vec<bool> = arguments.iter().map(|argument| self.is_large(argument)).collect();
         let (mut arguments, cost) = self.all(arguments);

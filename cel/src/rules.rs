@@ -55,12 +55,16 @@ fn form(site: &RuleSite<'_>) -> Vec<FieldError> {
     } else if message.contains('\n') {
         errors.push(FieldError::invalid("message", raw_message, "must not contain line breaks"));
     } else if rule.contains('\n') && message.is_empty() {
-        errors.push(FieldError::required("message", "message must be specified if rule contains line breaks"));
+        errors
+            .push(FieldError::required("message", "message must be specified if rule contains line breaks"));
     }
     if let (raw, "") = part("messageExpression")
         && !raw.is_empty()
     {
-        errors.push(FieldError::required("messageExpression", "messageExpression must be non-empty if specified"));
+        errors.push(FieldError::required(
+            "messageExpression",
+            "messageExpression must be non-empty if specified",
+        ));
     }
     if let Some(reason) = site.rule["reason"].as_str().filter(|reason| kind(reason).is_none()) {
         let supported =
@@ -104,7 +108,8 @@ impl Reader<'_> {
         let optional_old = rule["optionalOldSelf"] == true;
         let own = self.declared.ty.clone();
         let old = if optional_old { Type::Optional(Arc::new(own.clone())) } else { own.clone() };
-        let environment = Environment::new(vec![("self".to_owned(), own.clone()), ("oldSelf".to_owned(), old)]);
+        let environment =
+            Environment::new(vec![("self".to_owned(), own.clone()), ("oldSelf".to_owned(), old)]);
         let expression = self.rule(&environment)?;
         let mut errors = Vec::new();
         let cost = self.total(expression.cost_max());
@@ -185,7 +190,8 @@ impl Reader<'_> {
             return None;
         }
         if expression.cost_max() > RULE_ESTIMATE_MAX {
-            let text = cost_message("estimated messageExpression cost", expression.cost_max(), RULE_ESTIMATE_MAX);
+            let text =
+                cost_message("estimated messageExpression cost", expression.cost_max(), RULE_ESTIMATE_MAX);
             errors.push(FieldError::forbidden("messageExpression", text));
         }
         Some(expression)

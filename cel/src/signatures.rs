@@ -9,8 +9,14 @@ const TABLE: &str = include_str!("signatures.txt");
 
 /// The comparisons, which exist for every pair of ordered types.
 const COMPARISONS: [&str; 4] = ["_<_", "_<=_", "_>_", "_>=_"];
-const ORDERED: [Type; 6] =
-    [Type::Bool, Type::STRING, Type::Bytes(crate::types::UNBOUNDED), Type::Timestamp, Type::Duration, Type::Int];
+const ORDERED: [Type; 6] = [
+    Type::Bool,
+    Type::STRING,
+    Type::Bytes(crate::types::UNBOUNDED),
+    Type::Timestamp,
+    Type::Duration,
+    Type::Int,
+];
 const NUMBERS: [Type; 3] = [Type::Int, Type::Uint, Type::Double];
 
 /// One way to call a function.
@@ -38,12 +44,15 @@ impl Signatures {
     fn read() -> Self {
         let mut signatures = Self { global: HashMap::new(), member: HashMap::new() };
         for line in TABLE.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
-            signatures.add(line).unwrap_or_else(|| panic!("signatures.txt, which is part of this crate: {line}"));
+            signatures
+                .add(line)
+                .unwrap_or_else(|| panic!("signatures.txt, which is part of this crate: {line}"));
         }
         for name in COMPARISONS {
             let ways = ORDERED.iter().take(5).map(|ty| (ty.clone(), ty.clone()));
             let mixed = NUMBERS.iter().flat_map(|a| NUMBERS.iter().map(move |b| (a.clone(), b.clone())));
-            let ways = ways.chain(mixed).map(|(a, b)| Signature { parameters: vec![a, b], result: Type::Bool });
+            let ways =
+                ways.chain(mixed).map(|(a, b)| Signature { parameters: vec![a, b], result: Type::Bool });
             signatures.global.insert(name.to_owned(), ways.collect());
         }
         signatures
@@ -133,7 +142,9 @@ impl Bindings {
         match (parameter, given) {
             (Type::Param(n), given) => self.bind(usize::from(*n), given),
             (Type::Dyn(_), _) | (_, Type::Dyn(_) | Type::Unknown) => true,
-            (Type::List(a, _), Type::List(b, _)) | (Type::Optional(a), Type::Optional(b)) => self.accept(a, b),
+            (Type::List(a, _), Type::List(b, _)) | (Type::Optional(a), Type::Optional(b)) => {
+                self.accept(a, b)
+            }
             (Type::Map(ak, av, _), Type::Map(bk, bv, _)) => self.accept(ak, bk) && self.accept(av, bv),
             (a, b) => a.join(b).is_some() && !matches!(b, Type::Null),
         }

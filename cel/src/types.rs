@@ -165,7 +165,12 @@ impl Type {
     fn takes_null(&self) -> bool {
         matches!(
             self,
-            Self::Null | Self::Object(_) | Self::Timestamp | Self::Duration | Self::Opaque(_) | Self::Optional(_)
+            Self::Null
+                | Self::Object(_)
+                | Self::Timestamp
+                | Self::Duration
+                | Self::Opaque(_)
+                | Self::Optional(_)
         )
     }
 

@@ -7,7 +7,9 @@ use std::sync::{Arc, OnceLock};
 use base64::Engine as _;
 use cel::ExecutionError;
 use cel::common::traits::{Adder, Container, Indexer, Iterable, Iterator as Items, Sizer, Zeroer};
-use cel::common::types::{CelBool, CelBytes, CelDouble, CelInt, CelList, CelNull, CelString, CelUInt, LIST_TYPE, MAP_TYPE};
+use cel::common::types::{
+    CelBool, CelBytes, CelDouble, CelInt, CelList, CelNull, CelString, CelUInt, LIST_TYPE, MAP_TYPE,
+};
 use cel::common::value::{CowVal, Val};
 use serde_json::Value;
 
@@ -21,7 +23,9 @@ pub(crate) fn value<'v>(json: &'v Value, ty: &'v Type) -> Boxed<'v> {
     match (json, ty) {
         (Value::Null, _) => Box::new(CelNull),
         (Value::Bool(value), _) => Box::new(CelBool::from(*value)),
-        (Value::Number(number), Type::Double) => Box::new(CelDouble::from(number.as_f64().unwrap_or(f64::NAN))),
+        (Value::Number(number), Type::Double) => {
+            Box::new(CelDouble::from(number.as_f64().unwrap_or(f64::NAN)))
+        }
         (Value::Number(number), _) => integer(number, ty),
         (Value::String(text), ty) => string(text, ty),
         (Value::Array(items), ty) => Box::new(List::new(items, ty)),
@@ -374,7 +378,9 @@ fn length(count: usize) -> CelInt {
 }
 
 /// The elements of a list.
-pub(crate) fn elements<'b, 'v>(list: &'b (dyn Val + 'v)) -> Result<Box<dyn Items<'b, 'v> + 'b>, ExecutionError> {
+pub(crate) fn elements<'b, 'v>(
+    list: &'b (dyn Val + 'v),
+) -> Result<Box<dyn Items<'b, 'v> + 'b>, ExecutionError> {
     let found = list.as_iterable().ok_or_else(|| ExecutionError::UnexpectedType {
         got: list.get_type().name().to_owned(),
         want: "list".to_owned(),
@@ -430,7 +436,9 @@ pub(crate) fn json(value: &dyn Val) -> Result<Value, String> {
         Kind::Int => value.downcast_ref::<CelInt>().map(|v| Value::from(*v.inner())).ok_or_else(wrong),
         Kind::UInt => value.downcast_ref::<CelUInt>().map(|v| Value::from(*v.inner())).ok_or_else(wrong),
         Kind::Double => value.downcast_ref::<CelDouble>().map(|v| Value::from(*v.inner())).ok_or_else(wrong),
-        Kind::String => value.downcast_ref::<CelString<'_>>().map(|v| Value::from(v.inner())).ok_or_else(wrong),
+        Kind::String => {
+            value.downcast_ref::<CelString<'_>>().map(|v| Value::from(v.inner())).ok_or_else(wrong)
+        }
         Kind::Bytes => {
             let encode = |bytes: &[u8]| base64::engine::general_purpose::STANDARD.encode(bytes);
             value.downcast_ref::<CelBytes<'_>>().map(|v| Value::from(encode(v.inner()))).ok_or_else(wrong)

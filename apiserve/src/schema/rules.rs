@@ -190,7 +190,8 @@ impl Scope {
                     compiled.push(one.rule);
                 }
                 Err(found) => {
-                    let placed = |error: FieldError| FieldError { field: format!("{at}.{}", error.field), ..error };
+                    let placed =
+                        |error: FieldError| FieldError { field: format!("{at}.{}", error.field), ..error };
                     self.errors.extend(found.into_iter().map(placed));
                 }
             }
@@ -214,7 +215,8 @@ impl Scope {
             return errors;
         }
         for (_, place) in &self.costs.dear {
-            let text = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
+            let text =
+                "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
             errors.push(FieldError::forbidden(place.clone(), text));
         }
         let name = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema";

@@ -28,15 +28,32 @@ macro_rules! formats {
 }
 
 formats!(
-    "dns1123Label", "dns1123Subdomain", "dns1035Label", "qualifiedName", "dns1123LabelPrefix",
-    "dns1123SubdomainPrefix", "dns1035LabelPrefix", "labelValue", "uri", "uuid", "byte", "date", "datetime",
+    "dns1123Label",
+    "dns1123Subdomain",
+    "dns1035Label",
+    "qualifiedName",
+    "dns1123LabelPrefix",
+    "dns1123SubdomainPrefix",
+    "dns1035LabelPrefix",
+    "labelValue",
+    "uri",
+    "uuid",
+    "byte",
+    "date",
+    "datetime",
 );
 
 pub(super) fn register(env: &mut Env) -> Result<(), DeclarationError> {
     use cel::common::types::STRING_TYPE;
     register_constants(env)?;
     env.add_overload("format.named", "format-named", vec![STRING_TYPE], named)?;
-    env.add_member_overload("validate", "format-validate", Format::cel_type().to_owned(), vec![STRING_TYPE], validate)
+    env.add_member_overload(
+        "validate",
+        "format-validate",
+        Format::cel_type().to_owned(),
+        vec![STRING_TYPE],
+        validate,
+    )
 }
 
 fn named<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
@@ -74,9 +91,7 @@ fn problems(format: &str, text: &str) -> Vec<String> {
         "labelValue" => names::label_value(text),
         "uri" => unless(super::url::is_valid(text), "invalid URI for request"),
         "uuid" => unless(is_uuid(text), "does not match the UUID format"),
-        "byte" => {
-            unless(base64::engine::general_purpose::STANDARD.decode(text).is_ok(), "invalid base64")
-        }
+        "byte" => unless(base64::engine::general_purpose::STANDARD.decode(text).is_ok(), "invalid base64"),
         "date" => unless(text.len() == 10 && text.parse::<jiff::civil::Date>().is_ok(), "invalid date"),
         _ => unless(text.parse::<jiff::Timestamp>().is_ok(), "invalid datetime"),
     }

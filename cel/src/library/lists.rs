@@ -49,7 +49,10 @@ fn items<'a, 'v>(list: &'a (dyn Val + 'v)) -> Result<Items<'a, 'v>, ExecutionErr
     Ok(all)
 }
 
-fn nth<'a, 'b, 'v>(arguments: &'a [CowVal<'b, 'v>], index: usize) -> Result<&'a (dyn Val + 'v), ExecutionError> {
+fn nth<'a, 'b, 'v>(
+    arguments: &'a [CowVal<'b, 'v>],
+    index: usize,
+) -> Result<&'a (dyn Val + 'v), ExecutionError> {
     arguments.get(index).map(|value| value.as_ref()).ok_or_else(|| no_overload("list"))
 }
 
@@ -103,7 +106,10 @@ fn extreme<'b, 'v>(
 }
 
 /// `indexOf` and `lastIndexOf` of texts and of lists.
-fn find<'b, 'v>(name: &'static str, arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+fn find<'b, 'v>(
+    name: &'static str,
+    arguments: Vec<CowVal<'b, 'v>>,
+) -> Result<CowVal<'b, 'v>, ExecutionError> {
     let last = name == "lastIndexOf";
     let meter = meter(&arguments)?;
     let subject = nth(&arguments, 1)?;

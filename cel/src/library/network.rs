@@ -57,7 +57,8 @@ fn read_ip(text: &str) -> Result<IpAddr, ExecutionError> {
     if text.contains('%') {
         return Err(error(&format!("IP address with zone value is not allowed: {text}")));
     }
-    let address: IpAddr = text.parse().map_err(|_| error("IP Address parse error during conversion from string"))?;
+    let address: IpAddr =
+        text.parse().map_err(|_| error("IP Address parse error during conversion from string"))?;
     match address {
         IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => {
             Err(error("IPv4-mapped IPv6 address is not allowed"))
@@ -71,10 +72,14 @@ fn width(address: IpAddr) -> u8 {
 }
 
 fn read_cidr(text: &str) -> Result<Network, ExecutionError> {
-    let error = || ExecutionError::function_error("cidr", "network address parse error during conversion from string");
+    let error = || {
+        ExecutionError::function_error("cidr", "network address parse error during conversion from string")
+    };
     let (address, bits) = text.split_once('/').ok_or_else(error)?;
     let address = read_ip(address)?;
-    let plain = !bits.is_empty() && bits.bytes().all(|b| b.is_ascii_digit()) && (bits == "0" || !bits.starts_with('0'));
+    let plain = !bits.is_empty()
+        && bits.bytes().all(|b| b.is_ascii_digit())
+        && (bits == "0" || !bits.starts_with('0'));
     let bits: u8 = if plain { bits.parse().map_err(|_| error())? } else { return Err(error()) };
     if bits > width(address) { Err(error()) } else { Ok(Network(address, bits)) }
 }

@@ -55,7 +55,9 @@ fn split<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, Execu
             // Between all characters; the last part takes what a limit leaves.
             let mut rest = subject;
             let mut parts = 1;
-            while let Some(first) = rest.chars().next().filter(|first| parts < limit && rest.len() > first.len_utf8()) {
+            while let Some(first) =
+                rest.chars().next().filter(|first| parts < limit && rest.len() > first.len_utf8())
+            {
                 let (part, after) = rest.split_at(first.len_utf8());
                 push(part)?;
                 (rest, parts) = (after, parts + 1);
@@ -126,10 +128,20 @@ pub(super) fn index_of(
 ) -> Result<CelInt, ExecutionError> {
     let count = |bytes: usize| subject.get(..bytes).map_or(0, |before| before.chars().count());
     let length = count(subject.len());
-    let out_of_range =
-        |at: i64| ExecutionError::function_error(if last { "lastIndexOf" } else { "indexOf" }, format!("index out of range: {at}"));
+    let out_of_range = |at: i64| {
+        ExecutionError::function_error(
+            if last { "lastIndexOf" } else { "indexOf" },
+            format!("index out of range: {at}"),
+        )
+    };
     let at = match offset {
-        None => if last { length } else { 0 },
+        None => {
+            if last {
+                length
+            } else {
+                0
+            }
+        }
         Some(at) => usize::try_from(at).ok().filter(|at| *at <= length).ok_or_else(|| out_of_range(at))?,
     };
     let byte = |chars: usize| subject.char_indices().nth(chars).map_or(subject.len(), |(byte, _)| byte);
@@ -138,7 +150,8 @@ pub(super) fn index_of(
         // A match may begin at the offset and reach beyond it.
         true => {
             let end = byte(at).saturating_add(part.len()).min(subject.len());
-            let end = (end..=subject.len()).find(|end| subject.is_char_boundary(*end)).unwrap_or(subject.len());
+            let end =
+                (end..=subject.len()).find(|end| subject.is_char_boundary(*end)).unwrap_or(subject.len());
             subject[..end].rfind(part)
         }
     };

@@ -24,7 +24,13 @@ pub(crate) struct Duration(SignedDuration);
 impl Timestamp {
     /// Reads RFC 3339, or a date alone.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let date = || text.parse::<jiff::civil::Date>().ok()?.to_zoned(TimeZone::UTC).ok().map(|zoned| zoned.timestamp());
+        let date = || {
+            text.parse::<jiff::civil::Date>()
+                .ok()?
+                .to_zoned(TimeZone::UTC)
+                .ok()
+                .map(|zoned| zoned.timestamp())
+        };
         let full = text.len() > 10;
         if full { text.parse().ok().map(Self) } else { date().map(Self) }
     }
@@ -56,8 +62,14 @@ impl Duration {
 
 /// Units with their nanoseconds; what begins like another comes first.
 const UNITS: [(&str, i128); 8] = [
-    ("ns", 1), ("us", 1_000), ("µs", 1_000), ("μs", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000),
-    ("m", 60_000_000_000), ("h", 3_600_000_000_000),
+    ("ns", 1),
+    ("us", 1_000),
+    ("µs", 1_000),
+    ("μs", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("m", 60_000_000_000),
+    ("h", 3_600_000_000_000),
 ];
 
 fn scaled(number: &str, scale: i128) -> Option<i128> {
@@ -279,7 +291,8 @@ fn zone(name: &str) -> Result<TimeZone, ExecutionError> {
                 return Err(unknown());
             }
             let seconds = (hours * 60 + minutes) * 60;
-            let offset = Offset::from_seconds(if negative { -seconds } else { seconds }).map_err(|_| unknown())?;
+            let offset =
+                Offset::from_seconds(if negative { -seconds } else { seconds }).map_err(|_| unknown())?;
             Ok(TimeZone::fixed(offset))
         }
     }
@@ -287,7 +300,9 @@ fn zone(name: &str) -> Result<TimeZone, ExecutionError> {
 
 fn timestamp_of_text(text: &CelString<'_>) -> Result<Timestamp, ExecutionError> {
     let parsed = text.inner().parse().ok().map(Timestamp);
-    parsed.ok_or_else(|| ExecutionError::function_error("timestamp", format!("parsing time {:?}", text.inner())))
+    parsed.ok_or_else(|| {
+        ExecutionError::function_error("timestamp", format!("parsing time {:?}", text.inner()))
+    })
 }
 
 fn timestamp_of_int(seconds: &CelInt) -> Result<Timestamp, ExecutionError> {
@@ -300,7 +315,9 @@ fn same_timestamp(time: &Timestamp) -> Timestamp {
 
 fn duration_of_text(text: &CelString<'_>) -> Result<Duration, ExecutionError> {
     let parsed = Duration::parse(text.inner());
-    parsed.ok_or_else(|| ExecutionError::function_error("duration", format!("time: invalid duration {:?}", text.inner())))
+    parsed.ok_or_else(|| {
+        ExecutionError::function_error("duration", format!("time: invalid duration {:?}", text.inner()))
+    })
 }
 
 fn duration_of_int(nanos: &CelInt) -> Duration {

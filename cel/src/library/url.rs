@@ -36,7 +36,8 @@ fn read(text: &str) -> Option<Url> {
 
 fn parse(text: &CelString<'_>) -> Result<Url, ExecutionError> {
     let found = read(text.inner());
-    found.ok_or_else(|| ExecutionError::function_error("url", "URL parse error during conversion from string"))
+    found
+        .ok_or_else(|| ExecutionError::function_error("url", "URL parse error during conversion from string"))
 }
 
 /// Whether a text is a URL.

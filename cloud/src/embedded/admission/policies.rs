@@ -199,7 +199,14 @@ fn fails_open(policy: &Value) -> bool {
 }
 
 /// The refusal of a request by a policy.
-fn denied(request: &AdmissionRequest<'_>, mode: Mode, policy: &str, binding: &str, why: &str, reason: &str) -> ApiError {
+fn denied(
+    request: &AdmissionRequest<'_>,
+    mode: Mode,
+    policy: &str,
+    binding: &str,
+    why: &str,
+    reason: &str,
+) -> ApiError {
     let kind = match mode {
         Mode::Validating => "ValidatingAdmissionPolicy",
         Mode::Mutating => "MutatingAdmissionPolicy",
@@ -230,14 +237,16 @@ impl Enforcement {
             return Ok(Parameters(vec![Some(Value::Null)]));
         };
         let (api_version, kind) = (text(kind, "/apiVersion"), text(kind, "/kind"));
-        let (resource, namespaced) = self
-            .resource_of(api_version, kind)
-            .ok_or_else(|| format!("failed to find resource referenced by paramKind: '{api_version}, Kind={kind}'"))?;
+        let (resource, namespaced) = self.resource_of(api_version, kind).ok_or_else(|| {
+            format!("failed to find resource referenced by paramKind: '{api_version}, Kind={kind}'")
+        })?;
         let place = match (namespaced, text(reference, "/namespace")) {
             (false, _) => "",
             (true, "") if namespace.is_empty() => {
-                return Err("cannot use namespaced paramRef in policy binding that matches cluster-scoped resources"
-                    .to_owned());
+                return Err(
+                    "cannot use namespaced paramRef in policy binding that matches cluster-scoped resources"
+                        .to_owned(),
+                );
             }
             (true, "") => namespace,
             (true, named) => named,
@@ -246,9 +255,7 @@ impl Enforcement {
             "" => {
                 let selector = reference.pointer("/selector").unwrap_or(&Value::Null);
                 let all = self.objects.list(&resource, namespaced.then_some(place)).into_iter();
-                let chosen = all.filter(|object| {
-                    crate::embedded::selector::selects(selector, &object.value)
-                });
+                let chosen = all.filter(|object| crate::embedded::selector::selects(selector, &object.value));
                 chosen.map(|object| object.value).collect()
             }
             name => self.objects.get(resource, place, name).into_iter().map(|object| object.value).collect(),

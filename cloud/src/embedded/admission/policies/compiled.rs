@@ -68,13 +68,19 @@ impl Compiled {
     /// # Errors
     /// Everything that is wrong with them.
     pub(super) fn read(policy: &Value, mode: Mode) -> Result<Self, Vec<FieldError>> {
-        let count: usize =
-            ["/spec/variables", "/spec/matchConditions", "/spec/validations", "/spec/mutations", "/spec/auditAnnotations"]
-                .iter()
-                .map(|list| items(policy, list).len())
-                .sum();
+        let count: usize = [
+            "/spec/variables",
+            "/spec/matchConditions",
+            "/spec/validations",
+            "/spec/mutations",
+            "/spec/auditAnnotations",
+        ]
+        .iter()
+        .map(|list| items(policy, list).len())
+        .sum();
         if count > EXPRESSIONS_MAX {
-            let text = format!("this API server evaluates at most {EXPRESSIONS_MAX} expressions of one policy");
+            let text =
+                format!("this API server evaluates at most {EXPRESSIONS_MAX} expressions of one policy");
             return Err(vec![FieldError::forbidden("spec", text)]);
         }
         let mut reader = Reader { policy, mode, variables: Vec::new(), errors: Vec::new() };
@@ -151,9 +157,10 @@ impl Reader<'_> {
         let (fits, demand) = match wanted {
             Wanted::Bool => (matches!(ty, Type::Bool | Type::Dyn(_)), "must evaluate to bool"),
             Wanted::Text => (matches!(ty, Type::String(_) | Type::Dyn(_)), "must evaluate to string"),
-            Wanted::TextOrNull => {
-                (matches!(ty, Type::String(_) | Type::Dyn(_) | Type::Null), "must evaluate to one of [string null_type]")
-            }
+            Wanted::TextOrNull => (
+                matches!(ty, Type::String(_) | Type::Dyn(_) | Type::Null),
+                "must evaluate to one of [string null_type]",
+            ),
             Wanted::Json => (
                 !matches!(ty, Type::Opaque(_) | Type::Optional(_) | Type::Meta | Type::Bytes(_)),
                 "must evaluate to a value that JSON can hold: this API server keeps values of variables as JSON",

@@ -41,7 +41,8 @@ fn rule_matches(rule: &Value, request: &AdmissionRequest<'_>, equivalent: bool) 
         && version
         && named
         && scope
-        && words(rule, "/resources").any(|pattern| resource_matches(pattern, &asked.resource, &asked.subresource))
+        && words(rule, "/resources")
+            .any(|pattern| resource_matches(pattern, &asked.resource, &asked.subresource))
 }
 
 /// `pods`, `pods/status`, `pods/*`, `*/scale`, `*` (no subresource) and `*/*`.
@@ -51,7 +52,8 @@ fn resource_matches(pattern: &str, resource: &str, subresource: &str) -> bool {
 }
 
 fn namespace_matches(selector: Option<&Value>, request: &AdmissionRequest<'_>, objects: &Objects) -> bool {
-    let Some(selector) = selector.filter(|selector| selector.as_object().is_some_and(|map| !map.is_empty())) else {
+    let Some(selector) = selector.filter(|selector| selector.as_object().is_some_and(|map| !map.is_empty()))
+    else {
         return true;
     };
     let asked = request.attributes;
@@ -67,7 +69,8 @@ fn namespace_matches(selector: Option<&Value>, request: &AdmissionRequest<'_>, o
 }
 
 fn object_matches(selector: Option<&Value>, request: &AdmissionRequest<'_>) -> bool {
-    let Some(selector) = selector.filter(|selector| selector.as_object().is_some_and(|map| !map.is_empty())) else {
+    let Some(selector) = selector.filter(|selector| selector.as_object().is_some_and(|map| !map.is_empty()))
+    else {
         return true;
     };
     let either = [request.object.as_deref(), request.old];
@@ -93,7 +96,11 @@ mod tests {
             ("deployments", "pods", "", false),
         ];
         for (pattern, resource, subresource, wanted) in cases {
-            assert_eq!(resource_matches(pattern, resource, subresource), wanted, "{pattern} {resource}/{subresource}");
+            assert_eq!(
+                resource_matches(pattern, resource, subresource),
+                wanted,
+                "{pattern} {resource}/{subresource}"
+            );
         }
     }
 }

@@ -18,7 +18,11 @@ use crate::embedded::objects::text;
 ///
 /// # Errors
 /// A policy that fails and must not.
-pub(super) fn run(enforcement: &Enforcement, set: &Set, request: &mut AdmissionRequest<'_>) -> Result<bool, ApiError> {
+pub(super) fn run(
+    enforcement: &Enforcement,
+    set: &Set,
+    request: &mut AdmissionRequest<'_>,
+) -> Result<bool, ApiError> {
     let before = request.object.as_deref().cloned();
     let mut again: Vec<(&Value, &Policy, Value)> = Vec::new();
     for (binding, policy) in set.bound() {
@@ -93,7 +97,8 @@ fn changed(
                 }
                 Mutation::Patch(expression) => {
                     let patch = asking.json(expression).map_err(|error| error.to_string())?;
-                    json_patch(facts.object(), patch.to_string().as_bytes()).map_err(|error| error.to_string())?
+                    json_patch(facts.object(), patch.to_string().as_bytes())
+                        .map_err(|error| error.to_string())?
                 }
             };
             facts.replace_object(object);
@@ -108,10 +113,16 @@ fn merged(kind: &KindInfo, object: &Value, mut fields: Value) -> Result<Value, S
     members.insert("apiVersion".to_owned(), kind.api_version().into());
     members.insert("kind".to_owned(), (&*kind.kind).into());
     let mut bare = object.clone();
-    let ownership = bare.pointer_mut("/metadata").and_then(|metadata| metadata.as_object_mut()?.remove("managedFields"));
-    let writer =
-        Writer { manager: "admission", api_version: kind.api_version(), subresource: "", now: Timestamp::now() };
-    let mut merged = ssa::apply(kind, Some(&bare), &fields, &writer, true).map_err(|error| error.to_string())?;
+    let ownership =
+        bare.pointer_mut("/metadata").and_then(|metadata| metadata.as_object_mut()?.remove("managedFields"));
+    let writer = Writer {
+        manager: "admission",
+        api_version: kind.api_version(),
+        subresource: "",
+        now: Timestamp::now(),
+    };
+    let mut merged =
+        ssa::apply(kind, Some(&bare), &fields, &writer, true).map_err(|error| error.to_string())?;
     if let Some(metadata) = merged.pointer_mut("/metadata").and_then(Value::as_object_mut) {
         match ownership {
             Some(ownership) => metadata.insert("managedFields".to_owned(), ownership),

@@ -17,9 +17,18 @@ static ANY: Type = Type::DYN;
 /// `request`, after `admission.k8s.io/v1 AdmissionRequest`.
 static REQUEST: LazyLock<Type> = LazyLock::new(|| {
     let text = || Type::STRING;
-    let kind = || Type::object("kubernetes.GroupVersionKind", [("group", text()), ("version", text()), ("kind", text())]);
-    let resource =
-        || Type::object("kubernetes.GroupVersionResource", [("group", text()), ("version", text()), ("resource", text())]);
+    let kind = || {
+        Type::object(
+            "kubernetes.GroupVersionKind",
+            [("group", text()), ("version", text()), ("kind", text())],
+        )
+    };
+    let resource = || {
+        Type::object(
+            "kubernetes.GroupVersionResource",
+            [("group", text()), ("version", text()), ("resource", text())],
+        )
+    };
     let user = Type::object(
         "kubernetes.UserInfo",
         [
@@ -195,7 +204,9 @@ impl<'a> Asking<'a> {
         let mut seen = Seen { asking: self, named: Value::Object(Map::new()), named_type: named_values(&[]) };
         let mut types = Vec::new();
         // A variable uses only those that are written before it.
-        for variable in self.policy.variables.iter().filter(|variable| wanted.contains(&variable.name.as_str())) {
+        for variable in
+            self.policy.variables.iter().filter(|variable| wanted.contains(&variable.name.as_str()))
+        {
             let evaluation = variable.expression.evaluate_json(&seen, CALL_COST_MAX);
             // One that fails is missing, which fails what uses it and nothing else.
             if let Ok(value) = self.paid(evaluation, POLICY_COST_MAX) {
@@ -220,7 +231,9 @@ impl<'a> Asking<'a> {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
                 Err(error) => {
-                    failure.get_or_insert_with(|| format!("match condition {:?} failed: {error}", condition.name));
+                    failure.get_or_insert_with(|| {
+                        format!("match condition {:?} failed: {error}", condition.name)
+                    });
                 }
             }
         }

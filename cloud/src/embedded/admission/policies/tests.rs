@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use serde_json::json;
+use tombolo_apiserve::admission::Warnings;
 use tombolo_apiserve::auth::{Attributes, Identity};
 use tombolo_apiserve::history::LogLimits;
 use tombolo_apiserve::kinds::{KindInfo, Kinds};
@@ -64,11 +65,11 @@ impl World {
             object: Some(&mut object),
             old: None,
             dry_run: false,
-            warnings: Vec::new(),
+            warnings: Warnings::default(),
         };
         self.enforcement.mutate(&mut request)?;
-        self.enforcement.validate(&mut request)?;
-        let warnings = std::mem::take(&mut request.warnings);
+        self.enforcement.validate(&request)?;
+        let warnings = request.warnings.into_vec();
         Ok((object, warnings))
     }
 }
@@ -117,7 +118,8 @@ async fn a_bound_policy_refuses_what_it_is_about_and_nothing_else() {
 
 #[tokio::test]
 async fn actions_conditions_parameters_and_failures_are_respected() {
-    let validations = json!([{"expression": "object.spec.replicas <= int(params.data.most)", "reason": "Forbidden"}]);
+    let validations =
+        json!([{"expression": "object.spec.replicas <= int(params.data.most)", "reason": "Forbidden"}]);
     let spec = |more: Value| {
         let mut spec = json!({
             "matchConstraints": constraints(), "validations": validations,
@@ -132,7 +134,12 @@ async fn actions_conditions_parameters_and_failures_are_respected() {
     world.policy(Mode::Validating, spec(json!({})), params.clone()).await;
     let missing = world.create(&deployment(1)).unwrap_err();
     assert!(missing.message.contains("no params found"), "{missing}");
-    world.put(core("configmaps"), json!({"metadata": {"name": "limits", "namespace": "shop"}, "data": {"most": "3"}})).await;
+    world
+        .put(
+            core("configmaps"),
+            json!({"metadata": {"name": "limits", "namespace": "shop"}, "data": {"most": "3"}}),
+        )
+        .await;
     assert!(world.create(&deployment(3)).is_ok());
     let refusal = world.create(&deployment(4)).unwrap_err();
     assert_eq!((refusal.code.as_u16(), refusal.reason), (403, "Forbidden"));
@@ -144,9 +151,10 @@ async fn actions_conditions_parameters_and_failures_are_respected() {
     spec_without.as_object_mut().unwrap().remove("paramKind");
     spec_without["validations"] = json!([{"expression": "object.spec.replicas < 7", "message": "too many"}]);
     world.policy(Mode::Validating, spec_without, warn).await;
-    assert_eq!(world.create(&deployment(9)).unwrap().1, [
-        "Validation failed for ValidatingAdmissionPolicy 'p' with binding 'b': too many"
-    ]);
+    assert_eq!(
+        world.create(&deployment(9)).unwrap().1,
+        ["Validation failed for ValidatingAdmissionPolicy 'p' with binding 'b': too many"]
+    );
     assert!(world.create(&deployment(5)).unwrap().1.is_empty());
 
     for (policy, refused) in [("Fail", true), ("Ignore", false)] {
@@ -177,7 +185,8 @@ async fn a_mutating_policy_sets_fields_and_applies_patches() {
     let (object, _) = world.create(&deployment(4)).unwrap();
     assert_eq!(object["spec"]["replicas"], 8);
     assert_eq!(object["metadata"]["labels"], json!({"app": "d", "a/b": "8"}));
-    let names: Vec<&str> = items(&object, "/spec/template/spec/containers").iter().map(|c| text(c, "/name")).collect();
+    let names: Vec<&str> =
+        items(&object, "/spec/template/spec/containers").iter().map(|c| text(c, "/name")).collect();
     assert_eq!(names.len(), 2, "{object}");
     assert!(names.contains(&"c") && names.contains(&"side"));
 }
@@ -188,7 +197,10 @@ fn policies_that_cannot_be_evaluated_are_refused() {
     let validation = |expression: &str| json!({"validations": [{"expression": expression}]});
     let cases = [
         (validation("object.x =="), "Syntax error"),
-        (validation("authorizer.group('').resource('pods').check('get').allowed()"), "gives policies no authorizer"),
+        (
+            validation("authorizer.group('').resource('pods').check('get').allowed()"),
+            "gives policies no authorizer",
+        ),
         (validation("params.x == 1"), "undeclared reference to 'params'"),
         (validation("1 + 1"), "must evaluate to bool"),
         (validation("variables.none == 1"), "undefined field 'none'"),

@@ -26,7 +26,11 @@ impl Finding {
 ///
 /// # Errors
 /// The first refusal.
-pub(super) fn run(enforcement: &Enforcement, set: &Set, request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
+pub(super) fn run(
+    enforcement: &Enforcement,
+    set: &Set,
+    request: &AdmissionRequest<'_>,
+) -> Result<(), ApiError> {
     let objects = &enforcement.objects;
     let mut facts = None;
     for (binding, policy) in set.bound() {
@@ -80,7 +84,9 @@ fn findings(
 fn judge(policy: &Compiled, asking: &Asking<'_>, fails_open: bool) -> Vec<Finding> {
     let check = |validation: &Validation| match asking.bool(&validation.expression) {
         Ok(true) => None,
-        Ok(false) => Some(Finding { message: message(validation, asking), reason: validation.reason.clone() }),
+        Ok(false) => {
+            Some(Finding { message: message(validation, asking), reason: validation.reason.clone() })
+        }
         Err(_) if fails_open => None,
         Err(error) => {
             Some(Finding::failure(format!("expression '{}' resulted in error: {error}", validation.text)))
@@ -90,7 +96,8 @@ fn judge(policy: &Compiled, asking: &Asking<'_>, fails_open: bool) -> Vec<Findin
 }
 
 fn message(validation: &Validation, asking: &Asking<'_>) -> String {
-    let evaluated = validation.message_expression.as_ref().and_then(|expression| asking.text(expression).ok());
+    let evaluated =
+        validation.message_expression.as_ref().and_then(|expression| asking.text(expression).ok());
     match evaluated.as_deref().and_then(message_text) {
         Some(text) => text,
         None if validation.message.is_empty() => format!("failed expression: {}", validation.text),
