@@ -1,5 +1,10 @@
 //! The functions that kube-apiserver gives to expressions, beside those of the evaluator's crate.
 
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "functions take their arguments as the evaluator gives them"
+)]
+
 mod formats;
 mod lists;
 mod network;

@@ -158,6 +158,10 @@ pub(crate) fn register(env: &mut Env) -> Result<(), DeclarationError> {
     env.add_overload("@size", "@size", vec![METER_TYPE.to_owned(), DYN_TYPE], size)
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "functions take their arguments as the evaluator gives them"
+)]
 fn tick<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
     let cost =
         arguments.get(1).and_then(|cost| cost.downcast_ref::<CelInt>()).map_or(0, |cost| *cost.inner());

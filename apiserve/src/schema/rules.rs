@@ -295,9 +295,11 @@ impl Judgement {
         }
         match (&node.shape, spot.value) {
             (Shape::Struct(_) | Shape::Map { .. }, Value::Object(members)) => {
+                let is_map = matches!(node.shape, Shape::Map { .. });
                 for (key, item) in members {
-                    let before = correlate::member(node, spot.old, key);
-                    self.walk(place.child(key).0, &spot.below(item, before), &join(path, key));
+                    let before = spot.old.and_then(|old| old.get(key));
+                    let at = if is_map { format!("{path}[{key}]") } else { join(path, key) };
+                    self.walk(place.child(key).0, &spot.below(item, before), &at);
                 }
             }
             (Shape::List(list), Value::Array(items)) => {
