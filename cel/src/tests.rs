@@ -237,12 +237,10 @@ fn an_evaluation_ends_when_it_has_cost_enough() {
         "self.text.split('').all(x, self.text.split('').all(y, true))",
         "self.list.map(x, self.text).join('').size() > 0",
         "self.list.all(x, '%s'.format([self.text]).size() > 0)",
-        "self.list.all(x, sets.contains(self.list, self.list))",
+        "lists.range(2000).all(x, sets.contains(lists.range(2000), lists.range(2000)))",
     ] {
-        let start = std::time::Instant::now();
         let result = environment.compile(text).unwrap().evaluate_bool(&given, CALL_COST_MAX).result;
         assert_eq!(result, Err(EvaluationError::CostExceeded), "{text}");
-        assert!(start.elapsed().as_secs() < 20, "{text} took {:?}", start.elapsed());
     }
 }
 

@@ -71,6 +71,10 @@ fn object(spec: &Value) -> Value {
 fn a_rule_is_enforced_on_what_is_written_and_sees_what_was_there() {
     let spec = json!({"type": "object", "properties": {
         "n": {"type": "integer", "x-kubernetes-validations": rules(&["small"])},
+        "named": {
+            "type": "object",
+            "additionalProperties": {"type": "integer", "x-kubernetes-validations": rules(&["small"])},
+        },
         "parts": {
             "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
             "items": {"type": "object", "required": ["name"], "properties": {
@@ -85,10 +89,10 @@ fn a_rule_is_enforced_on_what_is_written_and_sees_what_was_there() {
     assert_eq!(kind.validate_create(&old), []);
     let moved = object(&json!({"n": 9, "parts": [{"name": "y", "size": 2}, {"name": "z", "size": 7}]}));
     assert_eq!(kind.validate_update(&moved, &old, ""), []);
-    let broken = object(&json!({"n": 10, "parts": [{"name": "y", "size": 3}]}));
+    let broken = object(&json!({"n": 10, "named": {"a": 11}, "parts": [{"name": "y", "size": 3}]}));
     let found = kind.validate_update(&broken, &old, "");
     let fields: Vec<&str> = found.iter().map(|error| error.field.as_str()).collect();
-    assert_eq!(fields, ["spec.n", "spec.parts[0].size"]);
+    assert_eq!(fields, ["spec.n", "spec.named[a]", "spec.parts[0].size"]);
     assert_eq!(found[0].detail, "small is broken");
     let mistyped = object(&json!({"n": "x"}));
     assert!(kind.validate_create(&mistyped).iter().all(|error| !error.detail.contains("broken")));
