@@ -238,7 +238,7 @@ impl Checker<'_> {
         for (index, item) in list.elements.iter().enumerate() {
             let optional = list.optional_indices.contains(&index);
             let ty = self.visit(item);
-            element = self.aggregate(item.id, element, ty, optional);
+            element = self.aggregate(item.id, &element, ty, optional);
         }
         Type::List(Arc::new(element), list.elements.len() as u64)
     }
@@ -248,15 +248,15 @@ impl Checker<'_> {
         for entry in &map.entries {
             let EntryExpr::MapEntry(entry) = &entry.expr else { continue };
             let given = self.visit(&entry.key);
-            key = self.aggregate(entry.key.id, key, given, false);
+            key = self.aggregate(entry.key.id, &key, given, false);
             let given = self.visit(&entry.value);
-            value = self.aggregate(entry.value.id, value, given, entry.optional);
+            value = self.aggregate(entry.value.id, &value, given, entry.optional);
         }
         Type::Map(Arc::new(key), Arc::new(value), map.entries.len() as u64)
     }
 
     /// Lists and maps that are written out hold one type: Kubernetes asks for it.
-    fn aggregate(&mut self, node: u64, so_far: Type, given: Type, optional: bool) -> Type {
+    fn aggregate(&mut self, node: u64, so_far: &Type, given: Type, optional: bool) -> Type {
         let given = match (optional, given) {
             (true, Type::Optional(of)) => of.as_ref().clone(),
             (_, given) => given,

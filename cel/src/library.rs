@@ -68,7 +68,7 @@ fn text<'a>(
     index: usize,
 ) -> Result<&'a str, ExecutionError> {
     let found = arguments.get(index).and_then(|value| value.downcast_ref::<CelString<'_>>());
-    found.map(|text| text.inner()).ok_or_else(|| no_overload(function))
+    found.map(CelString::inner).ok_or_else(|| no_overload(function))
 }
 
 /// A whole number among the arguments.

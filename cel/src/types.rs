@@ -34,11 +34,11 @@ pub enum Type {
     /// A span of time.
     Duration,
     /// A list of elements.
-    List(Arc<Type>, u64),
+    List(Arc<Self>, u64),
     /// A map from keys to values.
-    Map(Arc<Type>, Arc<Type>, u64),
+    Map(Arc<Self>, Arc<Self>, u64),
     /// A value that may be absent.
-    Optional(Arc<Type>),
+    Optional(Arc<Self>),
     /// Named fields.
     Object(Arc<ObjectType>),
     /// A type of a library, by its name.

@@ -53,7 +53,7 @@ fn nth<'a, 'b, 'v>(
     arguments: &'a [CowVal<'b, 'v>],
     index: usize,
 ) -> Result<&'a (dyn Val + 'v), ExecutionError> {
-    arguments.get(index).map(|value| value.as_ref()).ok_or_else(|| no_overload("list"))
+    arguments.get(index).map(AsRef::as_ref).ok_or_else(|| no_overload("list"))
 }
 
 fn order(a: &dyn Val, b: &dyn Val) -> Result<Ordering, ExecutionError> {
@@ -154,7 +154,7 @@ fn distinct<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, Ex
             kept.push(item);
         }
     }
-    let list: Vec<Box<dyn Val + 'v>> = kept.into_iter().map(|item| item.clone_as_boxed()).collect();
+    let list: Vec<Box<dyn Val + 'v>> = kept.into_iter().map(Val::clone_as_boxed).collect();
     Ok(CowVal::owned(CelList::from(list)))
 }
 

@@ -14,7 +14,7 @@ mod address {
     opaque!(Address, "net.IP");
 }
 
-mod network {
+mod prefix {
     use super::super::opaque;
 
     /// An address with the number of leading bits that stand for the network.
@@ -25,7 +25,7 @@ mod network {
 }
 
 use address::Address;
-use network::Network;
+use prefix::Network;
 
 pub(super) fn register(env: &mut Env) -> Result<(), DeclarationError> {
     cel::add_overload!(env, fn parse_ip: (CelString<'_>) -> Result<Address>, name = "ip")?;
