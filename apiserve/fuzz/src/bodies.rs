@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -84,7 +84,7 @@ pub fn request(data: &[u8]) {
         let server = server();
         for input in data.split(|byte| *byte == SEPARATOR) {
             let Some(request) = parse(input) else { continue };
-            let json_wanted = request.headers().get("accept").is_none_or(|accept| accept.is_empty());
+            let json_wanted = request.headers().get("accept").is_none_or(HeaderValue::is_empty);
             judge(server.handle(request, &Peer::default()).await, json_wanted, input).await;
         }
         let healthy = Request::get("/api/v1/namespaces/default/configmaps").body(Full::default());
