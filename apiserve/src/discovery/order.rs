@@ -65,7 +65,7 @@ pub(super) fn version_key(group: &str, version: &str) -> impl Ord + use<> {
 
 /// Kubernetes' order of versions: general availability above beta above alpha, then the larger number; names of
 /// another form last, by name.
-fn stability(version: &str) -> (u8, u32, u32, Reverse<String>) {
+pub(crate) fn stability(version: &str) -> (u8, u32, u32, Reverse<String>) {
     let other = (0, 0, 0, Reverse(version.to_owned()));
     let Some(rest) = version.strip_prefix('v') else { return other };
     let split = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());

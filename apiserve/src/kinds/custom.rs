@@ -13,6 +13,7 @@ use super::jsonpath::JsonPath;
 use super::rules::Rules;
 use super::value::{at, items, text};
 use super::{Column, FieldError, KindInfo, ScalePaths, SubresourceInfo, columns};
+use crate::discovery::order::stability;
 use crate::openapi::v2::LazyPart;
 use crate::schema::Schema;
 use crate::schema::types::Types;
@@ -140,6 +141,27 @@ pub(crate) fn compile(
     Ok(kinds)
 }
 
+/// What answers about a deprecated version warn of. Without words of its own it names the most stable version that is
+/// served and not deprecated, when that is more stable.
+fn deprecation(spec: &Value, version: &Value) -> Option<Box<str>> {
+    if version["deprecated"] != true {
+        return None;
+    }
+    if let Some(own) = version["deprecationWarning"].as_str() {
+        return Some(own.into());
+    }
+    let (group, kind, name) =
+        (text(spec, &["group"]), text(spec, &["names", "kind"]), text(version, &["name"]));
+    let others = items(spec, &["versions"]).iter();
+    let fit = others.filter(|other| other["served"] == true && other["deprecated"] != true);
+    let best = fit.map(|other| text(other, &["name"])).max_by_key(|other| stability(other));
+    let instead = match best.filter(|other| stability(other) > stability(name)) {
+        Some(other) => format!("; use {group}/{other} {kind}"),
+        None => String::new(),
+    };
+    Some(format!("{group}/{name} {kind} is deprecated{instead}").into())
+}
+
 /// What all versions of a definition have in common.
 struct Common {
     storage: Resource,
@@ -166,7 +188,8 @@ fn kind(spec: &Value, version: &Value, common: &Common, schema: Schema) -> KindI
     });
     let subresources = subresources(version, &resource, &kind);
     let names_of: Vec<&str> = subresources.iter().map(|subresource| &*subresource.name).collect();
-    let rules = Arc::new(Rules::custom(&names_of));
+    let deprecated = deprecation(spec, version);
+    let rules = Arc::new(Rules { deprecated, ..Rules::custom(&names_of) });
     KindInfo {
         storage: storage.clone(),
         list_kind: match text(names, &["listKind"]) {

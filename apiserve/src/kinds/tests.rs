@@ -180,3 +180,34 @@ fn defaulting_twice_changes_nothing_more() {
         assert_eq!(read, one["stored"]);
     }
 }
+
+/// Words of its own go before those that are made; a version that is less stable is no advice.
+#[test]
+fn deprecated_versions_name_a_more_stable_one() {
+    let version = |name: &str, deprecated: bool, warning: Value| {
+        json!({
+            "name": name, "served": true, "storage": name == "v2", "deprecated": deprecated,
+            "deprecationWarning": warning, "schema": {"openAPIV3Schema": {"type": "object"}},
+        })
+    };
+    let definition = json!({"metadata": {"name": "things.a.example"}, "spec": {
+        "group": "a.example", "scope": "Namespaced",
+        "names": {"plural": "things", "kind": "Thing", "singular": "thing", "listKind": "ThingList"},
+        "versions": [
+            version("v1beta1", false, Value::Null),
+            version("v1alpha1", true, Value::Null),
+            version("v1alpha2", true, json!("gone soon")),
+            version("v2", true, Value::Null),
+        ],
+    }});
+    let kinds = Kinds::builtin().with_crd(&definition).unwrap();
+    let warning =
+        |version: &str| kinds.by_kind("a.example", version, "Thing").unwrap().rules().deprecated.as_deref();
+    assert_eq!(warning("v1beta1"), None);
+    assert_eq!(
+        warning("v1alpha1"),
+        Some("a.example/v1alpha1 Thing is deprecated; use a.example/v1beta1 Thing")
+    );
+    assert_eq!(warning("v1alpha2"), Some("gone soon"));
+    assert_eq!(warning("v2"), Some("a.example/v2 Thing is deprecated"));
+}

@@ -8,6 +8,7 @@ mod network;
 mod objects;
 mod pod;
 mod pod_update;
+mod policies;
 mod storage;
 mod workload;
 
@@ -82,6 +83,7 @@ fn content(kind: &KindInfo, object: &Value, old: Option<&Value>, errors: &mut Ve
         ("apiextensions.k8s.io", "CustomResourceDefinition") => {
             errors.extend(custom::check(object, kind.schema().types()));
         }
+        ("admissionregistration.k8s.io", kind) => policies::check(kind, object, errors),
         ("apiregistration.k8s.io", "APIService") => api_service::check(object, errors),
         group_kind => objects::create(group_kind, object, errors),
     }

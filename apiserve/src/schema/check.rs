@@ -72,7 +72,7 @@ fn embedded(map: &serde_json::Map<String, Value>, path: &str, errors: &mut Vec<F
         match map.get(key) {
             None => errors.push(FieldError::required(at, "")),
             Some(Value::String(text)) if text.is_empty() => {
-                errors.push(FieldError::required(at, "must not be empty"));
+                errors.push(FieldError::invalid(at, "", "must not be empty"));
             }
             Some(Value::String(text)) => {
                 if let Some(problem) = type_name_problem(key, text) {

@@ -31,9 +31,17 @@ const REFUSED: &[(&str, &str)] = &[
 /// # Errors
 /// Every keyword that the schema uses wrongly, and every rule that cannot be evaluated here.
 pub(crate) fn compile(schema: &Value, path: &str, metadata: &Types) -> Result<Schema, Vec<FieldError>> {
-    let mut compiler =
-        Compiler { types: Types::default(), metadata, errors: Vec::new(), scope: Scope::default() };
+    let mut compiler = Compiler {
+        types: Types::default(),
+        metadata,
+        errors: Vec::new(),
+        scope: Scope::default(),
+        has_dialect: false,
+    };
     let root = compiler.root(schema, path);
+    if compiler.has_dialect {
+        compiler.errors.push(FieldError::invalid(path, "", "OpenAPIV3Schema 'schema' is not supported"));
+    }
     let wrong_rules = compiler.scope.finish(path);
     compiler.errors.extend(wrong_rules);
     if compiler.errors.is_empty() {
@@ -51,6 +59,8 @@ struct Compiler<'a> {
     metadata: &'a Types,
     errors: Vec<FieldError>,
     scope: Scope,
+    /// Some schema has `$schema`, which is refused for the whole.
+    has_dialect: bool,
 }
 
 /// Where a schema stands; decides what is demanded of it.
@@ -127,6 +137,7 @@ impl Compiler<'_> {
     }
 
     fn refuse(&mut self, map: &Map<String, Value>, path: &str) {
+        self.has_dialect |= map.get("$schema").and_then(Value::as_str).is_some_and(|text| !text.is_empty());
         for (key, text) in REFUSED {
             if map.get(*key).is_some_and(|value| !value.is_null()) {
                 self.errors.push(FieldError::forbidden(format!("{path}.{key}"), *text));
@@ -168,6 +179,10 @@ impl Compiler<'_> {
             other => {
                 let supported = ["array", "boolean", "integer", "number", "object", "string"];
                 self.errors.push(FieldError::not_supported(format!("{path}.type"), other, &supported));
+                if other == "null" {
+                    let text = "type cannot be set to null, use nullable as an alternative";
+                    self.errors.push(FieldError::forbidden(format!("{path}.type"), text));
+                }
                 Shape::Any { atomic: false }
             }
         }
@@ -212,8 +227,13 @@ impl Compiler<'_> {
 
     fn array(&mut self, schema: &Value, path: &str) -> Shape {
         let items = &schema["items"];
-        if !items.is_object() {
-            self.errors.push(FieldError::required(format!("{path}.items"), "must be specified"));
+        match items {
+            Value::Object(_) => {}
+            Value::Array(several) if !several.is_empty() => {
+                let text = "items must be a schema object and not an array";
+                self.errors.push(FieldError::forbidden(format!("{path}.items"), text));
+            }
+            _ => self.errors.push(FieldError::required(format!("{path}.items"), "must be specified")),
         }
         let item = match items.is_object() {
             true => self.items(schema, path),

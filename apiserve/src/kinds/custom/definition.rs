@@ -26,7 +26,7 @@ pub(crate) fn check(definition: &Value, builtin: &Types) -> Vec<FieldError> {
         "" => errors.push(FieldError::required("spec.scope", "")),
         other => errors.push(FieldError::not_supported("spec.scope", other, &["Cluster", "Namespaced"])),
     }
-    check_conversion(text(spec, &["conversion", "strategy"]), &mut errors);
+    check_conversion(&spec["conversion"], &mut errors);
     if spec["preserveUnknownFields"] == true {
         errors.push(FieldError::invalid(
             "spec.preserveUnknownFields",
@@ -39,41 +39,57 @@ pub(crate) fn check(definition: &Value, builtin: &Types) -> Vec<FieldError> {
     errors
 }
 
-fn check_conversion(strategy: &str, errors: &mut Vec<FieldError>) {
+fn check_conversion(conversion: &Value, errors: &mut Vec<FieldError>) {
+    if !conversion.is_object() {
+        return;
+    }
     let at = "spec.conversion.strategy";
-    match strategy {
-        "" | "None" => {}
+    match text(conversion, &["strategy"]) {
+        "" => errors.push(FieldError::required(at, "")),
+        "None" => {}
         "Webhook" => {
-            let text = "this API server calls no conversion webhooks; the only strategy is None";
-            errors.push(FieldError::forbidden(at, text));
+            let detail = "this API server calls no conversion webhooks; the only strategy is None";
+            return errors.push(FieldError::forbidden(at, detail));
         }
         other => errors.push(FieldError::not_supported(at, other, &["None", "Webhook"])),
+    }
+    let webhook = &conversion["webhook"];
+    let unwanted = [
+        ("webhookClientConfig", webhook["clientConfig"].is_object()),
+        ("conversionReviewVersions", !items(webhook, &["conversionReviewVersions"]).is_empty()),
+    ];
+    for (field, _) in unwanted.iter().filter(|(_, is_set)| *is_set) {
+        let detail = "should not be set when strategy is not set to Webhook";
+        errors.push(FieldError::forbidden(format!("spec.conversion.{field}"), detail));
     }
 }
 
 fn check_versions(spec: &Value, builtin: &Types, errors: &mut Vec<FieldError>) {
     let versions = items(spec, &["versions"]);
-    if versions.is_empty() {
-        errors.push(FieldError::required("spec.versions", "must have at least one version"));
-        return;
-    }
-    let mut seen = HashSet::new();
+    let (mut seen, mut are_unique) = (HashSet::new(), true);
     for (index, version) in versions.iter().enumerate() {
         let name = text(version, &["name"]);
         let at = format!("spec.versions[{index}]");
         if let Some(problem) = rules::dns1035_label(name) {
             errors.push(FieldError::invalid(format!("{at}.name"), name, problem));
         }
-        if !seen.insert(name) {
-            errors.push(FieldError::invalid("spec.versions", name, "must contain unique version names"));
-        }
+        are_unique &= seen.insert(name);
         check_warning(version, &at, errors);
         check_schema(versions, index, builtin, errors);
         check_parts(versions, index, errors);
     }
+    if !are_unique {
+        let text = "must contain unique version names";
+        errors.push(FieldError::invalid("spec.versions", spec["versions"].clone(), text));
+    }
     if versions.iter().filter(|version| version["storage"] == true).count() != 1 {
         let text = "must have exactly one version marked as storage version";
         errors.push(FieldError::invalid("spec.versions", spec["versions"].clone(), text));
+    }
+    // The first version is also the one that older clients know as the only one.
+    let first = versions.first().map(|version| text(version, &["name"])).unwrap_or_default();
+    if let Some(problem) = rules::dns1035_label(first).filter(|_| !first.is_empty()) {
+        errors.push(FieldError::invalid("spec.version", first, problem));
     }
 }
 
@@ -123,8 +139,14 @@ fn check_parts(versions: &[Value], index: usize, errors: &mut Vec<FieldError>) {
         columns::check(items(version, &["additionalPrinterColumns"]), at, errors);
     });
     part("selectableFields", &|path, errors| {
+        let fields = items(version, &["selectableFields"]);
+        if !fields.is_empty() && path != "spec.selectableFields" && is_shared(versions, "schema") {
+            // What all versions have is not in the versions when the real server looks at it.
+            let detail = "may only be set when `version.schema.openAPIV3Schema` is not included";
+            return errors.push(FieldError::invalid(path, "", detail));
+        }
         let schema = at(version, &["schema", "openAPIV3Schema"]);
-        selectable::check(items(version, &["selectableFields"]), schema, path, errors);
+        selectable::check(fields, schema, path, errors);
     });
 }
 

@@ -10,6 +10,9 @@ use crate::kinds::error::{ErrorKind, FieldError};
 use crate::schema::format;
 use crate::schema::rules::CompiledRule;
 
+/// Numbers above it do not fit into 64 bits with a sign: two to the power of 63.
+const INT64_LIMIT: f64 = 9_223_372_036_854_775_808.0;
+
 /// `type` of a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JsonType {
@@ -114,6 +117,7 @@ impl Checks {
             let text = format!("Checked value must be of type integer (default format) in {path}");
             errors.push(FieldError::invalid("<nil>", "", text));
         }
+        self.width(value, path, errors);
         let mut report = |text: String| {
             errors.push(FieldError::invalid(place(path), value.clone(), format!("{path} in body {text}")));
         };
@@ -140,6 +144,17 @@ impl Checks {
             if (quotient - quotient.round()).abs() > 1e-9 {
                 report(format!("should be a multiple of {factor}"));
             }
+        }
+    }
+
+    /// Integers with a format have room for so many bits.
+    fn width(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
+        let Some(format @ ("int32" | "int64")) = self.format.as_deref() else { return };
+        let max = if format == "int32" { f64::from(i32::MAX) } else { INT64_LIMIT };
+        let is_whole = |number: &f64| number.fract() == 0.0;
+        if value.as_f64().filter(is_whole).is_some_and(|number| number > max || number < -max - 1.0) {
+            let text = format!("Checked value must be of type integer with format {format} in {path}");
+            errors.push(FieldError::invalid("<nil>", "", text));
         }
     }
 

@@ -8,8 +8,9 @@ use crate::kinds::error::FieldError;
 pub(super) fn check(schema: &Map<String, Value>, path: &str, root: bool, errors: &mut Vec<FieldError>) {
     let mut checker = Checker { schema, path, errors };
     checker.preserve();
+    checker.embedded();
     checker.int_or_string();
-    checker.embedded(root);
+    checker.entries(root);
     checker.map_type();
     checker.list_type();
     checker.metadata(root);
@@ -69,20 +70,32 @@ impl Checker<'_, '_> {
         }
     }
 
-    fn embedded(&mut self, root: bool) {
+    fn embedded(&mut self) {
         if !self.is("embedded-resource") {
             return;
         }
-        if root {
-            let at = format!("{}.x-kubernetes-embedded-resource", self.path);
-            self.errors.push(FieldError::forbidden(at, "must not be specified at the root"));
-        }
-        self.demand_type("object", "x-kubernetes-embedded-resource is true");
         let empty = self.get("properties").as_object().is_none_or(Map::is_empty);
         if empty && !self.is("preserve-unknown-fields") {
             let text = "must not be empty if x-kubernetes-embedded-resource is true without \
                         x-kubernetes-preserve-unknown-fields";
             self.required("properties", text);
+        }
+        self.demand_type("object", "x-kubernetes-embedded-resource is true");
+    }
+
+    /// Whole objects have named fields only.
+    fn entries(&mut self, root: bool) {
+        if self.get("additionalProperties").is_null() {
+            return;
+        }
+        let mut forbid = |text: &str| {
+            self.errors.push(FieldError::forbidden(format!("{}.additionalProperties", self.path), text));
+        };
+        if root {
+            forbid("must not be used at the root");
+        }
+        if self.schema.get("x-kubernetes-embedded-resource") == Some(&Value::Bool(true)) {
+            forbid("must not be used if x-kubernetes-embedded-resource is set");
         }
     }
 
@@ -148,16 +161,16 @@ impl Checker<'_, '_> {
             self.errors
                 .push(FieldError::forbidden(at, "cannot be nullable when x-kubernetes-list-type is map"));
         }
+        let list = "x-kubernetes-list-map-keys";
+        if keys.is_empty() {
+            self.required(list, "must not be empty if x-kubernetes-list-type is map");
+        }
         match items["type"].as_str() {
             Some("object") | None => {}
             Some(other) => {
                 let text = "must be object if parent array's x-kubernetes-list-type is map";
                 return self.invalid("items.type", other, text);
             }
-        }
-        let list = "x-kubernetes-list-map-keys";
-        if keys.is_empty() {
-            return self.required(list, "must not be empty if x-kubernetes-list-type is map");
         }
         let names: Vec<&str> = keys.iter().filter_map(Value::as_str).collect();
         let property = |name: &str| items["properties"].get(name);
@@ -205,8 +218,15 @@ impl Checker<'_, '_> {
             }
         }
         let Value::Object(metadata) = &properties["metadata"] else { return };
+        if !root {
+            return;
+        }
+        if metadata.get("default").is_some_and(|default| !default.is_null()) {
+            let at = format!("{}.properties[metadata].default", self.path);
+            self.errors.push(FieldError::forbidden(at, "must not be set in top-level metadata"));
+        }
         let allowed = |(key, value): (&String, &Value)| match key.as_str() {
-            "type" | "description" => true,
+            "type" | "description" | "default" => true,
             "properties" => value
                 .as_object()
                 .is_some_and(|own| own.keys().all(|name| matches!(name.as_str(), "name" | "generateName"))),

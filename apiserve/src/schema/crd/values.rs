@@ -23,7 +23,7 @@ fn nested(schema: &Value, path: &str, errors: &mut Vec<FieldError>) -> Checks {
     let mut checks = checks(schema, path, errors);
     forbid(schema, path, errors);
     if schema["x-kubernetes-validations"].as_array().is_some_and(|rules| !rules.is_empty()) {
-        let text = "this API server does not evaluate rules inside allOf, anyOf, oneOf and not";
+        let text = "must be empty to be structural";
         errors.push(FieldError::forbidden(format!("{path}.x-kubernetes-validations"), text));
     }
     if schema["type"].is_string() && schema["x-kubernetes-int-or-string"] != true {
@@ -103,13 +103,21 @@ fn own(schema: &Value, path: &str, errors: &mut Vec<FieldError>) -> Checks {
         min_length: count("minLength"),
         max_length: count("maxLength"),
         pattern,
-        format: schema["format"].as_str().filter(|format| is_known_format(format)).map(str::to_owned),
+        format: schema["format"].as_str().filter(|format| is_checked(schema, format)).map(str::to_owned),
         min_items: count("minItems"),
         max_items: count("maxItems"),
         min_properties: count("minProperties"),
         max_properties: count("maxProperties"),
         one_of_values: schema["enum"].as_array().filter(|values| !values.is_empty()).cloned(),
         ..Checks::default()
+    }
+}
+
+/// Formats of other types than these are annotations.
+fn is_checked(schema: &Value, format: &str) -> bool {
+    match schema["type"].as_str() {
+        Some("integer") => matches!(format, "int32" | "int64"),
+        _ => is_known_format(format),
     }
 }
 

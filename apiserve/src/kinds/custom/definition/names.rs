@@ -15,7 +15,7 @@ pub(super) fn check(definition: &Value, errors: &mut Vec<FieldError>) {
     let spec = &definition["spec"];
     let (group, plural) = (text(spec, &["group"]), text(spec, &["names", "plural"]));
     let name = text(definition, &["metadata", "name"]);
-    if !group.is_empty() && name != format!("{plural}.{group}") {
+    if name != format!("{plural}.{group}") {
         errors.push(FieldError::invalid("metadata.name", name, "must be spec.names.plural+\".\"+spec.group"));
     }
     check_group(group, errors);
@@ -24,11 +24,11 @@ pub(super) fn check(definition: &Value, errors: &mut Vec<FieldError>) {
         check_name(&spec["names"], key, errors);
     }
     let kind = text(spec, &["names", "kind"]);
-    if !kind.is_empty() && kind == text(spec, &["names", "listKind"]) {
-        let detail = "kind and listKind may not be the same";
-        errors.push(FieldError::invalid("spec.names.listKind", kind, detail));
-    }
     for list in ["shortNames", "categories"] {
+        if list == "categories" && !kind.is_empty() && kind == text(spec, &["names", "listKind"]) {
+            let detail = "kind and listKind may not be the same";
+            errors.push(FieldError::invalid("spec.names.listKind", kind, detail));
+        }
         for (index, value) in items(spec, &["names", list]).iter().enumerate() {
             let value = value.as_str().unwrap_or_default();
             if let Some(problem) = rules::dns1035_label(value) {
@@ -75,8 +75,8 @@ fn check_name(names: &Value, key: &str, errors: &mut Vec<FieldError>) {
     let name = text(names, &[key]);
     let at = format!("spec.names.{key}");
     if name.is_empty() {
-        // Singular and list kind have defaults.
-        if matches!(key, "plural" | "kind") {
+        // Singular and list kind have defaults that are made of the kind.
+        if matches!(key, "plural" | "kind") || text(names, &["kind"]).is_empty() {
             errors.push(FieldError::required(at, ""));
         }
         return;
