@@ -54,6 +54,9 @@ impl ApiServer {
             return self.call_endpoint(answer, admitted, kind, request_body).await;
         }
         check_verb(&kind, &path, admitted.query.verb)?;
+        if admitted.head.method == Method::HEAD {
+            return Err(ApiError::method_not_allowed());
+        }
         check_subresource(&kind, &path)?;
         match admitted.query.verb {
             "get" => self.get(&admitted, &kind, &path).await,

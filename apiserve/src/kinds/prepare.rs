@@ -1,5 +1,6 @@
 //! What the server itself decides when an object is written: which parts an endpoint may write, and generations.
 
+mod service;
 mod status;
 
 use jiff::Timestamp;
@@ -99,7 +100,7 @@ pub(crate) fn update(kind: &KindInfo, new: &mut Value, old: &Value, subresource:
         Some(Fields::All) | None => {}
     }
     match (subresource, kind.group_kind()) {
-        ("", ("", "Service")) => keep_allocated(new, old),
+        ("", ("", "Service")) => service::update(new, old),
         ("", ("apps", "DaemonSet")) => {
             let number = text(old, &["metadata", "annotations", TEMPLATE_GENERATION]).parse().unwrap_or(0);
             let changed = i64::from(new["spec"]["template"] != old["spec"]["template"]);
@@ -185,37 +186,6 @@ fn wanted_differs(kind: &KindInfo, new: &Value, old: &Value) -> bool {
     let (Some(new), Some(old)) = (new.as_object(), old.as_object()) else { return false };
     let differs = |(key, value): (&String, &Value)| !skipped(key) && old.get(key) != Some(value);
     marked || new.iter().any(differs) || old.keys().any(|key| !skipped(key) && !new.contains_key(key))
-}
-
-/// Addresses and ports that were handed out stay with a service whose update does not name them.
-fn keep_allocated(new: &mut Value, old: &Value) {
-    if text(new, &["spec", "type"]) == "ExternalName" || text(old, &["spec", "type"]) == "ExternalName" {
-        return;
-    }
-    if text(new, &["spec", "clusterIP"]).is_empty() {
-        for key in ["clusterIP", "clusterIPs"] {
-            put_below(new, "spec", key, at(old, &["spec", key]));
-        }
-    }
-    if at(new, &["spec", "clusterIPs"]).is_null() {
-        put_below(new, "spec", "clusterIPs", at(old, &["spec", "clusterIPs"]));
-    }
-    for key in ["ipFamilies", "ipFamilyPolicy"] {
-        if at(new, &["spec", key]).is_null() {
-            put_below(new, "spec", key, at(old, &["spec", key]));
-        }
-    }
-    if !matches!(text(new, &["spec", "type"]), "NodePort" | "LoadBalancer") {
-        return;
-    }
-    let before = items(old, &["spec", "ports"]).to_vec();
-    for port in super::value::items_mut(new, &["spec", "ports"]) {
-        let same = |other: &&Value| other["port"] == port["port"] && other["protocol"] == port["protocol"];
-        let found = before.iter().find(same).map(|other| other["nodePort"].clone());
-        if let (Some(found), Value::Object(map)) = (found.filter(Value::is_number), port) {
-            map.entry("nodePort").or_insert(found);
-        }
-    }
 }
 
 fn object(value: &mut Value) -> &mut Map<String, Value> {

@@ -1,6 +1,7 @@
 //! Validation of built-in kinds: the fields that the system depends on, worded as kube-apiserver words them.
 
 mod api_service;
+mod autoscaling;
 mod certificates;
 mod meta;
 pub mod names;
@@ -83,7 +84,7 @@ fn content(kind: &KindInfo, object: &Value, old: Option<&Value>, errors: &mut Ve
         ("apiextensions.k8s.io", "CustomResourceDefinition") => {
             errors.extend(custom::check(object, kind.schema().types()));
         }
-        ("admissionregistration.k8s.io", kind) => policies::check(kind, object, errors),
+        ("autoscaling", "HorizontalPodAutoscaler") => autoscaling::check(&object["spec"], errors),
         ("apiregistration.k8s.io", "APIService") => api_service::check(object, errors),
         group_kind => objects::create(group_kind, object, errors),
     }

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 use crate::admission::Operation;
 use crate::backend::{WriteReply, WriteRequest};
 use crate::kinds::KindInfo;
+use crate::list::{self, ListRequest};
+use crate::query::params::ListParams;
 use crate::raw;
 use crate::selector::Selection;
 use crate::status::{self, ApiError, Details};
@@ -53,10 +55,11 @@ impl LocalWrites {
             &request.options.label_selector,
             &request.options.field_selector,
         )?;
-        let snapshot = self.store.list(&kind.storage, namespace)?;
+        let params = ListParams::parse(&request.query, false)?;
+        let page = list::page(self.store.as_ref(), &ListRequest { kind, selection, params })?;
         let mut items = Vec::new();
         let mut warnings = Vec::new();
-        for item in snapshot.items.iter().filter(|item| selection.matches(kind, item)) {
+        for item in &page.items {
             let mut context = Context::new(request);
             item.key.name().clone_into(&mut context.name);
             match self.delete_one(&mut context, &options).await {
@@ -71,10 +74,10 @@ impl LocalWrites {
         let mut list = json!({
             "kind": &*kind.list_kind,
             "apiVersion": kind.api_version(),
-            "metadata": {"resourceVersion": snapshot.revision.to_string()},
+            "metadata": page.meta,
             "items": items,
         });
-        if kind.custom {
+        if kind.custom && page.meta.continue_token.is_none() {
             // As lists of custom resources always have it.
             list["metadata"]["continue"] = "".into();
         }

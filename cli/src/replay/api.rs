@@ -210,8 +210,17 @@ impl Administrator {
         }
         let mut changed = current;
         changed["status"] = wanted.clone();
-        // Resources without this subresource answer 404, and have taken the status with the object.
-        states.extend(self.call(Method::PUT, &format!("{path}/status"), Some(&changed)).await?);
+        // Who approves a request for a certificate does not write the rest of its status.
+        let parts: &[&str] =
+            if object["kind"] == "CertificateSigningRequest" { &["approval", "status"] } else { &["status"] };
+        for part in parts {
+            // Resources without this subresource answer 404, and have taken the status with the object.
+            let answer = self.call(Method::PUT, &format!("{path}/{part}"), Some(&changed)).await?;
+            if let Some(written) = &answer {
+                changed["metadata"]["resourceVersion"] = written["metadata"]["resourceVersion"].clone();
+            }
+            states.extend(answer);
+        }
         Ok(())
     }
 

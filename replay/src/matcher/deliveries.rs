@@ -280,6 +280,11 @@ impl Matcher<'_> {
             return Some(Rule::ClusterObjects);
         }
         let uid = self.identifiers.recorded(Sort::Uid, "", &live_uid)?.to_owned();
+        let ends = object["metadata"]["deletionGracePeriodSeconds"] == 0;
+        if ends && frame.key().is_some_and(|key| self.recorded.deleted.contains(&key)) {
+            // A pod is marked before it goes, also when there is nothing to wait for.
+            return Some(Rule::Between);
+        }
         let known = self.identifiers.recorded(Sort::Version, &uid, &live_revision);
         let Some(recorded) =
             known.and_then(|revision| self.recorded.versions.get(&(uid.clone(), revision.to_owned())))

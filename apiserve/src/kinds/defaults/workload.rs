@@ -29,7 +29,10 @@ pub(super) fn default(group_kind: (&str, &str), map: &mut Map<String, Value>) {
             labels_from_template(map);
         }
         ("batch", "CronJob") => cron_job(object_at(map, "spec")),
-        ("autoscaling", "HorizontalPodAutoscaler") => autoscaler(object_at(map, "spec")),
+        ("autoscaling", "HorizontalPodAutoscaler") => {
+            let first_version = map.get("apiVersion").is_some_and(|version| version == "autoscaling/v1");
+            autoscaler(object_at(map, "spec"), first_version);
+        }
         _ => {}
     }
 }
@@ -152,13 +155,25 @@ fn cron_job(spec: &mut Map<String, Value>) {
     pod::template(template);
 }
 
-fn autoscaler(spec: &mut Map<String, Value>) {
+fn autoscaler(spec: &mut Map<String, Value>, first_version: bool) {
     or_insert(spec, "minReplicas", 1);
     let unset = spec.get("metrics").and_then(Value::as_array).is_none_or(Vec::is_empty);
     let old_target = spec.get("targetCPUUtilizationPercentage").is_some_and(Value::is_number);
-    if unset && !old_target {
+    if first_version {
+        or_insert(spec, "targetCPUUtilizationPercentage", 80);
+    } else if unset && !old_target {
         let target = json!({"type": "Utilization", "averageUtilization": 80});
         let metric = json!({"type": "Resource", "resource": {"name": "cpu", "target": target}});
         spec.insert("metrics".into(), json!([metric]));
+    }
+    if let Some(Value::Object(behavior)) = spec.get_mut("behavior") {
+        let policy = |kind: &str, value: i32| json!({"type": kind, "value": value, "periodSeconds": 15});
+        let up = object_at(behavior, "scaleUp");
+        or_insert(up, "stabilizationWindowSeconds", 0);
+        or_insert(up, "selectPolicy", "Max");
+        or_insert(up, "policies", json!([policy("Pods", 4), policy("Percent", 100)]));
+        let down = object_at(behavior, "scaleDown");
+        or_insert(down, "selectPolicy", "Max");
+        or_insert(down, "policies", json!([policy("Percent", 100)]));
     }
 }

@@ -219,10 +219,22 @@ fn signing_request(spec: &Value, errors: &mut Vec<FieldError>) {
 /// Greater values are reserved for the system's own classes.
 const PRIORITY_MAX: i64 = 1_000_000_000;
 
+/// Classes of the system with their values; nobody else may take such a name.
+const SYSTEM_CLASSES: [(&str, i64); 2] =
+    [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
+
 fn priority_class(object: &Value, errors: &mut Vec<FieldError>) {
     let name = text(object, &["metadata", "name"]);
     let value = object["value"].as_i64().unwrap_or_default();
-    if value > PRIORITY_MAX && !name.starts_with("system-") {
+    if name.starts_with("system-") {
+        let why = match SYSTEM_CLASSES.iter().find(|(known, _)| *known == name) {
+            Some((_, fixed)) if *fixed == value => return,
+            Some((_, fixed)) => format!("value of {name} PriorityClass must be {fixed}"),
+            None => format!("{name} is not a known system priority class"),
+        };
+        let text = "priority class names with 'system-' prefix are reserved for system use only. error: ";
+        errors.push(FieldError::forbidden("metadata.name", format!("{text}{why}")));
+    } else if value > PRIORITY_MAX {
         let text = format!("maximum allowed value of a user defined priority is {PRIORITY_MAX}");
         errors.push(FieldError::forbidden("value", text));
     }

@@ -10,21 +10,32 @@ use crate::schema::format::Quantity;
 
 /// Checks a pod.
 pub(super) fn pod(pod: &Value, errors: &mut Vec<FieldError>) {
-    spec(&pod["spec"], "spec", errors);
+    spec(&pod["spec"], "spec", &[], errors);
 }
 
 /// Checks a pod template at a path.
 pub(super) fn template(template: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    template_with_claims(template, path, &[], errors);
+}
+
+/// Checks a pod template whose pods get a volume for each of these claims.
+pub(super) fn template_with_claims(
+    template: &Value,
+    path: &str,
+    claims: &[&str],
+    errors: &mut Vec<FieldError>,
+) {
     meta::labels(at(template, &["metadata", "labels"]), &format!("{path}.metadata.labels"), errors);
-    spec(&template["spec"], &format!("{path}.spec"), errors);
+    spec(&template["spec"], &format!("{path}.spec"), claims, errors);
     if !items(template, &["spec", "ephemeralContainers"]).is_empty() {
         let text = "ephemeral containers not allowed in pod template";
         errors.push(FieldError::forbidden(format!("{path}.spec.ephemeralContainers"), text));
     }
 }
 
-fn spec(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    let volumes = volumes(spec, path, errors);
+fn spec(spec: &Value, path: &str, claims: &[&str], errors: &mut Vec<FieldError>) {
+    let mut volumes = volumes(spec, path, errors);
+    volumes.extend(claims);
     let mut seen = HashSet::new();
     for list in ["initContainers", "containers"] {
         for (index, container) in items(spec, &[list]).iter().enumerate() {

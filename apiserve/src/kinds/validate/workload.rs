@@ -12,7 +12,9 @@ pub(super) fn create(kind: &str, object: &Value, errors: &mut Vec<FieldError>) {
         "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" => {
             non_negative(spec, &["replicas", "minReadySeconds", "revisionHistoryLimit"], "spec", errors);
             selector(spec, kind, errors);
-            pod::template(&spec["template"], "spec.template", errors);
+            let claims = items(spec, &["volumeClaimTemplates"]).iter();
+            let claims: Vec<&str> = claims.map(|claim| text(claim, &["metadata", "name"])).collect();
+            pod::template_with_claims(&spec["template"], "spec.template", &claims, errors);
             always(spec, errors);
             if kind == "Deployment" {
                 deployment(spec, errors);
@@ -167,6 +169,9 @@ fn deployment(spec: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
+/// Pods of a Job with indexes that run side by side, at most.
+const INDEXED_PARALLELISM_MAX: i64 = 100_000;
+
 fn job(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
     let counts =
         ["parallelism", "completions", "activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished"];
@@ -186,6 +191,12 @@ fn job(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
     if spec["completionMode"] == "Indexed" && !spec["completions"].is_number() {
         let text = "when completion mode is Indexed";
         errors.push(FieldError::required(format!("{path}.completions"), text));
+    }
+    if spec["completionMode"] == "Indexed" && int(spec, &["parallelism"]) > INDEXED_PARALLELISM_MAX {
+        let text = format!(
+            "must be less than or equal to {INDEXED_PARALLELISM_MAX} when completion mode is Indexed"
+        );
+        errors.push(FieldError::invalid(format!("{path}.parallelism"), spec["parallelism"].clone(), text));
     }
 }
 

@@ -176,6 +176,17 @@ impl Addresses {
         Ok(())
     }
 
+    /// Gives back what was reserved for a Service that will not be stored.
+    pub(super) fn release(&self, service: &Value) {
+        let mut reserved = self.reserved();
+        for address in address_of(service) {
+            reserved.addresses.remove(&address);
+        }
+        for port in ports_of(service) {
+            reserved.ports.remove(&port);
+        }
+    }
+
     fn reserved(&self) -> parking_lot::MutexGuard<'_, Reserved> {
         let mut reserved = self.reservations.0.lock();
         reserved.addresses.retain(|_, since| since.elapsed() < RESERVATION);

@@ -33,11 +33,15 @@ pub(super) fn admit(addresses: &Addresses, request: &mut AdmissionRequest<'_>) -
     }
     keep_allocated(member(service, "spec"), old);
     cluster_address(addresses, member(service, "spec"), old).map_err(refuse)?;
-    node_ports(addresses, member(service, "spec"), old).map_err(refuse)
+    node_ports(addresses, member(service, "spec"), old).map_err(refuse)?;
+    if request.dry_run {
+        addresses.release(service);
+    }
+    Ok(())
 }
 
 /// Field, value as JSON text, and what is wrong with it.
-type Trouble = (&'static str, String, String);
+type Trouble = (String, String, String);
 
 /// An update that leaves allocated values out keeps them.
 fn keep_allocated(spec: &mut Map<String, Value>, old: Option<&Value>) {
@@ -75,13 +79,18 @@ fn cluster_address(
     let given = given.unwrap_or_default().to_owned();
     let before = old.map(|old| text(old, "/spec/clusterIP")).unwrap_or_default();
     let address = if given.is_empty() {
-        let free = addresses.any_address().map_err(|why| ("spec.clusterIPs", "[]".to_owned(), why))?;
+        let free =
+            addresses.any_address().map_err(|why| ("spec.clusterIPs".to_owned(), "[]".to_owned(), why))?;
         free.to_string()
     } else if given == HEADLESS || given == before {
         given
     } else {
         let trouble = |why: String| {
-            ("spec.clusterIPs", format!("[{given:?}]"), format!("failed to allocate IP {given}: {why}"))
+            (
+                "spec.clusterIPs".to_owned(),
+                format!("[{given:?}]"),
+                format!("failed to allocate IP {given}: {why}"),
+            )
         };
         let address: Ipv4Addr = given.parse().map_err(|_| trouble("not an IPv4 address".into()))?;
         addresses.this_address(address).map_err(trouble)?;
@@ -117,17 +126,18 @@ fn node_ports(
         .collect();
     // One number may serve several protocols of one Service.
     let mut own: Vec<u16> = before;
-    for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+    let ports = spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten();
+    for (index, port) in ports.enumerate() {
+        let field = format!("spec.ports[{index}].nodePort");
         match port_number(port, "nodePort") {
             Some(given) if own.contains(&given) => {}
             Some(given) => {
-                let trouble = |why| ("spec.ports.nodePort", given.to_string(), why);
+                let trouble = |why| (field, given.to_string(), why);
                 addresses.this_port(given).map_err(trouble)?;
                 own.push(given);
             }
             None if automatic => {
-                let free =
-                    addresses.any_port().map_err(|why| ("spec.ports.nodePort", "0".to_owned(), why))?;
+                let free = addresses.any_port().map_err(|why| (field, "0".to_owned(), why))?;
                 port["nodePort"] = json!(free);
                 own.push(free);
             }
@@ -151,7 +161,7 @@ fn health_port(
     let before = old.and_then(|old| port_number(old.get("spec")?, "healthCheckNodePort"));
     let given =
         spec.get("healthCheckNodePort").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
-    let trouble = |why| ("spec.healthCheckNodePort", given.unwrap_or_default().to_string(), why);
+    let trouble = |why| ("spec.healthCheckNodePort".to_owned(), given.unwrap_or_default().to_string(), why);
     let port = match given.filter(|port| *port != 0).or(before) {
         Some(port) if Some(port) == before => port,
         Some(port) => addresses.this_port(port).map(|()| port).map_err(trouble)?,

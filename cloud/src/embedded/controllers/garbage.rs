@@ -9,7 +9,7 @@ use tombolo_apiserve::store::StoreError;
 use super::deletion::Deletion;
 use super::ownership::{FOREGROUND, Item, ORPHAN, Presence};
 use super::{Context, is_settled};
-use crate::embedded::objects::{Edit, Object, member};
+use crate::embedded::objects::{Edit, Object, items, member, text};
 
 /// Name under which it deletes.
 const CONTROLLER: &str = "generic-garbage-collector";
@@ -44,8 +44,8 @@ enum Verdict {
 
 fn verdict(item: &Item, has_dependents: bool) -> Verdict {
     let count = |presence| item.owners.iter().filter(|(_, own)| *own == presence).count();
-    let (solid, waiting, absent) =
-        (count(Presence::Solid), count(Presence::Waiting), count(Presence::Absent));
+    let (solid, waiting) = (count(Presence::Solid), count(Presence::Waiting));
+    let absent = item.owners.len() - solid - waiting;
     if solid > 0 {
         return if waiting + absent > 0 { Verdict::Unlink } else { Verdict::Keep };
     }
@@ -62,6 +62,9 @@ async fn collect(context: &Context, item: &Item) -> Result<(), ApiError> {
         _ => {}
     }
     if item.owners.is_empty() {
+        return Ok(());
+    }
+    if names_unknown_kind(context, item) {
         return Ok(());
     }
     let has_dependents = !context.ownership.dependents(&item.uid).is_empty();
@@ -85,6 +88,27 @@ async fn collect(context: &Context, item: &Item) -> Result<(), ApiError> {
             }
         }
     }
+}
+
+/// Whether an owner that was never seen is of a kind that is not served here: nobody can say that it does not exist.
+fn names_unknown_kind(context: &Context, item: &Item) -> bool {
+    let unseen: Vec<&str> = item
+        .owners
+        .iter()
+        .filter(|(_, own)| *own == Presence::Unseen)
+        .map(|(owner, _)| owner.uid.as_str())
+        .collect();
+    if unseen.is_empty() {
+        return false;
+    }
+    let Some(object) = context.objects.get_key(&item.key) else { return false };
+    let catalog = context.registry.catalog();
+    items(&object.value, "/metadata/ownerReferences").iter().any(|reference| {
+        let api_version = text(reference, "/apiVersion");
+        let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
+        unseen.contains(&text(reference, "/uid"))
+            && catalog.kinds.by_kind(group, version, text(reference, "/kind")).is_none()
+    })
 }
 
 /// Lets an owner go when nothing blocks it any more; its dependents are deleted by their own turns.

@@ -60,6 +60,8 @@ pub(super) enum Presence {
     Waiting,
     /// It does not exist, or not where the reference could reach it.
     Absent,
+    /// It does not exist and was never seen: perhaps nothing of its kind is stored here.
+    Unseen,
 }
 
 #[derive(Debug, Default)]
@@ -68,6 +70,8 @@ struct Index {
     nodes: HashMap<String, Node>,
     /// Owner → dependents, both by incarnation.
     dependents: HashMap<String, BTreeSet<String>>,
+    /// Owners that were removed while they had dependents, until those are gone too.
+    departed: BTreeSet<String>,
     /// Incarnations to look at: dependents of something that changed, and owners that wait.
     work: BTreeSet<String>,
 }
@@ -198,7 +202,10 @@ impl Index {
         if let Some(node) = self.nodes.remove(uid) {
             self.notify_waiting_owners(&node.owners);
         }
-        self.work.extend(self.dependents.get(uid).into_iter().flatten().cloned());
+        if let Some(dependents) = self.dependents.get(uid) {
+            self.departed.insert(uid.to_owned());
+            self.work.extend(dependents.iter().cloned());
+        }
     }
 
     /// An owner that waits looks again when one of its dependents changed.
@@ -216,6 +223,7 @@ impl Index {
             if let Some(dependents) = self.dependents.get_mut(&owner.uid) {
                 dependents.remove(uid);
                 if dependents.is_empty() {
+                    self.departed.remove(&owner.uid);
                     self.dependents.remove(&owner.uid);
                 }
             }
@@ -239,7 +247,8 @@ impl Index {
             }
             Some(node) if node.waits == Some(FOREGROUND) => Presence::Waiting,
             Some(_) => Presence::Solid,
-            None => Presence::Absent,
+            None if self.departed.contains(&owner.uid) => Presence::Absent,
+            None => Presence::Unseen,
         }
     }
 }
