@@ -2,6 +2,7 @@
 //! merge patch of Kubernetes. Server-side apply is in [`crate::ssa`].
 
 mod directives;
+mod operation;
 mod strategic;
 #[cfg(test)]
 mod tests;
@@ -9,7 +10,7 @@ mod tests;
 use serde_json::Value;
 
 use crate::schema::decode::depth_over;
-use crate::schema::types::Place;
+use crate::schema::types::{Place, json_type};
 use crate::schema::{DEPTH_MAX, Schema};
 
 /// How many operations a JSON patch may have, as in kube-apiserver.
@@ -30,13 +31,19 @@ pub enum PatchError {
     /// The result would be larger than an object may be (413).
     #[error("the patched object would be larger than {PATCHED_LEN_MAX} bytes")]
     TooLarge,
-    /// The patch does not fit the object (422).
-    #[error("the server rejected our request due to an error in our request: {0}")]
-    Rejected(String),
-    /// A list has an item without the key that identifies items (500 in kube-apiserver, 422 here: the patch is wrong).
+    /// A directive contradicts the patch that it is in, or the patch is no patch (400).
+    #[error("{0}")]
+    Contradiction(&'static str),
+    /// The patch does not fit the object (422, and no word about which operation, as kube-apiserver answers).
+    #[error("the server rejected our request due to an error in our request")]
+    Rejected,
+    /// A strategic merge patch that cannot be merged (500, as kube-apiserver answers).
+    #[error("{0}")]
+    Unmergeable(String),
+    /// A list has an item without the key that identifies items (500, as kube-apiserver answers).
     #[error("map: {item} does not contain declared merge key: {key}")]
     MissingKey {
-        /// The item as JSON.
+        /// The item as Go prints it.
         item: String,
         /// The merge key.
         key: String,
@@ -48,9 +55,10 @@ impl PatchError {
     #[must_use]
     pub fn code(&self) -> u16 {
         match self {
-            Self::Malformed(_) => 400,
+            Self::Malformed(_) | Self::Contradiction(_) => 400,
             Self::TooManyOperations(_) | Self::TooLarge => 413,
-            Self::Rejected(_) | Self::MissingKey { .. } => 422,
+            Self::Rejected => 422,
+            Self::Unmergeable(_) | Self::MissingKey { .. } => 500,
         }
     }
 }
@@ -60,8 +68,9 @@ impl PatchError {
 /// # Errors
 /// [`PatchError`] when the body is not a patch, an operation does not fit the object, or a bound is passed.
 pub fn json_patch(object: &Value, patch: &[u8]) -> Result<Value, PatchError> {
-    let operations: Vec<Value> =
+    let operations: Option<Vec<Value>> =
         serde_json::from_slice(patch).map_err(|e| PatchError::Malformed(e.to_string()))?;
+    let operations = operations.unwrap_or_default();
     if operations.len() > OPERATIONS_MAX {
         return Err(PatchError::TooManyOperations(operations.len()));
     }
@@ -70,11 +79,10 @@ pub fn json_patch(object: &Value, patch: &[u8]) -> Result<Value, PatchError> {
     for operation in operations {
         let depth = reach(&patched, &operation, &mut copied)?;
         if depth > DEPTH_MAX {
-            return Err(PatchError::Rejected(format!("the result nests deeper than {DEPTH_MAX}")));
+            return Err(PatchError::Rejected);
         }
-        let operation: json_patch::PatchOperation =
-            serde_json::from_value(operation).map_err(|e| PatchError::Malformed(e.to_string()))?;
-        json_patch::patch(&mut patched, &[operation]).map_err(|e| PatchError::Rejected(e.to_string()))?;
+        let steps = operation::read(&patched, &operation)?;
+        json_patch::patch(&mut patched, &steps).map_err(|_| PatchError::Rejected)?;
     }
     check_size(&patched)?;
     Ok(patched)
@@ -82,12 +90,15 @@ pub fn json_patch(object: &Value, patch: &[u8]) -> Result<Value, PatchError> {
 
 /// How deep the value of an operation will lie, and how many bytes copies have added up to: both are bounded before
 /// the operation is applied, because a short patch can make a deep or a huge object.
-fn reach(object: &Value, operation: &Value, copied: &mut usize) -> Result<usize, PatchError> {
-    let segments = operation["path"].as_str().map_or(0, |path| path.matches('/').count());
-    let op = operation["op"].as_str().unwrap_or_default();
+fn reach(object: &Value, one: &Value, copied: &mut usize) -> Result<usize, PatchError> {
+    let segments = one["path"].as_str().map_or(0, |path| path.matches('/').count());
+    let op = one["op"].as_str().unwrap_or_default();
     let value = match op {
-        "add" | "replace" => operation.get("value"),
-        "copy" | "move" => operation["from"].as_str().and_then(|from| object.pointer(from)),
+        "add" | "replace" => one.get("value"),
+        "copy" | "move" => {
+            let from = one["from"].as_str();
+            from.and_then(|from| object.pointer(&operation::resolved(object, from, 0)))
+        }
         _ => None,
     };
     let Some(value) = value else { return Ok(segments) };
@@ -139,9 +150,16 @@ fn length(value: &Value) -> Option<usize> {
 /// # Errors
 /// [`PatchError::Malformed`] when the patch is not an object: a Kubernetes object cannot be replaced by a scalar.
 pub fn merge_patch(object: &Value, patch: &Value) -> Result<Value, PatchError> {
-    let Value::Object(_) = patch else {
-        return Err(PatchError::Malformed("a merge patch must be a JSON object".to_owned()));
-    };
+    match patch {
+        Value::Object(_) => {}
+        Value::Null => return Err(PatchError::Contradiction("Invalid JSON Patch")),
+        other => {
+            return Err(PatchError::Malformed(format!(
+                "json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
+                json_type(other)
+            )));
+        }
+    }
     if depth_over(patch, DEPTH_MAX) {
         return Err(PatchError::Malformed(format!("nests deeper than {DEPTH_MAX}")));
     }
@@ -174,6 +192,9 @@ fn merge(target: &mut Value, patch: &Value) {
 /// # Errors
 /// [`PatchError`] when the patch is not an object, a directive is wrong, or an item has no merge key.
 pub fn strategic_merge_patch(schema: &Schema, object: &Value, patch: &Value) -> Result<Value, PatchError> {
+    if patch.is_null() {
+        return Ok(object.clone());
+    }
     if !patch.is_object() {
         return Err(PatchError::Malformed("a strategic merge patch must be a JSON object".to_owned()));
     }

@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 
 pub use self::conflict::{ApplyError, Conflict, conflict_causes, conflict_message};
 use self::entries::{Entry, Identity, Managers, Operation};
-use self::path::{Element, describe};
+use self::path::{Element, describe, group_version_kind};
 use self::set::Set;
 use crate::kinds::KindInfo;
 use crate::kinds::rules::Fields;
@@ -53,7 +53,7 @@ pub fn update(kind: &KindInfo, live: Option<&Value>, new: &mut Value, writer: &W
     let own = !writer.subresource.is_empty();
     let live_managers = || live.map(|live| Managers::decode(managed_fields(live))).unwrap_or_default();
     let sent = managed_fields(new).clone();
-    let managers = match &sent {
+    let mut managers = match &sent {
         // A client may reset tracking with an empty list or one empty entry.
         Value::Array(list) if !own && (list.is_empty() || list.as_slice() == [Value::Object(Map::new())]) => {
             Managers::default()
@@ -64,6 +64,7 @@ pub fn update(kind: &KindInfo, live: Option<&Value>, new: &mut Value, writer: &W
         }
         _ => live_managers(),
     };
+    managers.keep_group(&kind.api_version());
     remove_managed_fields(new);
     if managers.is_empty() && live.is_some() {
         return;
@@ -89,12 +90,13 @@ pub fn apply(
     writer: &Writer<'_>,
     force: bool,
 ) -> Result<Value, ApplyError> {
-    check_request(applied, writer)?;
+    check_request(kind, applied)?;
     let place = kind.place();
     walk::validate(place, applied).map_err(|problem| {
         ApplyError::Invalid(format!("failed to create typed patch object ({}): {problem}", describe(applied)))
     })?;
     let mut managers = live.map(|live| Managers::decode(managed_fields(live))).unwrap_or_default();
+    managers.keep_group(&kind.api_version());
     let bare = live.map(without_managed_fields);
     let owned = owned(kind, writer.subresource);
     if let Some(bare) = bare.as_ref().filter(|_| managers.is_empty()) {
@@ -117,16 +119,11 @@ fn empty(kind: &KindInfo) -> Value {
     empty
 }
 
-fn check_request(applied: &Value, writer: &Writer<'_>) -> Result<(), ApplyError> {
-    if !applied.is_object() {
-        return Err(ApplyError::BadRequest("an applied configuration must be an object".to_owned()));
-    }
-    let version = applied["apiVersion"].as_str().unwrap_or_default();
-    if version != writer.api_version {
-        return Err(ApplyError::BadRequest(format!(
-            "Incorrect version specified in apply patch. Specified patch version: {version}, expected: {}",
-            writer.api_version
-        )));
+fn check_request(kind: &KindInfo, applied: &Value) -> Result<(), ApplyError> {
+    let text = |key: &str| applied[key].as_str().unwrap_or_default();
+    if text("apiVersion") != kind.api_version() || text("kind") != kind.kind {
+        let found = group_version_kind(text("apiVersion"), text("kind"));
+        return Err(ApplyError::BadRequest(format!("invalid object type: {found}")));
     }
     if !managed_fields(applied).is_null() {
         return Err(ApplyError::BadRequest("metadata.managedFields must be nil".to_owned()));
@@ -310,7 +307,8 @@ impl Merge<'_> {
         let changed = live != Some(&pruned);
         if let Some(mut entry) = self.managers.remove(&identity) {
             entry.set = stripped(&entry.set);
-            if changed || entry.time.is_none() {
+            // Who only joins the owners of what is there has no time, as in kube-apiserver.
+            if changed {
                 entry.time = Some(writer.now);
             }
             if !entry.set.is_empty() {

@@ -219,13 +219,17 @@ impl ApiError {
     /// 422 `Invalid` with one cause a field.
     #[must_use]
     pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Self {
-        let texts: Vec<String> = causes
-            .iter()
-            .map(|cause| match cause.field.as_str() {
+        let mut texts: Vec<String> = Vec::new();
+        for cause in &causes {
+            let text = match cause.field.as_str() {
                 "" => cause.message.clone(),
                 field => format!("{field}: {}", cause.message),
-            })
-            .collect();
+            };
+            // What was found twice is said once.
+            if !texts.contains(&text) {
+                texts.push(text);
+            }
+        }
         let text = match texts.as_slice() {
             [one] => one.clone(),
             several => format!("[{}]", several.join(", ")),

@@ -13,6 +13,11 @@ const DELETE_FROM: &str = "$deleteFromPrimitiveList";
 /// `$setElementOrder/FIELD`: the order that a merged list shall have.
 const ORDER: &str = "$setElementOrder";
 
+/// The key that states the order of the list in a field.
+pub(super) fn order_of(field: &str) -> String {
+    format!("{ORDER}/{field}")
+}
+
 /// What `$patch` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Directive {
@@ -76,10 +81,8 @@ pub(super) fn stripped(value: &Value) -> Value {
             Value::Object(kept.map(|(name, value)| (name.clone(), stripped(value))).collect())
         }
         Value::Array(items) => {
-            let deleted = |item: &&Value| item[PATCH] == "delete";
-            let marker =
-                |item: &&Value| item.as_object().is_some_and(|m| m.len() == 1 && m.contains_key(PATCH));
-            Value::Array(items.iter().filter(|i| !deleted(i) && !marker(i)).map(stripped).collect())
+            let kept = items.iter().filter(|item| item.get(PATCH).is_none());
+            Value::Array(kept.map(stripped).collect())
         }
         scalar => scalar.clone(),
     }

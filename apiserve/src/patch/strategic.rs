@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::PatchError;
 use super::directives::{self, Directive, Key, RETAIN_KEYS};
+use crate::schema::gofmt;
 use crate::schema::types::{ListMerge, Place, Shape};
 
 /// The object that `patch` makes of `old`; null when the patch deletes it.
@@ -24,12 +25,17 @@ pub(super) fn merge(place: Place<'_>, old: Option<&Value>, patch: &Value) -> Res
     for (name, value) in patch {
         if let Key::Field(name) = directives::key(name) {
             field(place, name, value, &mut out)?;
+            let ordered = patch.contains_key(&directives::order_of(name));
+            if let (false, Value::Array(items)) = (ordered, value) {
+                // Without an order of its own a patch means that of its items.
+                order_items(place, name, items, old, &mut out)?;
+            }
         }
     }
     for (name, value) in patch {
         match directives::key(name) {
-            Key::DeleteFrom(name) => delete_from(name, value, &mut out)?,
-            Key::Order(name) => reorder(place, name, value, old, &mut out)?,
+            Key::DeleteFrom(name) => delete_from(name, value, &mut out),
+            Key::Order(name) => reorder(place, name, value, (old, patch), &mut out)?,
             Key::Field(_) | Key::Own => {}
         }
     }
@@ -40,12 +46,8 @@ fn retain(out: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result<()
     let Some(keys) = patch.get(RETAIN_KEYS) else { return Ok(()) };
     let keys = directives::list(keys, RETAIN_KEYS)?;
     let known = |name: &str| keys.iter().any(|key| key == name);
-    if let Some(name) =
-        patch.keys().find(|name| matches!(directives::key(name), Key::Field(_)) && !known(name))
-    {
-        return Err(PatchError::Malformed(format!(
-            "{RETAIN_KEYS} does not list the field {name} of the patch"
-        )));
+    if patch.keys().any(|name| matches!(directives::key(name), Key::Field(_)) && !known(name)) {
+        return Err(PatchError::Contradiction("invalid patch format of retainKeys"));
     }
     out.retain(|name, _| known(name));
     Ok(())
@@ -89,9 +91,7 @@ fn merges(place: Place<'_>) -> Option<ListMerge> {
 
 fn list(place: Place<'_>, old: &[Value], patch: &[Value]) -> Result<Vec<Value>, PatchError> {
     // One marker in the list replaces it as a whole.
-    let replaces = patch.iter().any(|item| {
-        item.as_object().is_some_and(|map| map.get(directives::PATCH).is_some_and(|value| value == "replace"))
-    });
+    let replaces = patch.iter().any(is_marker);
     match merges(place) {
         Some(merge) if !replaces => match merge.key {
             Some(key) => objects(place.item(), old, patch, &key),
@@ -115,10 +115,25 @@ fn scalars(old: &[Value], patch: &[Value]) -> Vec<Value> {
     out
 }
 
+/// Whether an item of a patch is no item but says that the list is replaced.
+fn is_marker(item: &Value) -> bool {
+    item.get(directives::PATCH).is_some_and(|directive| directive == "replace")
+}
+
+impl ListMerge {
+    /// What tells an item from the others of its list.
+    fn identity(&self, item: &Value) -> Result<String, PatchError> {
+        match &self.key {
+            Some(key) => identity(item, key),
+            None => Ok(item.to_string()),
+        }
+    }
+}
+
 fn identity(item: &Value, key: &str) -> Result<String, PatchError> {
     match item.get(key) {
         Some(value) if !value.is_null() => Ok(value.to_string()),
-        _ => Err(PatchError::MissingKey { item: item.to_string(), key: key.to_owned() }),
+        _ => Err(PatchError::MissingKey { item: gofmt::value(item), key: key.to_owned() }),
     }
 }
 
@@ -131,8 +146,10 @@ fn objects(place: Place<'_>, old: &[Value], patch: &[Value], key: &str) -> Resul
     }
     for item in patch {
         let Value::Object(map) = item else {
-            return Err(PatchError::Malformed(format!(
-                "an item of a list with merge key {key} is no object"
+            let lists = Value::Array(vec![old.to_vec().into(), patch.to_vec().into()]);
+            return Err(PatchError::Unmergeable(format!(
+                "list element types are not identical: {}",
+                gofmt::value(&lists)
             )));
         };
         let directive = directives::directive(map)?;
@@ -156,12 +173,11 @@ fn objects(place: Place<'_>, old: &[Value], patch: &[Value], key: &str) -> Resul
     Ok(out.into_iter().flatten().collect())
 }
 
-fn delete_from(name: &str, value: &Value, out: &mut Map<String, Value>) -> Result<(), PatchError> {
-    let gone = directives::list(value, "a list of values to delete")?;
-    if let Some(Value::Array(items)) = out.get_mut(name) {
+fn delete_from(name: &str, value: &Value, out: &mut Map<String, Value>) {
+    // What is no list deletes nothing, as in kube-apiserver.
+    if let (Some(Value::Array(items)), Value::Array(gone)) = (out.get_mut(name), value) {
         items.retain(|item| !gone.contains(item));
     }
-    Ok(())
 }
 
 /// Orders a merged list: listed items as listed, others keep their place relative to what they followed before.
@@ -169,19 +185,56 @@ fn reorder(
     place: Place<'_>,
     name: &str,
     order: &Value,
+    (old, patch): (&Map<String, Value>, &Map<String, Value>),
+    out: &mut Map<String, Value>,
+) -> Result<(), PatchError> {
+    let Value::Array(order) = order else {
+        let found = gofmt::type_name(order);
+        return Err(PatchError::Unmergeable(format!("expected a []interface {{}}, but received a {found}")));
+    };
+    let items = patch.get(name).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if let Some(merge) = merges(place.child(name).0) {
+        check_order(&merge, order, items)?;
+    }
+    order_items(place, name, order, old, out)
+}
+
+/// The items of the patch must come in the order that the patch states.
+fn check_order(merge: &ListMerge, order: &[Value], items: &[Value]) -> Result<(), PatchError> {
+    let mut stated = order.iter().map(|item| merge.identity(item));
+    for item in items.iter().filter(|item| item.get(directives::PATCH).is_none()) {
+        let own = merge.identity(item)?;
+        let mut found = order.is_empty();
+        for one in stated.by_ref() {
+            if one? == own {
+                found = true;
+                break;
+            }
+        }
+        if !found {
+            let [items, order] = [items, order].map(|list| gofmt::value(&Value::Array(list.to_vec())));
+            return Err(PatchError::Unmergeable(format!(
+                "The order in patch list:\n{items}\n doesn't match $setElementOrder list:\n{order}\n"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Orders a merged list by the items of another, as far as those are in it.
+fn order_items(
+    place: Place<'_>,
+    name: &str,
+    order: &[Value],
     old: &Map<String, Value>,
     out: &mut Map<String, Value>,
 ) -> Result<(), PatchError> {
-    let order = directives::list(order, "an element order")?;
     let (child, _) = place.child(name);
-    let Some(ListMerge { key }) = merges(child) else { return Ok(()) };
+    let Some(merge) = merges(child) else { return Ok(()) };
     let Some(Value::Array(items)) = out.get_mut(name) else { return Ok(()) };
-    let id = |item: &Value| match &key {
-        Some(key) => identity(item, key),
-        None => Ok(item.to_string()),
-    };
+    let id = |item: &Value| merge.identity(item);
     let mut rank = HashMap::new();
-    for (at, item) in order.iter().enumerate() {
+    for (at, item) in order.iter().filter(|item| !is_marker(item)).enumerate() {
         rank.entry(id(item)?).or_insert(at);
     }
     let mut before = HashMap::new();

@@ -104,7 +104,7 @@ fn strategic_patches_follow_their_directives() {
             "scalars are added",
             json!({"metadata": {"finalizers": ["a/b", "x/y"]}}),
             "/metadata/finalizers",
-            json!(["x/y", "a/b"]),
+            json!(["a/b", "x/y"]),
         ),
         (
             "scalars are deleted",
@@ -141,8 +141,28 @@ fn strategic_patches_follow_their_directives() {
 fn an_item_without_its_key_is_refused() {
     let patch = json!({"spec": {"containers": [{"image": "x"}]}});
     let error = strategic_merge_patch(&pod_schema(), &json!({}), &patch).unwrap_err();
-    assert_eq!(error.to_string(), "map: {\"image\":\"x\"} does not contain declared merge key: name");
-    assert_eq!(error.code(), 422);
+    assert_eq!(error.to_string(), "map: map[image:x] does not contain declared merge key: name");
+    assert_eq!(error.code(), 500);
+}
+
+#[test]
+fn json_patches_are_as_lenient_as_those_of_kube_apiserver() {
+    let object = json!({"a": [1, 2], "b": {"c": 1}});
+    let cases = [
+        (r#"{"op":"remove","path":"/a/-1"}"#, json!({"a": [1], "b": {"c": 1}})),
+        (r#"{"op":"replace","path":"/a/-2","value":7}"#, json!({"a": [7, 2], "b": {"c": 1}})),
+        (r#"{"op":"add","path":"/a/-1","value":3}"#, json!({"a": [1, 2, 3], "b": {"c": 1}})),
+        (r#"{"op":"move","from":"/a/0","path":"/a/-1"}"#, json!({"a": [2, 1], "b": {"c": 1}})),
+        (r#"{"op":"replace","path":"/b/d","value":2}"#, json!({"a": [1, 2], "b": {"c": 1, "d": 2}})),
+        (r#"{"op":"test","path":"/b/d","value":null}"#, object.clone()),
+    ];
+    for (operation, expected) in cases {
+        assert_eq!(json_patch(&object, format!("[{operation}]").as_bytes()), Ok(expected), "{operation}");
+    }
+    for refused in [r#"{"op":"remove","path":"/a/-3"}"#, r#"{"op":"replace","path":"/a/2","value":1}"#] {
+        assert_eq!(json_patch(&object, format!("[{refused}]").as_bytes()), Err(PatchError::Rejected));
+    }
+    assert_eq!(json_patch(&object, b"null"), Ok(object));
 }
 
 #[test]
@@ -158,7 +178,8 @@ fn json_patches_are_bounded_and_all_or_nothing() {
             .unwrap_err();
     assert_eq!(failed.code(), 422);
     assert_eq!(json_patch(&object, b"{}").unwrap_err().code(), 400);
-    assert_eq!(json_patch(&object, br#"[{"op":"jump"}]"#).unwrap_err().code(), 400);
+    assert_eq!(json_patch(&object, br#"[{"op":"jump"}]"#).unwrap_err().code(), 422);
+    assert_eq!(json_patch(&object, b"[7]").unwrap_err().code(), 400);
     let many = json!(vec![json!({"op": "test", "path": "/b/c", "value": 1}); OPERATIONS_MAX + 1]).to_string();
     assert_eq!(json_patch(&object, many.as_bytes()).unwrap_err().code(), 413);
     let doubling = json!(vec![json!({"op": "copy", "from": "/a", "path": "/a/-"}); 60]).to_string();

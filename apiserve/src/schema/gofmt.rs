@@ -20,6 +20,36 @@ pub(crate) fn value(value: &Value) -> String {
     }
 }
 
+/// What `%#v` writes: `map[string]interface {}{"a":1}`, with texts in quotes.
+pub(crate) fn syntax(value: &Value) -> String {
+    match value {
+        Value::Null => "interface {}(nil)".to_owned(),
+        Value::Array(items) => {
+            format!("[]interface {{}}{{{}}}", items.iter().map(syntax).collect::<Vec<_>>().join(", "))
+        }
+        Value::Object(members) => {
+            let mut sorted: Vec<_> = members.iter().collect();
+            sorted.sort_by_key(|(name, _)| *name);
+            let texts = sorted.into_iter().map(|(name, item)| format!("{name:?}:{}", syntax(item)));
+            format!("map[string]interface {{}}{{{}}}", texts.collect::<Vec<_>>().join(", "))
+        }
+        scalar => scalar.to_string(),
+    }
+}
+
+/// What `%T` writes of a value that was read from JSON.
+pub(crate) fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    }
+}
+
 fn join(items: impl Iterator<Item = String>) -> String {
     items.collect::<Vec<_>>().join(" ")
 }
@@ -32,5 +62,10 @@ mod tests {
     fn values_are_written_as_go_does() {
         let written = super::value(&json!({"b": [1, "x", null], "a": {"c": true}}));
         assert_eq!(written, "map[a:map[c:true] b:[1 x <nil>]]");
+        let syntax = super::syntax(&json!({"b": [1, "x"], "a": {"c": true}}));
+        assert_eq!(
+            syntax,
+            r#"map[string]interface {}{"a":map[string]interface {}{"c":true}, "b":[]interface {}{1, "x"}}"#
+        );
     }
 }

@@ -88,6 +88,11 @@ impl Managers {
         self.0.values_mut()
     }
 
+    /// Forgets entries written in versions of other groups: what they name cannot be found in this kind.
+    pub(super) fn keep_group(&mut self, api_version: &str) {
+        self.0.retain(|_, entry| group(&entry.api_version) == group(api_version));
+    }
+
     /// Takes fields away from a manager.
     pub(super) fn take(&mut self, identity: &Identity, set: &Set) {
         if let Some(entry) = self.0.get_mut(identity) {
@@ -147,6 +152,11 @@ impl Managers {
             slot.time = slot.time.max(old.time);
         }
     }
+}
+
+/// The group of an `apiVersion`; empty for the first one.
+pub(super) fn group(api_version: &str) -> &str {
+    api_version.rsplit_once('/').map_or("", |(group, _)| group)
 }
 
 fn decode(value: &Value) -> Option<(Identity, Entry)> {

@@ -65,12 +65,12 @@ impl fmt::Display for Element {
 pub(super) fn describe(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let metadata = &object["metadata"];
-    let api_version = text(&object["apiVersion"]);
-    let version = if api_version.contains('/') { api_version } else { format!("/{api_version}") };
-    format!(
-        "{}/{}; {version}, Kind={}",
-        text(&metadata["namespace"]),
-        text(&metadata["name"]),
-        text(&object["kind"])
-    )
+    let of = group_version_kind(&text(&object["apiVersion"]), &text(&object["kind"]));
+    format!("{}/{}; {of}", text(&metadata["namespace"]), text(&metadata["name"]))
+}
+
+/// How messages name a type: `group/version, Kind=Kind`, with an empty group for the first one.
+pub(super) fn group_version_kind(api_version: &str, kind: &str) -> String {
+    let slash = if api_version.contains('/') { "" } else { "/" };
+    format!("{slash}{api_version}, Kind={kind}")
 }

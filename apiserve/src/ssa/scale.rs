@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::entries::{Entry, Identity, Managers};
+use super::entries::{Entry, Identity, Managers, group};
 use super::path::Element;
 use super::set::Set;
 
@@ -61,8 +61,6 @@ impl Count<'_> {
 
     /// Entries of versions of other groups are nobody's.
     fn knows(&self, entry: &Entry) -> bool {
-        let group =
-            |version: &str| version.rsplit_once('/').map_or(String::new(), |(group, _)| group.to_owned());
         group(&entry.api_version) == group(self.api_version)
     }
 }

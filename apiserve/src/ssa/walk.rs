@@ -13,7 +13,8 @@ pub(super) use self::merge::merge;
 pub(super) use self::remove::remove;
 use super::path::Element;
 use super::set::Set;
-use crate::schema::types::{ListShape, Place, Rest, Shape, Topology};
+use crate::schema::gofmt;
+use crate::schema::types::{ListShape, Place, Presence, Rest, Shape, StringKind, Topology};
 
 /// How a value is treated: as a whole, or by its parts.
 pub(super) enum Form<'a> {
@@ -39,14 +40,19 @@ pub(super) fn form<'a>(place: Place<'a>, value: &Value) -> Form<'a> {
 pub(super) fn identify(place: Place<'_>, list: &ListShape, item: &Value) -> Result<Element, String> {
     let Topology::Map(keys) = &list.topology else {
         return match item {
-            Value::Array(_) | Value::Object(_) | Value::Null => {
-                Err("associative list without keys may not have non-scalars as elements".to_owned())
+            Value::Object(_) => {
+                Err("associative list without keys has an element that's a map type".to_owned())
+            }
+            Value::Array(_) => Err("not supported: associative list with lists as elements".to_owned()),
+            Value::Null => {
+                Err("associative list without keys has an element that's an explicit null".to_owned())
             }
             scalar => Ok(Element::Item(scalar.to_string())),
         };
     };
     let Value::Object(map) = item else {
-        return Err("associative list with keys may not have non-map elements".to_owned());
+        let odd = if item.is_null() { "a null element" } else { "non-map elements" };
+        return Err(format!("associative list with keys may not have {odd}"));
     };
     let mut found = Map::new();
     for key in keys {
@@ -66,11 +72,19 @@ pub(super) fn identify(place: Place<'_>, list: &ListShape, item: &Value) -> Resu
     Ok(Element::Keys(Value::Object(found).to_string()))
 }
 
-/// The default of a key field: from the table of facts, or from a structural schema.
+/// The default of a key field: from the table of facts, from a structural schema, or the zero value that the Go
+/// encoder always writes, which is the default in the OpenAPI of built-in types.
 fn key_default(item: Place<'_>, key: &str) -> Option<Value> {
     let Shape::Struct(shape) = &item.node().shape else { return None };
-    let stated = shape.field(key)?.default.as_ref().and_then(|json| serde_json::from_str(json).ok());
-    stated.or_else(|| item.child(key).0.node().default.as_deref().cloned())
+    let field = shape.field(key)?;
+    let node = item.child(key).0.node();
+    let stated = field.default.as_ref().and_then(|json| serde_json::from_str(json).ok());
+    let zero = match (field.presence, &node.shape) {
+        (Presence::Emit, Shape::String(_)) => Some(Value::from("")),
+        (Presence::Emit, Shape::Integer { .. }) => Some(Value::from(0)),
+        _ => None,
+    };
+    stated.or_else(|| node.default.as_deref().cloned()).or(zero)
 }
 
 /// The fields that a value sets.
@@ -161,14 +175,31 @@ fn check(place: Place<'_>, value: &Value, path: &str) -> Result<(), String> {
         (Shape::List(_), other) if !other.is_null() => {
             Err(format!("{path}: expected list, got {}", shown(other)))
         }
+        (shape, scalar) => check_scalar(shape, scalar).map_err(|problem| format!("{path}: {problem}")),
+    }
+}
+
+/// Whether a value is of the scalar type that is declared. Times and what may be of several types are any scalar.
+fn check_scalar(shape: &Shape, value: &Value) -> Result<(), String> {
+    let whole = value.is_array() || value.is_object();
+    match shape {
+        _ if value.is_null() => Ok(()),
+        Shape::String(StringKind::Plain | StringKind::Bytes) if !value.is_string() => {
+            let text = gofmt::syntax(value);
+            Err(format!("expected string, got &value.valueUnstructured{{Value:{text}}}"))
+        }
+        Shape::Integer { .. } | Shape::Number if !value.is_number() => {
+            Err(format!("expected numeric (int or float), got {}", gofmt::type_name(value)))
+        }
+        Shape::Bool if !value.is_boolean() => Err(format!("expected boolean, got {}", shown(value))),
+        Shape::String(_) | Shape::IntOrString | Shape::Quantity if whole => {
+            Err(format!("expected any scalar, got {}", shown(value)))
+        }
         _ => Ok(()),
     }
 }
 
-/// A value in a message, as Go's `&{value}` shows it.
+/// A value in a message, as Go's `%v` shows the pointer to it.
 fn shown(value: &Value) -> String {
-    match value {
-        Value::String(text) => format!("&{{{text}}}"),
-        other => format!("&{{{other}}}"),
-    }
+    format!("&{{{}}}", gofmt::value(value))
 }

@@ -215,13 +215,17 @@ fn mark(context: &Context<'_>, options: &DeleteOptions, object: &mut Value) -> i
     }
     let until = context.now.saturating_add(SignedDuration::from_secs(wanted)).unwrap_or(context.now);
     meta::set(object, "deletionTimestamp", meta::time(until).into());
+    // Kinds that hold others have a deletion of their own in kube-apiserver: the time is all that it notes.
+    let namespace = is(context.kind, ("", "namespaces"));
+    if namespace {
+        object["status"]["phase"] = "Terminating".into();
+    }
+    if namespace || is(context.kind, ("apiextensions.k8s.io", "customresourcedefinitions")) {
+        return wanted;
+    }
     meta::set(object, "deletionGracePeriodSeconds", wanted.into());
     if let Some(generation) = meta::get(object, "generation").and_then(Value::as_i64) {
         meta::set(object, "generation", generation.saturating_add(1).into());
-    }
-    if is(context.kind, ("", "namespaces")) {
-        meta::set(object, "deletionGracePeriodSeconds", Value::Null);
-        object["status"]["phase"] = "Terminating".into();
     }
     wanted
 }

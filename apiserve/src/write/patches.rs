@@ -9,7 +9,8 @@ use crate::kinds::KindInfo;
 use crate::patch;
 use crate::schema::decode::{self, DecodeError, Strict};
 use crate::schema::gofmt;
-use crate::status::{ApiError, Cause};
+use crate::schema::types::json_type;
+use crate::status::{ApiError, Cause, Details};
 
 use super::{Context, fields, meta};
 
@@ -55,7 +56,10 @@ fn change(
 fn refused_patch(error: &patch::PatchError) -> ApiError {
     let message = error.to_string();
     match error.code() {
-        422 => ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message),
+        // Without a reason, as kube-apiserver answers what its merge does not foresee.
+        500 => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "", message),
+        422 => ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
+            .with_details(Details::default()),
         413 => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message),
         _ => ApiError::bad_request(message),
     }
@@ -94,6 +98,17 @@ pub(super) fn apply(
     live: Option<&Value>,
 ) -> Result<(Value, Value), ApiError> {
     let (applied, keys) = input::parse_yaml(&context.request.body)?;
+    let applied = match applied {
+        Value::Null => Value::Object(serde_json::Map::new()),
+        Value::Object(_) => applied,
+        other => {
+            return Err(ApiError::bad_request(format!(
+                "error decoding YAML: error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {} into \
+                 Go value of type map[string]interface {{}}",
+                json_type(&other)
+            )));
+        }
+    };
     if meta::get(&applied, "managedFields").is_some() {
         return Err(ApiError::bad_request("metadata.managedFields must be nil"));
     }

@@ -176,6 +176,7 @@ fn new_state(context: &mut Context<'_>, source: &Source<'_>, live: &Value) -> Re
             let (applied, object) = patches::apply(context, context.kind, Some(live))?;
             let mut object = patches::decode_merged(context.kind, object)?;
             check_name(context, &object)?;
+            create::check_namespace(context, &mut object)?;
             // Of what is applied only these two are conditions; the merge has taken the stored ones.
             for field in ["resourceVersion", "uid"] {
                 if let Some(value) = meta::get(&applied, field) {
@@ -185,8 +186,9 @@ fn new_state(context: &mut Context<'_>, source: &Source<'_>, live: &Value) -> Re
             Ok(object)
         }
         Source::Patch(patch, request) => {
-            let object = patches::patched(context, context.kind, *patch, request, live)?;
+            let mut object = patches::patched(context, context.kind, *patch, request, live)?;
             check_name(context, &object)?;
+            create::check_namespace(context, &mut object)?;
             Ok(object)
         }
     }
@@ -215,6 +217,12 @@ fn settle_metadata(context: &Context<'_>, object: &mut Value, live: &Value) -> R
     let resource = &context.kind.resource;
     let uid = meta::text(object, "uid");
     let stored_uid = meta::text(live, "uid");
+    let patch = matches!(context.request.verb, WriteVerb::Patch(_));
+    if patch && !uid.is_empty() && uid != stored_uid {
+        // No condition in a patch, but a change of what cannot change: every kind finds that, and so do all together.
+        let error = FieldError::invalid("metadata.uid", uid, "field is immutable");
+        return Err(context.invalid(&[error.clone(), error]));
+    }
     if !uid.is_empty() && uid != stored_uid {
         let why =
             format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {stored_uid}");
@@ -222,7 +230,6 @@ fn settle_metadata(context: &Context<'_>, object: &mut Value, live: &Value) -> R
     }
     let wanted = meta::text(object, "resourceVersion").to_owned();
     let current = meta::text(live, "resourceVersion");
-    let patch = matches!(context.request.verb, WriteVerb::Patch(_));
     if matches!(wanted.as_str(), "" | "0")
         && context.kind.rules().conditional_update
         && !patch

@@ -55,16 +55,6 @@ const DIFFERENCES: &[Difference] = &[
     body(Where::Both, "PATCH /api/v1/namespaces/default/configmaps/a {", "the JSON parser has other words"),
     body(
         Where::Both,
-        r#"PATCH /api/v1/namespaces/default/configmaps/a [{"op":"test","path":"/data/y","value":"3"}]"#,
-        "the real server does not say which operation failed",
-    ),
-    body(
-        Where::Both,
-        r#"PATCH /api/v1/namespaces/default/configmaps/a [{"op":"remove","path":"/data/none"}]"#,
-        "the real server does not say which operation failed",
-    ),
-    body(
-        Where::Both,
         "GET /api/v1/namespaces/default/configmaps?watch=1&timeoutSeconds=1 as application/yaml",
         "the real server also offers protobuf",
     ),

@@ -67,6 +67,12 @@ pub(crate) fn normalise(value: &mut Value) {
                 // The real administrator has an identity of the token file's.
                 members.remove("uid");
             }
+            if let Some(Value::Array(causes)) = members.get_mut("causes")
+                && causes.iter().all(|cause| cause["reason"] == "FieldManagerConflict")
+            {
+                // The real server walks its managers in no order.
+                causes.sort_by_cached_key(ToString::to_string);
+            }
             if let Some(Value::Array(entries)) = members.get_mut("managedFields") {
                 // Their order is that of their seconds.
                 entries.sort_by_cached_key(|entry| {

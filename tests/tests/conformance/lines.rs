@@ -24,6 +24,33 @@ pub(crate) const STRATEGIC: &str = "application/strategic-merge-patch+json";
 pub(crate) const PATCH: &str = "application/json-patch+json";
 pub(crate) const APPLY: &str = "application/apply-patch+yaml";
 
+/// Long sequences, one request a line: method, path, content type without what all have in common, body.
+const SEQUENCES: [&str; 4] = [
+    include_str!("lines/owners.txt"),
+    include_str!("lines/patches.txt"),
+    include_str!("lines/listmaps.txt"),
+    include_str!("lines/versions.txt"),
+];
+
+fn sequences() -> impl Iterator<Item = Line> {
+    let lines = SEQUENCES.into_iter().flat_map(str::lines);
+    lines.filter(|line| !line.is_empty() && !line.starts_with('#')).map(|line| {
+        let mut parts = line.splitn(4, ' ');
+        let mut next = || parts.next().unwrap_or_default();
+        let (method, path, content_type, body) = (next(), next(), next(), next());
+        let content_type = match content_type {
+            "" => "",
+            "json" => JSON,
+            "merge" => MERGE,
+            "strategic" => STRATEGIC,
+            "patch" => PATCH,
+            "apply" => APPLY,
+            other => panic!("no content type {other}"),
+        };
+        Line::new(&(method, path, content_type, body))
+    })
+}
+
 /// Those whose answers also depend on admission.
 pub(crate) fn admitted() -> impl Iterator<Item = Line> {
     subresources::LINES.iter().map(Line::new)
@@ -41,5 +68,5 @@ pub(crate) fn all() -> impl Iterator<Item = Line> {
         deletes::LINES,
         lists::LINES,
     ];
-    subjects.into_iter().flatten().map(Line::new).chain(forms::lines())
+    subjects.into_iter().flatten().map(Line::new).chain(forms::lines()).chain(sequences())
 }

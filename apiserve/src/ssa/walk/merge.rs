@@ -15,6 +15,10 @@ pub(in crate::ssa) fn merge(
     applied: &Value,
 ) -> Result<Value, String> {
     let Some(live) = live else { return Ok(applied.clone()) };
+    if applied.is_null() && has_parts(place, live) {
+        // Null is a container without content: it says nothing about what others have put there.
+        return Ok(live.clone());
+    }
     match (form(place, live), form(place, applied)) {
         (Form::Map, Form::Map) => match (live, applied) {
             (Value::Object(live), Value::Object(applied)) => fields(place, live, applied),
@@ -25,6 +29,15 @@ pub(in crate::ssa) fn merge(
             _ => Ok(applied.clone()),
         },
         _ => Ok(applied.clone()),
+    }
+}
+
+/// Whether a value is merged by its parts and has some.
+fn has_parts(place: Place<'_>, value: &Value) -> bool {
+    match form(place, value) {
+        Form::Map => value.as_object().is_some_and(|map| !map.is_empty()),
+        Form::List(_) => value.as_array().is_some_and(|items| !items.is_empty()),
+        Form::Leaf => false,
     }
 }
 

@@ -1,0 +1,97 @@
+//! Operations of a JSON patch as kube-apiserver's library reads them, in terms of RFC 6902.
+
+use json_patch::PatchOperation;
+use serde_json::{Value, json};
+
+use super::PatchError;
+
+/// What is done for one operation: nothing, itself, or several.
+///
+/// Where the library of kube-apiserver is more lenient than the RFC, clients have come to depend on it: negative
+/// indices count from the end, `replace` also adds a member, and a `test` for null holds where there is nothing.
+///
+/// # Errors
+/// [`PatchError::Malformed`] when the operation is no object of texts, [`PatchError::Rejected`] when it lacks something
+/// or is none of the six.
+pub(super) fn read(object: &Value, operation: &Value) -> Result<Vec<PatchOperation>, PatchError> {
+    check_types(operation)?;
+    let path = pointer(operation, "path");
+    let replaced =
+        |op: &str| json!({"op": op, "path": resolved(object, path, 0), "value": operation["value"]});
+    let has_value = operation.get("value").is_some();
+    let nothing = has_parent(object, path) && object.pointer(&resolved(object, path, 0)).is_none();
+    let steps = match operation["op"].as_str().unwrap_or_default() {
+        "test" if nothing && operation["value"].is_null() => vec![],
+        "replace" if has_value && nothing => vec![replaced("add")],
+        op @ ("test" | "replace") if has_value => vec![replaced(op)],
+        "add" if has_value => {
+            vec![json!({"op": "add", "path": resolved(object, path, 1), "value": operation["value"]})]
+        }
+        "remove" => vec![json!({"op": "remove", "path": resolved(object, path, 0)})],
+        op @ ("copy" | "move") if operation.get("from").is_some() => transfer(object, op, operation)?,
+        _ => return Err(PatchError::Rejected),
+    };
+    steps.into_iter().map(|step| serde_json::from_value(step).map_err(|_| PatchError::Rejected)).collect()
+}
+
+/// A copy or a move: the value goes where the path leads once it was taken away.
+fn transfer(object: &Value, op: &str, operation: &Value) -> Result<Vec<Value>, PatchError> {
+    let from = resolved(object, pointer(operation, "from"), 0);
+    if from.is_empty() {
+        return Err(PatchError::Rejected);
+    }
+    let value = object.pointer(&from).ok_or(PatchError::Rejected)?.clone();
+    // The item that a move takes away is missing from the list when its new place is counted from the end.
+    let same_list = parent(&from) == parent(pointer(operation, "path"));
+    let added = i64::from(op == "copy" || !same_list);
+    let path = resolved(object, pointer(operation, "path"), added);
+    let add = json!({"op": "add", "path": path, "value": value});
+    Ok(if op == "move" { vec![json!({"op": "remove", "path": from}), add] } else { vec![add] })
+}
+
+fn check_types(operation: &Value) -> Result<(), PatchError> {
+    let wrong = |what: &str| PatchError::Malformed(format!("json: cannot unmarshal {what} of a JSON patch"));
+    if !operation.is_object() {
+        return Err(wrong("an operation"));
+    }
+    let odd = ["op", "path", "from"]
+        .into_iter()
+        .find(|key| operation.get(key).is_some_and(|value| !value.is_string() && !value.is_null()));
+    odd.map_or(Ok(()), |key| Err(wrong(key)))
+}
+
+fn pointer<'a>(operation: &'a Value, key: &str) -> &'a str {
+    operation[key].as_str().unwrap_or_default()
+}
+
+fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+/// Whether the path names a member of an object that is there.
+fn has_parent(object: &Value, path: &str) -> bool {
+    path.starts_with('/') && object.pointer(&resolved(object, parent(path), 0)).is_some_and(Value::is_object)
+}
+
+/// The path with indices from the start; `added` is one where the last one may name the place behind the end.
+pub(super) fn resolved(object: &Value, path: &str, added: i64) -> String {
+    let mut at = Some(object);
+    let mut out = String::with_capacity(path.len());
+    let mut tokens = path.split('/').skip(1).peekable();
+    if !path.starts_with('/') {
+        return path.to_owned();
+    }
+    while let Some(token) = tokens.next() {
+        let last = tokens.peek().is_none();
+        let length = at.and_then(Value::as_array).and_then(|items| i64::try_from(items.len()).ok());
+        let negative = token.parse::<i64>().ok().filter(|index| *index < 0);
+        let behind = if last { added } else { 0 };
+        let counted =
+            length.zip(negative).map(|(length, index)| length + behind + index).filter(|index| *index >= 0);
+        let token = counted.map_or_else(|| token.to_owned(), |index| index.to_string());
+        at = at.and_then(|value| value.pointer(&format!("/{token}")));
+        out.push('/');
+        out.push_str(&token);
+    }
+    out
+}
