@@ -85,6 +85,7 @@ fn content(kind: &KindInfo, object: &Value, old: Option<&Value>, errors: &mut Ve
             errors.extend(custom::check(object, kind.schema().types()));
         }
         ("autoscaling", "HorizontalPodAutoscaler") => autoscaling::check(&object["spec"], errors),
+        ("admissionregistration.k8s.io", kind) => policies::check(kind, object, errors),
         ("apiregistration.k8s.io", "APIService") => api_service::check(object, errors),
         group_kind => objects::create(group_kind, object, errors),
     }
