@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::line::Answer;
+use crate::lines::definitions::Case;
 
 /// Whose answers differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,6 +139,18 @@ impl Judge {
             self.wrong.push(format!("{of:?} {label}\n  real {}\n  ours {}", shown(real), shown(ours)));
         }
         self.seen.extend(known);
+    }
+
+    /// The same for a line that says itself why it differs.
+    pub(crate) fn compare_case(&mut self, case: &Case, real: &Answer, ours: &Answer) {
+        let label = &case.line.label;
+        match &case.differs {
+            None => self.compare(Where::Embedded, label, real, ours),
+            Some(_) if real == ours => {
+                self.wrong.push(format!("no longer differs; the line need not say why: {label}"));
+            }
+            Some(_) => {}
+        }
     }
 
     /// Everything that is wrong; empty when nothing is.

@@ -73,6 +73,13 @@ pub(crate) fn normalise(value: &mut Value) {
                 // The real server walks its managers in no order.
                 causes.sort_by_cached_key(ToString::to_string);
             }
+            if members.get("kind").is_some_and(|kind| kind == "CustomResourceDefinition")
+                && let Some(Value::Object(metadata)) = members.get_mut("metadata")
+            {
+                // Which controllers wrote already, and the finalizer that ours has from the beginning.
+                metadata.remove("managedFields");
+                metadata.remove("finalizers");
+            }
             if let Some(Value::Array(entries)) = members.get_mut("managedFields") {
                 // Their order is that of their seconds.
                 entries.sort_by_cached_key(|entry| {

@@ -91,6 +91,14 @@ impl Servers {
         }
     }
 
+    /// Definitions and what follows from them, in the order of the lines.
+    async fn compare_definitions(&self, judge: &mut Judge) {
+        for case in lines::definitions::cases() {
+            let (real, embedded) = tokio::join!(self.real.settle(&case), self.embedded.settle(&case));
+            judge.compare_case(&case, &real, &embedded);
+        }
+    }
+
     /// Lists and watches with every combination of parameters.
     async fn compare_combinations(&self, judge: &mut Judge) {
         let (real, embedded, library) = tokio::join!(
@@ -133,6 +141,7 @@ async fn answers_are_those_of_kube_apiserver() {
     servers.compare_all(&mut judge).await;
     servers.compare_combinations(&mut judge).await;
     servers.compare_rounds(&mut judge).await;
+    servers.compare_definitions(&mut judge).await;
     let wrong = judge.verdict();
     assert!(wrong.is_empty(), "{} answers differ:\n{}", wrong.len(), wrong.join("\n"));
 }

@@ -1,7 +1,7 @@
 //! The servers that answer.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures::StreamExt;
@@ -28,12 +28,19 @@ use tombolo_runtime::{Trigger, drain};
 use tombolo_testkit::{ControlPlane, ControlPlaneOptions};
 
 use crate::line::{Answer, Line, normalise};
+use crate::lines::definitions::Case;
 
 /// Of the embedded server's administrator, who is then the same user as that of the real one.
 const TOKEN: &str = "conformance";
 
 /// Time for requests under way at the end.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// Time for what was written to have effect.
+const SETTLE_MAX: Duration = Duration::from_secs(20);
+
+/// Time between two questions of the same kind.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A server that answers.
 pub(crate) struct Target {
@@ -95,6 +102,18 @@ impl Target {
         let (code, mut body, warnings) = self.raw(line).await;
         normalise(&mut body);
         Answer { code, warnings, body }
+    }
+
+    /// Asks until the answer has the code that is waited for, or [`SETTLE_MAX`] has passed; the last answer.
+    pub(crate) async fn settle(&self, case: &Case) -> Answer {
+        let deadline = Instant::now() + SETTLE_MAX;
+        loop {
+            let answer = self.ask(&case.line).await;
+            if case.until.is_none_or(|code| code == answer.code) || Instant::now() > deadline {
+                return answer;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
     }
 
     /// Asks several at a time; the answers come in the order of the lines.
