@@ -34,6 +34,9 @@ pub enum PatchError {
     /// A directive contradicts the patch that it is in, or the patch is no patch (400).
     #[error("{0}")]
     Contradiction(&'static str),
+    /// A strategic merge patch is no object but of this JSON type (400).
+    #[error("json: cannot unmarshal {0} into Go value of type map[string]interface {{}}")]
+    NoObject(&'static str),
     /// The patch does not fit the object (422, and no word about which operation, as kube-apiserver answers).
     #[error("the server rejected our request due to an error in our request")]
     Rejected,
@@ -55,7 +58,7 @@ impl PatchError {
     #[must_use]
     pub fn code(&self) -> u16 {
         match self {
-            Self::Malformed(_) | Self::Contradiction(_) => 400,
+            Self::Malformed(_) | Self::Contradiction(_) | Self::NoObject(_) => 400,
             Self::TooManyOperations(_) | Self::TooLarge => 413,
             Self::Rejected => 422,
             Self::Unmergeable(_) | Self::MissingKey { .. } => 500,
@@ -153,12 +156,7 @@ pub fn merge_patch(object: &Value, patch: &Value) -> Result<Value, PatchError> {
     match patch {
         Value::Object(_) => {}
         Value::Null => return Err(PatchError::Contradiction("Invalid JSON Patch")),
-        other => {
-            return Err(PatchError::Malformed(format!(
-                "json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
-                json_type(other)
-            )));
-        }
+        other => return Err(PatchError::Malformed(PatchError::NoObject(json_type(other)).to_string())),
     }
     if depth_over(patch, DEPTH_MAX) {
         return Err(PatchError::Malformed(format!("nests deeper than {DEPTH_MAX}")));
@@ -196,7 +194,7 @@ pub fn strategic_merge_patch(schema: &Schema, object: &Value, patch: &Value) -> 
         return Ok(object.clone());
     }
     if !patch.is_object() {
-        return Err(PatchError::Malformed("a strategic merge patch must be a JSON object".to_owned()));
+        return Err(PatchError::NoObject(json_type(patch)));
     }
     if depth_over(patch, DEPTH_MAX) {
         return Err(PatchError::Malformed(format!("nests deeper than {DEPTH_MAX}")));

@@ -121,7 +121,7 @@ fn empty(kind: &KindInfo) -> Value {
 
 fn check_request(kind: &KindInfo, applied: &Value) -> Result<(), ApplyError> {
     let text = |key: &str| applied[key].as_str().unwrap_or_default();
-    if text("apiVersion") != kind.api_version() || text("kind") != kind.kind {
+    if text("apiVersion") != kind.api_version() || text("kind") != &*kind.kind {
         let found = group_version_kind(text("apiVersion"), text("kind"));
         return Err(ApplyError::BadRequest(format!("invalid object type: {found}")));
     }

@@ -15,6 +15,9 @@ use super::PatchError;
 /// or is none of the six.
 pub(super) fn read(object: &Value, operation: &Value) -> Result<Vec<PatchOperation>, PatchError> {
     check_types(operation)?;
+    if !operation["path"].is_string() {
+        return Err(PatchError::Rejected);
+    }
     let path = pointer(operation, "path");
     let replaced =
         |op: &str| json!({"op": op, "path": resolved(object, path, 0), "value": operation["value"]});

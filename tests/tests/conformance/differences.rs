@@ -74,6 +74,31 @@ const DIFFERENCES: &[Difference] = &[
         r#"PATCH /api/v1/namespaces/default/configmaps/fv {"data":{"b":1}}"#,
         "for a strategic merge patch the real decoder has other words",
     ),
+    body(
+        Where::Both,
+        r#"PATCH /api/v1/namespaces/default/configmaps/set?fieldManager=s {"op":"add"}"#,
+        "the JSON parser has other words",
+    ),
+    body(
+        Where::Both,
+        r#"PATCH /api/v1/namespaces/default/configmaps/set?fieldManager=s&dryRun=All {"metadata":{"ownerReferences":[{"uid":"u2","controller":true}],"$setElementOrder/ownerReferences":[{"uid":"u2"},{"uid":"u1"}]}}"#,
+        "errors about owner references name the item and are said once",
+    ),
+    body(
+        Where::Both,
+        r#"PATCH /api/v1/namespaces/default/configmaps/set?fieldManager=a&dryRun=All {"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"set","ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"m"}]}}"#,
+        "errors about owner references name the item and are said once",
+    ),
+    body(
+        Where::Both,
+        r#"PATCH /apis/apps/v1/namespaces/default/deployments/lm?fieldManager=b {"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"lm"},"spec":{"strategy":{"rollingUpdate":{"maxSurge":{}}}}}"#,
+        "the real server finds it one step later, in other words",
+    ),
+    body(
+        Where::Both,
+        r#"PATCH /apis/apps/v1/namespaces/default/deployments/lm?fieldManager=s {"spec":{"template":{"spec":{"containers":{"name":"r"}}}}}"#,
+        "for a strategic merge patch the real decoder has other words",
+    ),
     raced(
         r#"PATCH /api/v1/namespaces/default/configmaps/a?fieldManager=m {"metadata":{"finalizers":null}}"#,
         COLLECTED,
