@@ -179,7 +179,7 @@ impl Addresses {
     /// Gives back what was reserved for a Service that will not be stored.
     pub(super) fn release(&self, service: &Value) {
         let mut reserved = self.reserved();
-        for address in address_of(service) {
+        if let Some(address) = address_of(service) {
             reserved.addresses.remove(&address);
         }
         for port in ports_of(service) {

@@ -22,7 +22,7 @@ pub(super) fn admit(addresses: &Addresses, request: &mut AdmissionRequest<'_>) -
     let Some(service) = request.object.as_deref_mut() else { return Ok(()) };
     let refuse = |(field, value, why): Trouble| {
         let text = format!("Invalid value: {value}: {why}");
-        ApiError::invalid("", "Service", &name, vec![Cause::new("FieldValueInvalid", field, &text)])
+        ApiError::invalid("", "Service", &name, vec![Cause::new("FieldValueInvalid", &field, &text)])
     };
     if text(service, "/spec/type") == "ExternalName" {
         let spec = member(service, "spec");

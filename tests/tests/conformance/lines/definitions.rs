@@ -60,15 +60,15 @@ fn case(text: &str) -> Case {
 }
 
 fn request(written: Written) -> (String, &'static str, Value) {
-    let tried = |root: Value, spec: Option<Value>| {
+    let tried = |root: &Value, spec: Option<&Value>| {
         ("POST CRDS?dryRun=All&fieldManager=m".to_owned(), JSON, definition(root, spec))
     };
     match written {
         Written { schema: Some(schema), .. } => {
-            tried(json!({"type": "object", "properties": {"spec": schema}}), None)
+            tried(&json!({"type": "object", "properties": {"spec": schema}}), None)
         }
-        Written { root: Some(root), .. } => tried(root, None),
-        Written { spec: Some(spec), .. } => tried(json!({"type": "object"}), Some(spec)),
+        Written { root: Some(root), .. } => tried(&root, None),
+        Written { spec: Some(spec), .. } => tried(&json!({"type": "object"}), Some(&spec)),
         Written { ask, form, body, .. } => {
             let ask = ask.expect("a line is a part of a definition or a request");
             let form = match form.as_deref() {
@@ -84,7 +84,7 @@ fn request(written: Written) -> (String, &'static str, Value) {
 }
 
 /// The definition that parts are tried in.
-fn definition(root: Value, spec: Option<Value>) -> Value {
+fn definition(root: &Value, spec: Option<&Value>) -> Value {
     let mut definition = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "gadgets.lines.example"},
@@ -94,7 +94,7 @@ fn definition(root: Value, spec: Option<Value>) -> Value {
             "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": root}}],
         },
     });
-    for (key, value) in spec.as_ref().and_then(Value::as_object).into_iter().flatten() {
+    for (key, value) in spec.and_then(Value::as_object).into_iter().flatten() {
         definition["spec"][key] = value.clone();
     }
     if let Value::Object(members) = &mut definition["spec"] {
