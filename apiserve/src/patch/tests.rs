@@ -77,9 +77,9 @@ fn strategic_patches_merge_lists_by_key() {
             json!([{"name": "Y", "value": "2"}]),
         ),
         (
-            "an item is added",
+            "an item is added before those that the patch does not name",
             json!({"spec": {"containers": [{"name": "c", "image": "c:1"}]}}),
-            "/spec/containers/2/name",
+            "/spec/containers/0/name",
             json!("c"),
         ),
         (

@@ -57,7 +57,7 @@ fn node_ports_are_given_kept_and_checked() {
     node_ports(&addresses, &mut changed, Some(&old)).unwrap();
     assert_eq!(changed["ports"][0]["nodePort"], old["spec"]["ports"][1]["nodePort"]);
     let mut taken = spec(json!({"type": "NodePort", "ports": [{"port": 1, "nodePort": 30080}]}));
-    assert_eq!(node_ports(&addresses, &mut taken, None).unwrap_err().0, "spec.ports.nodePort");
+    assert_eq!(node_ports(&addresses, &mut taken, None).unwrap_err().0, "spec.ports[0].nodePort");
     let mut inner = spec(json!({"type": "ClusterIP", "ports": [{"port": 1}]}));
     node_ports(&addresses, &mut inner, None).unwrap();
     assert_eq!(inner["ports"][0].get("nodePort"), None);
