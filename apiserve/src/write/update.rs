@@ -111,6 +111,7 @@ impl LocalWrites {
     ) -> Result<Attempt, ApiError> {
         let kind = context.kind;
         let mut object = new_state(context, source, live)?;
+        let uid = meta::text(&object, "uid").to_owned();
         let conditional = settle_metadata(context, &mut object, live)?;
         kind.default(&mut object);
         let tracked =
@@ -119,6 +120,7 @@ impl LocalWrites {
             fields::track(context, Some(live), &mut object);
         }
         self.mutate(context, Operation::Update, Some(&mut object), Some(live)).await?;
+        check_patched_uid(context, &uid, live)?;
         // Scale writes the wanted count of the object itself.
         let part =
             if context.subresource() == "scale" { String::new() } else { context.subresource().to_owned() };
@@ -211,6 +213,17 @@ pub(super) fn check_name(context: &Context<'_>, object: &Value) -> Result<(), Ap
     Ok(())
 }
 
+/// In a patch a UID is no condition but a change of what cannot change: every kind finds that, and so do all together. As
+/// a part of validation it comes after admission.
+fn check_patched_uid(context: &Context<'_>, uid: &str, live: &Value) -> Result<(), ApiError> {
+    let patch = matches!(context.request.verb, WriteVerb::Patch(_));
+    if !patch || uid.is_empty() || uid == meta::text(live, "uid") {
+        return Ok(());
+    }
+    let error = FieldError::invalid("metadata.uid", uid, "field is immutable");
+    Err(context.invalid(&[error.clone(), error]))
+}
+
 /// Checks the conditions in the new metadata and takes over what the server sets. Whether the request named the
 /// version that it replaces.
 fn settle_metadata(context: &Context<'_>, object: &mut Value, live: &Value) -> Result<bool, ApiError> {
@@ -218,12 +231,7 @@ fn settle_metadata(context: &Context<'_>, object: &mut Value, live: &Value) -> R
     let uid = meta::text(object, "uid");
     let stored_uid = meta::text(live, "uid");
     let patch = matches!(context.request.verb, WriteVerb::Patch(_));
-    if patch && !uid.is_empty() && uid != stored_uid {
-        // No condition in a patch, but a change of what cannot change: every kind finds that, and so do all together.
-        let error = FieldError::invalid("metadata.uid", uid, "field is immutable");
-        return Err(context.invalid(&[error.clone(), error]));
-    }
-    if !uid.is_empty() && uid != stored_uid {
+    if !patch && !uid.is_empty() && uid != stored_uid {
         let why =
             format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {stored_uid}");
         return Err(ApiError::conflict(&resource.group, &resource.name, &context.name, &why));

@@ -209,15 +209,21 @@ impl Administrator {
             return Ok(());
         }
         let mut changed = current;
-        changed["status"] = wanted.clone();
-        // Who approves a request for a certificate does not write the rest of its status.
-        let parts: &[&str] =
-            if object["kind"] == "CertificateSigningRequest" { &["approval", "status"] } else { &["status"] };
+        let issued = changed["status"]["certificate"].clone();
+        changed["status"] = with_issued(wanted, &issued);
+        // Who approves a request for a certificate does not write the rest of its status, and until a certificate is
+        // issued there is none.
+        let parts: &[&str] = match (object["kind"] == "CertificateSigningRequest", &wanted["certificate"]) {
+            (true, Value::Null) => &["approval"],
+            (true, _) => &["approval", "status"],
+            (false, _) => &["status"],
+        };
         for part in parts {
             // Resources without this subresource answer 404, and have taken the status with the object.
             let answer = self.call(Method::PUT, &format!("{path}/{part}"), Some(&changed)).await?;
             if let Some(written) = &answer {
                 changed["metadata"]["resourceVersion"] = written["metadata"]["resourceVersion"].clone();
+                changed["status"] = with_issued(&changed["status"], &written["status"]["certificate"]);
             }
             states.extend(answer);
         }
@@ -363,6 +369,15 @@ impl Administrator {
             Err(error) => Err(error).with_context(|| format!("{method} {path}")),
         }
     }
+}
+
+/// The status with the certificate that the cluster's own signer has issued: it cannot be replaced.
+fn with_issued(status: &Value, certificate: &Value) -> Value {
+    let mut status = status.clone();
+    if !certificate.is_null() {
+        status["certificate"] = certificate.clone();
+    }
+    status
 }
 
 /// The object with what lines of the API may leave out of a Node, as it is: heartbeats and images.

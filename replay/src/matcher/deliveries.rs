@@ -257,22 +257,7 @@ impl Matcher<'_> {
             return Some(Rule::ClusterObjects);
         }
         if frame.operation() == "delete" {
-            let counted = frame.key().is_some_and(|key| matches!(key.kind.as_str(), "configmap" | "secret"));
-            let known = object.and_then(|object| {
-                Some(self.identifiers.recorded(Sort::Uid, "", &version(&object).0)?.to_owned())
-            });
-            let deleted = frame.key().is_some_and(|key| self.recorded.deleted.contains(&key));
-            let about = self.by_resource.get(frame.resource()).into_iter().flatten();
-            let watched = about.map(|index| &self.pushes[*index].frame).any(|push| {
-                push.source() == "dynamiccontroller" || push.group() != "scope/0" && push.is_tombolo()
-            });
-            return match (deleted, counted, known.is_some()) {
-                (true, ..) => Some(Rule::Between),
-                (false, true, true) => Some(Rule::Released),
-                (false, true, false) if frame.stands_in_for().is_some() => Some(Rule::Released),
-                (false, false, true) if watched => Some(Rule::Unwatched),
-                _ => None,
-            };
+            return self.reason_of_deletion(frame, object.as_ref());
         }
         let object = object?;
         let (live_uid, live_revision) = version(&object);
@@ -313,6 +298,25 @@ impl Matcher<'_> {
         } else {
             Rule::Between
         })
+    }
+
+    fn reason_of_deletion(&self, frame: &Frame, object: Option<&Value>) -> Option<Rule> {
+        let counted = frame.key().is_some_and(|key| matches!(key.kind.as_str(), "configmap" | "secret"));
+        let known = object.and_then(|object| {
+            Some(self.identifiers.recorded(Sort::Uid, "", &version(object).0)?.to_owned())
+        });
+        let deleted = frame.key().is_some_and(|key| self.recorded.deleted.contains(&key));
+        let about = self.by_resource.get(frame.resource()).into_iter().flatten();
+        let watched = about.map(|index| &self.pushes[*index].frame).any(|push| {
+            push.source() == "dynamiccontroller" || push.group() != "scope/0" && push.is_tombolo()
+        });
+        match (deleted, counted, known.is_some()) {
+            (true, ..) => Some(Rule::Between),
+            (false, true, true) => Some(Rule::Released),
+            (false, true, false) if frame.stands_in_for().is_some() => Some(Rule::Released),
+            (false, false, true) if watched => Some(Rule::Unwatched),
+            _ => None,
+        }
     }
 
     /// Whether this is a node that was recorded, between its creation and the moment when it has all its labels.
