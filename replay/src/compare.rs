@@ -385,7 +385,7 @@ impl<'a> Comparison<'a> {
             "kind" | "apiVersion" if one.is_null() && is_object_root(parent) => Some(Rule::NamesKind),
             "ownerReferences" if in_metadata && one.is_array() && other.is_null() => Some(Rule::Owners),
             "creationTimestamp" if self.token && both => Some(Rule::Token),
-            "token" | "expirationTimestamp" if parent.ends_with("/status") && both => {
+            "token" | "certificate" | "expirationTimestamp" if parent.ends_with("/status") && both => {
                 (one.as_str() == Some("")).eq(&(other.as_str() == Some(""))).then_some(Rule::Token)
             }
             "audiences" if self.token && one.is_array() && other.is_array() => Some(Rule::Token),

@@ -234,8 +234,8 @@ const TABLE: &[Row] = &[
     (
         Rule::Token,
         "token",
-        "tokens, the times at which they begin and end and the audiences that nobody asked for differ; what local clients asked with a token of their own is not asked",
-        "a token is issued anew in each run, by another cluster, and recordings do not contain any",
+        "tokens, issued certificates, the times at which tokens begin and end and the audiences that nobody asked for differ; what local clients asked with a token of their own is not asked",
+        "tokens and certificates are issued anew in each run, by another cluster, and recordings do not contain any token",
     ),
     (
         Rule::ClusterAdds,
