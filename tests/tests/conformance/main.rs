@@ -4,6 +4,7 @@
 mod differences;
 mod line;
 mod lines;
+mod mutations;
 mod rounds;
 mod target;
 
@@ -41,18 +42,12 @@ fn definition() -> Value {
     })
 }
 
-/// Publishes the definition, and the account that pods run as.
+/// Publishes the definition, and makes the account.
 async fn prepare(target: &Target) {
     let body = definition().to_string();
     let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     assert_eq!(target.ask(&Line::new(&("POST", path, JSON, &body))).await.code, 201);
-    let account = r#"{"metadata":{"name":"default"}}"#;
-    let path = "/api/v1/namespaces/default/serviceaccounts";
-    wait_for("the account of pods", Duration::from_secs(30), || async {
-        let code = target.ask(&Line::new(&("POST", path, JSON, account))).await.code;
-        if matches!(code, 201 | 409) { Ok(()) } else { Err(code.to_string()) }
-    })
-    .await;
+    default_account(target).await;
     for version in ["v1", "v1beta1"] {
         let list = Line::get(&format!("/apis/conformance.example/{version}/namespaces/default/widgets"));
         wait_for("the custom kind", Duration::from_secs(30), || async {
@@ -61,6 +56,22 @@ async fn prepare(target: &Target) {
         })
         .await;
     }
+}
+
+/// Makes the account that pods run as.
+async fn default_account(target: &Target) {
+    let account = r#"{"metadata":{"name":"default"}}"#;
+    let path = "/api/v1/namespaces/default/serviceaccounts";
+    wait_for("the account of pods", Duration::from_secs(30), || async {
+        let code = target.ask(&Line::new(&("POST", path, JSON, account))).await.code;
+        if matches!(code, 201 | 409) { Ok(()) } else { Err(code.to_string()) }
+    })
+    .await;
+}
+
+/// The provider that both servers' TLS takes; a second installation is refused, which is what we want.
+fn install_provider() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 }
 
 /// The servers under test.
@@ -72,8 +83,7 @@ struct Servers {
 
 impl Servers {
     async fn start() -> Self {
-        // A second installation of the same provider is refused, which is what we want.
-        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        install_provider();
         let (real, embedded) = tokio::join!(Target::real(), Target::embedded());
         let (real, embedded) = (real.unwrap(), embedded.unwrap());
         let library = Target::library(&definition()).await.unwrap();

@@ -133,6 +133,11 @@ impl Target {
 
     /// Code, body and warnings as they come.
     pub(crate) async fn raw(&self, line: &Line) -> (u16, Value, Vec<String>) {
+        self.try_raw(line).await.unwrap()
+    }
+
+    /// The same from a server that may break the connection.
+    pub(crate) async fn try_raw(&self, line: &Line) -> Result<(u16, Value, Vec<String>)> {
         let mut request = Request::builder()
             .method(line.method.as_str())
             .uri(&line.path)
@@ -143,16 +148,17 @@ impl Target {
             }
         }
         let body = kube::client::Body::from(line.body.as_bytes().to_vec());
-        let response = self.client.send(request.body(body).unwrap()).await.unwrap();
+        let response = self.client.send(request.body(body)?).await?;
         let status = response.status().as_u16();
         let warnings = response.headers().get_all("warning").iter();
         let warnings = warnings.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect();
-        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        let bytes = response.into_body().collect().await?.to_bytes();
         let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
-        let events = || serde_json::Deserializer::from_slice(&bytes).into_iter().collect::<Result<_, _>>();
+        let events =
+            || serde_json::Deserializer::from_slice(&bytes).into_iter().collect::<serde_json::Result<_>>();
         let watched = line.path.contains("watch=1") && status == 200;
         let value = if watched { events().map(Value::Array) } else { serde_json::from_slice(&bytes) };
-        (status, value.unwrap_or_else(|_| text()), warnings)
+        Ok((status, value.unwrap_or_else(|_| text()), warnings))
     }
 }
 
