@@ -1,12 +1,13 @@
 //! `xtask facts`: writes the tables of facts about built-in kinds that `apiserve` reads: their types, and beside that
-//! file `columns.txt` with the columns of the Table form.
+//! file `columns.txt` with the columns of the Table form. What OpenAPI says about the types goes into a file of
+//! `cloud`: only its embedded server shows it.
 //!
 //! The table comes from a running kube-apiserver (discovery and `/openapi/v3`, fetched with kubectl) and from the
 //! published Go modules `k8s.io/api`, `k8s.io/apimachinery`, `k8s.io/apiextensions-apiserver` and
-//! `k8s.io/kube-aggregator`, which alone say whether a field is a pointer or left out when it is zero. Facts only: of
-//! descriptions those of columns are kept.
+//! `k8s.io/kube-aggregator`, which alone say whether a field is a pointer or left out when it is zero.
 
 mod columns;
+mod descriptions;
 mod gosource;
 mod render;
 
@@ -60,12 +61,13 @@ struct Options {
     kubectl_args: Vec<String>,
     sources: PathBuf,
     out: PathBuf,
+    descriptions: PathBuf,
 }
 
 /// Runs the generator.
 ///
 /// Arguments: `--server URL`, `--token T`, `--kubectl PATH`, `--sources DIR` (the `k8s.io` folder of a Go module
-/// cache), `--out FILE`; each has a default but the server.
+/// cache), `--out FILE`, `--descriptions FILE`; each has a default but the server, which must have a Deployment.
 ///
 /// # Errors
 /// When an argument is unknown, the server does not answer, or a type cannot be written in the table's form.
@@ -87,6 +89,10 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     let text = render::table(&served, &types, &sources)?;
     std::fs::write(&options.out, &text).with_context(|| format!("writing {}", options.out.display()))?;
     println!("{}: {} bytes, {} types", options.out.display(), text.len(), types.len());
+    let described = descriptions::compressed(&types, &text)?;
+    std::fs::write(&options.descriptions, &described)
+        .with_context(|| format!("writing {}", options.descriptions.display()))?;
+    println!("{}: {} bytes", options.descriptions.display(), described.len());
     let columns = columns::table(&served, |path| options.get_table(path))?;
     let out = options.out.with_file_name("columns.txt");
     std::fs::write(&out, &columns).with_context(|| format!("writing {}", out.display()))?;
@@ -121,6 +127,7 @@ impl Options {
             kubectl_args: Vec::new(),
             sources: PathBuf::from(home).join("go/pkg/mod/k8s.io"),
             out: PathBuf::from("apiserve/data/builtin.txt"),
+            descriptions: PathBuf::from("cloud/data/descriptions.gz"),
         };
         let mut args = args.iter();
         while let Some(name) = args.next() {
@@ -138,7 +145,10 @@ impl Options {
                 "--kubectl" => options.kubectl = value,
                 "--sources" => options.sources = value.into(),
                 "--out" => options.out = value.into(),
-                _ => bail!("unknown argument {name}; known: --server --token --kubectl --sources --out"),
+                "--descriptions" => options.descriptions = value.into(),
+                _ => bail!(
+                    "unknown argument {name}; known: --server --token --kubectl --sources --out --descriptions"
+                ),
             }
         }
         Ok(options)

@@ -1,6 +1,7 @@
 //! The Table form: columns and cells of each built-in kind, as `kubectl get` shows them.
 
 mod access;
+mod autoscaling;
 mod duration;
 mod network;
 mod nodes;
@@ -103,7 +104,8 @@ pub(crate) fn cells(group: &str, kind: &str, object: &Value, now: Timestamp) -> 
             storage::storage(kind, object, now)
         }
         ("", "ReplicationController" | "PodTemplate" | "ResourceQuota")
-        | ("apps" | "batch" | "policy" | "autoscaling", _) => workloads::workload(kind, object, now),
+        | ("apps" | "batch" | "policy", _) => workloads::workload(kind, object, now),
+        ("autoscaling", _) => autoscaling::autoscaling(kind, object, now),
         ("", "LimitRange") => dated(object),
         ("", _) => named(object, now, []),
         ("coordination.k8s.io", "Lease") => {

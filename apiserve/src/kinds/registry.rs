@@ -26,6 +26,8 @@ struct Inner {
     hashes: BTreeMap<GroupVersion, Arc<OnceLock<String>>>,
     /// The part of OpenAPI 2.0 that the built-in kinds make.
     swagger: Arc<LazyPart>,
+    /// What OpenAPI says about the built-in types, compressed; empty when nobody gave it.
+    descriptions: &'static [u8],
 }
 
 type GroupVersion = (Arc<str>, Arc<str>);
@@ -34,11 +36,12 @@ impl Inner {
     fn new(builtin: Arc<Types>, by_resource: BTreeMap<Resource, Arc<KindInfo>>) -> Self {
         let key = |resource: &Resource| (resource.group.clone(), resource.version.clone());
         let hashes = by_resource.keys().map(|resource| (key(resource), Arc::default())).collect();
-        Self { builtin, by_resource, hashes, swagger: Arc::default() }
+        Self { builtin, by_resource, hashes, swagger: Arc::default(), descriptions: &[] }
     }
 
     /// Keeps what was made of the groups that did not change.
     fn keep_documents(&mut self, old: &Self, changed_group: &str) {
+        self.descriptions = old.descriptions;
         self.swagger = Arc::clone(&old.swagger);
         for (key, slot) in &mut self.hashes {
             if let Some(known) = old.hashes.get(key).filter(|_| &*key.0 != changed_group) {
@@ -70,6 +73,18 @@ impl Kinds {
         let kinds = facts.kinds.iter().map(|fact| builtin(fact, &types, &rules));
         let by_resource = kinds.map(|kind| (kind.resource.clone(), Arc::new(kind))).collect();
         Self(Arc::new(Inner::new(types, by_resource)))
+    }
+
+    /// The same kinds with what OpenAPI says about their types, as `cargo xtask facts` records it. It is read anew for
+    /// each document: few clients ask for them, and they keep what they got.
+    #[must_use]
+    pub fn described_by(&self, descriptions: &'static [u8]) -> Self {
+        let inner = Inner::new(self.0.builtin.clone(), self.0.by_resource.clone());
+        Self(Arc::new(Inner { descriptions, ..inner }))
+    }
+
+    pub(crate) fn descriptions(&self) -> &'static [u8] {
+        self.0.descriptions
     }
 
     /// The kind served under a group, version and plural.
@@ -197,7 +212,7 @@ pub(crate) fn scale() -> &'static KindInfo {
             custom: false,
             rules: Arc::default(),
             schema: Schema::new(types, node),
-            columns: Vec::new(),
+            columns: columns::columns("autoscaling", "Scale"),
             definition: None,
             resource,
         }

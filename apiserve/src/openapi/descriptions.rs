@@ -1,17 +1,23 @@
-//! What `kubectl explain` says about the fields that every object has. Other built-in types carry no descriptions.
+//! What `kubectl explain` says about types. The fields that every object has are described on every server; the rest
+//! only where the kinds carry it.
 
+use std::collections::HashMap;
+use std::io::Read as _;
+
+use flate2::read::GzDecoder;
 use serde_json::Value;
 
+use crate::kinds::Kinds;
+
 /// `metadata` of any object.
-pub(super) const METADATA: &str =
-    "Standard object's metadata: its name and place, and what the server keeps about it.";
+const METADATA: &str = "Standard object's metadata: its name and place, and what the server keeps about it.";
 
 /// `apiVersion` of any object.
-pub(super) const API_VERSION: &str =
+const API_VERSION: &str =
     "APIVersion defines the group and version whose schema the object follows, as group/version.";
 
 /// `kind` of any object.
-pub(super) const KIND: &str = "Kind names the type of the object, in CamelCase. It cannot be changed.";
+const KIND: &str = "Kind names the type of the object, in CamelCase. It cannot be changed.";
 
 const OBJECT_META: &[(&str, &str)] = &[
     ("", "ObjectMeta is the metadata that every stored object has."),
@@ -86,9 +92,92 @@ const MANAGED_FIELDS_ENTRY: &[(&str, &str)] = &[
     ("time", "When the set last changed."),
 ];
 
-/// Puts the descriptions of a type and its fields into its schema.
-pub(super) fn describe(type_name: &str, schema: &mut Value) {
-    let table = match type_name {
+/// What there is to say about types and their fields.
+#[derive(Default)]
+pub(super) struct Descriptions {
+    /// By whole name; empty on servers that carry no more than what stands above.
+    types: HashMap<String, Described>,
+}
+
+#[derive(Default)]
+struct Described {
+    text: String,
+    fields: Vec<FieldText>,
+}
+
+struct FieldText {
+    name: String,
+    /// Values that a string (or, behind `[]`, each item) can have; `-` for any.
+    values: String,
+    text: String,
+}
+
+impl Descriptions {
+    /// Reads what the kinds carry.
+    pub(super) fn of(kinds: &Kinds) -> Self {
+        let mut text = String::new();
+        // The file is part of the program; one that does not read would only leave texts out.
+        let _ = GzDecoder::new(kinds.descriptions()).read_to_string(&mut text);
+        Self::parse(&text)
+    }
+
+    fn parse(text: &str) -> Self {
+        let json = |text: &str| serde_json::from_str::<String>(text).unwrap_or_default();
+        let (mut types, mut open): (HashMap<String, Described>, _) = (HashMap::new(), String::new());
+        for line in text.lines() {
+            match line.strip_prefix('\t') {
+                None => {
+                    let (name, text) = line.split_once(' ').unwrap_or((line, ""));
+                    name.clone_into(&mut open);
+                    types.insert(name.to_owned(), Described { text: json(text), fields: Vec::new() });
+                }
+                Some(line) => {
+                    let mut parts = line.splitn(3, ' ').map(str::to_owned);
+                    let mut next = || parts.next().unwrap_or_default();
+                    let (name, values, text) = (next(), next(), json(&next()));
+                    types.entry(open.clone()).or_default().fields.push(FieldText { name, values, text });
+                }
+            }
+        }
+        Self { types }
+    }
+
+    /// Puts what is known of a type and its fields into its schema.
+    pub(super) fn describe(&self, name: &str, short: &str, schema: &mut Value) {
+        let Some(described) = self.types.get(name) else { return describe_common(short, schema) };
+        set(schema, &described.text);
+        for field in &described.fields {
+            let Some(place) = schema["properties"].get_mut(&field.name) else { continue };
+            set(place, &field.text);
+            match field.values.strip_prefix("[]") {
+                Some(values) => place["items"]["enum"] = values.split(',').collect(),
+                None if field.values != "-" => place["enum"] = field.values.split(',').collect(),
+                None => {}
+            }
+        }
+    }
+
+    /// What a field of any object means.
+    pub(super) fn of_object(&self, field: &str) -> &str {
+        let any = self.types.get("io.k8s.api.core.v1.Pod");
+        let text = any.and_then(|any| any.fields.iter().find(|own| own.name == field)).map(|own| &*own.text);
+        text.unwrap_or(match field {
+            "apiVersion" => API_VERSION,
+            "kind" => KIND,
+            _ => METADATA,
+        })
+    }
+}
+
+fn set(place: &mut Value, text: &str) {
+    if !text.is_empty() {
+        place["description"] = text.into();
+    }
+}
+
+/// The few texts that every server has.
+fn describe_common(short: &str, schema: &mut Value) {
+    let table = match short {
         "meta.v1.ObjectMeta" => OBJECT_META,
         "meta.v1.OwnerReference" => OWNER_REFERENCE,
         "meta.v1.ManagedFieldsEntry" => MANAGED_FIELDS_ENTRY,
@@ -100,15 +189,36 @@ pub(super) fn describe(type_name: &str, schema: &mut Value) {
             field => schema["properties"].get_mut(field),
         };
         if let Some(described) = described {
-            described["description"] = (*text).into();
+            set(described, text);
         }
     }
     // The type of a whole object, in whichever version.
     if schema["properties"]["metadata"].is_object() {
         for (field, text) in [("apiVersion", API_VERSION), ("kind", KIND), ("metadata", METADATA)] {
             if let Some(described) = schema["properties"].get_mut(field) {
-                described["description"] = text.into();
+                set(described, text);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn types_say_what_is_recorded_of_them() {
+        let recorded =
+            "a.v1.T \"One.\"\n\tf x,y \"A \\\"field\\\".\"\n\tl []z \"\"\n\tgone - \"Q\"\nb.v1.U \"\"\n";
+        let descriptions = Descriptions::parse(recorded);
+        let mut schema = json!({"properties": {"f": {}, "l": {"items": {}}}});
+        descriptions.describe("a.v1.T", "T", &mut schema);
+        let wanted = json!({"description": "One.", "properties": {
+            "f": {"description": "A \"field\".", "enum": ["x", "y"]}, "l": {"items": {"enum": ["z"]}},
+        }});
+        assert_eq!(schema, wanted);
+        assert_eq!(descriptions.of_object("kind"), KIND);
     }
 }

@@ -2,9 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
+use super::descriptions::Descriptions;
 use super::dialect::Dialect;
 use super::operations::group_version_kind;
-use super::{descriptions, schemas};
+use super::schemas;
 use crate::kinds::KindInfo;
 use crate::kinds::custom::Custom;
 
@@ -15,12 +16,17 @@ const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
 const ABSENT_IN_V2: [&str; 4] = ["allOf", "anyOf", "oneOf", "not"];
 
 /// The published schema: what the definition says, the fields that every object has, and which kind it is.
-pub(super) fn schema(kind: &KindInfo, definition: &Custom, dialect: Dialect) -> Value {
+pub(super) fn schema(
+    kind: &KindInfo,
+    definition: &Custom,
+    dialect: Dialect,
+    descriptions: &Descriptions,
+) -> Value {
     let written = &definition.openapi;
     let mut schema = match dialect {
         // With any property at all, kubectl would refuse the fields that the schema does not name.
         Dialect::V2 if written[PRESERVE] == true => json!({"type": "object"}),
-        _ => of_object(written, dialect),
+        _ => of_object(written, dialect, descriptions),
     };
     schema["x-kubernetes-group-version-kind"] = json!([group_version_kind(kind)]);
     let fields: Vec<Value> = definition.selectable_fields().map(|path| json!({"fieldPath": path})).collect();
@@ -31,31 +37,32 @@ pub(super) fn schema(kind: &KindInfo, definition: &Custom, dialect: Dialect) -> 
 }
 
 /// A schema of a whole object.
-fn of_object(written: &Value, dialect: Dialect) -> Value {
-    let mut schema = published(written, dialect);
+fn of_object(written: &Value, dialect: Dialect, descriptions: &Descriptions) -> Value {
+    let mut schema = published(written, dialect, descriptions);
     if let Value::Object(map) = &mut schema {
-        add_object_fields(map, dialect);
+        add_object_fields(map, dialect, descriptions);
     }
     schema
 }
 
-fn add_object_fields(schema: &mut Map<String, Value>, dialect: Dialect) {
+fn add_object_fields(schema: &mut Map<String, Value>, dialect: Dialect, descriptions: &Descriptions) {
     let slot = schema.entry("properties").or_insert_with(|| json!({}));
     let Value::Object(properties) = slot else { return };
-    for (name, text) in [("apiVersion", descriptions::API_VERSION), ("kind", descriptions::KIND)] {
+    for name in ["apiVersion", "kind"] {
+        let text = descriptions.of_object(name);
         properties.insert(name.to_owned(), json!({"type": "string", "description": text}));
     }
-    properties.insert("metadata".to_owned(), schemas::metadata(dialect));
+    properties.insert("metadata".to_owned(), schemas::metadata(dialect, descriptions));
 }
 
 /// A schema and those within it, in a dialect.
-fn published(written: &Value, dialect: Dialect) -> Value {
+fn published(written: &Value, dialect: Dialect, descriptions: &Descriptions) -> Value {
     let Value::Object(map) = written else { return written.clone() };
     let mut schema = Map::new();
     for (key, value) in map {
         let within = match key.as_str() {
-            "properties" => each(value, dialect),
-            "items" | "additionalProperties" => published(value, dialect),
+            "properties" => each(value, dialect, descriptions),
+            "items" | "additionalProperties" => published(value, dialect, descriptions),
             _ => value.clone(),
         };
         if !is_empty(&within) || matches!(key.as_str(), "default" | "example" | "items") {
@@ -67,15 +74,15 @@ fn published(written: &Value, dialect: Dialect) -> Value {
     }
     let any_fields = dialect == Dialect::V2 && written[PRESERVE] == true;
     if written["x-kubernetes-embedded-resource"] == true && !any_fields {
-        add_object_fields(&mut schema, dialect);
+        add_object_fields(&mut schema, dialect, descriptions);
         require(&mut schema, &["kind", "apiVersion"]);
     }
     Value::Object(schema)
 }
 
-fn each(properties: &Value, dialect: Dialect) -> Value {
+fn each(properties: &Value, dialect: Dialect, descriptions: &Descriptions) -> Value {
     let Value::Object(properties) = properties else { return properties.clone() };
-    properties.iter().map(|(name, schema)| (name.clone(), published(schema, dialect))).collect()
+    properties.iter().map(|(name, schema)| (name.clone(), published(schema, dialect, descriptions))).collect()
 }
 
 /// Readers that write what they read leave these out, and expect it of others.

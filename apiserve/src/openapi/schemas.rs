@@ -5,15 +5,21 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::descriptions;
+use super::descriptions::Descriptions;
 use super::dialect::Dialect;
 use super::operations::group_version_kind;
 use super::published;
 use crate::kinds::{KindInfo, Kinds};
-use crate::schema::types::{Field, ListShape, NodeId, Rest, Shape, StringKind, StructShape, Topology, Types};
+use crate::schema::types::{
+    Field, ListShape, NodeId, Presence, Rest, Shape, StringKind, StructShape, Topology, Types,
+};
 
 /// The type of the metadata of every object.
 const METADATA: &str = "meta.v1.ObjectMeta";
+
+const INT_OR_STRING: &str = "util.intstr.IntOrString";
+
+const QUANTITY: &str = "api.resource.Quantity";
 
 /// The schemas that the kinds need, by name.
 pub(super) fn schemas<'a>(
@@ -21,10 +27,16 @@ pub(super) fn schemas<'a>(
     served: impl IntoIterator<Item = &'a Arc<KindInfo>>,
     dialect: Dialect,
 ) -> BTreeMap<String, Value> {
-    let mut writer = Writer { types: kinds.builtin_types(), dialect, done: BTreeMap::new() };
+    // Version 2 is one document that is kept: it says only what every server says.
+    let descriptions = match dialect {
+        Dialect::V2 => Descriptions::default(),
+        Dialect::V3 => Descriptions::of(kinds),
+    };
+    let types = kinds.builtin_types();
+    let mut writer = Writer { types, dialect, descriptions, done: BTreeMap::new() };
     let mut own = BTreeMap::new();
     for kind in served {
-        match custom(kind, dialect) {
+        match custom(kind, dialect, &writer.descriptions) {
             Some(schema) => {
                 writer.reference(METADATA);
                 own.insert(name(kind), schema);
@@ -37,8 +49,8 @@ pub(super) fn schemas<'a>(
 }
 
 /// The schema of a custom kind, which refers to the metadata of objects and to nothing else.
-pub(super) fn custom(kind: &KindInfo, dialect: Dialect) -> Option<Value> {
-    Some(published::schema(kind, kind.definition()?, dialect))
+pub(super) fn custom(kind: &KindInfo, dialect: Dialect, descriptions: &Descriptions) -> Option<Value> {
+    Some(published::schema(kind, kind.definition()?, dialect, descriptions))
 }
 
 /// The name of a kind's schema: `example.com/v1 Thing` is `com.example.v1.Thing`, and built-in kinds have the names of
@@ -53,15 +65,17 @@ pub(super) fn name(kind: &KindInfo) -> String {
 }
 
 /// The metadata of an object, as one of its properties.
-pub(super) fn metadata(dialect: Dialect) -> Value {
+pub(super) fn metadata(dialect: Dialect, descriptions: &Descriptions) -> Value {
     let mut schema = dialect.property(&full_name(METADATA));
-    schema["description"] = descriptions::METADATA.into();
+    schema["description"] = descriptions.of_object("metadata").into();
     schema
 }
 
 /// The name under which OpenAPI knows a type: the table of facts shortens it.
 fn full_name(short: &str) -> String {
     match short.split_once('.') {
+        _ if short == INT_OR_STRING => format!("io.k8s.apimachinery.pkg.{short}"),
+        _ if short == QUANTITY => format!("io.k8s.apimachinery.pkg.{short}"),
         Some(("meta", _)) => format!("io.k8s.apimachinery.pkg.apis.{short}"),
         Some(("apiextensions", _)) => format!("io.k8s.apiextensions-apiserver.pkg.apis.{short}"),
         Some(("apiregistration", _)) => format!("io.k8s.kube-aggregator.pkg.apis.{short}"),
@@ -72,6 +86,7 @@ fn full_name(short: &str) -> String {
 struct Writer<'a> {
     types: &'a Types,
     dialect: Dialect,
+    descriptions: Descriptions,
     done: BTreeMap<String, Value>,
 }
 
@@ -107,7 +122,7 @@ impl Writer<'_> {
         // Reserved first: types may refer to themselves.
         self.done.insert(name.clone(), Value::Null);
         let mut schema = self.structure(shape);
-        descriptions::describe(node.name.as_deref().unwrap_or_default(), &mut schema);
+        self.descriptions.describe(&name, node.name.as_deref().unwrap_or_default(), &mut schema);
         self.done.insert(name, schema);
     }
 
@@ -140,7 +155,9 @@ impl Writer<'_> {
     fn field(&mut self, field: &Field) -> Value {
         let mut schema = self.schema(field.node);
         let Value::Object(map) = &mut schema else { return schema };
-        if let Some(default) = field.default.as_deref().and_then(|json| serde_json::from_str(json).ok()) {
+        let stated = field.default.as_deref().and_then(|json| serde_json::from_str(json).ok());
+        let written = || self.zero(field.node).filter(|_| field.presence == Presence::Emit);
+        if let Some(default) = stated.or_else(written) {
             map.insert("default".into(), default);
         }
         if field.retain_keys {
@@ -162,15 +179,21 @@ impl Writer<'_> {
             Shape::Number => json!({"type": "number", "format": "double"}),
             Shape::String(StringKind::Plain) => json!({"type": "string"}),
             Shape::String(StringKind::Bytes) => json!({"type": "string", "format": "byte"}),
-            Shape::String(_) => json!({"type": "string", "format": "date-time"}),
-            Shape::IntOrString => self.dialect.int_or_string(),
-            Shape::Quantity => self.dialect.quantity(),
+            Shape::String(kind) => {
+                let time = json!({"type": "string", "format": "date-time"});
+                self.scalar(
+                    if *kind == StringKind::Time { "meta.v1.Time" } else { "meta.v1.MicroTime" },
+                    time,
+                )
+            }
+            Shape::IntOrString => self.scalar(INT_OR_STRING, self.dialect.int_or_string()),
+            Shape::Quantity => self.scalar(QUANTITY, self.dialect.quantity()),
             Shape::Struct(shape) => match node.name.as_deref() {
                 Some(name) => self.reference(name),
                 None => self.structure(shape),
             },
             Shape::Map { value, atomic } => {
-                let mut schema = json!({"type": "object", "additionalProperties": self.schema(*value)});
+                let mut schema = json!({"type": "object", "additionalProperties": self.item(*value)});
                 if *atomic {
                     schema["x-kubernetes-map-type"] = "atomic".into();
                 }
@@ -180,8 +203,45 @@ impl Writer<'_> {
         }
     }
 
+    /// A value that has a name of its own in version 3 although it is a scalar.
+    fn scalar(&mut self, short: &str, schema: Value) -> Value {
+        if self.dialect == Dialect::V2 {
+            return schema;
+        }
+        let name = full_name(short);
+        if !self.done.contains_key(&name) {
+            let mut schema = schema;
+            self.descriptions.describe(&name, short, &mut schema);
+            self.done.insert(name.clone(), schema);
+        }
+        self.dialect.property(&name)
+    }
+
+    /// An item of a list or a value of a map.
+    fn item(&mut self, id: NodeId) -> Value {
+        let mut schema = self.schema(id);
+        if let Some(zero) = self.zero(id) {
+            schema["default"] = zero;
+        }
+        schema
+    }
+
+    /// What version 3 says of a value that Go always writes.
+    fn zero(&self, id: NodeId) -> Option<Value> {
+        if self.dialect == Dialect::V2 {
+            return None;
+        }
+        match &self.types.node(id).shape {
+            Shape::Bool => Some(false.into()),
+            Shape::Integer { .. } | Shape::Number => Some(0.into()),
+            Shape::String(StringKind::Plain) => Some("".into()),
+            Shape::Struct(_) => Some(json!({})),
+            _ => None,
+        }
+    }
+
     fn list(&mut self, list: &ListShape) -> Value {
-        let mut schema = json!({"type": "array", "items": self.schema(list.item)});
+        let mut schema = json!({"type": "array", "items": self.item(list.item)});
         match &list.topology {
             Topology::Atomic => schema["x-kubernetes-list-type"] = "atomic".into(),
             Topology::Set => schema["x-kubernetes-list-type"] = "set".into(),

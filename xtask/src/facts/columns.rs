@@ -26,6 +26,10 @@ pub(super) fn table(served: &[GroupVersion], get: impl Fn(&str) -> Result<Value>
         };
         for resource in &group_version.resources {
             let (name, kind) = (text(&resource["name"]), text(&resource["kind"]));
+            if (group, name) == ("apps", "deployments/scale") {
+                let line = line(&scale(&root, &get)?, &mut texts)?;
+                lines.insert(("autoscaling".to_owned(), kind.to_owned()), line);
+            }
             let listed =
                 resource["verbs"].as_array().is_some_and(|verbs| verbs.iter().any(|verb| verb == "list"));
             if !listed || name.contains('/') {
@@ -48,6 +52,17 @@ pub(super) fn table(served: &[GroupVersion], get: impl Fn(&str) -> Result<Value>
         writeln!(out, "{group} {kind} {line}")?;
     }
     Ok(out)
+}
+
+/// The columns of a Scale, which only an object shows.
+fn scale(root: &str, get: &impl Fn(&str) -> Result<Value>) -> Result<Vec<Value>> {
+    let list = get(&format!("{root}/deployments?limit=1"))?;
+    let found = &list["rows"][0]["object"]["metadata"];
+    let (Some(namespace), Some(name)) = (found["namespace"].as_str(), found["name"].as_str()) else {
+        bail!("the columns of a Scale can only be read of a Deployment, and there is none");
+    };
+    let table = get(&format!("{root}/namespaces/{namespace}/deployments/{name}/scale"))?;
+    table["columnDefinitions"].as_array().cloned().context("no columns of a Scale")
 }
 
 fn line(columns: &[Value], texts: &mut BTreeMap<String, usize>) -> Result<String> {

@@ -1,10 +1,10 @@
-//! Rows of the kinds that make pods, and of budgets, quotas and autoscalers.
+//! Rows of the kinds that make pods, and of budgets and quotas.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::super::value::{at, int, items, text};
-use super::{age, containers, created, dated, human, labels, name, named, or_none, selector, shown_selector};
+use super::{age, containers, created, dated, human, labels, name, named, selector, shown_selector};
 
 /// Kinds of the groups apps, batch, policy and autoscaling, and three of the core group.
 pub(super) fn workload(kind: &str, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -50,7 +50,6 @@ pub(super) fn workload(kind: &str, object: &Value, now: Timestamp) -> Vec<Value>
         "ControllerRevision" => {
             return named(object, now, [json!(controller(object)), json!(int(object, &["revision"]))]);
         }
-        "HorizontalPodAutoscaler" => return autoscaler(object, now),
         _ => return dated(object),
     };
     with_containers(kind, row, spec)
@@ -172,57 +171,5 @@ fn controller(object: &Value) -> String {
     match text(owner, &["apiVersion"]).split_once('/') {
         Some((group, _)) => format!("{kind}.{group}/{}", text(owner, &["name"])),
         None => format!("{kind}/{}", text(owner, &["name"])),
-    }
-}
-
-fn autoscaler(object: &Value, now: Timestamp) -> Vec<Value> {
-    let spec = &object["spec"];
-    let target = &spec["scaleTargetRef"];
-    let reference = format!("{}/{}", text(target, &["kind"]), text(target, &["name"]));
-    let minimum = spec["minReplicas"].as_i64().map_or_else(|| "<unset>".to_owned(), |n| n.to_string());
-    named(
-        object,
-        now,
-        [
-            json!(reference),
-            json!(or_none(&metrics(object))),
-            json!(minimum),
-            json!(int(spec, &["maxReplicas"])),
-            json!(int(object, &["status", "currentReplicas"])),
-        ],
-    )
-}
-
-/// Resource metrics as `name: current/target`; other types by their type alone.
-fn metrics(object: &Value) -> String {
-    if let Some(target) = object["spec"]["targetCPUUtilizationPercentage"].as_i64() {
-        let current = object["status"]["currentCPUUtilizationPercentage"].as_i64();
-        let current = current.map_or_else(|| "<unknown>".to_owned(), |n| format!("{n}%"));
-        return format!("cpu: {current}/{target}%");
-    }
-    let list: Vec<String> = items(object, &["spec", "metrics"])
-        .iter()
-        .enumerate()
-        .map(|(index, metric)| {
-            let source = match text(metric, &["type"]) {
-                "ContainerResource" => "containerResource",
-                _ => "resource",
-            };
-            let current =
-                at(object, &["status", "currentMetrics"]).get(index).map_or(&Value::Null, |m| &m[source]);
-            let percent = |value: &Value| value.as_i64().map(|n| format!("{n}%"));
-            let current = percent(at(current, &["current", "averageUtilization"]));
-            let target = percent(at(&metric[source], &["target", "averageUtilization"]));
-            format!(
-                "{}: {}/{}",
-                text(&metric[source], &["name"]),
-                current.as_deref().unwrap_or("<unknown>"),
-                target.as_deref().unwrap_or("<auto>"),
-            )
-        })
-        .collect();
-    match list.len() {
-        n if n > 2 => format!("{} + {} more...", list[..2].join(", "), n - 2),
-        _ => list.join(", "),
     }
 }

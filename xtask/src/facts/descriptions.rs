@@ -1,0 +1,54 @@
+//! Records what kube-apiserver's OpenAPI says about built-in types: descriptions, and the values that strings can have.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use anyhow::{Context, Result};
+use flate2::{Compression, GzBuilder};
+use serde_json::Value;
+
+/// Types that fields refer to although they are scalars for everybody else.
+const SCALARS: [&str; 4] = [
+    "io.k8s.apimachinery.pkg.api.resource.Quantity",
+    "io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime",
+    "io.k8s.apimachinery.pkg.apis.meta.v1.Time",
+    "io.k8s.apimachinery.pkg.util.intstr.IntOrString",
+];
+
+/// The compressed text: a line `NAME TEXT` for each type, below it `<tab>FIELD VALUES TEXT` for each field. Names of
+/// types are whole, texts are JSON, and values are joined by commas, `-` for any; behind `[]` they are those of items.
+/// Only types of the table are in it.
+pub(super) fn compressed(types: &BTreeMap<String, Value>, table: &str) -> Result<Vec<u8>> {
+    let known = |name: &str| {
+        let parts: Vec<&str> = name.split('.').collect();
+        let short = parts[parts.len().saturating_sub(3)..].join(".");
+        table
+            .lines()
+            .any(|line| line.strip_prefix("type ").and_then(|rest| rest.split(' ').next()) == Some(&short))
+    };
+    let mut out = String::new();
+    for (name, schema) in types.iter().filter(|(name, _)| SCALARS.contains(&name.as_str()) || known(name)) {
+        writeln!(out, "{name} {}", text(schema))?;
+        for (field, property) in schema["properties"].as_object().into_iter().flatten() {
+            writeln!(out, "\t{field} {} {}", values(property), text(property))?;
+        }
+    }
+    // Without a time, so that the same facts make the same file.
+    let mut writer = GzBuilder::new().mtime(0).write(Vec::new(), Compression::best());
+    writer.write_all(out.as_bytes())?;
+    writer.finish().context("compressing the descriptions")
+}
+
+fn text(schema: &Value) -> Value {
+    schema["description"].as_str().unwrap_or_default().into()
+}
+
+fn values(property: &Value) -> String {
+    let joined = |list: &Value| {
+        let values: Vec<&str> = list.as_array()?.iter().filter_map(Value::as_str).collect();
+        (!values.is_empty()).then(|| values.join(","))
+    };
+    let of_items = || joined(&property["items"]["enum"]).map(|values| format!("[]{values}"));
+    joined(&property["enum"]).or_else(of_items).unwrap_or_else(|| "-".to_owned())
+}
