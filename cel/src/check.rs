@@ -32,6 +32,13 @@ const TYPE_NAMES: [&str; 16] = [
     "google.protobuf.Duration",
 ];
 
+/// Name of the type of the variable `authorizer`.
+pub const AUTHORIZER: &str = "kubernetes.authorization.Authorizer";
+const RESOURCE_CHECK: &str = "kubernetes.authorization.ResourceCheck";
+
+/// Under which name `authorizer.requestResource` is bound: no expression can spell it.
+pub const OWN_REQUEST: &str = "@requestResource";
+
 /// How many errors one expression reports at most.
 const ERRORS_MAX: usize = 20;
 
@@ -139,6 +146,10 @@ impl Checker<'_> {
             return Type::Meta;
         }
         let operand = self.visit(&select.operand);
+        if is_own_request(node) && matches!(operand, Type::Opaque(AUTHORIZER)) {
+            self.done.variables.insert(OWN_REQUEST.to_owned());
+            return Type::Opaque(RESOURCE_CHECK);
+        }
         if let Expr::Ident(variable) = &select.operand.expr {
             self.done.members.insert((variable.clone(), select.field.clone()));
         }
@@ -332,6 +343,11 @@ fn literal_type(literal: &LiteralValue) -> Type {
         LiteralValue::String(text) => Type::String(text.inner().len() as u64),
         LiteralValue::UInt(_) => Type::Uint,
     }
+}
+
+/// Whether a node is the question about the request itself.
+pub(crate) fn is_own_request(node: &IdedExpr) -> bool {
+    qualified_name(node).is_some_and(|name| name == "authorizer.requestResource")
 }
 
 /// `a.b.c` where a node spells it.

@@ -7,6 +7,10 @@ use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr};
 use crate::check::{Checked, is_binding};
 use crate::types::Type;
 
+/// The function that asks the authorizer, and what one question costs (kube-apiserver's fixed cost).
+pub(crate) const AUTHORIZATION: &str = "check";
+pub(crate) const AUTHORIZATION_COST: u64 = 350_000;
+
 /// Reading one byte of a text, in tenths.
 const TRAVERSAL_TENTHS: u64 = 1;
 /// Making a list, a map and an object.
@@ -126,6 +130,7 @@ impl Estimate<'_> {
             "validate" => pattern_cost(size(1), 128),
             "sets.contains" | "sets.equivalent" | "sets.intersects" => size(0).saturating_mul(size(1)),
             "lists.range" => u64::from(u32::MAX),
+            AUTHORIZATION => AUTHORIZATION_COST,
             "distinct" => size(0).saturating_mul(size(0)),
             "isSorted"
             | "sum"

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::check::check;
 use crate::estimate::estimate;
+use crate::library::authorization::{Authorizer, ResourceCheck};
 use crate::library::env;
 use crate::limits::{CALL_COST_MAX, EVALUATOR_STACK_BYTES, SHALLOW_DEPTH_MAX};
 use crate::meter::{METER, Meter, weave};
@@ -92,7 +93,8 @@ pub enum EvaluationError {
 
 /// Values of variables: looked up when an expression uses them.
 pub trait Variables: Send + Sync {
-    /// The value with its type; none when the variable is not set.
+    /// The value with its type; none when the variable is not set. `authorizer.requestResource` is asked for as
+    /// [`crate::OWN_REQUEST`].
     fn get<'a>(&'a self, name: &str) -> Option<Variable<'a>>;
 }
 
@@ -101,6 +103,10 @@ pub trait Variables: Send + Sync {
 pub enum Variable<'a> {
     /// A JSON value of a type.
     Json(&'a Value, &'a Type),
+    /// Whom to ask about rights.
+    Authorizer(Authorizer),
+    /// A question about rights.
+    Resource(ResourceCheck),
     /// A JSON value that may be absent.
     Optional(Option<(&'a Value, &'a Type)>),
 }
@@ -114,6 +120,8 @@ impl<'a> Bound<'a> {
             let bound: Box<dyn Val + 'a> = match self.0.get(name) {
                 None => continue,
                 Some(Variable::Json(json, ty)) => value::value(json, ty),
+                Some(Variable::Authorizer(authorizer)) => Box::new(authorizer),
+                Some(Variable::Resource(check)) => Box::new(check),
                 Some(Variable::Optional(found)) => {
                     let inner = found.map(|(json, ty)| value::value(json, ty));
                     Box::new(cel::common::types::CelOptional::from(inner))

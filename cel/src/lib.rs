@@ -20,5 +20,7 @@ mod tests;
 pub mod types;
 mod value;
 
+pub use crate::check::{AUTHORIZER, OWN_REQUEST};
 pub use crate::expression::{Environment, Evaluation, EvaluationError, Expression, Variable, Variables};
+pub use crate::library::authorization::{Authorize, Authorizer, ResourceCheck};
 pub use crate::rules::CelRules;

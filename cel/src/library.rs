@@ -5,6 +5,7 @@
     reason = "functions take their arguments as the evaluator gives them"
 )]
 
+pub(crate) mod authorization;
 mod formats;
 mod lists;
 mod network;
@@ -39,6 +40,7 @@ fn build() -> Result<Env, DeclarationError> {
     env.add_extension(cel::extensions::lists)?;
     for register in [
         meter::register as fn(&mut Env) -> Result<(), DeclarationError>,
+        authorization::register,
         formats::register,
         lists::register,
         network::register,

@@ -17,8 +17,8 @@ use cel::common::types::{CelBool, CelInt, CelString, Type as CelType};
 use cel::common::value::{CowVal, StaticVal, Val};
 use cel::{DeclarationError, Env, ExecutionError};
 
-use crate::check::{Checked, is_binding};
-use crate::estimate::{LIST_COST, MAP_COST, OBJECT_COST, tenth};
+use crate::check::{self, AUTHORIZER, Checked, OWN_REQUEST, is_binding};
+use crate::estimate::{AUTHORIZATION, AUTHORIZATION_COST, LIST_COST, MAP_COST, OBJECT_COST, tenth};
 use crate::types::Type;
 use crate::value::elements;
 
@@ -245,6 +245,9 @@ fn guarded(node: IdedExpr, cost: u64) -> IdedExpr {
 impl Weaver<'_> {
     fn weave(&self, node: IdedExpr) -> (IdedExpr, u64) {
         let id = node.id;
+        if check::is_own_request(&node) && self.is_authorizer(&node) {
+            return (IdedExpr { id, expr: Expr::Ident(OWN_REQUEST.to_owned()) }, 1);
+        }
         let (expr, cost) = match node.expr {
             Expr::Call(call) => return self.call(id, call),
             Expr::Comprehension(fold) => self.comprehension(*fold),
@@ -334,8 +337,9 @@ impl Weaver<'_> {
             }
         }
         let target = is_member.then(|| Box::new(arguments.remove(0)));
+        let own = if name == AUTHORIZATION { AUTHORIZATION_COST } else { 1 };
         let call = CallExpr { func_name: name, target, args: arguments };
-        (IdedExpr { id, expr: Expr::Call(call) }, cost + 1)
+        (IdedExpr { id, expr: Expr::Call(call) }, cost + own)
     }
 
     /// A branch pays when it is taken, unless it is nothing to speak of.
@@ -344,6 +348,12 @@ impl Weaver<'_> {
             Expr::Literal(_) | Expr::Ident(_) => node,
             _ => self.guard(node, 0),
         }
+    }
+
+    /// Whether the operand of a selection is the authorizer.
+    fn is_authorizer(&self, node: &IdedExpr) -> bool {
+        let Expr::Select(select) = &node.expr else { return false };
+        matches!(self.checked.types.get(&select.operand.id), Some(Type::Opaque(AUTHORIZER)))
     }
 
     fn is_large(&self, node: &IdedExpr) -> bool {

@@ -14,7 +14,7 @@ use tombolo_apiserve::kinds::Kinds;
 use tombolo_apiserve::registry::Registry;
 use tombolo_apiserve::status::ApiError;
 use tombolo_apiserve::write::LocalWrites;
-use tombolo_cel::CelRules;
+use tombolo_cel::{Authorize, CelRules};
 
 use super::admission::Plugins;
 use super::admission::addresses::{Addresses, ServiceRange};
@@ -41,6 +41,9 @@ use super::openid::{self, Discovery};
 use super::options::Options;
 use super::pki::Pki;
 use crate::any_certificate::AnyCertificate;
+
+/// What OpenAPI says about built-in types, recorded by `cargo xtask facts`. An edge does not carry it.
+const DESCRIPTIONS: &[u8] = include_bytes!("../../data/descriptions.gz");
 
 /// What the server is made of.
 pub(super) struct Parts<'a> {
@@ -69,11 +72,12 @@ pub(super) fn build(parts: Parts<'_>) -> Result<Built, EmbeddedError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let Parts { objects, range, pki, indexes, options, stop } = parts;
     let authorization = indexes.authorization;
-    let registry = Registry::new(Kinds::builtin_with(Arc::new(CelRules)));
+    let registry = Registry::new(Kinds::builtin_with(Arc::new(CelRules)).described_by(DESCRIPTIONS));
     definitions::publish_stored(&objects.list(&definitions::resource(), None), objects.store(), &registry);
     let addresses = Addresses::new(objects.clone(), range, indexes.reservations);
-    let policies = Enforcement::new(indexes.policies, objects.clone(), registry.clone());
-    let webhooks = Webhooks::new(indexes.webhooks, objects.clone(), registry.clone());
+    let rights: Arc<dyn Authorize> = Arc::new(authorization.clone());
+    let policies = Enforcement::new(indexes.policies, objects.clone(), registry.clone(), Arc::clone(&rights));
+    let webhooks = Webhooks::new(indexes.webhooks, objects.clone(), registry.clone(), rights);
     let stock = Arc::new(Stock::new(&objects, options.stock_controllers));
     let plugins = Plugins {
         objects: objects.clone(),

@@ -4,6 +4,7 @@
 //! empty set.
 
 mod compiled;
+pub(super) mod conditions;
 mod matching;
 mod mutating;
 mod request;
@@ -21,6 +22,7 @@ use tombolo_apiserve::kinds::FieldError;
 use tombolo_apiserve::registry::Registry;
 use tombolo_apiserve::status::{ApiError, Cause};
 use tombolo_apiserve::store::Stored;
+use tombolo_cel::Authorize;
 use tombolo_proto::object::Resource;
 
 use self::compiled::{Compiled, Mode};
@@ -119,12 +121,18 @@ pub(in crate::embedded) struct Enforcement {
     policies: Policies,
     objects: Objects,
     registry: Registry,
+    rights: Arc<dyn Authorize>,
 }
 
 impl Enforcement {
-    /// Uses these policies, these objects as parameters and namespaces, and these kinds.
-    pub(in crate::embedded) fn new(policies: Policies, objects: Objects, registry: Registry) -> Self {
-        Self { policies, objects, registry }
+    /// Uses these policies, these objects as parameters and namespaces, and these kinds; asks for rights there.
+    pub(in crate::embedded) fn new(
+        policies: Policies,
+        objects: Objects,
+        registry: Registry,
+        rights: Arc<dyn Authorize>,
+    ) -> Self {
+        Self { policies, objects, registry, rights }
     }
 
     /// Asks the validating policies.

@@ -7,15 +7,20 @@ mod matching;
 mod review;
 mod validation;
 
+use std::sync::Arc;
+
 use futures::future::join_all;
 use serde_json::Value;
 use tombolo_apiserve::admission::AdmissionRequest;
+use tombolo_apiserve::kinds::Kinds;
 use tombolo_apiserve::patch::json_patch;
 use tombolo_apiserve::registry::Registry;
 use tombolo_apiserve::status::ApiError;
+use tombolo_cel::Authorize;
 
 use self::caller::Caller;
 pub(in crate::embedded) use self::configuration::Index;
+use self::configuration::Webhook;
 use self::matching::Invocation;
 use self::review::Verdict;
 use crate::embedded::objects::{Objects, text};
@@ -26,6 +31,7 @@ pub(in crate::embedded) struct Webhooks {
     objects: Objects,
     registry: Registry,
     caller: Caller,
+    rights: Arc<dyn Authorize>,
 }
 
 /// Why a webhook did not let a request pass.
@@ -46,10 +52,16 @@ pub(super) struct Mutations {
 }
 
 impl Webhooks {
-    /// Asks the webhooks of an index; their selectors and Services are looked up among the objects.
-    pub(in crate::embedded) fn new(index: Index, objects: Objects, registry: Registry) -> Self {
+    /// Asks the webhooks of an index; their selectors and Services are looked up among the objects, and rights where
+    /// their conditions ask for them.
+    pub(in crate::embedded) fn new(
+        index: Index,
+        objects: Objects,
+        registry: Registry,
+        rights: Arc<dyn Authorize>,
+    ) -> Self {
         let caller = Caller::new(objects.clone());
-        Self { index, objects, registry, caller }
+        Self { index, objects, registry, caller, rights }
     }
 
     /// Asks the webhooks that may change the object, one after the other.
@@ -83,8 +95,7 @@ impl Webhooks {
         }
         let catalog = self.registry.catalog();
         for webhook in self.index.mutating().into_iter().filter(|webhook| asked(&webhook.name)) {
-            let invocation = matching::invocation(&webhook, request, &self.objects, &catalog.kinds)?;
-            let Some(invocation) = invocation else { continue };
+            let Some(invocation) = self.invocation(&webhook, request, &catalog.kinds)? else { continue };
             if webhook.is_reinvoked() {
                 mutations.reinvoked.push(webhook.name.clone());
             }
@@ -115,7 +126,7 @@ impl Webhooks {
         let catalog = self.registry.catalog();
         let mut invocations = Vec::new();
         for webhook in self.index.validating() {
-            invocations.extend(matching::invocation(&webhook, request, &self.objects, &catalog.kinds)?);
+            invocations.extend(self.invocation(&webhook, request, &catalog.kinds)?);
         }
         let verdicts =
             join_all(invocations.iter().map(|invocation| self.ask(invocation, request, false))).await;
@@ -126,6 +137,26 @@ impl Webhooks {
             }
         }
         Ok(())
+    }
+
+    /// Whether a webhook is asked about a request, and in which version.
+    fn invocation(
+        &self,
+        webhook: &Arc<Webhook>,
+        request: &AdmissionRequest<'_>,
+        kinds: &Kinds,
+    ) -> Result<Option<Invocation>, ApiError> {
+        let Some(invocation) = matching::invocation(webhook, request, &self.objects, kinds)? else {
+            return Ok(None);
+        };
+        match webhook.match_conditions.hold(request, &self.objects, &self.rights) {
+            Ok(holds) => Ok(holds.then_some(invocation)),
+            Err(_) if webhook.fails_open() => Ok(None),
+            Err(why) => {
+                let resource = &request.kind.resource;
+                Err(ApiError::forbidden_object(&resource.group, &resource.name, request.name, &why))
+            }
+        }
     }
 
     async fn ask(

@@ -20,9 +20,6 @@ pub(super) enum Mode {
 /// The most variables, conditions and rules of one policy; what has more is refused.
 const EXPRESSIONS_MAX: usize = 256;
 
-/// What no policy here can use.
-const AUTHORIZER: &str = "authorizer";
-
 /// The expressions of a policy.
 #[derive(Debug)]
 pub(super) struct Compiled {
@@ -145,27 +142,25 @@ impl Reader<'_> {
         let expression = match compiled {
             Ok(expression) => expression,
             Err(why) => {
-                let hint = match why.contains(&format!("undeclared reference to '{AUTHORIZER}'")) {
-                    true => "this API server gives policies no authorizer; ",
-                    false => "",
-                };
-                self.errors.push(FieldError::invalid(at, source, format!("{hint}compilation failed: {why}")));
+                self.errors.push(FieldError::invalid(at, source, format!("compilation failed: {why}")));
                 return None;
             }
         };
         let ty = expression.result_type();
         let (fits, demand) = match wanted {
-            Wanted::Bool => (matches!(ty, Type::Bool | Type::Dyn(_)), "must evaluate to bool"),
-            Wanted::Text => (matches!(ty, Type::String(_) | Type::Dyn(_)), "must evaluate to string"),
+            Wanted::Bool => (matches!(ty, Type::Bool | Type::Dyn(_)), format!("must evaluate to bool but got {ty}")),
+            Wanted::Text => {
+                (matches!(ty, Type::String(_) | Type::Dyn(_)), format!("must evaluate to string but got {ty}"))
+            }
             Wanted::TextOrNull => (
                 matches!(ty, Type::String(_) | Type::Dyn(_) | Type::Null),
-                "must evaluate to one of [string null_type]",
+                format!("must evaluate to one of [string null_type] but got {ty}"),
             ),
             Wanted::Json => (
                 !matches!(ty, Type::Opaque(_) | Type::Optional(_) | Type::Meta | Type::Bytes(_)),
-                "must evaluate to a value that JSON can hold: this API server keeps values of variables as JSON",
+                "must evaluate to a value that JSON can hold: this API server keeps values of variables as JSON".to_owned(),
             ),
-            Wanted::Anything => (true, ""),
+            Wanted::Anything => (true, String::new()),
         };
         if fits {
             return Some(expression);

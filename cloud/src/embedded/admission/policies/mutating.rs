@@ -81,7 +81,7 @@ fn changed(
         format!("failed to configure policy: {}", errors.first().map(ToString::to_string).unwrap_or_default())
     })?;
     let params = enforcement.parameters(&policy.object, binding, request.namespace)?;
-    let mut facts = Facts::of(request, &enforcement.objects);
+    let mut facts = Facts::of(request, &enforcement.objects, &enforcement.rights);
     let mut applied = false;
     for params in &params.0 {
         if !Asking::new(&facts, params.as_ref(), compiled).matches()? {

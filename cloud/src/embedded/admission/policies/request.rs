@@ -7,7 +7,10 @@ use serde_json::{Map, Value, json};
 use tombolo_apiserve::admission::{AdmissionRequest, Operation};
 use tombolo_cel::limits::{CALL_COST_MAX, MATCH_COST_MAX, POLICY_COST_MAX};
 use tombolo_cel::types::{Field, ObjectType, Type};
-use tombolo_cel::{Evaluation, EvaluationError, Expression, Variable, Variables};
+use tombolo_cel::{
+    AUTHORIZER, Authorize, Authorizer, Evaluation, EvaluationError, Expression, OWN_REQUEST, ResourceCheck,
+    Variable, Variables,
+};
 
 use super::compiled::Compiled;
 use crate::embedded::objects::{Objects, core};
@@ -61,6 +64,7 @@ static REQUEST: LazyLock<Type> = LazyLock::new(|| {
 pub(super) fn variables() -> Vec<(String, Type)> {
     let dynamic = ["object", "oldObject", "namespaceObject"].map(|name| (name.to_owned(), Type::DYN));
     let mut all = dynamic.to_vec();
+    all.push(("authorizer".to_owned(), Type::Opaque(AUTHORIZER)));
     all.push(("request".to_owned(), REQUEST.clone()));
     all
 }
@@ -78,10 +82,14 @@ pub(super) struct Facts {
     old: Value,
     request: Value,
     namespace: Value,
+    /// The question about the rights that the request needs.
+    needed: ResourceCheck,
+    authorizer: Authorizer,
 }
 
 impl Facts {
-    pub(super) fn of(request: &AdmissionRequest<'_>, objects: &Objects) -> Self {
+    pub(super) fn of(request: &AdmissionRequest<'_>, objects: &Objects, rights: &Arc<dyn Authorize>) -> Self {
+        let authorizer = Authorizer::new(Arc::clone(rights), request.attributes.identity.clone());
         let namespace = match request.namespace {
             "" => None,
             name => objects.get(core("namespaces"), "", name).map(|found| found.value),
@@ -92,6 +100,8 @@ impl Facts {
             old: whole(request.old),
             request: describe(request),
             namespace: namespace.unwrap_or(Value::Null),
+            needed: authorizer.about(request.attributes),
+            authorizer,
         }
     }
 
@@ -169,6 +179,8 @@ impl Variables for Seen<'_> {
             "oldObject" => Variable::Json(&facts.old, &ANY),
             "namespaceObject" => Variable::Json(&facts.namespace, &ANY),
             "request" => Variable::Json(&facts.request, &REQUEST),
+            "authorizer" => Variable::Authorizer(facts.authorizer.clone()),
+            OWN_REQUEST => Variable::Resource(facts.needed.clone()),
             "params" => Variable::Json(self.asking.params?, &ANY),
             "variables" => Variable::Json(&self.named, &self.named_type),
             _ => return None,

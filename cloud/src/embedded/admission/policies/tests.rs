@@ -2,13 +2,24 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tombolo_apiserve::admission::Warnings;
-use tombolo_apiserve::auth::{Attributes, Identity};
+use tombolo_apiserve::auth::{Attributes, Decision, Identity};
 use tombolo_apiserve::history::LogLimits;
 use tombolo_apiserve::kinds::{KindInfo, Kinds};
 use tombolo_apiserve::memory::MemoryStore;
 
 use super::*;
 use crate::embedded::objects::{core, v1};
+
+/// Lets `jane` get pods of any namespace, and whoever asks for a path read it.
+#[derive(Debug)]
+struct Rights;
+
+impl Authorize for Rights {
+    fn decide(&self, asked: &Attributes) -> Decision {
+        let pods = asked.identity.user == "jane" && (&*asked.verb, &*asked.resource) == ("get", "pods");
+        if pods || asked.path == "/open" { Decision::Allow } else { Decision::NoOpinion("no".to_owned()) }
+    }
+}
 
 struct World {
     enforcement: Enforcement,
@@ -19,7 +30,8 @@ impl World {
     fn new() -> Self {
         let kinds = Kinds::builtin();
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
-        let enforcement = Enforcement::new(Policies::default(), objects, Registry::new(kinds.clone()));
+        let enforcement =
+            Enforcement::new(Policies::default(), objects, Registry::new(kinds.clone()), Arc::new(Rights));
         Self { enforcement, kinds }
     }
 
@@ -191,16 +203,39 @@ async fn a_mutating_policy_sets_fields_and_applies_patches() {
     assert!(names.contains(&"c") && names.contains(&"side"));
 }
 
+#[tokio::test]
+async fn expressions_ask_for_rights() {
+    let check = "authorizer.group('').resource('pods').namespace('shop').check('get')";
+    let account = "authorizer.serviceAccount('shop', 'till').group('').resource('pods').check('get')";
+    for (expression, holds) in [
+        (format!("{check}.allowed()"), true),
+        (format!("{account}.allowed()"), false),
+        (format!("{account}.reason() == 'no' && !{account}.errored()"), true),
+        ("authorizer.path('/open').check('get').allowed()".to_owned(), true),
+        ("authorizer.path('').check('get').allowed()".to_owned(), false),
+        ("authorizer.requestResource.check('create').allowed()".to_owned(), false),
+        ("authorizer.requestResource.name('x').check('create').reason() == 'no'".to_owned(), true),
+    ] {
+        let world = World::new();
+        let spec = json!({
+            "matchConstraints": {"resourceRules": [{
+                "apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*"],
+            }]},
+            "validations": [{"expression": expression}],
+        });
+        world.policy(Mode::Validating, spec, json!({})).await;
+        let outcome = world.create(&json!({"kind": "ConfigMap", "metadata": {"name": "m"}}));
+        assert_eq!(outcome.is_ok(), holds, "{expression}: {outcome:?}");
+    }
+}
+
 #[test]
 fn policies_that_cannot_be_evaluated_are_refused() {
     let read = |mode, spec: Value| Compiled::read(&json!({"spec": spec}), mode).map(|_| ()).unwrap_err();
     let validation = |expression: &str| json!({"validations": [{"expression": expression}]});
     let cases = [
         (validation("object.x =="), "Syntax error"),
-        (
-            validation("authorizer.group('').resource('pods').check('get').allowed()"),
-            "gives policies no authorizer",
-        ),
+        (validation("authorizer.resource('pods').check('get').allowed()"), "found no matching overload"),
         (validation("params.x == 1"), "undeclared reference to 'params'"),
         (validation("1 + 1"), "must evaluate to bool"),
         (validation("variables.none == 1"), "undefined field 'none'"),

@@ -39,7 +39,7 @@ pub(super) fn run(
         if !bound {
             continue;
         }
-        let facts = facts.get_or_insert_with(|| Facts::of(request, objects));
+        let facts = facts.get_or_insert_with(|| Facts::of(request, objects, &enforcement.rights));
         for finding in findings(enforcement, policy, binding, facts, request.namespace) {
             act(policy, binding, finding, request)?;
         }

@@ -9,6 +9,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use tombolo_apiserve::store::Stored;
 
+use crate::embedded::admission::policies::conditions::Conditions;
+
 /// Group of the configurations.
 pub(in crate::embedded) const GROUP: &str = "admissionregistration.k8s.io";
 
@@ -20,7 +22,7 @@ pub(super) const VALIDATING: &str = "validatingwebhookconfigurations";
 const TIMEOUT_SECONDS: u64 = 10;
 
 /// One webhook, as its configuration describes it.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Webhook {
     pub(super) name: String,
@@ -33,6 +35,8 @@ pub(super) struct Webhook {
     pub(super) namespace_selector: Value,
     #[serde(default)]
     pub(super) object_selector: Value,
+    #[serde(default)]
+    pub(super) match_conditions: Conditions,
     side_effects: Option<String>,
     timeout_seconds: Option<u64>,
     #[serde(default)]

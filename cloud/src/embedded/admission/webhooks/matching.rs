@@ -40,7 +40,7 @@ pub(super) fn operation_name(operation: Operation) -> &'static str {
     }
 }
 
-/// Whether a webhook is asked about a request, and in which version.
+/// Whether the rules and selectors of a webhook fit a request, and in which version it is asked.
 ///
 /// # Errors
 /// 404 when the namespace whose labels decide does not exist.

@@ -21,6 +21,7 @@ use tombolo_apiserve::memory::MemoryStore;
 use tombolo_proto::object::Resource;
 
 use super::*;
+use crate::embedded::authz::Authorization;
 use crate::embedded::objects::{core, v1};
 
 /// A webhook whose `response` a function makes of the `request`.
@@ -91,7 +92,8 @@ impl World {
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
         let index = Index::default();
         let registry = Registry::new(Kinds::builtin());
-        let webhooks = Webhooks::new(index.clone(), objects.clone(), registry);
+        let webhooks =
+            Webhooks::new(index.clone(), objects.clone(), registry, Arc::new(Authorization::new(Vec::new())));
         Self { objects, webhooks, index }
     }
 
@@ -251,7 +253,8 @@ async fn a_service_is_reached_at_its_endpoints() {
 async fn rules_and_selectors_decide_who_is_asked() {
     let server = Server::start(|_| json!({"allowed": false})).await;
     let namespace = json!({"metadata": {"name": "shop", "labels": {"guarded": "no"}}});
-    let changes: [(&str, Value, bool); 7] = [
+    let condition = |expression: &str| json!([{"name": "c", "expression": expression}]);
+    let changes: [(&str, Value, bool); 9] = [
         ("/rules/0/resources", json!(["configmaps"]), true),
         ("/rules/0/resources", json!(["configmaps/status", "secrets"]), false),
         ("/rules/0/operations", json!(["DELETE"]), false),
@@ -259,6 +262,12 @@ async fn rules_and_selectors_decide_who_is_asked() {
         ("/namespaceSelector", json!({"matchLabels": {"guarded": "yes"}}), false),
         ("/namespaceSelector", json!({"matchLabels": {"guarded": "no"}}), true),
         ("/objectSelector", json!({"matchLabels": {"guarded": "yes"}}), false),
+        (
+            "/matchConditions",
+            condition("object.data.a == '1' && request.userInfo.username == 'someone'"),
+            true,
+        ),
+        ("/matchConditions", condition("object.data.a == '2'"), false),
     ];
     for (pointer, value, asked) in changes {
         let world = World::new();
@@ -268,5 +277,21 @@ async fn rules_and_selectors_decide_who_is_asked() {
         webhook.pointer_mut(parent).unwrap()[name] = value.clone();
         world.configure(configuration::VALIDATING, &[webhook]).await;
         assert_eq!(world.create(false).await.is_err(), asked, "{pointer}: {value}");
+    }
+}
+
+#[tokio::test]
+async fn a_condition_that_fails_counts_by_the_policy_of_its_webhook() {
+    let server = Server::start(|_| json!({"allowed": true})).await;
+    for (policy, passes) in [("Fail", false), ("Ignore", true)] {
+        let world = World::new();
+        let mut webhook = server.webhook("w.example.org");
+        webhook["failurePolicy"] = json!(policy);
+        webhook["matchConditions"] = json!([{"name": "c", "expression": "object.data.none == '1'"}]);
+        world.configure(configuration::VALIDATING, &[webhook]).await;
+        match world.create(false).await {
+            Ok(_) => assert!(passes),
+            Err(error) => assert!(!passes && error.code == 403, "{error}"),
+        }
     }
 }

@@ -12,6 +12,7 @@ use tombolo_apiserve::status::{ApiError, Cause};
 use super::caller::certificates;
 use super::configuration::{GROUP, MUTATING, VALIDATING};
 use super::review::VERSIONS;
+use crate::embedded::admission::policies::conditions;
 use crate::embedded::objects::{items, text};
 
 /// Seconds that a webhook may take.
@@ -83,10 +84,7 @@ fn check_webhook(webhook: &Value, at: &str, mutating: bool, errors: &mut Vec<Fie
         &format!("{at}.admissionReviewVersions"),
         errors,
     );
-    if !items(webhook, "/matchConditions").is_empty() {
-        let detail = "match conditions of webhooks are not evaluated by this server";
-        errors.push(FieldError::forbidden(format!("{at}.matchConditions"), detail));
-    }
+    errors.extend(conditions::wrong(items(webhook, "/matchConditions"), &format!("{at}.matchConditions")));
 }
 
 /// A name of at least three parts, each as in host names.
@@ -254,7 +252,11 @@ mod tests {
             ("/sideEffects", json!("Some"), "webhooks[0].sideEffects"),
             ("/timeoutSeconds", json!(31), "webhooks[0].timeoutSeconds"),
             ("/admissionReviewVersions", json!(["v2"]), "webhooks[0].admissionReviewVersions"),
-            ("/matchConditions", json!([{"name": "a", "expression": "true"}]), "webhooks[0].matchConditions"),
+            (
+                "/matchConditions",
+                json!([{"name": "a", "expression": "object"}, {"name": "b", "expression": "1"}]),
+                "webhooks[0].matchConditions[1].expression",
+            ),
             ("/clientConfig", json!({}), "webhooks[0].clientConfig"),
             ("/clientConfig", json!({"url": "http://a/b"}), "webhooks[0].clientConfig.url"),
             ("/clientConfig", json!({"url": "https://a/b?c"}), "webhooks[0].clientConfig.url"),
