@@ -1,10 +1,10 @@
 //! What form of answer the client wants.
 
 use http::HeaderMap;
-use http::header::{ACCEPT, ACCEPT_ENCODING};
+use http::header::{ACCEPT, ACCEPT_ENCODING, USER_AGENT};
 
 use crate::query::params::Params;
-use crate::status::ApiError;
+use crate::status::{ApiError, Details};
 
 #[cfg(test)]
 mod tests;
@@ -17,6 +17,9 @@ const OFFERED: &str = "application/json, application/yaml";
 
 /// The same of watches.
 const OFFERED_EVENTS: &str = "application/json;stream=watch";
+
+/// What the clients of people call themselves at the beginning of their user agent: they get indented JSON.
+const PEOPLE: [&str; 3] = ["curl", "Wget", "Mozilla/5.0"];
 
 /// How an answer is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -38,8 +41,11 @@ pub enum Form {
     Table(&'static str),
     /// `PartialObjectMetadata` or its list, of version `v1` or `v1beta1`.
     Metadata(&'static str),
-    /// Aggregated discovery, of version `v2` or `v2beta1`.
-    Discovery(&'static str),
+    /// `PartialObjectMetadata` of a list, or its list where one object is asked for: refused, but only once there is
+    /// something to show.
+    Misfit(&'static str),
+    /// Aggregated discovery, of version `v2`.
+    Discovery,
 }
 
 /// Which forms a request can be answered in.
@@ -78,18 +84,53 @@ impl Accepted {
     /// # Errors
     /// 406 when the client takes nothing that can be written.
     pub fn negotiate(headers: &HeaderMap, params: &Params, kind: Kind) -> Result<Self, ApiError> {
-        let pretty = params.first("pretty").is_some() && params.flag("pretty");
-        let gzip = takes_gzip(headers);
+        let accept = header(headers, &ACCEPT);
+        // kube-apiserver's router looks first, and knows no range but that of everything.
+        if !accept.trim().is_empty() && !ranges(&accept).iter().any(Range::is_named) {
+            let events = if matches!(kind, Kind::Collection | Kind::Watch) {
+                format!(", {OFFERED_EVENTS}")
+            } else {
+                String::new()
+            };
+            return Err(ApiError::not_acceptable(format!(
+                "406: Not Acceptable\n\nAvailable representations: {OFFERED}{events}"
+            ))
+            .with_details(Details::default()));
+        }
+        Self::choose(headers, params, kind).ok_or_else(|| {
+            let offered = if kind == Kind::Watch { OFFERED_EVENTS } else { OFFERED };
+            ApiError::not_acceptable(format!("only the following media types are accepted: {offered}"))
+        })
+    }
+
+    /// How a refusal is written, whatever the answer would have been: for people, when the client takes no plain
+    /// document.
+    #[must_use]
+    pub fn of_refusal(headers: &HeaderMap, params: &Params) -> Self {
+        let unasked = Self { pretty: true, ..Self::default() };
+        Self::choose(headers, params, Kind::Document).unwrap_or(unasked)
+    }
+
+    fn choose(headers: &HeaderMap, params: &Params, kind: Kind) -> Option<Self> {
+        let (pretty, gzip) = (for_people(headers, params), takes_gzip(headers));
         let accept = header(headers, &ACCEPT);
         if accept.trim().is_empty() {
-            return Ok(Self { pretty, gzip, ..Self::default() });
+            return Some(Self { pretty, gzip, ..Self::default() });
         }
-        let wanted = ranges(&accept).iter().find_map(|range| range.form(kind));
-        let (syntax, form) = wanted.ok_or_else(|| {
-            ApiError::not_acceptable(if kind == Kind::Watch { OFFERED_EVENTS } else { OFFERED })
-        })?;
-        Ok(Self { syntax, form, pretty, gzip })
+        ranges(&accept).iter().find_map(|range| {
+            let (syntax, form) = range.form(kind)?;
+            Some(Self { syntax, form, pretty: pretty || range.parameter("pretty") == "1", gzip })
+        })
     }
+}
+
+/// Whether the client wants indented JSON, or is one that people look at.
+fn for_people(headers: &HeaderMap, params: &Params) -> bool {
+    if let Some(wanted) = params.text("pretty") {
+        return matches!(wanted, "1" | "t" | "T" | "true" | "True" | "TRUE");
+    }
+    let agent = headers.get(USER_AGENT).map(http::HeaderValue::as_bytes).unwrap_or_default();
+    PEOPLE.iter().any(|name| agent.starts_with(name.as_bytes()))
 }
 
 /// Whether the client reads compressed answers.
@@ -150,6 +191,11 @@ impl<'a> Range<'a> {
         self.parameters.iter().find(|(own, _)| *own == name).map_or("", |(_, value)| *value)
     }
 
+    /// Whether it is a media type that is served, or all of them.
+    fn is_named(&self) -> bool {
+        matches!(self.media.as_str(), "application/json" | "application/yaml" | "*/*")
+    }
+
     fn covers(&self, media: &str) -> bool {
         let all_of = |prefix: &str| media.starts_with(prefix);
         self.media == "*/*" || self.media == media || self.media.strip_suffix('*').is_some_and(all_of)
@@ -169,15 +215,21 @@ impl<'a> Range<'a> {
             _ => None,
         };
         let form = match (self.parameter("as"), kind) {
-            ("", _) => Form::Object,
+            ("", _) if self.parameter("g").is_empty() && version.is_empty() => Form::Object,
             ("Table", Kind::Object | Kind::Collection | Kind::Watch) => Form::Table(meta()?),
-            ("PartialObjectMetadata", Kind::Object | Kind::Watch) => Form::Metadata(meta()?),
-            ("PartialObjectMetadataList", Kind::Collection) => Form::Metadata(meta()?),
-            ("APIGroupDiscoveryList", Kind::DiscoveryRoot) => match (self.parameter("g"), version) {
-                ("apidiscovery.k8s.io", "v2") => Form::Discovery("v2"),
-                ("apidiscovery.k8s.io", "v2beta1") => Form::Discovery("v2beta1"),
-                _ => return None,
-            },
+            ("PartialObjectMetadata", Kind::Object | Kind::Watch)
+            | ("PartialObjectMetadataList", Kind::Collection) => Form::Metadata(meta()?),
+            ("PartialObjectMetadata", Kind::Collection) => {
+                meta().map(|_| Form::Misfit("PartialObjectMetadata"))?
+            }
+            ("PartialObjectMetadataList", Kind::Object) => {
+                meta().map(|_| Form::Misfit("PartialObjectMetadataList"))?
+            }
+            ("APIGroupDiscoveryList", Kind::DiscoveryRoot)
+                if (self.parameter("g"), version) == ("apidiscovery.k8s.io", "v2") =>
+            {
+                Form::Discovery
+            }
             _ => return None,
         };
         Some((syntax, form))

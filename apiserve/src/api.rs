@@ -5,6 +5,8 @@ mod deadline;
 mod dispatch;
 pub mod info;
 mod openapi;
+mod plain;
+mod streams;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -60,15 +62,17 @@ impl ApiServer {
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
         B::Error: std::fmt::Display + Send,
     {
-        let path = request.uri().path().to_owned();
-        match AssertUnwindSafe(self.answer(request, peer)).catch_unwind().await {
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let mut response = match AssertUnwindSafe(self.answer(request, peer)).catch_unwind().await {
             Ok(response) => response,
             Err(_) => {
                 tracing::error!(path, "a request handler panicked; the client got a 500");
                 let error = ApiError::internal("the request could not be handled; see the server's log");
                 body::refusal(&error, &Accepted::default())
             }
-        }
+        };
+        body::finish(&mut response, &method);
+        response
     }
 
     async fn answer<B>(&self, request: Request<B>, peer: &Peer) -> Response<Body>
@@ -79,19 +83,20 @@ impl ApiServer {
         let (head, request_body) = request.into_parts();
         let query = Query::parse(&head.method, head.uri.path(), head.uri.query().unwrap_or_default());
         let is_watch = query.verb == "watch";
+        let refused = Accepted::of_refusal(&head.headers, &query.params);
         let time = match deadline::of(&query) {
             Ok(time) => time,
-            Err(error) => return body::refusal(&error, &Accepted::default()),
+            Err(error) => return body::refusal(&error, &refused),
         };
         let Some(slot) = self.parts.load.enter(is_watch) else {
             let error = ApiError::too_many_requests("Too many requests, please try again later.");
-            return body::refusal(&error, &Accepted::default());
+            return body::refusal(&error, &refused);
         };
         let answering = self.answer_admitted(head, query, peer, request_body, slot);
         let Some(time) = time else { return answering.await };
         tokio::time::timeout(time, answering)
             .await
-            .unwrap_or_else(|_| body::refusal(&deadline::passed(), &Accepted::default()))
+            .unwrap_or_else(|_| body::refusal(&deadline::passed(), &refused))
     }
 
     async fn answer_admitted<B>(
@@ -108,7 +113,7 @@ impl ApiServer {
     {
         let (attributes, impersonator) = match self.identify(&head, &query, peer).await {
             Ok(identified) => identified,
-            Err(error) => return body::refusal(&error, &Accepted::default()),
+            Err(error) => return body::refusal(&error, &Accepted::of_refusal(&head.headers, &query.params)),
         };
         let wanted = self.parts.audit.is_some() || self.parts.observer.is_some();
         let noted = wanted.then(|| (attributes.clone(), Instant::now()));
@@ -128,9 +133,7 @@ impl ApiServer {
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
         B::Error: std::fmt::Display + Send,
     {
-        let (headers, params) = (&admitted.head.headers, &admitted.query.params);
-        let accepted =
-            Accepted::negotiate(headers, params, crate::accept::Kind::Document).unwrap_or_default();
+        let accepted = Accepted::of_refusal(&admitted.head.headers, &admitted.query.params);
         let deprecation = self.deprecation(&admitted.query.target);
         let outcome = match self.parts.authorizer.authorize(&admitted.attributes).await {
             Decision::Allow => self.dispatch(admitted, request_body, slot).await,

@@ -114,9 +114,9 @@ pub struct WriteRequest {
 pub struct WriteReply {
     /// 200, 201 or 202.
     pub status: StatusCode,
-    /// JSON text of an object in the version of the path, or of something else (a `Status`, a `Scale`).
+    /// JSON text of an object in the version of the path, or of something else (a `Status`, a list).
     pub body: Bytes,
-    /// Whether the body is an object of the request's kind, which can be shown as a Table.
+    /// Whether the body is one object, of the request's kind or the `Scale` of one, which can be shown as a Table.
     pub is_object: bool,
     /// Warnings for the client, sent as `Warning` headers.
     pub warnings: Vec<String>,

@@ -8,9 +8,10 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use futures::stream;
 use http::header::{
-    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderValue, RETRY_AFTER, VARY, WARNING,
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderValue, LOCATION, RETRY_AFTER, VARY, WARNING,
+    X_CONTENT_TYPE_OPTIONS,
 };
-use http::{Response, StatusCode};
+use http::{Method, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Frame;
@@ -27,6 +28,9 @@ pub const GZIP_MIN: usize = 128 * 1024;
 
 /// Small pieces of a streamed answer are joined up to about this many bytes.
 const PIECE_LEN: usize = 64 * 1024;
+
+/// What answers say of their keeping when nothing else is known.
+const REVALIDATE: &str = "no-cache, private";
 
 /// Characters of all warnings of one answer together, before each is cut.
 const WARNINGS_LEN_MAX: usize = 4096;
@@ -46,13 +50,15 @@ pub fn document(status: StatusCode, json: Bytes, accepted: &Accepted) -> Respons
     pieces(status, vec![json], accepted)
 }
 
-/// A document in pieces of JSON text that are shared with the store: nothing is copied as a whole.
+/// A document in pieces of JSON text that are shared with the store: nothing is copied as a whole. It ends its line,
+/// unless it is indented (as Go's encoders have it).
 #[must_use]
-pub fn pieces(status: StatusCode, parts: Vec<Bytes>, accepted: &Accepted) -> Response<Body> {
+pub fn pieces(status: StatusCode, mut parts: Vec<Bytes>, accepted: &Accepted) -> Response<Body> {
     let length: usize = parts.iter().map(Bytes::len).sum();
     if accepted.syntax == Syntax::Yaml || accepted.pretty {
         return rewritten(status, &join(&parts, length), accepted);
     }
+    parts.push(Bytes::from_static(b"\n"));
     let mut response = binary(parts, "application/json", accepted.gzip);
     *response.status_mut() = status;
     response
@@ -89,13 +95,25 @@ pub fn refusal(error: &ApiError, accepted: &Accepted) -> Response<Body> {
     if let Some(seconds) = error.retry_after_seconds() {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
+    add_warnings(&mut response, &error.warnings);
     response
+}
+
+/// Says what every answer says: whoever keeps it asks again, unless the answer says otherwise; to a HEAD, no body.
+pub(crate) fn finish(response: &mut Response<Body>, method: &Method) {
+    let keep = HeaderValue::from_static(REVALIDATE);
+    response.headers_mut().entry(CACHE_CONTROL).or_insert(keep);
+    if method == Method::HEAD {
+        *response.body_mut() = full(Bytes::new());
+    }
 }
 
 /// An answer of plain text.
 #[must_use]
 pub fn text(status: StatusCode, text: impl Into<String>) -> Response<Body> {
-    typed(status, full(text.into()), "text/plain; charset=utf-8")
+    let mut response = typed(status, full(text.into()), "text/plain; charset=utf-8");
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
 }
 
 /// An answer with a content type.
@@ -109,14 +127,12 @@ pub fn typed(status: StatusCode, body: Body, content_type: &'static str) -> Resp
 
 /// An aggregated discovery document, or the answer that the client has it already.
 #[must_use]
-pub fn discovery(version: &'static str, etag: &str, document: Option<Bytes>) -> Response<Body> {
-    let content_type = match version {
-        "v2" => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
-        _ => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
-    };
+pub fn discovery(etag: &str, document: Option<Bytes>) -> Response<Body> {
+    let content_type = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
     let status = if document.is_some() { StatusCode::OK } else { StatusCode::NOT_MODIFIED };
     let mut response = typed(status, full(document.unwrap_or_default()), content_type);
     response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("public"));
     if let Ok(etag) = HeaderValue::from_str(etag) {
         response.headers_mut().insert(ETAG, etag);
     }
@@ -129,8 +145,18 @@ pub fn cacheable(response: &mut Response<Body>, etag: &str, immutable: bool) {
     if let Ok(etag) = HeaderValue::from_str(etag) {
         headers.insert(ETAG, etag);
     }
-    let how = if immutable { "public, max-age=31536000, immutable" } else { "no-cache, private" };
+    let how = if immutable { "public, max-age=31536000, immutable" } else { REVALIDATE };
     headers.insert(CACHE_CONTROL, HeaderValue::from_static(how));
+}
+
+/// The answer that what is asked for is found under another path.
+#[must_use]
+pub fn moved(location: &str) -> Response<Body> {
+    let mut response = typed(StatusCode::MOVED_PERMANENTLY, full(Bytes::new()), "application/json");
+    if let Ok(location) = HeaderValue::from_str(location) {
+        response.headers_mut().insert(LOCATION, location);
+    }
+    response
 }
 
 /// Adds `Warning` headers (RFC 7234 section 5.5, code 299 as Kubernetes uses it), each text once. Texts are cut only
@@ -167,8 +193,7 @@ fn rewritten(status: StatusCode, json: &[u8], accepted: &Accepted) -> Response<B
             }
         };
     }
-    let mut text = serde_json::to_vec_pretty(&value).unwrap_or_else(|_| json.to_vec());
-    text.push(b'\n');
+    let text = serde_json::to_vec_pretty(&value).unwrap_or_else(|_| json.to_vec());
     typed(status, full(text), "application/json")
 }
 

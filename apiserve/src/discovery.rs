@@ -15,7 +15,7 @@ use crate::kinds::{KindInfo, Kinds, SubresourceInfo};
 #[derive(Debug)]
 pub(crate) struct Documents {
     by_path: BTreeMap<String, Bytes>,
-    aggregated: BTreeMap<(&'static str, &'static str), Aggregated>,
+    aggregated: BTreeMap<&'static str, Aggregated>,
 }
 
 /// One aggregated document and its entity tag.
@@ -53,9 +53,7 @@ impl Documents {
         }
         let mut aggregated = BTreeMap::new();
         for root in ["/api", "/apis"] {
-            for version in ["v2", "v2beta1"] {
-                aggregated.insert((root, version), aggregate(&groups, root == "/api", version));
-            }
+            aggregated.insert(root, aggregate(&groups, root == "/api"));
         }
         Self { by_path, aggregated }
     }
@@ -74,9 +72,8 @@ impl Documents {
     }
 
     /// The aggregated form of `/api` or `/apis`.
-    pub(crate) fn aggregated(&self, path: &str, version: &str) -> Option<&Aggregated> {
-        let mut documents = self.aggregated.iter();
-        documents.find(|((own, form), _)| *own == path && *form == version).map(|(_, document)| document)
+    pub(crate) fn aggregated(&self, path: &str) -> Option<&Aggregated> {
+        self.aggregated.get(path)
     }
 }
 
@@ -114,6 +111,16 @@ fn core_versions(groups: &Groups<'_>) -> Value {
     let core = groups.0.iter().filter(|(name, _)| name.is_empty());
     let versions: Vec<&str> = core.flat_map(|(_, versions)| versions).map(|(version, _)| *version).collect();
     json!({"kind": "APIVersions", "versions": versions, "serverAddressByClientCIDRs": []})
+}
+
+/// The document of core versions with the address under which a client finds this server, wherever it is.
+pub(crate) fn with_address(versions: &Bytes, address: &str) -> Bytes {
+    let Ok(mut document) = serde_json::from_slice::<Value>(versions) else { return versions.clone() };
+    if !address.is_empty() {
+        document["serverAddressByClientCIDRs"] =
+            json!([{"clientCIDR": "0.0.0.0/0", "serverAddress": address}]);
+    }
+    to_bytes(&document)
 }
 
 fn group(name: &str, versions: &Versions<'_>) -> Value {
@@ -181,7 +188,7 @@ fn storage_hash(kind: &KindInfo) -> String {
     base64::engine::general_purpose::STANDARD.encode(&Sha256::digest(stored.as_bytes())[..8])
 }
 
-fn aggregate(groups: &Groups<'_>, core: bool, form: &str) -> Aggregated {
+fn aggregate(groups: &Groups<'_>, core: bool) -> Aggregated {
     let items: Vec<Value> = groups
         .0
         .iter()
@@ -195,7 +202,7 @@ fn aggregate(groups: &Groups<'_>, core: bool, form: &str) -> Aggregated {
         .collect();
     let body = to_bytes(&json!({
         "kind": "APIGroupDiscoveryList",
-        "apiVersion": format!("apidiscovery.k8s.io/{form}"),
+        "apiVersion": "apidiscovery.k8s.io/v2",
         "metadata": {},
         "items": items,
     }));
@@ -215,9 +222,15 @@ fn version_of(version: &str, kinds: &[&KindInfo]) -> Value {
 fn aggregated_resource(kind: &KindInfo) -> Value {
     let scope = if kind.namespaced { "Namespaced" } else { "Cluster" };
     let own = (&*kind.resource.group, &*kind.resource.version);
+    // The real server names group and version of a built-in kind only where they are others than those of the path.
+    let response_kind = |group: &str, version: &str, name: &str| {
+        let (group, version) =
+            if !kind.custom && (group, version) == own { ("", "") } else { (group, version) };
+        json!({"group": group, "version": version, "kind": name})
+    };
     let mut entry = json!({
         "resource": &*kind.resource.name,
-        "responseKind": {"group": own.0, "version": own.1, "kind": &*kind.kind},
+        "responseKind": response_kind(own.0, own.1, &kind.kind),
         "scope": scope,
         "singularResource": &*kind.singular,
         "verbs": texts(&kind.verbs),
@@ -231,7 +244,7 @@ fn aggregated_resource(kind: &KindInfo) -> Value {
     let subresource = |sub: &SubresourceInfo| {
         json!({
             "subresource": &*sub.name,
-            "responseKind": {"group": &*sub.group, "version": &*sub.version, "kind": &*sub.kind},
+            "responseKind": response_kind(&sub.group, &sub.version, &sub.kind),
             "verbs": texts(&sub.verbs),
         })
     };

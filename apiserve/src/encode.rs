@@ -47,12 +47,37 @@ impl<'a> Encoder<'a> {
             (Form::Table(_), Some("None")) => Include::Nothing,
             (Form::Table(_), Some("Object")) => Include::Object,
             (Form::Table(_), Some(other)) if other != "Metadata" => {
-                let message = format!("unrecognized includeObject value: {other:?}");
-                return Err(ApiError::bad_request(message));
+                let rule = "must be 'Metadata', 'Object', 'None', or empty";
+                return Err(ApiError::bad_request(format!(
+                    "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: {rule}"
+                )));
             }
             _ => Include::Metadata,
         };
         Ok(Self { kind, form, include })
+    }
+
+    /// Refuses a form that what is to be shown does not have.
+    ///
+    /// # Errors
+    /// 406 for the metadata of a list as one object's, and the other way round.
+    pub fn check_form(&self, is_list: bool) -> Result<(), ApiError> {
+        let Form::Misfit(form) = self.form else { return Ok(()) };
+        let (what, kind) =
+            if is_list { ("is a list", &self.kind.list_kind) } else { ("is not a list", &self.kind.kind) };
+        // The real text names the Go type.
+        let group = match &*self.kind.resource.group {
+            "" | "events.k8s.io" => "core",
+            group => group.split('.').next().unwrap_or_default(),
+        };
+        let shown = match (self.kind.custom, is_list) {
+            (true, true) => "unstructured.UnstructuredList".to_owned(),
+            (true, false) => "unstructured.Unstructured".to_owned(),
+            (false, _) => format!("{group}.{kind}"),
+        };
+        Err(ApiError::not_acceptable(format!(
+            "you requested {form}, but the requested object {what} (*{shown})"
+        )))
     }
 
     /// A stored object under the version that is served.
@@ -92,6 +117,35 @@ impl<'a> Encoder<'a> {
             Form::Table(version) => {
                 let revision = raw::revision(body);
                 self.table(version, std::slice::from_ref(body), ListMeta::at(revision), true)
+            }
+            _ => body.clone(),
+        }
+    }
+
+    /// A whole list that is in the served version already.
+    #[must_use]
+    pub fn shown_list(&self, body: &Bytes) -> Bytes {
+        #[derive(Deserialize)]
+        struct List<'a> {
+            metadata: ListMeta,
+            #[serde(borrow)]
+            items: Vec<&'a RawValue>,
+        }
+        let parsed: Result<List<'_>, _> = serde_json::from_slice(body);
+        let (Ok(List { metadata, items }), true) = (parsed, self.form != Form::Object) else {
+            return body.clone();
+        };
+        let bodies = items.iter().map(|item| Bytes::copy_from_slice(item.get().as_bytes()));
+        match self.form {
+            Form::Table(version) => self.table(version, &bodies.collect::<Vec<_>>(), metadata, true),
+            Form::Metadata(version) => {
+                let items = bodies.map(|body| RawValue::from_string(metadata_text(&body, version)).ok());
+                to_bytes(&json!({
+                    "kind": "PartialObjectMetadataList",
+                    "apiVersion": format!("meta.k8s.io/{version}"),
+                    "metadata": metadata,
+                    "items": items.collect::<Vec<_>>(),
+                }))
             }
             _ => body.clone(),
         }
@@ -212,7 +266,9 @@ impl<'a> Encoder<'a> {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
         let (kind, api_version) = match self.form {
-            Form::Object | Form::Discovery(_) => (self.kind.kind.to_string(), self.kind.api_version()),
+            Form::Object | Form::Misfit(_) | Form::Discovery => {
+                (self.kind.kind.to_string(), self.kind.api_version())
+            }
             Form::Metadata(version) | Form::Table(version) => {
                 ("PartialObjectMetadata".to_owned(), format!("meta.k8s.io/{version}"))
             }
@@ -231,10 +287,11 @@ impl<'a> Encoder<'a> {
 }
 
 /// `metadata` of a list.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ListMeta {
-    /// Revision that the list is a picture of.
+    /// Revision that the list is a picture of; empty in the Table of what is not stored.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
     /// Token for the next page.
     #[serde(rename = "continue", skip_serializing_if = "Option::is_none")]
@@ -263,7 +320,7 @@ struct TableBody<'a> {
 #[derive(Serialize)]
 struct Row<'a> {
     cells: Vec<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Null when the client wants the cells alone.
     object: Option<RowObject<'a>>,
 }
 

@@ -17,6 +17,7 @@ pub(crate) mod storage;
 mod tests;
 pub mod validate;
 pub(crate) mod value;
+pub(crate) mod warnings;
 
 use std::sync::Arc;
 
@@ -31,6 +32,7 @@ pub use self::registry::Kinds;
 pub(crate) use self::registry::scale as scale_kind;
 use self::rules::Rules;
 use crate::schema::decode::{self, DecodeError, Decoded, Target};
+use crate::schema::rules::overlooked;
 use crate::schema::types::Place;
 use crate::schema::{Schema, canonical};
 
@@ -144,6 +146,17 @@ impl KindInfo {
             Some(custom) => custom.cells(object, now),
             None => columns::cells(&self.resource.group, &self.kind, object, now),
         }
+    }
+
+    /// What clients are warned of although the object is stored; `old` is what it replaces.
+    #[must_use]
+    pub fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        if !self.custom {
+            return warnings::warnings(&self.resource.group, &self.kind, object, old);
+        }
+        let mut found = warnings::finalizers(object, old);
+        found.extend(old.into_iter().flat_map(|old| overlooked(self.place(), object, old)));
+        found
     }
 
     /// The value of a field that a field selector names: `None` when this kind cannot be selected by the field.

@@ -80,13 +80,22 @@ pub struct ApiError {
     pub details: Option<Box<Details>>,
     /// `metadata.continue` of the Status: how a paged list goes on after its snapshot has expired.
     pub continue_token: Option<String>,
+    /// What the client is told beside the refusal, as `Warning` headers.
+    pub warnings: Vec<String>,
 }
 
 impl ApiError {
     /// Any code and reason.
     #[must_use]
     pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: None, continue_token: None }
+        Self {
+            code,
+            reason,
+            message: message.into(),
+            details: None,
+            continue_token: None,
+            warnings: Vec::new(),
+        }
     }
 
     /// Adds details.
@@ -94,6 +103,13 @@ impl ApiError {
     pub fn with_details(mut self, details: Details) -> Self {
         self.details = Some(Box::new(details));
         self
+    }
+
+    /// Adds what was found before the refusal.
+    #[must_use]
+    pub fn with_warnings(mut self, mut warnings: Vec<String>) -> Self {
+        warnings.append(&mut self.warnings);
+        Self { warnings, ..self }
     }
 
     /// Adds the time after which to ask again.
@@ -169,8 +185,7 @@ impl ApiError {
 
     /// 406 `NotAcceptable`: none of the media types that the client takes can be written.
     #[must_use]
-    pub fn not_acceptable(offered: &str) -> Self {
-        let message = format!("only the following media types are accepted: {offered}");
+    pub fn not_acceptable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
     }
 

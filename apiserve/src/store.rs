@@ -116,10 +116,12 @@ pub trait Store: Send + Sync + 'static {
         revision: Revision,
     ) -> Result<Snapshot, StoreError>;
 
-    /// Every change of a resource after a revision, in order, without gaps or repeats.
+    /// Every change of a resource after a revision, in order, without gaps or repeats. A revision that is not reached
+    /// yet is waited for.
     ///
     /// # Errors
-    /// [`StoreError::Expired`] when the history no longer reaches that far, or the revision is not reached yet.
+    /// [`StoreError::Expired`] when the history no longer reaches that far. A store that may begin anew also says so of
+    /// a revision that it has not reached: whoever names it knows another history.
     fn watch(&self, resource: &Resource, since: Revision) -> Result<ChangeStream, StoreError>;
 
     /// The newest revision. Every change up to it is visible in lists and in watches.

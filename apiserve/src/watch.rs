@@ -79,20 +79,24 @@ pub(crate) struct Surroundings<'a, R> {
     pub(crate) slot: Slot,
 }
 
-/// Answers a watch request.
+/// Answers a watch request. One whose revision was not reached says so in its only event, as kube-apiserver does.
 ///
 /// # Errors
-/// 504 for a revision that is not reached in time (with initial events), 503 when the store cannot know yet.
+/// 503 when the store cannot know yet.
 pub(crate) fn respond<R: Rng>(
     request: WatchRequest,
     around: Surroundings<'_, R>,
+    unreached: Option<ApiError>,
 ) -> Result<Response<Body>, ApiError> {
     let seconds = match request.params.timeout_seconds {
         Some(seconds) => seconds.min(TIMEOUT_SECONDS_MAX),
         None => around.rng.random_range(TIMEOUT_SECONDS),
     };
     let deadline = Instant::now() + Duration::from_secs(seconds);
-    let start = Start::of(&request, around.store.as_ref())?;
+    let start = match unreached {
+        Some(error) => Start::Refused(error),
+        None => Start::of(&request, around.store.as_ref())?,
+    };
     let last_bookmark = deadline.checked_sub(LAST_BOOKMARK_BEFORE_END).unwrap_or(deadline);
     let feed = Feed {
         store: Arc::clone(around.store),

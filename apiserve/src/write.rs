@@ -9,10 +9,12 @@ mod delete;
 mod fields;
 mod meta;
 mod options;
+mod owners;
 mod patches;
 mod scales;
 mod update;
 
+pub use delete::CLEANUP;
 pub(crate) use update::creates;
 
 use std::sync::Arc;
@@ -26,11 +28,13 @@ use tombolo_proto::ids::Uid;
 use tombolo_proto::object::ObjectKey;
 
 use crate::admission::{Admission, AdmissionRequest, Operation, Warnings};
-use crate::backend::{FieldValidation, WriteBackend, WriteReply, WriteRequest, WriteVerb};
+use crate::backend::{FieldValidation, WriteBackend, WriteOptions, WriteReply, WriteRequest, WriteVerb};
 use crate::input;
 use crate::kinds::{FieldError, KindInfo};
+use crate::protobuf::Typed;
 use crate::raw;
 use crate::schema::decode::{DecodeError, Decoded, Strict};
+use crate::ssa::{self, Writer};
 use crate::status::{ApiError, Cause};
 use crate::store::{Expect, Mutation, Revision, StoreError, Stored, Write, WriteStore};
 
@@ -61,13 +65,16 @@ impl LocalWrites {
 impl WriteBackend for LocalWrites {
     fn execute(&self, request: WriteRequest) -> BoxFuture<'_, Result<WriteReply, ApiError>> {
         Box::pin(async move {
-            match request.verb {
-                WriteVerb::Create => self.create(&request).await,
-                WriteVerb::Update => self.update(&request).await,
-                WriteVerb::Patch(patch) => self.patch(&request, patch).await,
-                WriteVerb::Delete => self.delete(&request).await,
+            let mut context = Context::new(&request);
+            let outcome = match request.verb {
+                WriteVerb::Create => self.create(&mut context).await,
+                WriteVerb::Update => self.update(&mut context).await,
+                WriteVerb::Patch(patch) => self.patch(&mut context, patch).await,
+                WriteVerb::Delete => self.delete(&mut context).await,
                 WriteVerb::DeleteCollection => self.delete_collection(&request).await,
-            }
+            };
+            // Also a refusal tells what was found before it.
+            outcome.map_err(|error| error.with_warnings(context.warnings))
         })
     }
 }
@@ -106,20 +113,7 @@ impl<'a> Context<'a> {
 
     /// A body as an object of another kind: the view that a subresource carries.
     fn decode_as(&mut self, kind: &KindInfo, body: &[u8], content_type: &str) -> Result<Value, ApiError> {
-        let decoded = if input::is_yaml(content_type)? {
-            let (value, keys) = input::parse_yaml(body)?;
-            kind.decode_value(value).map(|decoded| Decoded { strict: keys.then(decoded.strict), ..decoded })
-        } else {
-            kind.decode(body)
-        };
-        let Decoded { object, strict } = decoded.map_err(|error| unreadable(&error))?;
-        let (kind, version) = (&kind.kind, &kind.resource.version);
-        self.judge_strictness(&strict, |message| {
-            ApiError::bad_request(format!(
-                "{kind} in version {version:?} cannot be handled as a {kind}: {message}"
-            ))
-        })?;
-        Ok(object)
+        decode(kind, body, content_type, self.request.options.field_validation, &mut self.warnings)
     }
 
     /// Refuses, reports or overlooks what strict field validation finds.
@@ -128,14 +122,7 @@ impl<'a> Context<'a> {
         strict: &Strict,
         refuse: impl FnOnce(&str) -> ApiError,
     ) -> Result<(), ApiError> {
-        match self.request.options.field_validation {
-            FieldValidation::Strict if !strict.is_empty() => Err(refuse(&strict.message())),
-            FieldValidation::Warn => {
-                self.warnings.extend(strict.warnings().cloned());
-                Ok(())
-            }
-            _ => Ok(()),
-        }
+        judge(strict, self.request.options.field_validation, &mut self.warnings, refuse)
     }
 
     fn invalid(&self, errors: &[FieldError]) -> ApiError {
@@ -163,9 +150,72 @@ impl<'a> Context<'a> {
         }
     }
 
-    fn reply(self, status: StatusCode, object: &Value) -> WriteReply {
-        WriteReply { status, body: raw::object_text(object), is_object: true, warnings: self.warnings }
+    /// The answer, which takes the warnings along.
+    fn reply(&mut self, status: StatusCode, object: &Value) -> WriteReply {
+        let warnings = std::mem::take(&mut self.warnings);
+        WriteReply { status, body: raw::object_text(object), is_object: true, warnings }
     }
+}
+
+fn decode(
+    kind: &KindInfo,
+    body: &[u8],
+    content_type: &str,
+    validation: FieldValidation,
+    warnings: &mut Vec<String>,
+) -> Result<Value, ApiError> {
+    let decoded = if input::is_yaml(content_type)? {
+        let (value, keys) = input::parse_yaml(body)?;
+        kind.decode_value(value).map(|decoded| Decoded { strict: keys.then(decoded.strict), ..decoded })
+    } else {
+        kind.decode(body)
+    };
+    let Decoded { object, strict } = decoded.map_err(|error| unreadable(&error))?;
+    let (kind, version) = (&kind.kind, &kind.resource.version);
+    judge(&strict, validation, warnings, |message| {
+        ApiError::bad_request(format!(
+            "{kind} in version {version:?} cannot be handled as a {kind}: {message}"
+        ))
+    })?;
+    Ok(object)
+}
+
+fn judge(
+    strict: &Strict,
+    validation: FieldValidation,
+    warnings: &mut Vec<String>,
+    refuse: impl FnOnce(&str) -> ApiError,
+) -> Result<(), ApiError> {
+    match validation {
+        FieldValidation::Strict if !strict.is_empty() => Err(refuse(&strict.message())),
+        FieldValidation::Warn => {
+            warnings.extend(strict.warnings().cloned());
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reads an object that is answered instead of stored, such as a review, as if it were created: decoded, defaulted,
+/// in its namespace, and with the fields that its sender owns.
+pub(crate) fn question(
+    kind: &KindInfo,
+    namespace: &str,
+    body: &Typed,
+    options: &WriteOptions,
+    warnings: &mut Vec<String>,
+) -> Result<Value, ApiError> {
+    let mut object = decode(kind, &body.bytes, &body.media_type, options.field_validation, warnings)?;
+    create::settle_namespace(kind, namespace, &mut object)?;
+    kind.default(&mut object);
+    let writer = Writer {
+        manager: &options.field_manager,
+        api_version: kind.api_version(),
+        subresource: "",
+        now: Timestamp::now(),
+    };
+    ssa::update(kind, None, &mut object, &writer);
+    Ok(object)
 }
 
 /// What a commit stores, in the served version, together with what it replaces.

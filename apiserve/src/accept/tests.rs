@@ -35,15 +35,43 @@ fn the_first_form_that_can_be_written_is_chosen() {
             Kind::Collection,
             Ok((Syntax::Json, Form::Metadata("v1"))),
         ),
-        ("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", Kind::Collection, Err(406)),
+        (
+            "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+            Kind::Collection,
+            Ok((Syntax::Json, Form::Misfit("PartialObjectMetadata"))),
+        ),
+        ("application/*", Kind::Object, Err(406)),
+        ("application/*, application/json;q=0.1", Kind::Object, json),
+        ("application/json;g=meta.k8s.io", Kind::Object, Err(406)),
         ("application/json;as=Table;g=meta.k8s.io;v=v9", Kind::Collection, Err(406)),
         (
             "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json",
             Kind::DiscoveryRoot,
-            Ok((Syntax::Json, Form::Discovery("v2"))),
+            Ok((Syntax::Json, Form::Discovery)),
+        ),
+        (
+            "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
+            Kind::DiscoveryRoot,
+            Err(406),
         ),
     ];
     for (accept, kind, wanted) in table {
         assert_eq!(negotiate(accept, kind), wanted, "{accept} {kind:?}");
     }
+}
+
+#[test]
+fn people_get_indented_json() {
+    let pretty = |agent: &'static str, accept: &'static str, query: &str| {
+        let mut headers = HeaderMap::new();
+        headers.insert(USER_AGENT, HeaderValue::from_static(agent));
+        headers.insert(ACCEPT, HeaderValue::from_static(accept));
+        Accepted::of_refusal(&headers, &Params::parse(query)).pretty
+    };
+    assert!(pretty("curl/8", "", "") && pretty("curl/8", "", "pretty=") && pretty("Mozilla/5.0 (X)", "", ""));
+    assert!(
+        !pretty("curl/8", "", "pretty=0") && !pretty("kubectl/1", "", "") && !pretty("Mozilla/4", "", "")
+    );
+    assert!(pretty("kubectl/1", "", "pretty=true") && pretty("kubectl/1", "application/json;pretty=1", ""));
+    assert!(pretty("kubectl/1", "text/html", "") && !pretty("kubectl/1", "application/*", ""));
 }

@@ -9,13 +9,13 @@ use hyper::body::Body as HttpBody;
 use serde_json::Value;
 use tombolo_proto::object::ObjectKey;
 
-use crate::accept::{Accepted, Form, Kind};
+use crate::accept::{Accepted, Kind};
 use crate::auth::{Attributes, Decision};
 use crate::backend::{EndpointRequest, PatchType, WriteReply, WriteRequest, WriteVerb};
 use crate::body::{self, Body};
 use crate::encode::{Encoder, to_bytes};
 use crate::input;
-use crate::kinds::KindInfo;
+use crate::kinds::{KindInfo, scale_kind};
 use crate::list::{self, ListRequest};
 use crate::protobuf::{self, Expected, Typed};
 use crate::query::params::{self, ListParams, OptionsKind, write_options};
@@ -26,13 +26,11 @@ use crate::status::ApiError;
 use crate::watch::{self, Surroundings, WatchRequest};
 use crate::write;
 
-use super::{Admitted, ApiServer, Slot, deadline, info, openapi};
+use super::plain::missing;
+use super::{Admitted, ApiServer, Slot, streams};
 
 /// Largest request body that is read, in bytes (as kube-apiserver's default).
 pub(crate) const BODY_LEN_MAX: usize = 3 * 1024 * 1024;
-
-/// Answer to a path that nobody serves, as kube-apiserver writes it.
-const NO_SUCH_PAGE: &str = "404 page not found\n";
 
 pub(super) type Answer = Result<Response<Body>, ApiError>;
 
@@ -49,7 +47,10 @@ impl ApiServer {
         if let Some(response) = self.routed(&admitted) {
             return self.route(response, admitted, request_body).await;
         }
-        let kind = find(&catalog, &path)?;
+        let kind = match find(&catalog, &path) {
+            Ok(kind) => kind,
+            Err(error) => return missing(&catalog, &path, error),
+        };
         if let Some(answer) = self.endpoint(&admitted, &kind, &path) {
             return self.call_endpoint(answer, admitted, kind, request_body).await;
         }
@@ -57,7 +58,10 @@ impl ApiServer {
         if admitted.head.method == Method::HEAD {
             return Err(ApiError::method_not_allowed());
         }
-        check_subresource(&kind, &path)?;
+        if let Some(subresource) = streams::unserved(&kind, &path) {
+            let (store, params) = (self.parts.store.as_ref(), &admitted.query.params);
+            return streams::answer(store, &kind, &path, params, subresource);
+        }
         match admitted.query.verb {
             "get" => self.get(&admitted, &kind, &path).await,
             "list" => self.list(&admitted, &kind, &path).await,
@@ -68,7 +72,7 @@ impl ApiServer {
 
     async fn get(&self, admitted: &Admitted, kind: &Arc<KindInfo>, path: &ResourcePath) -> Answer {
         let accepted = accept(admitted, Kind::Object)?;
-        if let Some(revision) = params::revision(&admitted.query.params, false)? {
+        if let Some(revision) = params::get_revision(&admitted.query.params)? {
             list::reach(self.parts.store.as_ref(), revision).await?;
         }
         let name = path.name.as_deref().unwrap_or_default();
@@ -80,8 +84,11 @@ impl ApiServer {
         if path.subresource.as_deref() == Some("scale") {
             let object = serde_json::from_slice(&encoder.served(&stored)).unwrap_or_default();
             let scale = crate::scale::of(kind, &object)?;
-            return Ok(body::document(StatusCode::OK, to_bytes(&scale), &accepted));
+            let encoder = Encoder { kind: scale_kind(), ..encoder };
+            encoder.check_form(false)?;
+            return Ok(body::document(StatusCode::OK, encoder.shown(&to_bytes(&scale)), &accepted));
         }
+        encoder.check_form(false)?;
         Ok(body::document(StatusCode::OK, encoder.object(&stored), &accepted))
     }
 
@@ -93,6 +100,7 @@ impl ApiServer {
             params: ListParams::parse(&admitted.query.params, false)?,
         };
         let encoder = Encoder::new(kind, accepted.form, &admitted.query.params)?;
+        encoder.check_form(true)?;
         list::respond(self.parts.store.as_ref(), &request, &encoder, &accepted).await
     }
 
@@ -106,7 +114,7 @@ impl ApiServer {
         let accepted = accept(admitted, Kind::Watch)?;
         let include = Encoder::new(&kind, accepted.form, &admitted.query.params)?.include;
         let params = ListParams::parse(&admitted.query.params, true)?;
-        watch::ready(self.parts.store.as_ref(), &params).await?;
+        let unreached = watch::ready(self.parts.store.as_ref(), &params).await.err();
         let selection = selection(admitted, &kind, path)?;
         let request = WatchRequest { kind, selection, params, form: accepted.form, include };
         let around = Surroundings {
@@ -116,7 +124,7 @@ impl ApiServer {
             stop: self.parts.stop.clone(),
             slot,
         };
-        watch::respond(request, around)
+        watch::respond(request, around, unreached)
     }
 
     async fn write<B>(&self, admitted: Admitted, kind: Arc<KindInfo>, request_body: B) -> Answer
@@ -124,9 +132,12 @@ impl ApiServer {
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
         B::Error: std::fmt::Display + Send,
     {
-        let accepted = accept(&admitted, Kind::Object)?;
-        let encoder_kind = Arc::clone(&kind);
-        let encoder = Encoder::new(&encoder_kind, accepted.form, &admitted.query.params)?;
+        let is_list = admitted.query.verb == "deletecollection";
+        let accepted = accept(&admitted, if is_list { Kind::Collection } else { Kind::Object })?;
+        let is_scale = admitted.attributes.subresource == "scale";
+        let shown = Arc::clone(&kind);
+        let shown: &KindInfo = if is_scale { scale_kind() } else { &shown };
+        let encoder = Encoder::new(shown, accepted.form, &admitted.query.params)?;
         let content_type = input::content_type(&admitted.head.headers);
         let (verb, options_kind) = write_verb(admitted.query.verb, &content_type)?;
         let user_agent = header(&admitted, "user-agent").unwrap_or_default();
@@ -147,7 +158,8 @@ impl ApiServer {
         };
         request.may_create = self.check_creation(&request).await?;
         let reply = self.parts.writes.execute(request).await?;
-        Ok(written(reply, &encoder, &accepted))
+        encoder.check_form(is_list).map_err(|error| error.with_warnings(reply.warnings.clone()))?;
+        Ok(written(reply, &encoder, &accepted, is_list))
     }
 
     /// Makes JSON of a protobuf body; whoever answers the request reads no protobuf.
@@ -205,21 +217,31 @@ impl ApiServer {
         let options = write_options(&admitted.query.params, OptionsKind::Create, &user_agent)?;
         let media_type = input::content_type(&admitted.head.headers);
         let body = Typed { media_type, bytes: read_body(request_body).await? };
-        let Typed { media_type, bytes } = self.read_protobuf(body, &admitted, &kind)?;
-        let parsed = if bytes.is_empty() { Value::Null } else { input::parse(&media_type, &bytes)? };
+        let body = self.read_protobuf(body, &admitted, &kind)?;
+        let (attributes, mut warnings) = (&admitted.attributes, Vec::new());
+        let parsed = if attributes.subresource.is_empty() {
+            write::question(&kind, &attributes.namespace, &body, &options, &mut warnings)?
+        } else if body.bytes.is_empty() {
+            Value::Null
+        } else {
+            input::parse(&body.media_type, &body.bytes)?
+        };
         let query = admitted.head.uri.query().unwrap_or_default().to_owned();
         let request = EndpointRequest { attributes: admitted.attributes, kind, options, body: parsed, query };
-        let (status, object) = endpoint.call(request).await?;
-        Ok(body::document(status, to_bytes(&object), &accepted))
+        let answer = endpoint.call(request).await;
+        let (status, object) = answer.map_err(|error| error.with_warnings(warnings.clone()))?;
+        let mut response = body::document(status, to_bytes(&object), &accepted);
+        body::add_warnings(&mut response, &warnings);
+        Ok(response)
     }
 
-    fn routed(&self, admitted: &Admitted) -> Option<Arc<dyn super::builder::Route>> {
+    pub(super) fn routed(&self, admitted: &Admitted) -> Option<Arc<dyn super::builder::Route>> {
         let path = admitted.query.path.as_str();
         let fits = |prefix: &str| path.starts_with(prefix);
         self.parts.routes.iter().find(|(prefix, _)| fits(prefix)).map(|(_, route)| Arc::clone(route))
     }
 
-    async fn route<B>(
+    pub(super) async fn route<B>(
         &self,
         route: Arc<dyn super::builder::Route>,
         admitted: Admitted,
@@ -232,41 +254,6 @@ impl ApiServer {
         let bytes = read_body(request_body).await?;
         let request = Request::from_parts(admitted.head, bytes);
         route.call(request, &admitted.attributes).await
-    }
-
-    /// Paths that are not resources.
-    async fn plain<B>(&self, admitted: Admitted, request_body: B, catalog: &Catalog) -> Answer
-    where
-        B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
-        B::Error: std::fmt::Display + Send,
-    {
-        if let Some(route) = self.routed(&admitted) {
-            return self.route(route, admitted, request_body).await;
-        }
-        if !matches!(admitted.head.method, Method::GET | Method::HEAD) {
-            return Err(ApiError::method_not_allowed());
-        }
-        let path = admitted.query.path.trim_end_matches('/');
-        if let Some(response) = info::health(&self.parts, path, &admitted.query.params) {
-            return Ok(response);
-        }
-        if let Some(answer) = openapi::answer(&admitted, catalog, path) {
-            return answer;
-        }
-        let root = matches!(path, "/api" | "/apis");
-        let accepted = accept(&admitted, if root { Kind::DiscoveryRoot } else { Kind::Document })?;
-        if let Form::Discovery(version) = accepted.form {
-            return Ok(aggregated(&admitted, catalog, path, version));
-        }
-        let document = match path {
-            "/version" => Some(to_bytes(&self.parts.info.document())),
-            "" => Some(catalog.documents.paths()),
-            _ => catalog.documents.get(path).cloned(),
-        };
-        match document {
-            Some(document) => Ok(body::document(StatusCode::OK, document, &accepted)),
-            None => Ok(no_such_page()),
-        }
     }
 }
 
@@ -296,26 +283,15 @@ fn check_verb(kind: &KindInfo, path: &ResourcePath, verb: &str) -> Result<(), Ap
     };
     let writes_everywhere = kind.namespaced && path.namespace.is_none();
     let needs_namespace = !matches!(verb, "get" | "list" | "watch");
-    let misplaced = verb == "create" && path.name.is_some() && path.subresource.is_none();
+    let misplaced = match verb {
+        "create" => path.name.is_some() && path.subresource.is_none(),
+        "update" | "patch" => path.name.is_none(),
+        _ => false,
+    };
     if misplaced || !verbs.iter().any(|known| &**known == verb) || (writes_everywhere && needs_namespace) {
         return Err(ApiError::method_not_allowed());
     }
     Ok(())
-}
-
-/// Subresources that are views of the stored object have rules. Others (logs, exec, proxies) need an endpoint of their
-/// own.
-fn check_subresource(kind: &KindInfo, path: &ResourcePath) -> Result<(), ApiError> {
-    match path.subresource.as_deref() {
-        Some(name) if name != "scale" && kind.rules().endpoint(name).is_none() => {
-            let mut message = format!("the subresource {name:?} of {} is not served here", path.resource);
-            if deadline::is_stream(name) {
-                message.push_str(": this server opens no connections to nodes and pods");
-            }
-            Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "", message))
-        }
-        _ => Ok(()),
-    }
 }
 
 fn selection(admitted: &Admitted, kind: &KindInfo, path: &ResourcePath) -> Result<Selection, ApiError> {
@@ -327,6 +303,9 @@ fn selection(admitted: &Admitted, kind: &KindInfo, path: &ResourcePath) -> Resul
         &attributes.field_selector,
     )?;
     if let (true, Some(name)) = (path.watch, &path.name) {
+        if selection.fields.fixed("metadata.name").is_some_and(|other| other != name) {
+            return Err(ApiError::bad_request("fieldSelector metadata.name doesn't match requested name"));
+        }
         selection.fields.require("metadata.name", name);
     }
     Ok(selection)
@@ -347,15 +326,15 @@ fn write_verb(verb: &str, content_type: &str) -> Result<(WriteVerb, OptionsKind)
     })
 }
 
-fn written(reply: WriteReply, encoder: &Encoder<'_>, accepted: &Accepted) -> Response<Body> {
-    let shown = if reply.is_object { encoder.shown(&reply.body) } else { reply.body };
+fn written(reply: WriteReply, encoder: &Encoder<'_>, accepted: &Accepted, is_list: bool) -> Response<Body> {
+    let shown = match (is_list, reply.is_object) {
+        (true, _) => encoder.shown_list(&reply.body),
+        (false, true) => encoder.shown(&reply.body),
+        (false, false) => reply.body,
+    };
     let mut response = body::document(reply.status, shown, accepted);
     body::add_warnings(&mut response, &reply.warnings);
     response
-}
-
-pub(super) fn no_such_page() -> Response<Body> {
-    body::text(StatusCode::NOT_FOUND, NO_SUCH_PAGE)
 }
 
 pub(super) fn accept(admitted: &Admitted, kind: Kind) -> Result<Accepted, ApiError> {
@@ -364,14 +343,6 @@ pub(super) fn accept(admitted: &Admitted, kind: Kind) -> Result<Accepted, ApiErr
 
 pub(super) fn header(admitted: &Admitted, name: &str) -> Option<String> {
     admitted.head.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
-}
-
-fn aggregated(admitted: &Admitted, catalog: &Catalog, path: &str, version: &'static str) -> Response<Body> {
-    let Some(document) = catalog.documents.aggregated(path, version) else {
-        return no_such_page();
-    };
-    let unchanged = header(admitted, "if-none-match").is_some_and(|known| known == document.etag);
-    body::discovery(version, &document.etag, if unchanged { None } else { Some(document.body.clone()) })
 }
 
 /// Bytes of a body that is too large which are read all the same and thrown away: a client that still writes when the

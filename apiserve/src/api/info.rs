@@ -27,25 +27,41 @@ impl Default for ServerInfo {
 
 impl ServerInfo {
     pub(crate) fn document(&self) -> Value {
+        let (major, minor) = (self.major.to_string(), self.minor.to_string());
         json!({
-            "major": self.major.to_string(),
-            "minor": self.minor.to_string(),
+            "major": major,
+            "minor": minor,
+            "emulationMajor": major,
+            "emulationMinor": minor,
+            "minCompatibilityMajor": major,
+            "minCompatibilityMinor": self.minor.saturating_sub(1).to_string(),
             "gitVersion": self.git_version,
             "gitCommit": "",
             "gitTreeState": "",
             "buildDate": "1970-01-01T00:00:00Z",
             "goVersion": "",
             "compiler": "rustc",
-            "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
+            "platform": format!("{}/{}", std::env::consts::OS, go_arch()),
         })
+    }
+}
+
+/// The machine as Go names it, which is how clients read it.
+fn go_arch() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "x86" => "386",
+        other => other,
     }
 }
 
 /// Answers `/healthz`, `/livez` and `/readyz`, and single checks below them.
 pub(crate) fn health(parts: &Parts, path: &str, params: &Params) -> Option<Response<Body>> {
-    let (endpoint, single) = match path.trim_matches('/').split_once('/') {
+    let path = path.strip_prefix('/')?;
+    let (endpoint, single) = match path.split_once('/') {
         Some((endpoint, single)) => (endpoint, Some(single)),
-        None => (path.trim_matches('/'), None),
+        None => (path, None),
     };
     if !matches!(endpoint, "healthz" | "livez" | "readyz") {
         return None;
@@ -69,7 +85,7 @@ pub(crate) fn health(parts: &Parts, path: &str, params: &Params) -> Option<Respo
     }
     let excluded = |name: &str| params.first("exclude") == Some(name);
     let failed = results.iter().any(|(name, result)| result.is_err() && !excluded(name));
-    if !failed && !params.flag("verbose") {
+    if !failed && !params.first("verbose").is_some() {
         return Some(body::text(StatusCode::OK, "ok"));
     }
     let mut text = String::new();

@@ -3,7 +3,8 @@
 use http::{Response, StatusCode};
 
 use super::Admitted;
-use super::dispatch::{Answer, accept, header, no_such_page};
+use super::dispatch::{Answer, accept, header};
+use super::plain::no_such_page;
 use crate::accept::{self, Kind};
 use crate::body::{self, Body};
 use crate::openapi::v2;
@@ -50,11 +51,17 @@ fn by_version(admitted: &Admitted, catalog: &Catalog, path: &str) -> Answer {
     if etag.is_some() && header(admitted, "if-none-match") == etag {
         return Ok(body::text(StatusCode::NOT_MODIFIED, ""));
     }
+    let asked = admitted.query.params.text("hash");
+    if let (Some(current), true) = (document.hash(), asked.is_some() && asked != document.hash()) {
+        // The path names another content for ever.
+        let mut response = body::moved(&format!("{path}?hash={current}"));
+        body::cacheable(&mut response, &format!("\"{current}\""), false);
+        return Ok(response);
+    }
     let mut response = body::document(StatusCode::OK, document.write(), &accepted);
     if let Some(etag) = etag {
         // A path with the hash in it names this content for ever.
-        let named = document.hash() == admitted.query.params.first("hash");
-        body::cacheable(&mut response, &etag, named);
+        body::cacheable(&mut response, &etag, asked.is_some());
     }
     Ok(response)
 }

@@ -76,11 +76,16 @@ fn namespaces_are_listed_apart_and_in_order() {
 }
 
 #[test]
-fn watches_from_the_future_and_from_before_the_start_have_expired() {
+fn watches_from_before_the_start_have_expired_and_those_from_the_future_wait() {
     let store = MemoryStore::new(Revision(100), small());
     assert!(matches!(store.watch(&configmaps(), Revision(99)), Err(StoreError::Expired { .. })));
-    assert!(matches!(store.watch(&configmaps(), Revision(101)), Err(StoreError::Expired { .. })));
     assert!(store.watch(&configmaps(), Revision(100)).is_ok());
+    let mut future = store.watch(&configmaps(), Revision(101)).unwrap();
+    commit(&store, put(&key("default", "a"), Expect::Any, "")).unwrap();
+    assert!(future.poll_ready().unwrap().is_empty(), "it is not after the revision");
+    commit(&store, put(&key("default", "b"), Expect::Any, "")).unwrap();
+    let seen: Vec<Revision> = future.poll_ready().unwrap().iter().map(|change| change.revision()).collect();
+    assert_eq!(seen, [Revision(102)]);
 }
 
 /// A client that watches from the revision of the event that it has just been given.

@@ -1,5 +1,7 @@
 //! Query parameters, with the refusals that the real server gives.
 
+use http::StatusCode;
+
 use crate::backend::{FieldValidation, WriteOptions};
 use crate::status::{ApiError, Cause};
 use crate::store::Revision;
@@ -51,9 +53,7 @@ impl Params {
     pub(crate) fn number(&self, name: &str) -> Result<Option<i64>, ApiError> {
         let Some(text) = self.text(name) else { return Ok(None) };
         let refuse = |_| {
-            let digits = text.trim_start_matches(['-', '+']);
-            let numeric = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-            let why = if numeric { "value out of range" } else { "invalid syntax" };
+            let why = number_error(text.trim_start_matches(['-', '+']));
             ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: {why}"))
         };
         text.parse().map(Some).map_err(refuse)
@@ -101,10 +101,14 @@ impl ListParams {
         let limit = params.number("limit")?.unwrap_or(0);
         let timeout = params.number("timeoutSeconds")?;
         check_list(params, watch)?;
-        let unset = matches!(params.text("resourceVersion"), None | Some("0"));
-        let legacy = (watch && unset && params.text("resourceVersionMatch").is_none()).then_some(true);
+        let legacy =
+            (watch && unset(params) && params.text("resourceVersionMatch").is_none()).then_some(true);
         Ok(Self {
-            revision: revision(params, watch)?,
+            revision: revision(params).map_err(|error| match watch {
+                // The real server reads it too late to find out whose fault it is.
+                true => unreadable(error),
+                false => ApiError::bad_request(format!("invalid resource version: {error}")),
+            })?,
             revision_match: match params.text("resourceVersionMatch") {
                 Some("Exact") => Some(Match::Exact),
                 Some(_) => Some(Match::NotOlderThan),
@@ -121,20 +125,36 @@ impl ListParams {
     }
 }
 
-/// `resourceVersion`; `None` when absent or empty.
+/// `resourceVersion` of a get; `None` when absent or empty.
 ///
 /// # Errors
-/// 400 when it is no number.
-pub fn revision(params: &Params, watch: bool) -> Result<Option<Revision>, ApiError> {
+/// 500, as kube-apiserver has it, when it is no number.
+pub fn get_revision(params: &Params) -> Result<Option<Revision>, ApiError> {
+    revision(params).map_err(unreadable)
+}
+
+fn unreadable(error: String) -> ApiError {
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "", error)
+}
+
+fn revision(params: &Params) -> Result<Option<Revision>, String> {
     let Some(text) = params.text("resourceVersion") else { return Ok(None) };
     let refuse = |_| {
-        let reason = format!(
-            "resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"
-        );
-        // The real server answers a watch with 500 here; 400 is what it means.
-        ApiError::bad_request(if watch { reason } else { format!("invalid resource version: {reason}") })
+        let why = number_error(text);
+        format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: {why}")
     };
     text.parse().map(|number| Some(Revision(number))).map_err(refuse)
+}
+
+/// Why Go does not read a text as a number of its type.
+fn number_error(text: &str) -> &'static str {
+    let numeric = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if numeric { "value out of range" } else { "invalid syntax" }
+}
+
+/// Whether any revision will do.
+fn unset(params: &Params) -> bool {
+    matches!(params.text("resourceVersion"), None | Some("0"))
 }
 
 const MATCH: &str = "resourceVersionMatch";
@@ -180,13 +200,18 @@ fn wrong_watch(params: &Params) -> Vec<Cause> {
         let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
         causes.push(forbidden(MATCH, why));
     }
-    let Some(mode) = mode else { return causes };
-    if initial.is_none() {
-        let why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
-        causes.push(forbidden(MATCH, why));
+    // One that names neither a mode nor a revision stands for "not older than anything".
+    if mode.is_none() && (initial.is_some() || !unset(params)) {
+        return causes;
     }
-    if mode != "NotOlderThan" {
-        causes.push(unsupported(mode, "\"NotOlderThan\""));
+    if let Some(mode) = mode {
+        if initial.is_none() {
+            let why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+            causes.push(forbidden(MATCH, why));
+        }
+        if mode != "NotOlderThan" {
+            causes.push(unsupported(mode, "\"NotOlderThan\""));
+        }
     }
     if params.text("continue").is_some() {
         causes.push(forbidden(MATCH, "resourceVersionMatch is forbidden when continue is provided"));

@@ -241,17 +241,21 @@ pub fn cost_message(name: &str, cost: u64, limit: u64) -> String {
 
 /// Checks the rules of a value that fits its type.
 pub(crate) fn judge(place: Place<'_>, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let mut judgement =
-        Judgement { budget: Budget { left: COST_MAX }, errors: Vec::new(), is_stopped: false };
-    let spot = Spot { value, old, ancestor: None };
-    judgement.walk(place, &spot, "");
-    judgement.errors.truncate(CAUSES_MAX);
-    judgement.errors
+    let mut errors = Judgement::of(place, value, old).errors;
+    errors.truncate(CAUSES_MAX);
+    errors
+}
+
+/// The rules that a value breaks as the one before it did, which is not held against it: what to warn of.
+pub(crate) fn overlooked(place: Place<'_>, value: &Value, old: &Value) -> Vec<String> {
+    Judgement::of(place, value, Some(old)).overlooked.iter().map(ToString::to_string).collect()
 }
 
 struct Judgement {
     budget: Budget,
     errors: Vec<FieldError>,
+    /// What is not held against a value that has not changed.
+    overlooked: Vec<FieldError>,
     is_stopped: bool,
 }
 
@@ -279,6 +283,13 @@ impl<'a> Spot<'a> {
 }
 
 impl Judgement {
+    fn of(place: Place<'_>, value: &Value, old: Option<&Value>) -> Self {
+        let budget = Budget { left: COST_MAX };
+        let mut judgement = Self { budget, errors: Vec::new(), overlooked: Vec::new(), is_stopped: false };
+        judgement.walk(place, &Spot { value, old, ancestor: None }, "");
+        judgement
+    }
+
     fn walk(&mut self, place: Place<'_>, spot: &Spot<'_>, path: &str) {
         let node = place.node();
         let Some(checks) = node.checks.as_ref().filter(|_| !spot.value.is_null()) else { return };
@@ -288,8 +299,10 @@ impl Judgement {
             }
             if let Err(failure) = rule.check(spot.value, spot.old, &mut self.budget) {
                 self.is_stopped = failure.consequence == Consequence::Stopped;
-                if failure.consequence != Consequence::RefusedWhenChanged || !spot.is_unchanged() {
-                    self.errors.push(report(failure, path));
+                let kept = failure.consequence == Consequence::RefusedWhenChanged && spot.is_unchanged();
+                let list = if kept { &mut self.overlooked } else { &mut self.errors };
+                if list.len() < CAUSES_MAX {
+                    list.push(report(failure, path));
                 }
             }
         }

@@ -52,7 +52,11 @@ impl FieldSelector {
             if part.is_empty() {
                 continue;
             }
-            terms.push(term(text, part)?);
+            let term = term(text, part)?;
+            // A comparison of nothing with nothing says nothing.
+            if !(term.field.is_empty() && term.value.is_empty()) {
+                terms.push(term);
+            }
         }
         Ok(Self { terms })
     }

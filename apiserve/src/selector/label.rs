@@ -5,20 +5,7 @@ use std::borrow::Cow;
 use thiserror::Error;
 
 use super::SELECTOR_LEN_MAX;
-
-/// Longest name part of a label key and longest label value (Kubernetes convention).
-const PART_LEN_MAX: usize = 63;
-
-/// Longest prefix of a label key (a DNS-1123 subdomain).
-const PREFIX_LEN_MAX: usize = 253;
-
-const NAME_RULE: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end \
-                         with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for \
-                         validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
-
-const VALUE_RULE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', \
-                          and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or \
-                          '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+use crate::kinds::validate::names;
 
 /// A malformed label selector, in the words of the real server.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -288,40 +275,19 @@ fn expected(found: &Token<'_>, expected: &str) -> LabelSelectorError {
 }
 
 fn check_key(key: &str) -> Result<(), LabelSelectorError> {
-    let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
-    let refuse =
-        |rule: &str| Err(LabelSelectorError::Requirement(format!("<nil>: Invalid value: {key:?}: {rule}")));
-    if name.is_empty() {
-        return refuse("name part must be non-empty");
+    let problems = names::qualified_name(key);
+    if problems.is_empty() {
+        return Ok(());
     }
-    if name.len() > PART_LEN_MAX {
-        return refuse("name part must be no more than 63 bytes");
-    }
-    if !is_name(name) {
-        return refuse(NAME_RULE);
-    }
-    match prefix {
-        Some("") => refuse("prefix part must be non-empty"),
-        Some(prefix) if prefix.len() > PREFIX_LEN_MAX || prefix.contains('/') || !is_name(prefix) => refuse(
-            "prefix part a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.'",
-        ),
-        _ => Ok(()),
-    }
+    let rule = problems.join("; ").replace("a qualified name", "a valid label key");
+    Err(LabelSelectorError::Requirement(format!("<nil>: Invalid value: {key:?}: {rule}")))
 }
 
 fn check_value(key: &str, value: &str) -> Result<(), LabelSelectorError> {
-    let rule = match value {
-        _ if value.len() > PART_LEN_MAX => "must be no more than 63 bytes",
-        _ if !value.is_empty() && !is_name(value) => VALUE_RULE,
-        _ => return Ok(()),
-    };
+    let problems = names::label_value(value);
+    if problems.is_empty() {
+        return Ok(());
+    }
+    let rule = problems.join("; ");
     Err(LabelSelectorError::Requirement(format!("values[0][{key}]: Invalid value: {value:?}: {rule}")))
-}
-
-fn is_name(text: &str) -> bool {
-    let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = text.as_bytes();
-    edge(bytes.first())
-        && edge(bytes.last())
-        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
 }

@@ -48,7 +48,7 @@ impl World {
             stop: CancellationToken::new(),
             slot: self.load.enter(true).unwrap(),
         };
-        respond(request, around).unwrap().into_body()
+        respond(request, around, None).unwrap().into_body()
     }
 
     async fn put(&self, label: &str) {

@@ -6,10 +6,12 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::admission::Operation;
-use crate::backend::{WriteReply, WriteRequest};
+use crate::backend::{WriteReply, WriteVerb};
+use crate::kinds::KindInfo;
 use crate::status::ApiError;
 use crate::store::{Expect, StoreError};
 
+use super::owners::{self, AFTER_ADMISSION};
 use super::{ATTEMPTS_MAX, Change, Context, LocalWrites, fields, meta};
 
 /// Longest prefix of a generated name: 63 bytes with the suffix (Kubernetes convention).
@@ -21,13 +23,13 @@ const GENERATED_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 const GENERATED_SUFFIX_LEN: usize = 5;
 
 impl LocalWrites {
-    pub(super) async fn create(&self, request: &WriteRequest) -> Result<WriteReply, ApiError> {
-        let mut context = Context::new(request);
+    pub(super) async fn create(&self, context: &mut Context<'_>) -> Result<WriteReply, ApiError> {
+        let request = context.request;
         if !context.subresource().is_empty() {
             return Err(ApiError::method_not_allowed());
         }
         let mut object = context.decode(&request.body, &request.content_type)?;
-        check_namespace(&context, &mut object)?;
+        check_namespace(context, &mut object)?;
         if !meta::text(&object, "resourceVersion").is_empty() {
             let message = "resourceVersion should not be set on objects to be created";
             return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "", message));
@@ -38,7 +40,7 @@ impl LocalWrites {
             if generated {
                 generate_name(&mut object);
             }
-            match self.create_named(&mut context, object.clone(), fields::track).await {
+            match self.create_named(context, object.clone(), fields::track).await {
                 Ok(created) => return Ok(context.reply(StatusCode::CREATED, &created)),
                 Err(error) if generated && attempt < ATTEMPTS_MAX && error.reason == "AlreadyExists" => {
                     attempt += 1;
@@ -70,8 +72,13 @@ impl LocalWrites {
         let uid = Value::from(Uuid::new_v4().to_string());
         meta::set(&mut object, "uid", uid.clone());
         kind.default(&mut object);
+        // Of a patch they are looked for once, behind admission.
+        if !matches!(context.request.verb, WriteVerb::Patch(_)) {
+            context.warnings.extend(owners::dedup(&mut object, ""));
+        }
         own(context, None, &mut object);
         self.mutate(context, Operation::Create, Some(&mut object), None).await?;
+        context.warnings.extend(owners::dedup(&mut object, AFTER_ADMISSION));
         // Again: a mutating hook may have written them.
         meta::set(&mut object, "uid", uid);
         meta::set(&mut object, "creationTimestamp", meta::time(context.now).into());
@@ -80,9 +87,14 @@ impl LocalWrites {
         if !errors.is_empty() {
             return Err(context.invalid(&errors));
         }
-        if self.store.get(&context.key())?.is_some() {
+        context.warnings.extend(kind.warnings(&object, None));
+        if let Some((_, live)) = self.read(context)? {
             // Before the validating hooks, which may allocate.
-            return Err(context.refused(StoreError::AlreadyExists { key: context.key() }));
+            let error = context.refused(StoreError::AlreadyExists { key: context.key() });
+            return Err(match meta::text(&live, "deletionTimestamp") {
+                "" => error,
+                _ => ApiError { message: format!("object is being deleted: {}", error.message), ..error },
+            });
         }
         self.validate(context, Operation::Create, Some(&mut object), None).await?;
         if context.request.options.dry_run {
@@ -95,10 +107,19 @@ impl LocalWrites {
 
 /// Puts the namespace of the path into the object, or refuses one that differs.
 pub(super) fn check_namespace(context: &Context<'_>, object: &mut Value) -> Result<(), ApiError> {
+    settle_namespace(context.kind, context.namespace(), object)
+}
+
+/// The same for any kind. An object of the cluster has no namespace, whatever it says.
+pub(super) fn settle_namespace(kind: &KindInfo, namespace: &str, object: &mut Value) -> Result<(), ApiError> {
     let own = meta::text(object, "namespace");
-    if own.is_empty() && context.kind.namespaced {
-        meta::set(object, "namespace", context.namespace().into());
-    } else if own != context.namespace() {
+    if !kind.namespaced {
+        if !own.is_empty() {
+            meta::set(object, "namespace", Value::Null);
+        }
+    } else if own.is_empty() {
+        meta::set(object, "namespace", namespace.into());
+    } else if own != namespace {
         return Err(ApiError::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
         ));

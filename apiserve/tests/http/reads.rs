@@ -113,7 +113,7 @@ async fn tables_metadata_and_yaml_are_other_forms_of_the_same() {
     assert_eq!(table["rows"][0]["cells"].as_array().unwrap().len(), columns);
     let none = "application/json;as=Table;g=meta.k8s.io;v=v1";
     let table = server.get_as("/api/v1/pods?includeObject=None", none).await.expect(200);
-    assert!(table["rows"][0].get("object").is_none());
+    assert_eq!(table["rows"][0].get("object"), Some(&json!(null)));
     let table = server.get_as("/api/v1/pods?includeObject=Object", none).await.expect(200);
     assert_eq!(table["rows"][0]["object"]["spec"]["nodeName"], "n1");
     let partial = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";

@@ -59,15 +59,16 @@ const DIFFERENCES: &[Difference] = &[
         "GET /api/v1/namespaces/default/configmaps?watch=1&timeoutSeconds=1 as application/yaml",
         "the real server also offers protobuf",
     ),
+    body(Where::Both, "GET /version from kubectl/1", "each tells what it was built of"),
     body(
-        Where::Both,
-        "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews as application/json;as=Table;g=meta.k8s.io;v=v1",
-        "the real server also offers protobuf",
+        Where::Embedded,
+        "GET /api/v1/componentstatuses/none",
+        "the real text names the resource in the singular",
     ),
     body(
-        Where::Both,
-        "GET /api/v1/namespaces/default/configmaps?watch=1&timeoutSeconds=1 as text/html",
-        "the real server also offers protobuf",
+        Where::Embedded,
+        r#"PUT /apis/coordination.k8s.io/v1/namespaces/default/leases/unknown {"metadata":{"name":"unknown","uid":"3f919656-38aa-43f2-97b2-20c4744f83e2"},"spec":{}}"#,
+        "the real text names the place in etcd",
     ),
     body(
         Where::Both,
@@ -160,7 +161,9 @@ impl Judge {
         let known: Vec<usize> =
             DIFFERENCES.iter().enumerate().filter(|(_, one)| applies(one)).map(|(index, _)| index).collect();
         if known.is_empty() {
-            let shown = |answer: &Answer| format!("{} {} {:?}", answer.code, answer.body, answer.warnings);
+            let shown = |answer: &Answer| {
+                format!("{} {} {:?} {}", answer.code, answer.body, answer.warnings, answer.written)
+            };
             self.wrong.push(format!("{of:?} {label}\n  real {}\n  ours {}", shown(real), shown(ours)));
         }
         self.seen.extend(known);

@@ -12,6 +12,8 @@ pub(crate) struct Line {
     pub(crate) accept: String,
     pub(crate) content_type: String,
     pub(crate) body: String,
+    /// Name and version of the client.
+    pub(crate) agent: String,
 }
 
 impl Line {
@@ -24,6 +26,7 @@ impl Line {
             accept: String::new(),
             content_type: (*content_type).to_owned(),
             body: (*body).to_owned(),
+            agent: "conformance/1".to_owned(),
         }
     }
 
@@ -38,6 +41,12 @@ impl Line {
         Self { label, accept: accept.to_owned(), ..self }
     }
 
+    /// The same from a client of this name.
+    pub(crate) fn from_agent(self, agent: &str) -> Self {
+        let label = format!("{} from {agent}", self.label);
+        Self { label, agent: agent.to_owned(), ..self }
+    }
+
     /// The same under a shorter name.
     pub(crate) fn named(self, label: String) -> Self {
         Self { label, ..self }
@@ -49,12 +58,14 @@ impl Line {
 pub(crate) struct Answer {
     pub(crate) code: u16,
     pub(crate) warnings: Vec<String>,
+    /// How the body is written: media type, keeping, indentation, end of the line.
+    pub(crate) written: String,
     /// Of a watch, the list of its events.
     pub(crate) body: Value,
 }
 
 /// Fields whose values are each server's own.
-const OWN: [&str; 2] = ["uid", "resourceVersion"];
+const OWN: [&str; 3] = ["uid", "resourceVersion", "serverAddress"];
 
 /// What the fixtures' own times begin with; all others are replaced.
 const FIXED_TIME: &str = "2026-01-01T";
@@ -67,6 +78,12 @@ pub(crate) fn normalise(value: &mut Value) {
                 // The real administrator has an identity of the token file's.
                 members.remove("uid");
             }
+            if members.get("kind").is_some_and(|kind| kind == "APIResourceList")
+                && let Some(Value::Array(resources)) = members.get_mut("resources")
+            {
+                // The real server walks its definitions in no order.
+                resources.sort_by_cached_key(|resource| resource["name"].to_string());
+            }
             if let Some(Value::Array(causes)) = members.get_mut("causes")
                 && causes.iter().all(|cause| cause["reason"] == "FieldManagerConflict")
             {
@@ -76,9 +93,8 @@ pub(crate) fn normalise(value: &mut Value) {
             if members.get("kind").is_some_and(|kind| kind == "CustomResourceDefinition")
                 && let Some(Value::Object(metadata)) = members.get_mut("metadata")
             {
-                // Which controllers wrote already, and the finalizer that ours has from the beginning.
+                // Which controllers wrote already.
                 metadata.remove("managedFields");
-                metadata.remove("finalizers");
             }
             if let Some(Value::Array(entries)) = members.get_mut("managedFields") {
                 // Their order is that of their seconds.
@@ -109,6 +125,9 @@ pub(crate) fn normalise(value: &mut Value) {
 /// Messages repeat whole objects, and name revisions.
 fn message(text: &str) -> String {
     const SHOWN: &str = "Invalid value: ";
+    // Ours writes no protobuf.
+    let text = text.replace(", application/vnd.kubernetes.protobuf;stream=watch", "");
+    let text = text.replace(", application/vnd.kubernetes.protobuf", "");
     let text = &text[..text.find("in record (").unwrap_or(text.len())];
     let Some(at) = text.find(SHOWN).map(|at| at + SHOWN.len()) else { return text.to_owned() };
     let mut quoted = serde_json::Deserializer::from_str(&text[at..]).into_iter::<String>();

@@ -11,6 +11,7 @@ pub(crate) mod reads;
 pub(crate) mod scales;
 pub(crate) mod selectors;
 pub(crate) mod subresources;
+pub(crate) mod wire;
 pub(crate) mod writes;
 
 use crate::line::Line;
@@ -54,7 +55,7 @@ fn sequences() -> impl Iterator<Item = Line> {
 
 /// Those whose answers also depend on admission.
 pub(crate) fn admitted() -> impl Iterator<Item = Line> {
-    subresources::LINES.iter().map(Line::new)
+    subresources::LINES.iter().map(Line::new).chain(wire::admitted())
 }
 
 /// Those that depend on nothing but serving.
@@ -69,5 +70,11 @@ pub(crate) fn all() -> impl Iterator<Item = Line> {
         deletes::LINES,
         lists::LINES,
     ];
-    subjects.into_iter().flatten().map(Line::new).chain(forms::lines()).chain(sequences())
+    subjects
+        .into_iter()
+        .flatten()
+        .map(Line::new)
+        .chain(forms::lines())
+        .chain(sequences())
+        .chain(wire::lines())
 }

@@ -139,7 +139,7 @@ impl Servers {
 
 /// The newest revision of a server.
 async fn revision(target: &Target) -> String {
-    let (_, list, _) = target.raw(&Line::get("/api/v1/namespaces/default/configmaps?limit=1")).await;
+    let list = target.raw(&Line::get("/api/v1/namespaces/default/configmaps?limit=1")).await.body;
     list["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
 }
 

@@ -93,9 +93,9 @@ struct Disagreement {
 
 /// A verdict and its text; `None` when there is no answer.
 async fn judge(target: &Target, line: &Line) -> Option<(Verdict, String)> {
-    let (code, body, _) = target.try_raw(line).await.ok()?;
-    let message = body["message"].as_str().unwrap_or_default().to_owned();
-    Some((Verdict::of(code, &body), message))
+    let answer = target.try_raw(line).await.ok()?;
+    let message = answer.body["message"].as_str().unwrap_or_default().to_owned();
+    Some((Verdict::of(answer.code, &answer.body), message))
 }
 
 /// All changes of a manifest that the servers do not judge alike.

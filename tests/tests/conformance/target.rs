@@ -99,9 +99,9 @@ impl Target {
 
     /// What is compared of the answer.
     pub(crate) async fn ask(&self, line: &Line) -> Answer {
-        let (code, mut body, warnings) = self.raw(line).await;
-        normalise(&mut body);
-        Answer { code, warnings, body }
+        let mut answer = self.raw(line).await;
+        normalise(&mut answer.body);
+        answer
     }
 
     /// Asks until the answer has the code that is waited for, or [`SETTLE_MAX`] has passed; the last answer.
@@ -131,17 +131,15 @@ impl Target {
         futures::stream::iter(answers).buffered(at_once).collect().await
     }
 
-    /// Code, body and warnings as they come.
-    pub(crate) async fn raw(&self, line: &Line) -> (u16, Value, Vec<String>) {
+    /// The answer as it comes.
+    pub(crate) async fn raw(&self, line: &Line) -> Answer {
         self.try_raw(line).await.unwrap()
     }
 
     /// The same from a server that may break the connection.
-    pub(crate) async fn try_raw(&self, line: &Line) -> Result<(u16, Value, Vec<String>)> {
-        let mut request = Request::builder()
-            .method(line.method.as_str())
-            .uri(&line.path)
-            .header("user-agent", "conformance/1");
+    pub(crate) async fn try_raw(&self, line: &Line) -> Result<Answer> {
+        let mut request =
+            Request::builder().method(line.method.as_str()).uri(&line.path).header("user-agent", &line.agent);
         for (name, value) in [("accept", &line.accept), ("content-type", &line.content_type)] {
             if !value.is_empty() {
                 request = request.header(name, value);
@@ -152,13 +150,27 @@ impl Target {
         let status = response.status().as_u16();
         let warnings = response.headers().get_all("warning").iter();
         let warnings = warnings.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect();
+        let header = |name: &str| {
+            let value = response.headers().get(name).and_then(|value| value.to_str().ok());
+            value.unwrap_or_default().to_owned()
+        };
+        let (media, keeping) = (header("content-type"), header("cache-control"));
         let bytes = response.into_body().collect().await?.to_bytes();
         let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
         let events =
             || serde_json::Deserializer::from_slice(&bytes).into_iter().collect::<serde_json::Result<_>>();
         let watched = line.path.contains("watch=1") && status == 200;
         let value = if watched { events().map(Value::Array) } else { serde_json::from_slice(&bytes) };
-        Ok((status, value.unwrap_or_else(|_| text()), warnings))
+        let layout = match bytes.as_ref() {
+            _ if watched => "events",
+            [b'{', b'\n', ..] => "indented",
+            [b'{', ..] => "compact",
+            _ => "other",
+        };
+        // What a watch ends with depends on whether it tells anything.
+        let end = if watched || bytes.ends_with(b"\n") { "line" } else { "no line" };
+        let written = format!("{media}, {keeping}, {layout}, {end}");
+        Ok(Answer { code: status, warnings, written, body: value.unwrap_or_else(|_| text()) })
     }
 }
 

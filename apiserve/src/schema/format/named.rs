@@ -4,6 +4,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use base64::Engine as _;
 
+use crate::kinds::validate::names;
+
 const KNOWN: &[&str] = &[
     "bsonobjectid",
     "uri",
@@ -29,18 +31,21 @@ const KNOWN: &[&str] = &[
     "date",
     "duration",
     "datetime",
-    "date-time",
+    "k8sshortname",
+    "k8slongname",
 ];
 
-/// Whether the format is checked at all.
+/// Whether the format is checked at all. Dashes in its name do not count.
 pub(crate) fn is_known(format: &str) -> bool {
-    KNOWN.contains(&format)
+    KNOWN.contains(&format) || KNOWN.contains(&format.replace('-', "").as_str())
 }
 
 /// Whether a string has a format. Formats that are not checked accept everything.
 pub(crate) fn matches(format: &str, text: &str) -> bool {
     match format {
         "date-time" | "datetime" => text.parse::<jiff::Timestamp>().is_ok(),
+        "k8s-short-name" => names::dns1123_label(text).is_none(),
+        "k8s-long-name" => names::dns1123_subdomain(text).is_none(),
         "date" => text.len() == 10 && text.parse::<jiff::civil::Date>().is_ok(),
         "byte" => base64::engine::general_purpose::STANDARD.decode(text).is_ok(),
         "ipv4" => text.parse::<Ipv4Addr>().is_ok(),

@@ -1,7 +1,10 @@
 //! The review kinds: asking what somebody may do, or who somebody is, without doing anything.
 
+mod check;
+
 use futures::future::BoxFuture;
 use http::StatusCode;
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use tombolo_apiserve::auth::{Attributes, Decision, Identity};
@@ -12,7 +15,8 @@ use super::Authorization;
 use super::rules::Rule;
 use crate::embedded::authn::Authentication;
 use crate::embedded::authn::tokens::ISSUER;
-use crate::embedded::objects::{items, member, text};
+use crate::embedded::objects::{items, text};
+use check::Scope;
 
 /// Which review.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,28 +53,46 @@ impl Reviews {
     fn answer(&self, request: EndpointRequest) -> Result<(StatusCode, Value), ApiError> {
         let caller = &request.attributes.identity;
         let mut review = request.body;
-        if !review.is_object() {
-            return Err(ApiError::bad_request("the body must be an object"));
-        }
         let status = match self.review {
-            Review::Subject => {
-                let asked = subject_attributes(&review, &request.attributes)?;
-                decision(&self.authorization.decide(&asked))
-            }
-            Review::SelfSubject => {
-                let asked = attributes(&review, caller.clone())?;
-                decision(&self.authorization.decide(&asked))
-            }
+            Review::Subject | Review::SelfSubject => self.access(&review, &request.attributes)?,
             Review::Rules => self.rules(&review, caller)?,
             Review::Whoami => json!({"userInfo": user_info(caller)}),
-            Review::Token => self.token(&review),
+            Review::Token => self.token(&review)?,
         };
-        // Only the question is echoed: what else the body says means nothing here.
-        member(&mut review, "metadata").insert("creationTimestamp".into(), Value::Null);
+        // These two are not what was sent, but new objects.
+        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let fresh = match self.review {
+            Review::Rules => Some(json!({"metadata": {}, "spec": {}})),
+            Review::Whoami => Some(json!({"metadata": {"creationTimestamp": now}})),
+            _ => None,
+        };
+        if let Some(mut fresh) = fresh {
+            for field in ["kind", "apiVersion"] {
+                fresh[field] = review[field].take();
+            }
+            review = fresh;
+        }
         let whole =
             review.as_object_mut().ok_or_else(|| ApiError::bad_request("the body must be an object"))?;
         whole.insert("status".into(), status);
         Ok((StatusCode::CREATED, review))
+    }
+
+    /// May somebody (or the caller) do it?
+    fn access(&self, review: &Value, request: &Attributes) -> Result<Value, ApiError> {
+        let scope = match request.namespace.as_str() {
+            "" => Scope::Cluster,
+            namespace => Scope::Namespace(namespace),
+        };
+        check::access(self.review, review, &scope)?;
+        let identity =
+            if self.review == Review::Subject { subject(review) } else { request.identity.clone() };
+        let mut status = decision(&self.authorization.decide(&attributes(review, identity)));
+        let ignored = check::ignored(review);
+        if !ignored.is_empty() {
+            status["evaluationError"] = ignored.into();
+        }
+        Ok(status)
     }
 
     fn rules(&self, review: &Value, caller: &Identity) -> Result<Value, ApiError> {
@@ -93,21 +115,24 @@ impl Reviews {
         Ok(status)
     }
 
-    fn token(&self, review: &Value) -> Value {
+    fn token(&self, review: &Value) -> Result<Value, ApiError> {
+        if text(review, "/spec/token").is_empty() {
+            return Err(ApiError::bad_request("token is required for TokenReview in authentication"));
+        }
         let wanted: Vec<&str> = items(review, "/spec/audiences").iter().filter_map(Value::as_str).collect();
         let wanted = if wanted.is_empty() { vec![ISSUER] } else { wanted };
-        match self.authentication.identify_token(text(review, "/spec/token")) {
+        Ok(match self.authentication.identify_token(text(review, "/spec/token")) {
             Ok((identity, audiences)) => {
                 let common: Vec<&str> =
                     wanted.into_iter().filter(|wanted| audiences.iter().any(|own| own == wanted)).collect();
                 if common.is_empty() {
                     let why = format!("token audiences {audiences:?} is invalid for the target audiences");
-                    return json!({"user": {}, "error": why});
+                    return Ok(json!({"user": {}, "error": why}));
                 }
                 json!({"authenticated": true, "user": user_info(&identity), "audiences": common})
             }
             Err(why) => json!({"user": {}, "error": why}),
-        }
+        })
     }
 }
 
@@ -148,12 +173,12 @@ pub(in crate::embedded) fn user_info(identity: &Identity) -> Value {
     Value::Object(info)
 }
 
-/// What a SubjectAccessReview asks about whom. A local one must ask about its own namespace.
-fn subject_attributes(review: &Value, request: &Attributes) -> Result<Attributes, ApiError> {
+/// Whom a SubjectAccessReview asks about.
+fn subject(review: &Value) -> Identity {
     let strings = |value: &Value| {
         value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
     };
-    let identity = Identity {
+    Identity {
         user: text(review, "/spec/user").to_owned(),
         uid: Some(text(review, "/spec/uid").to_owned()).filter(|uid| !uid.is_empty()),
         groups: review.pointer("/spec/groups").map(strings).unwrap_or_default(),
@@ -164,57 +189,29 @@ fn subject_attributes(review: &Value, request: &Attributes) -> Result<Attributes
             .flatten()
             .map(|(key, values)| (key.to_lowercase(), strings(values)))
             .collect(),
-    };
-    if identity.user.is_empty() && identity.groups.is_empty() {
-        return Err(invalid(
-            "spec.user",
-            "Invalid value: \"\": at least one of user or group must be specified",
-        ));
     }
-    let asked = attributes(review, identity)?;
-    if !request.namespace.is_empty() && asked.namespace != request.namespace {
-        let why = format!(
-            "namespace {:?} on spec does not match metadata.namespace {:?}",
-            asked.namespace, request.namespace
-        );
-        return Err(ApiError::bad_request(why));
-    }
-    Ok(asked)
 }
 
-fn attributes(review: &Value, identity: Identity) -> Result<Attributes, ApiError> {
-    let resource = review.pointer("/spec/resourceAttributes").filter(|value| value.is_object());
-    let path = review.pointer("/spec/nonResourceAttributes").filter(|value| value.is_object());
-    match (resource, path) {
-        (Some(resource), None) => {
-            let part = |name: &str| text(resource, &format!("/{name}")).to_owned();
-            Ok(Attributes {
-                identity,
-                verb: part("verb"),
-                group: part("group"),
-                version: part("version"),
-                resource: part("resource"),
-                subresource: part("subresource"),
-                namespace: part("namespace"),
-                name: part("name"),
-                path: String::new(),
-                is_resource: true,
-                field_selector: selector(resource, "fieldSelector"),
-                label_selector: selector(resource, "labelSelector"),
-            })
-        }
-        (None, Some(path)) => {
-            let (verb, path) = (text(path, "/verb").to_owned(), text(path, "/path").to_owned());
-            Ok(Attributes { identity, verb, path, ..Attributes::default() })
-        }
-        (Some(_), Some(_)) => {
-            let why = "Invalid value: cannot be specified in combination with resourceAttributes";
-            Err(invalid("spec.nonResourceAttributes", why))
-        }
-        (None, None) => {
-            let why = "Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified";
-            Err(invalid("spec.resourceAttributes", why))
-        }
+/// What a checked review asks about.
+fn attributes(review: &Value, identity: Identity) -> Attributes {
+    let Some(resource) = review.pointer("/spec/resourceAttributes").filter(|value| value.is_object()) else {
+        let part = |name: &str| text(review, &format!("/spec/nonResourceAttributes/{name}")).to_owned();
+        return Attributes { identity, verb: part("verb"), path: part("path"), ..Attributes::default() };
+    };
+    let part = |name: &str| text(resource, &format!("/{name}")).to_owned();
+    Attributes {
+        identity,
+        verb: part("verb"),
+        group: part("group"),
+        version: part("version"),
+        resource: part("resource"),
+        subresource: part("subresource"),
+        namespace: part("namespace"),
+        name: part("name"),
+        path: String::new(),
+        is_resource: true,
+        field_selector: selector(resource, "fieldSelector"),
+        label_selector: selector(resource, "labelSelector"),
     }
 }
 
@@ -237,17 +234,6 @@ fn selector(resource: &Value, name: &str) -> String {
     terms.collect::<Vec<_>>().join(",")
 }
 
-fn invalid(field: &str, why: &str) -> ApiError {
-    use tombolo_apiserve::status::Cause;
-
-    ApiError::invalid(
-        "authorization.k8s.io",
-        "SubjectAccessReview",
-        "",
-        vec![Cause::new("FieldValueInvalid", field, why)],
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -258,24 +244,10 @@ mod tests {
             "verb": "list", "resource": "pods", "version": "v1",
             "fieldSelector": {"requirements": [{"key": "spec.nodeName", "operator": "In", "values": ["a"]}]},
         }}});
-        let asked = subject_attributes(&review, &Attributes::default()).unwrap();
+        let asked = attributes(&review, subject(&review));
         assert_eq!(asked.field_selector, "spec.nodeName=a");
         assert!(asked.identity.in_group("system:nodes") && asked.is_resource);
         let raw = json!({"spec": {"user": "u", "resourceAttributes": {"fieldSelector": {"rawSelector": "a=b,c!=d"}}}});
-        assert_eq!(subject_attributes(&raw, &Attributes::default()).unwrap().field_selector, "a=b,c!=d");
-    }
-
-    #[test]
-    fn malformed_reviews_are_refused() {
-        let request = Attributes { namespace: "shop".into(), ..Attributes::default() };
-        for (spec, code) in [
-            (json!({}), 422),
-            (json!({"user": "u"}), 422),
-            (json!({"user": "u", "resourceAttributes": {}, "nonResourceAttributes": {}}), 422),
-            (json!({"user": "u", "resourceAttributes": {"namespace": "home"}}), 400),
-        ] {
-            let refused = subject_attributes(&json!({"spec": spec}), &request).unwrap_err();
-            assert_eq!(refused.code.as_u16(), code, "{spec}");
-        }
+        assert_eq!(attributes(&raw, subject(&raw)).field_selector, "a=b,c!=d");
     }
 }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tombolo_apiserve::memory::MemoryStore;
 use tombolo_apiserve::registry::Registry;
 use tombolo_proto::object::{ObjectKey, Resource};
@@ -19,12 +19,9 @@ use self::conditions::{is_true, set_condition};
 use self::names::{Holder, Verdict};
 use super::Context;
 use super::feed::Feed;
-use crate::embedded::objects::{Edit, Object, list_member, member, text, v1};
+use crate::embedded::objects::{Edit, Object, member, text, v1};
 
 const GROUP: &str = "apiextensions.k8s.io";
-
-/// Finalizer of a definition whose objects still exist.
-const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 pub(in crate::embedded) fn resource() -> Resource {
     v1(GROUP, "customresourcedefinitions")
@@ -110,7 +107,6 @@ impl Controller<'_> {
         let update = self.context.objects.update(&definition.key, |object| {
             let before = object.value.clone();
             describe(&mut object.value, &verdict);
-            add_finalizer(&mut object.value);
             if object.value == before { Edit::Keep } else { Edit::Put }
         });
         if let Err(error) = update.await {
@@ -185,15 +181,9 @@ fn describe(definition: &mut Value, verdict: &Verdict) {
     status.insert("acceptedNames".into(), verdict.accepted.clone());
 }
 
-fn add_finalizer(definition: &mut Value) {
-    let finalizers = list_member(member(definition, "metadata"), "finalizers");
-    if !finalizers.iter().any(|own| own == CLEANUP) {
-        finalizers.push(json!(CLEANUP));
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
     use tombolo_apiserve::kinds::Kinds;
 
     use super::*;

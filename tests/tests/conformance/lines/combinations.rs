@@ -45,7 +45,7 @@ pub(crate) async fn ask(target: &Target) -> Vec<Answer> {
         let path = format!("{BASE}?fieldManager=m");
         assert_eq!(target.ask(&Line::new(&("POST", &path, JSON, &body))).await.code, 201);
     }
-    let first = target.raw(&Line::get(&format!("{BASE}?limit=1&labelSelector=combined"))).await.1;
+    let first = target.raw(&Line::get(&format!("{BASE}?limit=1&labelSelector=combined"))).await.body;
     let text = |name: &str| first["metadata"][name].as_str().unwrap().to_owned();
     let (revision, token) = (text("resourceVersion"), text("continue"));
     let lines = paths()

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use tombolo_apiserve::write::CLEANUP;
+
 use super::conditions::{is_true, set_condition};
-use super::{CLEANUP, publish, resources_of};
+use super::{publish, resources_of};
 use crate::embedded::controllers::deletion::Deletion;
 use crate::embedded::controllers::garbage::without_finalizer;
 use crate::embedded::controllers::{Context, is_settled};

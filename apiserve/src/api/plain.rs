@@ -1,0 +1,111 @@
+//! Paths that are not resources: health, discovery, OpenAPI, `/version`; and answers for what is not there.
+
+use bytes::Bytes;
+use http::{Method, Response, StatusCode};
+use hyper::body::Body as HttpBody;
+
+use super::dispatch::{Answer, accept, header};
+use super::{Admitted, ApiServer, info, openapi};
+use crate::accept::{Accepted, Form, Kind};
+use crate::body::{self, Body};
+use crate::discovery;
+use crate::encode::to_bytes;
+use crate::query::path::ResourcePath;
+use crate::registry::Catalog;
+use crate::status::ApiError;
+
+/// Answer to a path that nobody serves, as kube-apiserver writes it.
+const NO_SUCH_PAGE: &str = "404 page not found\n";
+
+impl ApiServer {
+    /// Paths that are not resources.
+    pub(super) async fn plain<B>(&self, admitted: Admitted, request_body: B, catalog: &Catalog) -> Answer
+    where
+        B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: std::fmt::Display + Send,
+    {
+        if let Some(route) = self.routed(&admitted) {
+            return self.route(route, admitted, request_body).await;
+        }
+        let path = admitted.query.path.as_str();
+        if let Some(response) = info::health(&self.parts, path, &admitted.query.params) {
+            return Ok(response);
+        }
+        if let Some(answer) = openapi::answer(&admitted, catalog, path) {
+            return answer;
+        }
+        let path = path.trim_end_matches('/');
+        let document = match path {
+            "/version" => Some(to_bytes(&self.parts.info.document())),
+            "" => Some(catalog.documents.paths()),
+            _ => catalog.documents.get(path).cloned(),
+        };
+        let Some(document) = document else {
+            return nobodys(catalog, path);
+        };
+        if admitted.head.method != Method::GET {
+            return Err(ApiError::method_not_allowed());
+        }
+        if matches!(path, "" | "/version") {
+            // They have one form, whatever the client takes.
+            let accepted = Accepted { pretty: true, ..Accepted::default() };
+            return Ok(body::document(StatusCode::OK, document, &accepted));
+        }
+        let root = matches!(path, "/api" | "/apis");
+        let accepted = accept(&admitted, if root { Kind::DiscoveryRoot } else { Kind::Document })?;
+        if accepted.form == Form::Discovery {
+            return Ok(aggregated(&admitted, catalog, path));
+        }
+        let document =
+            if path == "/api" { discovery::with_address(&document, &authority(&admitted)) } else { document };
+        Ok(body::document(StatusCode::OK, document, &accepted))
+    }
+}
+
+/// The answer for a resource that is not served. Custom resources are served behind built-in groups, and what is not
+/// found there is nobody's.
+pub(super) fn missing(catalog: &Catalog, path: &ResourcePath, error: ApiError) -> Answer {
+    match (catalog.find(path), &path.name) {
+        (Some(kind), Some(name)) if kind.custom && path.subresource.is_some() => {
+            Err(ApiError::not_found(&path.group, &path.resource, name))
+        }
+        (Some(_), _) => Err(error),
+        (None, _) if is_builtin(catalog, &path.group) => Err(error),
+        (None, _) => Ok(no_such_page()),
+    }
+}
+
+/// The answer for a path that is no resource: a `Status` for an unknown version of a built-in group, else a page.
+fn nobodys(catalog: &Catalog, path: &str) -> Answer {
+    let group = match path.trim_start_matches('/').split('/').collect::<Vec<_>>().as_slice() {
+        ["api", _] => Some(""),
+        ["apis", group, _] => Some(*group),
+        _ => None,
+    };
+    match group {
+        Some(group) if is_builtin(catalog, group) => Err(ApiError::no_such_path()),
+        _ => Ok(no_such_page()),
+    }
+}
+
+fn is_builtin(catalog: &Catalog, group: &str) -> bool {
+    catalog.kinds.iter().any(|kind| !kind.custom && *kind.resource.group == *group)
+}
+
+pub(super) fn no_such_page() -> Response<Body> {
+    body::text(StatusCode::NOT_FOUND, NO_SUCH_PAGE)
+}
+
+/// Under which name the client has reached this server; empty when it does not say.
+fn authority(admitted: &Admitted) -> String {
+    let named = admitted.head.uri.authority().map(ToString::to_string);
+    named.or_else(|| header(admitted, "host")).unwrap_or_default()
+}
+
+fn aggregated(admitted: &Admitted, catalog: &Catalog, path: &str) -> Response<Body> {
+    let Some(document) = catalog.documents.aggregated(path) else {
+        return no_such_page();
+    };
+    let unchanged = header(admitted, "if-none-match").is_some_and(|known| known == document.etag);
+    body::discovery(&document.etag, if unchanged { None } else { Some(document.body.clone()) })
+}
