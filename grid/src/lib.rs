@@ -1,11 +1,37 @@
 //! The application grid as pure functions.
 //!
 //! A grid runs one copy of a workload in each unit. Nodes belong to the same unit when a label, the grid's key, has
-//! the same value on them. This crate says which units there are, what the child of each unit is called, and which
-//! name every unit uses for its own copy of a StatefulSet's pod. It reads nothing and keeps nothing.
+//! the same value on them. This crate says which units there are, what the child of each unit is called and labelled,
+//! which endpoints of a Service a node may use, which objects a change affects, and by which names every unit knows
+//! the pods of its own copy of a StatefulSet. It reads nothing and keeps no time.
+//!
+//! Bodies of objects are JSON text. They are looked at through small views, and what is taken out is cut from the text:
+//! every member that this crate does not know stays as it was.
 
+pub mod body;
+pub mod endpoints;
+pub mod graph;
+pub mod hosts;
+pub mod labels;
+pub mod local_api;
 pub mod name;
+pub mod node;
+pub mod prune;
+pub mod reach;
+pub mod template;
+pub mod uniform;
 pub mod unit;
 
+pub use body::{BodyError, Metadata};
+pub use endpoints::{Carrier, Link, ServiceName};
+pub use graph::Graph;
+pub use hosts::{GridName, Hosts, Names};
+pub use labels::{child_annotations, child_labels};
+pub use local_api::LocalApi;
 pub use name::{ChildKind, NameError, child_name, key_label_value, uniform_name};
+pub use node::{Node, Nodes};
+pub use prune::{Verdict, prune};
+pub use reach::Reach;
+pub use template::{TemplateError, choose_template, unused_templates};
+pub use uniform::{PodAddress, StatefulSetGrid, pod_addresses};
 pub use unit::{KeyError, units};

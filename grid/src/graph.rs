@@ -1,0 +1,120 @@
+//! Which objects a change affects: Services, the objects that carry their endpoints, and nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::endpoints::{Link, ServiceName};
+use crate::node::{Node, Nodes};
+use crate::prune::{Units, Verdict};
+use crate::reach::Reach;
+
+#[cfg(test)]
+mod tests;
+
+/// What is known about Services, their endpoints and nodes, seen from one node. `C` names an object that carries
+/// endpoints. It holds as much as the cluster has of each: what a peer sends is bounded where it is stored.
+#[derive(Debug, Clone)]
+pub struct Graph<C> {
+    me: String,
+    nodes: Nodes,
+    services: BTreeMap<ServiceName, Reach>,
+    links: BTreeMap<C, Link>,
+    by_service: BTreeMap<ServiceName, BTreeSet<C>>,
+}
+
+impl<C: Ord + Clone> Graph<C> {
+    /// Nothing is known yet. `me` is the name of the Node object of this node.
+    #[must_use]
+    pub fn new(me: &str) -> Self {
+        Self {
+            me: me.to_owned(),
+            nodes: Nodes::new(),
+            services: BTreeMap::new(),
+            links: BTreeMap::new(),
+            by_service: BTreeMap::new(),
+        }
+    }
+
+    /// A node is as given, or gone. The objects that may look different now: those of Services that are closed by a key
+    /// whose unit has changed, and that have an endpoint on the node; all of them when it is this node.
+    pub fn set_node(&mut self, name: &str, node: Option<Node>) -> Vec<C> {
+        let old = match &node {
+            Some(node) => self.nodes.insert(name.to_owned(), node.clone()),
+            None => self.nodes.remove(name),
+        };
+        if old == node {
+            return Vec::new();
+        }
+        let voted = |node: &Option<Node>| node.as_ref().is_some_and(|node| node.unhealthy) && name != self.me;
+        let vote_changed = voted(&old) != voted(&node);
+        let moved = |key: &String| {
+            let units = [&old, &node].map(|node| node.as_ref().and_then(|node| node.unit(key)));
+            units[0] != units[1] || (vote_changed && units[1].is_some())
+        };
+        let closed = self.services.iter().filter(|(_, reach)| match reach {
+            Reach::Units(keys) => keys.iter().any(moved),
+            Reach::Everywhere | Reach::Nowhere => false,
+        });
+        let carriers = closed.filter_map(|(service, _)| self.by_service.get(service)).flatten();
+        let touched = |carrier: &&C| {
+            name == self.me || self.links.get(*carrier).is_some_and(|link| link.mentions(name))
+        };
+        carriers.filter(touched).cloned().collect()
+    }
+
+    /// A Service is as given, or gone. The objects that may look different now: its own, when who may use it has changed.
+    pub fn set_service(&mut self, service: ServiceName, reach: Option<Reach>) -> Vec<C> {
+        let old = match &reach {
+            Some(reach) => self.services.insert(service.clone(), reach.clone()),
+            None => self.services.remove(&service),
+        };
+        if old == reach {
+            return Vec::new();
+        }
+        self.by_service.get(&service).into_iter().flatten().cloned().collect()
+    }
+
+    /// An object with endpoints refers to this, or is gone. No other object is affected.
+    pub fn set_link(&mut self, carrier: C, link: Option<Link>) {
+        let service = link.as_ref().and_then(|link| link.service.clone());
+        let old = match link {
+            Some(link) => self.links.insert(carrier.clone(), link),
+            None => self.links.remove(&carrier),
+        };
+        let old = old.and_then(|link| link.service);
+        if old == service {
+            return;
+        }
+        if let Some(old) = old
+            && let Some(carriers) = self.by_service.get_mut(&old)
+        {
+            carriers.remove(&carrier);
+            if carriers.is_empty() {
+                self.by_service.remove(&old);
+            }
+        }
+        if let Some(service) = service {
+            self.by_service.entry(service).or_default().insert(carrier);
+        }
+    }
+
+    /// What this node sees of an object that refers to `link`.
+    #[must_use]
+    pub fn verdict(&self, link: &Link) -> Verdict<'_> {
+        let Some(service) = &link.service else { return Verdict::Whole };
+        match self.services.get(service) {
+            None | Some(Reach::Nowhere) => Verdict::Nothing,
+            Some(Reach::Everywhere) => Verdict::Whole,
+            Some(Reach::Units(keys)) => Verdict::Units(Units { keys, me: &self.me, nodes: &self.nodes }),
+        }
+    }
+
+    /// Names of the nodes that are known.
+    pub fn nodes(&self) -> impl Iterator<Item = &str> {
+        self.nodes.keys().map(String::as_str)
+    }
+
+    /// The Services that are known, and who may use them.
+    pub fn services(&self) -> impl Iterator<Item = (&ServiceName, &Reach)> {
+        self.services.iter()
+    }
+}

@@ -1,0 +1,99 @@
+//! The hosts file of uniform names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use core::net::IpAddr;
+
+use crate::name::is_dns_label;
+
+#[cfg(test)]
+mod tests;
+
+/// Namespace and name of a StatefulSetGrid.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GridName {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+/// The names of one grid on one node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Names {
+    /// The Service that governs the pods.
+    pub service: String,
+    /// Addresses by uniform name, without Service and domain.
+    pub addresses: BTreeMap<String, BTreeSet<IpAddr>>,
+}
+
+/// All names of a node, and the text of the file that publishes them.
+///
+/// Names are kept by grid, so that what is said about one grid never touches another one's. Whoever writes the file
+/// changes a copy, and keeps that when the text is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hosts {
+    domain: String,
+    grids: BTreeMap<GridName, Names>,
+}
+
+impl Hosts {
+    /// No names in a cluster domain, for example `cluster.local`.
+    #[must_use]
+    pub fn new(domain: &str) -> Self {
+        Self { domain: domain.trim_matches('.').to_owned(), grids: BTreeMap::new() }
+    }
+
+    /// The names of one grid are these; none withdraws them. Whether that changes anything.
+    pub fn set(&mut self, grid: GridName, names: Option<Names>) -> bool {
+        let names = names.filter(|names| !names.addresses.is_empty());
+        match names {
+            Some(names) if self.grids.get(&grid) == Some(&names) => false,
+            Some(names) => {
+                self.grids.insert(grid, names);
+                true
+            }
+            None => self.grids.remove(&grid).is_some(),
+        }
+    }
+
+    /// These are all names that there are. Whether that changes anything.
+    pub fn replace(&mut self, grids: impl IntoIterator<Item = (GridName, Names)>) -> bool {
+        let mut new = Self::new(&self.domain);
+        for (grid, names) in grids {
+            new.set(grid, Some(names));
+        }
+        let changed = *self != new;
+        *self = new;
+        changed
+    }
+
+    /// Whether there are no names.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.grids.is_empty()
+    }
+
+    /// The file: one `ADDRESS NAME` a line, ordered by name, then address. Equal names make equal text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut lines = BTreeSet::new();
+        for (GridName { namespace, .. }, Names { service, addresses }) in &self.grids {
+            // What is no name in DNS cannot be asked for, and must not end a line.
+            if !is_dns_label(namespace) || !is_dns_label(service) {
+                continue;
+            }
+            for (name, addresses) in addresses {
+                let name = format!("{name}.{service}.{namespace}.svc.{}", self.domain);
+                lines.extend(addresses.iter().map(|address| (name.clone(), *address)));
+            }
+        }
+        let mut text = String::new();
+        for (name, address) in lines {
+            // Writing into a String cannot fail.
+            let _ = writeln!(text, "{address} {name}");
+        }
+        text
+    }
+}

@@ -1,0 +1,180 @@
+//! The pods that a unit knows by uniform names: from StatefulSetGrids, their Services and the EndpointSlices of those.
+//!
+//! A node may not read the pods of other nodes, nor StatefulSets. The slices of the grid's Service name each pod with its
+//! addresses and its node, and the grid says which pods are of this unit.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use core::net::IpAddr;
+
+use serde::Deserialize;
+
+use crate::body::{BodyError, Metadata, or_default, view};
+use crate::hosts::Names;
+use crate::labels::GRID_KEY;
+use crate::name::{ChildKind, child_name, key_label_value, uniform_name};
+use crate::node::Nodes;
+use crate::template::choose_template;
+
+#[cfg(test)]
+mod tests;
+
+/// What of a StatefulSetGrid decides about names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct StatefulSetGrid {
+    /// Namespace and name.
+    pub metadata: Metadata,
+    #[serde(default, deserialize_with = "or_default")]
+    spec: Spec,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    #[serde(default)]
+    grid_uniq_key: String,
+    #[serde(default, deserialize_with = "or_default")]
+    template: Template,
+    #[serde(default, deserialize_with = "or_default")]
+    template_pool: BTreeMap<String, Template>,
+    #[serde(default, deserialize_with = "or_default")]
+    templates: BTreeMap<String, String>,
+    #[serde(default)]
+    default_template_name: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Template {
+    #[serde(default)]
+    service_name: String,
+}
+
+/// One pod behind a Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodAddress {
+    /// Name of the pod.
+    pub pod: String,
+    /// Name of its node.
+    pub node: String,
+    /// Its addresses of one family.
+    pub addresses: Vec<IpAddr>,
+    /// Whether it is being deleted.
+    pub terminating: bool,
+}
+
+impl StatefulSetGrid {
+    /// Reads a StatefulSetGrid.
+    ///
+    /// # Errors
+    /// [`BodyError`] for text that is no such object.
+    pub fn of(body: &[u8]) -> Result<Self, BodyError> {
+        view(body)
+    }
+
+    /// The grid's key.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        &self.spec.grid_uniq_key
+    }
+
+    /// Name of the Service that governs the pods of a unit; none when the unit has no template.
+    #[must_use]
+    pub fn service_name(&self, unit: &str) -> Option<&str> {
+        let Spec { template, template_pool, templates, default_template_name, .. } = &self.spec;
+        let chosen = choose_template(unit, templates, default_template_name, template_pool).ok()?;
+        Some(chosen.unwrap_or(template).service_name.as_str()).filter(|name| !name.is_empty())
+    }
+
+    /// The names by which node `me` knows the pods of its unit. `service` is the metadata of the Service
+    /// [`Self::service_name`], `pods` what its slices hold. None when the node is in no unit, or names are withheld
+    /// because the Service is missing or not of a grid with this key.
+    ///
+    /// A name that is also the name of a real pod of the Service is withheld: that pod has it already.
+    #[must_use]
+    pub fn names(
+        &self,
+        me: &str,
+        nodes: &Nodes,
+        service: Option<&Metadata>,
+        pods: &[PodAddress],
+    ) -> Option<Names> {
+        let key = self.key();
+        let unit = nodes.get(me)?.unit(key)?;
+        let (grid, service) = (&self.metadata.name, service?);
+        let of_grid = service.labels.get(GRID_KEY).is_some_and(|label| *label == key_label_value(key));
+        if !of_grid
+            || service.namespace != self.metadata.namespace
+            || self.service_name(unit)? != service.name
+        {
+            return None;
+        }
+        let set = child_name(ChildKind::StatefulSet, grid, unit).ok()?;
+        let in_unit = |pod: &&PodAddress| nodes.get(&pod.node).and_then(|node| node.unit(key)) == Some(unit);
+        let mut found: BTreeMap<String, Vec<&PodAddress>> = BTreeMap::new();
+        for pod in pods.iter().filter(in_unit) {
+            if let Some(name) = uniform_name(grid, unit, &set, &pod.pod) {
+                found.entry(name).or_default().push(pod);
+            }
+        }
+        let taken: BTreeSet<&str> = pods.iter().map(|pod| pod.pod.as_str()).collect();
+        found.retain(|name, _| !taken.contains(name.as_str()));
+        let addresses = found.into_iter().map(|(name, pods)| (name, newest(&pods))).collect();
+        Some(Names { service: service.name.clone(), addresses })
+    }
+}
+
+/// The addresses of one name. A pod that goes is left out once its successor is there.
+fn newest(pods: &[&PodAddress]) -> BTreeSet<IpAddr> {
+    let successor = pods.iter().any(|pod| !pod.terminating);
+    let shown = pods.iter().filter(|pod| !(successor && pod.terminating));
+    shown.flat_map(|pod| pod.addresses.iter().copied()).collect()
+}
+
+/// The pods in an EndpointSlice, ready or not. Endpoints that are no pods on a node, and addresses that are no IP
+/// addresses, are left out.
+///
+/// # Errors
+/// [`BodyError`] for text that is no such object.
+pub fn pod_addresses(slice: &[u8]) -> Result<Vec<PodAddress>, BodyError> {
+    #[derive(Deserialize)]
+    struct Slice {
+        #[serde(default, deserialize_with = "or_default")]
+        endpoints: Vec<Endpoint>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Endpoint {
+        #[serde(default, deserialize_with = "or_default")]
+        addresses: Vec<String>,
+        #[serde(default, deserialize_with = "or_default")]
+        node_name: String,
+        #[serde(default, deserialize_with = "or_default")]
+        target_ref: Target,
+        #[serde(default, deserialize_with = "or_default")]
+        conditions: Conditions,
+    }
+    #[derive(Deserialize, Default)]
+    struct Target {
+        #[serde(default)]
+        kind: String,
+        #[serde(default)]
+        name: String,
+    }
+    #[derive(Deserialize, Default)]
+    struct Conditions {
+        #[serde(default, deserialize_with = "or_default")]
+        terminating: bool,
+    }
+    let slice: Slice = view(slice)?;
+    let pods =
+        slice.endpoints.into_iter().filter(|one| one.target_ref.kind == "Pod" && !one.node_name.is_empty());
+    Ok(pods
+        .map(|one| PodAddress {
+            pod: one.target_ref.name,
+            node: one.node_name,
+            addresses: one.addresses.iter().filter_map(|address| address.parse().ok()).collect(),
+            terminating: one.conditions.terminating,
+        })
+        .collect())
+}

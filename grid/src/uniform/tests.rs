@@ -1,0 +1,157 @@
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::node::Node;
+
+/// Nodes by name, each in a unit of key `k`; an empty unit stands for a node without the label.
+fn nodes(units: &[(&str, &str)]) -> Nodes {
+    let node = |unit: &str| Node { labels: label(unit), unhealthy: false };
+    units.iter().map(|(name, unit)| ((*name).to_owned(), node(unit))).collect()
+}
+
+fn label(unit: &str) -> BTreeMap<String, String> {
+    let pair = (!unit.is_empty()).then(|| ("k".to_owned(), unit.to_owned()));
+    pair.into_iter().collect()
+}
+
+fn grid(name: &str) -> StatefulSetGrid {
+    let grid = json!({
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"gridUniqKey": "k", "template": {"serviceName": "s", "replicas": 3}},
+    });
+    StatefulSetGrid::of(grid.to_string().as_bytes()).unwrap()
+}
+
+fn service(key: Option<&str>) -> Metadata {
+    let labels = key.map(|key| (GRID_KEY.to_owned(), key.to_owned())).into_iter().collect();
+    Metadata { name: "s".to_owned(), namespace: "default".to_owned(), labels, ..Metadata::default() }
+}
+
+/// Endpoints of a slice: `POD@NODE=ADDRESS`, with `!` behind those that are being deleted.
+fn pods(endpoints: &[&str]) -> Vec<PodAddress> {
+    let endpoint = |text: &&str| {
+        let (going, text) = (text.ends_with('!'), text.trim_end_matches('!'));
+        let (pod, rest) = text.split_once('@').unwrap();
+        let (node, address) = rest.split_once('=').unwrap();
+        json!({
+            "addresses": [address], "nodeName": node, "targetRef": {"kind": "Pod", "name": pod},
+            "conditions": {"ready": false, "terminating": going},
+        })
+    };
+    let endpoints: Vec<Value> = endpoints.iter().map(endpoint).collect();
+    pod_addresses(json!({"addressType": "IPv4", "endpoints": endpoints}).to_string().as_bytes()).unwrap()
+}
+
+/// `NAME=ADDRESS` of all names, or nothing when they are withheld.
+fn named(
+    grid: &StatefulSetGrid,
+    nodes: &Nodes,
+    service: Option<&Metadata>,
+    pods: &[PodAddress],
+) -> Option<Vec<String>> {
+    let names = grid.names("n1", nodes, service, pods)?;
+    assert_eq!(names.service, "s");
+    let lines = names.addresses.iter();
+    Some(lines.flat_map(|(name, all)| all.iter().map(move |address| format!("{name}={address}"))).collect())
+}
+
+/// Rows H1 to H9 and H23 of app-grid reference 8.3. Rows H10 and H25 ask for the owners of pods and StatefulSets, which
+/// a node may not read; what an older set has left is in no slice of the Service.
+#[test]
+fn pods_of_the_unit_have_uniform_names() {
+    for (name, unit, endpoints, expected) in [
+        ("demo", "u1", &["demo-u1-0@n1=10.0.0.1"][..], &["demo-0=10.0.0.1"][..]),
+        ("zone-app", "zone", &["zone-app-zone-0@n1=10.0.0.1"], &["zone-app-0=10.0.0.1"]),
+        ("a-demo", "a", &["a-demo-a-3@n1=10.0.0.1"], &["a-demo-3=10.0.0.1"]),
+        ("n0de", "0", &["n0de-0-1@n1=10.0.0.1"], &["n0de-1=10.0.0.1"]),
+        ("app", "app", &["app-app-0@n1=10.0.0.1"], &["app-0=10.0.0.1"]),
+        (
+            "demo",
+            "1",
+            &["demo-1-1@n1=10.0.0.1", "demo-1-10@n1=10.0.0.2", "demo-1-11@n1=10.0.0.3"],
+            &["demo-1=10.0.0.1", "demo-10=10.0.0.2", "demo-11=10.0.0.3"],
+        ),
+        ("demo-1", "1", &["demo-1-1-0@n1=10.0.0.1"], &["demo-1-0=10.0.0.1"]),
+        ("demo", "u1", &["demo-u1-00@n1=10.0.0.1", "demo-u1-x@n1=10.0.0.2", "db-0@n1=10.0.0.3"], &[]),
+        (
+            "demo",
+            "u1",
+            &["demo-u1-0@n1=10.0.0.1", "demo-u1-0@n1=fd00::1"],
+            &["demo-0=10.0.0.1", "demo-0=fd00::1"],
+        ),
+    ] {
+        let found = named(&grid(name), &nodes(&[("n1", unit)]), Some(&service(Some("k"))), &pods(endpoints));
+        assert_eq!(found.unwrap(), expected, "{name} {unit} {endpoints:?}");
+    }
+}
+
+/// Rows H12 to H15.
+#[test]
+fn names_are_withheld_where_the_service_or_the_unit_is_missing() {
+    let (grid, pods) =
+        (grid("demo"), pods(&["demo-a-0@n1=10.0.0.1", "demo-b-0@n2=10.0.0.2", "demo-b-1@n2=10.0.0.3"]));
+    let seen = |nodes: &Nodes, service: Option<&Metadata>| named(&grid, nodes, service, &pods);
+    let in_a = nodes(&[("n1", "a"), ("n2", "b")]);
+    let good = service(Some("k"));
+    assert_eq!(seen(&in_a, Some(&good)).unwrap(), ["demo-0=10.0.0.1"]);
+    assert_eq!(seen(&in_a, None), None);
+    assert_eq!(seen(&in_a, Some(&service(None))), None);
+    assert_eq!(seen(&in_a, Some(&service(Some("other")))), None);
+    let elsewhere = Metadata { namespace: "other".to_owned(), ..good.clone() };
+    assert_eq!(seen(&in_a, Some(&elsewhere)), None);
+    assert_eq!(seen(&nodes(&[("n1", ""), ("n2", "b")]), Some(&good)), None);
+    assert_eq!(seen(&nodes(&[("n2", "b")]), Some(&good)), None);
+    let moved = nodes(&[("n1", "b"), ("n2", "b")]);
+    assert_eq!(seen(&moved, Some(&good)).unwrap(), ["demo-0=10.0.0.2", "demo-1=10.0.0.3"]);
+    let stray = nodes(&[("n1", "b"), ("n2", "a")]);
+    assert_eq!(
+        seen(&stray, Some(&good)).unwrap(),
+        [] as [&str; 0],
+        "pods of this unit's set on a node of another"
+    );
+}
+
+/// Defects 12 and 14 of app-grid reference 4.9.
+#[test]
+fn a_successor_and_a_real_pod_win() {
+    let (grid, nodes, service) = (grid("demo"), nodes(&[("n1", "a")]), service(Some("k")));
+    let seen = |endpoints: &[&str]| named(&grid, &nodes, Some(&service), &pods(endpoints)).unwrap();
+    assert_eq!(seen(&["demo-a-0@n1=10.0.0.1!"]), ["demo-0=10.0.0.1"]);
+    assert_eq!(seen(&["demo-a-0@n1=10.0.0.1!", "demo-a-0@n1=10.0.0.2"]), ["demo-0=10.0.0.2"]);
+    assert_eq!(
+        seen(&["demo-a-0@n1=10.0.0.1", "demo-a-1@n1=10.0.0.2", "demo-0@n9=10.0.0.3"]),
+        ["demo-1=10.0.0.2"],
+        "the pod demo-0 has that name itself"
+    );
+}
+
+#[test]
+fn a_unit_with_its_own_template_may_have_its_own_service() {
+    let body = json!({
+        "metadata": {"name": "demo", "namespace": "default"},
+        "spec": {
+            "gridUniqKey": "k", "template": {"serviceName": "s"}, "defaultTemplateName": "default",
+            "templatePool": {"other": {"serviceName": "t"}}, "templates": {"b": "other", "c": "missing"},
+        },
+    });
+    let grid = StatefulSetGrid::of(body.to_string().as_bytes()).unwrap();
+    assert_eq!(grid.key(), "k");
+    let services = ["a", "b", "c"].map(|unit| grid.service_name(unit));
+    assert_eq!(services, [Some("s"), Some("t"), None]);
+    assert!(StatefulSetGrid::of(br#"{"metadata":{"name":1}}"#).is_err());
+}
+
+#[test]
+fn endpoints_that_are_no_pods_have_no_names() {
+    let slice = json!({"endpoints": [
+        {"addresses": ["10.0.0.1"], "nodeName": "n1", "targetRef": {"kind": "Node", "name": "demo-a-0"}},
+        {"addresses": ["10.0.0.1"], "targetRef": {"kind": "Pod", "name": "demo-a-0"}},
+        {"addresses": ["10.0.0.1"], "nodeName": "n1"},
+        {"addresses": ["a.example"], "nodeName": "n1", "targetRef": {"kind": "Pod", "name": "demo-a-0"}},
+    ]});
+    let found = pod_addresses(slice.to_string().as_bytes()).unwrap();
+    assert_eq!(found.iter().map(|pod| pod.addresses.len()).collect::<Vec<_>>(), [0]);
+    assert_eq!(pod_addresses(br#"{"endpoints":null}"#), Ok(vec![]));
+}
