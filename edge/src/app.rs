@@ -18,11 +18,12 @@ use tombolo_runtime::{Drain, Readiness, TaskError, Tasks};
 use crate::config::{Config, ConfigError, host_and_port};
 use crate::hub::{Client, ClientParts, Dial, HubHandle, NetworkDialer};
 use crate::identity::{CloudRenewal, Identity, IdentityError, rotate};
-use crate::localapi::{LocalApi, LocalApiError};
+use crate::localapi::{LocalApi, LocalApiError, cloud_writes};
 use crate::metrics::Metrics;
 use crate::status::StatusHandle;
 use crate::store::{OpenError, Store};
 use crate::upstream::Upstream;
+use crate::wrapper::{self, Kubernetes, Wrapper, WrapperError, WrapperMetrics, WrapperParts};
 
 /// Time for tasks to end when the agent stops.
 const GRACE: Duration = Duration::from_secs(5);
@@ -48,6 +49,9 @@ pub enum AppError {
     /// The local API cannot be served.
     #[error(transparent)]
     LocalApi(#[from] LocalApiError),
+    /// The wrapper cannot be served.
+    #[error(transparent)]
+    Wrapper(#[from] WrapperError),
     /// A part has failed.
     #[error(transparent)]
     Task(#[from] TaskError),
@@ -66,6 +70,7 @@ pub struct Bound {
     identity: Identity,
     store: Store,
     local: LocalApi,
+    wrapper: Option<Wrapper>,
     admin: Option<admin::Bound>,
     dialer: Box<dyn Dial>,
     hub: HubHandle,
@@ -94,10 +99,11 @@ impl App {
         let opened = tokio::task::spawn_blocking(move || Store::open(&folder)).await;
         let opened = opened.map_err(|error| AppError::System(error.to_string()))??;
         let local = LocalApi::bind(&config).await?;
+        let wrapper = Wrapper::bind(&config.wrapper).await?;
         let admin = config.admin.map(|address| admin::bind("admin", address)).transpose()?;
         let (hub, commands, state) = HubHandle::new();
         let client = ClientEnds { commands, state };
-        Ok(Bound { config, identity, store: opened.store, local, admin, dialer, hub, client })
+        Ok(Bound { config, identity, store: opened.store, local, wrapper, admin, dialer, hub, client })
     }
 }
 
@@ -118,6 +124,12 @@ impl Bound {
     #[must_use]
     pub fn local_http_addr(&self) -> Option<SocketAddr> {
         self.local.http_addr()
+    }
+
+    /// Address of the wrapper, when it is on.
+    #[must_use]
+    pub fn wrapper_addr(&self) -> Option<SocketAddr> {
+        self.wrapper.as_ref().map(Wrapper::local_addr)
     }
 
     /// Address of the admin endpoints, when they are on.
@@ -170,13 +182,23 @@ impl Bound {
         stop: &CancellationToken,
         drain: &Drain,
     ) -> Result<Option<admin::AdminHandle>, AppError> {
-        let Self { config, identity, store, local, admin, dialer, hub, client } = self;
+        let Self { config, identity, store, local, wrapper, admin, dialer, hub, client } = self;
         let mut rng = StdRng::from_os_rng();
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let readiness = Readiness::new();
         let synced = readiness.wait_for("first synchronisation with the cloud");
         let (current, observer) = watch::channel(Arc::new(identity));
+        let address = config.node.address.or_else(|| local_address(&config.cloud.websocket));
+        if let Some(wrapper) = wrapper {
+            let parts = WrapperParts {
+                node: config.wrapper.node_name.as_ref().unwrap_or(&config.node_name).as_str().to_owned(),
+                source: Arc::new(store.clone()),
+                writes: cloud_writes(&store, hub.clone()),
+                kubernetes: kubernetes(&config, local.https_addr(&config), address),
+            };
+            wrapper.spawn(tasks, parts, WrapperMetrics::register(&mut registry), stop);
+        }
         local.spawn(tasks, &store, hub.clone(), stop)?;
         let until = stop.clone();
         let renewal = CloudRenewal {
@@ -205,7 +227,6 @@ impl Bound {
             let (store, metrics, stop) = measured;
             stop.run_until_cancelled(measure(store, metrics, synced)).await;
         });
-        let address = config.node.address.or_else(|| local_address(&config.cloud.websocket));
         let upstream = Upstream {
             node: config.node_name,
             settings: config.node,
@@ -220,6 +241,17 @@ impl Bound {
         let state = AdminState { registry: Arc::new(registry), readiness, drain: drain.clone() };
         admin.map(|bound| bound.start(state).map_err(|error| AppError::System(error.to_string()))).transpose()
     }
+}
+
+/// Where the wrapper lets the Service `default/kubernetes` lead: to the local API, where that listens on an address that
+/// pods reach.
+fn kubernetes(config: &Config, https: SocketAddr, node: Option<IpAddr>) -> Kubernetes {
+    if !config.wrapper.local_rewrite {
+        return Kubernetes::AsItIs;
+    }
+    let address = if https.ip().is_unspecified() { node } else { Some(https.ip()) };
+    let reached = address.filter(|address| !address.is_loopback() && !address.is_unspecified());
+    Kubernetes::Local(reached.map(|address| wrapper::LocalApi { address, port: https.port() }))
 }
 
 /// Follows the store for metrics, and for readiness: ready is who can say what is on this node.

@@ -10,8 +10,12 @@ use thiserror::Error;
 use tombolo_proto::ids::NodeId;
 use tombolo_runtime::{BackoffConfig, without_excerpt};
 
+mod wrapper;
+
 #[cfg(test)]
 mod tests;
+
+pub use wrapper::{WATCH_QUEUE, WrapperConfig, WrapperTls};
 
 /// Default port of the hub's WebSocket listener (KubeEdge's).
 pub const WEBSOCKET_PORT: u16 = 10000;
@@ -21,6 +25,8 @@ pub const QUIC_PORT: u16 = 10001;
 pub const JOIN_PORT: u16 = 10002;
 /// Default port of the local API over HTTPS (design section 6).
 pub const LOCAL_API_PORT: u16 = 10550;
+/// Default port of the wrapper (SuperEdge's).
+pub const WRAPPER_PORT: u16 = 51006;
 /// Default port of the admin endpoints.
 pub const ADMIN_PORT: u16 = 9092;
 
@@ -46,6 +52,9 @@ pub struct Config {
     /// The local Kubernetes API.
     #[serde(default)]
     pub local_api: LocalApiConfig,
+    /// The API as kube-proxy and CoreDNS of this node see it.
+    #[serde(default)]
+    pub wrapper: WrapperConfig,
     /// Address of `/livez`, `/readyz` and `/metrics`; none turns them off.
     #[serde(default = "default_admin")]
     pub admin: Option<SocketAddr>,
@@ -265,6 +274,7 @@ impl Config {
             dialect: Dialect::default(),
             cloud: CloudConfig::default(),
             local_api: LocalApiConfig::default(),
+            wrapper: WrapperConfig::default(),
             admin: default_admin(),
             node: NodeConfig::default(),
             simulate_pods: false,
@@ -324,6 +334,7 @@ impl Config {
                 format!("{http} is not a loopback address; anonymous access is for this machine only");
             return Err(ConfigError::Value { field: "localApi.http", problem });
         }
+        self.wrapper.validate()?;
         let back_off = self.cloud.back_off;
         if back_off.first_millis == 0 || back_off.max_millis < back_off.first_millis {
             let problem = "firstMillis must be at least 1 and maxMillis not below it".to_owned();

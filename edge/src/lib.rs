@@ -15,6 +15,7 @@ mod metrics;
 mod status;
 pub mod store;
 mod upstream;
+pub mod wrapper;
 
 pub use app::{App, AppError, Bound};
 pub use config::Config;

@@ -12,6 +12,7 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tombolo_apiserve::api::ApiServer;
+use tombolo_apiserve::backend::WriteBackend;
 use tombolo_apiserve::kinds::Kinds;
 use tombolo_apiserve::registry::Registry;
 use tombolo_apiserve::server::{Serving, serve};
@@ -92,7 +93,7 @@ impl LocalApi {
         let api = ApiServer::builder(Arc::clone(&served), registry.clone())
             .authenticator(Arc::new(access::TokenAuthenticator::new(self.credentials.token())))
             .authorizer(Arc::new(access::LocalAuthorizer))
-            .writes(Arc::new(write::ThroughTheCloud::new(store.clone(), hub)))
+            .writes(cloud_writes(store, hub))
             .stop(stop.clone())
             .build();
         let serving = Serving { tls: Some(Arc::new(tls)), stop: stop.clone(), grace: GRACE };
@@ -108,6 +109,11 @@ impl LocalApi {
         }
         Ok(())
     }
+}
+
+/// Writes of local clients: through to the cloud, as this node.
+pub(crate) fn cloud_writes(store: &Store, hub: HubHandle) -> Arc<dyn WriteBackend> {
+    Arc::new(write::ThroughTheCloud::new(store.clone(), hub))
 }
 
 /// The kinds that the pushed set brings.

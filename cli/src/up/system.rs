@@ -255,9 +255,16 @@ fn edge_config(
         TransportOption::Websocket => tombolo_edge::config::Transport::Websocket,
     };
     config.local_api.https = ports.address(node.as_str());
+    // One port cannot be the wrapper of several nodes: each one's is asked of the system and kept.
+    config.wrapper.address = Some(ports.address(&wrapper_port(node)));
     config.admin = None;
     config.simulate_pods = options.simulate_pods;
     config
+}
+
+/// Name under which the port of a node's wrapper is kept.
+fn wrapper_port(node: &NodeId) -> String {
+    format!("{node} wrapper")
 }
 
 async fn start_edge(
@@ -279,6 +286,9 @@ async fn start_edge(
     }
     let bound = tombolo_edge::App::build(config).await.with_context(|| format!("{node} cannot start"))?;
     ports.keep(node.as_str(), bound.local_api_addr())?;
+    if let Some(address) = bound.wrapper_addr() {
+        ports.keep(&wrapper_port(&node), address)?;
+    }
     let parsed: Kubeconfig = Kubeconfig::from_yaml(&bound.kubeconfig()?)?;
     let kube = kube::Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await?;
     tasks.spawn(format!("edgecore {node}"), bound.run(drain.clone()));

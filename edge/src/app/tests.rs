@@ -50,6 +50,7 @@ impl Agent {
         config.simulate_pods = simulate;
         config.local_api.https = "127.0.0.1:0".parse().unwrap();
         config.local_api.http = Some("127.0.0.1:0".parse().unwrap());
+        config.wrapper.address = Some("127.0.0.1:0".parse().unwrap());
         config.cloud.back_off.first_millis = 20;
         config.cloud.back_off.max_millis = 50;
         config.node.lease_interval_millis = 100;

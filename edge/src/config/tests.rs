@@ -16,6 +16,18 @@ fn every_setting_reads_back_as_it_was_written() {
     config.cloud = CloudConfig::at("fd00::1");
     config.cloud.transport = Transport::Quic;
     config.local_api.http = Some("127.0.0.1:10551".parse().unwrap());
+    config.wrapper = WrapperConfig {
+        address: Some("10.0.0.7:51006".parse().unwrap()),
+        node_name: Some(NodeId::parse("edge-b").unwrap()),
+        tls: Some(WrapperTls {
+            cert_file: "/etc/cert.pem".into(),
+            key_file: "/etc/key.pem".into(),
+            ca_file: Some("/etc/ca.pem".into()),
+        }),
+        local_rewrite: false,
+        debug: true,
+        watch_queue: 16,
+    };
     config.admin = None;
     config.node.labels.insert("shop".to_owned(), "7".to_owned());
     config.node.taints.push(Taint {
@@ -68,5 +80,22 @@ fn hosts_and_ports() {
         ("hub", None),
     ] {
         assert_eq!(host_and_port("cloud.join", text).ok(), expected, "{text}");
+    }
+}
+
+#[test]
+fn the_wrapper_is_for_this_machine_unless_clients_show_certificates() {
+    let wrapper = Config::parse("nodeName: a\n", "edge.yaml").unwrap().wrapper;
+    assert_eq!(wrapper.address, Some("127.0.0.1:51006".parse().unwrap()));
+    assert_eq!((wrapper.node_name, wrapper.tls, wrapper.local_rewrite), (None, None, true));
+    assert_eq!((wrapper.debug, wrapper.watch_queue), (false, 1024));
+    let off = Config::parse("nodeName: a\nwrapper: {address: null}\n", "edge.yaml").unwrap();
+    assert_eq!(off.wrapper.address, None);
+    let open = "nodeName: a\nwrapper: {address: '0.0.0.0:51006', tls: {certFile: c, keyFile: k}}\n";
+    assert!(problem(open).contains("set wrapper.tls.caFile"), "{}", problem(open));
+    let closed = open.replace("keyFile: k", "keyFile: k, caFile: a");
+    assert!(Config::parse(&closed, "edge.yaml").is_ok());
+    for queue in [15, 65_537] {
+        assert!(problem(&format!("nodeName: a\nwrapper: {{watchQueue: {queue}}}\n")).contains("16 to 65536"));
     }
 }

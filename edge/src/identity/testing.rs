@@ -18,6 +18,11 @@ use super::fetch::{Ask, fetch, send_plain, verified};
 
 const AGES: Duration = Duration::from_secs(150 * 365 * 86_400);
 
+/// PEM text.
+pub(crate) fn pem(label: &str, der: &[u8]) -> String {
+    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", STANDARD.encode(der))
+}
+
 /// A CA that signs.
 pub(crate) struct TestCa {
     pub(crate) certificate: CertificateDer<'static>,
@@ -71,6 +76,30 @@ pub(crate) async fn fetch_local(
 
 /// Code of an anonymous GET without encryption.
 pub(crate) async fn get_plain(address: SocketAddr, path: &str) -> StatusCode {
+    fetch_plain(address, Method::GET, path, HeaderMap::new(), "").await.0
+}
+
+/// An anonymous request without encryption: code and text of the answer.
+pub(crate) async fn fetch_plain(
+    address: SocketAddr,
+    method: Method,
+    path: &str,
+    headers: HeaderMap,
+    body: &str,
+) -> (StatusCode, String) {
+    let endpoint = address.to_string();
+    let ask = Ask { endpoint: &endpoint, method, path, headers, body: body.to_owned().into() };
+    let answer = send_plain(ask).await.unwrap();
+    (answer.code, String::from_utf8(answer.body.to_vec()).unwrap())
+}
+
+/// Code of a GET over TLS from a server of this CA, as a client with this identity, if any.
+pub(crate) async fn get_tls(
+    address: SocketAddr,
+    ca: &CertificateDer<'static>,
+    identity: Option<&Identity>,
+    path: &str,
+) -> Result<StatusCode, String> {
     let endpoint = address.to_string();
     let ask = Ask {
         endpoint: &endpoint,
@@ -79,5 +108,6 @@ pub(crate) async fn get_plain(address: SocketAddr, path: &str) -> StatusCode {
         headers: HeaderMap::new(),
         body: Default::default(),
     };
-    send_plain(ask).await.unwrap().code
+    let tls = verified(ca, identity, &WallClock::system()).map_err(|error| error.to_string())?;
+    Ok(fetch(tls, ask).await?.code)
 }

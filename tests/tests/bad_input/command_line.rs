@@ -93,7 +93,7 @@ fn a_cloudcore_without_a_cluster_says_what_to_give() {
 fn joined(folder: &Path, settings: &serde_json::Value) -> String {
     Authority::new().unwrap().enlist("edge-a", &folder.join("data")).unwrap();
     let mut config = json!({"nodeName": "edge-a", "dataDir": folder.join("data"), "admin": null,
-                            "localApi": {"https": "127.0.0.1:0"}});
+                            "localApi": {"https": "127.0.0.1:0"}, "wrapper": {"address": null}});
     for (key, value) in settings.as_object().unwrap() {
         config[key] = value.clone();
     }
@@ -113,6 +113,10 @@ fn used_ports_name_the_setting() {
     says(
         &edge(json!({"localApi": {"https": used_tcp}})),
         &["localApi.https", &used_tcp.to_string(), "in use"],
+    );
+    says(
+        &edge(json!({"wrapper": {"address": used_tcp}})),
+        &["wrapper.address", &used_tcp.to_string(), "in use"],
     );
     says(&edge(json!({"admin": used_tcp})), &["admin", &used_tcp.to_string(), "in use"]);
     let cloud = |key: &str, used: &str| {

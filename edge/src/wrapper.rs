@@ -1,0 +1,179 @@
+//! The wrapper: the Kubernetes API as kube-proxy and CoreDNS of this node are to see it.
+//!
+//! Services, EndpointSlices and Endpoints are seen through the topology of the application grid: a Service that is closed
+//! inside its unit has only the endpoints of this node's unit. What is shown changes when a node moves or a Service is
+//! annotated, without a change of the object, so everything here has revisions of the wrapper's own. Nobody else may
+//! mix them with those of the local API: the wrapper is for programs that read, and takes nothing but events.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tombolo_apiserve::api::ApiServer;
+use tombolo_apiserve::backend::WriteBackend;
+use tombolo_apiserve::kinds::Kinds;
+use tombolo_apiserve::registry::Registry;
+use tombolo_apiserve::server::{Serving, serve};
+use tombolo_apiserve::store::{Revision, Store};
+use tombolo_proto::object::Resource;
+use tombolo_runtime::Tasks;
+use tombolo_runtime::listen::{ListenError, tcp};
+
+use crate::config::WrapperConfig;
+
+mod access;
+mod debug;
+mod follow;
+mod metrics;
+mod part;
+mod project;
+mod tls;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+pub use metrics::WrapperMetrics;
+pub use tombolo_grid::LocalApi;
+
+use follow::Follower;
+use part::Part;
+use project::Projector;
+use view::View;
+
+/// Time for requests under way when the agent stops.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Bits of a revision below the milliseconds at which the wrapper was started: a restart goes on above every revision
+/// that it has given out, unless the clock went back, and then clients list again.
+const REVISIONS_PER_MILLI_BITS: u32 = 20;
+
+/// Why the wrapper cannot be served.
+#[derive(Debug, Error)]
+pub enum WrapperError {
+    /// The address cannot be bound.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// A file of its TLS settings cannot be read.
+    #[error("cannot read {path} (setting {setting}): {source}", path = path.display())]
+    File {
+        /// The setting.
+        setting: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file of its TLS settings cannot be used.
+    #[error("cannot use {path} (setting {setting}): {problem}", path = path.display())]
+    Tls {
+        /// The setting.
+        setting: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+impl WrapperError {
+    #[expect(clippy::needless_pass_by_value, reason = "made for map_err")]
+    fn tls(setting: &'static str, path: &Path, problem: impl ToString) -> Self {
+        Self::Tls { setting, path: path.into(), problem: problem.to_string() }
+    }
+}
+
+/// Where the endpoints of the Service `default/kubernetes` lead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kubernetes {
+    /// To the API servers of the cluster.
+    AsItIs,
+    /// To the API of this node: at this address, or without one where annotations of the object say.
+    Local(Option<LocalApi>),
+}
+
+/// What the wrapper works on.
+pub struct WrapperParts {
+    /// Name of the Node object of this node.
+    pub node: String,
+    /// Holds Services, slices, nodes; what it does not know, the wrapper does not answer.
+    pub source: Arc<dyn Store>,
+    /// Where events go.
+    pub writes: Arc<dyn WriteBackend>,
+    /// Where `default/kubernetes` leads.
+    pub kubernetes: Kubernetes,
+}
+
+/// The wrapper with its listener bound.
+pub struct Wrapper {
+    listener: TcpListener,
+    address: SocketAddr,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    debug: bool,
+    watch_queue: usize,
+}
+
+impl Wrapper {
+    /// Binds the listener; none when the settings turn the wrapper off.
+    ///
+    /// # Errors
+    /// [`WrapperError`] names the setting to change.
+    pub async fn bind(settings: &WrapperConfig) -> Result<Option<Self>, WrapperError> {
+        let Some(address) = settings.address else { return Ok(None) };
+        let tls = settings.tls.as_ref().map(tls::server_config).transpose()?.map(Arc::new);
+        let listener = tcp("wrapper.address", address).await?;
+        let address = listener.local_addr().unwrap_or(address);
+        let (debug, watch_queue) = (settings.debug, settings.watch_queue);
+        Ok(Some(Self { listener, address, tls, debug, watch_queue }))
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Follows the source and serves until `stop` is cancelled.
+    pub fn spawn(
+        self,
+        tasks: &Tasks,
+        parts: WrapperParts,
+        metrics: Arc<WrapperMetrics>,
+        stop: &CancellationToken,
+    ) {
+        let view = View::new(start(SystemTime::now()), self.watch_queue);
+        let projector = Projector::new(&parts, view.served(), metrics);
+        let follower = Follower::new(parts.source, view.clone(), projector);
+        tasks.spawn("wrapper-view", follower.run(stop.clone()));
+        let mut api = ApiServer::builder(Arc::new(view.clone()), Registry::new(kinds()))
+            .authorizer(Arc::new(access::WrapperAuthorizer))
+            .observer(Arc::new(access::Logger))
+            .writes(parts.writes)
+            .check(Arc::new(view.clone()))
+            .stop(stop.clone());
+        if self.debug {
+            api = api.route(debug::PREFIX, Arc::new(debug::Debug::new(parts.node, view)));
+        }
+        let serving = Serving { tls: self.tls, stop: stop.clone(), grace: GRACE };
+        tasks.spawn("wrapper", serve(self.listener, api.build(), serving));
+    }
+}
+
+/// The first revision of a wrapper that starts now.
+fn start(now: SystemTime) -> Revision {
+    let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let millis = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+    Revision(millis.saturating_mul(1 << REVISIONS_PER_MILLI_BITS).max(1))
+}
+
+/// What is shown, and the events that are taken.
+fn kinds() -> Kinds {
+    let all = Kinds::builtin();
+    let shown = |resource: &Resource| Part::of(resource).is_some() || access::is_events(resource);
+    let others: Vec<_> = all.iter().map(|kind| kind.resource.clone()).filter(|r| !shown(r)).collect();
+    others.iter().fold(all, |kinds, other| kinds.without_group_resource(&other.group, &other.name))
+}

@@ -1,0 +1,113 @@
+//! Routes that show the inside of the wrapper. Served only when the settings say so: they name every Service.
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http::{Method, Request, Response, StatusCode};
+use serde_json::{Map, Value, json};
+use tombolo_apiserve::api::builder::Route;
+use tombolo_apiserve::auth::Attributes;
+use tombolo_apiserve::body::{self, Body};
+use tombolo_apiserve::status::ApiError;
+use tombolo_apiserve::store::Store;
+use tombolo_grid::{Node, Reach, pod_addresses};
+
+use super::part::Part;
+use super::view::View;
+
+mod profile;
+
+/// Path under which the routes are.
+pub(super) const PREFIX: &str = "/debug/";
+
+const DUMP: &str = "/debug/dump";
+const PROFILE: &str = "/debug/pprof/profile";
+
+/// See the module.
+pub(super) struct Debug {
+    node: String,
+    view: View,
+}
+
+impl Debug {
+    pub(super) fn new(node: String, view: View) -> Self {
+        Self { node, view }
+    }
+
+    async fn answer(&self, request: &Request<Bytes>) -> Result<Response<Body>, ApiError> {
+        if request.method() != Method::GET {
+            return Err(ApiError::method_not_allowed());
+        }
+        match request.uri().path() {
+            DUMP => {
+                let text = serde_json::to_string_pretty(&self.dump()).unwrap_or_default();
+                Ok(body::typed(StatusCode::OK, body::full(text), "application/json"))
+            }
+            PROFILE => {
+                let stacks = profile::take(request.uri().query().unwrap_or_default()).await?;
+                Ok(body::text(StatusCode::OK, stacks))
+            }
+            "/debug" | "/debug/" => Ok(body::text(StatusCode::OK, format!("{DUMP}\n{PROFILE}?seconds=10\n"))),
+            _ => Err(ApiError::no_such_path()),
+        }
+    }
+
+    /// What the wrapper shows, and why.
+    fn dump(&self) -> Value {
+        let served = self.view.served();
+        let items =
+            |part: Part| served.list(&part.resource(), None).map(|list| list.items).unwrap_or_default();
+        let parts: Map<String, Value> = Part::ALL
+            .into_iter()
+            .map(|part| {
+                let stands = match self.view.trouble(part) {
+                    Some(reason) if self.view.is_wanted(part) => reason,
+                    Some(_) => "nobody has asked".to_owned(),
+                    None => "shown".to_owned(),
+                };
+                let part_items = items(part).len();
+                (part.names().2.to_owned(), json!({"objects": part_items, "state": stands}))
+            })
+            .collect();
+        let own = items(Part::Nodes).into_iter().find(|node| node.key.name() == self.node);
+        let labels = own.and_then(|node| Node::of(&node.body).ok()).map(|node| node.labels);
+        let closed: Map<String, Value> = items(Part::Services)
+            .iter()
+            .filter_map(|service| {
+                let reach = match Reach::of(&service.body).ok()? {
+                    Reach::Everywhere => return None,
+                    Reach::Units(keys) => json!(keys),
+                    Reach::Nowhere => json!("topologyKeys cannot be read"),
+                };
+                Some((format!("{}/{}", service.key.namespace(), service.key.name()), reach))
+            })
+            .collect();
+        let slices: Map<String, Value> = items(Part::EndpointSlices)
+            .iter()
+            .filter_map(|slice| {
+                let pods = pod_addresses(&slice.body).ok()?;
+                let pods: Vec<String> =
+                    pods.into_iter().map(|pod| format!("{} on {}", pod.pod, pod.node)).collect();
+                Some((format!("{}/{}", slice.key.namespace(), slice.key.name()), json!(pods)))
+            })
+            .collect();
+        json!({
+            "node": self.node,
+            "labels": labels,
+            "revision": self.view.revision().to_string(),
+            "kinds": parts,
+            "closedServices": closed,
+            "podsOfSlices": slices,
+        })
+    }
+}
+
+impl Route for Debug {
+    fn call<'a>(
+        &'a self,
+        request: Request<Bytes>,
+        _: &'a Attributes,
+    ) -> BoxFuture<'a, Result<Response<Body>, ApiError>> {
+        async move { self.answer(&request).await }.boxed()
+    }
+}

@@ -1,0 +1,178 @@
+//! Following the source: list once, then every change; again when its history is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::{pending, select_all};
+use tokio::time::{Instant, interval, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tombolo_apiserve::history::{Change, ChangeStream};
+use tombolo_apiserve::memory::TICK_INTERVAL;
+use tombolo_apiserve::store::{Store, StoreError};
+use tracing::debug;
+
+use super::part::Part;
+use super::project::{Affected, Projector};
+use super::view::View;
+
+/// Pause before the source is asked again for what it could not say.
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Owns the projection: the one task that changes what is shown.
+pub(super) struct Follower {
+    source: Arc<dyn Store>,
+    view: View,
+    projector: Projector,
+    followed: Vec<Followed>,
+}
+
+struct Followed {
+    part: Part,
+    changes: Option<ChangeStream>,
+    /// Not asked again before.
+    ask_at: Instant,
+}
+
+/// What one stream has brought.
+type News = (usize, Result<Option<Vec<Arc<Change>>>, StoreError>);
+
+impl Follower {
+    pub(super) fn new(source: Arc<dyn Store>, view: View, projector: Projector) -> Self {
+        let now = Instant::now();
+        let followed = Part::ALL.map(|part| Followed { part, changes: None, ask_at: now });
+        Self { source, view, projector, followed: followed.into() }
+    }
+
+    /// Follows until `stop` is cancelled.
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        let mut tick = interval(TICK_INTERVAL);
+        let view = self.view.clone();
+        loop {
+            self.begin().await;
+            let ask_at = self.unread().map(|followed| followed.ask_at).min();
+            tokio::select! {
+                () = stop.cancelled() => return,
+                news = news(&mut self.followed) => self.take(news).await,
+                () = view.asked() => {}
+                () = until(ask_at) => {}
+                _ = tick.tick() => view.served().tick(std::time::Instant::now()),
+            }
+        }
+    }
+
+    /// What is wanted and not followed.
+    fn unread(&self) -> impl Iterator<Item = &Followed> {
+        self.followed
+            .iter()
+            .filter(|followed| followed.changes.is_none() && self.view.is_wanted(followed.part))
+    }
+
+    /// Begins to follow what is not followed. Nothing is opened before all that it depends on is shown.
+    async fn begin(&mut self) {
+        let now = Instant::now();
+        let due: Vec<Part> = self.unread().filter(|one| one.ask_at <= now).map(|one| one.part).collect();
+        if due.is_empty() {
+            return;
+        }
+        let (mut affected, mut begun) = (Affected::new(), Vec::new());
+        for part in due {
+            match self.read(part, &mut affected).await {
+                Ok(changes) => begun.push((part, changes)),
+                Err(error) => self.refused(part, &error),
+            }
+        }
+        if let Err(error) = self.projector.refresh(affected).await {
+            return self.start_again(&error);
+        }
+        for (part, changes) in begun {
+            self.followed[part.index()].changes = Some(changes);
+            self.view.open(part);
+        }
+    }
+
+    async fn read(&mut self, part: Part, affected: &mut Affected) -> Result<ChangeStream, StoreError> {
+        let resource = part.resource();
+        let snapshot = self.source.list(&resource, None)?;
+        let changes = self.source.watch(&resource, snapshot.revision)?;
+        affected.extend(self.projector.reset(part, snapshot.items).await);
+        Ok(changes)
+    }
+
+    fn refused(&mut self, part: Part, error: &StoreError) {
+        self.followed[part.index()].ask_at = Instant::now() + RETRY_INTERVAL;
+        // A history that was overtaken between list and watch is read again; what is shown is as true as before.
+        if !matches!(error, StoreError::Expired { .. }) {
+            self.view.close(part, error.to_string());
+        }
+    }
+
+    async fn take(&mut self, (index, news): News) {
+        let mut batch = Vec::new();
+        match news {
+            Ok(Some(changes)) => {
+                batch.extend(changes.into_iter().map(|change| (self.followed[index].part, change)))
+            }
+            Ok(None) => self.lose(index, "its history has ended"),
+            Err(error) => self.lose(index, &error.to_string()),
+        }
+        for index in 0..self.followed.len() {
+            self.drain(index, &mut batch);
+        }
+        // All kinds share one history: what happened first is shown first.
+        batch.sort_by_key(|(_, change)| change.revision());
+        let mut affected = Affected::new();
+        for (part, change) in batch {
+            self.projector.change(part, &change, &mut affected).await;
+        }
+        if let Err(error) = self.projector.refresh(affected).await {
+            self.start_again(&error);
+        }
+    }
+
+    /// Takes what a stream has now.
+    fn drain(&mut self, index: usize, batch: &mut Vec<(Part, Arc<Change>)>) {
+        let Followed { part, changes, .. } = &mut self.followed[index];
+        let Some(stream) = changes else { return };
+        loop {
+            match stream.poll_ready() {
+                Ok(changes) if changes.is_empty() => return,
+                Ok(changes) => batch.extend(changes.into_iter().map(|change| (*part, change))),
+                Err(error) => return self.lose(index, &error.to_string()),
+            }
+        }
+    }
+
+    /// A stream is gone: the part is shown as it was until it is read again.
+    fn lose(&mut self, index: usize, why: &str) {
+        let followed = &mut self.followed[index];
+        debug!(kind = followed.part.names().2, why, "the wrapper reads all objects again");
+        followed.changes = None;
+        followed.ask_at = Instant::now() + RETRY_INTERVAL;
+    }
+
+    /// The source could not be asked in the middle of a change: what is shown may be wrong.
+    fn start_again(&mut self, error: &StoreError) {
+        for index in 0..self.followed.len() {
+            self.lose(index, "the source could not be read");
+            self.view.close(self.followed[index].part, error.to_string());
+        }
+    }
+}
+
+/// Waits for the first stream that has changes. Those of the others stay where they are.
+async fn news(followed: &mut [Followed]) -> News {
+    let streams = followed.iter_mut().enumerate().filter_map(|(index, followed)| {
+        let changes = followed.changes.as_mut()?;
+        Some(async move { (index, changes.next().await) }.boxed())
+    });
+    let streams: Vec<_> = streams.collect();
+    if streams.is_empty() { pending().await } else { select_all(streams).await.0 }
+}
+
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => pending().await,
+    }
+}

@@ -1,0 +1,36 @@
+//! Metrics of the wrapper.
+
+use std::sync::Arc;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// What is counted.
+#[derive(Debug, Default)]
+pub struct WrapperMetrics {
+    pub(super) objects: Gauge,
+    pub(super) closed_services: Gauge,
+    pub(super) unreadable: Counter,
+}
+
+impl WrapperMetrics {
+    /// Metrics, all registered.
+    #[must_use]
+    pub fn register(registry: &mut Registry) -> Arc<Self> {
+        let metrics = Self::default();
+        let edge = registry.sub_registry_with_prefix("tombolo_edge");
+        edge.register("wrapper_objects", "Objects that the wrapper shows", metrics.objects.clone());
+        edge.register(
+            "wrapper_closed_services",
+            "Services of grids that have no endpoints here because their topologyKeys cannot be read",
+            metrics.closed_services.clone(),
+        );
+        edge.register(
+            "wrapper_unreadable",
+            "Objects that were not shown because they cannot be read",
+            metrics.unreadable.clone(),
+        );
+        Arc::new(metrics)
+    }
+}

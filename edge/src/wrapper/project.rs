@@ -1,0 +1,215 @@
+//! From what the source holds to what this node sees.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tombolo_apiserve::history::{Change, ChangeKind};
+use tombolo_apiserve::memory::MemoryStore;
+use tombolo_apiserve::raw;
+use tombolo_apiserve::store::{Expect, Mutation, Revision, Store, StoreError, Stored, Write, WriteStore};
+use tombolo_grid::local_api::lead_to_local_api;
+use tombolo_grid::{BodyError, Carrier, Graph, Link, Node, Reach, ServiceName, prune};
+use tombolo_proto::object::{KeyMap, ObjectKey};
+use tracing::warn;
+
+use super::part::Part;
+use super::{Kubernetes, WrapperMetrics, WrapperParts};
+
+/// Objects that are shown anew before other tasks have their turn.
+const TURN: usize = 32;
+
+/// Keeps what is shown equal to what the source says, seen from this node.
+///
+/// Bodies are kept once, as they are shown. What decides is in the graph; when that changes, the source is asked for the
+/// bodies again.
+pub(super) struct Projector {
+    source: Arc<dyn Store>,
+    served: MemoryStore,
+    graph: Graph<ObjectKey>,
+    kubernetes: Kubernetes,
+    /// Revision of the source that objects with endpoints are shown as of: asking the source again may be ahead of the
+    /// changes that it tells.
+    seen: KeyMap<Revision>,
+    metrics: Arc<WrapperMetrics>,
+}
+
+/// What may look different, and is not shown anew yet.
+pub(super) type Affected = BTreeSet<ObjectKey>;
+
+impl Projector {
+    pub(super) fn new(parts: &WrapperParts, served: MemoryStore, metrics: Arc<WrapperMetrics>) -> Self {
+        let WrapperParts { node, source, kubernetes, .. } = parts;
+        Self {
+            source: Arc::clone(source),
+            served,
+            graph: Graph::new(node),
+            kubernetes: *kubernetes,
+            seen: KeyMap::default(),
+            metrics,
+        }
+    }
+
+    /// These are all objects of a part. What is as it was makes no event.
+    pub(super) async fn reset(&mut self, part: Part, items: Vec<Arc<Stored>>) -> Affected {
+        let mut affected = Affected::new();
+        let present: BTreeSet<&ObjectKey> = items.iter().map(|item| &item.key).collect();
+        let shown = self.served.list(&part.resource(), None).map(|list| list.items).unwrap_or_default();
+        // What could not be shown is in the graph all the same.
+        let known = self.known(part).into_iter().chain(shown.into_iter().map(|item| item.key.clone()));
+        let gone: BTreeSet<ObjectKey> = known.filter(|key| !present.contains(key)).collect();
+        for key in gone {
+            self.remove(part, &key, &mut affected).await;
+        }
+        for (number, item) in items.iter().enumerate() {
+            self.put(part, item, &mut affected).await;
+            give_way(number).await;
+        }
+        affected
+    }
+
+    /// One change of the source.
+    pub(super) async fn change(&mut self, part: Part, change: &Change, affected: &mut Affected) {
+        let object = &change.object;
+        if self.seen.get(&object.key).is_some_and(|seen| *seen >= object.revision) {
+            return;
+        }
+        match change.kind {
+            ChangeKind::Deleted => self.remove(part, &object.key, affected).await,
+            ChangeKind::Added | ChangeKind::Modified => self.put(part, object, affected).await,
+        }
+    }
+
+    /// Shows objects with endpoints anew.
+    ///
+    /// # Errors
+    /// What the source says when it cannot be asked; everything must be read again then.
+    pub(super) async fn refresh(&mut self, affected: Affected) -> Result<(), StoreError> {
+        let mut nothing = Affected::new();
+        for (number, key) in affected.into_iter().enumerate() {
+            let Some(part) = Part::of(key.resource()) else { continue };
+            match self.source.get(&key)? {
+                Some(stored) => self.put(part, &stored, &mut nothing).await,
+                None => self.remove(part, &key, &mut nothing).await,
+            }
+            give_way(number).await;
+        }
+        self.count();
+        Ok(())
+    }
+
+    /// Names in the graph.
+    fn known(&self, part: Part) -> Vec<ObjectKey> {
+        let resource = part.resource();
+        match part {
+            Part::Nodes => {
+                self.graph.nodes().map(|name| ObjectKey::new(resource.clone(), "", name)).collect()
+            }
+            Part::Services => {
+                let names = self.graph.services().map(|(name, _)| name);
+                names.map(|name| ObjectKey::new(resource.clone(), &name.namespace, &name.name)).collect()
+            }
+            _ => self.seen.keys().filter(|key| *key.resource() == resource).cloned().collect(),
+        }
+    }
+
+    async fn put(&mut self, part: Part, object: &Stored, affected: &mut Affected) {
+        let shown = match (part, part.carrier()) {
+            (_, Some(carrier)) => {
+                self.seen.insert(object.key.clone(), object.revision);
+                self.project(carrier, object)
+            }
+            (Part::Nodes, _) => Node::of(&object.body).map(|node| {
+                affected.extend(self.graph.set_node(object.key.name(), Some(node)));
+                object.body.clone()
+            }),
+            (Part::Services, _) => Reach::of(&object.body).map(|reach| {
+                affected.extend(self.graph.set_service(service_name(&object.key), Some(reach)));
+                object.body.clone()
+            }),
+            _ => Ok(object.body.clone()),
+        };
+        match shown {
+            Ok(body) => self.show(object, body).await,
+            Err(error) => {
+                self.metrics.unreadable.inc();
+                warn!(object = %object.key, %error, "not shown by the wrapper");
+                self.remove(part, &object.key, affected).await;
+            }
+        }
+    }
+
+    async fn remove(&mut self, part: Part, key: &ObjectKey, affected: &mut Affected) {
+        match part {
+            Part::Nodes => affected.extend(self.graph.set_node(key.name(), None)),
+            Part::Services => affected.extend(self.graph.set_service(service_name(key), None)),
+            Part::EndpointSlices | Part::Endpoints => {
+                self.graph.set_link(key.clone(), None);
+                self.seen.remove(key);
+            }
+            Part::ServiceCidrs | Part::Namespaces => {}
+        }
+        self.delete(key).await;
+    }
+
+    /// What this node sees of an object with endpoints.
+    fn project(&mut self, carrier: Carrier, object: &Stored) -> Result<Bytes, BodyError> {
+        let link = Link::of(carrier, &object.body)?;
+        if let Kubernetes::Local(address) = self.kubernetes
+            && let Some(led) = lead_to_local_api(carrier, &object.body, address)?
+        {
+            self.graph.set_link(object.key.clone(), Some(link));
+            return Ok(led.into());
+        }
+        let shown = match prune(carrier, &object.body, &self.graph.verdict(&link))? {
+            std::borrow::Cow::Borrowed(_) => object.body.clone(),
+            std::borrow::Cow::Owned(body) => body.into(),
+        };
+        self.graph.set_link(object.key.clone(), Some(link));
+        Ok(shown)
+    }
+
+    /// Shows a body, unless it is shown already.
+    async fn show(&self, object: &Stored, body: Bytes) {
+        let key = &object.key;
+        if let Ok(Some(shown)) = self.served.get(key) {
+            if shown.uid != object.uid {
+                self.delete(key).await;
+            } else if raw::with_revision(&body, shown.revision).is_ok_and(|text| text == shown.body) {
+                return;
+            }
+        }
+        let write = Write::Put { uid: object.uid.clone(), body };
+        self.commit(Mutation { key: key.clone(), expected: Expect::Any, write }).await;
+    }
+
+    async fn delete(&self, key: &ObjectKey) {
+        if matches!(self.served.get(key), Ok(Some(_))) {
+            self.commit(Mutation { key: key.clone(), expected: Expect::Any, write: Write::Delete }).await;
+        }
+    }
+
+    async fn commit(&self, mutation: Mutation) {
+        // The store in memory refuses nothing but bodies that are no objects.
+        if let Err(error) = self.served.commit(mutation).await {
+            self.metrics.unreadable.inc();
+            warn!(%error, "not shown by the wrapper");
+        }
+    }
+
+    fn count(&self) {
+        let closed = self.graph.services().filter(|(_, reach)| **reach == Reach::Nowhere).count();
+        self.metrics.closed_services.set(i64::try_from(closed).unwrap_or(i64::MAX));
+        self.metrics.objects.set(i64::try_from(self.served.object_count()).unwrap_or(i64::MAX));
+    }
+}
+
+fn service_name(key: &ObjectKey) -> ServiceName {
+    ServiceName::new(key.namespace(), key.name())
+}
+
+async fn give_way(number: usize) {
+    if number % TURN == TURN - 1 {
+        tokio::task::yield_now().await;
+    }
+}

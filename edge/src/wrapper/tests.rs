@@ -1,0 +1,241 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http::StatusCode;
+use parking_lot::{Mutex, RwLock};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tombolo_apiserve::backend::{WriteBackend, WriteReply, WriteRequest};
+use tombolo_apiserve::history::{ChangeKind, ChangeStream, LogLimits};
+use tombolo_apiserve::memory::MemoryStore;
+use tombolo_apiserve::status::ApiError;
+use tombolo_apiserve::store::{
+    Expect, Mutation, Revision, Snapshot, Store, StoreError, Stored, Write, WriteStore,
+};
+use tombolo_proto::ids::Uid;
+use tombolo_proto::object::{ObjectKey, Resource};
+
+use super::follow::Follower;
+use super::part::Part;
+use super::project::Projector;
+use super::view::View;
+use super::{Kubernetes, LocalApi, WrapperMetrics, WrapperParts};
+
+mod changes;
+mod http_api;
+mod random;
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Revision below all of a view.
+const START: Revision = Revision(1 << 40);
+
+/// A source of which parts can be unknown, and whose content can be exchanged as after a loss.
+struct Source {
+    inner: RwLock<MemoryStore>,
+    unknown: Mutex<Vec<Part>>,
+}
+
+impl Source {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { inner: RwLock::new(Self::empty(Revision(1))), unknown: Mutex::new(Vec::new()) })
+    }
+
+    fn empty(start: Revision) -> MemoryStore {
+        MemoryStore::new(start, LogLimits { count: 64, ..LogLimits::default() })
+    }
+
+    fn store(&self) -> MemoryStore {
+        self.inner.read().clone()
+    }
+
+    /// Ends all watches of the content, and goes on with another one.
+    fn exchange(&self, other: MemoryStore) {
+        let old = std::mem::replace(&mut *self.inner.write(), other);
+        for resource in old.resources() {
+            old.forget(&resource);
+        }
+    }
+
+    fn set_unknown(&self, parts: &[Part]) {
+        *self.unknown.lock() = parts.to_vec();
+    }
+
+    fn known(&self, resource: &Resource) -> Result<MemoryStore, StoreError> {
+        if Part::of(resource).is_some_and(|part| self.unknown.lock().contains(&part)) {
+            return Err(StoreError::NotSynced { reason: format!("{} are not synced", resource.name) });
+        }
+        Ok(self.store())
+    }
+}
+
+impl Store for Source {
+    fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError> {
+        self.known(key.resource())?.get(key)
+    }
+
+    fn list(&self, resource: &Resource, namespace: Option<&str>) -> Result<Snapshot, StoreError> {
+        self.known(resource)?.list(resource, namespace)
+    }
+
+    fn list_at(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        revision: Revision,
+    ) -> Result<Snapshot, StoreError> {
+        self.known(resource)?.list_at(resource, namespace, revision)
+    }
+
+    fn watch(&self, resource: &Resource, since: Revision) -> Result<ChangeStream, StoreError> {
+        self.known(resource)?.watch(resource, since)
+    }
+
+    fn revision(&self) -> Revision {
+        self.store().revision()
+    }
+}
+
+fn key(part: Part, name: &str) -> ObjectKey {
+    let namespace = match part {
+        Part::Nodes | Part::ServiceCidrs | Part::Namespaces => "",
+        Part::Services | Part::EndpointSlices | Part::Endpoints => "default",
+    };
+    ObjectKey::new(part.resource(), namespace, name)
+}
+
+fn put_as(store: &MemoryStore, part: Part, name: &str, uid: &str, mut object: Value) {
+    let (group, version, _) = part.names();
+    let kind = match part {
+        Part::Nodes => "Node",
+        Part::Services => "Service",
+        Part::EndpointSlices => "EndpointSlice",
+        Part::Endpoints => "Endpoints",
+        Part::ServiceCidrs => "ServiceCIDR",
+        Part::Namespaces => "Namespace",
+    };
+    let key = key(part, name);
+    object["kind"] = kind.into();
+    object["apiVersion"] = format!("{group}/{version}").trim_start_matches('/').into();
+    object["metadata"]["name"] = name.into();
+    object["metadata"]["uid"] = uid.into();
+    if !key.namespace().is_empty() {
+        object["metadata"]["namespace"] = key.namespace().into();
+    }
+    let write = Write::Put { uid: Uid::parse(uid).unwrap(), body: Bytes::from(object.to_string()) };
+    store.commit(Mutation { key, expected: Expect::Any, write }).now_or_never().unwrap().unwrap();
+}
+
+fn put(store: &MemoryStore, part: Part, name: &str, object: Value) {
+    put_as(store, part, name, &format!("uid-of-{name}"), object);
+}
+
+fn delete(store: &MemoryStore, part: Part, name: &str) {
+    let mutation = Mutation { key: key(part, name), expected: Expect::Present, write: Write::Delete };
+    store.commit(mutation).now_or_never().unwrap().unwrap();
+}
+
+fn node(unit: &str) -> Value {
+    json!({"metadata": {"labels": {"k": unit}}})
+}
+
+/// A Service, closed by the key `k` or open.
+fn service(closed: bool) -> Value {
+    let annotations = if closed { json!({"topologyKeys": "[\"k\"]"}) } else { json!({}) };
+    json!({"metadata": {"annotations": annotations}, "spec": {"clusterIP": "10.96.0.7", "type": "ClusterIP"}})
+}
+
+/// A slice of a Service with endpoints written `ADDRESS@NODE`.
+fn slice(service: &str, endpoints: &str) -> Value {
+    let endpoint = |text: &str| {
+        let (address, node) = text.split_once('@').unwrap();
+        json!({"addresses": [address], "nodeName": node, "conditions": {"ready": true}})
+    };
+    let endpoints: Vec<Value> = endpoints.split_whitespace().map(endpoint).collect();
+    json!({
+        "metadata": {"labels": {"kubernetes.io/service-name": service}},
+        "addressType": "IPv4", "endpoints": endpoints, "ports": [{"name": "", "port": 80, "protocol": "TCP"}],
+    })
+}
+
+/// A running view of a source, as node n1 sees it.
+struct World {
+    view: View,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl World {
+    fn start(source: &Arc<Source>, kubernetes: Kubernetes) -> Self {
+        let source_store: Arc<dyn Store> = Arc::clone(source) as _;
+        let parts = WrapperParts {
+            node: "n1".to_owned(),
+            source: source_store,
+            writes: Arc::new(Events::default()),
+            kubernetes,
+        };
+        let view = View::new(START, 1024);
+        let projector = Projector::new(&parts, view.served(), Arc::new(WrapperMetrics::default()));
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(Follower::new(parts.source, view.clone(), projector).run(stop.clone()));
+        Self { view, stop, task }
+    }
+
+    /// Waits until a part is shown.
+    async fn shown(&self, part: Part) {
+        wait_for(&format!("{part:?}"), || self.view.list(&part.resource(), None).is_ok()).await;
+    }
+
+    /// A watch of a part that begins with what is shown now.
+    async fn watch(&self, part: Part) -> ChangeStream {
+        self.shown(part).await;
+        let revision = self.view.list(&part.resource(), None).unwrap().revision;
+        self.view.watch(&part.resource(), revision).unwrap()
+    }
+
+    /// Addresses that a slice leads to.
+    fn addresses(&self, name: &str) -> Option<String> {
+        self.view.get(&key(Part::EndpointSlices, name)).unwrap().map(|stored| addresses(&stored))
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        self.task.await.unwrap();
+    }
+}
+
+fn addresses(slice: &Stored) -> String {
+    let slice: Value = serde_json::from_slice(&slice.body).unwrap();
+    let endpoints = slice["endpoints"].as_array().unwrap().iter();
+    endpoints.map(|endpoint| endpoint["addresses"][0].as_str().unwrap()).collect::<Vec<_>>().join(" ")
+}
+
+async fn wait_for(what: &str, condition: impl Fn() -> bool) {
+    let holds = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, holds).await.unwrap_or_else(|_| panic!("waited {DEADLINE:?} for {what}"));
+}
+
+/// Takes writes and remembers them.
+#[derive(Default)]
+struct Events(Mutex<Vec<String>>);
+
+impl WriteBackend for Events {
+    fn execute(&self, request: WriteRequest) -> BoxFuture<'_, Result<WriteReply, ApiError>> {
+        self.0.lock().push(request.path_and_query.clone());
+        let reply = WriteReply {
+            status: StatusCode::CREATED,
+            body: request.body,
+            is_object: true,
+            warnings: Vec::new(),
+        };
+        Box::pin(std::future::ready(Ok(reply)))
+    }
+}

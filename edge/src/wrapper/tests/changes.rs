@@ -1,0 +1,180 @@
+//! What changes in the view when the source changes.
+
+use super::*;
+
+/// The next changes: kind, name and addresses of slices.
+async fn next(changes: &mut ChangeStream, count: usize) -> Vec<(ChangeKind, String)> {
+    let mut found = Vec::new();
+    while found.len() < count {
+        let batch = tokio::time::timeout(DEADLINE, changes.next()).await.expect("changes").unwrap().unwrap();
+        for change in batch {
+            let object = &change.object;
+            let shown = match Part::of(object.key.resource()) {
+                Some(Part::EndpointSlices) => format!("{}: {}", object.key.name(), addresses(object)),
+                _ => object.key.name().to_owned(),
+            };
+            found.push((change.kind, shown));
+        }
+    }
+    found
+}
+
+fn modified(text: &str) -> (ChangeKind, String) {
+    (ChangeKind::Modified, text.to_owned())
+}
+
+/// Two nodes in unit a and one in b, one closed Service with two slices, one open Service with one.
+fn cluster() -> Arc<Source> {
+    let source = Source::new();
+    let store = source.store();
+    for (name, unit) in [("n1", "a"), ("n2", "a"), ("n3", "b")] {
+        put(&store, Part::Nodes, name, node(unit));
+    }
+    put(&store, Part::Services, "web", service(true));
+    put(&store, Part::Services, "open", service(false));
+    put(&store, Part::EndpointSlices, "web-1", slice("web", "1@n1 2@n2 3@n3"));
+    put(&store, Part::EndpointSlices, "web-2", slice("web", "4@n1"));
+    put(&store, Part::EndpointSlices, "open-1", slice("open", "5@n3"));
+    source
+}
+
+/// Rows P4 and W20 of app-grid reference 8.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_shown_before_what_decides_is_known() {
+    let source = cluster();
+    source.set_unknown(&[Part::Nodes, Part::ServiceCidrs]);
+    let world = World::start(&source, Kubernetes::AsItIs);
+    world.shown(Part::Services).await;
+    let slices = world.view.list(&Part::EndpointSlices.resource(), None);
+    assert_eq!(slices.unwrap_err(), StoreError::NotSynced { reason: "nodes are not synced".to_owned() });
+    assert!(world.view.watch(&Part::EndpointSlices.resource(), START).is_err());
+    source.set_unknown(&[Part::ServiceCidrs]);
+    world.shown(Part::EndpointSlices).await;
+    assert_eq!(world.addresses("web-1").unwrap(), "1 2");
+    assert!(
+        world.view.list(&Part::ServiceCidrs.resource(), None).is_err(),
+        "other parts do not wait for each other"
+    );
+    world.end().await;
+}
+
+/// Rows P2, P29, P30 and P31.
+#[tokio::test(start_paused = true)]
+async fn a_change_shows_in_what_depends_on_it_alone() {
+    let source = cluster();
+    let world = World::start(&source, Kubernetes::AsItIs);
+    let mut slices = world.watch(Part::EndpointSlices).await;
+    let store = source.store();
+    assert_eq!(world.addresses("web-1").unwrap(), "1 2");
+    assert_eq!(world.addresses("open-1").unwrap(), "5");
+    let before = world.view.get(&key(Part::EndpointSlices, "web-1")).unwrap().unwrap().revision;
+
+    put(&store, Part::Nodes, "n3", node("a"));
+    assert_eq!(next(&mut slices, 1).await, [modified("web-1: 1 2 3")]);
+    let after = world.view.get(&key(Part::EndpointSlices, "web-1")).unwrap().unwrap();
+    assert!(after.revision > before, "another form has another revision");
+    let body: Value = serde_json::from_slice(&after.body).unwrap();
+    assert_eq!(body["metadata"]["resourceVersion"], after.revision.to_string());
+
+    put(&store, Part::Nodes, "n1", node("b"));
+    assert_eq!(next(&mut slices, 1).await, [modified("web-1: 1")]);
+    put(&store, Part::Services, "open", service(true));
+    assert_eq!(next(&mut slices, 1).await, [modified("open-1: ")]);
+    put(&store, Part::Services, "web", service(false));
+    assert_eq!(next(&mut slices, 1).await, [modified("web-1: 1 2 3")]);
+    delete(&store, Part::Services, "web");
+    assert_eq!(next(&mut slices, 2).await, [modified("web-1: "), modified("web-2: ")]);
+    delete(&store, Part::EndpointSlices, "web-1");
+    assert_eq!(next(&mut slices, 1).await, [(ChangeKind::Deleted, "web-1: ".to_owned())]);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_was_made_anew_is_deleted_and_added() {
+    let source = cluster();
+    let world = World::start(&source, Kubernetes::AsItIs);
+    let mut services = world.watch(Part::Services).await;
+    put_as(&source.store(), Part::Services, "web", "another", service(true));
+    let expected = [(ChangeKind::Deleted, "web".to_owned()), (ChangeKind::Added, "web".to_owned())];
+    assert_eq!(next(&mut services, 2).await, expected);
+    world.end().await;
+}
+
+/// Rows W17 and W18: what happened while nobody listened is told, what is as before is not.
+#[tokio::test(start_paused = true)]
+async fn a_lost_source_is_compared_when_it_is_back() {
+    let source = cluster();
+    let world = World::start(&source, Kubernetes::AsItIs);
+    let mut slices = world.watch(Part::EndpointSlices).await;
+    let mut services = world.watch(Part::Services).await;
+
+    let other = Source::empty(Revision(1000));
+    for (name, unit) in [("n1", "a"), ("n2", "b"), ("n4", "a")] {
+        put(&other, Part::Nodes, name, node(unit));
+    }
+    put(&other, Part::Services, "web", service(true));
+    put(&other, Part::EndpointSlices, "web-1", slice("web", "1@n1 2@n2 3@n3"));
+    put(&other, Part::EndpointSlices, "web-2", slice("web", "4@n1"));
+    source.exchange(other.clone());
+    let deleted = |text: &str| (ChangeKind::Deleted, text.to_owned());
+    assert_eq!(next(&mut services, 1).await, [deleted("open")]);
+    assert_eq!(next(&mut slices, 2).await, [deleted("open-1: 5"), modified("web-1: 1")]);
+
+    // The view follows what came back.
+    put(&other, Part::EndpointSlices, "web-2", slice("web", "4@n1 6@n4"));
+    assert_eq!(next(&mut slices, 1).await, [modified("web-2: 4 6")]);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn endpoints_are_read_when_somebody_asks() {
+    let source = cluster();
+    let object = |addresses: Value| json!({"subsets": [{"addresses": addresses, "ports": [{"port": 80}]}]});
+    let both = json!([{"ip": "1", "nodeName": "n1"}, {"ip": "3", "nodeName": "n3"}]);
+    put(&source.store(), Part::Endpoints, "web", object(both));
+    let world = World::start(&source, Kubernetes::AsItIs);
+    world.shown(Part::EndpointSlices).await;
+    assert_eq!(world.view.served().get(&key(Part::Endpoints, "web")).unwrap(), None);
+    assert!(tombolo_apiserve::api::builder::Check::check(&world.view).is_ok());
+    assert!(world.view.list(&Part::Endpoints.resource(), None).is_err());
+    world.shown(Part::Endpoints).await;
+    let shown = world.view.get(&key(Part::Endpoints, "web")).unwrap().unwrap();
+    let shown: Value = serde_json::from_slice(&shown.body).unwrap();
+    assert_eq!(shown["subsets"], object(json!([{"ip": "1", "nodeName": "n1"}]))["subsets"]);
+    world.end().await;
+}
+
+/// Rows P24 and P28.
+#[tokio::test(start_paused = true)]
+async fn kubernetes_leads_to_the_local_api_where_that_is_wanted() {
+    let local = LocalApi { address: "169.254.20.11".parse().unwrap(), port: 10550 };
+    for (kubernetes, expected) in [
+        (Kubernetes::AsItIs, "10.0.0.1"),
+        (Kubernetes::Local(None), "10.0.0.1"),
+        (Kubernetes::Local(Some(local)), "169.254.20.11"),
+    ] {
+        let source = cluster();
+        put(&source.store(), Part::Services, "kubernetes", service(false));
+        let mut object = slice("kubernetes", "");
+        object["endpoints"] = json!([{"addresses": ["10.0.0.1"], "conditions": {"ready": true}}]);
+        put(&source.store(), Part::EndpointSlices, "kubernetes", object);
+        let world = World::start(&source, kubernetes);
+        world.shown(Part::EndpointSlices).await;
+        assert_eq!(world.addresses("kubernetes").unwrap(), expected, "{kubernetes:?}");
+        world.end().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_read_is_not_shown() {
+    let source = cluster();
+    let world = World::start(&source, Kubernetes::AsItIs);
+    let mut slices = world.watch(Part::EndpointSlices).await;
+    let mut broken = slice("web", "1@n1");
+    broken["endpoints"][0]["nodeName"] = 7.into();
+    put(&source.store(), Part::EndpointSlices, "web-1", broken);
+    assert_eq!(next(&mut slices, 1).await, [(ChangeKind::Deleted, "web-1: 1 2".to_owned())]);
+    put(&source.store(), Part::EndpointSlices, "web-1", slice("web", "1@n1"));
+    assert_eq!(next(&mut slices, 1).await, [(ChangeKind::Added, "web-1: 1".to_owned())]);
+    world.end().await;
+}

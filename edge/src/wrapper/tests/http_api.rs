@@ -1,0 +1,345 @@
+//! The wrapper on a socket, asked as kube-proxy asks.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use http::{HeaderValue, Method, header};
+use rcgen::{CertificateParams, KeyPair, SanType};
+use tombolo_apiserve::history::Change;
+use tombolo_proto::ids::NodeId;
+use tombolo_runtime::Tasks;
+
+use super::*;
+use crate::config::{WrapperConfig, WrapperTls};
+use crate::identity::Identity;
+use crate::identity::testing::{fetch_plain, get_plain, get_tls, identity_for, pem, test_ca};
+use crate::wrapper::{Wrapper, WrapperError};
+
+/// What kube-proxy 1.36 accepts.
+const ACCEPT: &str = "application/vnd.kubernetes.protobuf, */*";
+
+struct Served {
+    source: Arc<Source>,
+    address: SocketAddr,
+    events: Arc<Events>,
+    tasks: Tasks,
+    stop: CancellationToken,
+}
+
+fn settings() -> WrapperConfig {
+    WrapperConfig { address: Some("127.0.0.1:0".parse().unwrap()), ..WrapperConfig::default() }
+}
+
+impl Served {
+    async fn start(source: &Arc<Source>, settings: &WrapperConfig) -> Self {
+        let wrapper = Wrapper::bind(settings).await.unwrap().unwrap();
+        let (tasks, stop, address) = (Tasks::new(), CancellationToken::new(), wrapper.local_addr());
+        let events = Arc::new(Events::default());
+        let parts = WrapperParts {
+            node: "n1".to_owned(),
+            source: Arc::clone(source) as _,
+            writes: Arc::clone(&events) as _,
+            kubernetes: Kubernetes::AsItIs,
+        };
+        wrapper.spawn(&tasks, parts, Arc::default(), &stop);
+        Self { source: Arc::clone(source), address, events, tasks, stop }
+    }
+
+    /// As kube-proxy sees it: two nodes, a Service of each kind, two slices.
+    async fn with_cluster(settings: &WrapperConfig) -> Self {
+        let source = Source::new();
+        let store = source.store();
+        put(&store, Part::Nodes, "n1", node("a"));
+        put(&store, Part::Nodes, "n2", node("b"));
+        put(&store, Part::Services, "web", service(true));
+        let mut headless = service(false);
+        headless["spec"]["clusterIP"] = "None".into();
+        put(&store, Part::Services, "headless", headless);
+        put(&store, Part::EndpointSlices, "web-1", slice("web", "1@n1 2@n2"));
+        let mut hidden = slice("headless", "3@n1");
+        hidden["metadata"]["labels"]["service.kubernetes.io/headless"] = "".into();
+        put(&store, Part::EndpointSlices, "headless-1", hidden);
+        put(&store, Part::ServiceCidrs, "kubernetes", json!({"spec": {"cidrs": ["10.96.0.0/16"]}}));
+        let served = Self::start(&source, settings).await;
+        served.ready().await;
+        served
+    }
+
+    async fn ready(&self) {
+        let holds = async {
+            while get_plain(self.address, "/readyz").await != StatusCode::OK {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, holds).await.expect("the wrapper to be ready");
+    }
+
+    async fn text(&self, path: &str) -> (StatusCode, String) {
+        let headers = [(header::ACCEPT, HeaderValue::from_static(ACCEPT))].into_iter().collect();
+        fetch_plain(self.address, Method::GET, path, headers, "").await
+    }
+
+    async fn get(&self, path: &str) -> (StatusCode, Value) {
+        let (code, text) = self.text(path).await;
+        (code, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}: {text}")))
+    }
+
+    async fn names(&self, path: &str) -> Vec<String> {
+        let (code, list) = self.get(path).await;
+        assert_eq!(code, StatusCode::OK, "{path}: {list}");
+        let items = list["items"].as_array().unwrap().iter();
+        items.map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// The events of a watch that ends by itself: type, and name or code.
+    async fn events(&self, path: &str) -> Vec<String> {
+        let (code, text) = self.text(path).await;
+        assert_eq!(code, StatusCode::OK, "{path}: {text}");
+        let shown = |line: &str| {
+            let event: Value = serde_json::from_str(line).unwrap();
+            let object = &event["object"];
+            let what = match event["type"].as_str().unwrap() {
+                "ERROR" => object["code"].to_string(),
+                "BOOKMARK" => object["metadata"]["annotations"]["k8s.io/initial-events-end"].to_string(),
+                _ => object["metadata"]["name"].as_str().unwrap().to_owned(),
+            };
+            format!("{} {what}", event["type"].as_str().unwrap())
+        };
+        text.lines().map(shown).collect()
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        self.tasks.shutdown(DEADLINE).await.unwrap();
+    }
+}
+
+/// Rows W6, W12, W13 and W14 of app-grid reference 8.2: the requests of kube-proxy, in its order (7.1).
+#[tokio::test]
+async fn kube_proxy_is_answered() {
+    let served = Served::with_cluster(&settings()).await;
+    const LIST: &str = "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=1&timeout=1s";
+    let proxied =
+        "labelSelector=%21service.kubernetes.io%2Fservice-proxy-name&fieldSelector=spec.clusterIP%21%3DNone";
+    let sliced = "labelSelector=%21service.kubernetes.io%2Fheadless";
+    for (path, selector, name) in [
+        ("/api/v1/nodes", "fieldSelector=metadata.name%3Dn1", "n1"),
+        ("/apis/networking.k8s.io/v1/servicecidrs", "", "kubernetes"),
+        ("/api/v1/services", proxied, "web"),
+        ("/apis/discovery.k8s.io/v1/endpointslices", sliced, "web-1"),
+    ] {
+        let events = served.events(&format!("{path}?{LIST}&{selector}")).await;
+        let expected = [format!("ADDED {name}"), "BOOKMARK \"true\"".to_owned()];
+        // Before the end there is one more bookmark.
+        assert_eq!(events[..2], expected, "{path}: {events:?}");
+        assert!(events[2..].iter().all(|event| event == "BOOKMARK null"), "{events:?}");
+        assert_eq!(served.names(&format!("{path}?limit=500&resourceVersion=0&{selector}")).await, [name]);
+    }
+    let (_, list) = served.get(&format!("/apis/discovery.k8s.io/v1/endpointslices?{sliced}")).await;
+    assert_eq!(list["items"][0]["endpoints"].as_array().unwrap().len(), 1, "{list}");
+    assert_eq!(list["items"][0]["endpoints"][0]["nodeName"], "n1");
+    assert_eq!(served.names("/api/v1/namespaces/default/services").await, ["headless", "web"]);
+    assert_eq!(served.get("/api/v1/nodes/n2").await.1["metadata"]["name"], "n2");
+    assert_eq!(served.get("/api/v1/nodes/n9").await.0, StatusCode::NOT_FOUND);
+    served.end().await;
+}
+
+/// Rows W2 to W5, W7 to W10 and W15.
+#[tokio::test]
+async fn lists_and_watches_are_those_of_kubernetes() {
+    let served = Served::with_cluster(&settings()).await;
+    let slices = "/apis/discovery.k8s.io/v1/endpointslices";
+    let both = ["ADDED headless-1", "ADDED web-1"];
+    assert_eq!(served.events(&format!("{slices}?watch=true&timeoutSeconds=1")).await, both);
+    assert_eq!(served.events(&format!("{slices}?watch&timeoutSeconds=1")).await, both);
+    for list in ["watch=false", "watch=0", ""] {
+        assert_eq!(served.names(&format!("{slices}?{list}")).await, ["headless-1", "web-1"]);
+    }
+    let revision: u64 =
+        served.get(slices).await.1["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+    let store = served.source.store();
+    put(&store, Part::Nodes, "n2", node("a"));
+    let changed =
+        served.events(&format!("{slices}?watch=true&timeoutSeconds=1&resourceVersion={revision}")).await;
+    assert_eq!(changed, ["MODIFIED web-1"]);
+    for unknown in ["1".to_owned(), (revision + (1 << 30)).to_string()] {
+        let events =
+            served.events(&format!("{slices}?watch=true&timeoutSeconds=1&resourceVersion={unknown}")).await;
+        assert_eq!(events, ["ERROR 410"], "{unknown}");
+    }
+    let (code, status) = served.get(&format!("{slices}?resourceVersion={}", revision + (1 << 30))).await;
+    assert_eq!(code, StatusCode::GATEWAY_TIMEOUT);
+    assert_eq!(status["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
+    let (code, _) = served.get(&format!("{slices}?watch=true&sendInitialEvents=true")).await;
+    assert_eq!(code, StatusCode::UNPROCESSABLE_ENTITY);
+    let cbor = [(header::ACCEPT, HeaderValue::from_static("application/cbor, application/json"))];
+    let (code, text) = fetch_plain(served.address, Method::GET, slices, cbor.into_iter().collect(), "").await;
+    assert_eq!((code, text.starts_with('{')), (StatusCode::OK, true));
+    served.end().await;
+}
+
+/// Row W16: what an earlier wrapper has said is not resumed.
+#[tokio::test]
+async fn a_restart_makes_clients_list_again() {
+    let served = Served::with_cluster(&settings()).await;
+    let revision =
+        served.get("/api/v1/services").await.1["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    let source = Arc::clone(&served.source);
+    served.end().await;
+    let again = Served::start(&source, &settings()).await;
+    again.ready().await;
+    let path = format!("/api/v1/services?watch=true&timeoutSeconds=1&resourceVersion={revision}");
+    assert_eq!(again.events(&path).await, ["ERROR 410"]);
+    again.end().await;
+}
+
+/// Row W20.
+#[tokio::test]
+async fn what_is_not_known_is_not_an_empty_list() {
+    let source = Source::new();
+    source.set_unknown(&[Part::Services]);
+    let served = Served::start(&source, &settings()).await;
+    for path in
+        ["/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices?watch=true", "/api/v1/endpoints"]
+    {
+        let (code, status) = served.get(path).await;
+        assert_eq!((code, &status["kind"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("Status")), "{path}");
+        assert!(status["details"]["retryAfterSeconds"].as_u64().unwrap() > 0, "{status}");
+    }
+    assert_eq!(get_plain(served.address, "/readyz").await, StatusCode::INTERNAL_SERVER_ERROR);
+    source.set_unknown(&[]);
+    served.ready().await;
+    assert_eq!(served.names("/api/v1/services").await, [] as [&str; 0]);
+    served.end().await;
+}
+
+#[tokio::test]
+async fn events_pass_and_nothing_else_is_written() {
+    let served = Served::with_cluster(&settings()).await;
+    let write = async |method: Method, path: &str, body: &Value| {
+        let json = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+        fetch_plain(served.address, method, path, json.into_iter().collect(), &body.to_string()).await.0
+    };
+    let (new, old) =
+        ("/apis/events.k8s.io/v1/namespaces/default/events", "/api/v1/namespaces/default/events");
+    let event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e"}});
+    assert_eq!(write(Method::POST, new, &event).await, StatusCode::CREATED);
+    let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"}});
+    assert_eq!(write(Method::POST, old, &event).await, StatusCode::CREATED);
+    assert_eq!(*served.events.0.lock(), [new, old]);
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}});
+    for (method, path) in [
+        (Method::POST, "/api/v1/namespaces/default/services"),
+        (Method::DELETE, "/api/v1/nodes/n1"),
+        (Method::PUT, "/api/v1/namespaces/default/services/web"),
+        (Method::DELETE, old),
+    ] {
+        assert_eq!(write(method, path, &service).await, StatusCode::FORBIDDEN, "{path}");
+    }
+    assert_eq!(get_plain(served.address, old).await, StatusCode::FORBIDDEN);
+    assert_eq!(get_plain(served.address, "/api/v1/secrets").await, StatusCode::FORBIDDEN);
+    assert_eq!(served.events.0.lock().len(), 2);
+    served.end().await;
+}
+
+#[tokio::test]
+async fn the_inside_is_shown_only_when_the_settings_say_so() {
+    let served = Served::with_cluster(&settings()).await;
+    for path in ["/debug/dump", "/debug/pprof/profile?seconds=1"] {
+        assert_eq!(get_plain(served.address, path).await, StatusCode::NOT_FOUND, "{path}");
+    }
+    served.end().await;
+    let served = Served::with_cluster(&WrapperConfig { debug: true, ..settings() }).await;
+    let (code, dump) = served.get("/debug/dump").await;
+    assert_eq!((code, &dump["labels"]["k"]), (StatusCode::OK, &json!("a")), "{dump}");
+    assert_eq!(dump["closedServices"], json!({"default/web": ["k"]}));
+    assert_eq!(dump["kinds"]["endpointslices"], json!({"objects": 2, "state": "shown"}));
+    assert_eq!(dump["kinds"]["endpoints"], json!({"objects": 0, "state": "nobody has asked"}));
+    let (code, stacks) = served.text("/debug/pprof/profile?seconds=1").await;
+    assert_eq!(code, StatusCode::OK);
+    let counted = |line: &str| line.rsplit_once(' ').is_some_and(|(_, count)| count.parse::<u32>().is_ok());
+    assert!(stacks.lines().all(counted), "{stacks}");
+    for bad in ["seconds=0", "seconds=31", "seconds=x"] {
+        assert_eq!(
+            served.get(&format!("/debug/pprof/profile?{bad}")).await.0,
+            StatusCode::BAD_REQUEST,
+            "{bad}"
+        );
+    }
+    served.end().await;
+}
+
+/// A certificate for loopback in a folder, and who has signed it.
+fn certificate(folder: &Path) -> (WrapperTls, rustls_pki_types::CertificateDer<'static>) {
+    let ca = test_ca();
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::default();
+    params.subject_alt_names.push(SanType::IpAddress("127.0.0.1".parse().unwrap()));
+    let leaf = params.signed_by(&key, &ca.issuer).unwrap();
+    let (cert_file, key_file) = (folder.join("cert.pem"), folder.join("key.pem"));
+    std::fs::write(&cert_file, leaf.pem()).unwrap();
+    std::fs::write(&key_file, key.serialize_pem()).unwrap();
+    (WrapperTls { cert_file, key_file, ca_file: None }, ca.certificate)
+}
+
+#[tokio::test]
+async fn tls_asks_for_certificates_where_a_ca_is_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut tls, ca) = certificate(folder.path());
+    let client = identity_for(&NodeId::parse("proxy").unwrap());
+    let stranger = identity_for(&NodeId::parse("proxy").unwrap());
+    for checked in [false, true] {
+        if checked {
+            let file = folder.path().join("ca.pem");
+            std::fs::write(&file, pem("CERTIFICATE", &client.ca)).unwrap();
+            tls.ca_file = Some(file);
+        }
+        let served =
+            Served::start(&Source::new(), &WrapperConfig { tls: Some(tls.clone()), ..settings() }).await;
+        let ask = async |identity: Option<&Identity>| get_tls(served.address, &ca, identity, "/livez").await;
+        assert_eq!(ask(Some(&client)).await, Ok(StatusCode::OK));
+        assert_eq!(ask(None).await.is_ok(), !checked);
+        assert_eq!(ask(Some(&stranger)).await.is_ok(), !checked);
+        served.end().await;
+    }
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_used_name_their_setting() {
+    let folder = tempfile::tempdir().unwrap();
+    let (good, _) = certificate(folder.path());
+    let garbage = folder.path().join("garbage.pem");
+    std::fs::write(&garbage, "garbage").unwrap();
+    let missing = folder.path().join("missing.pem");
+    for (tls, setting) in [
+        (WrapperTls { cert_file: garbage.clone(), ..good.clone() }, "wrapper.tls.certFile"),
+        (WrapperTls { key_file: missing.clone(), ..good.clone() }, "wrapper.tls.keyFile"),
+        (WrapperTls { key_file: good.cert_file.clone(), ..good.clone() }, "wrapper.tls.keyFile"),
+        (WrapperTls { ca_file: Some(missing), ..good.clone() }, "wrapper.tls.caFile"),
+        (WrapperTls { ca_file: Some(garbage), ..good.clone() }, "wrapper.tls.caFile"),
+    ] {
+        let error = Wrapper::bind(&WrapperConfig { tls: Some(tls), ..settings() }).await.err().unwrap();
+        assert!(error.to_string().contains(setting), "{error}");
+    }
+    let used = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = WrapperConfig { address: used.local_addr().ok(), ..settings() };
+    assert!(matches!(Wrapper::bind(&taken).await.err().unwrap(), WrapperError::Listen(_)));
+    assert!(Wrapper::bind(&WrapperConfig { address: None, ..settings() }).await.unwrap().is_none());
+}
+
+/// Row W11: the queue of a watcher is bounded, and others are not affected.
+#[test]
+fn a_watcher_that_falls_behind_is_ended_alone() {
+    let view = View::new(START, 16);
+    view.open(Part::Services);
+    let resource = Part::Services.resource();
+    let mut slow = view.watch(&resource, view.revision()).unwrap();
+    let mut quick = view.watch(&resource, view.revision()).unwrap();
+    let mut taken: Vec<Arc<Change>> = Vec::new();
+    for number in 0..17 {
+        put(&view.served(), Part::Services, &format!("s{number}"), service(false));
+        taken.extend(quick.poll_ready().unwrap());
+    }
+    assert!(matches!(slow.poll_ready(), Err(StoreError::Expired { .. })));
+    assert_eq!(taken.len(), 17);
+}

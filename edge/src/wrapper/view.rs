@@ -1,0 +1,146 @@
+//! What the wrapper shows, as a store with revisions of its own.
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use tokio::sync::Notify;
+use tombolo_apiserve::api::builder::Check;
+use tombolo_apiserve::history::{ChangeStream, LogLimits};
+use tombolo_apiserve::memory::MemoryStore;
+use tombolo_apiserve::store::{Revision, Snapshot, Store, StoreError, Stored};
+use tombolo_proto::object::{ObjectKey, Resource};
+
+use super::part::Part;
+
+/// Bytes of bodies that the histories keep alive together, at most.
+const HISTORY_BYTES_MAX: usize = 2 * 1024 * 1024;
+
+/// Changes of each kind that stay whatever they weigh.
+const HISTORY_NEWEST_MIN: usize = 8;
+
+/// See the module. Cheap to clone: clones share the content.
+#[derive(Clone)]
+pub(super) struct View {
+    served: MemoryStore,
+    gates: Arc<Gates>,
+}
+
+struct Gates {
+    /// By [`Part::index`].
+    parts: RwLock<[Gate; Part::ALL.len()]>,
+    /// Tells that a part was asked for that is read on demand.
+    asked: Notify,
+}
+
+#[derive(Clone)]
+struct Gate {
+    /// Why the part cannot be shown; none when it can.
+    closed: Option<String>,
+    wanted: bool,
+}
+
+impl View {
+    /// Nothing is known yet. A watcher that is more than `watch_queue` changes behind is ended.
+    pub(super) fn new(start: Revision, watch_queue: usize) -> Self {
+        let limits = LogLimits {
+            count: watch_queue,
+            bytes: HISTORY_BYTES_MAX,
+            newest: HISTORY_NEWEST_MIN.min(watch_queue),
+            copies: false,
+        };
+        let gate = |part: Part| {
+            let closed = Some(format!("{} are not read yet", part.names().2));
+            Gate { closed, wanted: !part.is_on_demand() }
+        };
+        let gates = Gates { parts: RwLock::new(Part::ALL.map(gate)), asked: Notify::new() };
+        Self { served: MemoryStore::new(start, limits), gates: Arc::new(gates) }
+    }
+
+    /// What is shown where nothing is missing.
+    pub(super) fn served(&self) -> MemoryStore {
+        self.served.clone()
+    }
+
+    /// All of a part is known from now on.
+    pub(super) fn open(&self, part: Part) {
+        self.gates.parts.write()[part.index()].closed = None;
+    }
+
+    /// A part is not known, or no longer.
+    pub(super) fn close(&self, part: Part, reason: String) {
+        self.gates.parts.write()[part.index()].closed = Some(reason);
+    }
+
+    /// Whether a part is to be read.
+    pub(super) fn is_wanted(&self, part: Part) -> bool {
+        self.gates.parts.read()[part.index()].wanted
+    }
+
+    /// Waits until somebody asks for a part that was not wanted before.
+    pub(super) async fn asked(&self) {
+        self.gates.asked.notified().await;
+    }
+
+    /// Why a part cannot be shown now.
+    pub(super) fn trouble(&self, part: Part) -> Option<String> {
+        let gates = self.gates.parts.read();
+        part.needs().iter().find_map(|need| gates[need.index()].closed.clone())
+    }
+
+    fn admit(&self, resource: &Resource) -> Result<(), StoreError> {
+        let Some(part) = Part::of(resource) else {
+            let reason = format!("{} are not served by the wrapper", resource.name);
+            return Err(StoreError::NotSynced { reason });
+        };
+        if !self.is_wanted(part) {
+            self.gates.parts.write()[part.index()].wanted = true;
+            self.gates.asked.notify_one();
+        }
+        match self.trouble(part) {
+            Some(reason) => Err(StoreError::NotSynced { reason }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Store for View {
+    fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError> {
+        self.admit(key.resource())?;
+        self.served.get(key)
+    }
+
+    fn list(&self, resource: &Resource, namespace: Option<&str>) -> Result<Snapshot, StoreError> {
+        self.admit(resource)?;
+        self.served.list(resource, namespace)
+    }
+
+    fn list_at(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        revision: Revision,
+    ) -> Result<Snapshot, StoreError> {
+        self.admit(resource)?;
+        self.served.list_at(resource, namespace, revision)
+    }
+
+    fn watch(&self, resource: &Resource, since: Revision) -> Result<ChangeStream, StoreError> {
+        self.admit(resource)?;
+        self.served.watch(resource, since)
+    }
+
+    fn revision(&self) -> Revision {
+        self.served.revision()
+    }
+}
+
+impl Check for View {
+    fn name(&self) -> &'static str {
+        "topology"
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let missing = |part: Part| self.is_wanted(part).then(|| self.trouble(part)).flatten();
+        Part::ALL.into_iter().find_map(missing).map_or(Ok(()), Err)
+    }
+}
