@@ -12,6 +12,7 @@ use cloud::{FakeCloud, FakeDialer};
 
 mod cloud;
 mod kubectl;
+mod wrapper;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -36,6 +37,7 @@ struct Agent {
     status: StatusHandle,
     https: SocketAddr,
     http: SocketAddr,
+    wrapper: SocketAddr,
     kubeconfig: Value,
 }
 
@@ -57,10 +59,11 @@ impl Agent {
         let dialer = Box::new(FakeDialer { cloud: cloud.clone(), node });
         let bound = App::with_dialer(config, dialer).await.unwrap();
         let (https, http) = (bound.local_api_addr(), bound.local_http_addr().unwrap());
+        let wrapper = bound.wrapper_addr().unwrap();
         let kubeconfig = serde_json::from_str(&bound.kubeconfig().unwrap()).unwrap();
         let (trigger, drain) = drain::channel(Duration::from_secs(5));
         let status = bound.status();
-        Self { trigger, done: tokio::spawn(bound.run(drain)), status, https, http, kubeconfig }
+        Self { trigger, done: tokio::spawn(bound.run(drain)), status, https, http, wrapper, kubeconfig }
     }
 
     async fn stop(self) {

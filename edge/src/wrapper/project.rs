@@ -88,9 +88,9 @@ impl Projector {
         let mut nothing = Affected::new();
         for (number, key) in affected.into_iter().enumerate() {
             let Some(part) = Part::of(key.resource()) else { continue };
-            match self.source.get(&key)? {
-                Some(stored) => self.put(part, &stored, &mut nothing).await,
-                None => self.remove(part, &key, &mut nothing).await,
+            // What is gone has a deletion on its way, behind changes that are older.
+            if let Some(stored) = self.source.get(&key)? {
+                self.put(part, &stored, &mut nothing).await;
             }
             give_way(number).await;
         }

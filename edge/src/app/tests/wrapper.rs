@@ -1,0 +1,57 @@
+//! The wrapper over what the agent holds.
+
+use http::{HeaderMap, HeaderValue, header};
+
+use super::*;
+use crate::identity::testing::fetch_plain;
+use crate::wrapper::{Kubernetes, LocalApi as LocalAddress};
+
+#[tokio::test]
+async fn the_wrapper_shows_what_this_node_knows_and_passes_events_on() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let node = ObjectKey::new(Resource::new("", "v1", "nodes"), "", "edge-a");
+    cloud.put(&node, "u1", &json!({"metadata": {"labels": {"zone": "a"}}}), &[]);
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    let get = async |path: &str| {
+        let (code, text) = fetch_plain(agent.wrapper, Method::GET, path, HeaderMap::new(), "").await;
+        (code, serde_json::from_str::<Value>(&text).unwrap())
+    };
+    wait_for("this node", DEADLINE, async || get("/api/v1/nodes/edge-a").await.0 == StatusCode::OK).await;
+    assert_eq!(get("/api/v1/nodes/edge-a").await.1["metadata"]["labels"]["zone"], "a");
+    for path in
+        ["/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices", "/api/v1/endpoints?watch=true"]
+    {
+        let (code, status) = get(path).await;
+        assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE, "{path}: {status}");
+        assert!(status["details"]["retryAfterSeconds"].as_u64().unwrap() > 0, "{status}");
+    }
+    let path = "/apis/events.k8s.io/v1/namespaces/default/events";
+    let json = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+    let event =
+        json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e"}}).to_string();
+    let (code, _) = fetch_plain(agent.wrapper, Method::POST, path, json.into_iter().collect(), &event).await;
+    assert_eq!(code, StatusCode::CREATED);
+    assert!(cloud.calls().contains(&format!("POST {path}")), "{:?}", cloud.calls());
+    agent.stop().await;
+}
+
+#[test]
+fn kubernetes_leads_to_addresses_that_pods_reach() {
+    let mut config = Config::new(NodeId::parse("edge-a").unwrap(), "/data");
+    let to = |address: &str| {
+        let socket: SocketAddr = address.parse().unwrap();
+        Kubernetes::Local(Some(LocalAddress { address: socket.ip(), port: socket.port() }))
+    };
+    let node = Some("10.0.0.7".parse().unwrap());
+    for (https, node, expected) in [
+        ("127.0.0.1:10550", node, Kubernetes::Local(None)),
+        ("169.254.20.11:10550", node, to("169.254.20.11:10550")),
+        ("0.0.0.0:10550", node, to("10.0.0.7:10550")),
+        ("0.0.0.0:10550", None, Kubernetes::Local(None)),
+        ("[::1]:10550", node, Kubernetes::Local(None)),
+    ] {
+        assert_eq!(kubernetes(&config, https.parse().unwrap(), node), expected, "{https}");
+    }
+    config.wrapper.local_rewrite = false;
+    assert_eq!(kubernetes(&config, "169.254.20.11:10550".parse().unwrap(), node), Kubernetes::AsItIs);
+}
