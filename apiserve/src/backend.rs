@@ -130,6 +130,11 @@ pub trait WriteBackend: Send + Sync + 'static {
     /// # Errors
     /// The answer for the client.
     fn execute(&self, request: WriteRequest) -> BoxFuture<'_, Result<WriteReply, ApiError>>;
+
+    /// Whether the backend itself finds out if an update or apply creates its object, and whether the caller may do that.
+    fn decides_creation(&self) -> bool {
+        false
+    }
 }
 
 /// A request to a resource or subresource that is not simply stored: reviews, token requests, bindings.

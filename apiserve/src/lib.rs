@@ -29,6 +29,7 @@ pub mod schema;
 pub mod selector;
 pub mod server;
 mod shown;
+pub mod sources;
 pub mod ssa;
 pub mod stall;
 pub mod status;

@@ -22,6 +22,7 @@ use crate::localapi::{LocalApi, LocalApiError, cloud_writes};
 use crate::metrics::Metrics;
 use crate::status::StatusHandle;
 use crate::store::{OpenError, Store};
+use crate::subscriptions::Subscriptions;
 use crate::upstream::Upstream;
 use crate::wrapper::{self, Kubernetes, Wrapper, WrapperError, WrapperMetrics, WrapperParts};
 
@@ -69,6 +70,7 @@ pub struct Bound {
     config: Config,
     identity: Identity,
     store: Store,
+    subscriptions: Subscriptions,
     local: LocalApi,
     wrapper: Option<Wrapper>,
     admin: Option<admin::Bound>,
@@ -98,12 +100,15 @@ impl App {
         let folder = config.data_dir.clone();
         let opened = tokio::task::spawn_blocking(move || Store::open(&folder)).await;
         let opened = opened.map_err(|error| AppError::System(error.to_string()))??;
+        let subscriptions = Subscriptions::load(opened.store.clone()).await;
+        let subscriptions = subscriptions.map_err(|error| AppError::System(error.to_string()))?;
         let local = LocalApi::bind(&config).await?;
         let wrapper = Wrapper::bind(&config.wrapper).await?;
         let admin = config.admin.map(|address| admin::bind("admin", address)).transpose()?;
         let (hub, commands, state) = HubHandle::new();
         let client = ClientEnds { commands, state };
-        Ok(Bound { config, identity, store: opened.store, local, wrapper, admin, dialer, hub, client })
+        let store = opened.store;
+        Ok(Bound { config, identity, store, subscriptions, local, wrapper, admin, dialer, hub, client })
     }
 }
 
@@ -182,7 +187,8 @@ impl Bound {
         stop: &CancellationToken,
         drain: &Drain,
     ) -> Result<Option<admin::AdminHandle>, AppError> {
-        let Self { config, identity, store, local, wrapper, admin, dialer, hub, client } = self;
+        let Self { config, identity, store, subscriptions, local, wrapper, admin, dialer, hub, client } =
+            self;
         let mut rng = StdRng::from_os_rng();
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
@@ -193,13 +199,17 @@ impl Bound {
         if let Some(wrapper) = wrapper {
             let parts = WrapperParts {
                 node: config.wrapper.node_name.as_ref().unwrap_or(&config.node_name).as_str().to_owned(),
-                source: Arc::new(store.clone()),
+                source: Arc::new(subscriptions.warm_store()),
                 writes: cloud_writes(&store, hub.clone()),
                 kubernetes: kubernetes(&config, local.https_addr(&config), address),
             };
             wrapper.spawn(tasks, parts, WrapperMetrics::register(&mut registry), stop);
         }
-        local.spawn(tasks, &store, hub.clone(), stop)?;
+        local.spawn(tasks, config.node_name.clone(), &store, &subscriptions, hub.clone(), stop)?;
+        let (keeping, until) = (subscriptions.clone(), stop.clone());
+        tasks.spawn("subscriptions", async move {
+            until.run_until_cancelled(keeping.keep()).await;
+        });
         let until = stop.clone();
         let renewal = CloudRenewal {
             node: config.node_name.clone(),
@@ -213,6 +223,7 @@ impl Bound {
         let owner = Client::new(ClientParts {
             node: config.node_name.clone(),
             store: store.clone(),
+            board: subscriptions.board(),
             dialer,
             identity: observer,
             commands: client.commands,

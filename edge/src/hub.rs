@@ -16,6 +16,7 @@ mod calls;
 mod client;
 mod dial;
 mod driver;
+mod follow;
 mod lease;
 mod stock;
 

@@ -14,6 +14,7 @@ mod localapi;
 mod metrics;
 mod status;
 pub mod store;
+mod subscriptions;
 mod upstream;
 pub mod wrapper;
 

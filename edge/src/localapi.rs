@@ -16,19 +16,26 @@ use tombolo_apiserve::backend::WriteBackend;
 use tombolo_apiserve::kinds::Kinds;
 use tombolo_apiserve::registry::Registry;
 use tombolo_apiserve::server::{Serving, serve};
+use tombolo_apiserve::sources::Sources;
+use tombolo_proto::ids::NodeId;
 use tombolo_runtime::Tasks;
 use tombolo_runtime::listen::{ListenError, tcp};
 
 use crate::config::Config;
 use crate::hub::HubHandle;
 use crate::identity::IdentityError;
-use crate::store::{Store, is_pushed};
+use crate::store::Store;
+use crate::subscriptions::Subscriptions;
 
 mod access;
 mod credentials;
+mod reads;
 mod write;
 
 pub(crate) use credentials::{KUBECONFIG_FILE, LocalCredentials};
+
+/// Seconds after which a client should try again when the cloud is away.
+const RETRY_AFTER_SECONDS: u32 = 5;
 
 /// Time for requests under way when the agent stops.
 const GRACE: Duration = Duration::from_secs(2);
@@ -82,17 +89,21 @@ impl LocalApi {
     pub(crate) fn spawn(
         self,
         tasks: &Tasks,
+        node: NodeId,
         store: &Store,
+        subscriptions: &Subscriptions,
         hub: HubHandle,
         stop: &CancellationToken,
     ) -> Result<(), LocalApiError> {
-        let registry = Registry::new(held_kinds());
+        let registry = Registry::new(Kinds::builtin());
+        let reads = Arc::new(reads::Reads::new(node, store.clone(), subscriptions.clone()));
         let served: Arc<dyn tombolo_apiserve::store::Store> = Arc::new(store.clone());
         let address = self.https.local_addr().ok();
         let tls = self.credentials.server_config(address.map(|address| address.ip()))?;
         let api = ApiServer::builder(Arc::clone(&served), registry.clone())
             .authenticator(Arc::new(access::TokenAuthenticator::new(self.credentials.token())))
             .authorizer(Arc::new(access::LocalAuthorizer))
+            .sources(Arc::clone(&reads) as Arc<dyn Sources>)
             .writes(cloud_writes(store, hub))
             .stop(stop.clone())
             .build();
@@ -100,6 +111,7 @@ impl LocalApi {
         tasks.spawn("local-api", serve(self.https, api, serving));
         if let Some(listener) = self.http {
             let api = ApiServer::builder(served, registry)
+                .sources(reads)
                 .authenticator(Arc::new(access::Anonymous))
                 .authorizer(Arc::new(access::LocalAuthorizer))
                 .stop(stop.clone())
@@ -114,11 +126,4 @@ impl LocalApi {
 /// Writes of local clients: through to the cloud, as this node.
 pub(crate) fn cloud_writes(store: &Store, hub: HubHandle) -> Arc<dyn WriteBackend> {
     Arc::new(write::ThroughTheCloud::new(store.clone(), hub))
-}
-
-/// The kinds that the pushed set brings.
-fn held_kinds() -> Kinds {
-    let all = Kinds::builtin();
-    let others: Vec<_> = all.iter().map(|kind| kind.resource.clone()).filter(|r| !is_pushed(r)).collect();
-    others.iter().fold(all, |kinds, other| kinds.without_group_resource(&other.group, &other.name))
 }

@@ -33,6 +33,7 @@ mod open;
 mod outbox;
 mod row;
 mod schema;
+mod scope;
 mod seal;
 mod serve;
 mod shared;
@@ -49,6 +50,7 @@ pub use inspect::{Inspection, inspect};
 pub use medium::{FileMedium, Medium};
 pub use open::Opened;
 pub use outbox::{Call, EVENTS_MAX, REPORTS_MAX, Report, ReportKind, Waiting};
+pub use scope::{Held, Kept, Scoped, Selection};
 pub use seal::Sealer;
 
 use shared::Shared;
@@ -176,7 +178,7 @@ impl Store {
     pub async fn apply(&self, deliveries: Vec<Delivery>) -> Result<Vec<Result<(), Refused>>, WriteError> {
         match self.run(Command::Apply(deliveries)).await? {
             Done::Applied(outcomes) => Ok(outcomes),
-            Done::Nothing => Ok(Vec::new()),
+            Done::Nothing | Done::Opened(_) => Ok(Vec::new()),
         }
     }
 

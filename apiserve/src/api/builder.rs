@@ -18,6 +18,7 @@ use crate::auth::{
 use crate::backend::{Endpoint, WriteBackend, WriteReply, WriteRequest};
 use crate::body::Body;
 use crate::registry::Registry;
+use crate::sources::{Single, Sources};
 use crate::status::ApiError;
 use crate::store::Store;
 
@@ -50,6 +51,7 @@ pub trait Check: Send + Sync + 'static {
 
 pub(crate) struct Parts {
     pub(crate) store: Arc<dyn Store>,
+    pub(crate) sources: Arc<dyn Sources>,
     pub(crate) registry: Registry,
     pub(crate) authenticator: Arc<dyn Authenticator>,
     pub(crate) authorizer: Arc<dyn Authorizer>,
@@ -77,6 +79,7 @@ pub struct Builder {
 impl Builder {
     pub(super) fn new(store: Arc<dyn Store>, registry: Registry) -> Self {
         let parts = Parts {
+            sources: Arc::new(Single(Arc::clone(&store))),
             store,
             registry,
             authenticator: Arc::new(Always(Identity::anonymous())),
@@ -123,6 +126,12 @@ impl Builder {
     /// Counts answered requests.
     pub fn observer(mut self, hook: Arc<dyn Observer>) -> Self {
         self.parts.observer = Some(hook);
+        self
+    }
+
+    /// Chooses the store of each read. Default: the one store.
+    pub fn sources(mut self, hook: Arc<dyn Sources>) -> Self {
+        self.parts.sources = hook;
         self
     }
 

@@ -22,6 +22,7 @@ use crate::query::params::{self, ListParams, OptionsKind, write_options};
 use crate::query::path::{ResourcePath, Target};
 use crate::registry::Catalog;
 use crate::selector::Selection;
+use crate::sources::Read;
 use crate::status::ApiError;
 use crate::watch::{self, Surroundings, WatchRequest};
 use crate::write;
@@ -72,12 +73,13 @@ impl ApiServer {
 
     async fn get(&self, admitted: &Admitted, kind: &Arc<KindInfo>, path: &ResourcePath) -> Answer {
         let accepted = accept(admitted, Kind::Object)?;
+        let store = self.source(admitted, kind).await?;
         if let Some(revision) = params::get_revision(&admitted.query.params)? {
-            list::reach(self.parts.store.as_ref(), revision).await?;
+            list::reach(store.as_ref(), revision).await?;
         }
         let name = path.name.as_deref().unwrap_or_default();
         let key = ObjectKey::new(kind.storage.clone(), path.namespace.as_deref().unwrap_or_default(), name);
-        let stored = self.parts.store.get(&key)?;
+        let stored = store.get(&key)?;
         let resource = &kind.resource;
         let stored = stored.ok_or_else(|| ApiError::not_found(&resource.group, &resource.name, name))?;
         let encoder = Encoder::new(kind, accepted.form, &admitted.query.params)?;
@@ -101,7 +103,23 @@ impl ApiServer {
         };
         let encoder = Encoder::new(kind, accepted.form, &admitted.query.params)?;
         encoder.check_form(true)?;
-        list::respond(self.parts.store.as_ref(), &request, &encoder, &accepted).await
+        let store = self.source(admitted, kind).await?;
+        list::respond(store.as_ref(), &request, &encoder, &accepted).await
+    }
+
+    /// The store that answers a read.
+    async fn source(
+        &self,
+        admitted: &Admitted,
+        kind: &KindInfo,
+    ) -> Result<Arc<dyn crate::store::Store>, ApiError> {
+        let authorization = admitted.head.headers.get(http::header::AUTHORIZATION);
+        let read = Read {
+            attributes: &admitted.attributes,
+            kind,
+            authorization: authorization.and_then(|value| value.to_str().ok()),
+        };
+        self.parts.sources.source(read).await
     }
 
     async fn watch(
@@ -114,11 +132,12 @@ impl ApiServer {
         let accepted = accept(admitted, Kind::Watch)?;
         let include = Encoder::new(&kind, accepted.form, &admitted.query.params)?.include;
         let params = ListParams::parse(&admitted.query.params, true)?;
-        let unreached = watch::ready(self.parts.store.as_ref(), &params).await.err();
+        let store = self.source(admitted, &kind).await?;
+        let unreached = watch::ready(store.as_ref(), &params).await.err();
         let selection = selection(admitted, &kind, path)?;
         let request = WatchRequest { kind, selection, params, form: accepted.form, include };
         let around = Surroundings {
-            store: &self.parts.store,
+            store: &store,
             registry: &self.parts.registry,
             rng: &mut *self.parts.rng.lock(),
             stop: self.parts.stop.clone(),
@@ -177,7 +196,10 @@ impl ApiServer {
     async fn check_creation(&self, request: &WriteRequest) -> Result<bool, ApiError> {
         let attributes = &request.attributes;
         let key = ObjectKey::new(request.kind.storage.clone(), &attributes.namespace, &attributes.name);
-        if !write::creates(request) || self.parts.store.get(&key)?.is_some() {
+        if !write::creates(request) || self.parts.writes.decides_creation() {
+            return Ok(false);
+        }
+        if self.parts.store.get(&key)?.is_some() {
             return Ok(false);
         }
         let attributes = Attributes { verb: "create".to_owned(), ..attributes.clone() };

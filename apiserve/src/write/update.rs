@@ -248,7 +248,6 @@ fn check_patched_uid(context: &Context<'_>, uid: &str, live: &Value) -> Result<(
 /// version that it replaces.
 fn settle_metadata(context: &Context<'_>, object: &mut Value, live: &Value) -> Result<bool, ApiError> {
     let resource = &context.kind.resource;
-    let uid = meta::text(object, "uid");
     let stored_uid = meta::text(live, "uid");
     let patch = matches!(context.request.verb, WriteVerb::Patch(_));
     if !patch {

@@ -12,6 +12,7 @@ use cloud::{FakeCloud, FakeDialer};
 
 mod cloud;
 mod kubectl;
+mod reads;
 mod wrapper;
 
 const DEADLINE: Duration = Duration::from_secs(20);

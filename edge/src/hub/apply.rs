@@ -18,8 +18,18 @@ const MESSAGE_MAX: usize = 1024;
 #[derive(Debug)]
 pub(super) enum Work {
     Welcome(Welcome),
-    Deliver { lane: Lane, seq: Seq, scope: ScopeId, change: Change },
-    CaughtUp { scope: ScopeId, epoch: Epoch, revision: CloudRevision },
+    /// Of a scope of the store; none for one that is followed no longer, whose deliveries are dropped.
+    Deliver {
+        lane: Lane,
+        seq: Seq,
+        scope: Option<ScopeId>,
+        change: Change,
+    },
+    CaughtUp {
+        scope: ScopeId,
+        epoch: Epoch,
+        revision: CloudRevision,
+    },
 }
 
 /// Work that waits. Bounded by the session's windows: no more is delivered before something is committed.
@@ -40,6 +50,11 @@ impl Applier {
 
     pub(super) fn push(&mut self, work: Work) {
         self.queue.push(work);
+    }
+
+    /// Whether everything that was told is in the store.
+    pub(super) fn is_idle(&self) -> bool {
+        self.applying.is_none() && self.queue.0.is_empty()
     }
 
     /// How the next call came out; waits for ever when there is nothing to do. Cancel-safe.
@@ -71,7 +86,7 @@ impl Applier {
 #[derive(Debug)]
 enum Group {
     Welcome(Welcome),
-    Deliver(Vec<(Lane, Seq, Delivery)>),
+    Deliver(Vec<(Lane, Seq, Option<Delivery>)>),
     CaughtUp { scope: ScopeId, epoch: Epoch, revision: CloudRevision },
 }
 
@@ -81,6 +96,10 @@ pub(super) struct Outcome {
     pub(super) refused: Vec<Refusal>,
     /// Highest finished position of each lane.
     pub(super) committed: Vec<(Lane, Seq)>,
+    /// Scopes that are complete now.
+    pub(super) caught_up: Vec<ScopeId>,
+    /// The start of the session is written: scopes may be compared.
+    pub(super) welcomed: bool,
 }
 
 impl Queue {
@@ -95,12 +114,12 @@ impl Queue {
             Work::CaughtUp { scope, epoch, revision } => {
                 return Some(Group::CaughtUp { scope, epoch, revision });
             }
-            Work::Deliver { lane, seq, scope, change } => (lane, seq, Delivery { scope, change }),
+            Work::Deliver { lane, seq, scope, change } => (lane, seq, delivery(scope, change)),
         };
         let mut group = vec![first];
         while group.len() < GROUP_MAX && matches!(self.0.front(), Some(Work::Deliver { .. })) {
             if let Some(Work::Deliver { lane, seq, scope, change }) = self.0.pop_front() {
-                group.push((lane, seq, Delivery { scope, change }));
+                group.push((lane, seq, delivery(scope, change)));
             }
         }
         Some(Group::Deliver(group))
@@ -113,26 +132,35 @@ impl Queue {
 /// [`WriteError`] when the session cannot go on: what the store could not write it must not contradict later.
 async fn execute(store: Store, group: Group) -> Result<Outcome, WriteError> {
     match group {
-        Group::Welcome(welcome) => store.welcome(welcome).await.map(|()| Outcome::default()),
+        Group::Welcome(welcome) => {
+            store.welcome(welcome).await.map(|()| Outcome { welcomed: true, ..Outcome::default() })
+        }
         Group::CaughtUp { scope, epoch, revision } => {
-            store.caught_up(scope, epoch, revision).await.map(|()| Outcome::default())
+            let outcome = Outcome { caught_up: vec![scope], ..Outcome::default() };
+            store.caught_up(scope, epoch, revision).await.map(|()| outcome)
         }
         Group::Deliver(group) => deliver(&store, group).await,
     }
 }
 
-async fn deliver(store: &Store, group: Vec<(Lane, Seq, Delivery)>) -> Result<Outcome, WriteError> {
-    let deliveries = group.iter().map(|(.., delivery)| delivery.clone()).collect();
-    let results = match store.apply(deliveries).await {
+fn delivery(scope: Option<ScopeId>, change: Change) -> Option<Delivery> {
+    scope.map(|scope| Delivery { scope, change })
+}
+
+async fn deliver(store: &Store, group: Vec<(Lane, Seq, Option<Delivery>)>) -> Result<Outcome, WriteError> {
+    let deliveries: Vec<_> = group.iter().filter_map(|(.., delivery)| delivery.clone()).collect();
+    let mut results = match store.apply(deliveries.clone()).await {
         Ok(results) => results,
         Err(WriteError::Closed) => return Err(WriteError::Closed),
-        Err(error) if group.len() == 1 => vec![Err(refusal(&error))],
+        Err(error) if deliveries.len() == 1 => vec![Err(refusal(&error))],
         // One object that does not fit must not take others with it.
-        Err(_) => one_by_one(store, &group).await?,
-    };
+        Err(_) => one_by_one(store, deliveries).await?,
+    }
+    .into_iter();
     let mut outcome = Outcome::default();
-    for ((lane, seq, delivery), result) in group.into_iter().zip(results) {
-        if let Err(refused) = result {
+    for (lane, seq, delivery) in group {
+        let result = delivery.and_then(|delivery| Some((delivery, results.next()?)));
+        if let Some((delivery, Err(refused))) = result {
             tracing::warn!(key = %delivery.change.key(), reason = %refused.message, "a delivery is refused");
             outcome.refused.push(Refusal {
                 lane,
@@ -151,11 +179,11 @@ async fn deliver(store: &Store, group: Vec<(Lane, Seq, Delivery)>) -> Result<Out
 
 async fn one_by_one(
     store: &Store,
-    group: &[(Lane, Seq, Delivery)],
+    deliveries: Vec<Delivery>,
 ) -> Result<Vec<Result<(), Refused>>, WriteError> {
-    let mut results = Vec::with_capacity(group.len());
-    for (.., delivery) in group {
-        match store.apply(vec![delivery.clone()]).await {
+    let mut results = Vec::with_capacity(deliveries.len());
+    for delivery in deliveries {
+        match store.apply(vec![delivery]).await {
             Ok(mut one) => results.push(one.pop().unwrap_or(Ok(()))),
             Err(WriteError::Closed) => return Err(WriteError::Closed),
             Err(error) => results.push(Err(refusal(&error))),

@@ -20,6 +20,7 @@ use crate::fault::Fault;
 use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::store::Store;
+use crate::subscriptions::Board;
 
 /// Longest wait that a cloud's goodbye can ask for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
@@ -28,6 +29,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 pub(crate) struct ClientParts {
     pub(crate) node: NodeId,
     pub(crate) store: Store,
+    pub(crate) board: Arc<Board>,
     pub(crate) dialer: Box<dyn Dial>,
     pub(crate) identity: watch::Receiver<Arc<Identity>>,
     pub(crate) commands: mpsc::Receiver<Command>,

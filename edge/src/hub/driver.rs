@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::oneshot;
@@ -12,10 +13,11 @@ use tombolo_proto::object::InventoryEntry;
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
 use tombolo_runtime::Drain;
 use tombolo_runtime::time::sleep_until;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use super::apply::{Applier, Outcome, Work};
 use super::client::{ClientParts, Ended};
+use super::follow::Follower;
 use super::{CallError, Command};
 use crate::store::{Store, Welcome};
 
@@ -30,8 +32,9 @@ pub(super) struct Driver {
     link: Option<Link>,
     session: EdgeSession,
     clock: Clock,
-    view: StoreView,
+    store: Store,
     applier: Applier,
+    follower: Follower,
     waiting: HashMap<RequestId, oneshot::Sender<Result<ReplyBody, CallError>>>,
     welcomed: bool,
     goodbye: Option<Goodbye>,
@@ -39,7 +42,8 @@ pub(super) struct Driver {
 
 impl Driver {
     pub(super) fn start(parts: &ClientParts, link: Link) -> Result<Self, String> {
-        let view = StoreView { store: parts.store.clone(), failed: Cell::new(None) };
+        let follower = Follower::new(Arc::clone(&parts.board));
+        let view = StoreView { store: &parts.store, follower: &follower, failed: Cell::new(None) };
         let standing = parts.store.standing().map_err(|error| error.to_string())?;
         let mut config = EdgeConfig::new(parts.node.clone(), standing.store);
         config.epoch = standing.epoch;
@@ -51,8 +55,9 @@ impl Driver {
             link: Some(link),
             session,
             clock,
-            view,
+            store: parts.store.clone(),
             applier: Applier::new(parts.store.clone()),
+            follower,
             waiting: HashMap::new(),
             welcomed: false,
             goodbye: None,
@@ -62,8 +67,14 @@ impl Driver {
     /// Runs until the session or the link ends; says why.
     pub(super) async fn run(&mut self, parts: &mut ClientParts, drain: &Drain) -> Result<(), String> {
         let mut leaving = false;
+        let mut news = parts.board.news();
+        let mut compared = false;
         loop {
             self.take_events(parts)?;
+            if !compared && self.applier.is_idle() {
+                compared = true;
+                self.follower.compare(&mut self.session, &self.store)?;
+            }
             let link = self.link.as_mut().ok_or("the link is gone")?;
             let (session, clock) = (&mut self.session, self.clock);
             pump(link, |lane| session.poll_transmit(clock.now(), lane)).map_err(|error| error.to_string())?;
@@ -75,6 +86,7 @@ impl Driver {
                 event = link.next() => self.handle(event)?,
                 () = sleep_until(timeout) => self.session.handle_timeout(self.clock.now()),
                 outcome = self.applier.applied() => self.finish_applying(outcome?),
+                Ok(()) = news.changed() => compared = false,
                 Some(command) = parts.commands.recv() => self.command(command),
                 Ok(()) = parts.identity.changed(), if !leaving => {
                     leaving = true;
@@ -91,10 +103,12 @@ impl Driver {
     fn handle(&mut self, event: LinkEvent) -> Result<(), String> {
         match event {
             LinkEvent::Frame(lane, frame) => {
-                if let Err(error) = self.session.handle_frame(self.clock.now(), lane, frame, &self.view) {
+                let view =
+                    StoreView { store: &self.store, follower: &self.follower, failed: Cell::new(None) };
+                if let Err(error) = self.session.handle_frame(self.clock.now(), lane, frame, &view) {
                     warn!(%error, "the cloud broke the protocol");
                 }
-                self.view.check()
+                view.check()
             }
             LinkEvent::Writable => Ok(()),
             LinkEvent::Closed(error) => {
@@ -132,10 +146,13 @@ impl Driver {
                 }
                 EdgeEvent::Deliver { lane, seq, scope, change } => {
                     parts.metrics.deliveries.inc();
+                    let scope = self.follower.scope(scope);
                     self.applier.push(Work::Deliver { lane, seq, scope, change });
                 }
                 EdgeEvent::CaughtUp { scope, epoch, revision } => {
-                    self.applier.push(Work::CaughtUp { scope, epoch, revision });
+                    if let Some(scope) = self.follower.scope(scope) {
+                        self.applier.push(Work::CaughtUp { scope, epoch, revision });
+                    }
                 }
                 EdgeEvent::Reply(reply) => self.answer(reply.id, Ok(reply.body)),
                 EdgeEvent::RequestTimedOut(id) => self.answer(id, Err(CallError::TimedOut)),
@@ -144,7 +161,7 @@ impl Driver {
                 }
                 EdgeEvent::RoundTrip(time) => parts.state.send_modify(|state| state.round_trip = Some(time)),
                 EdgeEvent::SubscriptionClosed { scope, code, reason } => {
-                    debug!(?scope, code, %reason, "a subscription was closed");
+                    self.follower.closed(scope, code, &reason);
                 }
                 EdgeEvent::Closed(goodbye) => self.goodbye = Some(goodbye),
             }
@@ -182,6 +199,12 @@ impl Driver {
         for (lane, seq) in outcome.committed {
             self.session.committed(lane, seq);
         }
+        if outcome.welcomed {
+            self.follower.begin();
+        }
+        for scope in outcome.caught_up {
+            self.follower.caught_up(scope);
+        }
     }
 
     fn leave(&mut self, message: &str) {
@@ -194,6 +217,7 @@ impl Driver {
 
     /// Waits for the store, tells whoever waits for an answer, sends the last words and closes the link.
     pub(super) async fn finish(mut self, result: Result<(), String>) -> Ended {
+        self.follower.end();
         self.applier.settle().await;
         for (_, reply) in self.waiting.drain() {
             let _ = reply.send(Err(CallError::Lost));
@@ -215,19 +239,21 @@ impl Driver {
 
 /// The store as the session sees it. An inventory that cannot be read must end the session: an empty one would say
 /// that nothing is held.
-struct StoreView {
-    store: Store,
+struct StoreView<'a> {
+    store: &'a Store,
+    follower: &'a Follower,
     failed: Cell<Option<String>>,
 }
 
-impl StoreView {
+impl StoreView<'_> {
     fn check(&self) -> Result<(), String> {
         self.failed.take().map_or(Ok(()), Err)
     }
 }
 
-impl EdgeView for StoreView {
+impl EdgeView for StoreView<'_> {
     fn inventory(&self, scope: ScopeId) -> Vec<InventoryEntry> {
+        let Some(scope) = self.follower.scope(scope) else { return Vec::new() };
         self.store.inventory(scope).unwrap_or_else(|error| {
             self.failed.set(Some(error.to_string()));
             Vec::new()

@@ -237,7 +237,7 @@ impl StockDriver {
                         self.complete_at = Some(Instant::now() + QUIET);
                     }
                     self.consider(&change);
-                    self.applier.push(Work::Deliver { lane, seq, scope, change });
+                    self.applier.push(Work::Deliver { lane, seq, scope: Some(scope), change });
                 }
                 EdgeEvent::Reply(reply) => {
                     let ReplyBody::Message(message) = reply.body else { continue };

@@ -11,14 +11,12 @@ use tombolo_proto::frame::{ApiReply, ApiRequest};
 use tombolo_proto::object::{ObjectKey, Resource};
 use tracing::warn;
 
+use super::RETRY_AFTER_SECONDS;
 use crate::hub::{CallError, HubHandle};
 use crate::store::{Learned, Store, is_pushed};
 
 /// Time for the cloud's answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Seconds after which a client should try again when the cloud is away.
-const RETRY_AFTER_SECONDS: u32 = 5;
 
 /// See the module.
 pub(super) struct ThroughTheCloud {
@@ -55,6 +53,10 @@ impl ThroughTheCloud {
 impl WriteBackend for ThroughTheCloud {
     fn execute(&self, request: WriteRequest) -> BoxFuture<'_, Result<WriteReply, ApiError>> {
         Box::pin(self.pass(request))
+    }
+
+    fn decides_creation(&self) -> bool {
+        true
     }
 }
 

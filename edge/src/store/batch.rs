@@ -5,19 +5,47 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use redb::{ReadableTable, ReadableTableMetadata, Table, WriteTransaction};
-use tombolo_apiserve::history::{Change as Published, ChangeKind};
+use tombolo_apiserve::history::ChangeKind;
 use tombolo_apiserve::store::{Revision, Stored};
 use tombolo_proto::frame::{Change, RefusalReason};
-use tombolo_proto::ids::{CloudRevision, Epoch, ScopeId, Uid};
+use tombolo_proto::ids::{CloudRevision, ScopeId, Uid};
 use tombolo_proto::limits;
 use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion, SharedObject};
 
 use super::error::{WriteError, storage};
 use super::outbox::{self, Report, ReportKind};
 use super::row::{LogRow, LogVersion, ObjectRow, State};
-use super::schema::{self, EpochRow, HIDDEN, LOG, META, OBJECTS, OUTBOX, SCOPES, SLOTS, ScopeRow, StateRow};
+use super::schema::{self, HIDDEN, LOG, META, OBJECTS, OUTBOX, SCOPES, SLOTS, StateRow};
 use super::seal::Sealer;
-use super::{Delivery, Learned, LogBounds, Refused, Welcome, is_pod, keys, splice, view};
+use super::{Delivery, Learned, LogBounds, Refused, is_pod, keys, splice, view};
+
+mod scopes;
+
+/// A change, and the scopes in which clients see it.
+#[derive(Debug)]
+pub(super) struct Publication {
+    /// As what each scope sees it.
+    pub(super) views: Vec<(u32, ChangeKind)>,
+    /// The new version; for a deletion, the last state under the deletion's revision.
+    pub(super) object: Arc<Stored>,
+    /// What clients saw before.
+    pub(super) previous: Option<Arc<Stored>>,
+}
+
+/// What readers must be told after a commit.
+#[derive(Debug, Default)]
+pub(super) struct Published {
+    pub(super) changes: Vec<Publication>,
+    /// Scopes that are gone.
+    pub(super) closed: Vec<ScopeId>,
+}
+
+impl Published {
+    pub(super) fn append(&mut self, later: Self) {
+        self.changes.extend(later.changes);
+        self.closed.extend(later.closed);
+    }
+}
 
 type Bodies<'t> = Table<'t, &'static [u8], &'static [u8]>;
 
@@ -32,7 +60,9 @@ pub(super) struct Batch<'t> {
     state: StateRow,
     sealer: &'t Sealer,
     bounds: LogBounds,
-    published: Vec<Arc<Published>>,
+    /// Scopes whose changes clients can see.
+    read: BTreeSet<u32>,
+    published: Published,
 }
 
 impl<'t> Batch<'t> {
@@ -42,77 +72,31 @@ impl<'t> Batch<'t> {
         bounds: LogBounds,
     ) -> Result<Self, WriteError> {
         let state = schema::read_state(&txn.open_table(META).map_err(storage)?)?;
+        let scopes = txn.open_table(SCOPES).map_err(storage)?;
+        let rows = schema::read_scopes(&scopes)?;
+        let synced = rows.iter().filter(|(_, row)| row.synced).map(|(number, _)| *number);
+        let read = synced.chain([ScopeId::NODE.0]).collect();
         Ok(Self {
             objects: txn.open_table(OBJECTS).map_err(storage)?,
             hidden: txn.open_table(HIDDEN).map_err(storage)?,
             log: txn.open_table(LOG).map_err(storage)?,
             outbox: txn.open_table(OUTBOX).map_err(storage)?,
             slots: txn.open_table(SLOTS).map_err(storage)?,
-            scopes: txn.open_table(SCOPES).map_err(storage)?,
+            scopes,
             state,
             sealer,
             bounds,
-            published: Vec::new(),
+            read,
+            published: Published::default(),
         })
     }
 
     /// Writes what is kept once, and hands out what clients will see after the commit.
-    pub(super) fn finish(mut self, txn: &WriteTransaction) -> Result<Vec<Arc<Published>>, WriteError> {
+    pub(super) fn finish(mut self, txn: &WriteTransaction) -> Result<Published, WriteError> {
         self.trim_log()?;
         let Self { state, published, .. } = self;
         schema::write_state(txn, &state)?;
         Ok(published)
-    }
-
-    /// The cloud follows this epoch in the session that starts now. Unless the session resumes the history of the
-    /// store, what is held belongs to no epoch until it was compared, scope by scope.
-    pub(super) fn welcome(&mut self, welcome: &Welcome) -> Result<(), WriteError> {
-        let epoch = EpochRow::from(&welcome.epoch);
-        if self.state.epoch.as_ref() != Some(&epoch) {
-            self.state.era = self.state.era.saturating_add(1);
-            self.state.epoch = Some(epoch.clone());
-        }
-        if welcome.resumed {
-            return Ok(());
-        }
-        self.state.trim_version = welcome.trim_version;
-        let holding = self.holding_scopes()?;
-        let mut scopes = schema::read_scopes(&self.scopes)?;
-        scopes.entry(ScopeId::NODE.0).or_default();
-        for (scope, mut row) in scopes {
-            row.epoch = (!holding.contains(&scope)).then(|| epoch.clone());
-            self.put_scope(scope, &row)?;
-        }
-        Ok(())
-    }
-
-    /// A scope is complete.
-    pub(super) fn caught_up(
-        &mut self,
-        scope: ScopeId,
-        epoch: &Epoch,
-        revision: CloudRevision,
-    ) -> Result<(), WriteError> {
-        let mut row = schema::read_scopes(&self.scopes)?.remove(&scope.0).unwrap_or_default();
-        row.synced = true;
-        row.epoch = Some(epoch.into());
-        row.revision = revision.0;
-        self.put_scope(scope.0, &row)
-    }
-
-    fn put_scope(&mut self, scope: u32, row: &ScopeRow) -> Result<(), WriteError> {
-        let text = serde_json::to_vec(row).map_err(|error| WriteError::Storage(error.to_string()))?;
-        self.scopes.insert(scope, text.as_slice()).map_err(storage)?;
-        Ok(())
-    }
-
-    /// The scopes in which something is held.
-    fn holding_scopes(&self) -> Result<BTreeSet<u32>, WriteError> {
-        let mut holding = BTreeSet::new();
-        for entry in self.objects.iter().map_err(storage)? {
-            holding.extend(ObjectRow::decode(entry.map_err(storage)?.1.value())?.scopes);
-        }
-        Ok(holding)
     }
 
     /// Applies one delivery. The inner error says why the edge does not take it.
@@ -140,13 +124,8 @@ impl<'t> Batch<'t> {
         add(&mut scopes, scope);
         let same =
             old.as_ref().filter(|row| row.state != State::Absent && row.version.uid == object.version.uid);
-        if let Some(held) = same.filter(|held| held.era == self.state.era) {
-            let known = held.version == object.version || object.version.revision < held.version.revision;
-            if known {
-                // A repeat, or older than what another scope or a reply has brought.
-                let row = ObjectRow { scopes, ..held.clone() };
-                return self.put(place, &row);
-            }
+        if let Some(held) = same.filter(|held| self.says_all(held, scope, object)) {
+            return self.enter(scope, place, &object.key, held.clone());
         }
         let body = match same {
             Some(held) => self.with_own_status(held, object)?,
@@ -183,14 +162,51 @@ impl<'t> Batch<'t> {
         splice::with_status(&object.body, status.get()).map_err(WriteError::Rejected)
     }
 
+    /// Whether what is held need not be replaced by what a scope delivers: it is a repeat, it is older than what another
+    /// scope or a reply has brought, or the pushed set has the object, and it knows more than a subscription, whose objects
+    /// may be trimmed.
+    fn says_all(&self, held: &ObjectRow, scope: u32, object: &SharedObject) -> bool {
+        let pushed = |scopes: &[u32]| scopes.contains(&ScopeId::NODE.0);
+        match (scope == ScopeId::NODE.0, pushed(&held.scopes)) {
+            (false, true) => return true,
+            (true, false) => return false,
+            _ => {}
+        }
+        held.era == self.state.era
+            && (held.version == object.version || object.version.revision < held.version.revision)
+    }
+
+    /// Adds a scope to those that want an object which is held already.
+    fn enter(
+        &mut self,
+        scope: u32,
+        place: &[u8],
+        key: &ObjectKey,
+        held: ObjectRow,
+    ) -> Result<(), WriteError> {
+        let mut row = held.clone();
+        add(&mut row.scopes, scope);
+        let news =
+            !held.scopes.contains(&scope) && held.state == State::Visible && self.read.contains(&scope);
+        if !news {
+            return self.put(place, &row);
+        }
+        row.body = view::plain(self.sealer, key, &held)?;
+        row.sealed = false;
+        self.replace(place, key, Some(held), row)
+    }
+
     fn delete(&mut self, scope: u32, place: &[u8], key: &ObjectKey) -> Result<(), WriteError> {
         let Some(mut row) = self.row(place)? else { return Ok(()) };
+        if !row.scopes.contains(&scope) {
+            return Ok(());
+        }
+        if row.state == State::Visible {
+            self.publish_deletion(key, &row, &[scope])?;
+        }
         row.scopes.retain(|other| *other != scope);
         if !row.scopes.is_empty() {
             return self.put(place, &row);
-        }
-        if row.state == State::Visible {
-            self.publish_deletion(key, &row)?;
         }
         self.objects.remove(place).map_err(storage)?;
         self.hidden.remove(place).map_err(storage)?;
@@ -202,7 +218,7 @@ impl<'t> Batch<'t> {
         let mut scopes = old.as_ref().map(|row| row.scopes.clone()).unwrap_or_default();
         add(&mut scopes, scope);
         if let Some(row) = old.filter(|row| row.state == State::Visible) {
-            self.publish_deletion(key, &row)?;
+            self.publish_deletion(key, &row, &row.scopes)?;
         }
         self.hidden.remove(place).map_err(storage)?;
         self.put(place, &ObjectRow::absent(scopes))
@@ -283,7 +299,7 @@ impl<'t> Batch<'t> {
         let seen = old.filter(|old| old.state == State::Visible);
         let seen = match seen {
             Some(old) if old.version.uid != row.version.uid => {
-                self.publish_deletion(key, &old)?;
+                self.publish_deletion(key, &old, &old.scopes)?;
                 None
             }
             seen => seen,
@@ -292,13 +308,15 @@ impl<'t> Batch<'t> {
             self.hidden.insert(place, ()).map_err(storage)?;
         } else {
             self.hidden.remove(place).map_err(storage)?;
+            let before = seen.as_ref().map(|old| old.scopes.clone()).unwrap_or_default();
             let previous = seen.map(|old| self.stored(key, &old)).transpose()?;
-            let kind = if previous.is_some() { ChangeKind::Modified } else { ChangeKind::Added };
+            let kind = |scope| if before.contains(&scope) { ChangeKind::Modified } else { ChangeKind::Added };
+            let views = self.views(&row.scopes, kind);
             row.local = self.next_revision();
             row.body = splice::stamp(&row.body, row.local).map_err(WriteError::Rejected)?;
             let (uid, body) = (row.version.uid.clone(), row.body.clone());
             let object = Stored::new(key.clone(), uid, Revision(row.local), body);
-            self.publish(kind, object, previous)?;
+            self.publish(views, object, previous)?;
         }
         let (sealed, body) = view::sealed(self.sealer, key, &row.body)
             .ok_or_else(|| WriteError::Storage("no random numbers for encryption".to_owned()))?;
@@ -336,25 +354,42 @@ impl<'t> Batch<'t> {
         Ok(true)
     }
 
-    fn publish_deletion(&mut self, key: &ObjectKey, old: &ObjectRow) -> Result<(), WriteError> {
+    /// Tells the readers of some scopes that an object is gone.
+    fn publish_deletion(
+        &mut self,
+        key: &ObjectKey,
+        old: &ObjectRow,
+        scopes: &[u32],
+    ) -> Result<(), WriteError> {
         let previous = self.stored(key, old)?;
         let revision = self.next_revision();
         let body = splice::stamp(&previous.body, revision).map_err(WriteError::Rejected)?;
         let object = Stored::new(key.clone(), previous.uid.clone(), Revision(revision), body);
-        self.publish(ChangeKind::Deleted, object, Some(previous))
+        let views = self.views(scopes, |_| ChangeKind::Deleted);
+        self.publish(views, object, Some(previous))
+    }
+
+    /// The scopes of these that clients can read, and as what each sees a change.
+    fn views(&self, scopes: &[u32], kind: impl Fn(u32) -> ChangeKind) -> Vec<(u32, ChangeKind)> {
+        let read = scopes.iter().filter(|scope| self.read.contains(scope));
+        read.map(|scope| (*scope, kind(*scope))).collect()
     }
 
     fn publish(
         &mut self,
-        kind: ChangeKind,
+        views: Vec<(u32, ChangeKind)>,
         object: Stored,
         previous: Option<Arc<Stored>>,
     ) -> Result<(), WriteError> {
-        let change = Published { kind, object: Arc::new(object), previous };
+        // What nobody can read yet is in no history: the first list has it.
+        if views.is_empty() {
+            return Ok(());
+        }
+        let change = Publication { views, object: Arc::new(object), previous };
         let row = log_row(self.sealer, &change).ok_or_else(|| damaged("log"))?;
         self.state.log_bytes = self.state.log_bytes.saturating_add(row.len() as u64);
         self.log.insert(change.object.revision.0, row.as_slice()).map_err(storage)?;
-        self.published.push(Arc::new(change));
+        self.published.changes.push(change);
         Ok(())
     }
 
@@ -428,7 +463,7 @@ fn add(scopes: &mut Vec<u32>, scope: u32) {
     }
 }
 
-fn log_row(sealer: &Sealer, change: &Published) -> Option<Vec<u8>> {
+fn log_row(sealer: &Sealer, change: &Publication) -> Option<Vec<u8>> {
     let key = &change.object.key;
     let version = |stored: &Stored| -> Option<(bool, LogVersion)> {
         let (sealed, body) = view::sealed(sealer, key, &stored.body)?;
@@ -439,10 +474,11 @@ fn log_row(sealer: &Sealer, change: &Published) -> Option<Vec<u8>> {
         Some(previous) => Some(version(previous)?.1),
         None => None,
     };
-    let kind = match change.kind {
+    let number = |kind: ChangeKind| match kind {
         ChangeKind::Added => 0,
         ChangeKind::Modified => 1,
         ChangeKind::Deleted => 2,
     };
-    LogRow { kind, sealed, key: key.clone(), object, previous }.encode()
+    let views = change.views.iter().map(|(scope, kind)| (*scope, number(*kind))).collect();
+    LogRow { views, sealed, key: key.clone(), object, previous }.encode()
 }

@@ -8,6 +8,7 @@ use redb::{Builder, Database, DatabaseError, StorageError};
 use tokio::sync::mpsc;
 use tracing::warn;
 
+use super::batch::Published;
 use super::error::OpenError;
 use super::medium::{FileMedium, Medium};
 use super::schema::{self, SCHEMA, Unusable};
@@ -80,7 +81,8 @@ pub(super) fn on_medium(
         Shared::new(medium, sealer, bounds, lock, view).map_err(|e| OpenError::Storage(e.to_string()))?;
     let shared = Arc::new(shared);
     let (jobs, queue) = mpsc::channel(QUEUE_MAX);
-    let writer = Writer { db: Some(db), shared: Arc::clone(&shared), jobs: queue, unpublished: Vec::new() };
+    let writer =
+        Writer { db: Some(db), shared: Arc::clone(&shared), jobs: queue, unpublished: Published::default() };
     std::thread::Builder::new()
         .name("store-writer".to_owned())
         .spawn(move || writer.run())

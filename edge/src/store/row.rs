@@ -1,4 +1,4 @@
-//! Rows as bytes, format 1. Reading never trusts a length: a damaged row is an error, not a panic.
+//! Rows as bytes. Reading never trusts a length: a damaged row is an error, not a panic.
 
 use bytes::Bytes;
 use tombolo_proto::ids::{CloudRevision, Uid};
@@ -7,8 +7,12 @@ use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion};
 use super::error::ReadError;
 use super::keys;
 
-/// Format of every row that this version writes.
+/// Format of the objects that this version writes.
 const FORMAT: u8 = 1;
+
+/// Format of the changes that this version writes. In format 1, that of schema 1, a change had one kind and was seen in the
+/// pushed set.
+const LOG_FORMAT: u8 = 2;
 
 /// What is known about an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,8 +56,8 @@ pub(super) struct LogVersion {
 /// One row of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LogRow {
-    /// 0 added, 1 modified, 2 deleted.
-    pub(super) kind: u8,
+    /// The scopes in which the change is seen, and as what: 0 added, 1 modified, 2 deleted.
+    pub(super) views: Vec<(u32, u8)>,
     pub(super) sealed: bool,
     pub(super) key: ObjectKey,
     pub(super) object: LogVersion,
@@ -124,7 +128,12 @@ impl ObjectRow {
 
 impl LogRow {
     pub(super) fn encode(&self) -> Option<Vec<u8>> {
-        let mut out = Out(vec![FORMAT, self.kind, u8::from(self.sealed)]);
+        let mut out = Out(vec![LOG_FORMAT, u8::from(self.sealed)]);
+        out.count(self.views.len());
+        for (scope, kind) in &self.views {
+            out.u32(*scope);
+            out.0.push(*kind);
+        }
         out.block(&keys::encode(&self.key)?);
         out.version(&self.object);
         out.0.push(u8::from(self.previous.is_some()));
@@ -140,13 +149,25 @@ impl LogRow {
 
     fn read(bytes: &[u8]) -> Option<Self> {
         let mut input = In(bytes);
-        input.format()?;
-        let kind = input.u8().filter(|kind| *kind <= 2)?;
-        let sealed = input.flag()?;
+        let format = input.u8()?;
+        let (sealed, views) = match format {
+            FORMAT => {
+                let kind = input.kind()?;
+                (input.flag()?, vec![(0, kind)])
+            }
+            LOG_FORMAT => {
+                let sealed = input.flag()?;
+                (
+                    sealed,
+                    (0..input.u32()?).map(|_| Some((input.u32()?, input.kind()?))).collect::<Option<_>>()?,
+                )
+            }
+            _ => return None,
+        };
         let key = keys::decode(input.block()?)?;
         let object = input.version()?;
         let previous = if input.flag()? { Some(input.version()?) } else { None };
-        input.0.is_empty().then_some(Self { kind, sealed, key, object, previous })
+        input.0.is_empty().then_some(Self { views, sealed, key, object, previous })
     }
 }
 
@@ -193,6 +214,10 @@ impl<'a> In<'a> {
 
     fn u8(&mut self) -> Option<u8> {
         self.take(1).map(|bytes| bytes[0])
+    }
+
+    fn kind(&mut self) -> Option<u8> {
+        self.u8().filter(|kind| *kind <= 2)
     }
 
     fn flag(&mut self) -> Option<bool> {
@@ -261,7 +286,8 @@ mod tests {
             let object = LogVersion { uid: row.version.uid, revision: 9, body: row.body };
             let key = row.dependencies[0].clone();
             for previous in [None, Some(object.clone())] {
-                let row = LogRow { kind: 1, sealed: false, key: key.clone(), object: object.clone(), previous };
+                let views = row.scopes.iter().map(|scope| (*scope, 1)).collect();
+                let row = LogRow { views, sealed: false, key: key.clone(), object: object.clone(), previous };
                 prop_assert_eq!(LogRow::decode(&row.encode().unwrap()).unwrap(), row);
             }
         }

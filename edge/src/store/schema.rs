@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError, WriteTransaction};
 use serde::{Deserialize, Serialize};
 use tombolo_proto::ids::{Epoch, StoreId, Uid};
+use tombolo_proto::object::Resource;
 
 use super::error::{ReadError, WriteError, reading, storage};
+use super::scope::Selection;
 use super::seal::Sealer;
 
-/// Newest schema that this program reads, and the one that it writes. A test keeps a store of schema 1.
-pub(super) const SCHEMA: u32 = 1;
+/// Newest schema that this program reads, and the one that it writes. Schema 2 says in the log which scopes see a change;
+/// a test keeps a store of schema 1.
+pub(super) const SCHEMA: u32 = 2;
 
 /// Values that exist once.
 pub(super) const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
@@ -102,6 +105,9 @@ pub(super) struct ScopeRow {
     pub(super) epoch: Option<EpochRow>,
     /// The cloud's revision at which it was last compared.
     pub(super) revision: u64,
+    /// Local revision at which clients could first read it: what came before is in no history.
+    #[serde(default)]
+    pub(super) since: u64,
     /// What it follows; none for the pushed set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) subscription: Option<SubscriptionRow>,
@@ -111,12 +117,37 @@ pub(super) struct ScopeRow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct SubscriptionRow {
-    pub(super) group: String,
-    pub(super) version: String,
-    pub(super) resource: String,
-    pub(super) namespace: String,
-    pub(super) label_selector: String,
-    pub(super) field_selector: String,
+    group: String,
+    version: String,
+    resource: String,
+    namespace: String,
+    label_selector: String,
+    field_selector: String,
+}
+
+impl From<&Selection> for SubscriptionRow {
+    fn from(selection: &Selection) -> Self {
+        let Resource { group, version, name } = &selection.resource;
+        Self {
+            group: group.to_string(),
+            version: version.to_string(),
+            resource: name.to_string(),
+            namespace: selection.namespace.clone(),
+            label_selector: selection.label_selector.clone(),
+            field_selector: selection.field_selector.clone(),
+        }
+    }
+}
+
+impl SubscriptionRow {
+    pub(super) fn selection(&self) -> Selection {
+        Selection {
+            resource: Resource::new(&self.group, &self.version, &self.resource),
+            namespace: self.namespace.clone(),
+            label_selector: self.label_selector.clone(),
+            field_selector: self.field_selector.clone(),
+        }
+    }
 }
 
 /// Why a file cannot be used as it is.
@@ -141,8 +172,8 @@ pub(super) fn prepare(db: &Database, sealer: &Sealer, fresh: StoreId) -> Result<
         None => create(db, sealer, fresh).map_err(Unusable::Disk),
         Some(schema) if schema > SCHEMA => Err(Unusable::Newer(schema)),
         Some(schema) => {
-            migrate(schema)?;
-            check(db, sealer)
+            check(db, sealer)?;
+            migrate(db, schema)
         }
     }
 }
@@ -182,11 +213,21 @@ fn create(db: &Database, sealer: &Sealer, fresh: StoreId) -> Result<(), WriteErr
 }
 
 /// Where older schemas are turned into the present one: copy into new tables, then switch in one transaction.
-fn migrate(schema: u32) -> Result<(), Unusable> {
+fn migrate(db: &Database, schema: u32) -> Result<(), Unusable> {
     match schema {
         SCHEMA => Ok(()),
+        // Rows of the log tell their own format; new ones are written in the new one.
+        1 => mark(db).map_err(Unusable::Disk),
         older => Err(Unusable::Damaged(format!("schema {older} was never released"))),
     }
+}
+
+/// Says that the store has the present schema.
+fn mark(db: &Database) -> Result<(), WriteError> {
+    let txn = db.begin_write().map_err(storage)?;
+    let present = SCHEMA.to_le_bytes();
+    txn.open_table(META).map_err(storage)?.insert(SCHEMA_KEY, present.as_slice()).map_err(storage)?;
+    txn.commit().map_err(storage)
 }
 
 fn check(db: &Database, sealer: &Sealer) -> Result<(), Unusable> {

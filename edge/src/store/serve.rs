@@ -1,26 +1,30 @@
-//! The store as the local API reads it.
+//! The pushed set as the local API reads it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tombolo_apiserve::history::{ChangeKind, ChangeStream};
+use tombolo_apiserve::history::ChangeStream;
 use tombolo_apiserve::store::{Revision, Snapshot, Store as ServedStore, StoreError, Stored};
 use tombolo_proto::ids::ScopeId;
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::error::ReadError;
+use super::scope::rewind;
 use super::view::{Found, View};
 use super::{Store, is_core, is_pod, is_pushed};
 
 impl Store {
-    fn reading<T>(&self, read: impl FnOnce(&View) -> Result<T, ReadError>) -> Result<T, StoreError> {
+    pub(super) fn reading<T>(
+        &self,
+        read: impl FnOnce(&View) -> Result<T, ReadError>,
+    ) -> Result<T, StoreError> {
         self.read(read).map_err(|error| StoreError::Unavailable { reason: error.to_string() })
     }
 }
 
 impl ServedStore for Store {
     fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError> {
-        let (found, known) = self.reading(|view| Ok((view.find(key)?, known(view, key.resource()))))?;
+        let (found, known) =
+            self.reading(|view| Ok((view.find_in(ScopeId::NODE, key)?, known(view, key.resource()))))?;
         match found {
             Found::Visible(object) => Ok(Some(object)),
             Found::Absent => Ok(None),
@@ -37,12 +41,9 @@ impl ServedStore for Store {
     }
 
     fn list(&self, resource: &Resource, namespace: Option<&str>) -> Result<Snapshot, StoreError> {
-        self.reading(|view| {
-            if let Err(unknown) = known(view, resource) {
-                return Ok(Err(unknown));
-            }
-            let items = view.list(resource, namespace)?;
-            Ok(Ok(Snapshot { revision: view.revision(), items }))
+        self.reading(|view| match known(view, resource) {
+            Ok(()) => view.snapshot(ScopeId::NODE, resource, namespace).map(Ok),
+            Err(unknown) => Ok(Err(unknown)),
         })?
     }
 
@@ -53,32 +54,12 @@ impl ServedStore for Store {
         revision: Revision,
     ) -> Result<Snapshot, StoreError> {
         let now = self.list(resource, namespace)?;
-        if revision == now.revision {
-            return Ok(now);
-        }
-        let mut items: BTreeMap<ObjectKey, Arc<Stored>> =
-            now.items.into_iter().map(|item| (item.key.clone(), item)).collect();
-        for change in self.shared.log(resource).newest_first(revision)? {
-            let key = &change.object.key;
-            let elsewhere = namespace.is_some_and(|namespace| namespace != key.namespace());
-            if elsewhere || change.object.revision > now.revision {
-                continue;
-            }
-            match (&change.kind, &change.previous) {
-                (ChangeKind::Modified | ChangeKind::Deleted, Some(previous)) => {
-                    items.insert(key.clone(), Arc::clone(previous));
-                }
-                _ => {
-                    items.remove(key);
-                }
-            }
-        }
-        Ok(Snapshot { revision, items: items.into_values().collect() })
+        rewind(self, ScopeId::NODE, now, (resource, namespace), revision)
     }
 
     fn watch(&self, resource: &Resource, since: Revision) -> Result<ChangeStream, StoreError> {
         self.reading(|view| Ok(known(view, resource)))??;
-        self.shared.log(resource).subscribe(since)
+        self.shared.log(ScopeId::NODE, resource).subscribe(since)
     }
 
     fn revision(&self) -> Revision {

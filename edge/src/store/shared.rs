@@ -8,11 +8,13 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 use redb::{Database, DatabaseError, StorageError};
 use tokio::sync::watch;
-use tombolo_apiserve::history::{Change as Published, ChangeKind, Histories, Log, LogLimits};
+use tombolo_apiserve::history::{Change, ChangeKind, Histories, Log, LogLimits};
 use tombolo_apiserve::store::{Revision, Stored};
+use tombolo_proto::ids::ScopeId;
 use tombolo_proto::object::Resource;
 
 use super::LogBounds;
+use super::batch::{Publication, Published};
 use super::error::ReadError;
 use super::medium::Medium;
 use super::open::builder;
@@ -39,7 +41,7 @@ pub(super) struct Shared {
 /// Swapped in one step, so that a client never reads a state older than an event that it has seen.
 struct Current {
     view: Option<Arc<View>>,
-    logs: HashMap<Resource, Arc<Log>>,
+    logs: HashMap<(ScopeId, Resource), Arc<Log>>,
     histories: Arc<Histories>,
     floor: Revision,
 }
@@ -55,12 +57,10 @@ impl Shared {
         let floor = Revision(view.state.floor);
         let mut current =
             Current { view: None, logs: HashMap::new(), histories: Histories::new(MEMORY_LOG), floor };
-        for row in view.log()? {
-            let change = Arc::new(published(row));
-            current.log(change.object.key.resource()).push(change);
-        }
-        current.fit();
+        let rows = view.log()?;
         current.view = Some(Arc::new(view));
+        rows.into_iter().for_each(|row| current.push(published(row)));
+        current.fit();
         let commits = watch::Sender::new(0);
         Ok(Self { current: RwLock::new(current), sealer, bounds, medium, commits, lock: Mutex::new(lock) })
     }
@@ -70,22 +70,22 @@ impl Shared {
         self.current.read().view.clone()
     }
 
-    /// The history of a resource.
-    pub(super) fn log(&self, resource: &Resource) -> Arc<Log> {
-        if let Some(log) = self.current.read().logs.get(resource) {
+    /// The history of a resource in a scope.
+    pub(super) fn log(&self, scope: ScopeId, resource: &Resource) -> Arc<Log> {
+        let place = (scope, resource.clone());
+        if let Some(log) = self.current.read().logs.get(&place) {
             return Arc::clone(log);
         }
-        Arc::clone(self.current.write().log(resource))
+        Arc::clone(self.current.write().log(place))
     }
 
     /// Shows a new state and tells watchers what has changed.
-    pub(super) fn publish(&self, view: View, changes: Vec<Arc<Published>>) {
+    pub(super) fn publish(&self, view: View, published: Published) {
         let mut current = self.current.write();
-        for change in changes {
-            current.log(change.object.key.resource()).push(Arc::clone(&change));
-        }
-        current.fit();
         current.view = Some(Arc::new(view));
+        published.changes.into_iter().for_each(|change| current.push(change));
+        current.close(&published.closed);
+        current.fit();
         drop(current);
         self.commits.send_modify(|commits| *commits = commits.wrapping_add(1));
     }
@@ -109,9 +109,31 @@ impl Shared {
 }
 
 impl Current {
-    fn log(&mut self, resource: &Resource) -> &Arc<Log> {
-        let floor = self.floor;
-        self.logs.entry(resource.clone()).or_insert_with(|| self.histories.log(floor))
+    /// The history of a resource in a scope begins where clients could first read the scope.
+    fn log(&mut self, place: (ScopeId, Resource)) -> &Arc<Log> {
+        let row = self.view.as_ref().and_then(|view| view.scopes.get(&place.0.0));
+        let floor = self.floor.max(Revision(row.map_or(0, |row| row.since)));
+        self.logs.entry(place).or_insert_with(|| self.histories.log(floor))
+    }
+
+    fn push(&mut self, publication: Publication) {
+        let Publication { views, object, previous } = publication;
+        for (scope, kind) in views {
+            let previous = previous.clone().filter(|_| kind != ChangeKind::Added);
+            let change = Arc::new(Change { kind, object: Arc::clone(&object), previous });
+            self.log((ScopeId(scope), object.key.resource().clone())).push(change);
+        }
+    }
+
+    /// Ends the watches of scopes that are gone.
+    fn close(&mut self, scopes: &[ScopeId]) {
+        self.logs.retain(|(scope, _), log| {
+            let gone = scopes.contains(scope);
+            if gone {
+                log.close();
+            }
+            !gone
+        });
     }
 
     fn fit(&self) {
@@ -132,15 +154,19 @@ pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, DatabaseError>) -> Res
     })
 }
 
-fn published(row: LogRow) -> Published {
-    let kind = match row.kind {
-        0 => ChangeKind::Added,
-        1 => ChangeKind::Modified,
-        _ => ChangeKind::Deleted,
-    };
+fn published(row: LogRow) -> Publication {
     let key = row.key;
     let stored = |version: LogVersion| {
         Arc::new(Stored::new(key.clone(), version.uid, Revision(version.revision), version.body))
     };
-    Published { kind, object: stored(row.object), previous: row.previous.map(stored) }
+    let views = row.views.into_iter().map(|(scope, kind)| (scope, kind_of(kind))).collect();
+    Publication { views, object: stored(row.object), previous: row.previous.map(stored) }
+}
+
+fn kind_of(number: u8) -> ChangeKind {
+    match number {
+        0 => ChangeKind::Added,
+        1 => ChangeKind::Modified,
+        _ => ChangeKind::Deleted,
+    }
 }

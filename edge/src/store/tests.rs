@@ -10,6 +10,7 @@ use super::*;
 mod fixture;
 mod power;
 mod reports;
+mod scopes;
 
 pub(super) const KEY: [u8; 32] = [9; 32];
 
@@ -295,7 +296,10 @@ async fn a_folder_has_one_agent_and_a_newer_store_is_refused() {
     let path = folder.path().join("store.redb");
     let db = redb::Database::open(&path).unwrap();
     let txn = db.begin_write().unwrap();
-    txn.open_table(schema::META).unwrap().insert("schema", 2_u32.to_le_bytes().as_slice()).unwrap();
+    txn.open_table(schema::META)
+        .unwrap()
+        .insert("schema", (schema::SCHEMA + 1).to_le_bytes().as_slice())
+        .unwrap();
     txn.commit().unwrap();
     drop(db);
     let error = crate::store::open::on_medium(
@@ -305,6 +309,6 @@ async fn a_folder_has_one_agent_and_a_newer_store_is_refused() {
         None,
     )
     .unwrap_err();
-    assert!(error.to_string().contains("newer edgecore (schema 2"), "{error}");
+    assert!(error.to_string().contains("newer edgecore (schema 3"), "{error}");
     assert!(path.exists(), "a newer store is left alone");
 }

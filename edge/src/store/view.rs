@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata};
-use tombolo_apiserve::store::{Revision, Stored};
+use tombolo_apiserve::store::{Revision, Snapshot, Stored};
 use tombolo_proto::ids::ScopeId;
 use tombolo_proto::object::{Held, InventoryEntry, ObjectKey, Resource};
 
@@ -13,6 +13,7 @@ use super::error::{ReadError, reading};
 use super::outbox::{self, Waiting};
 use super::row::{LogRow, ObjectRow, State};
 use super::schema::{self, LOG, META, OBJECTS, OUTBOX, SCOPES, ScopeRow, StateRow};
+use super::scope::Selection;
 use super::seal::Sealer;
 use super::{is_secret, keys};
 
@@ -50,8 +51,11 @@ impl View {
         Revision(self.state.revision)
     }
 
-    pub(super) fn find(&self, key: &ObjectKey) -> Result<Found, ReadError> {
-        let Some(row) = self.row(key)? else { return Ok(Found::Unknown) };
+    /// What a reader of one scope finds.
+    pub(super) fn find_in(&self, scope: ScopeId, key: &ObjectKey) -> Result<Found, ReadError> {
+        let Some(row) = self.row(key)?.filter(|row| row.scopes.contains(&scope.0)) else {
+            return Ok(Found::Unknown);
+        };
         Ok(match row.state {
             State::Visible => Found::Visible(stored(&self.sealer, key.clone(), row)?),
             State::Hidden => Found::Hidden,
@@ -59,44 +63,81 @@ impl View {
         })
     }
 
-    /// The objects of a resource (of one namespace) that clients see, ordered by namespace, then name.
-    pub(super) fn list(
+    /// The objects of a resource (of one namespace) that clients of a scope see, ordered by namespace, then name.
+    pub(super) fn snapshot(
         &self,
+        scope: ScopeId,
         resource: &Resource,
         namespace: Option<&str>,
-    ) -> Result<Vec<Arc<Stored>>, ReadError> {
-        let Some((start, end)) = keys::range(resource, namespace) else { return Ok(Vec::new()) };
+    ) -> Result<Snapshot, ReadError> {
+        let revision = self.revision();
+        let Some((start, end)) = keys::range(resource, namespace) else {
+            return Ok(Snapshot { revision, items: Vec::new() });
+        };
         let table = self.txn.open_table(OBJECTS).map_err(reading)?;
         let mut items = Vec::new();
         for entry in table.range(start.as_slice()..end.as_slice()).map_err(reading)? {
             let (key, row) = entry.map_err(reading)?;
             let row = ObjectRow::decode(row.value())?;
-            if row.state == State::Visible {
+            if row.state == State::Visible && row.scopes.contains(&scope.0) {
                 let key = keys::decode(key.value()).ok_or(ReadError::Damaged("key"))?;
                 items.push(stored(&self.sealer, key, row)?);
             }
         }
-        Ok(items)
+        Ok(Snapshot { revision, items })
     }
 
     /// What the store holds in one scope.
     pub(super) fn inventory(&self, scope: ScopeId) -> Result<Vec<InventoryEntry>, ReadError> {
-        let table = self.txn.open_table(OBJECTS).map_err(reading)?;
         let mut entries = Vec::new();
-        for entry in table.iter().map_err(reading)? {
-            let (key, row) = entry.map_err(reading)?;
-            let row = ObjectRow::decode(row.value())?;
-            if !row.scopes.contains(&scope.0) {
-                continue;
-            }
-            let key = keys::decode(key.value()).ok_or(ReadError::Damaged("key"))?;
+        self.each_in(scope, |key, row| {
+            let key = keys::decode(key).ok_or(ReadError::Damaged("key"))?;
             let held = match row.state {
                 State::Absent => Held::Absent,
                 State::Visible | State::Hidden => Held::Present(row.version),
             };
             entries.push(InventoryEntry { key, held });
-        }
+            Ok(())
+        })?;
         Ok(entries)
+    }
+
+    /// Bytes of bodies that nothing but this scope keeps.
+    pub(super) fn weight(&self, scope: ScopeId) -> Result<u64, ReadError> {
+        let mut bytes = 0;
+        self.each_in(scope, |_, row| {
+            if row.scopes.len() == 1 {
+                bytes += row.body.len() as u64;
+            }
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
+
+    /// Every row of a scope. A subscription has one resource, so only that part of the table is read.
+    fn each_in(
+        &self,
+        scope: ScopeId,
+        mut each: impl FnMut(&[u8], ObjectRow) -> Result<(), ReadError>,
+    ) -> Result<(), ReadError> {
+        let table = self.txn.open_table(OBJECTS).map_err(reading)?;
+        let subscription = self.scopes.get(&scope.0).and_then(|row| row.subscription.as_ref());
+        let range = match subscription.map(schema::SubscriptionRow::selection) {
+            Some(Selection { resource, namespace, .. }) => {
+                let namespace = Some(namespace.as_str()).filter(|namespace| !namespace.is_empty());
+                let Some((start, end)) = keys::range(&resource, namespace) else { return Ok(()) };
+                table.range(start.as_slice()..end.as_slice()).map_err(reading)?
+            }
+            None => table.iter().map_err(reading)?,
+        };
+        for entry in range {
+            let (key, row) = entry.map_err(reading)?;
+            let row = ObjectRow::decode(row.value())?;
+            if row.scopes.contains(&scope.0) {
+                each(key.value(), row)?;
+            }
+        }
+        Ok(())
     }
 
     /// The whole log, oldest first.

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use redb::Database;
 use tokio::sync::{mpsc, oneshot};
-use tombolo_apiserve::history::Change as Published;
 use tombolo_proto::ids::{CloudRevision, Epoch, ScopeId};
 use tracing::{error, warn};
 
-use super::batch::Batch;
+use super::batch::{Batch, Published};
 use super::error::{WriteError, storage};
 use super::outbox::Report;
+use super::scope::Selection;
 use super::shared::Shared;
 use super::view::View;
 use super::{Delivery, Learned, Refused, Welcome};
@@ -37,6 +37,9 @@ pub(super) enum Command {
         learned: Option<Learned>,
     },
     Learn(Learned),
+    OpenScope(Selection),
+    ClearScope(ScopeId),
+    DropScope(ScopeId),
     /// Opens the file again: a reader has met a failed disk.
     Reopen,
     Close,
@@ -47,6 +50,7 @@ pub(super) enum Command {
 pub(super) enum Done {
     Nothing,
     Applied(Vec<Result<(), Refused>>),
+    Opened(ScopeId),
 }
 
 /// A command and who waits for it.
@@ -62,7 +66,7 @@ pub(super) struct Writer {
     pub(super) shared: Arc<Shared>,
     pub(super) jobs: mpsc::Receiver<Job>,
     /// Committed changes that readers have not been told of, because the file had to be opened again first.
-    pub(super) unpublished: Vec<Arc<Published>>,
+    pub(super) unpublished: Published,
 }
 
 impl Writer {
@@ -126,7 +130,7 @@ impl Writer {
             self.db.as_ref().ok_or_else(|| WriteError::Storage("its file cannot be opened".to_owned()))?;
         match commit(db, &self.shared, group) {
             Ok((done, published)) => {
-                self.unpublished.extend(published);
+                self.unpublished.append(published);
                 self.publish();
                 Ok(done)
             }
@@ -172,11 +176,7 @@ impl Writer {
 }
 
 /// Executes commands in one transaction. Nothing is left of it when one fails.
-fn commit(
-    db: &Database,
-    shared: &Shared,
-    group: &[Job],
-) -> Result<(Vec<Done>, Vec<Arc<Published>>), WriteError> {
+fn commit(db: &Database, shared: &Shared, group: &[Job]) -> Result<(Vec<Done>, Published), WriteError> {
     let txn = db.begin_write().map_err(storage)?;
     let mut batch = Batch::open(&txn, &shared.sealer, shared.bounds)?;
     let mut done = Vec::with_capacity(group.len());
@@ -204,6 +204,9 @@ fn run(batch: &mut Batch<'_>, command: &Command) -> Result<Done, WriteError> {
             }
         }
         Command::Learn(learned) => batch.learn(learned)?,
+        Command::OpenScope(selection) => return Ok(Done::Opened(batch.open_scope(selection)?)),
+        Command::ClearScope(scope) => batch.clear_scope(*scope)?,
+        Command::DropScope(scope) => batch.drop_scope(*scope)?,
         Command::Reopen | Command::Close => {}
     }
     Ok(Done::Nothing)

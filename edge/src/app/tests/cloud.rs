@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tombolo_link::{Clock, Link, LinkEvent, mem, pump};
-use tombolo_proto::frame::{ApiReply, ApiRequest, Reply, ReplyBody, Request, RequestBody};
+use tombolo_proto::frame::{ApiReply, ApiRequest, Reply, ReplyBody, Request, RequestBody, Subscribe};
 use tombolo_proto::ids::{CloudRevision, Epoch, NodeId, ScopeId, Uid};
 use tombolo_proto::message::{Content, MessageId, Outcome};
 use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion, Resource, SharedObject};
@@ -17,6 +17,7 @@ use tombolo_proto::session::{CloudConfig, CloudEvent, CloudSession, Lookup, Node
 
 use crate::hub::{Connection, Dial};
 use crate::identity::Identity;
+use crate::store::is_pushed;
 
 /// See the module. Clones share it.
 #[derive(Clone)]
@@ -36,6 +37,9 @@ struct World {
     /// Acknowledged deliveries, and scopes caught up.
     acknowledged: usize,
     caught_up: usize,
+    /// Subscriptions that were opened, and resources that nobody may follow.
+    opened: Vec<Subscribe>,
+    forbidden: Vec<String>,
 }
 
 impl FakeCloud {
@@ -49,6 +53,8 @@ impl FakeCloud {
             leases: 0,
             acknowledged: 0,
             caught_up: 0,
+            opened: Vec::new(),
+            forbidden: Vec::new(),
         };
         Self { world: Arc::new(Mutex::new(world)), news: watch::Sender::new(0) }
     }
@@ -107,6 +113,22 @@ impl FakeCloud {
         Some(serde_json::from_slice(&object.body).unwrap())
     }
 
+    /// Refuses subscriptions of a resource from now on, also those that are open.
+    pub(super) fn forbid(&self, resource: &str, forbidden: bool) {
+        let mut world = self.world.lock();
+        world.forbidden.retain(|other| other != resource);
+        if forbidden {
+            world.forbidden.push(resource.to_owned());
+        }
+        drop(world);
+        self.news.send_modify(|news| *news += 1);
+    }
+
+    /// Subscriptions of a resource that were opened.
+    pub(super) fn opened(&self, resource: &str) -> usize {
+        self.world.lock().opened.iter().filter(|subscribe| &*subscribe.resource.name == resource).count()
+    }
+
     /// `METHOD path` of every request.
     pub(super) fn calls(&self) -> Vec<String> {
         self.world.lock().calls.clone()
@@ -131,11 +153,12 @@ impl FakeCloud {
         let mut news = self.news.subscribe();
         let generation = self.world.lock().generation;
         let mut offered: Vec<ObjectKey> = Vec::new();
+        let mut view = SessionView { cloud: self.clone(), scopes: BTreeMap::new() };
         loop {
             while let Some(event) = session.poll_event() {
-                self.event(&mut session, event);
+                self.event(&mut session, &mut view, event);
             }
-            if pump(&mut link, |lane| session.poll_transmit(clock.now(), lane, &self)).is_err()
+            if pump(&mut link, |lane| session.poll_transmit(clock.now(), lane, &view)).is_err()
                 || session.is_closed()
                 || self.world.lock().generation != generation
             {
@@ -145,7 +168,7 @@ impl FakeCloud {
             tokio::select! {
                 event = link.next() => match event {
                     LinkEvent::Frame(lane, frame) => {
-                        session.handle_frame(clock.now(), lane, frame, &self).unwrap();
+                        session.handle_frame(clock.now(), lane, frame, &view).unwrap();
                     }
                     LinkEvent::Writable => {}
                     LinkEvent::Closed(_) => return,
@@ -159,15 +182,36 @@ impl FakeCloud {
                     offered.sort();
                     offered.dedup();
                     for key in &offered {
-                        session.offer(ScopeId::NODE, key.clone());
+                        view.scopes_of(key).into_iter().for_each(|scope| session.offer(scope, key.clone()));
                     }
+                    let forbidden = self.world.lock().forbidden.clone();
+                    view.scopes.retain(|scope, subscribe| {
+                        let keep = !forbidden.iter().any(|name| **name == *subscribe.resource.name);
+                        if !keep {
+                            session.close_subscription(*scope, 403, "not any more");
+                        }
+                        keep
+                    });
                 }
             }
         }
     }
 
-    fn event(&self, session: &mut CloudSession, event: CloudEvent) {
+    fn event(&self, session: &mut CloudSession, view: &mut SessionView, event: CloudEvent) {
         match event {
+            CloudEvent::Subscribe(subscribe) => {
+                let scope = subscribe.scope;
+                let mut world = self.world.lock();
+                if world.forbidden.iter().any(|name| **name == *subscribe.resource.name) {
+                    drop(world);
+                    return session.close_subscription(scope, 403, "nobody may");
+                }
+                world.opened.push(subscribe.clone());
+                drop(world);
+                view.scopes.insert(scope, subscribe);
+                session.open_subscription(scope, view);
+            }
+            CloudEvent::Unsubscribe { scope } => drop(view.scopes.remove(&scope)),
             CloudEvent::LeaseRenew { renew_time_micros } => {
                 self.world.lock().leases += 1;
                 session.lease_renewed(renew_time_micros, 200);
@@ -228,20 +272,46 @@ impl FakeCloud {
     }
 }
 
-impl NodeView for FakeCloud {
-    fn wanted(&self, _: ScopeId) -> Vec<ObjectKey> {
-        self.world.lock().objects.keys().cloned().collect()
+/// The cloud as one session sees it.
+struct SessionView {
+    cloud: FakeCloud,
+    scopes: BTreeMap<ScopeId, Subscribe>,
+}
+
+impl SessionView {
+    fn selects(&self, scope: ScopeId, key: &ObjectKey) -> bool {
+        match self.scopes.get(&scope) {
+            Some(subscribe) => {
+                let everywhere = subscribe.namespace.is_empty();
+                subscribe.resource == *key.resource()
+                    && (everywhere || subscribe.namespace == key.namespace())
+            }
+            None => scope == ScopeId::NODE && is_pushed(key.resource()) && key.name() != "another",
+        }
     }
 
-    fn lookup(&self, _: ScopeId, key: &ObjectKey) -> Lookup {
-        match self.world.lock().objects.get(key) {
+    fn scopes_of(&self, key: &ObjectKey) -> Vec<ScopeId> {
+        let all = self.scopes.keys().copied().chain([ScopeId::NODE]);
+        // What is gone is offered too: the session asks again what became of it.
+        all.filter(|scope| self.selects(*scope, key)).collect()
+    }
+}
+
+impl NodeView for SessionView {
+    fn wanted(&self, scope: ScopeId) -> Vec<ObjectKey> {
+        let world = self.cloud.world.lock();
+        world.objects.keys().filter(|key| self.selects(scope, key)).cloned().collect()
+    }
+
+    fn lookup(&self, scope: ScopeId, key: &ObjectKey) -> Lookup {
+        match self.cloud.world.lock().objects.get(key).filter(|_| self.selects(scope, key)) {
             Some(object) => Lookup::Present(Arc::clone(object)),
             None => Lookup::Unwanted(None),
         }
     }
 
     fn revision(&self, _: ScopeId) -> CloudRevision {
-        CloudRevision(self.world.lock().revision)
+        CloudRevision(self.cloud.world.lock().revision)
     }
 }
 
@@ -269,6 +339,8 @@ fn kind(key: &ObjectKey) -> &'static str {
         "pods" => "Pod",
         "configmaps" => "ConfigMap",
         "secrets" => "Secret",
+        "services" => "Service",
+        "leases" => "Lease",
         _ => "Node",
     }
 }

@@ -1,0 +1,98 @@
+//! What local clients read beside the pushed set.
+
+use super::*;
+
+const SERVICES: &str = "/api/v1/services";
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+
+fn lease(name: &str) -> ObjectKey {
+    ObjectKey::new(Resource::new("coordination.k8s.io", "v1", "leases"), "default", name)
+}
+
+#[tokio::test]
+async fn the_warm_set_comes_by_itself_and_stays_without_a_cloud() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    cloud.put(&key("services", "web"), "s1", &json!({"spec": {"clusterIP": "10.0.0.1"}}), &[]);
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    wait_for("the Service", DEADLINE, async || agent.names(SERVICES).await == ["web"]).await;
+    assert!(agent.names("/api/v1/namespaces").await.is_empty(), "complete and empty");
+    let one = agent.get("/api/v1/namespaces/default/services/web").await;
+    assert_eq!((one.0, &one.1["spec"]["clusterIP"]), (StatusCode::OK, &json!("10.0.0.1")));
+    assert_eq!(agent.get("/api/v1/namespaces/default/services/none").await.0, StatusCode::NOT_FOUND);
+    cloud.put(&key("services", "db"), "s2", &json!({"spec": {}}), &[]);
+    wait_for("a change", DEADLINE, async || agent.names(SERVICES).await == ["db", "web"]).await;
+    cloud.delete(&key("services", "web"));
+    wait_for("the end", DEADLINE, async || agent.names(SERVICES).await == ["db"]).await;
+    agent.stop().await;
+
+    cloud.set_away(true);
+    cloud.put(&key("services", "late"), "s3", &json!({"spec": {}}), &[]);
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    assert_eq!(agent.names(SERVICES).await, ["db"], "what was there is served without a cloud");
+    cloud.set_away(false);
+    wait_for("what was missed", DEADLINE, async || agent.names(SERVICES).await == ["db", "late"]).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn what_was_never_synced_is_no_empty_list() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    cloud.set_away(true);
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    for path in [SERVICES, LEASES, "/api/v1/pods"] {
+        let (code, status) = agent.get(path).await;
+        assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE, "{path}: {status}");
+        assert!(
+            status["details"]["retryAfterSeconds"].as_u64().is_some_and(|seconds| seconds > 0),
+            "{status}"
+        );
+    }
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_first_question_is_followed_and_shared() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    cloud.put(&lease("a"), "l1", &json!({"spec": {}}), &[]);
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    wait_for("the first session", DEADLINE, async || agent.status.look().transport.is_some()).await;
+    wait_for("the list", DEADLINE, async || agent.names(LEASES).await == ["a"]).await;
+    cloud.put(&lease("b"), "l2", &json!({"spec": {}}), &[]);
+    wait_for("a change", DEADLINE, async || agent.names(LEASES).await == ["a", "b"]).await;
+    let labelled = format!("{LEASES}?labelSelector=x%3Dy");
+    assert!(agent.names(&labelled).await.is_empty());
+    assert_eq!(cloud.opened("leases"), 1, "one for all clients");
+    // Offline the copy is served, and it is the same one after a restart.
+    cloud.set_away(true);
+    assert_eq!(agent.names(LEASES).await, ["a", "b"]);
+    agent.stop().await;
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    assert_eq!(agent.names(LEASES).await, ["a", "b"]);
+    assert_eq!(agent.get(&format!("{LEASES}/c")).await.0, StatusCode::NOT_FOUND, "the copy was complete");
+    cloud.set_away(false);
+    cloud.delete(&lease("a"));
+    wait_for("what was missed", DEADLINE, async || agent.names(LEASES).await == ["b"]).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_right_that_was_taken_away_takes_the_copy_with_it() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    cloud.put(&lease("a"), "l1", &json!({"spec": {}}), &[]);
+    cloud.forbid("leases", true);
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    wait_for("the first session", DEADLINE, async || agent.status.look().transport.is_some()).await;
+    wait_for("the refusal", DEADLINE, async || agent.get(LEASES).await.0 == StatusCode::FORBIDDEN).await;
+    cloud.forbid("leases", false);
+    agent.stop().await;
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    wait_for("the list", DEADLINE, async || agent.names(LEASES).await == ["a"]).await;
+    cloud.forbid("leases", true);
+    wait_for("the refusal", DEADLINE, async || agent.get(LEASES).await.0 == StatusCode::FORBIDDEN).await;
+    cloud.set_away(true);
+    wait_for("the copy to go", DEADLINE, async || {
+        matches!(agent.get(LEASES).await.0, StatusCode::SERVICE_UNAVAILABLE | StatusCode::FORBIDDEN)
+    })
+    .await;
+    agent.stop().await;
+}

@@ -1,0 +1,123 @@
+//! The selections that a session follows: their numbers in the session, and in the store.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tombolo_proto::frame::{Inventory, Subscribe};
+use tombolo_proto::ids::ScopeId;
+use tombolo_proto::session::EdgeSession;
+use tracing::{debug, warn};
+
+use crate::store::Store;
+use crate::subscriptions::{Board, Standing, Wanted};
+
+/// Refusals that last: everything else is tried again when somebody asks.
+const LASTING: [u16; 5] = [400, 401, 403, 404, 413];
+
+/// See the module.
+pub(super) struct Follower {
+    board: Arc<Board>,
+    /// Whether the session can be asked to follow anything: it has begun, and the store knows that.
+    open: bool,
+    /// Scope of the store to scope of the session.
+    followed: BTreeMap<ScopeId, ScopeId>,
+    /// What another session tells of its inventory when the cloud asks, by scope of the session.
+    stores: BTreeMap<ScopeId, ScopeId>,
+}
+
+impl Follower {
+    pub(super) fn new(board: Arc<Board>) -> Self {
+        let stores = BTreeMap::from([(ScopeId::NODE, ScopeId::NODE)]);
+        Self { board, open: false, followed: BTreeMap::new(), stores }
+    }
+
+    /// The session has begun.
+    pub(super) fn begin(&mut self) {
+        self.open = true;
+        self.board.session(true);
+    }
+
+    /// The session is over.
+    pub(super) fn end(&mut self) {
+        if self.open {
+            self.board.session(false);
+        }
+        self.open = false;
+    }
+
+    /// The store's number of a scope of the session; none for what is followed no longer.
+    pub(super) fn scope(&self, session: ScopeId) -> Option<ScopeId> {
+        self.stores.get(&session).copied()
+    }
+
+    /// Brings what the session follows to what the board wants. To be called when the store has everything that the
+    /// session has told: the cloud takes the inventory as the whole truth.
+    pub(super) fn compare(&mut self, session: &mut EdgeSession, store: &Store) -> Result<(), String> {
+        if !self.open {
+            return Ok(());
+        }
+        let wanted = self.board.wanted();
+        let unwanted: Vec<_> = self
+            .followed
+            .keys()
+            .filter(|scope| !wanted.iter().any(|w| w.scope == **scope))
+            .copied()
+            .collect();
+        for scope in unwanted {
+            if let Some(number) = self.followed.remove(&scope) {
+                session.unsubscribe(number);
+                self.stores.remove(&number);
+                self.board.stands(scope, Standing::Idle);
+            }
+        }
+        for wanted in wanted {
+            if !self.followed.contains_key(&wanted.scope) {
+                self.follow(session, store, wanted)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, session: &mut EdgeSession, store: &Store, wanted: Wanted) -> Result<(), String> {
+        let held = store.held(wanted.scope).map_err(|error| error.to_string())?;
+        let number = session.next_scope();
+        let selection = wanted.selection;
+        let subscribe = Subscribe {
+            scope: number,
+            resource: selection.resource,
+            namespace: selection.namespace,
+            label_selector: selection.label_selector,
+            field_selector: selection.field_selector,
+            caller_token: wanted.token,
+            epoch: held.epoch,
+            inventory: Inventory::Full(held.inventory),
+        };
+        if let Err(error) = session.subscribe(subscribe) {
+            debug!(%error, "a selection waits");
+            return Ok(());
+        }
+        self.followed.insert(wanted.scope, number);
+        self.stores.insert(number, wanted.scope);
+        self.board.stands(wanted.scope, Standing::Opening);
+        Ok(())
+    }
+
+    /// A scope of the store is complete.
+    pub(super) fn caught_up(&mut self, scope: ScopeId) {
+        if self.followed.contains_key(&scope) {
+            self.board.stands(scope, Standing::Live);
+        }
+    }
+
+    /// The cloud has ended or refused a scope of the session.
+    pub(super) fn closed(&mut self, number: ScopeId, code: u16, reason: &str) {
+        let Some(scope) = self.stores.remove(&number) else { return };
+        self.followed.remove(&scope);
+        if LASTING.contains(&code) {
+            warn!(code, %reason, "the cloud refuses a selection");
+        } else {
+            debug!(code, %reason, "a subscription was closed");
+        }
+        self.board.stands(scope, Standing::Refused { code, reason: reason.to_owned() });
+    }
+}

@@ -1,0 +1,76 @@
+//! Which part of the store answers a local client: the pushed set, or a selection that this node follows.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use http::StatusCode;
+use tombolo_apiserve::auth::Attributes;
+use tombolo_apiserve::sources::{Read, Sources};
+use tombolo_apiserve::status::ApiError;
+use tombolo_apiserve::store::Store as ServedStore;
+use tombolo_proto::ids::NodeId;
+use tombolo_proto::object::Resource;
+
+use super::RETRY_AFTER_SECONDS;
+use crate::store::{Selection, Store, is_pushed};
+use crate::subscriptions::{Subscriptions, Unreadable};
+
+/// See the module.
+pub(super) struct Reads {
+    node: NodeId,
+    store: Store,
+    subscriptions: Subscriptions,
+}
+
+impl Reads {
+    pub(super) fn new(node: NodeId, store: Store, subscriptions: Subscriptions) -> Self {
+        Self { node, store, subscriptions }
+    }
+
+    async fn choose(&self, read: Read<'_>) -> Result<Arc<dyn ServedStore>, ApiError> {
+        let (resource, about) = (&read.kind.storage, read.attributes);
+        if is_pushed(resource) && self.is_own(resource, about) {
+            return Ok(Arc::new(self.store.clone()));
+        }
+        let wide = Selection { namespace: about.namespace.clone(), ..Selection::all(resource.clone()) };
+        let narrow = Selection {
+            label_selector: about.label_selector.clone(),
+            field_selector: about.field_selector.clone(),
+            ..wide.clone()
+        };
+        match self.subscriptions.reader(&wide, None).await {
+            // Whoever may not read everything may read what it asks for.
+            Err(Unreadable::Refused { code: 403, .. }) if narrow != wide => {
+                self.subscriptions.reader(&narrow, None).await
+            }
+            outcome => outcome,
+        }
+        .map(|scoped| Arc::new(scoped) as Arc<dyn ServedStore>)
+        .map_err(|error| refused(error, about))
+    }
+
+    /// Whether the pushed set has all that is asked for. Of Nodes it has one.
+    fn is_own(&self, resource: &Resource, about: &Attributes) -> bool {
+        &*resource.name != "nodes" || about.name == self.node.as_str()
+    }
+}
+
+impl Sources for Reads {
+    fn source<'a>(&'a self, read: Read<'a>) -> BoxFuture<'a, Result<Arc<dyn ServedStore>, ApiError>> {
+        Box::pin(self.choose(read))
+    }
+}
+
+fn refused(error: Unreadable, about: &Attributes) -> ApiError {
+    match error {
+        Unreadable::Refused { code: 403, reason } => ApiError::forbidden(about, &reason),
+        Unreadable::Refused { code: 404, .. } => ApiError::no_such_path(),
+        Unreadable::Refused { code, reason } => match StatusCode::from_u16(code) {
+            Ok(StatusCode::BAD_REQUEST) => ApiError::bad_request(reason),
+            _ => ApiError::unavailable(reason).retry_after(RETRY_AFTER_SECONDS),
+        },
+        Unreadable::Unknown(reason) | Unreadable::Store(reason) => {
+            ApiError::unavailable(reason).retry_after(RETRY_AFTER_SECONDS)
+        }
+    }
+}

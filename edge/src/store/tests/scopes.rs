@@ -1,0 +1,126 @@
+//! Objects that several scopes want.
+
+use tombolo_proto::ids::ScopeId;
+
+use super::*;
+
+fn in_scope(scope: ScopeId, delivery: Delivery) -> Delivery {
+    Delivery { scope, ..delivery }
+}
+
+/// A store with an open, complete subscription of ConfigMaps.
+async fn with_subscription(disk: &FaultyDisk) -> (Store, ScopeId) {
+    let store = synced(disk).await;
+    let scope = store.open_scope(Selection::all(Resource::new("", "v1", "configmaps"))).await.unwrap();
+    store.caught_up(scope, epoch(1), CloudRevision(1)).await.unwrap();
+    (store, scope)
+}
+
+fn seen(store: &impl tombolo_apiserve::store::Store, since: u64) -> Vec<(ChangeKind, u64)> {
+    let maps = Resource::new("", "v1", "configmaps");
+    let mut stream = store.watch(&maps, Revision(since)).unwrap();
+    stream.poll_ready().unwrap().iter().map(|change| (change.kind, change.object.revision.0)).collect()
+}
+
+#[tokio::test]
+async fn each_scope_has_its_own_history() {
+    use ChangeKind::{Added, Deleted, Modified};
+    let disk = FaultyDisk::new(31);
+    let (store, scope) = with_subscription(&disk).await;
+    let map = key("configmaps", "app");
+    let copy = store.scoped(scope);
+    apply(&store, &[upsert(&map, "u1", 10, &[])]).await;
+    assert_eq!(copy.get(&map).unwrap(), None, "of the pushed set alone");
+    apply(&store, &[in_scope(scope, upsert(&map, "u1", 10, &[]))]).await;
+    assert!(copy.get(&map).unwrap().is_some());
+    apply(&store, &[upsert(&map, "u1", 11, &[])]).await;
+    apply(&store, &[delete(&map)]).await;
+    assert!(copy.get(&map).unwrap().is_some(), "the subscription still has it");
+    apply(&store, &[in_scope(scope, delete(&map))]).await;
+    let (pushed, subscribed) = (seen(&store, 1), seen(&copy, 1));
+    assert_eq!(pushed, [(Added, 2), (Modified, 3), (Modified, 4), (Deleted, 5)]);
+    assert_eq!(subscribed, [(Added, 3), (Modified, 4), (Deleted, 6)]);
+    store.close().await;
+    let store = open(&disk);
+    assert_eq!(
+        (seen(&store, 1), seen(&store.scoped(scope), 1)),
+        (pushed, subscribed),
+        "also after a restart"
+    );
+}
+
+#[tokio::test]
+async fn a_list_of_the_past_is_that_of_its_scope() {
+    let (store, scope) = with_subscription(&FaultyDisk::new(32)).await;
+    let (one, two) = (key("configmaps", "one"), key("configmaps", "two"));
+    let maps = Resource::new("", "v1", "configmaps");
+    apply(&store, &[in_scope(scope, upsert(&one, "u1", 10, &[]))]).await;
+    let then = store.revision();
+    apply(&store, &[upsert(&one, "u1", 11, &[]), upsert(&two, "u2", 12, &[])]).await;
+    apply(&store, &[in_scope(scope, delete(&one))]).await;
+    let names = |snapshot: tombolo_apiserve::store::Snapshot| -> Vec<String> {
+        snapshot.items.iter().map(|item| item.key.name().to_owned()).collect()
+    };
+    let copy = store.scoped(scope);
+    assert_eq!(names(copy.list_at(&maps, None, then).unwrap()), ["one"]);
+    assert!(names(copy.list(&maps, None).unwrap()).is_empty());
+    assert_eq!(names(store.list(&maps, None).unwrap()), ["one", "two"]);
+}
+
+#[tokio::test]
+async fn numbers_stay_and_what_is_forgotten_ends_its_watches() {
+    let disk = FaultyDisk::new(33);
+    let (store, scope) = with_subscription(&disk).await;
+    let maps = Resource::new("", "v1", "configmaps");
+    let again = store.open_scope(Selection::all(maps.clone())).await.unwrap();
+    let other = Selection { namespace: "x".to_owned(), ..Selection::all(maps.clone()) };
+    let other = store.open_scope(other).await.unwrap();
+    assert_eq!((again, other == scope), (scope, false));
+    assert!(matches!(store.scoped(other).list(&maps, None), Err(StoreError::NotSynced { .. })));
+    let map = key("configmaps", "app");
+    apply(&store, &[in_scope(scope, upsert(&map, "u1", 10, &[]))]).await;
+    let mut watch = store.scoped(scope).watch(&maps, store.revision()).unwrap();
+    assert_eq!(store.watchers(scope, &maps), 1);
+    store.clear_scope(scope).await.unwrap();
+    assert!(watch.next().await.unwrap().is_none(), "its watches end");
+    assert!(matches!(store.scoped(scope).list(&maps, None), Err(StoreError::NotSynced { .. })));
+    assert_eq!(store.counts().unwrap().visible, 0);
+    assert_eq!(store.subscriptions().unwrap().len(), 2, "it may be followed again");
+    store.drop_scope(scope).await.unwrap();
+    store.close().await;
+    assert_eq!(open(&disk).subscriptions().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn the_first_list_of_a_subscription_is_in_no_history() {
+    let disk = FaultyDisk::new(34);
+    let store = synced(&disk).await;
+    let maps = Resource::new("", "v1", "configmaps");
+    let scope = store.open_scope(Selection::all(maps.clone())).await.unwrap();
+    let before = store.revision();
+    apply(&store, &[in_scope(scope, upsert(&key("configmaps", "app"), "u1", 10, &[]))]).await;
+    store.caught_up(scope, epoch(1), CloudRevision(10)).await.unwrap();
+    let copy = store.scoped(scope);
+    assert!(
+        matches!(copy.watch(&maps, before), Err(StoreError::Expired { .. })),
+        "what came before is not known"
+    );
+    assert_eq!(copy.list(&maps, None).unwrap().items.len(), 1);
+    assert_eq!(seen(&copy, store.revision().0), []);
+}
+
+#[tokio::test]
+async fn the_pushed_version_of_an_object_is_the_better_one() {
+    let (store, _) = with_subscription(&FaultyDisk::new(35)).await;
+    let nodes = store.open_scope(Selection::all(Resource::new("", "v1", "nodes"))).await.unwrap();
+    store.caught_up(nodes, epoch(1), CloudRevision(1)).await.unwrap();
+    let node = key("nodes", "edge-a");
+    // The subscription has it first, trimmed; then it is pushed; then the subscription has a newer one.
+    apply(&store, &[in_scope(nodes, upsert(&node, "u1", 12, &[]))]).await;
+    apply(&store, &[upsert(&node, "u1", 11, &[])]).await;
+    let at = |object: Option<Arc<Stored>>| value(&object.unwrap())["data"]["at"].clone();
+    assert_eq!(at(store.get(&node).unwrap()), "11");
+    apply(&store, &[in_scope(nodes, upsert(&node, "u1", 13, &[]))]).await;
+    assert_eq!(at(store.get(&node).unwrap()), "11");
+    assert_eq!(at(store.scoped(nodes).get(&node).unwrap()), "11");
+}
