@@ -30,6 +30,7 @@ use crate::subscriptions::Subscriptions;
 mod access;
 mod credentials;
 mod reads;
+mod revision;
 mod write;
 
 pub(crate) use credentials::{KUBECONFIG_FILE, LocalCredentials};

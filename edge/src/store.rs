@@ -178,7 +178,7 @@ impl Store {
     pub async fn apply(&self, deliveries: Vec<Delivery>) -> Result<Vec<Result<(), Refused>>, WriteError> {
         match self.run(Command::Apply(deliveries)).await? {
             Done::Applied(outcomes) => Ok(outcomes),
-            Done::Nothing | Done::Opened(_) => Ok(Vec::new()),
+            Done::Nothing | Done::Opened(_) | Done::Learned(_) => Ok(Vec::new()),
         }
     }
 
@@ -220,12 +220,25 @@ impl Store {
         self.run(Command::Settle { number, learned }).await.map(drop)
     }
 
-    /// Keeps a version of a held object that came as the reply to a request, when it is newer.
+    /// Keeps a version of an object that came as the reply to a request, when something here wants it and it is newer than
+    /// what is held. The object as local clients see it, under its local revision; none when nothing here holds it.
     ///
     /// # Errors
     /// [`WriteError`] when it could not be written.
-    pub async fn learn(&self, learned: Learned) -> Result<(), WriteError> {
-        self.run(Command::Learn(learned)).await.map(drop)
+    pub async fn learn(&self, learned: Learned) -> Result<Option<Bytes>, WriteError> {
+        match self.run(Command::Learn(learned)).await? {
+            Done::Learned(answer) => Ok(answer),
+            Done::Nothing | Done::Applied(_) | Done::Opened(_) => Ok(None),
+        }
+    }
+
+    /// The local revision under which clients see an object, and the cloud's revision of the same version; none when
+    /// nothing here holds it.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the file cannot be read.
+    pub fn revisions(&self, key: &ObjectKey) -> Result<Option<(Revision, CloudRevision)>, ReadError> {
+        self.read(|view| view.revisions(key))
     }
 
     /// Ends all watches and lets go of the file.

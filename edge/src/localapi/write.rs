@@ -3,17 +3,19 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::StatusCode;
 use tombolo_apiserve::backend::{WriteBackend, WriteReply, WriteRequest, WriteVerb};
 use tombolo_apiserve::status::ApiError;
 use tombolo_proto::frame::{ApiReply, ApiRequest};
-use tombolo_proto::object::{ObjectKey, Resource};
+use tombolo_proto::object::ObjectKey;
 use tracing::warn;
 
-use super::RETRY_AFTER_SECONDS;
+use super::{RETRY_AFTER_SECONDS, revision};
 use crate::hub::{CallError, HubHandle};
-use crate::store::{Learned, Store, is_pushed};
+use crate::store::splice::facts;
+use crate::store::{Learned, Store};
 
 /// Time for the cloud's answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -30,23 +32,46 @@ impl ThroughTheCloud {
     }
 
     async fn pass(&self, request: WriteRequest) -> Result<WriteReply, ApiError> {
-        let key = held_key(&request);
+        let key = key(&request);
+        let body = self.for_the_cloud(&request, key.as_ref())?;
         let call = ApiRequest {
             method: method(request.verb).to_owned(),
-            path_and_query: request.path_and_query,
-            content_type: request.content_type,
+            path_and_query: request.path_and_query.clone(),
+            content_type: request.content_type.clone(),
             accept: "application/json".to_owned(),
-            body: request.body,
+            body,
         };
-        let reply = self.hub.api(call, TIMEOUT, None).await.map_err(|error| refused(&error))?;
-        if let Some(key) = key.filter(|_| reply.code / 100 == 2) {
-            let learned = Learned { key, body: reply.body.clone() };
-            if let Err(error) = self.store.learn(learned).await {
-                // The write is done; the cloud delivers the object as well.
-                warn!(%error, "the result of a write could not be stored");
-            }
+        let mut reply = self.hub.api(call, TIMEOUT, None).await.map_err(|error| refused(&error))?;
+        if reply.code / 100 == 2 && brings_object(&request) {
+            self.take_over(&request, &mut reply).await;
         }
         answer(reply)
+    }
+
+    /// The body with the cloud's revision in the place of the local one (design 9.12).
+    fn for_the_cloud(&self, request: &WriteRequest, key: Option<&ObjectKey>) -> Result<Bytes, ApiError> {
+        let named = revision::named(&request.body);
+        let (Some(named), Some(key)) = (named, key) else { return Ok(request.body.clone()) };
+        let held = self.store.revisions(key).map_err(|error| ApiError::unavailable(error.to_string()))?;
+        // A version that clients have not from here is the cloud's own.
+        let Some((local, cloud)) = held else { return Ok(request.body.clone()) };
+        if named != local.to_string() {
+            let resource = &request.kind.resource;
+            return Err(ApiError::modified(&resource.group, &resource.name, key.name()));
+        }
+        revision::replaced(&request.body, &cloud.0.to_string()).map_err(ApiError::bad_request)
+    }
+
+    /// Stores the object of a reply, and answers with it as local clients see it.
+    async fn take_over(&self, request: &WriteRequest, reply: &mut ApiReply) {
+        let Ok(facts) = facts(&reply.body) else { return };
+        let key = ObjectKey::new(request.kind.storage.clone(), &facts.namespace, &facts.name);
+        match self.store.learn(Learned { key, body: reply.body.clone() }).await {
+            Ok(Some(local)) => reply.body = local,
+            Ok(None) => {}
+            // The write is done; the cloud delivers the object as well.
+            Err(error) => warn!(%error, "the result of a write could not be stored"),
+        }
     }
 }
 
@@ -60,14 +85,19 @@ impl WriteBackend for ThroughTheCloud {
     }
 }
 
-/// The object whose new version the reply will hold.
-fn held_key(request: &WriteRequest) -> Option<ObjectKey> {
+/// The object that a write names.
+fn key(request: &WriteRequest) -> Option<ObjectKey> {
     let about = &request.attributes;
-    let resource = Resource::new(&about.group, &about.version, &about.resource);
-    let changes = matches!(request.verb, WriteVerb::Update | WriteVerb::Patch(_)) && !request.options.dry_run;
-    let whole = matches!(about.subresource.as_str(), "" | "status");
-    (changes && whole && is_pushed(&resource) && !about.name.is_empty())
-        .then(|| ObjectKey::new(resource, &about.namespace, &about.name))
+    (!about.name.is_empty())
+        .then(|| ObjectKey::new(request.kind.storage.clone(), &about.namespace, &about.name))
+}
+
+/// Whether the reply holds the object's new version.
+fn brings_object(request: &WriteRequest) -> bool {
+    let changes = matches!(request.verb, WriteVerb::Create | WriteVerb::Update | WriteVerb::Patch(_));
+    let whole = matches!(request.attributes.subresource.as_str(), "" | "status");
+    let stored = request.kind.storage == request.kind.resource;
+    changes && whole && stored && !request.options.dry_run
 }
 
 fn method(verb: WriteVerb) -> &'static str {

@@ -8,17 +8,18 @@ use redb::{ReadableTable, ReadableTableMetadata, Table, WriteTransaction};
 use tombolo_apiserve::history::ChangeKind;
 use tombolo_apiserve::store::{Revision, Stored};
 use tombolo_proto::frame::{Change, RefusalReason};
-use tombolo_proto::ids::{CloudRevision, ScopeId, Uid};
+use tombolo_proto::ids::{ScopeId, Uid};
 use tombolo_proto::limits;
-use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion, SharedObject};
+use tombolo_proto::object::{ObjectKey, ObjectVersion, SharedObject};
 
 use super::error::{WriteError, storage};
 use super::outbox::{self, Report, ReportKind};
 use super::row::{LogRow, LogVersion, ObjectRow, State};
 use super::schema::{self, HIDDEN, LOG, META, OBJECTS, OUTBOX, SCOPES, SLOTS, StateRow};
 use super::seal::Sealer;
-use super::{Delivery, Learned, LogBounds, Refused, is_pod, keys, splice, view};
+use super::{Delivery, LogBounds, Refused, is_pod, keys, splice, view};
 
+mod learn;
 mod scopes;
 
 /// A change, and the scopes in which clients see it.
@@ -244,28 +245,6 @@ impl<'t> Batch<'t> {
         add(&mut row.scopes, scope);
         self.put(place, &row)?;
         Ok(Ok(()))
-    }
-
-    /// Keeps the newer version of a held object that came as the reply to a request.
-    pub(super) fn learn(&mut self, learned: &Learned) -> Result<(), WriteError> {
-        let Some(place) = keys::encode(&learned.key) else { return Ok(()) };
-        let Some(old) = self.row(&place)? else { return Ok(()) };
-        let Ok(facts) = splice::facts(&learned.body) else { return Ok(()) };
-        let Ok(revision) = CloudRevision::parse(&facts.resource_version) else { return Ok(()) };
-        let newer = old.state != State::Absent
-            && old.era == self.state.era
-            && old.version.uid.as_str() == facts.uid
-            && revision > old.version.revision;
-        if !newer {
-            return Ok(());
-        }
-        let comparable =
-            self.state.trim_version == splice::TRIM_VERSION && &*learned.key.resource().name != "nodes";
-        let Ok((body, hash)) = splice::trimmed(&learned.body) else { return Ok(()) };
-        let hash = if comparable { hash } else { ContentHash(0) };
-        let version = ObjectVersion { revision, hash, ..old.version.clone() };
-        let row = ObjectRow { version, body, sealed: false, local: 0, ..old.clone() };
-        self.replace(&place, &learned.key, Some(old), row)
     }
 
     /// Puts a report into the outbox and shows its status to clients, in one step.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata};
 use tombolo_apiserve::store::{Revision, Snapshot, Stored};
-use tombolo_proto::ids::ScopeId;
+use tombolo_proto::ids::{CloudRevision, ScopeId};
 use tombolo_proto::object::{Held, InventoryEntry, ObjectKey, Resource};
 
 use super::error::{ReadError, reading};
@@ -61,6 +61,12 @@ impl View {
             State::Hidden => Found::Hidden,
             State::Absent => Found::Absent,
         })
+    }
+
+    /// The local and the cloud's revision of an object that clients see.
+    pub(super) fn revisions(&self, key: &ObjectKey) -> Result<Option<(Revision, CloudRevision)>, ReadError> {
+        let row = self.row(key)?.filter(|row| row.state == State::Visible);
+        Ok(row.map(|row| (Revision(row.local), row.version.revision)))
     }
 
     /// The objects of a resource (of one namespace) that clients of a scope see, ordered by namespace, then name.

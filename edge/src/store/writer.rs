@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use redb::Database;
 use tokio::sync::{mpsc, oneshot};
 use tombolo_proto::ids::{CloudRevision, Epoch, ScopeId};
@@ -51,6 +52,7 @@ pub(super) enum Done {
     Nothing,
     Applied(Vec<Result<(), Refused>>),
     Opened(ScopeId),
+    Learned(Option<Bytes>),
 }
 
 /// A command and who waits for it.
@@ -203,7 +205,7 @@ fn run(batch: &mut Batch<'_>, command: &Command) -> Result<Done, WriteError> {
                 batch.learn(learned)?;
             }
         }
-        Command::Learn(learned) => batch.learn(learned)?,
+        Command::Learn(learned) => return Ok(Done::Learned(batch.learn(learned)?)),
         Command::OpenScope(selection) => return Ok(Done::Opened(batch.open_scope(selection)?)),
         Command::ClearScope(scope) => batch.clear_scope(*scope)?,
         Command::DropScope(scope) => batch.drop_scope(*scope)?,

@@ -96,3 +96,28 @@ async fn a_right_that_was_taken_away_takes_the_copy_with_it() {
     .await;
     agent.stop().await;
 }
+
+#[tokio::test]
+async fn writes_name_local_revisions_and_read_their_own_result() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let app = key("configmaps", "app");
+    cloud.put(&app, "u1", &json!({"data": {"a": "1"}}), &[]);
+    cloud.put(&key("pods", "web"), "u2", &pod_spec(), std::slice::from_ref(&app));
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    let path = "/api/v1/namespaces/default/configmaps/app";
+    wait_for("the object", DEADLINE, async || agent.get(path).await.0 == StatusCode::OK).await;
+    let read = agent.get(path).await.1;
+    let mut changed = read.clone();
+    changed["data"]["a"] = "2".into();
+    let (code, written) = agent.call(Method::PUT, path, &changed.to_string()).await;
+    assert_eq!((code, &written["data"]["a"]), (StatusCode::OK, &json!("2")));
+    assert_eq!(cloud.object(&app).unwrap()["metadata"]["resourceVersion"], "101", "the cloud's own revision");
+    let number =
+        |object: &Value| object["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
+    assert!(number(&written) > number(&read) && number(&written) < 100, "{written}");
+    assert_eq!(agent.get(path).await.1, written, "what was written is read");
+    changed["data"]["a"] = "3".into();
+    let (code, status) = agent.call(Method::PUT, path, &changed.to_string()).await;
+    assert_eq!((code, &status["reason"]), (StatusCode::CONFLICT, &json!("Conflict")), "{status}");
+    agent.stop().await;
+}
