@@ -33,6 +33,7 @@ pub(crate) fn create(kind: &KindInfo, object: &mut Value, now: Timestamp) {
     match kind.group_kind() {
         ("batch", "Job") => job_selector(map),
         ("apps", "DaemonSet") => template_generation(map, 1),
+        ("discovery.k8s.io", "EndpointSlice") => drop_topology(map),
         // What is in use is kept from vanishing by the controllers that remove these finalizers.
         ("", "PersistentVolume") => add_finalizer(map, "kubernetes.io/pv-protection"),
         ("", "PersistentVolumeClaim") => add_finalizer(map, "kubernetes.io/pvc-protection"),
@@ -74,6 +75,14 @@ fn job_selector(map: &mut Map<String, Value>) {
     }
 }
 
+/// The topology of endpoints is of an older version: it is kept where it is, and not written.
+fn drop_topology(map: &mut Map<String, Value>) {
+    let endpoints = map.get_mut("endpoints").and_then(Value::as_array_mut);
+    for endpoint in endpoints.into_iter().flatten().filter_map(Value::as_object_mut) {
+        endpoint.remove("deprecatedTopology");
+    }
+}
+
 fn template_generation(map: &mut Map<String, Value>, number: i64) {
     let annotations = object_at(object_at(map, "metadata"), "annotations");
     annotations.insert(TEMPLATE_GENERATION.into(), number.to_string().into());
@@ -101,6 +110,9 @@ pub(crate) fn update(kind: &KindInfo, new: &mut Value, old: &Value, subresource:
     }
     match (subresource, kind.group_kind()) {
         ("", ("", "Service")) => service::update(new, old),
+        ("", ("discovery.k8s.io", "EndpointSlice")) if new["endpoints"] != old["endpoints"] => {
+            drop_topology(object(new));
+        }
         ("", ("apps", "DaemonSet")) => {
             let number = text(old, &["metadata", "annotations", TEMPLATE_GENERATION]).parse().unwrap_or(0);
             let changed = i64::from(new["spec"]["template"] != old["spec"]["template"]);

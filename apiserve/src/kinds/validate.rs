@@ -1,16 +1,40 @@
 //! Validation of built-in kinds: the fields that the system depends on, worded as kube-apiserver words them.
 
+mod addresses;
 mod api_service;
+mod apps;
 mod autoscaling;
+mod batch;
+mod canonical;
 mod certificates;
+mod coordination;
+mod csi;
+mod devices;
+mod discovery;
+mod disruption;
+mod domains;
+mod events;
+mod field;
+mod flowcontrol;
+mod immutable;
+mod ingress;
+mod int_or_percent;
 mod meta;
 pub mod names;
 mod network;
+mod networking;
 mod objects;
 mod pod;
 mod pod_update;
 mod policies;
+mod rbac;
+mod runtime_class;
+mod scheduling;
+mod status;
 mod storage;
+mod storage_classes;
+mod walk;
+mod webhooks;
 mod workload;
 
 use serde_json::Value;
@@ -40,7 +64,10 @@ pub(crate) fn update(kind: &KindInfo, new: &Value, old: &Value, subresource: &st
         rules(kind, new, Some(old), &mut errors);
     }
     if !kind.custom && subresource.is_empty() {
-        immutable(kind, new, old, &mut errors);
+        changes(kind, new, old, &mut errors);
+    }
+    if !kind.custom && subresource == "status" {
+        status::check(kind.group_kind(), new, old, &mut errors);
     }
     match (kind.group_kind(), subresource) {
         (("", "Pod"), "ephemeralcontainers") => pod_update::ephemeral(new, old, &mut errors),
@@ -73,37 +100,54 @@ fn content(kind: &KindInfo, object: &Value, old: Option<&Value>, errors: &mut Ve
     match kind.group_kind() {
         ("", "Pod") => pod::pod(object, errors),
         ("", "PodTemplate") => pod::template(&object["template"], "template", errors),
-        ("apps" | "batch", _) | ("", "ReplicationController") => workload::create(&kind.kind, object, errors),
-        ("", "Service" | "Endpoints")
-        | ("discovery.k8s.io" | "networking.k8s.io" | "policy" | "coordination.k8s.io", _) => {
-            network::create(&kind.kind, object, errors);
-        }
-        ("", "PersistentVolume" | "PersistentVolumeClaim") | ("storage.k8s.io", _) => {
-            storage::create(&kind.kind, object, errors);
-        }
+        ("", "ReplicationController") => workload::create(object, errors),
+        ("", "Service" | "Endpoints") => network::create(&kind.kind, object, errors),
+        ("", "PersistentVolume" | "PersistentVolumeClaim") => storage::create(&kind.kind, object, errors),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => {
             errors.extend(custom::check(object, kind.schema().types()));
         }
-        ("autoscaling", "HorizontalPodAutoscaler") => autoscaling::check(&object["spec"], errors),
-        ("admissionregistration.k8s.io", kind) => policies::check(kind, object, errors),
+        (group, name) => of_group(group, name, object, old, errors),
+    }
+}
+
+/// What is wrong with an object of a group that has a module of its own.
+fn of_group(group: &str, kind: &str, object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    match (group, kind) {
+        ("apps", _) => apps::check(kind, object, old, errors),
+        ("batch", _) => batch::check(kind, object, old, errors),
+        ("autoscaling", "HorizontalPodAutoscaler") => autoscaling::check(object, old, errors),
+        ("policy", "PodDisruptionBudget") => disruption::check(object, errors),
+        ("networking.k8s.io", _) => networking::check(kind, object, old, errors),
+        ("discovery.k8s.io", "EndpointSlice") => discovery::check(object, old, errors),
+        ("coordination.k8s.io", "Lease") => coordination::check(object, errors),
+        ("storage.k8s.io", _) => storage_classes::check(kind, object, old, errors),
+        ("scheduling.k8s.io", "PriorityClass") if old.is_none() => scheduling::check(object, errors),
+        ("node.k8s.io", "RuntimeClass") if old.is_none() => runtime_class::check(object, errors),
+        ("rbac.authorization.k8s.io", _) => rbac::check(kind, object, errors),
+        ("certificates.k8s.io", "CertificateSigningRequest") => certificates::check(object, old, errors),
+        ("" | "events.k8s.io", "Event") => events::check(group, object, old, errors),
+        ("resource.k8s.io", _) => devices::check(kind, object, old, errors),
+        ("flowcontrol.apiserver.k8s.io", _) => flowcontrol::check(kind, object, errors),
+        (
+            "admissionregistration.k8s.io",
+            "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration",
+        ) => webhooks::check(object, old, errors),
+        ("admissionregistration.k8s.io", _) => policies::check(kind, object, errors),
         ("apiregistration.k8s.io", "APIService") => api_service::check(object, errors),
         group_kind => objects::create(group_kind, object, errors),
     }
 }
 
-fn immutable(kind: &KindInfo, new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+fn changes(kind: &KindInfo, new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     match kind.group_kind() {
         ("", "Pod") => pod_update::pod(new, old, errors),
-        ("apps" | "batch", _) => workload::update(&kind.kind, new, old, errors),
+        ("apps", "StatefulSet") => apps::stateful_set_update(new, old, errors),
+        ("batch", "Job") => batch::update(new, old, errors),
         ("", "Service") => network::service_update(new, old, errors),
-        ("", "PersistentVolume" | "PersistentVolumeClaim") | ("storage.k8s.io", _) => {
-            storage::update(&kind.kind, new, old, errors);
-        }
-        ("discovery.k8s.io", "EndpointSlice") => {
-            same(new, old, &["addressType"], errors);
-        }
+        ("", "PersistentVolume" | "PersistentVolumeClaim") => storage::update(&kind.kind, new, old, errors),
         group_kind => objects::update(group_kind, new, old, errors),
     }
+    immutable::check(kind.group_kind(), new, old, errors);
 }
 
 const IMMUTABLE: &str = "field is immutable";

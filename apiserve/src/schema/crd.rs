@@ -75,6 +75,8 @@ impl Compiler<'_> {
     fn root(&mut self, schema: &Value, path: &str) -> NodeId {
         match schema["type"].as_str() {
             Some("object") => {}
+            // A root that keeps what it does not know may leave out that it is an object.
+            Some("") | None if schema["x-kubernetes-preserve-unknown-fields"] == true => {}
             Some("") | None => {
                 self.errors
                     .push(FieldError::required(format!("{path}.type"), "must not be empty at the root"));
@@ -171,7 +173,7 @@ impl Compiler<'_> {
                     let text = format!("must not be empty for specified {what}");
                     self.errors.push(FieldError::required(format!("{path}.type"), text));
                 }
-                match schema["properties"].is_object() {
+                match position == Position::Root || schema["properties"].is_object() {
                     true => self.object(schema, path, preserve),
                     false => Shape::Any { atomic: false },
                 }

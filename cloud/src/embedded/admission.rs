@@ -3,6 +3,7 @@
 pub(super) mod addresses;
 pub(super) mod certificates;
 mod classes;
+mod devices;
 pub(super) mod lifecycle;
 mod limit_range;
 pub(super) mod node_restriction;
@@ -117,6 +118,7 @@ impl Admission for Plugins {
             pod_security::admit(&self.objects, request)?;
             classes::admit_growth(&self.objects, request)?;
             policies::admit_definition(request)?;
+            devices::admit(request)?;
             self.policies.validate(request)?;
             self.webhooks.validate(request).await?;
             quota::admit(&self.objects, request).await

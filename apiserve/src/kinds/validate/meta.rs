@@ -96,7 +96,7 @@ fn annotations(annotations: &Value, errors: &mut Vec<FieldError>) {
 }
 
 fn owners(metadata: &Value, errors: &mut Vec<FieldError>) {
-    let mut controllers = 0;
+    let mut controllers = std::collections::HashSet::new();
     for (index, owner) in items(metadata, &["ownerReferences"]).iter().enumerate() {
         let path = format!("metadata.ownerReferences[{index}]");
         if text(owner, &["apiVersion"]).is_empty() {
@@ -110,9 +110,12 @@ fn owners(metadata: &Value, errors: &mut Vec<FieldError>) {
                 errors.push(FieldError::required(format!("{path}.{field}"), message));
             }
         }
-        controllers += usize::from(owner["controller"] == true);
+        // The real server compares names, so that one controller may be named twice.
+        if owner["controller"] == true {
+            controllers.insert(text(owner, &["name"]));
+        }
     }
-    if controllers > 1 {
+    if controllers.len() > 1 {
         let text = "Only one reference can have Controller set to true";
         errors.push(FieldError::invalid(
             "metadata.ownerReferences",

@@ -13,7 +13,7 @@ const CONFIG_KEY: &str = "a valid config key must consist of alphanumeric charac
 #[must_use]
 pub fn dns1123_label(text: &str) -> Option<String> {
     if text.len() > 63 {
-        return Some("must be no more than 63 bytes".to_owned());
+        return Some("must be no more than 63 characters".to_owned());
     }
     (!is_label(text, false)).then(|| LABEL_DNS1123.to_owned())
 }
@@ -22,7 +22,7 @@ pub fn dns1123_label(text: &str) -> Option<String> {
 #[must_use]
 pub fn dns1123_subdomain(text: &str) -> Option<String> {
     if text.len() > 253 {
-        return Some("must be no more than 253 bytes".to_owned());
+        return Some("must be no more than 253 characters".to_owned());
     }
     (!text.split('.').all(|label| is_label(label, false))).then(|| SUBDOMAIN_DNS1123.to_owned())
 }
@@ -31,7 +31,7 @@ pub fn dns1123_subdomain(text: &str) -> Option<String> {
 #[must_use]
 pub fn dns1035_label(text: &str) -> Option<String> {
     if text.len() > 63 {
-        return Some("must be no more than 63 bytes".to_owned());
+        return Some("must be no more than 63 characters".to_owned());
     }
     (!is_label(text, true)).then(|| LABEL_DNS1035.to_owned())
 }
@@ -65,6 +65,8 @@ pub fn qualified_name(text: &str) -> Vec<String> {
         [prefix, name] => {
             if prefix.is_empty() {
                 problems.push("prefix part must be non-empty".to_owned());
+            } else if prefix.len() > 253 {
+                problems.push("prefix part must be no more than 253 bytes".to_owned());
             } else if let Some(problem) = dns1123_subdomain(prefix) {
                 problems.push(format!("prefix part {problem}"));
             }
@@ -72,7 +74,7 @@ pub fn qualified_name(text: &str) -> Vec<String> {
         }
         _ => {
             return vec![format!(
-                "a qualified name {QUALIFIED_NAME} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+                "a valid label key {QUALIFIED_NAME} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
             )];
         }
     };
@@ -104,7 +106,7 @@ pub fn label_value(text: &str) -> Vec<String> {
 #[must_use]
 pub fn config_key(text: &str) -> Option<String> {
     if text.len() > 253 {
-        return Some("must be no more than 253 bytes".to_owned());
+        return Some("must be no more than 253 characters".to_owned());
     }
     match text {
         "." => return Some("must not be '.'".to_owned()),

@@ -3,7 +3,6 @@
 use serde_json::Value;
 
 use super::super::value::{at, items, text};
-use super::network::fixed;
 use super::{FieldError, IMMUTABLE, names};
 
 /// Together the values of a ConfigMap or Secret may not be larger.
@@ -15,18 +14,6 @@ pub(super) fn create(group_kind: (&str, &str), object: &Value, errors: &mut Vec<
         ("", "ConfigMap") => config_map(object, errors),
         ("", "Secret") => secret(object, errors),
         ("", "Node") => node(object, errors),
-        ("" | "events.k8s.io", "Event") => event(object, errors),
-        ("rbac.authorization.k8s.io", kind) => rbac(kind, object, errors),
-        ("certificates.k8s.io", "CertificateSigningRequest") => signing_request(&object["spec"], errors),
-        ("scheduling.k8s.io", "PriorityClass") => priority_class(object, errors),
-        ("node.k8s.io", "RuntimeClass") => {
-            let handler = text(object, &["handler"]);
-            if handler.is_empty() {
-                errors.push(FieldError::required("handler", ""));
-            } else if let Some(problem) = names::dns1123_label(handler) {
-                errors.push(FieldError::invalid("handler", handler, problem));
-            }
-        }
         _ => {}
     }
 }
@@ -107,139 +94,6 @@ fn node(object: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn event(object: &Value, errors: &mut Vec<FieldError>) {
-    let about = match object["regarding"].is_object() {
-        true => ("regarding", &object["regarding"]),
-        false => ("involvedObject", &object["involvedObject"]),
-    };
-    let namespace = text(object, &["metadata", "namespace"]);
-    let other = text(about.1, &["namespace"]);
-    let fits =
-        if other.is_empty() { matches!(namespace, "default" | "kube-system") } else { other == namespace };
-    if !fits {
-        let text = "does not match event.namespace";
-        errors.push(FieldError::invalid(format!("{}.namespace", about.0), other, text));
-    }
-    if about.0 == "regarding" {
-        for (field, max) in
-            [("reportingController", 63 + 254), ("reportingInstance", 128), ("action", 128), ("reason", 128)]
-        {
-            let value = text(object, &[field]);
-            if value.is_empty() {
-                errors.push(FieldError::required(field, ""));
-            } else if value.len() > max {
-                let text = format!("can have at most {max} characters");
-                errors.push(FieldError::invalid(field, "", text));
-            }
-        }
-    }
-}
-
-fn rbac(kind: &str, object: &Value, errors: &mut Vec<FieldError>) {
-    if kind.ends_with("Binding") {
-        let role = &object["roleRef"];
-        if text(role, &["apiGroup"]) != "rbac.authorization.k8s.io" {
-            let words = ["rbac.authorization.k8s.io"];
-            errors.push(FieldError::not_supported("roleRef.apiGroup", role["apiGroup"].clone(), &words));
-        }
-        let kinds: &[&str] = if kind == "RoleBinding" { &["ClusterRole", "Role"] } else { &["ClusterRole"] };
-        if !kinds.contains(&text(role, &["kind"])) {
-            errors.push(FieldError::not_supported("roleRef.kind", text(role, &["kind"]), kinds));
-        }
-        if text(role, &["name"]).is_empty() {
-            errors.push(FieldError::required("roleRef.name", ""));
-        }
-        for (index, subject) in items(object, &["subjects"]).iter().enumerate() {
-            self::subject(kind, subject, &format!("subjects[{index}]"), errors);
-        }
-        return;
-    }
-    for (index, rule) in items(object, &["rules"]).iter().enumerate() {
-        let path = format!("rules[{index}]");
-        let none = |field: &str| items(rule, &[field]).is_empty();
-        if none("verbs") {
-            errors
-                .push(FieldError::required(format!("{path}.verbs"), "verbs must contain at least one value"));
-        }
-        if !none("nonResourceURLs") {
-            if kind == "Role" {
-                let text = "namespaced rules cannot apply to non-resource URLs";
-                let value = rule["nonResourceURLs"].clone();
-                errors.push(FieldError::invalid(format!("{path}.nonResourceURLs"), value, text));
-            }
-            continue;
-        }
-        if none("apiGroups") {
-            let text = "resource rules must supply at least one api group";
-            errors.push(FieldError::required(format!("{path}.apiGroups"), text));
-        }
-        if none("resources") {
-            let text = "resource rules must supply at least one resource";
-            errors.push(FieldError::required(format!("{path}.resources"), text));
-        }
-    }
-}
-
-fn subject(kind: &str, subject: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    if text(subject, &["name"]).is_empty() {
-        errors.push(FieldError::required(format!("{path}.name"), ""));
-    }
-    match text(subject, &["kind"]) {
-        "ServiceAccount" => {
-            if text(subject, &["namespace"]).is_empty() && kind == "ClusterRoleBinding" {
-                errors.push(FieldError::required(format!("{path}.namespace"), ""));
-            }
-        }
-        "User" | "Group" => {}
-        other => {
-            let words = ["Group", "ServiceAccount", "User"];
-            errors.push(FieldError::not_supported(format!("{path}.kind"), other, &words));
-        }
-    }
-}
-
-fn signing_request(spec: &Value, errors: &mut Vec<FieldError>) {
-    if text(spec, &["request"]).is_empty() {
-        let text = "PEM block type must be CERTIFICATE REQUEST";
-        errors.push(FieldError::invalid("spec.request", spec["request"].clone(), text));
-    }
-    let signer = text(spec, &["signerName"]);
-    if signer.is_empty() {
-        errors.push(FieldError::required("spec.signerName", ""));
-    } else if !signer.contains('/') {
-        let text = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
-        errors.push(FieldError::invalid("spec.signerName", signer, text));
-    }
-    if spec["expirationSeconds"].as_i64().is_some_and(|seconds| seconds < 600) {
-        let text = "may not specify a duration less than 600 seconds (10 minutes)";
-        errors.push(FieldError::invalid("spec.expirationSeconds", spec["expirationSeconds"].clone(), text));
-    }
-}
-
-/// Greater values are reserved for the system's own classes.
-const PRIORITY_MAX: i64 = 1_000_000_000;
-
-/// Classes of the system with their values; nobody else may take such a name.
-const SYSTEM_CLASSES: [(&str, i64); 2] =
-    [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
-
-fn priority_class(object: &Value, errors: &mut Vec<FieldError>) {
-    let name = text(object, &["metadata", "name"]);
-    let value = object["value"].as_i64().unwrap_or_default();
-    if name.starts_with("system-") {
-        let why = match SYSTEM_CLASSES.iter().find(|(known, _)| *known == name) {
-            Some((_, fixed)) if *fixed == value => return,
-            Some((_, fixed)) => format!("value of {name} PriorityClass must be {fixed}"),
-            None => format!("{name} is not a known system priority class"),
-        };
-        let text = "priority class names with 'system-' prefix are reserved for system use only. error: ";
-        errors.push(FieldError::forbidden("metadata.name", format!("{text}{why}")));
-    } else if value > PRIORITY_MAX {
-        let text = format!("maximum allowed value of a user defined priority is {PRIORITY_MAX}");
-        errors.push(FieldError::forbidden("value", text));
-    }
-}
-
 /// Checks what an update changes.
 pub(super) fn update(group_kind: (&str, &str), new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     match group_kind {
@@ -251,18 +105,6 @@ pub(super) fn update(group_kind: (&str, &str), new: &Value, old: &Value, errors:
             sealed(new, old, &["data"], errors);
         }
         ("", "Node") => node_update(new, old, errors),
-        ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding")
-            if new["roleRef"] != old["roleRef"] =>
-        {
-            errors.push(FieldError::invalid("roleRef", new["roleRef"].clone(), "cannot change roleRef"));
-        }
-        ("scheduling.k8s.io", "PriorityClass") => {
-            if new["value"] != old["value"] {
-                errors.push(FieldError::forbidden("value", "may not be changed in an update."));
-            }
-            fixed(new, old, "preemptionPolicy", errors);
-        }
-        ("node.k8s.io", "RuntimeClass") => fixed(new, old, "handler", errors),
         ("apiextensions.k8s.io", _) => {
             let condition = |own: &Value| own["type"] == "Established" && own["status"] == "True";
             let established = items(old, &["status", "conditions"]).iter().any(condition);

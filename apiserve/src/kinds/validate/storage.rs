@@ -1,10 +1,10 @@
-//! Validation of volumes, claims and the storage group.
+//! Validation of volumes and claims.
 
 use serde_json::Value;
 
-use super::super::value::{at, items, text};
-use super::network::fixed;
-use super::{FieldError, same};
+use super::super::value::text;
+use super::field::Field;
+use super::{FieldError, names, same};
 use crate::schema::format::Quantity;
 
 const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
@@ -14,7 +14,7 @@ pub(super) fn create(kind: &str, object: &Value, errors: &mut Vec<FieldError>) {
     let spec = &object["spec"];
     match kind {
         "PersistentVolume" => {
-            access_modes(spec, "", errors);
+            access_modes(&Field::root("spec", spec), "", errors);
             if spec["capacity"].as_object().is_none_or(serde_json::Map::is_empty) {
                 errors.push(FieldError::required("spec.capacity", ""));
             } else {
@@ -25,33 +25,25 @@ pub(super) fn create(kind: &str, object: &Value, errors: &mut Vec<FieldError>) {
             }
         }
         "PersistentVolumeClaim" => {
-            access_modes(spec, "at least 1 access mode is required", errors);
-            match at(spec, &["resources", "requests", "storage"]) {
-                Value::Null => errors.push(FieldError::required("spec.resources[storage]", "")),
-                _ => storage(at(spec, &["resources", "requests"]), "spec.resources", errors),
-            }
-        }
-        "StorageClass" if text(object, &["provisioner"]).is_empty() => {
-            errors.push(FieldError::required("provisioner", ""));
-        }
-        "CSINode" => {
-            for (index, driver) in items(spec, &["drivers"]).iter().enumerate() {
-                for field in ["name", "nodeID"] {
-                    if text(driver, &[field]).is_empty() {
-                        errors.push(FieldError::required(format!("spec.drivers[{index}].{field}"), ""));
-                    }
-                }
-            }
-        }
-        "VolumeAttachment" => {
-            for field in ["attacher", "nodeName"] {
-                if text(spec, &[field]).is_empty() {
-                    errors.push(FieldError::required(format!("spec.{field}"), ""));
-                }
-            }
+            claim_spec(&Field::root("spec", spec), errors);
         }
         _ => {}
     }
+}
+
+/// Checks the spec of a claim, also as a template of a StatefulSet.
+pub(super) fn claim_spec(spec: &Field<'_, '_>, errors: &mut Vec<FieldError>) {
+    access_modes(spec, "at least 1 access mode is required", errors);
+    spec.child("selector").selector(errors);
+    let requests = spec.below("resources.requests");
+    let resources = spec.child("resources").path();
+    match &requests.value()["storage"] {
+        Value::Null => errors.push(FieldError::required(format!("{resources}[storage]"), "")),
+        _ => storage(requests.value(), &resources, errors),
+    }
+    let (class, mode) = (spec.child("storageClassName"), spec.child("volumeMode"));
+    class.check(names::dns1123_subdomain, errors);
+    mode.one_of(&["Block", "Filesystem"], errors);
 }
 
 /// Whether a persistent volume says where it is.
@@ -70,16 +62,17 @@ fn has_source(spec: &Value) -> bool {
     spec.as_object().is_some_and(|spec| spec.keys().any(|key| !OTHER.contains(&key.as_str())))
 }
 
-fn access_modes(spec: &Value, detail: &str, errors: &mut Vec<FieldError>) {
-    let modes = items(spec, &["accessModes"]);
+fn access_modes(spec: &Field<'_, '_>, detail: &str, errors: &mut Vec<FieldError>) {
+    let modes = spec.child("accessModes");
     if modes.is_empty() {
-        errors.push(FieldError::required("spec.accessModes", detail));
+        errors.push(modes.required(detail));
     }
-    for mode in modes {
-        let mode = mode.as_str().unwrap_or_default();
-        if !MODES.contains(&mode) {
-            errors.push(FieldError::not_supported("spec.accessModes", mode, &MODES));
-        }
+    for mode in modes.texts().into_iter().filter(|mode| !MODES.contains(mode)) {
+        errors.push(FieldError::not_supported(modes.path(), mode, &MODES));
+    }
+    let single = modes.texts().contains(&"ReadWriteOncePod");
+    if single && modes.texts().iter().any(|mode| MODES[..3].contains(mode)) {
+        errors.push(modes.forbidden("may not use ReadWriteOncePod with other access modes"));
     }
 }
 
@@ -123,12 +116,6 @@ pub(super) fn update(kind: &str, new: &Value, old: &Value, errors: &mut Vec<Fiel
                 errors.push(FieldError::forbidden("spec", CLAIM));
             }
         }
-        "StorageClass" => {
-            for key in ["provisioner", "parameters", "reclaimPolicy", "volumeBindingMode"] {
-                fixed(new, old, key, errors);
-            }
-        }
-        "VolumeAttachment" => fixed(new, old, "spec", errors),
         _ => {}
     }
 }

@@ -1,0 +1,93 @@
+//! What never changes in an object once it is made, by kind: a table of fields.
+
+use serde_json::Value;
+
+use super::IMMUTABLE;
+use super::field::{Errors, Field};
+use super::walk::top;
+
+/// How a change is refused.
+#[derive(Clone, Copy)]
+enum How {
+    /// As the change of an immutable field.
+    Immutable,
+    /// As an invalid value, in other words.
+    Invalid(&'static str),
+    /// As something that may not be done.
+    Forbidden(&'static str),
+}
+
+use How::{Forbidden, Immutable, Invalid};
+
+/// Group, kind, field and refusal. Kinds that take more than a comparison have functions of their own.
+const FIELDS: [(&str, &str, &str, How); 34] = [
+    ("apps", "ControllerRevision", "data", Immutable),
+    ("apps", "DaemonSet", "spec.selector", Immutable),
+    ("apps", "Deployment", "spec.selector", Immutable),
+    ("apps", "ReplicaSet", "spec.selector", Immutable),
+    ("batch", "Job", "spec.selector", Immutable),
+    ("batch", "Job", "spec.completionMode", Immutable),
+    ("batch", "Job", "spec.podFailurePolicy", Immutable),
+    ("batch", "Job", "spec.backoffLimitPerIndex", Immutable),
+    ("batch", "Job", "spec.managedBy", Immutable),
+    ("batch", "Job", "spec.successPolicy", Immutable),
+    ("discovery.k8s.io", "EndpointSlice", "addressType", Immutable),
+    ("networking.k8s.io", "IPAddress", "spec.parentRef", Immutable),
+    ("networking.k8s.io", "IngressClass", "spec.controller", Immutable),
+    ("node.k8s.io", "RuntimeClass", "handler", Immutable),
+    ("rbac.authorization.k8s.io", "ClusterRoleBinding", "roleRef", Invalid("cannot change roleRef")),
+    ("rbac.authorization.k8s.io", "RoleBinding", "roleRef", Invalid("cannot change roleRef")),
+    ("resource.k8s.io", "ResourceClaim", "spec", Immutable),
+    ("resource.k8s.io", "ResourceClaimTemplate", "spec", Immutable),
+    ("resource.k8s.io", "ResourceSlice", "spec.pool.name", Immutable),
+    ("resource.k8s.io", "ResourceSlice", "spec.driver", Immutable),
+    ("resource.k8s.io", "ResourceSlice", "spec.nodeName", Immutable),
+    ("scheduling.k8s.io", "PriorityClass", "value", Forbidden("may not be changed in an update.")),
+    ("scheduling.k8s.io", "PriorityClass", "preemptionPolicy", Immutable),
+    ("storage.k8s.io", "CSIDriver", "spec.attachRequired", Immutable),
+    ("storage.k8s.io", "CSIDriver", "spec.volumeLifecycleModes", Immutable),
+    ("storage.k8s.io", "CSIStorageCapacity", "nodeTopology", Immutable),
+    ("storage.k8s.io", "CSIStorageCapacity", "storageClassName", Immutable),
+    ("storage.k8s.io", "StorageClass", "parameters", Immutable),
+    ("storage.k8s.io", "StorageClass", "provisioner", Immutable),
+    ("storage.k8s.io", "StorageClass", "reclaimPolicy", Immutable),
+    ("storage.k8s.io", "StorageClass", "volumeBindingMode", Immutable),
+    ("storage.k8s.io", "VolumeAttachment", "spec", Immutable),
+    (
+        "storage.k8s.io",
+        "VolumeAttributesClass",
+        "driverName",
+        Forbidden("updates to driverName are forbidden."),
+    ),
+    (
+        "storage.k8s.io",
+        "VolumeAttributesClass",
+        "parameters",
+        Forbidden("updates to parameters are forbidden."),
+    ),
+];
+
+/// How errors name a field: one of them has another name there.
+fn shown(field: &'static str) -> &'static str {
+    match field {
+        "spec.attachRequired" => "spec.attachedRequired",
+        other => other,
+    }
+}
+
+/// Reports the fields of the table that an update changes.
+pub(super) fn check(group_kind: (&str, &str), new: &Value, old: &Value, errors: &mut Errors) {
+    let own = FIELDS.iter().filter(|(group, kind, ..)| (*group, *kind) == group_kind);
+    for (_, _, path, how) in own {
+        let (now, before) = (top(new, path), top(old, path));
+        if now.value() == before.value() {
+            continue;
+        }
+        let field = Field::root(shown(path), now.value());
+        errors.push(match how {
+            Immutable => field.invalid(IMMUTABLE),
+            Invalid(detail) => field.invalid(*detail),
+            Forbidden(detail) => field.forbidden(detail),
+        });
+    }
+}

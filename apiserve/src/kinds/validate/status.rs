@@ -1,0 +1,223 @@
+//! What a status may say, kind by kind: counts are not negative and fit to one another. It is checked when the status
+//! is written.
+
+use std::collections::HashSet;
+
+use serde_json::Value;
+
+use super::field::{Errors, Field};
+use super::walk::top;
+use super::{FieldError, batch, devices, flowcontrol, ingress, names, storage_classes};
+
+const REASON_LEN_MAX: usize = 1024;
+const MESSAGE_LEN_MAX: usize = 32 * 1024;
+const REASON: &str = "a condition reason must start with alphabetic character, optionally followed by a string of alphanumeric characters or '_,:', and must end with an alphanumeric character or '_' (e.g. 'my_name',  or 'MY_NAME',  or 'MyName',  or 'ReasonA,ReasonB',  or 'ReasonA:ReasonB', regex used for validation is '[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?')";
+
+const REPLICAS: &str = "cannot be greater than status.replicas";
+
+/// Counts of a kind.
+struct Counts {
+    group: &'static str,
+    kind: &'static str,
+    /// None is negative.
+    counts: &'static [&'static str],
+    /// A count, one that it does not exceed, and how that is said.
+    order: &'static [(&'static str, &'static str, &'static str)],
+    /// Collisions of names are counted up.
+    collides: bool,
+}
+
+const COUNTS: [Counts; 6] = [
+    Counts {
+        group: "apps",
+        kind: "Deployment",
+        counts: &[
+            "observedGeneration",
+            "replicas",
+            "updatedReplicas",
+            "readyReplicas",
+            "availableReplicas",
+            "unavailableReplicas",
+            "terminatingReplicas",
+            "collisionCount",
+        ],
+        order: &[
+            ("updatedReplicas", "replicas", REPLICAS),
+            ("readyReplicas", "replicas", REPLICAS),
+            ("availableReplicas", "replicas", REPLICAS),
+            ("availableReplicas", "readyReplicas", "cannot be greater than readyReplicas"),
+        ],
+        collides: true,
+    },
+    Counts {
+        group: "apps",
+        kind: "ReplicaSet",
+        counts: &[
+            "replicas",
+            "fullyLabeledReplicas",
+            "readyReplicas",
+            "availableReplicas",
+            "observedGeneration",
+            "terminatingReplicas",
+        ],
+        order: &[
+            ("fullyLabeledReplicas", "replicas", REPLICAS),
+            ("readyReplicas", "replicas", REPLICAS),
+            ("availableReplicas", "replicas", REPLICAS),
+            ("availableReplicas", "readyReplicas", "cannot be greater than readyReplicas"),
+        ],
+        collides: false,
+    },
+    Counts {
+        group: "apps",
+        kind: "StatefulSet",
+        counts: &[
+            "replicas",
+            "readyReplicas",
+            "currentReplicas",
+            "updatedReplicas",
+            "availableReplicas",
+            "observedGeneration",
+            "collisionCount",
+        ],
+        order: &[
+            ("readyReplicas", "replicas", REPLICAS),
+            ("currentReplicas", "replicas", REPLICAS),
+            ("updatedReplicas", "replicas", REPLICAS),
+            ("availableReplicas", "replicas", REPLICAS),
+            ("availableReplicas", "readyReplicas", "cannot be greater than status.readyReplicas"),
+        ],
+        collides: true,
+    },
+    Counts {
+        group: "apps",
+        kind: "DaemonSet",
+        counts: &[
+            "currentNumberScheduled",
+            "numberMisscheduled",
+            "desiredNumberScheduled",
+            "numberReady",
+            "observedGeneration",
+            "updatedNumberScheduled",
+            "numberAvailable",
+            "numberUnavailable",
+            "collisionCount",
+        ],
+        order: &[],
+        collides: true,
+    },
+    Counts {
+        group: "autoscaling",
+        kind: "HorizontalPodAutoscaler",
+        counts: &["currentReplicas", "desiredReplicas"],
+        order: &[],
+        collides: false,
+    },
+    Counts {
+        group: "policy",
+        kind: "PodDisruptionBudget",
+        counts: &["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"],
+        order: &[],
+        collides: false,
+    },
+];
+
+/// Checks an update of a status.
+pub(super) fn check(group_kind: (&str, &str), new: &Value, old: &Value, errors: &mut Errors) {
+    let status = top(new, "status");
+    match group_kind {
+        ("batch", "Job") => batch::status(new, old, errors),
+        ("networking.k8s.io", "Ingress") => ingress::status(new, old, errors),
+        ("resource.k8s.io", "ResourceClaim") => devices::status(new, old, errors),
+        ("storage.k8s.io", "VolumeAttachment") => storage_classes::attachment_status(new, errors),
+        ("flowcontrol.apiserver.k8s.io", _) => flowcontrol::status(new, errors),
+        ("policy", "PodDisruptionBudget") | ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => {
+            conditions(&status.child("conditions"), errors);
+        }
+        _ => {}
+    }
+    let own = COUNTS.iter().find(|counts| (counts.group, counts.kind) == group_kind);
+    if let Some(own) = own {
+        own.check(&status, &old["status"], errors);
+    }
+}
+
+impl Counts {
+    fn check(&self, status: &Field<'_, '_>, old: &Value, errors: &mut Errors) {
+        status.none_negative(self.counts, errors);
+        for (count, bound, detail) in self.order {
+            let count = status.child(count);
+            if count.int() > status.child(bound).int() {
+                errors.push(count.invalid(*detail));
+            }
+        }
+        let collisions = status.child("collisionCount");
+        if self.collides && collisions.int() < old["collisionCount"].as_i64().unwrap_or_default() {
+            errors.push(collisions.invalid_value(collisions.int(), "cannot be decremented"));
+        }
+    }
+}
+
+/// Checks a list of `metav1.Condition`.
+pub(super) fn conditions(list: &Field<'_, '_>, errors: &mut Errors) {
+    let mut seen = HashSet::new();
+    for condition in list.items() {
+        let [kind, status, generation, time, reason, message] =
+            ["type", "status", "observedGeneration", "lastTransitionTime", "reason", "message"]
+                .map(|field| condition.child(field));
+        if !seen.insert(kind.text()) {
+            errors.push(kind.duplicate());
+        }
+        kind.grammar(names::qualified_name, errors);
+        if !["False", "True", "Unknown"].contains(&status.text()) {
+            errors.push(status.not_supported(&["False", "True", "Unknown"]));
+        }
+        if generation.int() < 0 {
+            errors.push(generation.invalid("must be greater than or equal to zero"));
+        }
+        if !time.is_set() {
+            errors.push(time.required(""));
+        }
+        match reason.text() {
+            "" => errors.push(reason.required("")),
+            text if !is_reason(text) => errors.push(reason.invalid(REASON)),
+            _ => reason.overlong(REASON_LEN_MAX, errors),
+        }
+        if message.text().len() > MESSAGE_LEN_MAX {
+            errors.push(FieldError::too_long(message.path(), MESSAGE_LEN_MAX));
+        }
+    }
+}
+
+fn is_reason(text: &str) -> bool {
+    let word = |b: &u8| b.is_ascii_alphanumeric() || *b == b'_';
+    let bytes = text.as_bytes();
+    bytes.first().is_some_and(u8::is_ascii_alphabetic)
+        && bytes.last().is_some_and(word)
+        && bytes.iter().all(|b| word(b) || b",:".contains(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn counts_fit_to_one_another() {
+        let wrong = |status: Value, old: Value| {
+            let object = |status: Value| json!({"status": status});
+            let mut errors = Vec::new();
+            check(("apps", "Deployment"), &object(status), &object(old), &mut errors);
+            errors.into_iter().map(|error| error.field).collect::<Vec<_>>()
+        };
+        let no: [&str; 0] = [];
+        assert_eq!(wrong(json!({"replicas": 2, "readyReplicas": 2, "updatedReplicas": 1}), json!({})), no);
+        assert_eq!(
+            wrong(json!({"replicas": 1, "updatedReplicas": 2}), json!({})),
+            ["status.updatedReplicas"]
+        );
+        assert_eq!(wrong(json!({"replicas": -1}), json!({})), ["status.replicas"]);
+        assert_eq!(wrong(json!({}), json!({"collisionCount": 1})), ["status.collisionCount"]);
+    }
+}

@@ -1,0 +1,113 @@
+//! Expressions that choose devices (`resource.k8s.io`): they are read when they are written, so that the scheduler
+//! never meets one that it cannot evaluate.
+
+use serde_json::Value;
+use tombolo_apiserve::admission::{AdmissionRequest, Operation};
+use tombolo_apiserve::kinds::FieldError;
+use tombolo_apiserve::status::{ApiError, Cause};
+use tombolo_cel::Environment;
+use tombolo_cel::types::Type;
+
+use crate::embedded::objects::{items, text};
+
+const GROUP: &str = "resource.k8s.io";
+
+/// Refuses a class or a claim with a selector that cannot be evaluated.
+///
+/// # Errors
+/// 422 with every one of them.
+pub(super) fn admit(request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
+    let asked = request.attributes;
+    if asked.group != GROUP || request.operation == Operation::Delete || !asked.subresource.is_empty() {
+        return Ok(());
+    }
+    let Some(object) = request.object.as_deref() else { return Ok(()) };
+    if request.old.is_some_and(|old| old["spec"] == object["spec"]) {
+        return Ok(());
+    }
+    let mut errors = Vec::new();
+    match asked.resource.as_str() {
+        "deviceclasses" => selectors(&object["spec"], "spec", &mut errors),
+        "resourceclaims" => claim(&object["spec"], "spec", &mut errors),
+        "resourceclaimtemplates" => claim(&object["spec"]["spec"], "spec.spec", &mut errors),
+        _ => {}
+    }
+    if errors.is_empty() {
+        return Ok(());
+    }
+    let causes = errors.iter().map(|error| Cause::new(error.kind.reason(), &error.field, &error.body()));
+    Err(ApiError::invalid(GROUP, &request.kind.kind, request.name, causes.collect()))
+}
+
+fn claim(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    for (index, one) in items(spec, "/devices/requests").iter().enumerate() {
+        let at = format!("{path}.devices.requests[{index}]");
+        selectors(&one["exactly"], &format!("{at}.exactly"), errors);
+        for (index, alternative) in items(one, "/firstAvailable").iter().enumerate() {
+            selectors(alternative, &format!("{at}.firstAvailable[{index}]"), errors);
+        }
+    }
+}
+
+fn selectors(of: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    let list = items(of, "/selectors");
+    if list.is_empty() {
+        return;
+    }
+    let environment = Environment::new(vec![("device".to_owned(), device())]);
+    for (index, selector) in list.iter().enumerate() {
+        let source = text(selector, "/cel/expression");
+        let problem = match environment.compile(source) {
+            Err(why) => format!("compilation failed: {why}"),
+            Ok(expression) => match expression.result_type() {
+                Type::Bool | Type::Dyn(_) => continue,
+                _ => "must evaluate to bool or the unknown type".to_owned(),
+            },
+        };
+        errors.push(FieldError::invalid(
+            format!("{path}.selectors[{index}].cel.expression"),
+            source,
+            problem,
+        ));
+    }
+}
+
+/// What an expression knows of a device: attributes and capacities are by domain, then by name.
+fn device() -> Type {
+    let by_domain = || Type::map(Type::map(Type::DYN));
+    Type::object(
+        "DRADevice",
+        [
+            ("driver", Type::STRING),
+            ("attributes", by_domain()),
+            ("capacity", by_domain()),
+            ("allowMultipleAllocations", Type::Bool),
+        ],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn selectors_are_expressions_about_a_device() {
+        let wrong = |source: &str| {
+            let mut errors = Vec::new();
+            selectors(&json!({"selectors": [{"cel": {"expression": source}}]}), "spec", &mut errors);
+            errors.into_iter().map(|error| error.field).collect::<Vec<_>>()
+        };
+        for good in [
+            "device.driver == 'gpu.example'",
+            "device.attributes['gpu.example'].model == 'a' && device.allowMultipleAllocations",
+            "device.capacity['gpu.example'].memory.compareTo(quantity('10Gi')) >= 0",
+        ] {
+            assert!(wrong(good).is_empty(), "{good}: {:?}", wrong(good));
+        }
+        for bad in ["", "device.nothing", "nothing", "device.driver", "1 +"] {
+            assert_eq!(wrong(bad), ["spec.selectors[0].cel.expression"], "{bad}");
+        }
+    }
+}
