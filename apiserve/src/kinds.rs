@@ -10,6 +10,7 @@ pub mod error;
 pub(crate) mod fields;
 pub(crate) mod jsonpath;
 pub(crate) mod prepare;
+pub(crate) mod qos;
 mod registry;
 pub mod rules;
 pub(crate) mod storage;
@@ -147,18 +148,6 @@ impl KindInfo {
             None => columns::cells(&self.resource.group, &self.kind, object, now),
         }
     }
-
-    /// What clients are warned of although the object is stored; `old` is what it replaces.
-    #[must_use]
-    pub fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
-        if !self.custom {
-            return warnings::warnings(&self.resource.group, &self.kind, object, old);
-        }
-        let mut found = warnings::finalizers(object, old);
-        found.extend(old.into_iter().flat_map(|old| overlooked(self.place(), object, old)));
-        found
-    }
-
     /// The value of a field that a field selector names: `None` when this kind cannot be selected by the field.
     #[must_use]
     pub fn field_value(&self, object: &Value, field: &str) -> Option<String> {
@@ -244,6 +233,22 @@ impl KindInfo {
     #[must_use]
     pub fn validate_update(&self, new: &Value, old: &Value, subresource: &str) -> Vec<FieldError> {
         validate::update(self, new, old, subresource)
+    }
+
+    /// What the writer of an object that is right should still be told.
+    #[must_use]
+    pub fn warnings(&self, object: &Value, old: Option<&Value>, subresource: &str) -> Vec<String> {
+        let mut found = match old {
+            None => validate::warnings::create(self, object),
+            Some(old) => validate::warnings::update(self, object, old, subresource),
+        };
+        if subresource.is_empty() && self.custom {
+            found.extend(warnings::finalizers(object, old));
+            found.extend(old.into_iter().flat_map(|old| overlooked(self.place(), object, old)));
+        } else if subresource.is_empty() {
+            found.extend(warnings::warnings(&self.resource.group, &self.kind, object, old));
+        }
+        found
     }
 
     /// Turns an object of the served version into one of the stored version.

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 pub(crate) use self::workload::TEMPLATE_GENERATION;
 use super::KindInfo;
-use super::value::{at_mut, items_mut, or_insert, or_number, text};
+use super::value::{at_mut, items_mut, or_default, or_insert, or_number, text};
 use crate::schema::types::object_at;
 
 /// Puts the defaults of a built-in kind into a decoded object.
@@ -84,7 +84,7 @@ fn service(spec: &mut Map<String, Value>) {
         or_insert(spec, "externalTrafficPolicy", "Cluster");
     }
     if matches!(ty.as_str(), "ClusterIP" | "NodePort" | "LoadBalancer") {
-        or_insert(spec, "internalTrafficPolicy", "Cluster");
+        or_default(spec, "internalTrafficPolicy", "Cluster");
     }
     if ty == "LoadBalancer" {
         or_insert(spec, "allocateLoadBalancerNodePorts", true);

@@ -1,5 +1,7 @@
 //! What the server itself decides when an object is written: which parts an endpoint may write, and generations.
 
+mod claim;
+mod pod;
 mod service;
 mod status;
 
@@ -8,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::defaults::TEMPLATE_GENERATION;
 use super::rules::{Fields, Generation};
-use super::value::{at, items, text};
+use super::value::{at, text};
 use super::{KindInfo, custom};
 use crate::schema::types::object_at;
 
@@ -31,12 +33,16 @@ pub(crate) fn create(kind: &KindInfo, object: &mut Value, now: Timestamp) {
         }
     }
     match kind.group_kind() {
+        ("", "Pod") => pod::select_own_labels(map),
         ("batch", "Job") => job_selector(map),
         ("apps", "DaemonSet") => template_generation(map, 1),
         ("discovery.k8s.io", "EndpointSlice") => drop_topology(map),
         // What is in use is kept from vanishing by the controllers that remove these finalizers.
         ("", "PersistentVolume") => add_finalizer(map, "kubernetes.io/pv-protection"),
-        ("", "PersistentVolumeClaim") => add_finalizer(map, "kubernetes.io/pvc-protection"),
+        ("", "PersistentVolumeClaim") => {
+            add_finalizer(map, "kubernetes.io/pvc-protection");
+            claim::settle_sources(map, None);
+        }
         ("storage.k8s.io", "VolumeAttributesClass") => add_finalizer(map, "kubernetes.io/vac-protection"),
         _ => {}
     }
@@ -118,7 +124,8 @@ pub(crate) fn update(kind: &KindInfo, new: &mut Value, old: &Value, subresource:
             let changed = i64::from(new["spec"]["template"] != old["spec"]["template"]);
             template_generation(object(new), i64::saturating_add(number, changed));
         }
-        ("resize", _) => resize_only(new, old),
+        ("resize", _) => pod::resize_only(new, old),
+        ("", ("", "PersistentVolumeClaim")) => claim::settle_sources(object(new), Some(old)),
         ("", ("apiextensions.k8s.io", _)) => custom::note_storage_version(new),
         ("status" | "approval", group_kind) => status::settle(group_kind, subresource, new, old, now),
         _ => {}
@@ -128,23 +135,6 @@ pub(crate) fn update(kind: &KindInfo, new: &mut Value, old: &Value, subresource:
         generation(kind, new, old);
     }
     kind.canonical(new);
-}
-
-/// Only the resources of containers may change.
-fn resize_only(new: &mut Value, old: &Value) {
-    let wanted = new["spec"].clone();
-    restrict(new, old);
-    for list in ["containers", "initContainers"] {
-        for container in super::value::items_mut(new, &["spec", list]) {
-            let name = container["name"].clone();
-            let found = items(&wanted, &[list]).iter().find(|other| other["name"] == name);
-            for key in ["resources", "resizePolicy"] {
-                if let (Some(found), Some(map)) = (found, container.as_object_mut()) {
-                    map.insert(key.to_owned(), found[key].clone());
-                }
-            }
-        }
-    }
 }
 
 /// Takes everything from `old` but what identifies the version and the writers.

@@ -7,8 +7,11 @@ mod autoscaling;
 mod batch;
 mod canonical;
 mod certificates;
+mod claims;
 mod coordination;
+mod core;
 mod csi;
+mod definitions;
 mod devices;
 mod discovery;
 mod disruption;
@@ -21,19 +24,21 @@ mod ingress;
 mod int_or_percent;
 mod meta;
 pub mod names;
-mod network;
 mod networking;
-mod objects;
+mod node;
 mod pod;
-mod pod_update;
 mod policies;
+mod quantities;
+mod quota;
 mod rbac;
 mod runtime_class;
 mod scheduling;
+mod service;
 mod status;
-mod storage;
 mod storage_classes;
+mod volume;
 mod walk;
+pub(crate) mod warnings;
 mod webhooks;
 mod workload;
 
@@ -70,7 +75,9 @@ pub(crate) fn update(kind: &KindInfo, new: &Value, old: &Value, subresource: &st
         status::check(kind.group_kind(), new, old, &mut errors);
     }
     match (kind.group_kind(), subresource) {
-        (("", "Pod"), "ephemeralcontainers") => pod_update::ephemeral(new, old, &mut errors),
+        (("", kind), subresource) if !subresource.is_empty() => {
+            core::subresource((kind, subresource), new, old, &mut errors);
+        }
         (("apiextensions.k8s.io", "CustomResourceDefinition"), "") => {
             // The name was right when the definition was created, and what it consists of is immutable.
             errors.retain(|error| error.field != "metadata.name");
@@ -98,11 +105,7 @@ fn content(kind: &KindInfo, object: &Value, old: Option<&Value>, errors: &mut Ve
         return;
     }
     match kind.group_kind() {
-        ("", "Pod") => pod::pod(object, errors),
-        ("", "PodTemplate") => pod::template(&object["template"], "template", errors),
-        ("", "ReplicationController") => workload::create(object, errors),
-        ("", "Service" | "Endpoints") => network::create(&kind.kind, object, errors),
-        ("", "PersistentVolume" | "PersistentVolumeClaim") => storage::create(&kind.kind, object, errors),
+        ("", kind) => core::check(kind, object, old, errors),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => {
             errors.extend(custom::check(object, kind.schema().types()));
         }
@@ -134,28 +137,19 @@ fn of_group(group: &str, kind: &str, object: &Value, old: Option<&Value>, errors
         ) => webhooks::check(object, old, errors),
         ("admissionregistration.k8s.io", _) => policies::check(kind, object, errors),
         ("apiregistration.k8s.io", "APIService") => api_service::check(object, errors),
-        group_kind => objects::create(group_kind, object, errors),
+        _ => {}
     }
 }
 
 fn changes(kind: &KindInfo, new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     match kind.group_kind() {
-        ("", "Pod") => pod_update::pod(new, old, errors),
+        ("", kind) => core::update(kind, new, old, errors),
         ("apps", "StatefulSet") => apps::stateful_set_update(new, old, errors),
         ("batch", "Job") => batch::update(new, old, errors),
-        ("", "Service") => network::service_update(new, old, errors),
-        ("", "PersistentVolume" | "PersistentVolumeClaim") => storage::update(&kind.kind, new, old, errors),
-        group_kind => objects::update(group_kind, new, old, errors),
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => definitions::update(new, old, errors),
+        _ => {}
     }
     immutable::check(kind.group_kind(), new, old, errors);
 }
 
 const IMMUTABLE: &str = "field is immutable";
-
-/// Reports a field that may not change.
-fn same(new: &Value, old: &Value, path: &[&str], errors: &mut Vec<FieldError>) {
-    let (now, before) = (super::value::at(new, path), super::value::at(old, path));
-    if now != before {
-        errors.push(FieldError::invalid(path.join("."), now.clone(), IMMUTABLE));
-    }
-}

@@ -42,6 +42,13 @@ pub(crate) fn or_insert(map: &mut Map<String, Value>, key: &str, value: impl Int
     map.insert(key.to_owned(), value.into());
 }
 
+/// Puts a value where there is none, or null: an empty string is a value of fields that Go points to.
+pub(crate) fn or_default(map: &mut Map<String, Value>, key: &str, value: impl Into<Value>) {
+    if map.get(key).is_none_or(Value::is_null) {
+        map.insert(key.to_owned(), value.into());
+    }
+}
+
 /// Puts a number where there is none or zero.
 pub(crate) fn or_number(map: &mut Map<String, Value>, key: &str, value: i64) {
     let absent = map.get(key).is_none_or(|found| found.is_null() || found.as_i64() == Some(0));

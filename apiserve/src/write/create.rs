@@ -87,7 +87,7 @@ impl LocalWrites {
         if !errors.is_empty() {
             return Err(context.invalid(&errors));
         }
-        context.warnings.extend(kind.warnings(&object, None));
+        context.warnings.extend(kind.warnings(&object, None, ""));
         if let Some((_, live)) = self.read(context)? {
             // Before the validating hooks, which may allocate.
             let error = context.refused(StoreError::AlreadyExists { key: context.key() });

@@ -135,9 +135,7 @@ impl LocalWrites {
         if !errors.is_empty() {
             return Err(context.invalid(&errors));
         }
-        if part.is_empty() {
-            context.warnings.extend(kind.warnings(&object, Some(live)));
-        }
+        context.warnings.extend(kind.warnings(&object, Some(live), &part));
         self.validate(context, Operation::Update, Some(&mut object), Some(live)).await?;
         if context.request.options.dry_run {
             return Ok(Attempt::Done(object));

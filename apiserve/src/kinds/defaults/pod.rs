@@ -1,8 +1,12 @@
 //! Defaults of pod specs and pod templates.
 
+use std::sync::LazyLock;
+
+use regex::Regex;
 use serde_json::{Map, Value, json};
 
-use super::super::value::{at_mut, items_mut, or_insert, or_number};
+use super::super::qos::together;
+use super::super::value::{at_mut, items_mut, or_default, or_insert, or_number};
 use crate::schema::types::object_at;
 
 /// Defaults of a pod template: those of a pod that need not wait until there is one.
@@ -13,6 +17,10 @@ pub(super) fn template(template: &mut Map<String, Value>) {
 /// Defaults of a pod itself.
 pub(super) fn pod(spec: &mut Map<String, Value>) {
     pod_spec(spec);
+    if spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|seconds| seconds < 0) {
+        // As kube-apiserver reads what was once allowed.
+        spec.insert("terminationGracePeriodSeconds".into(), json!(1));
+    }
     or_insert(spec, "enableServiceLinks", true);
     for list in ["initContainers", "containers"] {
         for one in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
@@ -20,6 +28,30 @@ pub(super) fn pod(spec: &mut Map<String, Value>) {
                 requests(object_at(one, "resources"));
             }
         }
+    }
+    whole_pod(spec);
+}
+
+/// What the containers of a pod need is also what the pod as a whole needs, when it says so of some resources
+/// (pkg/apis/core/v1/defaults.go, `defaultHugePagePodLimits` and `defaultPodRequests`).
+fn whole_pod(spec: &mut Map<String, Value>) {
+    if !spec.get("resources").is_some_and(Value::is_object) {
+        return;
+    }
+    let containers = Value::Object(spec.clone());
+    let resources = object_at(spec, "resources");
+    for list in ["limits", "requests"] {
+        for (name, amount) in together(&containers, list) {
+            let huge = name.starts_with("hugepages-");
+            if huge || (list == "requests" && matches!(name, "cpu" | "memory")) {
+                let amounts = object_at(resources, list);
+                amounts.entry(name).or_insert_with(|| amount.to_string().into());
+            }
+        }
+    }
+    let limits = resources.get("limits").cloned().unwrap_or_default();
+    for (name, limit) in limits.as_object().into_iter().flatten() {
+        object_at(resources, "requests").entry(name.clone()).or_insert_with(|| limit.clone());
     }
 }
 
@@ -29,10 +61,6 @@ fn pod_spec(spec: &mut Map<String, Value>) {
     or_insert(spec, "restartPolicy", "Always");
     or_insert(spec, "schedulerName", "default-scheduler");
     or_insert(spec, "terminationGracePeriodSeconds", 30);
-    if spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|seconds| seconds < 0) {
-        // As kube-apiserver reads what was once allowed.
-        spec.insert("terminationGracePeriodSeconds".into(), json!(1));
-    }
     or_insert(spec, "securityContext", json!({}));
     service_account(spec);
     if spec.get("hostNetwork") == Some(&Value::Bool(true)) {
@@ -48,13 +76,6 @@ fn pod_spec(spec: &mut Map<String, Value>) {
     for volume in spec.get_mut("volumes").and_then(Value::as_array_mut).into_iter().flatten() {
         if let Value::Object(volume) = volume {
             self::volume(volume);
-        }
-    }
-    for constraint in
-        spec.get_mut("topologySpreadConstraints").and_then(Value::as_array_mut).into_iter().flatten()
-    {
-        if let Value::Object(constraint) = constraint {
-            or_insert(constraint, "whenUnsatisfiable", "DoNotSchedule");
         }
     }
 }
@@ -113,11 +134,6 @@ fn container(container: &mut Map<String, Value>) {
             http_get(action);
         }
     }
-    if let Some(Value::Object(context)) = container.get_mut("securityContext")
-        && context.contains_key("procMount")
-    {
-        or_insert(context, "procMount", "Default");
-    }
 }
 
 /// What a container is limited to it also requests, unless it says otherwise.
@@ -151,16 +167,26 @@ fn http_get(action: &mut Value) {
     }
 }
 
-/// Without a tag, or with `latest`, the image may change under its name.
+/// The host, the path, the tag and the digest of an image (github.com/distribution/reference).
+static REFERENCE: LazyLock<Regex> = LazyLock::new(|| {
+    const LABEL: &str = "[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?";
+    const PART: &str = "[a-z0-9]+(?:(?:[.]|_{1,2}|-+)[a-z0-9]+)*";
+    let host = format!(r"(?:{LABEL}(?:\.{LABEL})*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?");
+    let text =
+        format!(r"^(?:(?:{host})/)?({PART}(?:/{PART})*)(?::([a-zA-Z0-9_][a-zA-Z0-9_.-]{{0,127}}))?(@.+)?$");
+    Regex::new(&text).expect("the expression is right")
+});
+
+/// Longest name of an image, in bytes.
+const IMAGE_LEN_MAX: usize = 255;
+
+/// Without a tag, or with `latest`, the image may change under its name. Of what is no name of an image nothing is
+/// known.
 fn is_latest(image: &str) -> bool {
-    if image.contains('@') {
-        return false;
-    }
-    let last = image.rsplit('/').next().unwrap_or_default();
-    match last.split_once(':') {
-        None => true,
-        Some((_, tag)) => tag == "latest",
-    }
+    let Some(parts) = REFERENCE.captures(image) else { return false };
+    let short = parts.get(1).is_some_and(|path| path.len() <= IMAGE_LEN_MAX);
+    let tag = parts.get(2).map(|tag| tag.as_str());
+    short && parts.get(3).is_none() && tag.is_none_or(|tag| tag == "latest")
 }
 
 const SOURCES_WITH_MODE: [(&str, &str); 4] =
@@ -204,20 +230,32 @@ fn field_version(item: &mut Value) {
     }
 }
 
+/// Defaults of sources that persistent volumes have, too.
+pub(super) fn disks(volume: &mut Map<String, Value>) {
+    const DEFAULTS: [(&str, &[(&str, &str)]); 4] = [
+        ("iscsi", &[("iscsiInterface", "default")]),
+        ("rbd", &[("pool", "rbd"), ("user", "admin"), ("keyring", "/etc/ceph/keyring")]),
+        ("scaleIO", &[("storageMode", "ThinProvisioned"), ("fsType", "xfs")]),
+        ("azureDisk", &[("cachingMode", "ReadWrite"), ("kind", "Shared"), ("fsType", "ext4")]),
+    ];
+    for (source, fields) in DEFAULTS {
+        let Some(Value::Object(source)) = volume.get_mut(source) else { continue };
+        for (field, value) in fields {
+            or_insert(source, field, *value);
+        }
+    }
+    if let Some(Value::Object(disk)) = volume.get_mut("azureDisk") {
+        or_insert(disk, "readOnly", false);
+    }
+}
+
 fn other_sources(volume: &mut Map<String, Value>) {
-    if let Some(Value::Object(iscsi)) = volume.get_mut("iscsi") {
-        or_insert(iscsi, "iscsiInterface", "default");
-    }
-    if let Some(Value::Object(rbd)) = volume.get_mut("rbd") {
-        or_insert(rbd, "pool", "rbd");
-        or_insert(rbd, "user", "admin");
-        or_insert(rbd, "keyring", "/etc/ceph/keyring");
-    }
+    disks(volume);
     if let Some(template) =
         volume.get_mut("ephemeral").and_then(|e| at_mut(e, &["volumeClaimTemplate", "spec"]))
         && let Value::Object(spec) = template
     {
-        or_insert(spec, "volumeMode", "Filesystem");
+        or_default(spec, "volumeMode", "Filesystem");
     }
     if let Some(Value::Object(image)) = volume.get_mut("image") {
         let reference = image.get("reference").and_then(Value::as_str).unwrap_or_default();

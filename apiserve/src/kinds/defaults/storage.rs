@@ -2,26 +2,24 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::value::or_insert;
+use super::super::value::{or_default, or_insert};
 use crate::schema::types::object_at;
 
 /// Defaults of a persistent volume's spec.
 pub(super) fn volume(spec: &mut Map<String, Value>) {
     or_insert(spec, "persistentVolumeReclaimPolicy", "Retain");
-    or_insert(spec, "volumeMode", "Filesystem");
+    or_default(spec, "volumeMode", "Filesystem");
     if let Some(Value::Object(path)) = spec.get_mut("hostPath")
         && path.get("type").is_none_or(Value::is_null)
     {
         path.insert("type".into(), "".into());
     }
-    if let Some(Value::Object(iscsi)) = spec.get_mut("iscsi") {
-        or_insert(iscsi, "iscsiInterface", "default");
-    }
+    super::pod::disks(spec);
 }
 
 /// Defaults of a claim, also as a template of a StatefulSet.
 pub(super) fn claim(map: &mut Map<String, Value>) {
-    or_insert(object_at(map, "spec"), "volumeMode", "Filesystem");
+    or_default(object_at(map, "spec"), "volumeMode", "Filesystem");
     or_insert(object_at(map, "status"), "phase", "Pending");
 }
 

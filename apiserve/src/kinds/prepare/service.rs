@@ -7,8 +7,20 @@ use crate::kinds::value::{at, items, items_mut, text};
 
 /// Completes an update of a Service.
 pub(super) fn update(new: &mut Value, old: &Value) {
+    follow_address(new, old);
     keep_allocated(new, old);
     drop_unneeded(new, old);
+}
+
+/// Older clients change the address without knowing of the list that it is the first of.
+fn follow_address(new: &mut Value, old: &Value) {
+    let (now, before) = (at(new, &["spec", "clusterIP"]), at(old, &["spec", "clusterIP"]));
+    let same_list = at(new, &["spec", "clusterIPs"]) == at(old, &["spec", "clusterIPs"]);
+    let changed = now != before && now.as_str().is_some_and(|address| !address.is_empty());
+    if changed && same_list && !before.is_null() {
+        let list = Value::from(vec![now.clone()]);
+        put_below(new, "spec", "clusterIPs", &list);
+    }
 }
 
 /// Addresses and ports that were handed out stay with a service whose update does not name them.

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use crate::kinds::qos::qos_class;
 use crate::kinds::value::{items, items_mut, text};
 use crate::schema::format;
 use crate::schema::types::object_at;
@@ -14,7 +15,7 @@ pub(super) fn initial(
     now: Timestamp,
 ) -> Option<Value> {
     match group_kind {
-        ("", "Pod") => Some(json!({"phase": "Pending", "qosClass": qos_class(object)})),
+        ("", "Pod") => Some(pod_status(object, now)),
         ("", "Namespace") => Some(json!({"phase": "Active"})),
         ("", "PersistentVolume") => {
             Some(json!({"phase": "Pending", "lastPhaseTransitionTime": format::seconds(now)}))
@@ -44,29 +45,21 @@ pub(super) fn initial(
     }
 }
 
-/// Guaranteed when every container limits CPU and memory to what it requests, BestEffort when none asks anything.
-fn qos_class(pod: &Map<String, Value>) -> &'static str {
-    let Some(spec) = pod.get("spec") else { return "BestEffort" };
-    let containers = || items(spec, &["containers"]).iter().chain(items(spec, &["initContainers"]));
-    let own = |container: &Value| container["resources"].clone();
-    let resources: Vec<Value> = match spec["resources"].is_object() && spec["resources"] != json!({}) {
-        true => vec![spec["resources"].clone()],
-        false => containers().map(own).collect(),
-    };
-    let zero = |value: &Value| value.is_null() || value == "0";
-    let part = |resources: &Value, kind: &str, name: &str| resources[kind][name].clone();
-    let all = |check: &dyn Fn(&Value, &str) -> bool| {
-        resources.iter().all(|resources| ["cpu", "memory"].iter().all(|name| check(resources, name)))
-    };
-    if all(&|r, name| zero(&part(r, "requests", name)) && zero(&part(r, "limits", name))) {
-        return "BestEffort";
+/// A new pod waits, at a gate if it has one.
+fn pod_status(pod: &Map<String, Value>, now: Timestamp) -> Value {
+    let spec = pod.get("spec").unwrap_or(&Value::Null);
+    let mut status = json!({"phase": "Pending", "qosClass": qos_class(spec)});
+    if !items(spec, &["schedulingGates"]).is_empty() {
+        status["conditions"] = json!([{
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "SchedulingGated",
+            "message": "Scheduling is blocked due to non-empty scheduling gates",
+            "lastProbeTime": null,
+            "lastTransitionTime": format::seconds(now),
+        }]);
     }
-    match all(&|r, name| {
-        !zero(&part(r, "limits", name)) && part(r, "limits", name) == part(r, "requests", name)
-    }) {
-        true => "Guaranteed",
-        false => "Burstable",
-    }
+    status
 }
 
 /// Completes a status that a client writes (the status strategies of kube-apiserver).

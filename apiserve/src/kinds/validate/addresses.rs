@@ -119,6 +119,12 @@ pub(super) fn network(field: &Field<'_, '_>, text: &str, errors: &mut Errors) {
     errors.push(field.invalid_value(text, problem));
 }
 
+/// Whether a list has one IPv4 and one IPv6 entry.
+pub(super) fn is_dual_stack(addresses: &[Option<IpAddr>]) -> bool {
+    let has = |v4: bool| addresses.iter().flatten().any(|address| address.is_ipv4() == v4);
+    has(true) && has(false)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::Value;

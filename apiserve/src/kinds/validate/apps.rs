@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::field::{Errors, Field};
 use super::walk::top;
 use super::workload::matches;
-use super::{FieldError, int_or_percent, names, pod, storage};
+use super::{FieldError, claims, int_or_percent, names, pod};
 
 /// Checks one of these kinds. What cannot change is only checked in a new object, so that objects that were stored
 /// before a rule was made can still be written.
@@ -142,7 +142,7 @@ fn stateful_set(spec: &Field<'_, '_>, is_new: bool, errors: &mut Errors) {
     }
     if is_new {
         for claim in spec.child("volumeClaimTemplates").items() {
-            storage::claim_spec(&claim.child("spec"), errors);
+            claims::spec(&claim.child("spec"), errors);
         }
     }
     spec.none_negative(&["replicas", "minReadySeconds"], errors);

@@ -5,6 +5,7 @@ use std::fmt::{self, Display, Write as _};
 use serde_json::Value;
 
 use super::FieldError;
+use crate::kinds::error::ErrorKind;
 
 /// What was found wrong.
 pub(super) type Errors = Vec<FieldError>;
@@ -48,6 +49,16 @@ impl<'p, 'v> Field<'p, 'v> {
     /// Another value that is reported as if it were a member.
     pub(super) fn with<'c>(&'c self, name: &'c str, value: &'v Value) -> Field<'c, 'v> {
         Field { value, above: Some(self), step: Step::Name(name) }
+    }
+
+    /// Another value that is reported here.
+    pub(super) fn with_itself(&self, value: &'v Value) -> Self {
+        Self { value, ..*self }
+    }
+
+    /// An entry of a map.
+    pub(super) fn key<'c>(&'c self, key: &'c str) -> Field<'c, 'v> {
+        Field { value: &self.value[key], above: Some(self), step: Step::Key(key) }
     }
 
     /// An item of a list.
@@ -138,6 +149,16 @@ impl<'p, 'v> Field<'p, 'v> {
     /// The value occurs twice.
     pub(super) fn duplicate(&self) -> FieldError {
         FieldError::duplicate(self.path(), self.value.clone())
+    }
+
+    /// What the text refers to is not there.
+    pub(super) fn not_found(&self, detail: &str) -> FieldError {
+        FieldError {
+            kind: ErrorKind::NotFound,
+            field: self.path(),
+            value: Some(self.text().into()),
+            detail: detail.to_owned(),
+        }
     }
 
     /// Reports a text, if there is one, that breaks a grammar.
@@ -233,7 +254,7 @@ mod tests {
         let list = spec.child("a");
         let item = list.index(0);
         let map = item.child("b");
-        let (_, entry) = map.entries().next().unwrap();
+        let entry = map.key("x/y");
         assert_eq!(entry.path(), "spec.a[0].b[x/y]");
         assert_eq!(entry.text(), "v");
         assert!(!spec.child("c").is_set() && spec.child("c").is_empty());

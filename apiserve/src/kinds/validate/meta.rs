@@ -26,7 +26,7 @@ pub(super) fn object(kind: &KindInfo, object: &Value, errors: &mut Vec<FieldErro
         errors.push(FieldError::forbidden("metadata.namespace", "not allowed on this type"));
     }
     labels(&metadata["labels"], "metadata.labels", errors);
-    annotations(&metadata["annotations"], errors);
+    annotations(&metadata["annotations"], "metadata.annotations", errors);
     owners(metadata, errors);
     for (index, finalizer) in items(metadata, &["finalizers"]).iter().enumerate() {
         let finalizer = finalizer.as_str().unwrap_or_default();
@@ -82,16 +82,17 @@ pub(super) fn labels(labels: &Value, path: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn annotations(annotations: &Value, errors: &mut Vec<FieldError>) {
+/// Checks a map of annotations.
+pub(super) fn annotations(annotations: &Value, path: &str, errors: &mut Vec<FieldError>) {
     let mut size = 0;
     for (key, value) in annotations.as_object().into_iter().flatten() {
         for problem in names::qualified_name(&key.to_lowercase()) {
-            errors.push(FieldError::invalid("metadata.annotations", key.as_str(), problem));
+            errors.push(FieldError::invalid(path, key.as_str(), problem));
         }
         size += key.len() + value.as_str().map_or(0, str::len);
     }
     if size > ANNOTATIONS_LEN_MAX {
-        errors.push(FieldError::too_long("metadata.annotations", ANNOTATIONS_LEN_MAX));
+        errors.push(FieldError::too_long(path, ANNOTATIONS_LEN_MAX));
     }
 }
 

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 const LABEL_DNS1123: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
 const SUBDOMAIN_DNS1123: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+const SUBDOMAIN_UNDERSCORE: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*')";
 const LABEL_DNS1035: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
 const QUALIFIED_NAME: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
@@ -15,7 +16,11 @@ pub fn dns1123_label(text: &str) -> Option<String> {
     if text.len() > 63 {
         return Some("must be no more than 63 characters".to_owned());
     }
-    (!is_label(text, false)).then(|| LABEL_DNS1123.to_owned())
+    if is_label(text, false) {
+        return None;
+    }
+    let dotted = dns1123_subdomain(text).is_none();
+    Some(if dotted { "must not contain dots" } else { LABEL_DNS1123 }.to_owned())
 }
 
 /// DNS labels joined by dots, up to 253 bytes. `None` when valid, else what is wrong.
@@ -68,6 +73,8 @@ pub fn qualified_name(text: &str) -> Vec<String> {
             } else if prefix.len() > 253 {
                 problems.push("prefix part must be no more than 253 bytes".to_owned());
             } else if let Some(problem) = dns1123_subdomain(prefix) {
+                // This grammar counts bytes.
+                let problem = problem.replace("253 characters", "253 bytes");
                 problems.push(format!("prefix part {problem}"));
             }
             *name
@@ -125,7 +132,8 @@ pub fn port_name(text: &str) -> Vec<&'static str> {
     if text.len() > 15 {
         problems.push("must be no more than 15 characters");
     }
-    if !text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') {
+    let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    if text.is_empty() || !text.bytes().all(fits) {
         problems.push("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)");
     }
     if !text.bytes().any(|b| b.is_ascii_lowercase()) {
@@ -138,6 +146,45 @@ pub fn port_name(text: &str) -> Vec<&'static str> {
         problems.push("must not begin or end with a hyphen");
     }
     problems
+}
+
+/// The beginning of a DNS subdomain that something is appended to. `None` when valid, else what is wrong.
+#[must_use]
+pub fn dns1123_prefix(text: &str) -> Option<String> {
+    match text.strip_suffix('-') {
+        Some(rest) if !rest.is_empty() => dns1123_subdomain(rest.trim_end_matches('-')),
+        _ => dns1123_subdomain(text),
+    }
+}
+
+/// A DNS subdomain in which underscores are letters. `None` when valid, else what is wrong.
+#[must_use]
+pub fn dns1123_subdomain_underscore(text: &str) -> Option<String> {
+    if text.len() > 253 {
+        return Some("must be no more than 253 characters".to_owned());
+    }
+    let fits = |label: &str| {
+        let rest = label.strip_prefix('_').unwrap_or(label);
+        is_label(&rest.replace('_', "-"), false)
+    };
+    (!text.split('.').all(fits)).then(|| SUBDOMAIN_UNDERSCORE.to_owned())
+}
+
+/// The name of an environment variable. `None` when valid, else what is wrong.
+#[must_use]
+pub fn environment_variable(text: &str) -> Option<String> {
+    const TEXT: &str =
+        "a valid environment variable name must consist only of printable ASCII characters other than '='";
+    let fits = |b: u8| b != b'=' && (b.is_ascii_graphic() || b == b' ');
+    (!text.bytes().all(fits)).then(|| TEXT.to_owned())
+}
+
+/// The name of an HTTP header. `None` when valid, else what is wrong.
+#[must_use]
+pub fn http_header(text: &str) -> Option<String> {
+    const TEXT: &str = "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for validation is '[-A-Za-z0-9]+')";
+    let fits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    (!fits).then(|| TEXT.to_owned())
 }
 
 fn is_label(text: &str, letter_first: bool) -> bool {

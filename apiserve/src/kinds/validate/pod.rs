@@ -1,339 +1,205 @@
-//! Validation of pods and pod templates.
+//! Validation of pods and pod templates, in the order of kube-apiserver (pkg/apis/core/validation, `ValidatePodSpec`).
 
-use std::collections::HashSet;
+pub(super) mod affinity;
+mod annotations;
+mod containers;
+mod environment;
+mod handlers;
+mod mounts;
+mod network;
+mod os;
+mod projected;
+pub(super) mod resize;
+mod resources;
+mod scheduling;
+mod security;
+pub(super) mod sources;
+pub(super) mod status;
+pub(super) mod update;
+mod volumes;
+mod windows;
+
+use std::collections::{BTreeSet, HashMap};
 
 use serde_json::Value;
 
-use super::super::value::{at, int, items, text};
+pub(super) use self::containers::visit;
+use super::super::value::{at, text};
+use super::field::{Errors, Field};
 use super::{FieldError, meta, names};
-use crate::schema::format::Quantity;
+
+/// Marks what a kubelet shows of a pod that it runs without being told to.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// What is checked: a pod or what pods are made from.
+#[derive(Clone, Copy)]
+struct Owner<'v> {
+    /// Metadata of a pod; of a template nothing depends on it.
+    pod: Option<&'v Value>,
+    /// Names of claims that become volumes of every pod (StatefulSet).
+    claims: &'v [&'v str],
+}
+
+/// What the rules of one part need to know of the others.
+struct Context<'v> {
+    is_pod: bool,
+    /// Names of the volumes that are right, and whether they can be block devices.
+    volumes: HashMap<&'v str, bool>,
+    /// Names of the resource claims.
+    claims: BTreeSet<&'v str>,
+    /// Seconds that a pod has to end; none when they are missing.
+    grace: Option<i64>,
+    restart: &'v str,
+    /// Whether users of the pod are those of the host.
+    host_users: bool,
+}
 
 /// Checks a pod.
-pub(super) fn pod(pod: &Value, errors: &mut Vec<FieldError>) {
-    spec(&pod["spec"], "spec", &[], errors);
+pub(super) fn pod(pod: &Value, old: Option<&Value>, errors: &mut Errors) {
+    // What is stored was right when it came, by the rules of its time.
+    if old.is_some_and(|old| same(pod, old)) {
+        return;
+    }
+    let metadata = &pod["metadata"];
+    annotations::check(metadata, &pod["spec"], "metadata.annotations", errors);
+    let root = Field::root("spec", &pod["spec"]);
+    spec(&root, Owner { pod: Some(metadata), claims: &[] }, errors);
+    if root.child("serviceAccountName").is_empty() {
+        volumes::without_account(&root.child("volumes"), errors);
+    }
+    for list in ["containers", "initContainers"] {
+        let list = root.child(list);
+        list.items().for_each(|container| containers::image_padding(&container, errors));
+    }
+    if old.is_none() {
+        if !root.child("ephemeralContainers").is_empty() {
+            errors.push(root.child("ephemeralContainers").forbidden("cannot be set on create"));
+        }
+        if !root.child("nodeName").is_empty() && !root.child("schedulingGates").is_empty() {
+            let text = "cannot be set until all schedulingGates have been cleared";
+            errors.push(root.child("nodeName").forbidden(text));
+        }
+        annotations::fields_match(metadata, &root, errors);
+    }
+}
+
+fn same(new: &Value, old: &Value) -> bool {
+    new["spec"] == old["spec"]
+        && at(new, &["metadata", "annotations"]) == at(old, &["metadata", "annotations"])
 }
 
 /// Checks a pod template at a path.
-pub(super) fn template(template: &Value, path: &str, errors: &mut Vec<FieldError>) {
+pub(super) fn template(template: &Value, path: &str, errors: &mut Errors) {
     template_with_claims(template, path, &[], errors);
 }
 
 /// Checks a pod template whose pods get a volume for each of these claims.
-pub(super) fn template_with_claims(
-    template: &Value,
-    path: &str,
-    claims: &[&str],
-    errors: &mut Vec<FieldError>,
-) {
-    meta::labels(at(template, &["metadata", "labels"]), &format!("{path}.metadata.labels"), errors);
-    spec(&template["spec"], &format!("{path}.spec"), claims, errors);
-    if !items(template, &["spec", "ephemeralContainers"]).is_empty() {
-        let text = "ephemeral containers not allowed in pod template";
-        errors.push(FieldError::forbidden(format!("{path}.spec.ephemeralContainers"), text));
+pub(super) fn template_with_claims(template: &Value, path: &str, claims: &[&str], errors: &mut Errors) {
+    let root = Field::root(path, template);
+    let (metadata, spec) = (root.child("metadata"), root.child("spec"));
+    meta::labels(metadata.child("labels").value(), &format!("{path}.labels"), errors);
+    meta::annotations(metadata.child("annotations").value(), &format!("{path}.annotations"), errors);
+    annotations::check(metadata.value(), spec.value(), &format!("{path}.annotations"), errors);
+    self::spec(&spec, Owner { pod: None, claims }, errors);
+    annotations::fields_match(metadata.value(), &spec, errors);
+    let ephemeral = spec.child("ephemeralContainers");
+    if !ephemeral.is_empty() {
+        errors.push(ephemeral.forbidden("ephemeral containers not allowed in pod template"));
     }
 }
 
-fn spec(spec: &Value, path: &str, claims: &[&str], errors: &mut Vec<FieldError>) {
-    let mut volumes = volumes(spec, path, errors);
-    volumes.extend(claims);
-    let mut seen = HashSet::new();
-    for list in ["initContainers", "containers"] {
-        for (index, container) in items(spec, &[list]).iter().enumerate() {
-            let at = format!("{path}.{list}[{index}]");
-            self::container(container, &at, &volumes, errors);
-            let name = text(container, &["name"]);
-            if !name.is_empty() && !seen.insert(name) {
-                errors.push(FieldError::duplicate(format!("{at}.name"), name));
-            }
-        }
+fn spec(spec: &Field<'_, '_>, owner: Owner<'_>, errors: &mut Errors) {
+    let grace = spec.child("terminationGracePeriodSeconds");
+    if !grace.is_set() {
+        errors.push(grace.required(""));
     }
-    if items(spec, &["containers"]).is_empty() {
-        errors.push(FieldError::required(format!("{path}.containers"), ""));
+    let mut volumes = volumes::check(&spec.child("volumes"), owner.pod, errors);
+    volumes.extend(owner.claims.iter().map(|claim| (*claim, true)));
+    resources::pod_claims(&spec.child("resourceClaims"), owner.pod, errors);
+    let context = Context {
+        is_pod: owner.pod.is_some(),
+        volumes,
+        claims: resources::claim_names(spec.value()),
+        grace: grace.value().as_i64(),
+        restart: text(spec.value(), &["restartPolicy"]),
+        host_users: spec.child("hostUsers").value() != &Value::Bool(false),
+    };
+    containers::regular(&spec.child("containers"), &context, errors);
+    containers::init(spec, &context, errors);
+    containers::ephemeral(spec, &context, errors);
+    resources::of_pod(spec, errors);
+    network::host_ports(spec, &context, errors);
+    spec.child("restartPolicy").one_of_required(&["Always", "OnFailure", "Never"], errors);
+    let policies = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
+    spec.child("dnsPolicy").one_of_required(&policies, errors);
+    let selector = spec.child("nodeSelector");
+    meta::labels(selector.value(), &selector.path(), errors);
+    security::of_pod(spec, errors);
+    affinity::check(&spec.child("affinity"), errors);
+    network::dns(spec, errors);
+    scheduling::gates(spec, errors);
+    scheduling::spread(&spec.child("topologySpreadConstraints"), errors);
+    windows::host_process(spec, errors);
+    host_users(spec, errors);
+    network::host_name(spec, errors);
+    names(spec, errors);
+    if spec.child("overhead").is_set() {
+        resources::overhead(&spec.child("overhead"), errors);
     }
-    one_of(spec, "restartPolicy", &["Always", "OnFailure", "Never"], path, errors);
-    one_of(spec, "dnsPolicy", &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"], path, errors);
-    if let Some(deadline) = spec["activeDeadlineSeconds"].as_i64()
-        && !(1..=i64::from(i32::MAX)).contains(&deadline)
-    {
-        let at = format!("{path}.activeDeadlineSeconds");
-        errors.push(FieldError::invalid(at, deadline, "must be between 1 and 2147483647, inclusive"));
+    os::check(spec, errors);
+    environment::file_volumes(spec, errors);
+}
+
+/// What is a name, a number or a list of its own.
+fn names(spec: &Field<'_, '_>, errors: &mut Errors) {
+    spec.child("serviceAccountName").check(names::dns1123_subdomain, errors);
+    spec.child("nodeName").check(names::dns1123_subdomain, errors);
+    spec.child("activeDeadlineSeconds").within(1, i64::from(i32::MAX), errors);
+    spec.child("hostname").check(names::dns1123_label, errors);
+    spec.child("subdomain").check(names::dns1123_label, errors);
+    scheduling::tolerations(&spec.child("tolerations"), errors);
+    network::host_aliases(&spec.child("hostAliases"), errors);
+    spec.child("priorityClassName").check(names::dns1123_subdomain, errors);
+    let class = spec.child("runtimeClassName");
+    if class.is_set() {
+        class.check_all(names::dns1123_subdomain(class.text()), errors);
     }
-    for (field, grammar) in [
-        ("serviceAccountName", names::dns1123_subdomain as fn(&str) -> Option<String>),
-        ("nodeName", names::dns1123_subdomain),
-        ("hostname", names::dns1123_label),
-        ("subdomain", names::dns1123_label),
-        ("priorityClassName", names::dns1123_subdomain),
-        ("runtimeClassName", names::dns1123_subdomain),
-    ] {
-        let value = text(spec, &[field]);
-        if let Some(problem) = (!value.is_empty()).then(|| grammar(value)).flatten() {
-            errors.push(FieldError::invalid(format!("{path}.{field}"), value, problem));
-        }
-    }
-    meta::labels(&spec["nodeSelector"], &format!("{path}.nodeSelector"), errors);
-    tolerations(spec, path, errors);
-    if spec["dnsPolicy"] == "None" && items(spec, &["dnsConfig", "nameservers"]).is_empty() {
-        let text = "must provide at least one DNS nameserver when `dnsPolicy` is None";
-        errors.push(FieldError::required(format!("{path}.dnsConfig.nameservers"), text));
+    let preemption = spec.child("preemptionPolicy");
+    if preemption.is_set() {
+        preemption.one_of_required(&["PreemptLowerPriority", "Never"], errors);
     }
 }
 
-/// A field that takes one of a few words; messages list them in the given order.
-fn one_of(of: &Value, field: &str, words: &[&str], path: &str, errors: &mut Vec<FieldError>) {
-    let at = format!("{path}.{field}");
-    match text(of, &[field]) {
-        "" => errors.push(FieldError::required(at, "")),
-        word if words.contains(&word) => {}
-        word => {
-            errors.push(FieldError::not_supported(at, word, words));
+/// What users of its own exclude.
+fn host_users(spec: &Field<'_, '_>, errors: &mut Errors) {
+    const WHY: &str = "when `hostUsers` is false";
+    if spec.child("hostUsers").value() != &Value::Bool(false) {
+        return;
+    }
+    for (field, shown) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
+        let field = spec.with(shown, &spec.value()[field]);
+        if field.is_true() {
+            errors.push(field.forbidden(WHY));
         }
     }
-}
-
-/// Checks the volumes, and gives their names.
-fn volumes<'a>(spec: &'a Value, path: &str, errors: &mut Vec<FieldError>) -> HashSet<&'a str> {
-    let mut seen = HashSet::new();
-    for (index, volume) in items(spec, &["volumes"]).iter().enumerate() {
-        let at = format!("{path}.volumes[{index}]");
-        let name = text(volume, &["name"]);
-        if name.is_empty() {
-            errors.push(FieldError::required(format!("{at}.name"), ""));
-        } else if let Some(problem) = names::dns1123_label(name) {
-            errors.push(FieldError::invalid(format!("{at}.name"), name, problem));
-        } else if !seen.insert(name) {
-            errors.push(FieldError::duplicate(format!("{at}.name"), name));
+    containers::visit(spec, |container| {
+        if !container.child("volumeDevices").is_empty() {
+            errors.push(container.child("volumeDevices").forbidden(WHY));
         }
-        volume_source(volume, &at, errors);
-    }
-    seen
-}
-
-fn volume_source(volume: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    let sources: Vec<&String> = volume
-        .as_object()
-        .into_iter()
-        .flatten()
-        .filter(|(key, value)| *key != "name" && !value.is_null())
-        .map(|(key, _)| key)
-        .collect();
-    if sources.is_empty() {
-        errors.push(FieldError::required(path, "must specify a volume type"));
-    }
-    for extra in sources.iter().skip(1) {
-        errors.push(FieldError::forbidden(
-            format!("{path}.{extra}"),
-            "may not specify more than 1 volume type",
-        ));
-    }
-    for (source, field, message) in [
-        ("secret", "secretName", ""),
-        ("configMap", "name", ""),
-        ("hostPath", "path", ""),
-        ("persistentVolumeClaim", "claimName", ""),
-        ("csi", "driver", ""),
-        ("nfs", "server", ""),
-    ] {
-        let given = volume[source].is_object();
-        if given && text(volume, &[source, field]).is_empty() {
-            errors.push(FieldError::required(format!("{path}.{source}.{field}"), message));
-        }
-    }
-}
-
-fn container(container: &Value, path: &str, volumes: &HashSet<&str>, errors: &mut Vec<FieldError>) {
-    let name = text(container, &["name"]);
-    if name.is_empty() {
-        errors.push(FieldError::required(format!("{path}.name"), ""));
-    } else if let Some(problem) = names::dns1123_label(name) {
-        errors.push(FieldError::invalid(format!("{path}.name"), name, problem));
-    }
-    let image = text(container, &["image"]);
-    if image.is_empty() {
-        errors.push(FieldError::required(format!("{path}.image"), ""));
-    } else if image.trim() != image {
-        let text = "must not have leading or trailing whitespace";
-        errors.push(FieldError::invalid(format!("{path}.image"), image, text));
-    }
-    ports(container, path, errors);
-    environment(container, path, errors);
-    mounts(container, path, volumes, errors);
-    one_of(container, "terminationMessagePolicy", &["FallbackToLogsOnError", "File"], path, errors);
-    one_of(container, "imagePullPolicy", &["Always", "IfNotPresent", "Never"], path, errors);
-    resources(&container["resources"], &format!("{path}.resources"), errors);
-    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
-        self::probe(&container[probe], &format!("{path}.{probe}"), probe != "readinessProbe", errors);
-    }
+    });
 }
 
 /// Checks the number of a port.
-pub(super) fn port_number(number: i64, path: &str, errors: &mut Vec<FieldError>) {
+pub(super) fn port_number(number: i64, path: &str, errors: &mut Errors) {
     if !(1..=65_535).contains(&number) {
         errors.push(FieldError::invalid(path, number, "must be between 1 and 65535, inclusive"));
     }
 }
 
-fn ports(container: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    let mut seen = HashSet::new();
-    for (index, port) in items(container, &["ports"]).iter().enumerate() {
-        let at = format!("{path}.ports[{index}]");
-        let name = text(port, &["name"]);
-        if !name.is_empty() {
-            for problem in names::port_name(name) {
-                errors.push(FieldError::invalid(format!("{at}.name"), name, problem));
-            }
-            if !seen.insert(name) {
-                errors.push(FieldError::duplicate(format!("{at}.name"), name));
-            }
-        }
-        match int(port, &["containerPort"]) {
-            0 => errors.push(FieldError::required(format!("{at}.containerPort"), "")),
-            number => port_number(number, &format!("{at}.containerPort"), errors),
-        }
-        if int(port, &["hostPort"]) != 0 {
-            port_number(int(port, &["hostPort"]), &format!("{at}.hostPort"), errors);
-        }
-        one_of(port, "protocol", &["SCTP", "TCP", "UDP"], &at, errors);
-    }
-}
-
-fn environment(container: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    for (index, variable) in items(container, &["env"]).iter().enumerate() {
-        let at = format!("{path}.env[{index}]");
-        let name = text(variable, &["name"]);
-        if name.is_empty() {
-            errors.push(FieldError::required(format!("{at}.name"), ""));
-        } else if name.contains('=') || !name.bytes().all(|b| b.is_ascii_graphic() || b == b' ') {
-            let text = "a valid environment variable name must consist only of printable ASCII characters other than '='";
-            errors.push(FieldError::invalid(format!("{at}.name"), name, text));
-        }
-        let from = &variable["valueFrom"];
-        if from.is_object() {
-            let sources = from.as_object().map_or(0, serde_json::Map::len);
-            if !text(variable, &["value"]).is_empty() {
-                let text = "may not be specified when `value` is not empty";
-                errors.push(FieldError::invalid(format!("{at}.valueFrom"), "", text));
-            } else if sources == 0 {
-                let text = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`";
-                errors.push(FieldError::invalid(format!("{at}.valueFrom"), "", text));
-            } else if sources > 1 {
-                let text = "may not have more than one field specified at a time";
-                errors.push(FieldError::invalid(format!("{at}.valueFrom"), "", text));
-            }
-            for source in ["configMapKeyRef", "secretKeyRef"] {
-                if from[source].is_object() && text(from, &[source, "key"]).is_empty() {
-                    errors.push(FieldError::required(format!("{at}.valueFrom.{source}.key"), ""));
-                }
-            }
-        }
-    }
-}
-
-fn mounts(container: &Value, path: &str, volumes: &HashSet<&str>, errors: &mut Vec<FieldError>) {
-    let mut seen = HashSet::new();
-    for (index, mount) in items(container, &["volumeMounts"]).iter().enumerate() {
-        let at = format!("{path}.volumeMounts[{index}]");
-        let name = text(mount, &["name"]);
-        if name.is_empty() {
-            errors.push(FieldError::required(format!("{at}.name"), ""));
-        } else if !volumes.contains(name) {
-            errors.push(FieldError {
-                kind: crate::kinds::error::ErrorKind::NotFound,
-                field: format!("{at}.name"),
-                value: Some(name.into()),
-                detail: String::new(),
-            });
-        }
-        let target = text(mount, &["mountPath"]);
-        if target.is_empty() {
-            errors.push(FieldError::required(format!("{at}.mountPath"), ""));
-        } else if !seen.insert(target) {
-            errors.push(FieldError::invalid(format!("{at}.mountPath"), target, "must be unique"));
-        }
-    }
-}
-
-/// Checks requests and limits.
-pub(super) fn resources(resources: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    for list in ["limits", "requests"] {
-        for (name, value) in resources[list].as_object().into_iter().flatten() {
-            let at = format!("{path}.{list}[{name}]");
-            let quantity = Quantity::parse(value.as_str().unwrap_or_default());
-            if quantity.as_ref().is_ok_and(|quantity| quantity.sign().is_lt()) {
-                let text = "must be greater than or equal to 0";
-                errors.push(FieldError::invalid(at, value.clone(), text));
-                continue;
-            }
-            let plain = ["cpu", "memory", "ephemeral-storage"].contains(&name.as_str());
-            if !plain && !name.contains('/') && !name.starts_with("hugepages-") {
-                let text = "must be a standard resource type or fully qualified";
-                errors.push(FieldError::invalid(at, name.as_str(), text));
-            }
-        }
-    }
-    for (name, value) in resources["requests"].as_object().into_iter().flatten() {
-        let parse = |value: &Value| Quantity::parse(value.as_str().unwrap_or_default()).ok();
-        let limit = &resources["limits"][name];
-        if let (Some(request), Some(limit)) = (parse(value), parse(limit))
-            && request > limit
-        {
-            let text = format!("must be less than or equal to {name} limit of {limit}");
-            errors.push(FieldError::invalid(format!("{path}.requests"), value.clone(), text));
-        }
-    }
-}
-
-fn probe(probe: &Value, path: &str, one_success: bool, errors: &mut Vec<FieldError>) {
-    if !probe.is_object() {
-        return;
-    }
-    let handlers: Vec<&str> =
-        ["exec", "httpGet", "tcpSocket", "grpc"].into_iter().filter(|key| probe[*key].is_object()).collect();
-    if handlers.is_empty() {
-        errors.push(FieldError::required(path, "must specify a handler type"));
-    }
-    for extra in handlers.iter().skip(1) {
-        errors.push(FieldError::forbidden(
-            format!("{path}.{extra}"),
-            "may not specify more than 1 handler type",
-        ));
-    }
-    for field in
-        ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"]
-    {
-        if int(probe, &[field]) < 0 {
-            let at = format!("{path}.{field}");
-            errors.push(FieldError::invalid(at, probe[field].clone(), "must be greater than or equal to 0"));
-        }
-    }
-    if one_success && int(probe, &["successThreshold"]) != 1 {
-        let at = format!("{path}.successThreshold");
-        errors.push(FieldError::invalid(at, probe["successThreshold"].clone(), "must be 1"));
-    }
-    for handler in ["httpGet", "tcpSocket"] {
-        if let Some(number) = probe[handler]["port"].as_i64() {
-            port_number(number, &format!("{path}.{handler}.port"), errors);
-        }
-    }
-}
-
-fn tolerations(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    for (index, toleration) in items(spec, &["tolerations"]).iter().enumerate() {
-        let at = format!("{path}.tolerations[{index}]");
-        let operator = text(toleration, &["operator"]);
-        if text(toleration, &["key"]).is_empty() && operator != "Exists" {
-            let text =
-                "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
-            errors.push(FieldError::invalid(format!("{at}.operator"), operator, text));
-        }
-        if operator == "Exists" && !text(toleration, &["value"]).is_empty() {
-            let text = "value must be empty when `operator` is 'Exists'";
-            errors.push(FieldError::invalid(format!("{at}.operator"), toleration.clone(), text));
-        }
-        let effect = text(toleration, &["effect"]);
-        if !effect.is_empty() && !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect) {
-            let words = ["NoExecute", "NoSchedule", "PreferNoSchedule"];
-            errors.push(FieldError::not_supported(format!("{at}.effect"), effect, &words));
-        }
+/// Checks a port that is given by its number or its name; none is number zero.
+pub(super) fn port_or_name(port: &Field<'_, '_>, errors: &mut Errors) {
+    match port.value() {
+        Value::String(name) => port.check_all(names::port_name(name), errors),
+        _ => port_number(port.int(), &port.path(), errors),
     }
 }

@@ -1,12 +1,14 @@
 //! What the API server decides about a Service: its cluster address, its address families and its node ports.
 
+mod families;
+
 use std::net::Ipv4Addr;
 
 use serde_json::{Map, Value, json};
 use tombolo_apiserve::admission::{AdmissionRequest, Operation};
 use tombolo_apiserve::status::{ApiError, Cause};
 
-use super::addresses::{Addresses, port_number};
+use super::addresses::{Addresses, NODE_PORTS, port_number};
 use crate::embedded::objects::{items, member, text};
 
 /// Value of `clusterIP` that asks for no address.
@@ -20,20 +22,25 @@ pub(super) fn admit(addresses: &Addresses, request: &mut AdmissionRequest<'_>) -
     let name = request.name.to_owned();
     let old = if request.operation == Operation::Update { request.old } else { None };
     let Some(service) = request.object.as_deref_mut() else { return Ok(()) };
-    let refuse = |(field, value, why): Trouble| {
-        let text = format!("Invalid value: {value}: {why}");
-        ApiError::invalid("", "Service", &name, vec![Cause::new("FieldValueInvalid", &field, &text)])
+    let refuse = |troubles: Vec<Trouble>| {
+        let cause = |(field, value, why): &Trouble| {
+            Cause::new("FieldValueInvalid", field, &format!("Invalid value: {value}: {why}"))
+        };
+        ApiError::invalid("", "Service", &name, troubles.iter().map(cause).collect())
     };
+    if old.is_none() {
+        families::list_address(member(service, "spec"));
+    }
     if text(service, "/spec/type") == "ExternalName" {
-        let spec = member(service, "spec");
-        for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-            spec.remove(field);
-        }
         return Ok(());
     }
     keep_allocated(member(service, "spec"), old);
-    cluster_address(addresses, member(service, "spec"), old).map_err(refuse)?;
-    node_ports(addresses, member(service, "spec"), old).map_err(refuse)?;
+    if !families::are_sound(member(service, "spec"), old.is_none()) {
+        return Ok(());
+    }
+    families::settle(member(service, "spec")).map_err(&refuse)?;
+    cluster_address(addresses, member(service, "spec"), old).map_err(|trouble| refuse(vec![trouble]))?;
+    node_ports(addresses, member(service, "spec"), old).map_err(|trouble| refuse(vec![trouble]))?;
     if request.dry_run {
         addresses.release(service);
     }
@@ -98,12 +105,6 @@ fn cluster_address(
     };
     spec.insert("clusterIPs".into(), json!([address]));
     spec.insert("clusterIP".into(), json!(address));
-    if spec.get("ipFamilies").is_none_or(|families| families == &json!([])) {
-        spec.insert("ipFamilies".into(), json!(["IPv4"]));
-    }
-    if spec.get("ipFamilyPolicy").and_then(Value::as_str).is_none_or(str::is_empty) {
-        spec.insert("ipFamilyPolicy".into(), json!("SingleStack"));
-    }
     Ok(())
 }
 
@@ -129,6 +130,14 @@ fn node_ports(
     let ports = spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten();
     for (index, port) in ports.enumerate() {
         let field = format!("spec.ports[{index}].nodePort");
+        let given = port.get("nodePort").and_then(Value::as_i64).unwrap_or_default();
+        if given < 0 || given > i64::from(u16::MAX) {
+            let (first, last) = (NODE_PORTS.start(), NODE_PORTS.end());
+            let why = format!(
+                "provided port is not in the valid range. The range of valid ports is {first}-{last}"
+            );
+            return Err((field, given.to_string(), why));
+        }
         match port_number(port, "nodePort") {
             Some(given) if own.contains(&given) => {}
             Some(given) => {
@@ -159,8 +168,12 @@ fn health_port(
         return Ok(());
     }
     let before = old.and_then(|old| port_number(old.get("spec")?, "healthCheckNodePort"));
-    let given =
-        spec.get("healthCheckNodePort").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
+    let asked = spec.get("healthCheckNodePort").and_then(Value::as_i64).unwrap_or_default();
+    let given = u16::try_from(asked).ok();
+    if given.is_none() {
+        // Left to the validation.
+        return Ok(());
+    }
     let trouble = |why| ("spec.healthCheckNodePort".to_owned(), given.unwrap_or_default().to_string(), why);
     let port = match given.filter(|port| *port != 0).or(before) {
         Some(port) if Some(port) == before => port,

@@ -24,7 +24,6 @@ fn an_address_is_given_kept_and_checked() {
     let given = new["clusterIP"].as_str().unwrap().to_owned();
     assert!(given.starts_with("10.0.0."));
     assert_eq!(new["clusterIPs"], json!([given]));
-    assert_eq!((&new["ipFamilies"], &new["ipFamilyPolicy"]), (&json!(["IPv4"]), &json!("SingleStack")));
     let old = json!({"spec": new});
     let mut changed = spec(json!({"type": "ClusterIP"}));
     keep_allocated(&mut changed, Some(&old));
@@ -34,6 +33,37 @@ fn an_address_is_given_kept_and_checked() {
         cluster_address(&addresses, &mut spec(json!({"clusterIP": given})), None).unwrap_err();
     assert_eq!(field, "spec.clusterIPs");
     assert!(why.contains("already allocated"), "{why}");
+}
+
+#[test]
+fn families_are_those_of_the_cluster() {
+    let settled = |value: Value| {
+        let mut spec = spec(value);
+        families::settle(&mut spec).map(|()| (spec["ipFamilies"].clone(), spec["ipFamilyPolicy"].clone()))
+    };
+    let both = json!(["IPv4", "IPv6"]);
+    for (service, families, policy) in [
+        (json!({}), json!(["IPv4"]), "SingleStack"),
+        (json!({"ipFamilyPolicy": "PreferDualStack"}), json!(["IPv4"]), "PreferDualStack"),
+        (json!({"clusterIP": "None"}), both, "RequireDualStack"),
+        (json!({"clusterIP": "None", "selector": {"a": "b"}}), json!(["IPv4"]), "SingleStack"),
+    ] {
+        assert_eq!(settled(service.clone()), Ok((families, json!(policy))), "{service}");
+    }
+    for (service, fields) in [
+        (json!({"ipFamilies": ["IPv6"]}), &["spec.ipFamilies[0]"][..]),
+        (json!({"ipFamilyPolicy": "RequireDualStack"}), &["spec.ipFamilyPolicy"]),
+        (json!({"ipFamilies": ["IPv4", "IPv6"]}), &["spec.ipFamilyPolicy"]),
+        (json!({"clusterIPs": ["fd00::1"], "clusterIP": "fd00::1"}), &["spec.clusterIPs[0]"]),
+        (
+            json!({"ipFamilies": ["IPv6"], "ipFamilyPolicy": "RequireDualStack"}),
+            &["spec.ipFamilyPolicy", "spec.ipFamilies[0]"],
+        ),
+    ] {
+        let troubles = settled(service.clone()).unwrap_err();
+        let found: Vec<&str> = troubles.iter().map(|(field, ..)| field.as_str()).collect();
+        assert_eq!(found, fields, "{service}");
+    }
 }
 
 #[test]

@@ -1,0 +1,463 @@
+//! Validation of services and endpoints.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+
+use super::super::value::{at, items, text};
+use super::field::{Errors, Field};
+use super::pod::{port_number, port_or_name};
+use super::{FieldError, addresses, meta, names};
+
+const HEADLESS: &str = "None";
+const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
+const MODE: &str = "service.kubernetes.io/topology-mode";
+const RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
+
+/// Checks a service. What an old one had may stay in fields that once took more.
+pub(super) fn check(service: &Value, old: Option<&Value>, errors: &mut Errors) {
+    topology(&service["metadata"], errors);
+    let spec = Field::root("spec", &service["spec"]);
+    let kind = spec.child("type").text();
+    let headless = is_headless(&service["spec"]);
+    if spec.child("ports").is_empty() && !headless && kind != "ExternalName" {
+        errors.push(spec.child("ports").required(""));
+    }
+    let ips = spec.child("clusterIPs");
+    match kind {
+        "LoadBalancer" | "NodePort" if headless => {
+            let text = format!("may not be set to 'None' for {kind} services");
+            errors.push(ips.index(0).invalid(text));
+        }
+        "ExternalName" => external_name(&spec, errors),
+        _ => {}
+    }
+    ports(&spec, errors);
+    let selector = spec.child("selector");
+    meta::labels(selector.value(), &selector.path(), errors);
+    affinity(&spec, errors);
+    if kind != "ExternalName" {
+        cluster_ips(&spec, old, errors);
+    }
+    external_ips(&spec.child("externalIPs"), old, errors);
+    let types = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
+    spec.child("type").one_of_required(&types, errors);
+    node_ports(&spec, kind, errors);
+    source_ranges(service, &spec, old, errors);
+    balancer(&spec, errors);
+    traffic(&spec, errors);
+}
+
+fn topology(metadata: &Value, errors: &mut Errors) {
+    let annotations = Field::root("metadata.annotations", &metadata["annotations"]);
+    let (hints, mode) = (annotations.key(HINTS), annotations.key(MODE));
+    if hints.is_set() && mode.is_set() && hints.text() != mode.text() {
+        errors.push(mode.invalid(format!("must match annotations[{HINTS}] when both are specified")));
+    }
+}
+
+fn is_headless(spec: &Value) -> bool {
+    matches!(items(spec, &["clusterIPs"]), [only] if only == HEADLESS)
+}
+
+fn external_name(spec: &Field<'_, '_>, errors: &mut Errors) {
+    for field in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+        let field = spec.child(field);
+        if !field.is_empty() {
+            errors.push(field.forbidden("may not be set for ExternalName services"));
+        }
+    }
+    let name = spec.child("externalName");
+    let bare = name.text().strip_suffix('.').unwrap_or(name.text());
+    match bare.is_empty() {
+        true => errors.push(name.required("")),
+        false => {
+            errors.extend(names::dns1123_subdomain(bare).map(|problem| name.invalid_value(bare, problem)));
+        }
+    }
+}
+
+fn ports(spec: &Field<'_, '_>, errors: &mut Errors) {
+    let list = spec.child("ports");
+    let several = list.list().len() > 1;
+    let mut seen = HashSet::new();
+    for port in list.items() {
+        let name = port.child("name");
+        if several && name.is_empty() {
+            errors.push(name.required(""));
+        } else if !name.is_empty() {
+            name.check(names::dns1123_label, errors);
+            if !seen.insert(name.text()) {
+                errors.push(name.duplicate());
+            }
+        }
+        let number = port.child("port");
+        port_number(number.int(), &number.path(), errors);
+        port.child("protocol").one_of_required(&PROTOCOLS, errors);
+        port_or_name(&port.child("targetPort"), errors);
+        app_protocol(&port, errors);
+    }
+}
+
+fn app_protocol(port: &Field<'_, '_>, errors: &mut Errors) {
+    let protocol = port.child("appProtocol");
+    if protocol.is_set() {
+        protocol.check_all(names::qualified_name(protocol.text()), errors);
+    }
+}
+
+/// Longest time that a client stays with its endpoint, in seconds: a day.
+const AFFINITY_SECONDS_MAX: i64 = 86_400;
+
+fn affinity(spec: &Field<'_, '_>, errors: &mut Errors) {
+    let affinity = spec.child("sessionAffinity");
+    affinity.one_of_required(&["ClientIP", "None"], errors);
+    let config = spec.child("sessionAffinityConfig");
+    match affinity.text() {
+        "None" if config.is_set() => {
+            errors.push(config.forbidden("must not be set when session affinity is None"));
+        }
+        "ClientIP" => {
+            let client = config.child("clientIP");
+            let seconds = client.child("timeoutSeconds");
+            let missing = [&config, &client, &seconds].into_iter().find(|field| !field.is_set());
+            if let Some(missing) = missing {
+                errors.push(missing.required("when session affinity type is ClientIP"));
+            } else if !(1..=AFFINITY_SECONDS_MAX).contains(&seconds.int()) {
+                let text = format!("must be greater than 0 and less than {AFFINITY_SECONDS_MAX}");
+                errors.push(seconds.invalid(text));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Texts that an old service had in a list.
+fn had<'a>(old: Option<&'a Value>, field: &str) -> Vec<&'a str> {
+    let list = old.map(|old| items(old, &["spec", field])).unwrap_or_default();
+    list.iter().filter_map(Value::as_str).collect()
+}
+
+fn cluster_ips(spec: &Field<'_, '_>, old: Option<&Value>, errors: &mut Errors) {
+    let (one, list) = (spec.child("clusterIP"), spec.child("clusterIPs"));
+    if one.is_empty() && !list.is_empty() {
+        errors.push(list.invalid("must be empty when `clusterIP` is not specified"));
+    } else if !one.is_empty() && list.is_empty() {
+        errors.push(list.required(""));
+    } else if !one.is_empty() && list.index(0).text() != one.text() {
+        errors.push(list.invalid("first value must match `clusterIP`"));
+    }
+    families(spec, errors);
+    let before = had(old, "clusterIPs");
+    let mut wrong = Errors::new();
+    for (index, address) in list.items().enumerate() {
+        if index == 0 && address.text() == HEADLESS {
+            if list.list().len() > 1 {
+                wrong.push(list.invalid("'None' must be the first and only value"));
+            }
+        } else if !before.contains(&address.text()) {
+            addresses::address(&address, address.text(), &mut wrong);
+        }
+    }
+    let all_right = wrong.is_empty();
+    errors.append(&mut wrong);
+    if list.list().len() > 2 {
+        errors.push(list.invalid("may only hold up to 2 values"));
+    }
+    if !all_right {
+        return;
+    }
+    let parsed: Vec<Option<IpAddr>> = list.items().map(|one| addresses::sloppy(one.text())).collect();
+    if parsed.len() > 1 && !addresses::is_dual_stack(&parsed) {
+        errors.push(list.invalid("may specify no more than one IP for each IP family"));
+    }
+    if !is_headless(spec.value()) {
+        for (index, family) in spec.child("ipFamilies").items().enumerate().take(parsed.len()) {
+            let is_v6 = parsed[index].is_some_and(|address| address.is_ipv6());
+            if matches!((family.text(), is_v6), ("IPv4", true) | ("IPv6", false)) {
+                let text =
+                    format!("expected an {} value as indicated by `ipFamilies[{index}]`", family.text());
+                errors.push(list.index(index).invalid(text));
+            }
+        }
+    }
+}
+
+fn families(spec: &Field<'_, '_>, errors: &mut Errors) {
+    let mut seen = HashSet::new();
+    for family in spec.child("ipFamilies").items() {
+        family.one_of(&["IPv4", "IPv6"], errors);
+        if !seen.insert(family.text()) {
+            errors.push(family.duplicate());
+        }
+    }
+    let policies = ["PreferDualStack", "RequireDualStack", "SingleStack"];
+    spec.child("ipFamilyPolicy").one_of(&policies, errors);
+}
+
+fn external_ips(list: &Field<'_, '_>, old: Option<&Value>, errors: &mut Errors) {
+    let before = had(old, "externalIPs");
+    for address in list.items() {
+        let mut wrong = Errors::new();
+        if !before.contains(&address.text()) {
+            addresses::address(&address, address.text(), &mut wrong);
+        }
+        if wrong.is_empty() {
+            addresses::endpoint(&address, address.text(), errors);
+        }
+        errors.append(&mut wrong);
+    }
+}
+
+fn node_ports(spec: &Field<'_, '_>, kind: &str, errors: &mut Errors) {
+    let list = spec.child("ports");
+    if kind == "ClusterIP" {
+        for port in list.items() {
+            let node = port.child("nodePort");
+            if node.int() != 0 {
+                errors.push(node.forbidden("may not be used when `type` is 'ClusterIP'"));
+            }
+        }
+    }
+    let mut seen = HashSet::new();
+    for port in list.items() {
+        let node = port.child("nodePort");
+        if node.int() != 0 && !seen.insert((port.child("protocol").text(), node.int())) {
+            errors.push(node.duplicate());
+        }
+    }
+    let mut seen = HashSet::new();
+    for port in list.items() {
+        let (protocol, number) = (port.child("protocol").text(), port.child("port").int());
+        if !seen.insert((protocol, number)) {
+            // The real server shows the Go struct of a port of which only these two are set.
+            let shown = json!({
+                "Name": "", "Protocol": protocol, "AppProtocol": null, "Port": number, "TargetPort": 0, "NodePort": 0,
+            });
+            errors.push(FieldError::duplicate(port.path(), shown));
+        }
+    }
+}
+
+fn source_ranges(service: &Value, spec: &Field<'_, '_>, old: Option<&Value>, errors: &mut Errors) {
+    const ONLY: &str = "may only be used when `type` is 'LoadBalancer'";
+    let balanced = spec.child("type").text() == "LoadBalancer";
+    let list = spec.with("LoadBalancerSourceRanges", &spec.value()["loadBalancerSourceRanges"]);
+    let annotation = at(service, &["metadata", "annotations", RANGES]);
+    if !list.is_empty() {
+        if !balanced {
+            errors.push(list.forbidden(ONLY));
+        }
+        let before: Vec<&str> = had(old, "loadBalancerSourceRanges").into_iter().map(str::trim).collect();
+        for range in list.items().filter(|range| !before.contains(&range.text().trim())) {
+            addresses::network(&range, range.text().trim(), errors);
+        }
+    } else if let Some(ranges) = annotation.as_str() {
+        let path = format!("metadata.annotations[{RANGES}]");
+        let field = Field::root(&path, annotation);
+        if !balanced {
+            errors.push(field.forbidden(ONLY));
+        }
+        let same = old.is_some_and(|old| at(old, &["metadata", "annotations", RANGES]) == annotation);
+        if !same && !ranges.trim().is_empty() {
+            ranges.split(',').for_each(|range| addresses::network(&field, range.trim(), errors));
+        }
+    }
+}
+
+fn balancer(spec: &Field<'_, '_>, errors: &mut Errors) {
+    let balanced = spec.child("type").text() == "LoadBalancer";
+    let (allocate, class) = (spec.child("allocateLoadBalancerNodePorts"), spec.child("loadBalancerClass"));
+    for field in [&allocate, &class] {
+        if field.is_set() && !balanced {
+            errors.push(field.forbidden("may only be used when `type` is 'LoadBalancer'"));
+        }
+    }
+    if balanced && !allocate.is_set() {
+        errors.push(FieldError::required("allocateLoadBalancerNodePorts", ""));
+    }
+    if balanced && class.is_set() {
+        class.check_all(names::qualified_name(class.text()), errors);
+    }
+}
+
+fn needs_health_port(spec: &Value) -> bool {
+    spec["type"] == "LoadBalancer" && spec["externalTrafficPolicy"] == "Local"
+}
+
+/// Checks where traffic goes.
+fn traffic(spec: &Field<'_, '_>, errors: &mut Errors) {
+    let kind = spec.child("type").text();
+    let policy = spec.child("externalTrafficPolicy");
+    let outside = matches!(kind, "LoadBalancer" | "NodePort")
+        || (kind == "ClusterIP" && !spec.child("externalIPs").is_empty());
+    match outside {
+        true => policy.one_of_required(&["Cluster", "Local"], errors),
+        false if !policy.is_empty() => {
+            errors.push(policy.invalid("may only be set for externally-accessible services"));
+        }
+        false => {}
+    }
+    let health = spec.child("healthCheckNodePort");
+    match (needs_health_port(spec.value()), health.int()) {
+        // Where nothing hands out ports, as on an edge, there is none.
+        (_, 0) => {}
+        (true, number) => port_number(number, &health.path(), errors),
+        (false, _) => {
+            let text = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+            errors.push(health.invalid(text));
+        }
+    }
+    let inside = spec.child("internalTrafficPolicy");
+    if !inside.is_set() && matches!(kind, "NodePort" | "LoadBalancer" | "ClusterIP") {
+        errors.push(inside.required(""));
+    }
+    inside.one_of(&["Cluster", "Local"], errors);
+    let distributions = ["PreferClose", "PreferSameZone", "PreferSameNode"];
+    spec.child("trafficDistribution").one_of(&distributions, errors);
+}
+
+/// Checks what an update changes. A service keeps its address for life, unless it turns into or out of an external
+/// name.
+pub(super) fn update(new: &Value, old: &Value, errors: &mut Errors) {
+    const ONCE: &str = "may not change once set";
+    let (now, before) = (Field::root("spec", &new["spec"]), Field::root("spec", &old["spec"]));
+    let outside = |spec: &Field<'_, '_>| spec.child("type").text() == "ExternalName";
+    if !outside(&now) && !outside(&before) {
+        let headless = (is_headless(now.value()), is_headless(before.value()));
+        if headless != (true, true) {
+            kept(
+                &now,
+                &before,
+                "clusterIPs",
+                ("primary clusterIP can not be unset", "secondary clusterIP"),
+                errors,
+            );
+        }
+        if headless == (false, false) {
+            kept(
+                &now,
+                &before,
+                "ipFamilies",
+                ("primary ipFamily can not be unset", "secondary ipFamily"),
+                errors,
+            );
+        }
+    }
+    let balanced = |spec: &Field<'_, '_>| spec.child("type").text() == "LoadBalancer";
+    let class = now.child("loadBalancerClass");
+    if balanced(&now) && balanced(&before) && class.value() != before.child("loadBalancerClass").value() {
+        errors.push(class.invalid(ONCE));
+    }
+    let health = now.child("healthCheckNodePort");
+    if needs_health_port(now.value())
+        && needs_health_port(before.value())
+        && health.int() != before.child("healthCheckNodePort").int()
+    {
+        errors.push(health.forbidden("field is immutable"));
+    }
+}
+
+/// The first entry of a list stays; the second one may come and go.
+fn kept(
+    now: &Field<'_, '_>,
+    before: &Field<'_, '_>,
+    field: &'static str,
+    (unset, second): (&str, &str),
+    errors: &mut Errors,
+) {
+    let (new, old) = (now.child(field), before.child(field));
+    let (given, had) = (new.list(), old.list());
+    if given.len() == had.len() {
+        for index in (0..given.len()).filter(|index| given[*index] != had[*index]) {
+            let shown = if field == "clusterIPs" { index } else { 0 };
+            errors.push(new.index(shown).invalid_value(new.value().clone(), "may not change once set"));
+        }
+        return;
+    }
+    if let (Some(given), Some(had)) = (given.first(), had.first())
+        && given != had
+    {
+        errors.push(new.index(0).invalid_value(new.value().clone(), "may not change once set"));
+    }
+    if given.len() < had.len() && given.is_empty() {
+        let shown = if new.is_set() { new.value().clone() } else { Value::Null };
+        errors.push(new.index(0).invalid_value(shown, unset));
+    }
+    if given.len() < had.len() && given.len() == 1 {
+        let policy = now.child("ipFamilyPolicy");
+        if policy.text() != "SingleStack" {
+            errors.push(policy.invalid(format!("must be set to 'SingleStack' when releasing the {second}")));
+        }
+    }
+}
+
+/// Checks the status of a service.
+pub(super) fn status(new: &Value, old: &Value, errors: &mut Errors) {
+    let root = Field::root("status.loadBalancer", &new["status"]["loadBalancer"]);
+    let list = root.child("ingress");
+    if text(new, &["spec", "type"]) != "LoadBalancer" {
+        if !list.is_empty() {
+            errors.push(list.forbidden("may only be used when `spec.type` is 'LoadBalancer'"));
+        }
+        return;
+    }
+    let before = items(old, &["status", "loadBalancer", "ingress"]);
+    for ingress in list.items() {
+        let (ip, mode, host) = (ingress.child("ip"), ingress.child("ipMode"), ingress.child("hostname"));
+        if !ip.is_empty() && !before.iter().any(|ingress| &ingress["ip"] == ip.value()) {
+            addresses::address(&ip, ip.text(), errors);
+        }
+        match (mode.is_set(), ip.is_empty()) {
+            (false, false) => errors.push(mode.required("must be specified when `ip` is set")),
+            (true, true) => errors.push(mode.forbidden("may not be specified when `ip` is not set")),
+            _ => mode.one_of(&["Proxy", "VIP"], errors),
+        }
+        host.check(names::dns1123_subdomain, errors);
+        if addresses::sloppy(host.text()).is_some() {
+            errors.push(host.invalid("must be a DNS name, not an IP address"));
+        }
+    }
+}
+
+/// Checks endpoints.
+pub(super) fn endpoints(endpoints: &Value, old: Option<&Value>, errors: &mut Errors) {
+    if old.is_some_and(|old| old["subsets"] == endpoints["subsets"]) {
+        return;
+    }
+    let subsets = Field::root("subsets", &endpoints["subsets"]);
+    for subset in subsets.items() {
+        let lists = [subset.child("addresses"), subset.child("notReadyAddresses")];
+        if lists.iter().all(Field::is_empty) {
+            errors.push(subset.required("must specify `addresses` or `notReadyAddresses`"));
+        }
+        for list in &lists {
+            list.items().for_each(|address| endpoint(&address, errors));
+        }
+        let ports = subset.child("ports");
+        for port in ports.items() {
+            let name = port.child("name");
+            if ports.list().len() > 1 && name.is_empty() {
+                errors.push(name.required(""));
+            }
+            name.check(names::dns1123_label, errors);
+            let number = port.child("port");
+            port_number(number.int(), &number.path(), errors);
+            port.child("protocol").one_of_required(&PROTOCOLS, errors);
+            app_protocol(&port, errors);
+        }
+    }
+}
+
+fn endpoint(address: &Field<'_, '_>, errors: &mut Errors) {
+    let ip = address.child("ip");
+    addresses::address(&ip, ip.text(), errors);
+    address.child("hostname").check(names::dns1123_label, errors);
+    let node = address.child("nodeName");
+    if node.is_set() {
+        node.check_all(names::dns1123_subdomain(node.text()), errors);
+    }
+    addresses::endpoint(&ip, ip.text(), errors);
+}
