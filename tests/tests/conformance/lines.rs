@@ -2,6 +2,7 @@
 
 pub(crate) mod apply;
 pub(crate) mod combinations;
+pub(crate) mod core;
 pub(crate) mod definitions;
 pub(crate) mod deletes;
 pub(crate) mod fields;

@@ -48,7 +48,8 @@ pub(crate) fn cases() -> Vec<Case> {
     [SCHEMAS, OBJECTS, RULES].iter().flat_map(|file| file.lines()).map(case).collect()
 }
 
-fn case(text: &str) -> Case {
+/// A line as [`Written`].
+pub(crate) fn case(text: &str) -> Case {
     let written: Written = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
     let (until, differs) = (written.until, written.differs.clone());
     let (ask, form, body) = request(written);
