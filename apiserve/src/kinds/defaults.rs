@@ -21,7 +21,10 @@ pub(crate) fn default(kind: &KindInfo, object: &mut Value) {
         ("", "Pod") => pod::pod(object_at(map, "spec")),
         ("", "PodTemplate") => pod::template(object_at(map, "template")),
         ("", "ReplicationController") => workload::replication_controller(map),
-        ("", "Service") => service(object_at(map, "spec")),
+        ("", "Service") => {
+            service(object_at(map, "spec"));
+            ingress_mode(map);
+        }
         ("", "Secret") => secret(map),
         ("", "Namespace") => namespace(map),
         ("", "Node") => node(map),
@@ -88,6 +91,21 @@ fn service(spec: &mut Map<String, Value>) {
     }
     if ty == "LoadBalancer" {
         or_insert(spec, "allocateLoadBalancerNodePorts", true);
+    }
+}
+
+/// What a load balancer does with the addresses that it says to have.
+fn ingress_mode(map: &mut Map<String, Value>) {
+    if map.get("spec").is_none_or(|spec| spec["type"] != "LoadBalancer") {
+        return;
+    }
+    let Some(status) = map.get_mut("status") else { return };
+    for ingress in items_mut(status, &["loadBalancer", "ingress"]) {
+        if let Value::Object(ingress) = ingress
+            && ingress.get("ip").is_some_and(|ip| !ip.is_null() && ip != "")
+        {
+            or_default(ingress, "ipMode", "VIP");
+        }
     }
 }
 

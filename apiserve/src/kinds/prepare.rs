@@ -34,6 +34,7 @@ pub(crate) fn create(kind: &KindInfo, object: &mut Value, now: Timestamp) {
     }
     match kind.group_kind() {
         ("", "Pod") => pod::select_own_labels(map),
+        ("", "Service") => service::create(map),
         ("batch", "Job") => job_selector(map),
         ("apps", "DaemonSet") => template_generation(map, 1),
         ("discovery.k8s.io", "EndpointSlice") => drop_topology(map),

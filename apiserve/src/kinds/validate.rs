@@ -16,6 +16,7 @@ mod devices;
 mod discovery;
 mod disruption;
 mod domains;
+mod endpoints;
 mod events;
 mod field;
 mod flowcontrol;

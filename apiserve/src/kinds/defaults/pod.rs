@@ -50,7 +50,8 @@ fn whole_pod(spec: &mut Map<String, Value>) {
         }
     }
     let limits = resources.get("limits").cloned().unwrap_or_default();
-    for (name, limit) in limits.as_object().into_iter().flatten() {
+    let whole = |name: &str| matches!(name, "cpu" | "memory") || name.starts_with("hugepages-");
+    for (name, limit) in limits.as_object().into_iter().flatten().filter(|(name, _)| whole(name)) {
         object_at(resources, "requests").entry(name.clone()).or_insert_with(|| limit.clone());
     }
 }

@@ -1,9 +1,20 @@
 //! What an update of a Service keeps of what was handed out, and what goes with its type.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::put_below;
 use crate::kinds::value::{at, items, items_mut, text};
+
+/// The one address of a new Service is also the first of the list, where nobody has said so yet.
+pub(super) fn create(service: &mut Map<String, Value>) {
+    let Some(Value::Object(spec)) = service.get_mut("spec") else { return };
+    let unset = spec.get("clusterIPs").and_then(Value::as_array).is_none_or(Vec::is_empty);
+    let address =
+        spec.get("clusterIP").filter(|address| address.as_str().is_some_and(|text| !text.is_empty()));
+    if let Some(address) = address.filter(|_| unset).cloned() {
+        spec.insert("clusterIPs".into(), Value::from(vec![address]));
+    }
+}
 
 /// Completes an update of a Service.
 pub(super) fn update(new: &mut Value, old: &Value) {

@@ -87,6 +87,7 @@ pub(super) fn settle(
 fn pod(new: &mut Value, old: &Value) {
     let Some(map) = new.as_object_mut() else { return };
     let status = object_at(map, "status");
+    pod_addresses(status);
     for field in ["qosClass", "observedGeneration"] {
         let before = &old["status"][field];
         let absent = status.get(field).is_none_or(|value| value.is_null() || value == "" || value == 0);
@@ -104,6 +105,18 @@ fn pod(new: &mut Value, old: &Value) {
         if absent && !other["observedGeneration"].is_null() {
             condition["observedGeneration"] = other["observedGeneration"].clone();
         }
+    }
+}
+
+/// The one address is the first of the list: of two that differ the older field counts
+/// (pkg/apis/core/v1/conversion.go).
+fn pod_addresses(status: &mut Map<String, Value>) {
+    let one = status.get("podIP").filter(|address| *address != "").cloned().unwrap_or_default();
+    let first = status.get("podIPs").map(|list| list[0]["ip"].clone()).unwrap_or_default();
+    if one.is_null() && !first.is_null() {
+        status.insert("podIP".into(), first);
+    } else if !one.is_null() && one != first {
+        status.insert("podIPs".into(), json!([{ "ip": one }]));
     }
 }
 

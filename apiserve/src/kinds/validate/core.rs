@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::super::value::{at, text};
 use super::field::{Errors, Field};
 use super::pod::status as pod_status;
-use super::{FieldError, IMMUTABLE, claims, names, node, pod, quota, service, volume, workload};
+use super::{FieldError, IMMUTABLE, claims, endpoints, names, node, pod, quota, service, volume, workload};
 
 /// Together the values of a ConfigMap or Secret may not be larger, in bytes.
 const DATA_LEN_MAX: usize = 1024 * 1024;
@@ -22,7 +22,7 @@ pub(super) fn check(kind: &str, object: &Value, old: Option<&Value>, errors: &mu
         "PodTemplate" => pod::template(&object["template"], "template", errors),
         "ReplicationController" => workload::create(object, errors),
         "Service" if !same_spec => service::check(object, old, errors),
-        "Endpoints" => service::endpoints(object, old, errors),
+        "Endpoints" => endpoints::check(object, old, errors),
         "PersistentVolume" if !same_spec => volume::check(object, errors),
         "PersistentVolumeClaim" if !same_spec => claims::claim(object, errors),
         "ConfigMap" => config_map(object, errors),
@@ -40,7 +40,7 @@ pub(super) fn check(kind: &str, object: &Value, old: Option<&Value>, errors: &mu
 pub(super) fn update(kind: &str, new: &Value, old: &Value, errors: &mut Errors) {
     match kind {
         "Pod" => pod::update::pod(new, old, errors),
-        "Service" => service::update(new, old, errors),
+        "Service" => service::update::check(new, old, errors),
         "PersistentVolume" => volume::update(new, old, errors),
         "PersistentVolumeClaim" => claims::update(new, old, errors),
         "ConfigMap" => sealed(new, old, &["data", "binaryData"], errors),
@@ -74,10 +74,7 @@ pub(super) fn subresource((kind, subresource): (&str, &str), new: &Value, old: &
             let finalizers = Field::root("spec.finalizers", &new["spec"]["finalizers"]);
             finalizers.items().for_each(|one| finalizer(&one, one.text(), errors));
         }
-        ("Node", "status") => {
-            node::resources(new, errors);
-            node::update(new, old, errors);
-        }
+        ("Node", "status") => node::update(new, old, errors),
         ("ResourceQuota", "status") => quota::quota_status(new, errors),
         ("PersistentVolumeClaim", "status") => claims::status(new, errors),
         ("ReplicationController", "status") => replicas(&new["status"], errors),

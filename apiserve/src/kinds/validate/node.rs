@@ -26,8 +26,7 @@ pub(super) fn check(node: &Value, errors: &mut Errors) {
         }
     }
     taints(&Field::root("metadata.taints", &node["spec"]["taints"]), errors);
-    resources(node, errors);
-    features(&Field::root("status.declaredFeatures", &node["status"]["declaredFeatures"]), errors);
+    offers(node, errors);
     let spec = Field::root("spec", &node["spec"]);
     let ranges = spec.child("podCIDRs");
     ranges.items().for_each(|range| addresses::network(&range, range.text(), errors));
@@ -59,7 +58,12 @@ fn taints(list: &Field<'_, '_>, errors: &mut Errors) {
 }
 
 /// Checks what a node has and offers.
-pub(super) fn resources(node: &Value, errors: &mut Errors) {
+fn offers(node: &Value, errors: &mut Errors) {
+    resources(node, errors);
+    features(&Field::root("status.declaredFeatures", &node["status"]["declaredFeatures"]), errors);
+}
+
+fn resources(node: &Value, errors: &mut Errors) {
     for list in ["capacity", "allocatable"] {
         let amounts = Field::root("status", &node["status"]);
         let amounts = amounts.child(list);
@@ -102,8 +106,10 @@ fn features(list: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-/// Checks what an update changes, also that of a status.
+/// Checks what an update changes, also that of a status. What a new node is refused for is found once more, as
+/// kube-apiserver does: its list of causes has it twice.
 pub(super) fn update(new: &Value, old: &Value, errors: &mut Errors) {
+    offers(new, errors);
     let root = Field::root("status.addresses", &new["status"]["addresses"]);
     let mut seen = HashSet::new();
     for address in root.items() {
@@ -127,6 +133,7 @@ pub(super) fn update(new: &Value, old: &Value, errors: &mut Errors) {
         let text = "node updates may not change providerID except from \"\" to valid";
         errors.push(provider.forbidden(text));
     }
+    taints(&Field::root("metadata.taints", &new["spec"]["taints"]), errors);
     if now.child("externalID").text() != before.child("externalID").text() {
         errors.push(now.child("externalID").forbidden("may not be updated"));
     }

@@ -1,7 +1,9 @@
-//! Validation of services and endpoints.
+//! Validation of services.
+
+mod addressing;
+pub(super) mod update;
 
 use std::collections::HashSet;
-use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
@@ -14,7 +16,8 @@ const HEADLESS: &str = "None";
 const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 const MODE: &str = "service.kubernetes.io/topology-mode";
 const RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
-const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
+/// What ports speak.
+pub(super) const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 
 /// Checks a service. What an old one had may stay in fields that once took more.
 pub(super) fn check(service: &Value, old: Option<&Value>, errors: &mut Errors) {
@@ -39,9 +42,9 @@ pub(super) fn check(service: &Value, old: Option<&Value>, errors: &mut Errors) {
     meta::labels(selector.value(), &selector.path(), errors);
     affinity(&spec, errors);
     if kind != "ExternalName" {
-        cluster_ips(&spec, old, errors);
+        addressing::cluster_ips(&spec, old, errors);
     }
-    external_ips(&spec.child("externalIPs"), old, errors);
+    addressing::external_ips(&spec.child("externalIPs"), old, errors);
     let types = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
     spec.child("type").one_of_required(&types, errors);
     node_ports(&spec, kind, errors);
@@ -101,7 +104,8 @@ fn ports(spec: &Field<'_, '_>, errors: &mut Errors) {
     }
 }
 
-fn app_protocol(port: &Field<'_, '_>, errors: &mut Errors) {
+/// Checks what is spoken on a port beside its protocol.
+pub(super) fn app_protocol(port: &Field<'_, '_>, errors: &mut Errors) {
     let protocol = port.child("appProtocol");
     if protocol.is_set() {
         protocol.check_all(names::qualified_name(protocol.text()), errors);
@@ -131,83 +135,6 @@ fn affinity(spec: &Field<'_, '_>, errors: &mut Errors) {
             }
         }
         _ => {}
-    }
-}
-
-/// Texts that an old service had in a list.
-fn had<'a>(old: Option<&'a Value>, field: &str) -> Vec<&'a str> {
-    let list = old.map(|old| items(old, &["spec", field])).unwrap_or_default();
-    list.iter().filter_map(Value::as_str).collect()
-}
-
-fn cluster_ips(spec: &Field<'_, '_>, old: Option<&Value>, errors: &mut Errors) {
-    let (one, list) = (spec.child("clusterIP"), spec.child("clusterIPs"));
-    if one.is_empty() && !list.is_empty() {
-        errors.push(list.invalid("must be empty when `clusterIP` is not specified"));
-    } else if !one.is_empty() && list.is_empty() {
-        errors.push(list.required(""));
-    } else if !one.is_empty() && list.index(0).text() != one.text() {
-        errors.push(list.invalid("first value must match `clusterIP`"));
-    }
-    families(spec, errors);
-    let before = had(old, "clusterIPs");
-    let mut wrong = Errors::new();
-    for (index, address) in list.items().enumerate() {
-        if index == 0 && address.text() == HEADLESS {
-            if list.list().len() > 1 {
-                wrong.push(list.invalid("'None' must be the first and only value"));
-            }
-        } else if !before.contains(&address.text()) {
-            addresses::address(&address, address.text(), &mut wrong);
-        }
-    }
-    let all_right = wrong.is_empty();
-    errors.append(&mut wrong);
-    if list.list().len() > 2 {
-        errors.push(list.invalid("may only hold up to 2 values"));
-    }
-    if !all_right {
-        return;
-    }
-    let parsed: Vec<Option<IpAddr>> = list.items().map(|one| addresses::sloppy(one.text())).collect();
-    if parsed.len() > 1 && !addresses::is_dual_stack(&parsed) {
-        errors.push(list.invalid("may specify no more than one IP for each IP family"));
-    }
-    if !is_headless(spec.value()) {
-        for (index, family) in spec.child("ipFamilies").items().enumerate().take(parsed.len()) {
-            let is_v6 = parsed[index].is_some_and(|address| address.is_ipv6());
-            if matches!((family.text(), is_v6), ("IPv4", true) | ("IPv6", false)) {
-                let text =
-                    format!("expected an {} value as indicated by `ipFamilies[{index}]`", family.text());
-                errors.push(list.index(index).invalid(text));
-            }
-        }
-    }
-}
-
-fn families(spec: &Field<'_, '_>, errors: &mut Errors) {
-    let mut seen = HashSet::new();
-    for family in spec.child("ipFamilies").items() {
-        family.one_of(&["IPv4", "IPv6"], errors);
-        if !seen.insert(family.text()) {
-            errors.push(family.duplicate());
-        }
-    }
-    let policies = ["PreferDualStack", "RequireDualStack", "SingleStack"];
-    spec.child("ipFamilyPolicy").one_of(&policies, errors);
-}
-
-fn external_ips(list: &Field<'_, '_>, old: Option<&Value>, errors: &mut Errors) {
-    let before = had(old, "externalIPs");
-    for address in list.items() {
-        let mut wrong = Errors::new();
-        if !before.contains(&address.text()) {
-            addresses::address(&address, address.text(), &mut wrong);
-        }
-        if wrong.is_empty() {
-            addresses::endpoint(&address, address.text(), errors);
-        }
-        errors.append(&mut wrong);
     }
 }
 
@@ -250,7 +177,8 @@ fn source_ranges(service: &Value, spec: &Field<'_, '_>, old: Option<&Value>, err
         if !balanced {
             errors.push(list.forbidden(ONLY));
         }
-        let before: Vec<&str> = had(old, "loadBalancerSourceRanges").into_iter().map(str::trim).collect();
+        let before: Vec<&str> =
+            addressing::had(old, "loadBalancerSourceRanges").into_iter().map(str::trim).collect();
         for range in list.items().filter(|range| !before.contains(&range.text().trim())) {
             addresses::network(&range, range.text().trim(), errors);
         }
@@ -319,81 +247,6 @@ fn traffic(spec: &Field<'_, '_>, errors: &mut Errors) {
     spec.child("trafficDistribution").one_of(&distributions, errors);
 }
 
-/// Checks what an update changes. A service keeps its address for life, unless it turns into or out of an external
-/// name.
-pub(super) fn update(new: &Value, old: &Value, errors: &mut Errors) {
-    const ONCE: &str = "may not change once set";
-    let (now, before) = (Field::root("spec", &new["spec"]), Field::root("spec", &old["spec"]));
-    let outside = |spec: &Field<'_, '_>| spec.child("type").text() == "ExternalName";
-    if !outside(&now) && !outside(&before) {
-        let headless = (is_headless(now.value()), is_headless(before.value()));
-        if headless != (true, true) {
-            kept(
-                &now,
-                &before,
-                "clusterIPs",
-                ("primary clusterIP can not be unset", "secondary clusterIP"),
-                errors,
-            );
-        }
-        if headless == (false, false) {
-            kept(
-                &now,
-                &before,
-                "ipFamilies",
-                ("primary ipFamily can not be unset", "secondary ipFamily"),
-                errors,
-            );
-        }
-    }
-    let balanced = |spec: &Field<'_, '_>| spec.child("type").text() == "LoadBalancer";
-    let class = now.child("loadBalancerClass");
-    if balanced(&now) && balanced(&before) && class.value() != before.child("loadBalancerClass").value() {
-        errors.push(class.invalid(ONCE));
-    }
-    let health = now.child("healthCheckNodePort");
-    if needs_health_port(now.value())
-        && needs_health_port(before.value())
-        && health.int() != before.child("healthCheckNodePort").int()
-    {
-        errors.push(health.forbidden("field is immutable"));
-    }
-}
-
-/// The first entry of a list stays; the second one may come and go.
-fn kept(
-    now: &Field<'_, '_>,
-    before: &Field<'_, '_>,
-    field: &'static str,
-    (unset, second): (&str, &str),
-    errors: &mut Errors,
-) {
-    let (new, old) = (now.child(field), before.child(field));
-    let (given, had) = (new.list(), old.list());
-    if given.len() == had.len() {
-        for index in (0..given.len()).filter(|index| given[*index] != had[*index]) {
-            let shown = if field == "clusterIPs" { index } else { 0 };
-            errors.push(new.index(shown).invalid_value(new.value().clone(), "may not change once set"));
-        }
-        return;
-    }
-    if let (Some(given), Some(had)) = (given.first(), had.first())
-        && given != had
-    {
-        errors.push(new.index(0).invalid_value(new.value().clone(), "may not change once set"));
-    }
-    if given.len() < had.len() && given.is_empty() {
-        let shown = if new.is_set() { new.value().clone() } else { Value::Null };
-        errors.push(new.index(0).invalid_value(shown, unset));
-    }
-    if given.len() < had.len() && given.len() == 1 {
-        let policy = now.child("ipFamilyPolicy");
-        if policy.text() != "SingleStack" {
-            errors.push(policy.invalid(format!("must be set to 'SingleStack' when releasing the {second}")));
-        }
-    }
-}
-
 /// Checks the status of a service.
 pub(super) fn status(new: &Value, old: &Value, errors: &mut Errors) {
     let root = Field::root("status.loadBalancer", &new["status"]["loadBalancer"]);
@@ -420,44 +273,4 @@ pub(super) fn status(new: &Value, old: &Value, errors: &mut Errors) {
             errors.push(host.invalid("must be a DNS name, not an IP address"));
         }
     }
-}
-
-/// Checks endpoints.
-pub(super) fn endpoints(endpoints: &Value, old: Option<&Value>, errors: &mut Errors) {
-    if old.is_some_and(|old| old["subsets"] == endpoints["subsets"]) {
-        return;
-    }
-    let subsets = Field::root("subsets", &endpoints["subsets"]);
-    for subset in subsets.items() {
-        let lists = [subset.child("addresses"), subset.child("notReadyAddresses")];
-        if lists.iter().all(Field::is_empty) {
-            errors.push(subset.required("must specify `addresses` or `notReadyAddresses`"));
-        }
-        for list in &lists {
-            list.items().for_each(|address| endpoint(&address, errors));
-        }
-        let ports = subset.child("ports");
-        for port in ports.items() {
-            let name = port.child("name");
-            if ports.list().len() > 1 && name.is_empty() {
-                errors.push(name.required(""));
-            }
-            name.check(names::dns1123_label, errors);
-            let number = port.child("port");
-            port_number(number.int(), &number.path(), errors);
-            port.child("protocol").one_of_required(&PROTOCOLS, errors);
-            app_protocol(&port, errors);
-        }
-    }
-}
-
-fn endpoint(address: &Field<'_, '_>, errors: &mut Errors) {
-    let ip = address.child("ip");
-    addresses::address(&ip, ip.text(), errors);
-    address.child("hostname").check(names::dns1123_label, errors);
-    let node = address.child("nodeName");
-    if node.is_set() {
-        node.check_all(names::dns1123_subdomain(node.text()), errors);
-    }
-    addresses::endpoint(&ip, ip.text(), errors);
 }

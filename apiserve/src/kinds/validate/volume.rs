@@ -57,6 +57,16 @@ const WITH_OPTIONS: [&str; 13] = [
 
 /// Checks a persistent volume.
 pub(super) fn check(volume: &Value, errors: &mut Errors) {
+    specification(volume, errors);
+    let spec = Field::root("spec", &volume["spec"]);
+    let annotation = at(volume, &["metadata", "annotations", MOUNT_OPTIONS]);
+    if !annotation.is_null() && !WITH_OPTIONS.iter().any(|source| spec.child(source).is_set()) {
+        let text = "may not specify mount options for this volume type";
+        errors.push(FieldError::forbidden(format!("metadata.annotations.{MOUNT_OPTIONS}"), text));
+    }
+}
+
+fn specification(volume: &Value, errors: &mut Errors) {
     let spec = Field::root("spec", &volume["spec"]);
     claims::modes(&spec, "", errors);
     capacity(&spec.child("capacity"), errors);
@@ -90,11 +100,6 @@ pub(super) fn check(volume: &Value, errors: &mut Errors) {
             let text = "has to be specified when using volumeAttributesClassName";
             errors.push(spec.child("csi").required(text));
         }
-    }
-    let annotation = at(volume, &["metadata", "annotations", MOUNT_OPTIONS]);
-    if !annotation.is_null() && !WITH_OPTIONS.iter().any(|source| spec.child(source).is_set()) {
-        let text = "may not specify mount options for this volume type";
-        errors.push(FieldError::forbidden(format!("metadata.annotations.{MOUNT_OPTIONS}"), text));
     }
 }
 
@@ -148,6 +153,10 @@ fn sources(volume: &Value, spec: &Field<'_, '_>, errors: &mut Errors) {
 
 /// Checks what an update changes.
 pub(super) fn update(new: &Value, old: &Value, errors: &mut Errors) {
+    if new["spec"] != old["spec"] {
+        // Once more, as kube-apiserver does: its list of causes has them twice.
+        specification(new, errors);
+    }
     let (now, before) = (&new["spec"], &old["spec"]);
     let differs = |(key, ..): &(&str, &str, &str)| {
         let mut now = now[*key].clone();

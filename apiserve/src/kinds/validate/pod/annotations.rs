@@ -135,4 +135,6 @@ pub(super) fn update(new: &Value, old: &Value, errors: &mut Errors) {
             errors.push(root.key(key).forbidden(&format!("may not add {}", what(key))));
         }
     }
+    // Once more, as kube-apiserver does: its list of causes has them twice.
+    check(&new["metadata"], &new["spec"], "metadata.annotations", errors);
 }

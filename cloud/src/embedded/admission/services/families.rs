@@ -109,6 +109,8 @@ pub(super) fn are_sound(spec: &Map<String, Value>, is_new: bool) -> bool {
     let is_address = |value: &Value| {
         value.as_str().is_some_and(|text| text == HEADLESS || text.parse::<std::net::IpAddr>().is_ok())
     };
+    let v6 = |value: &Value| value.as_str().is_some_and(|text| text.contains(':'));
+    let one_family = addresses.len() == 2 && v6(&addresses[0]) == v6(&addresses[1]);
     let same = addresses.first().is_none_or(|first| first == text("clusterIP"));
     let given = text("clusterIP");
     (spec.get("ipFamilyPolicy").is_none_or(Value::is_null) || policies.contains(&text("ipFamilyPolicy")))
@@ -116,9 +118,9 @@ pub(super) fn are_sound(spec: &Map<String, Value>, is_new: bool) -> bool {
         && !twice
         && families.len() <= 2
         && addresses.len() <= 2
+        && !one_family
         && addresses.iter().all(is_address)
-        && !addresses.iter().skip(1).any(|address| address == HEADLESS)
-        && (addresses.len() < 2 || given != HEADLESS)
+        && (addresses.len() < 2 || !addresses.contains(&json!(HEADLESS)))
         && (given.is_empty() || is_address(&json!(given)))
         && (same || !is_new)
 }
