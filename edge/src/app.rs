@@ -199,7 +199,7 @@ impl Bound {
         if let Some(wrapper) = wrapper {
             let parts = WrapperParts {
                 node: config.wrapper.node_name.as_ref().unwrap_or(&config.node_name).as_str().to_owned(),
-                source: Arc::new(subscriptions.warm_store()),
+                source: Arc::new(subscriptions.whole()),
                 writes: cloud_writes(&store, hub.clone()),
                 kubernetes: kubernetes(&config, local.https_addr(&config), address),
             };

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 use tombolo_proto::ids::ScopeId;
 use tracing::warn;
@@ -19,7 +20,7 @@ mod board;
 mod warm;
 
 pub(crate) use board::{Board, Standing, Wanted};
-pub(crate) use warm::{WarmStore, warm_set};
+pub(crate) use warm::{WholeStore, warm_set};
 
 /// A selection that nobody has read for this long is followed no longer.
 pub(crate) const IDLE_LIMIT: Duration = Duration::from_secs(600);
@@ -94,9 +95,19 @@ impl Subscriptions {
         Arc::clone(&self.board)
     }
 
-    /// The warm set as one store.
-    pub(crate) fn warm_store(&self) -> WarmStore {
-        WarmStore::new(self.store.clone(), self.board.warm())
+    /// Whole resources as one store. To be called inside a runtime.
+    pub(crate) fn whole(&self) -> WholeStore {
+        WholeStore::new(self.clone(), Handle::current())
+    }
+
+    /// Follows a selection from now on, without waiting for it.
+    async fn request(&self, selection: &Selection) -> Result<(), Unreadable> {
+        let scope = match self.board.covering(selection) {
+            Some(scope) => scope,
+            None => self.add(selection).await?,
+        };
+        self.board.demand(scope, None);
+        Ok(())
     }
 
     /// A selection as a store, or a wider one that is followed already. Follows it when nobody did, in the name of the

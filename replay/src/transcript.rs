@@ -1,6 +1,7 @@
 //! Transcripts: JSON lines of what two peers said, and of what the Kubernetes API saw meanwhile.
 
 mod nodes;
+mod order;
 mod parse;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -50,6 +50,7 @@ pub struct Run {
 /// # Errors
 /// When the run cannot be made; a difference is an outcome.
 pub async fn play_edge(transcript: &Transcript, target: &Target) -> Result<Run> {
+    let transcript = &transcript.with_changes_before_answers();
     let matcher = match Matcher::new(transcript) {
         Ok(matcher) => matcher,
         Err(difference) => {

@@ -62,6 +62,19 @@ pub fn trim(resource: &Resource, kind: &str, raw: RawObject) -> Result<Trimmed, 
     Ok(Trimmed { object: SharedObject::new(key, version, body.into(), dependencies), significant })
 }
 
+/// Drops what only the node itself needs of its Node: the list of images, which is long and changes often.
+#[must_use]
+pub fn for_others(resource: &Resource, raw: RawObject) -> RawObject {
+    if !resource.group.is_empty() || &*resource.name != "nodes" {
+        return raw;
+    }
+    let mut value = raw.into_value();
+    if let Some(status) = value.get_mut("status").and_then(Value::as_object_mut) {
+        status.remove("images");
+    }
+    RawObject::new(value)
+}
+
 /// Items of a list carry neither kind nor version; a body at the edge needs both.
 fn name_kind(resource: &Resource, kind: &str, value: &mut Value) {
     let Some(object) = value.as_object_mut() else { return };

@@ -156,7 +156,7 @@ impl SharedWatch {
     }
 
     fn apply(&self, raw: RawObject) {
-        let object = match trim::trim(&self.resource, &self.kind, raw) {
+        let object = match trim::trim(&self.resource, &self.kind, trim::for_others(&self.resource, raw)) {
             Ok(trimmed) => Arc::new(trimmed.object),
             Err(error) => return tracing::warn!(%error, "an object that cannot be used"),
         };

@@ -187,12 +187,6 @@ impl Board {
         exact.or_else(wider).map(|(scope, _)| *scope)
     }
 
-    pub(super) fn warm(&self) -> Vec<(ScopeId, Selection)> {
-        let entries = self.entries.lock();
-        let warm = entries.iter().filter(|(_, entry)| entry.warm);
-        warm.map(|(scope, entry)| (*scope, entry.selection.clone())).collect()
-    }
-
     /// The selections outside the warm set.
     pub(super) fn cold(&self) -> Vec<ScopeId> {
         self.select(|entry| !entry.warm)

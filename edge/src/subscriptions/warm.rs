@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
 use tombolo_apiserve::history::ChangeStream;
 use tombolo_apiserve::store::{Revision, Snapshot, Store as ServedStore, StoreError, Stored};
-use tombolo_proto::ids::ScopeId;
 use tombolo_proto::object::{ObjectKey, Resource};
+use tracing::warn;
 
-use crate::store::{Selection, Store};
+use super::Subscriptions;
+use crate::store::{Scoped, Selection};
 
 /// Group, version and plural of each resource (design 9.13). The pushed set has the node's own Node.
 const WARM: [(&str, &str, &str); 8] = [
@@ -26,28 +28,36 @@ pub(crate) fn warm_set() -> Vec<Selection> {
     WARM.iter().map(|(group, version, name)| Selection::all(Resource::new(group, version, name))).collect()
 }
 
-/// The selections of the warm set as one store: one history, each resource in its own scope.
+/// Whole resources as one store: one history, each resource in its own scope. What is not in the warm set is followed once
+/// somebody has asked for it.
 #[derive(Debug, Clone)]
-pub(crate) struct WarmStore {
-    store: Store,
-    scopes: Arc<[(ScopeId, Selection)]>,
+pub(crate) struct WholeStore {
+    subscriptions: Subscriptions,
+    runtime: Handle,
 }
 
-impl WarmStore {
-    pub(super) fn new(store: Store, scopes: Vec<(ScopeId, Selection)>) -> Self {
-        Self { store, scopes: scopes.into() }
+impl WholeStore {
+    pub(super) fn new(subscriptions: Subscriptions, runtime: Handle) -> Self {
+        Self { subscriptions, runtime }
     }
 
-    fn part(&self, resource: &Resource) -> Result<impl ServedStore + use<>, StoreError> {
-        let found = self.scopes.iter().find(|(_, selection)| selection.resource == *resource);
-        let (scope, _) = found.ok_or_else(|| StoreError::NotSynced {
-            reason: format!("{} are not among what every node follows", resource.name),
-        })?;
-        Ok(self.store.scoped(*scope))
+    fn part(&self, resource: &Resource) -> Result<Scoped, StoreError> {
+        let selection = Selection::all(resource.clone());
+        if let Some(scope) = self.subscriptions.board.covering(&selection) {
+            self.subscriptions.board.demand(scope, None);
+            return Ok(self.subscriptions.store.scoped(scope));
+        }
+        let subscriptions = self.subscriptions.clone();
+        self.runtime.spawn(async move {
+            if let Err(error) = subscriptions.request(&selection).await {
+                warn!(%error, resource = %selection.resource, "a resource cannot be followed");
+            }
+        });
+        Err(StoreError::NotSynced { reason: format!("{} were never asked for here", resource.name) })
     }
 }
 
-impl ServedStore for WarmStore {
+impl ServedStore for WholeStore {
     fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError> {
         self.part(key.resource())?.get(key)
     }
@@ -70,6 +80,6 @@ impl ServedStore for WarmStore {
     }
 
     fn revision(&self) -> Revision {
-        self.store.local_revision()
+        self.subscriptions.store.local_revision()
     }
 }
