@@ -56,6 +56,7 @@ pub(crate) fn create(kind: &KindInfo, object: &mut Value, now: Timestamp) {
             list.push(json!("kubernetes"));
         }
     }
+    pod::drop_disabled(kind.group_kind(), object);
     kind.canonical(object);
 }
 
@@ -130,6 +131,9 @@ pub(crate) fn update(kind: &KindInfo, new: &mut Value, old: &Value, subresource:
         ("", ("apiextensions.k8s.io", _)) => custom::note_storage_version(new),
         ("status" | "approval", group_kind) => status::settle(group_kind, subresource, new, old, now),
         _ => {}
+    }
+    if !matches!(subresource, "status" | "scale") {
+        pod::drop_disabled(kind.group_kind(), new);
     }
     keep_metadata(new, old);
     if !matches!(subresource, "status" | "approval" | "finalize") {

@@ -132,11 +132,6 @@ const DIFFERENCES: &[Difference] = &[
         "PUT /api/v1/namespaces/default/persistentvolumeclaims/round?fieldManager=put json",
         "the real text shows the difference as Go structs",
     ),
-    body(
-        Where::Embedded,
-        "PATCH /api/v1/namespaces/default/services/round*",
-        "no warnings about values without effect",
-    ),
 ];
 
 /// What was found wrong.

@@ -30,12 +30,15 @@ pub(super) fn pod(spec: &mut Map<String, Value>) {
         }
     }
     whole_pod(spec);
+    if spec.get("hostNetwork") == Some(&Value::Bool(true)) {
+        host_ports(spec);
+    }
 }
 
 /// What the containers of a pod need is also what the pod as a whole needs, when it says so of some resources
 /// (pkg/apis/core/v1/defaults.go, `defaultHugePagePodLimits` and `defaultPodRequests`).
 fn whole_pod(spec: &mut Map<String, Value>) {
-    if !spec.get("resources").is_some_and(Value::is_object) {
+    if spec.get("resources").and_then(Value::as_object).is_none_or(Map::is_empty) {
         return;
     }
     let containers = Value::Object(spec.clone());
@@ -64,9 +67,6 @@ fn pod_spec(spec: &mut Map<String, Value>) {
     or_insert(spec, "terminationGracePeriodSeconds", 30);
     or_insert(spec, "securityContext", json!({}));
     service_account(spec);
-    if spec.get("hostNetwork") == Some(&Value::Bool(true)) {
-        host_ports(spec);
-    }
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         for one in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             if let Value::Object(one) = one {
@@ -262,5 +262,28 @@ fn other_sources(volume: &mut Map<String, Value>) {
         let reference = image.get("reference").and_then(Value::as_str).unwrap_or_default();
         let policy = if is_latest(reference) { "Always" } else { "IfNotPresent" };
         or_insert(image, "pullPolicy", policy);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_latest;
+
+    #[test]
+    fn only_names_of_images_can_be_the_latest() {
+        for (image, latest) in [
+            ("nginx", true),
+            ("nginx:latest", true),
+            ("nginx:1", false),
+            ("localhost:5000/a/b", true),
+            ("[::1]:5000/a:1", false),
+            ("a.example/b_c/d--e", true),
+            ("nginx@sha256:0", false),
+            ("Bad_Value", false),
+            (" nginx", false),
+            (&"x".repeat(300), false),
+        ] {
+            assert_eq!(is_latest(image), latest, "{image}");
+        }
     }
 }

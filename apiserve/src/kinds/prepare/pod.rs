@@ -46,6 +46,36 @@ fn expand(term: &mut Value, labels: &Value, lists: &[(&str, &str)]) {
     }
 }
 
+/// Takes out what belongs to features that are off by default (pkg/api/pod/util.go, `DropDisabledPodFields`).
+pub(super) fn drop_disabled(group_kind: (&str, &str), object: &mut Value) {
+    let path: &[&str] = match group_kind {
+        ("", "Pod") => &["spec"],
+        ("", "PodTemplate") => &["template", "spec"],
+        ("batch", "CronJob") => &["spec", "jobTemplate", "spec", "template", "spec"],
+        ("", "ReplicationController") | ("apps" | "batch", _) => &["spec", "template", "spec"],
+        _ => return,
+    };
+    let Some(Value::Object(spec)) = at_mut(object, path) else { return };
+    spec.remove("schedulingGroup");
+    for list in ["containers", "initContainers", "ephemeralContainers"] {
+        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            let Value::Object(container) = container else { continue };
+            let Some(Value::Object(lifecycle)) = container.get_mut("lifecycle") else { continue };
+            if lifecycle.remove("stopSignal").is_some() && lifecycle.is_empty() {
+                container.remove("lifecycle");
+            }
+        }
+    }
+    for volume in spec.get_mut("volumes").and_then(Value::as_array_mut).into_iter().flatten() {
+        for source in items_mut(volume, &["projected", "sources"]) {
+            if let Value::Object(source) = source {
+                source.remove("clusterTrustBundle");
+                source.remove("podCertificate");
+            }
+        }
+    }
+}
+
 /// Only the resources may change. A list of other containers is left for the validation to refuse.
 pub(super) fn resize_only(new: &mut Value, old: &Value) {
     let wanted = new["spec"].clone();

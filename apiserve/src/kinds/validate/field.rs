@@ -19,7 +19,7 @@ const NEGATIVE: &str = "must be greater than or equal to 0";
 #[derive(Clone, Copy)]
 pub(super) struct Field<'p, 'v> {
     value: &'v Value,
-    above: Option<&'p Field<'p, 'v>>,
+    above: Option<&'p Self>,
     step: Step<'p>,
 }
 

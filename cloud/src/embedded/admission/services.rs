@@ -39,8 +39,16 @@ pub(super) fn admit(addresses: &Addresses, request: &mut AdmissionRequest<'_>) -
         return Ok(());
     }
     families::settle(member(service, "spec")).map_err(&refuse)?;
+    if !request.dry_run {
+        // A dry run of kube-apiserver's takes them.
+        ports_in_range(member(service, "spec")).map_err(|trouble| refuse(vec![trouble]))?;
+    }
     cluster_address(addresses, member(service, "spec"), old).map_err(|trouble| refuse(vec![trouble]))?;
-    node_ports(addresses, member(service, "spec"), old).map_err(|trouble| refuse(vec![trouble]))?;
+    if let Err(trouble) = node_ports(addresses, member(service, "spec"), old) {
+        // The ports may be those that another request was given.
+        addresses.release(&json!({"spec": {"clusterIP": text(service, "/spec/clusterIP")}}));
+        return Err(refuse(vec![trouble]));
+    }
     if request.dry_run {
         addresses.release(service);
     }
@@ -54,7 +62,9 @@ type Trouble = (String, String, String);
 fn keep_allocated(spec: &mut Map<String, Value>, old: Option<&Value>) {
     let Some(old) = old.filter(|old| text(old, "/spec/type") != "ExternalName") else { return };
     let unset = |spec: &Map<String, Value>, field: &str| {
-        spec.get(field).is_none_or(|value| value.is_null() || value == "" || value == &json!([]))
+        // An empty policy is one, and wrong.
+        let empty = |value: &Value| value == &json!([]) || (value == "" && field != "ipFamilyPolicy");
+        spec.get(field).is_none_or(|value| value.is_null() || empty(value))
     };
     for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
         if let (true, Some(value)) = (unset(spec, field), old.pointer(&format!("/spec/{field}"))) {
@@ -108,6 +118,25 @@ fn cluster_address(
     Ok(())
 }
 
+/// Whether a node port is asked for that cannot be one.
+fn is_outside(port: &Value) -> bool {
+    let given = port.get("nodePort").and_then(Value::as_i64).filter(|given| *given != 0);
+    given.is_some_and(|given| !u16::try_from(given).is_ok_and(|given| NODE_PORTS.contains(&given)))
+}
+
+fn ports_in_range(spec: &Map<String, Value>) -> Result<(), Trouble> {
+    if !matches!(spec.get("type").and_then(Value::as_str), Some("NodePort" | "LoadBalancer")) {
+        return Ok(());
+    }
+    let ports = spec.get("ports").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let Some((index, port)) = ports.iter().enumerate().find(|(_, port)| is_outside(port)) else {
+        return Ok(());
+    };
+    let (first, last) = (NODE_PORTS.start(), NODE_PORTS.end());
+    let why = format!("provided port is not in the valid range. The range of valid ports is {first}-{last}");
+    Err((format!("spec.ports[{index}].nodePort"), port["nodePort"].to_string(), why))
+}
+
 fn node_ports(
     addresses: &Addresses,
     spec: &mut Map<String, Value>,
@@ -130,13 +159,8 @@ fn node_ports(
     let ports = spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten();
     for (index, port) in ports.enumerate() {
         let field = format!("spec.ports[{index}].nodePort");
-        let given = port.get("nodePort").and_then(Value::as_i64).unwrap_or_default();
-        if given < 0 || given > i64::from(u16::MAX) {
-            let (first, last) = (NODE_PORTS.start(), NODE_PORTS.end());
-            let why = format!(
-                "provided port is not in the valid range. The range of valid ports is {first}-{last}"
-            );
-            return Err((field, given.to_string(), why));
+        if is_outside(port) {
+            continue;
         }
         match port_number(port, "nodePort") {
             Some(given) if own.contains(&given) => {}
