@@ -79,10 +79,8 @@ impl Layout {
     /// Finds the parts. Reads the text only up to the end of the metadata.
     #[must_use]
     pub fn of(body: &[u8]) -> Option<Self> {
-        let rest = after_text(body.strip_prefix(b"{\"kind\":\"")?)?;
-        let rest = after_text(rest.strip_prefix(b",\"apiVersion\":\"")?)?.strip_prefix(b",")?;
-        let head_end = body.len() - rest.len();
-        let rest = rest.strip_prefix(b"\"metadata\":").filter(|rest| rest.starts_with(b"{"))?;
+        let head_end = head_end(body)?;
+        let rest = body[head_end..].strip_prefix(b"\"metadata\":").filter(|rest| rest.starts_with(b"{"))?;
         let metadata = serde_json::Deserializer::from_slice(rest).into_iter::<&RawValue>().next()?.ok()?;
         let inner: Metadata<'_> = serde_json::from_str(metadata.get()).ok()?;
         Some(Self {
@@ -125,36 +123,65 @@ fn large(range: &Range<u32>) -> Range<usize> {
 /// The text without its kind and apiVersion; `None` when it is no JSON object.
 #[must_use]
 pub fn without_type(body: &[u8]) -> Option<Bytes> {
-    serde_json::from_slice(body).ok().map(|Untyped(text)| text.into())
+    let members: Members<'_> = serde_json::from_slice(body).ok()?;
+    Some(members.text(|name| !matches!(name, "kind" | "apiVersion")).into())
 }
 
-/// The members of an object but for its type, as text.
-struct Untyped(String);
+/// The text with its kind, its apiVersion and its metadata before everything else, so that its parts can be found (see
+/// [`Layout`]); `None` when it is no JSON object.
+#[must_use]
+pub fn head_first(body: &Bytes) -> Option<Bytes> {
+    if head_end(body).is_some_and(|end| body[end..].starts_with(b"\"metadata\":{")) {
+        return Some(body.clone());
+    }
+    let mut members: Members<'_> = serde_json::from_slice(body).ok()?;
+    let place = |name: &str| HEAD.iter().position(|head| *head == name).unwrap_or(HEAD.len());
+    members.0.sort_by_key(|(name, _)| place(name));
+    Some(members.text(|_| true).into())
+}
 
-impl<'de> Deserialize<'de> for Untyped {
+/// Where the kind and the apiVersion end that a text begins with.
+fn head_end(body: &[u8]) -> Option<usize> {
+    let rest = after_text(body.strip_prefix(b"{\"kind\":\"")?)?;
+    let rest = after_text(rest.strip_prefix(b",\"apiVersion\":\"")?)?.strip_prefix(b",")?;
+    Some(body.len() - rest.len())
+}
+
+/// The members of an object, as text.
+struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl Members<'_> {
+    /// An object of those members whose names `wanted` picks.
+    fn text(&self, wanted: impl Fn(&str) -> bool) -> String {
+        let mut text = String::from("{");
+        for (name, value) in self.0.iter().filter(|(name, _)| wanted(name)) {
+            let comma = if text.len() > 1 { "," } else { "" };
+            text.extend([comma, &Value::from(&**name).to_string(), ":", value.get()]);
+        }
+        text.push('}');
+        text
+    }
+}
+
+impl<'de> Deserialize<'de> for Members<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Members;
-        impl<'de> Visitor<'de> for Members {
-            type Value = Untyped;
+        struct Collect;
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Members<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Untyped, A::Error> {
-                let mut text = String::from("{");
-                while let Some((name, value)) = members.next_entry::<Cow<'de, str>, &'de RawValue>()? {
-                    if matches!(&*name, "kind" | "apiVersion") {
-                        continue;
-                    }
-                    let comma = if text.len() > 1 { "," } else { "" };
-                    text.extend([comma, &Value::from(name).to_string(), ":", value.get()]);
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Members<'de>, A::Error> {
+                let mut found = Vec::new();
+                while let Some(member) = members.next_entry()? {
+                    found.push(member);
                 }
-                text.push('}');
-                Ok(Untyped(text))
+                Ok(Members(found))
             }
         }
-        deserializer.deserialize_map(Members)
+        deserializer.deserialize_map(Collect)
     }
 }
 

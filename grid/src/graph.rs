@@ -37,17 +37,14 @@ impl<C: Ord + Clone> Graph<C> {
     /// A node is as given, or gone. The objects that may look different now: those of Services that are closed by a key
     /// whose unit has changed, and that have an endpoint on the node; all of them when it is this node.
     pub fn set_node(&mut self, name: &str, node: Option<Node>) -> Vec<C> {
-        let old = match &node {
-            Some(node) => self.nodes.insert(name.to_owned(), node.clone()),
-            None => self.nodes.remove(name),
-        };
-        if old == node {
+        let old = self.nodes.get(name);
+        if old == node.as_ref() {
             return Vec::new();
         }
-        let voted = |node: &Option<Node>| node.as_ref().is_some_and(|node| node.unhealthy) && name != self.me;
-        let vote_changed = voted(&old) != voted(&node);
+        let voted = |node: Option<&Node>| node.is_some_and(|node| node.unhealthy) && name != self.me;
+        let vote_changed = voted(old) != voted(node.as_ref());
         let moved = |key: &String| {
-            let units = [&old, &node].map(|node| node.as_ref().and_then(|node| node.unit(key)));
+            let units = [old, node.as_ref()].map(|node| node.and_then(|node| node.unit(key)));
             units[0] != units[1] || (vote_changed && units[1].is_some())
         };
         let closed = self.services.iter().filter(|(_, reach)| match reach {
@@ -58,19 +55,25 @@ impl<C: Ord + Clone> Graph<C> {
         let touched = |carrier: &&C| {
             name == self.me || self.links.get(*carrier).is_some_and(|link| link.mentions(name))
         };
-        carriers.filter(touched).cloned().collect()
+        let affected = carriers.filter(touched).cloned().collect();
+        match node {
+            Some(node) => self.nodes.insert(name.to_owned(), node),
+            None => self.nodes.remove(name),
+        };
+        affected
     }
 
     /// A Service is as given, or gone. The objects that may look different now: its own, when who may use it has changed.
     pub fn set_service(&mut self, service: ServiceName, reach: Option<Reach>) -> Vec<C> {
-        let old = match &reach {
-            Some(reach) => self.services.insert(service.clone(), reach.clone()),
-            None => self.services.remove(&service),
-        };
-        if old == reach {
+        if self.services.get(&service) == reach.as_ref() {
             return Vec::new();
         }
-        self.by_service.get(&service).into_iter().flatten().cloned().collect()
+        let affected = self.by_service.get(&service).into_iter().flatten().cloned().collect();
+        match reach {
+            Some(reach) => self.services.insert(service, reach),
+            None => self.services.remove(&service),
+        };
+        affected
     }
 
     /// An object with endpoints refers to this, or is gone. No other object is affected.

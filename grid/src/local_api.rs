@@ -45,7 +45,7 @@ pub fn lead_to_local_api(
 ) -> Result<Option<Vec<u8>>, BodyError> {
     let metadata = Metadata::of(body)?;
     let service = service_of(carrier, &metadata);
-    if !service.is_some_and(|service| (&*service.namespace, &*service.name) == ("default", "kubernetes")) {
+    if service.is_none_or(|service| (&*service.namespace, &*service.name) != ("default", "kubernetes")) {
         return Ok(None);
     }
     let Some(local) = configured.or_else(|| LocalApi::said_by(&metadata)) else { return Ok(None) };

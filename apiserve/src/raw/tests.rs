@@ -133,3 +133,22 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_head_comes_first_and_the_rest_stays_in_order() {
+    let moved = |text: &'static str| head_first(&Bytes::from_static(text.as_bytes()));
+    let sorted = r#"{"addressType":"IPv4", "apiVersion":"v1","z":[1, 2.50],"kind":"K","metadata":{"resourceVersion":"7","x":1},"a":null}"#;
+    let first = moved(sorted).unwrap();
+    assert_eq!(
+        first,
+        r#"{"kind":"K","apiVersion":"v1","metadata":{"resourceVersion":"7","x":1},"addressType":"IPv4","z":[1, 2.50],"a":null}"#
+    );
+    assert!(Layout::of(&first).is_some());
+    assert_eq!(head_first(&first).unwrap().as_ptr(), first.as_ptr(), "what is in order is not copied");
+    let partly = r#"{"kind":"K","apiVersion":"v1","spec":{},"metadata":{}}"#;
+    assert_eq!(moved(partly).unwrap(), r#"{"kind":"K","apiVersion":"v1","metadata":{},"spec":{}}"#);
+    assert_eq!(moved(r#"{"b":1,"a":2}"#).unwrap(), r#"{"b":1,"a":2}"#);
+    for bad in ["", "[]", "null", "{", r#"{"kind":"K""#] {
+        assert_eq!(moved(bad), None, "{bad}");
+    }
+}

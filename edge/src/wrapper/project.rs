@@ -172,6 +172,8 @@ impl Projector {
     /// Shows a body, unless it is shown already.
     async fn show(&self, object: &Stored, body: Bytes) {
         let key = &object.key;
+        // Members come sorted from the cloud. Lists find the parts of a text whose head is first without reading it.
+        let body = raw::head_first(&body).unwrap_or(body);
         if let Ok(Some(shown)) = self.served.get(key) {
             if shown.uid != object.uid {
                 self.delete(key).await;

@@ -123,7 +123,7 @@ impl Cluster {
         near.map(|node| node.key.name().to_owned()).collect()
     }
 
-    /// Nodes that a slice leads to, as the rules say; none where its Service is open.
+    /// Whether a Service is closed inside the unit; none when there is no such Service.
     fn is_closed(&self, service: &str) -> Option<bool> {
         let stored = self.store.get(&ObjectKey::new(Resource::new("", "v1", "services"), "default", service));
         let body: Value = serde_json::from_slice(&stored.unwrap()?.body).unwrap();

@@ -178,3 +178,24 @@ async fn what_cannot_be_read_is_not_shown() {
     assert_eq!(next(&mut slices, 1).await, [(ChangeKind::Added, "web-1: 1".to_owned())]);
     world.end().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn watchers_share_one_text_that_lists_need_not_read() {
+    let source = cluster();
+    let world = World::start(&source, Kubernetes::AsItIs);
+    let mut watchers = Vec::new();
+    for _ in 0..100 {
+        watchers.push(world.watch(Part::EndpointSlices).await);
+    }
+    put(&source.store(), Part::Nodes, "n3", node("a"));
+    let mut texts = Vec::new();
+    for watcher in &mut watchers {
+        let batch = tokio::time::timeout(DEADLINE, watcher.next()).await.unwrap().unwrap().unwrap();
+        assert!(batch[0].object.layout().is_some());
+        texts.push(batch[0].object.body.as_ptr());
+    }
+    assert_eq!(texts.len(), 100);
+    texts.dedup();
+    assert_eq!(texts.len(), 1);
+    world.end().await;
+}
