@@ -38,12 +38,11 @@ pub(crate) fn default(kind: &KindInfo, object: &mut Value) {
         ("networking.k8s.io", "NetworkPolicy") => network_policy(object_at(map, "spec")),
         ("networking.k8s.io", "IngressClass") => ingress_class(map),
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => binding(map),
-        ("certificates.k8s.io", "CertificateSigningRequest") => signing_request(object_at(map, "spec")),
-        ("scheduling.k8s.io", "PriorityClass") => or_insert(map, "preemptionPolicy", "PreemptLowerPriority"),
+        ("scheduling.k8s.io", "PriorityClass") => or_default(map, "preemptionPolicy", "PreemptLowerPriority"),
         ("apiregistration.k8s.io", "APIService") => {
             if let Some(Value::Object(service)) = map.get_mut("spec").and_then(|spec| spec.get_mut("service"))
             {
-                or_number(service, "port", 443);
+                or_default(service, "port", 443);
             }
         }
         ("apiextensions.k8s.io", "CustomResourceDefinition") => definition(object_at(map, "spec")),
@@ -167,11 +166,8 @@ fn endpoints(map: &mut Map<String, Value>) {
 fn endpoint_slice(map: &mut Map<String, Value>) {
     for port in map.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
         let Value::Object(port) = port else { continue };
-        // Unlike elsewhere an empty name is a value here.
-        if port.get("name").is_none_or(Value::is_null) {
-            port.insert("name".into(), "".into());
-        }
-        or_insert(port, "protocol", "TCP");
+        or_default(port, "name", "");
+        or_default(port, "protocol", "TCP");
     }
 }
 
@@ -200,7 +196,7 @@ fn network_policy(spec: &mut Map<String, Value>) {
         for rule in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             for port in items_mut(rule, &[below]) {
                 if let Value::Object(port) = port {
-                    or_insert(port, "protocol", "TCP");
+                    or_default(port, "protocol", "TCP");
                 }
             }
         }
@@ -216,7 +212,7 @@ fn ingress_class(map: &mut Map<String, Value>) {
     if let Some(Value::Object(parameters)) =
         map.get_mut("spec").and_then(|spec| at_mut(spec, &["parameters"]))
     {
-        or_insert(parameters, "scope", "Cluster");
+        or_default(parameters, "scope", "Cluster");
     }
 }
 
@@ -229,12 +225,6 @@ fn binding(map: &mut Map<String, Value>) {
         if matches!(subject.get("kind").and_then(Value::as_str), Some("User" | "Group")) {
             or_insert(subject, "apiGroup", RBAC_GROUP);
         }
-    }
-}
-
-fn signing_request(spec: &mut Map<String, Value>) {
-    if spec.get("usages").and_then(Value::as_array).is_none_or(Vec::is_empty) {
-        spec.insert("usages".into(), json!(["digital signature", "key encipherment"]));
     }
 }
 

@@ -37,6 +37,7 @@ pub(crate) fn create(kind: &KindInfo, object: &mut Value, now: Timestamp) {
         ("", "Service") => service::create(map),
         ("batch", "Job") => job_selector(map),
         ("apps", "DaemonSet") => template_generation(map, 1),
+        ("apps", "StatefulSet") => drop_unavailable(map),
         ("discovery.k8s.io", "EndpointSlice") => drop_topology(map),
         // What is in use is kept from vanishing by the controllers that remove these finalizers.
         ("", "PersistentVolume") => add_finalizer(map, "kubernetes.io/pv-protection"),
@@ -83,6 +84,17 @@ fn job_selector(map: &mut Map<String, Value>) {
     }
 }
 
+/// Where a StatefulSet says how many pods may be missing, which kube-apiserver keeps only where it is switched on.
+const UNAVAILABLE: [&str; 4] = ["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"];
+
+fn drop_unavailable(map: &mut Map<String, Value>) {
+    let [outer, strategy, rolling, field] = UNAVAILABLE;
+    let place = map.get_mut(outer).and_then(|spec| spec.get_mut(strategy)?.get_mut(rolling)?.as_object_mut());
+    if let Some(rolling) = place {
+        rolling.remove(field);
+    }
+}
+
 /// The topology of endpoints is of an older version: it is kept where it is, and not written.
 fn drop_topology(map: &mut Map<String, Value>) {
     let endpoints = map.get_mut("endpoints").and_then(Value::as_array_mut);
@@ -121,6 +133,7 @@ pub(crate) fn update(kind: &KindInfo, new: &mut Value, old: &Value, subresource:
         ("", ("discovery.k8s.io", "EndpointSlice")) if new["endpoints"] != old["endpoints"] => {
             drop_topology(object(new));
         }
+        ("", ("apps", "StatefulSet")) if at(old, &UNAVAILABLE).is_null() => drop_unavailable(object(new)),
         ("", ("apps", "DaemonSet")) => {
             let number = text(old, &["metadata", "annotations", TEMPLATE_GENERATION]).parse().unwrap_or(0);
             let changed = i64::from(new["spec"]["template"] != old["spec"]["template"]);

@@ -72,7 +72,7 @@ pub(crate) fn update(kind: &KindInfo, new: &Value, old: &Value, subresource: &st
     if !kind.custom && subresource.is_empty() {
         changes(kind, new, old, &mut errors);
     }
-    if !kind.custom && subresource == "status" {
+    if !kind.custom && matches!(subresource, "status" | "approval") {
         status::check(kind.group_kind(), new, old, &mut errors);
     }
     match (kind.group_kind(), subresource) {
@@ -126,7 +126,7 @@ fn of_group(group: &str, kind: &str, object: &Value, old: Option<&Value>, errors
         ("coordination.k8s.io", "Lease") => coordination::check(object, errors),
         ("storage.k8s.io", _) => storage_classes::check(kind, object, old, errors),
         ("scheduling.k8s.io", "PriorityClass") if old.is_none() => scheduling::check(object, errors),
-        ("node.k8s.io", "RuntimeClass") if old.is_none() => runtime_class::check(object, errors),
+        ("node.k8s.io", "RuntimeClass") => runtime_class::check(object, errors),
         ("rbac.authorization.k8s.io", _) => rbac::check(kind, object, errors),
         ("certificates.k8s.io", "CertificateSigningRequest") => certificates::check(object, old, errors),
         ("" | "events.k8s.io", "Event") => events::check(group, object, old, errors),

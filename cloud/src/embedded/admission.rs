@@ -118,7 +118,7 @@ impl Admission for Plugins {
             pod_security::admit(&self.objects, request)?;
             classes::admit_growth(&self.objects, request)?;
             policies::admit_definition(request)?;
-            devices::admit(request)?;
+            devices::admit(&self.objects, request)?;
             self.policies.validate(request)?;
             self.webhooks.validate(request).await?;
             quota::admit(&self.objects, request).await

@@ -47,7 +47,7 @@ fn phase(object: &Value) -> &str {
     }
 }
 
-fn or_unset<'a>(object: &'a Value, path: &[&str]) -> &'a str {
+fn or_default<'a>(object: &'a Value, path: &[&str]) -> &'a str {
     at(object, path).as_str().unwrap_or("<unset>")
 }
 
@@ -80,11 +80,11 @@ fn volume(object: &Value, now: Timestamp) -> Vec<Value> {
             json!(phase(object)),
             json!(claim),
             json!(class_name(object, CLASS_ANNOTATION)),
-            json!(or_unset(object, &["spec", "volumeAttributesClassName"])),
+            json!(or_default(object, &["spec", "volumeAttributesClassName"])),
             json!(text(object, &["status", "reason"])),
         ],
     );
-    row.push(json!(or_unset(object, &["spec", "volumeMode"])));
+    row.push(json!(or_default(object, &["spec", "volumeMode"])));
     row
 }
 
@@ -109,10 +109,10 @@ fn claim(object: &Value, now: Timestamp) -> Vec<Value> {
             json!(capacity),
             json!(modes),
             json!(class_name(object, CLASS_ANNOTATION)),
-            json!(or_unset(object, &["spec", "volumeAttributesClassName"])),
+            json!(or_default(object, &["spec", "volumeAttributesClassName"])),
         ],
     );
-    row.push(json!(or_unset(object, &["spec", "volumeMode"])));
+    row.push(json!(or_default(object, &["spec", "volumeMode"])));
     row
 }
 

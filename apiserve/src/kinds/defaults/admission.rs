@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::kinds::value::or_insert;
+use crate::kinds::value::{or_insert, or_default};
 use crate::schema::types::object_at;
 
 pub(super) fn default(kind: &str, map: &mut Map<String, Value>) {
@@ -10,7 +10,10 @@ pub(super) fn default(kind: &str, map: &mut Map<String, Value>) {
         "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration" => webhooks(kind, map),
         "MutatingAdmissionPolicy" | "ValidatingAdmissionPolicy" => {
             let spec = object_at(map, "spec");
-            or_insert(spec, "failurePolicy", "Fail");
+            or_default(spec, "failurePolicy", "Fail");
+            if kind == "MutatingAdmissionPolicy" {
+                or_default(spec, "reinvocationPolicy", "Never");
+            }
             if let Some(Value::Object(constraints)) = spec.get_mut("matchConstraints") {
                 resources(constraints);
             }
@@ -32,7 +35,7 @@ fn resources(constraints: &mut Map<String, Value>) {
 }
 
 fn matching(map: &mut Map<String, Value>) {
-    or_insert(map, "matchPolicy", "Equivalent");
+    or_default(map, "matchPolicy", "Equivalent");
     for selector in ["namespaceSelector", "objectSelector"] {
         or_insert(map, selector, json!({}));
     }
@@ -41,7 +44,7 @@ fn matching(map: &mut Map<String, Value>) {
 fn scopes(map: &mut Map<String, Value>, list: &str) {
     for rule in map.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
         if let Value::Object(rule) = rule {
-            or_insert(rule, "scope", "*");
+            or_default(rule, "scope", "*");
         }
     }
 }
@@ -49,10 +52,10 @@ fn scopes(map: &mut Map<String, Value>, list: &str) {
 fn webhooks(kind: &str, map: &mut Map<String, Value>) {
     for webhook in map.get_mut("webhooks").and_then(Value::as_array_mut).into_iter().flatten() {
         let Value::Object(webhook) = webhook else { continue };
-        or_insert(webhook, "failurePolicy", "Fail");
+        or_default(webhook, "failurePolicy", "Fail");
         or_insert(webhook, "timeoutSeconds", 10);
         if kind == "MutatingWebhookConfiguration" {
-            or_insert(webhook, "reinvocationPolicy", "Never");
+            or_default(webhook, "reinvocationPolicy", "Never");
         }
         matching(webhook);
         let client = object_at(webhook, "clientConfig");

@@ -27,15 +27,15 @@ pub(super) fn claim(map: &mut Map<String, Value>) {
 pub(super) fn default(kind: &str, map: &mut Map<String, Value>) {
     match kind {
         "StorageClass" => {
-            or_insert(map, "reclaimPolicy", "Delete");
-            or_insert(map, "volumeBindingMode", "Immediate");
+            or_default(map, "reclaimPolicy", "Delete");
+            or_default(map, "volumeBindingMode", "Immediate");
         }
         "CSIDriver" => {
             let spec = object_at(map, "spec");
             or_insert(spec, "attachRequired", true);
             or_insert(spec, "podInfoOnMount", false);
             or_insert(spec, "storageCapacity", false);
-            or_insert(spec, "fsGroupPolicy", "ReadWriteOnceWithFSType");
+            or_default(spec, "fsGroupPolicy", "ReadWriteOnceWithFSType");
             or_insert(spec, "requiresRepublish", false);
             or_insert(spec, "seLinuxMount", false);
             if spec.get("volumeLifecycleModes").and_then(Value::as_array).is_none_or(Vec::is_empty) {

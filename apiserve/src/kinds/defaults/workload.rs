@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::value::{items_mut, or_insert};
+use super::super::value::{items_mut, or_insert, or_default};
 use super::{pod, storage};
 use crate::schema::types::object_at;
 
@@ -79,8 +79,8 @@ fn deployment(spec: &mut Map<String, Value>) {
     or_insert(strategy, "type", "RollingUpdate");
     if strategy["type"] == "RollingUpdate" {
         let rolling = object_at(strategy, "rollingUpdate");
-        or_insert(rolling, "maxUnavailable", "25%");
-        or_insert(rolling, "maxSurge", "25%");
+        or_default(rolling, "maxUnavailable", "25%");
+        or_default(rolling, "maxSurge", "25%");
     }
     pod::template(object_at(spec, "template"));
 }
@@ -113,8 +113,8 @@ fn daemon_set(spec: &mut Map<String, Value>) {
     or_insert(strategy, "type", "RollingUpdate");
     if strategy["type"] == "RollingUpdate" {
         let rolling = object_at(strategy, "rollingUpdate");
-        or_insert(rolling, "maxUnavailable", 1);
-        or_insert(rolling, "maxSurge", 0);
+        or_default(rolling, "maxUnavailable", 1);
+        or_default(rolling, "maxSurge", 0);
     }
     pod::template(object_at(spec, "template"));
 }
@@ -129,11 +129,11 @@ fn job(spec: &mut Map<String, Value>) {
     or_insert(spec, "parallelism", 1);
     let indexed_limit = spec.get("backoffLimitPerIndex").is_some_and(Value::is_number);
     or_insert(spec, "backoffLimit", if indexed_limit { i64::from(i32::MAX) } else { 6 });
-    or_insert(spec, "completionMode", "NonIndexed");
+    or_default(spec, "completionMode", "NonIndexed");
     or_insert(spec, "suspend", false);
     or_insert(spec, "manualSelector", false);
     let failures = spec.get("podFailurePolicy").is_some_and(Value::is_object);
-    or_insert(spec, "podReplacementPolicy", if failures { "Failed" } else { "TerminatingOrFailed" });
+    or_default(spec, "podReplacementPolicy", if failures { "Failed" } else { "TerminatingOrFailed" });
     if let Some(policy) = spec.get_mut("podFailurePolicy") {
         for rule in items_mut(policy, &["rules"]) {
             for condition in items_mut(rule, &["onPodConditions"]) {
@@ -170,10 +170,10 @@ fn autoscaler(spec: &mut Map<String, Value>, first_version: bool) {
         let policy = |kind: &str, value: i32| json!({"type": kind, "value": value, "periodSeconds": 15});
         let up = object_at(behavior, "scaleUp");
         or_insert(up, "stabilizationWindowSeconds", 0);
-        or_insert(up, "selectPolicy", "Max");
+        or_default(up, "selectPolicy", "Max");
         or_insert(up, "policies", json!([policy("Pods", 4), policy("Percent", 100)]));
         let down = object_at(behavior, "scaleDown");
-        or_insert(down, "selectPolicy", "Max");
+        or_default(down, "selectPolicy", "Max");
         or_insert(down, "policies", json!([policy("Percent", 100)]));
     }
 }

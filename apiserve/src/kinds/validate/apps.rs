@@ -156,9 +156,23 @@ fn stateful_set(spec: &Field<'_, '_>, is_new: bool, errors: &mut Errors) {
         let claims: Vec<&str> =
             claims.map(|claim| claim["metadata"]["name"].as_str().unwrap_or_default()).collect();
         let path = format!("{}.template", spec.path());
+        for (index, claim) in claims.iter().enumerate() {
+            claim_volume(&format!("{path}.spec.volumes[{index}]"), claim, errors);
+        }
         pod::template_with_claims(&spec.value()["template"], &path, &claims, errors);
     });
     endless(spec, "StatefulSet", errors);
+}
+
+/// Pods have a volume of the name of each claim.
+fn claim_volume(path: &str, name: &str, errors: &mut Errors) {
+    if name.is_empty() {
+        for field in ["persistentVolumeClaim.claimName", "name"] {
+            errors.push(FieldError::required(format!("{path}.{field}"), ""));
+        }
+    } else if let Some(problem) = names::dns1123_label(name) {
+        errors.push(FieldError::invalid(format!("{path}.name"), name, problem));
+    }
 }
 
 fn stateful_strategy(strategy: &Field<'_, '_>, errors: &mut Errors) {
@@ -171,14 +185,6 @@ fn stateful_strategy(strategy: &Field<'_, '_>, errors: &mut Errors) {
         "OnDelete" => {}
         "RollingUpdate" => {
             rolling.child("partition").non_negative(errors);
-            let unavailable = rolling.child("maxUnavailable");
-            if unavailable.is_set() {
-                int_or_percent::not_negative(&unavailable, errors);
-                if int_or_percent::value(&unavailable) == 0 {
-                    errors.push(unavailable.invalid("cannot be 0"));
-                }
-                int_or_percent::at_most_all(&unavailable, errors);
-            }
         }
         _ => errors.push(strategy.invalid("must be 'RollingUpdate' or 'OnDelete'")),
     }

@@ -41,13 +41,15 @@ fn job(object: &Value, errors: &mut Errors) {
     generated_selector(object, errors);
     job_spec(&spec, errors);
     let selector = spec.child("selector");
+    let before = errors.len();
     if selector.is_set() {
         selector.selector(errors);
     } else {
         errors.push(selector.required(""));
     }
     let labels = spec.below("template.metadata.labels");
-    if !selector.is_set() || !matches(selector.value(), labels.value()) {
+    let selects = errors.len() == before && matches(selector.value(), labels.value());
+    if !selector.is_set() || (errors.len() == before && !selects) {
         errors.push(labels.invalid("`selector` does not match template `labels`"));
     }
     let completions = spec.child("completions").int();
@@ -202,7 +204,7 @@ fn cron_job(object: &Value, old: Option<&Value>, errors: &mut Errors) {
     }
     let manual = template.child("manualSelector");
     if *manual.value() == true {
-        errors.push(manual.not_supported(&["nil", "false"]));
+        errors.push(FieldError::not_supported(manual.path(), true, &["nil", "false"]));
     }
     spec.none_negative(&["successfulJobsHistoryLimit", "failedJobsHistoryLimit"], errors);
     let name = top(object, "metadata.name");

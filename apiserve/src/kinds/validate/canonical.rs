@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use serde_json::Value;
+
 use super::addresses::{address, masked, network, sloppy, sloppy_network};
 use super::field::{Errors, Field};
 
@@ -12,6 +14,13 @@ pub(super) fn check_address(field: &Field<'_, '_>, errors: &mut Errors) {
     if let Some(read) = sloppy(field.text()).filter(|_| errors.len() == before) {
         is_written(field, &read.to_string(), errors);
     }
+}
+
+/// What is wrong with an address as the name of an object.
+pub(super) fn address_problem(name: &str) -> Option<String> {
+    let (value, mut errors) = (Value::from(name), Vec::new());
+    check_address(&Field::root("", &value), &mut errors);
+    errors.into_iter().next().map(|error| error.detail)
 }
 
 /// Checks a network in its shortest form.

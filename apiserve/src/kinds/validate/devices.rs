@@ -1,6 +1,7 @@
 //! Validation of resource.k8s.io: what is claimed, and the classes of what can be claimed
 //! (pkg/apis/resource/validation). What is offered has a file of its own.
 
+mod capacity;
 mod slices;
 mod status;
 
@@ -33,7 +34,7 @@ const IDENTIFIER: &str = "a valid C identifier must start with alphabetic charac
 pub(super) fn check(kind: &str, object: &Value, old: Option<&Value>, errors: &mut Errors) {
     match kind {
         "ResourceClaim" if old.is_none() => claim(&top(object, "spec.devices"), errors),
-        "ResourceClaimTemplate" if old.is_none() => {
+        "ResourceClaimTemplate" => {
             let labels = top(object, "spec.metadata.labels");
             meta::labels(labels.value(), &labels.path(), errors);
             claim(&top(object, "spec.spec.devices"), errors);

@@ -95,13 +95,16 @@ fn of_family(list: &Field<'_, '_>, address: &Field<'_, '_>, kind: &str, errors: 
 }
 
 fn hints(hints: &Field<'_, '_>, errors: &mut Errors) {
-    hint(&hints.child("forZones"), names::label_value, errors);
+    if hint(&hints.child("forZones"), names::label_value, errors) {
+        return;
+    }
     hint(&hints.child("forNodes"), |name| names::dns1123_subdomain(name).into_iter().collect(), errors);
 }
 
-fn hint(list: &Field<'_, '_>, grammar: impl Fn(&str) -> Vec<String>, errors: &mut Errors) {
+/// Tells whether there are too many.
+fn hint(list: &Field<'_, '_>, grammar: impl Fn(&str) -> Vec<String>, errors: &mut Errors) -> bool {
     if list.overfull(HINTS_MAX, errors) {
-        return;
+        return true;
     }
     let mut seen = std::collections::HashSet::new();
     for one in list.items() {
@@ -111,4 +114,5 @@ fn hint(list: &Field<'_, '_>, grammar: impl Fn(&str) -> Vec<String>, errors: &mu
         }
         name.grammar(&grammar, errors);
     }
+    false
 }

@@ -100,7 +100,7 @@ mod tests {
     fn problems(check: fn(&Field<'_, '_>, &mut Errors), text: &str) -> Vec<String> {
         let (value, mut errors) = (json!(text), Vec::new());
         check(&Field::root("p", &value), &mut errors);
-        errors.iter().map(|error| error.body()).collect()
+        errors.iter().map(FieldError::body).collect()
     }
 
     #[test]

@@ -110,7 +110,11 @@ fn newer_update(object: &Value, old: &Value, errors: &mut Errors) {
     }
     for (field, shown) in KEPT {
         if object[field] != old[field] {
-            errors.push(Field::root(shown, &object[field]).invalid(IMMUTABLE));
+            let field = match &object[field] {
+                Value::Null if old[field].is_string() => "".into(),
+                value => value.clone(),
+            };
+            errors.push(Field::root(shown, &field).invalid(IMMUTABLE));
         }
     }
 }

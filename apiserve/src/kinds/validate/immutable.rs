@@ -83,7 +83,10 @@ pub(super) fn check(group_kind: (&str, &str), new: &Value, old: &Value, errors: 
         if now.value() == before.value() {
             continue;
         }
-        let field = Field::root(shown(path), now.value());
+        // A text that is taken away is shown as an empty one.
+        let empty = Value::from("");
+        let value = if before.value().is_string() && !now.is_set() { &empty } else { now.value() };
+        let field = Field::root(shown(path), value);
         errors.push(match how {
             Immutable => field.invalid(IMMUTABLE),
             Invalid(detail) => field.invalid(*detail),

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::super::value::{at, items, text};
-use super::{FieldError, IMMUTABLE, KindInfo, names};
+use super::{FieldError, IMMUTABLE, KindInfo, canonical, names};
 
 /// Together the keys and values of annotations may not be larger.
 const ANNOTATIONS_LEN_MAX: usize = 256 * 1024;
@@ -63,7 +63,7 @@ fn name(kind: &KindInfo, metadata: &Value, errors: &mut Vec<FieldError>) {
 fn name_problem(kind: &KindInfo, name: &str) -> Option<String> {
     match kind.group_kind() {
         ("", "Namespace" | "Service") => names::dns1123_label(name),
-        ("networking.k8s.io", "IPAddress") => names::canonical_address(name),
+        ("networking.k8s.io", "IPAddress") => canonical::address_problem(name),
         ("rbac.authorization.k8s.io" | "flowcontrol.apiserver.k8s.io", _) => names::path_segment(name),
         _ => names::dns1123_subdomain(name),
     }

@@ -1,7 +1,5 @@
 //! The grammars of names, labels and ports, with the messages that go with them.
 
-use std::net::IpAddr;
-
 const LABEL_DNS1123: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
 const SUBDOMAIN_DNS1123: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 const SUBDOMAIN_UNDERSCORE: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*')";
@@ -39,16 +37,6 @@ pub fn dns1035_label(text: &str) -> Option<String> {
         return Some("must be no more than 63 characters".to_owned());
     }
     (!is_label(text, true)).then(|| LABEL_DNS1035.to_owned())
-}
-
-/// What is wrong with an IP address as the name of an object.
-#[must_use]
-pub fn canonical_address(text: &str) -> Option<String> {
-    let Ok(address) = text.parse::<IpAddr>() else {
-        return Some("must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned());
-    };
-    let canonical = address.to_string();
-    (canonical != text).then(|| format!("must be in canonical form ({canonical:?})"))
 }
 
 /// A name that becomes one segment of a path: rbac objects use it. `None` when valid, else what is wrong.

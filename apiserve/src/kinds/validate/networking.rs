@@ -19,7 +19,7 @@ pub(super) fn check(kind: &str, object: &Value, old: Option<&Value>, errors: &mu
         "Ingress" => ingress::check(object, old, errors),
         "IngressClass" => ingress_class(&spec, errors),
         "NetworkPolicy" => policy(&spec, old, errors),
-        "IPAddress" if old.is_none() => parent(&spec.child("parentRef"), errors),
+        "IPAddress" => parent(&spec.child("parentRef"), errors),
         "ServiceCIDR" => ranges(&spec.child("cidrs"), old.map(|old| &old["spec"]["cidrs"]), errors),
         _ => {}
     }
@@ -58,6 +58,7 @@ fn stored_ranges(spec: &Value) -> Vec<&str> {
             ranges.extend(items(peer, &["ipBlock", "except"]).iter().filter_map(Value::as_str));
         }
     }
+    ranges.retain(|range| !range.is_empty());
     ranges
 }
 

@@ -218,6 +218,17 @@ fn validation(validation: &Field<'_, '_>, errors: &mut Errors) {
     validation.child("reason").one_of(&reasons, errors);
 }
 
+/// Checks what the type checker found.
+pub(super) fn status(status: &Field<'_, '_>, errors: &mut Errors) {
+    for warning in status.below("typeChecking.expressionWarnings").items() {
+        for field in ["warning", "fieldRef"] {
+            if warning.child(field).text().trim().is_empty() {
+                errors.push(warning.child(field).required(""));
+            }
+        }
+    }
+}
+
 fn mutations(mutations: &Field<'_, '_>, errors: &mut Errors) {
     const TYPES: [(&str, &str); 2] =
         [("ApplyConfiguration", "applyConfiguration"), ("JSONPatch", "jsonPatch")];

@@ -9,7 +9,7 @@ use crate::schema::format::Quantity;
 
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
-/// Checks a new class; one that is stored can only change in what its kind allows.
+/// Checks a class.
 pub(super) fn check(object: &Value, errors: &mut Errors) {
     top(object, "handler").check_required(names::dns1123_label, errors);
     // The real server checks the overhead as the limits of a container, and names them so.
@@ -68,6 +68,7 @@ fn toleration(toleration: &Field<'_, '_>, errors: &mut Errors) {
             errors.push(operator.invalid_value(value.text(), detail));
         }
         "Exists" => {}
+        "Lt" | "Gt" => errors.push(operator.not_supported(&["Equal", "Exists", "Lt", "Gt"])),
         _ => errors.push(operator.not_supported(&["Equal", "Exists"])),
     }
     if !effect.text().is_empty() {

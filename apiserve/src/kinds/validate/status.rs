@@ -7,7 +7,9 @@ use serde_json::Value;
 
 use super::field::{Errors, Field};
 use super::walk::top;
-use super::{FieldError, batch, devices, flowcontrol, ingress, names, storage_classes};
+use super::{
+    FieldError, batch, certificates, devices, flowcontrol, ingress, names, policies, storage_classes,
+};
 
 const REASON_LEN_MAX: usize = 1024;
 const MESSAGE_LEN_MAX: usize = 32 * 1024;
@@ -131,9 +133,12 @@ pub(super) fn check(group_kind: (&str, &str), new: &Value, old: &Value, errors: 
         ("resource.k8s.io", "ResourceClaim") => devices::status(new, old, errors),
         ("storage.k8s.io", "VolumeAttachment") => storage_classes::attachment_status(new, errors),
         ("flowcontrol.apiserver.k8s.io", _) => flowcontrol::status(new, errors),
-        ("policy", "PodDisruptionBudget") | ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => {
+        ("certificates.k8s.io", "CertificateSigningRequest") => certificates::check(new, Some(old), errors),
+        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => {
+            policies::status(&status, errors);
             conditions(&status.child("conditions"), errors);
         }
+        ("policy", "PodDisruptionBudget") => conditions(&status.child("conditions"), errors),
         _ => {}
     }
     let own = COUNTS.iter().find(|counts| (counts.group, counts.kind) == group_kind);
@@ -217,7 +222,7 @@ mod tests {
             wrong(json!({"replicas": 1, "updatedReplicas": 2}), json!({})),
             ["status.updatedReplicas"]
         );
-        assert_eq!(wrong(json!({"replicas": -1}), json!({})), ["status.replicas"]);
+        assert_eq!(wrong(json!({"unavailableReplicas": -1}), json!({})), ["status.unavailableReplicas"]);
         assert_eq!(wrong(json!({}), json!({"collisionCount": 1})), ["status.collisionCount"]);
     }
 }

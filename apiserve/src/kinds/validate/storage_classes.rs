@@ -12,12 +12,12 @@ const PARAMETERS_MAX: usize = 512;
 const PARAMETERS_LEN_MAX: usize = 256 * 1024;
 const ERROR_LEN_MAX: usize = 1024;
 
-/// Checks one of these kinds. Classes and capacities that are stored are not checked again.
+/// Checks one of these kinds.
 pub(super) fn check(kind: &str, object: &Value, old: Option<&Value>, errors: &mut Errors) {
     match kind {
-        "StorageClass" if old.is_none() => storage_class(object, errors),
+        "StorageClass" => storage_class(object, errors),
         "VolumeAttachment" => attachment(object, errors),
-        "CSIStorageCapacity" if old.is_none() => {
+        "CSIStorageCapacity" => {
             top(object, "nodeTopology").selector(errors);
             top(object, "storageClassName").grammar(names::dns1123_subdomain, errors);
             let capacity = top(object, "capacity");
@@ -72,7 +72,8 @@ fn parameters(parameters: &Field<'_, '_>, errors: &mut Errors) {
 }
 
 fn topologies(list: &Field<'_, '_>, errors: &mut Errors) {
-    let mut seen: Vec<Value> = Vec::new();
+    // The real server compares with as many empty terms as there are terms, so that none may be empty.
+    let mut seen = vec![json!({}); list.len()];
     for term in list.items() {
         let expressions = term.child("matchLabelExpressions");
         let mut by_key = json!({});
@@ -91,9 +92,8 @@ fn topologies(list: &Field<'_, '_>, errors: &mut Errors) {
             sorted.dedup();
             by_key[key.text()] = sorted.into();
         }
-        if seen.contains(&by_key) {
-            errors.push(FieldError::duplicate(expressions.path(), ""));
-        }
+        let again = seen.iter().filter(|terms| **terms == by_key);
+        errors.extend(again.map(|_| FieldError::duplicate(expressions.path(), "")));
         seen.push(by_key);
     }
 }

@@ -184,9 +184,11 @@ pub(super) fn conditions(list: &Field<'_, '_>, errors: &mut Errors) {
 }
 
 fn service(service: &Field<'_, '_>, errors: &mut Errors) {
-    // The real server mistakes the one for the other, which only shows in the order.
-    for field in ["name", "namespace"] {
-        service.child(field).demand(errors);
+    // The real server mistakes the one for the other.
+    for (field, shown) in [("namespace", "name"), ("name", "namespace")] {
+        if service.child(field).text().is_empty() {
+            errors.push(service.child(shown).required(""));
+        }
     }
     let (port, path) = (service.child("port"), service.child("path"));
     if !(1..=65_535).contains(&port.int()) {

@@ -8,15 +8,19 @@ use tombolo_apiserve::status::{ApiError, Cause};
 use tombolo_cel::Environment;
 use tombolo_cel::types::Type;
 
-use crate::embedded::objects::{items, text};
+use crate::embedded::objects::{Objects, items, text, v1};
 
 const GROUP: &str = "resource.k8s.io";
 
-/// Refuses a class or a claim with a selector that cannot be evaluated.
+/// Namespaces with this label have claims that look into devices which others use.
+const ADMIN_LABEL: &str = "resource.kubernetes.io/admin-access";
+
+/// Refuses a class or a claim with a selector that cannot be evaluated, and a claim of an administrator's access where
+/// the namespace does not allow it.
 ///
 /// # Errors
 /// 422 with every one of them.
-pub(super) fn admit(request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
+pub(super) fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
     let asked = request.attributes;
     if asked.group != GROUP || request.operation == Operation::Delete || !asked.subresource.is_empty() {
         return Ok(());
@@ -26,10 +30,16 @@ pub(super) fn admit(request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
         return Ok(());
     }
     let mut errors = Vec::new();
+    let (spec, path) = match asked.resource.as_str() {
+        "resourceclaimtemplates" => (&object["spec"]["spec"], "spec.spec"),
+        _ => (&object["spec"], "spec"),
+    };
     match asked.resource.as_str() {
-        "deviceclasses" => selectors(&object["spec"], "spec", &mut errors),
-        "resourceclaims" => claim(&object["spec"], "spec", &mut errors),
-        "resourceclaimtemplates" => claim(&object["spec"]["spec"], "spec.spec", &mut errors),
+        "deviceclasses" => selectors(spec, path, &mut errors),
+        "resourceclaims" | "resourceclaimtemplates" => {
+            claim(spec, path, &mut errors);
+            administration(objects, &asked.namespace, spec, &mut errors);
+        }
         _ => {}
     }
     if errors.is_empty() {
@@ -37,6 +47,20 @@ pub(super) fn admit(request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
     }
     let causes = errors.iter().map(|error| Cause::new(error.kind.reason(), &error.field, &error.body()));
     Err(ApiError::invalid(GROUP, &request.kind.kind, request.name, causes.collect()))
+}
+
+/// The path is the same for claims and templates, as kube-apiserver has it.
+fn administration(objects: &Objects, namespace: &str, spec: &Value, errors: &mut Vec<FieldError>) {
+    let asks = |request: &Value| request["exactly"]["adminAccess"] == true;
+    let Some(index) = items(spec, "/devices/requests").iter().position(asks) else { return };
+    let found = objects.get(v1("", "namespaces"), "", namespace);
+    if found.is_some_and(|found| found.value["metadata"]["labels"][ADMIN_LABEL] == "true") {
+        return;
+    }
+    let detail = format!(
+        "admin access to devices requires the `{ADMIN_LABEL}: true` label on the containing namespace"
+    );
+    errors.push(FieldError::forbidden(format!("spec.devices.requests[{index}].adminAccess"), detail));
 }
 
 fn claim(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {

@@ -1,4 +1,5 @@
-//! Definitions, the custom resources that they make, their rules, and admission policies.
+//! Definitions, the custom resources that they make, their rules, and admission policies; manifests and changes of
+//! other kinds that are refused.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -10,6 +11,8 @@ use crate::line::Line;
 const SCHEMAS: &str = include_str!("schemas.jsonl");
 const OBJECTS: &str = include_str!("objects.jsonl");
 const RULES: &str = include_str!("rules.jsonl");
+const REFUSALS: &str = include_str!("refusals.jsonl");
+const CHANGES: &str = include_str!("changes.jsonl");
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
@@ -45,7 +48,7 @@ pub(crate) struct Case {
 
 /// All of them, in order.
 pub(crate) fn cases() -> Vec<Case> {
-    [SCHEMAS, OBJECTS, RULES].iter().flat_map(|file| file.lines()).map(case).collect()
+    [SCHEMAS, OBJECTS, RULES, REFUSALS, CHANGES].iter().flat_map(|file| file.lines()).map(case).collect()
 }
 
 /// A line as [`Written`].

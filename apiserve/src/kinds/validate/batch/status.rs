@@ -162,7 +162,7 @@ impl Change<'_> {
             errors.push(uncounted.invalid("must be empty for finished job"));
         }
         let (ready, active) = (new.child("ready"), new.child("active"));
-        if ready.int() > active.int() && (self.differs("ready") || self.differs("active")) {
+        if ready.is_set() && ready.int() > active.int() && (self.differs("ready") || self.differs("active")) {
             errors.push(ready.invalid("cannot set more ready pods than active"));
         }
     }
@@ -212,7 +212,8 @@ impl Change<'_> {
         for (field, applies) in [("failed", true), ("succeeded", !elastic)] {
             let (now, before) = (new.child(field), old.child(field));
             if applies && now.int() < before.int() {
-                errors.push(now.invalid(format!("cannot decrease the {field} counter")));
+                let detail = format!("cannot decrease the {field} counter");
+                errors.push(now.invalid_value(now.int(), detail));
             }
         }
         let end = new.child("completionTime");

@@ -131,12 +131,10 @@ fn device(device: &Field<'_, '_>, old: Option<&Value>, per_device: bool, errors:
         qualified(&attributes, key, errors);
         attribute(&value, errors);
     }
+    let is_shared = device.child("allowMultipleAllocations").is_true();
     for (key, value) in capacity.entries() {
         qualified(&capacity, key, errors);
-        let policy = value.child("requestPolicy");
-        if policy.is_set() && !device.child("allowMultipleAllocations").is_true() {
-            errors.push(policy.forbidden("allowMultipleAllocations must be true"));
-        }
+        super::capacity::check(&value, is_shared, errors);
     }
     let before = old.into_iter().flat_map(|old| items(old, &["spec", "devices"]));
     let is_kept = before
