@@ -107,10 +107,10 @@ impl KindInfo {
         }
     }
 
-    /// `Kind` or `Kind.group`: how messages about invalid objects name the kind.
+    /// `Kind` or `Kind.group` of the group it is stored in: how messages about invalid objects name the kind.
     #[must_use]
     pub fn qualified_kind(&self) -> String {
-        match &*self.resource.group {
+        match &*self.storage.group {
             "" => self.kind.to_string(),
             group => format!("{}.{group}", self.kind),
         }

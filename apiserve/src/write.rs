@@ -315,12 +315,12 @@ fn unreadable(error: &DecodeError) -> ApiError {
     ApiError::bad_request(error.to_string())
 }
 
-/// 422 with the causes of field errors.
+/// 422 with the causes of field errors, which are of the kind as it is stored.
 fn invalid(kind: &KindInfo, name: &str, errors: &[FieldError]) -> ApiError {
     let cause = |error: &FieldError| {
         let text = error.to_string();
         let message = text.strip_prefix(&format!("{}: ", error.field)).unwrap_or(&text);
         Cause::new(error.kind.reason(), &error.field, message)
     };
-    ApiError::invalid(&kind.resource.group, &kind.kind, name, errors.iter().map(cause).collect())
+    ApiError::invalid(&kind.storage.group, &kind.kind, name, errors.iter().map(cause).collect())
 }

@@ -69,8 +69,12 @@ fn job_selector(map: &mut Map<String, Value>) {
     if map.get("spec").is_some_and(|spec| spec["manualSelector"] == true) {
         return;
     }
+    let own = map.get("metadata").map_or(Value::Null, |own| own["labels"].clone());
     let spec = object_at(map, "spec");
     let labels = object_at(object_at(object_at(spec, "template"), "metadata"), "labels");
+    // Labels taken from the template share a map with it in Go: what is added there is the job's too. Labels that its
+    // author gave both look the same here, and are treated alike.
+    let shared = own.as_object().is_none_or(|own| own.is_empty() || own == labels);
     for (label, value) in [("controller-uid", &uid), ("job-name", &name)] {
         labels.entry(label).or_insert_with(|| value.clone().into());
         labels.entry(format!("batch.kubernetes.io/{label}")).or_insert_with(|| value.clone().into());
@@ -78,9 +82,8 @@ fn job_selector(map: &mut Map<String, Value>) {
     let labels = labels.clone();
     let selector = object_at(object_at(spec, "selector"), "matchLabels");
     selector.entry("batch.kubernetes.io/controller-uid").or_insert_with(|| uid.into());
-    let own = object_at(object_at(map, "metadata"), "labels");
-    if own.is_empty() {
-        *own = labels;
+    if shared {
+        *object_at(object_at(map, "metadata"), "labels") = labels;
     }
 }
 

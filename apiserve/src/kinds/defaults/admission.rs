@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::kinds::value::{or_insert, or_default};
+use crate::kinds::value::{or_default, or_insert};
 use crate::schema::types::object_at;
 
 pub(super) fn default(kind: &str, map: &mut Map<String, Value>) {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::value::{items_mut, or_insert, or_default};
+use super::super::value::{items_mut, or_default, or_insert};
 use super::{pod, storage};
 use crate::schema::types::object_at;
 

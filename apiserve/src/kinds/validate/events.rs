@@ -111,7 +111,8 @@ fn newer_update(object: &Value, old: &Value, errors: &mut Errors) {
     for (field, shown) in KEPT {
         if object[field] != old[field] {
             let field = match &object[field] {
-                Value::Null if old[field].is_string() => "".into(),
+                // Times are pointers in Go, whose absence is not an empty text.
+                Value::Null if old[field].is_string() && field != "eventTime" => "".into(),
                 value => value.clone(),
             };
             errors.push(Field::root(shown, &field).invalid(IMMUTABLE));

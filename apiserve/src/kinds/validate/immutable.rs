@@ -67,6 +67,9 @@ const FIELDS: [(&str, &str, &str, How); 34] = [
     ),
 ];
 
+/// Texts that are pointers in Go, whose absence is not an empty text.
+const POINTERS: [&str; 2] = ["spec.managedBy", "spec.nodeName"];
+
 /// How errors name a field: one of them has another name there.
 fn shown(field: &'static str) -> &'static str {
     match field {
@@ -85,7 +88,11 @@ pub(super) fn check(group_kind: (&str, &str), new: &Value, old: &Value, errors: 
         }
         // A text that is taken away is shown as an empty one.
         let empty = Value::from("");
-        let value = if before.value().is_string() && !now.is_set() { &empty } else { now.value() };
+        let value = if before.value().is_string() && !now.is_set() && !POINTERS.contains(path) {
+            &empty
+        } else {
+            now.value()
+        };
         let field = Field::root(shown(path), value);
         errors.push(match how {
             Immutable => field.invalid(IMMUTABLE),
