@@ -60,7 +60,9 @@ mod tests {
         let pool = map(&[("t1", "one"), ("t2", "two"), ("default", "never")]);
         let templates = map(&[("a", "t1"), ("b", "nope"), ("c", "default"), ("d", "")]);
         let chosen = |unit: &str, default: &str| {
-            choose_template(unit, &templates, default, &pool).map(Option::cloned).map_err(|e| e.template)
+            choose_template(unit, &templates, default, &pool)
+                .map(|found| found.cloned())
+                .map_err(|e| e.template)
         };
         assert_eq!(chosen("a", "default"), Ok(Some("one".to_owned())));
         assert_eq!(chosen("b", "default"), Err("nope".to_owned()));
