@@ -148,6 +148,14 @@ impl KindInfo {
             None => columns::cells(&self.resource.group, &self.kind, object, now),
         }
     }
+
+    /// Rules of a custom kind that an object breaks as the one that it replaces did: clients are warned of them, also when
+    /// the object is refused for something else.
+    #[must_use]
+    pub fn overlooked(&self, object: &Value, old: &Value) -> Vec<String> {
+        if self.custom { overlooked(self.place(), object, old) } else { Vec::new() }
+    }
+
     /// The value of a field that a field selector names: `None` when this kind cannot be selected by the field.
     #[must_use]
     pub fn field_value(&self, object: &Value, field: &str) -> Option<String> {
@@ -244,7 +252,6 @@ impl KindInfo {
         };
         if subresource.is_empty() && self.custom {
             found.extend(warnings::finalizers(object, old));
-            found.extend(old.into_iter().flat_map(|old| overlooked(self.place(), object, old)));
         } else if subresource.is_empty() {
             found.extend(warnings::warnings(&self.resource.group, &self.kind, object, old));
         }

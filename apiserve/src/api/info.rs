@@ -85,7 +85,7 @@ pub(crate) fn health(parts: &Parts, path: &str, params: &Params) -> Option<Respo
     }
     let excluded = |name: &str| params.first("exclude") == Some(name);
     let failed = results.iter().any(|(name, result)| result.is_err() && !excluded(name));
-    if !failed && !params.first("verbose").is_some() {
+    if !failed && params.first("verbose").is_none() {
         return Some(body::text(StatusCode::OK, "ok"));
     }
     let mut text = String::new();

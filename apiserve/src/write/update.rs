@@ -132,6 +132,7 @@ impl LocalWrites {
             if context.subresource() == "scale" { String::new() } else { context.subresource().to_owned() };
         kind.prepare_update(&mut object, live, &part, context.now);
         let errors: Vec<FieldError> = kind.validate_update(&object, live, &part);
+        context.warnings.extend(kind.overlooked(&object, live));
         if !errors.is_empty() {
             return Err(context.invalid(&errors));
         }

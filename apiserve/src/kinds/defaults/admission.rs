@@ -11,9 +11,6 @@ pub(super) fn default(kind: &str, map: &mut Map<String, Value>) {
         "MutatingAdmissionPolicy" | "ValidatingAdmissionPolicy" => {
             let spec = object_at(map, "spec");
             or_default(spec, "failurePolicy", "Fail");
-            if kind == "MutatingAdmissionPolicy" {
-                or_default(spec, "reinvocationPolicy", "Never");
-            }
             if let Some(Value::Object(constraints)) = spec.get_mut("matchConstraints") {
                 resources(constraints);
             }

@@ -117,6 +117,11 @@ impl Addresses {
         Self { objects, range, reservations }
     }
 
+    /// An allocator that knows what is used and reserves nothing for anybody else.
+    pub(super) fn for_dry_run(&self) -> Self {
+        Self { objects: self.objects.clone(), range: self.range, reservations: Reservations::default() }
+    }
+
     /// A free address.
     pub(super) fn any_address(&self) -> Result<Ipv4Addr, String> {
         let used = self.used();

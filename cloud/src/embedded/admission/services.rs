@@ -22,6 +22,8 @@ pub(super) fn admit(addresses: &Addresses, request: &mut AdmissionRequest<'_>) -
     let name = request.name.to_owned();
     let old = if request.operation == Operation::Update { request.old } else { None };
     let Some(service) = request.object.as_deref_mut() else { return Ok(()) };
+    let scratch = request.dry_run.then(|| addresses.for_dry_run());
+    let addresses = scratch.as_ref().unwrap_or(addresses);
     let refuse = |troubles: Vec<Trouble>| {
         let cause = |(field, value, why): &Trouble| {
             Cause::new("FieldValueInvalid", field, &format!("Invalid value: {value}: {why}"))
@@ -48,9 +50,6 @@ pub(super) fn admit(addresses: &Addresses, request: &mut AdmissionRequest<'_>) -
         // The ports may be those that another request was given.
         addresses.release(&json!({"spec": {"clusterIP": text(service, "/spec/clusterIP")}}));
         return Err(refuse(vec![trouble]));
-    }
-    if request.dry_run {
-        addresses.release(service);
     }
     Ok(())
 }
