@@ -127,12 +127,12 @@ impl Descriptions {
         for line in text.lines() {
             match line.strip_prefix('\t') {
                 None => {
-                    let (name, text) = line.split_once(' ').unwrap_or((line, ""));
+                    let (name, text) = line.split_once('\t').unwrap_or((line, ""));
                     name.clone_into(&mut open);
                     types.insert(name.to_owned(), Described { text: json(text), fields: Vec::new() });
                 }
                 Some(line) => {
-                    let mut parts = line.splitn(3, ' ').map(str::to_owned);
+                    let mut parts = line.splitn(3, '\t').map(str::to_owned);
                     let mut next = || parts.next().unwrap_or_default();
                     let (name, values, text) = (next(), next(), json(&next()));
                     types.entry(open.clone()).or_default().fields.push(FieldText { name, values, text });
@@ -210,13 +210,12 @@ mod tests {
 
     #[test]
     fn types_say_what_is_recorded_of_them() {
-        let recorded =
-            "a.v1.T \"One.\"\n\tf x,y \"A \\\"field\\\".\"\n\tl []z \"\"\n\tgone - \"Q\"\nb.v1.U \"\"\n";
+        let recorded = "a.v1.T\t\"One.\"\n\tf\tx y,z\t\"A \\\"field\\\".\"\n\tl\t[]z\t\"\"\n\tgone\t-\t\"Q\"\nb.v1.U\t\"\"\n";
         let descriptions = Descriptions::parse(recorded);
         let mut schema = json!({"properties": {"f": {}, "l": {"items": {}}}});
         descriptions.describe("a.v1.T", "T", &mut schema);
         let wanted = json!({"description": "One.", "properties": {
-            "f": {"description": "A \"field\".", "enum": ["x", "y"]}, "l": {"items": {"enum": ["z"]}},
+            "f": {"description": "A \"field\".", "enum": ["x y", "z"]}, "l": {"items": {"enum": ["z"]}},
         }});
         assert_eq!(schema, wanted);
         assert_eq!(descriptions.of_object("kind"), KIND);

@@ -123,6 +123,7 @@ impl Writer<'_> {
         self.done.insert(name.clone(), Value::Null);
         let mut schema = self.structure(shape);
         self.descriptions.describe(&name, node.name.as_deref().unwrap_or_default(), &mut schema);
+        unwrap_references(&mut schema);
         self.done.insert(name, schema);
     }
 
@@ -194,6 +195,10 @@ impl Writer<'_> {
             },
             Shape::Map { value, atomic } => {
                 let mut schema = json!({"type": "object", "additionalProperties": self.item(*value)});
+                if let Some(Value::Object(value)) = schema.get_mut("additionalProperties") {
+                    // Lists within maps say nothing of their merging.
+                    value.remove("x-kubernetes-list-type");
+                }
                 if *atomic {
                     schema["x-kubernetes-map-type"] = "atomic".into();
                 }
@@ -258,5 +263,23 @@ impl Writer<'_> {
             }
         }
         schema
+    }
+}
+
+/// References that nothing stands beside are bare.
+fn unwrap_references(schema: &mut Value) {
+    let Value::Object(map) = schema else { return };
+    let alone = map.len() == 1;
+    if let Some(Value::Array(list)) = map.get_mut("allOf").filter(|_| alone)
+        && let [reference] = list.as_mut_slice()
+    {
+        *schema = reference.take();
+        return;
+    }
+    for key in ["items", "additionalProperties"] {
+        map.get_mut(key).into_iter().for_each(unwrap_references);
+    }
+    if let Some(Value::Object(properties)) = map.get_mut("properties") {
+        properties.values_mut().for_each(unwrap_references);
     }
 }

@@ -5,6 +5,7 @@ mod differences;
 mod line;
 mod lines;
 mod mutations;
+mod openapi;
 mod rounds;
 mod target;
 

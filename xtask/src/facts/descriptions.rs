@@ -16,9 +16,9 @@ const SCALARS: [&str; 4] = [
     "io.k8s.apimachinery.pkg.util.intstr.IntOrString",
 ];
 
-/// The compressed text: a line `NAME TEXT` for each type, below it `<tab>FIELD VALUES TEXT` for each field. Names of
-/// types are whole, texts are JSON, and values are joined by commas, `-` for any; behind `[]` they are those of items.
-/// Only types of the table are in it.
+/// The compressed text: a line of name and text for each type, below it, behind a tab, one of name, values and text
+/// for each field, all separated by tabs. Names of types are whole, texts are JSON, and values are joined by commas,
+/// `-` for any; behind `[]` they are those of items. Only types of the table are in it.
 pub(super) fn compressed(types: &BTreeMap<String, Value>, table: &str) -> Result<Vec<u8>> {
     let known = |name: &str| {
         let parts: Vec<&str> = name.split('.').collect();
@@ -29,9 +29,9 @@ pub(super) fn compressed(types: &BTreeMap<String, Value>, table: &str) -> Result
     };
     let mut out = String::new();
     for (name, schema) in types.iter().filter(|(name, _)| SCALARS.contains(&name.as_str()) || known(name)) {
-        writeln!(out, "{name} {}", text(schema))?;
+        writeln!(out, "{name}\t{}", text(schema))?;
         for (field, property) in schema["properties"].as_object().into_iter().flatten() {
-            writeln!(out, "\t{field} {} {}", values(property), text(property))?;
+            writeln!(out, "\t{field}\t{}\t{}", values(property), text(property))?;
         }
     }
     // Without a time, so that the same facts make the same file.

@@ -1,0 +1,113 @@
+//! What OpenAPI v3 says about built-in types, which `kubectl explain` shows and clients validate with.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+use tombolo_testkit::cluster_or_skip;
+
+use crate::line::Line;
+use crate::target::Target;
+
+/// Fields of schemas, as `SCHEMA: POINTER`, that differ, with the reason; a `*` at the end stands for anything.
+const KNOWN: &[(&str, &str)] = &[
+    ("io.k8s.api.core.v1.AzureDiskVolumeSource: /properties/readOnly/default", ZERO),
+    ("io.k8s.api.core.v1.ConfigMapEnvSource: /properties/name/default", ZERO),
+    ("io.k8s.api.core.v1.ConfigMapKeySelector: /properties/name/default", ZERO),
+    ("io.k8s.api.core.v1.ConfigMapProjection: /properties/name/default", ZERO),
+    ("io.k8s.api.core.v1.ConfigMapVolumeSource: /properties/name/default", ZERO),
+    ("io.k8s.api.core.v1.FileKeySelector: /properties/optional/default", ZERO),
+    ("io.k8s.api.core.v1.GRPCAction: /properties/service/default", ZERO),
+    ("io.k8s.api.core.v1.LocalObjectReference: /properties/name/default", ZERO),
+    ("io.k8s.api.core.v1.ReplicationControllerSpec: /properties/minReadySeconds/default", ZERO),
+    ("io.k8s.api.core.v1.SecretEnvSource: /properties/name/default", ZERO),
+    ("io.k8s.api.core.v1.SecretKeySelector: /properties/name/default", ZERO),
+    ("io.k8s.api.core.v1.SecretProjection: /properties/name/default", ZERO),
+    ("io.k8s.api.apps.v1.ControllerRevision: /properties/data/*", UNTYPED),
+    ("io.k8s.api.resource.v1.AllocatedDeviceStatus: /properties/data/*", UNTYPED),
+    ("io.k8s.api.resource.v1.OpaqueDeviceConfiguration: /properties/parameters/*", UNTYPED),
+    ("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps: /properties/*", UNTYPED),
+    ("io.k8s.apimachinery.pkg.apis.meta.v1.ManagedFieldsEntry: /properties/fieldsV1/*", UNTYPED),
+    ("io.k8s.api.core.v1.PersistentVolumeClaimStatus: /properties/allocatedResourceStatuses/*", HINT),
+    ("io.k8s.api.core.v1.PersistentVolumeSpec: /properties/claimRef/x-kubernetes-map-type", HINT),
+    ("io.k8s.api.policy.v1.PodDisruptionBudgetSpec: /properties/selector/x-kubernetes-patch-strategy", HINT),
+    (
+        "io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIServiceSpec: /properties/caBundle/x-kubernetes-list-type",
+        HINT,
+    ),
+];
+
+const ZERO: &str = "a default that is the zero value is not recorded";
+const UNTYPED: &str = "which untyped value it is is not recorded";
+const HINT: &str = "a hint that changes nothing is not recorded";
+
+/// The schemas of all documents of built-in groups that a server has.
+async fn schemas(target: &Target) -> BTreeMap<String, Value> {
+    let index = target.raw(&Line::get("/openapi/v3")).await.body;
+    let mut all = BTreeMap::new();
+    for path in index["paths"].as_object().expect("an index").keys() {
+        let Some(version) = path.rsplit('/').next().filter(|_| path.contains('/')) else { continue };
+        if version.contains("alpha") || version.contains("beta") {
+            continue;
+        }
+        let document = target.raw(&Line::get(&format!("/openapi/v3/{path}"))).await.body;
+        let Some(found) = document["components"]["schemas"].as_object() else { continue };
+        all.extend(found.iter().map(|(name, schema)| (name.clone(), schema.clone())));
+    }
+    all
+}
+
+/// Every place where two values differ.
+fn differ(real: &Value, ours: &Value, at: &str, found: &mut Vec<String>) {
+    match (real, ours) {
+        (Value::Object(a), Value::Object(b)) => {
+            for name in a.keys().chain(b.keys().filter(|name| !a.contains_key(*name))) {
+                // Which kinds have the schema depends on what else is served; unions are for nobody yet.
+                if !matches!(name.as_str(), "x-kubernetes-group-version-kind" | "x-kubernetes-unions") {
+                    differ(&real[name], &ours[name], &format!("{at}/{name}"), found);
+                }
+            }
+        }
+        (Value::Array(a), Value::Array(b)) if at.ends_with("/required") => {
+            // The order is that of the fields of a Go struct.
+            let sorted = |list: &[Value]| list.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+            if sorted(a) != sorted(b) {
+                found.push(format!("{at} real {a:?} ours {b:?}"));
+            }
+        }
+        (a, b) if a != b => found.push(format!("{at} real {a} ours {b}")),
+        _ => {}
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schemas_say_what_those_of_kube_apiserver_say() {
+    cluster_or_skip!("schemas beside kube-apiserver");
+    crate::install_provider();
+    let (real, embedded) = tokio::join!(Target::real(), Target::embedded());
+    let (real, embedded) = (real.unwrap(), embedded.unwrap());
+    let (real, ours) = tokio::join!(schemas(&real), schemas(&embedded));
+    let mut wrong = Vec::new();
+    let mut used = vec![false; KNOWN.len()];
+    for (name, schema) in &ours {
+        let Some(expected) = real.get(name) else {
+            wrong.push(format!("{name}: unknown to the real server"));
+            continue;
+        };
+        let mut found = Vec::new();
+        differ(expected, schema, &format!("{name}: "), &mut found);
+        for one in found {
+            let known = KNOWN.iter().position(|(known, _)| match known.strip_suffix('*') {
+                Some(start) => one.starts_with(start),
+                None => one.split(" real ").next() == Some(known),
+            });
+            match known {
+                Some(index) => used[index] = true,
+                None => wrong.push(one),
+            }
+        }
+    }
+    let unused = KNOWN.iter().zip(&used).filter(|(_, used)| !**used);
+    wrong
+        .extend(unused.map(|((known, _), _)| format!("no longer differs; remove it from the list: {known}")));
+    assert!(wrong.is_empty(), "{} of {} differ:\n{}", wrong.len(), ours.len(), wrong.join("\n"));
+}
