@@ -16,8 +16,12 @@ use super::part::Part;
 use super::project::{Affected, Projector};
 use super::view::View;
 
-/// Pause before the source is asked again for what it could not say.
-const RETRY_INTERVAL: Duration = Duration::from_millis(250);
+/// Pause before the source is asked again for what it could not say; it doubles up to [`RETRY_MAX`], because what this
+/// node never hears of must not keep its processor awake.
+const RETRY_FIRST: Duration = Duration::from_millis(125);
+
+/// Longest such pause.
+const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// Owns the projection: the one task that changes what is shown.
 pub(super) struct Follower {
@@ -32,6 +36,15 @@ struct Followed {
     changes: Option<ChangeStream>,
     /// Not asked again before.
     ask_at: Instant,
+    /// How long after the next failure.
+    pause: Duration,
+}
+
+impl Followed {
+    fn put_off(&mut self) {
+        self.ask_at = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(RETRY_MAX);
+    }
 }
 
 /// What one stream has brought.
@@ -40,7 +53,8 @@ type News = (usize, Result<Option<Vec<Arc<Change>>>, StoreError>);
 impl Follower {
     pub(super) fn new(source: Arc<dyn Store>, view: View, projector: Projector) -> Self {
         let now = Instant::now();
-        let followed = Part::ALL.map(|part| Followed { part, changes: None, ask_at: now });
+        let followed =
+            Part::ALL.map(|part| Followed { part, changes: None, ask_at: now, pause: RETRY_FIRST });
         Self { source, view, projector, followed: followed.into() }
     }
 
@@ -86,7 +100,8 @@ impl Follower {
             return self.start_again(&error);
         }
         for (part, changes) in begun {
-            self.followed[part.index()].changes = Some(changes);
+            let followed = &mut self.followed[part.index()];
+            (followed.changes, followed.pause) = (Some(changes), RETRY_FIRST);
             self.view.open(part);
         }
     }
@@ -100,7 +115,7 @@ impl Follower {
     }
 
     fn refused(&mut self, part: Part, error: &StoreError) {
-        self.followed[part.index()].ask_at = Instant::now() + RETRY_INTERVAL;
+        self.followed[part.index()].put_off();
         // A history that was overtaken between list and watch is read again; what is shown is as true as before.
         if !matches!(error, StoreError::Expired { .. }) {
             self.view.close(part, error.to_string());
@@ -148,7 +163,7 @@ impl Follower {
         let followed = &mut self.followed[index];
         debug!(kind = followed.part.names().2, why, "the wrapper reads all objects again");
         followed.changes = None;
-        followed.ask_at = Instant::now() + RETRY_INTERVAL;
+        followed.put_off();
     }
 
     /// The source could not be asked in the middle of a change: what is shown may be wrong.
