@@ -67,7 +67,8 @@ pub(crate) async fn fetch_local(
     let token = kubeconfig["users"][0]["user"]["token"].as_str().unwrap();
     let mut headers = HeaderMap::new();
     headers.insert(header::AUTHORIZATION, HeaderValue::from_str(&format!("Bearer {token}")).unwrap());
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/merge-patch+json"));
+    let form = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(form));
     let endpoint = address.to_string();
     let ask = Ask { endpoint: &endpoint, method, path, headers, body: body.to_owned().into() };
     let answer = fetch(verified(&ca, None, &WallClock::system()).unwrap(), ask).await.unwrap();

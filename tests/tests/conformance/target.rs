@@ -149,7 +149,10 @@ impl Target {
         let response = self.client.send(request.body(body)?).await?;
         let status = response.status().as_u16();
         let warnings = response.headers().get_all("warning").iter();
-        let warnings = warnings.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect();
+        let mut warnings: Vec<_> =
+            warnings.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect();
+        // Those about rules come in the order of a Go map, another one each time.
+        warnings.sort_unstable();
         let header = |name: &str| {
             let value = response.headers().get(name).and_then(|value| value.to_str().ok());
             value.unwrap_or_default().to_owned()

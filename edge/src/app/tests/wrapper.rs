@@ -11,13 +11,13 @@ async fn the_wrapper_shows_what_this_node_knows_and_passes_events_on() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let node = ObjectKey::new(Resource::new("", "v1", "nodes"), "", "edge-a");
     cloud.put(&node, "u1", &json!({"metadata": {"labels": {"zone": "a"}}}), &[]);
+    cloud.put(&key("services", "web"), "s1", &json!({"spec": {"clusterIP": "10.0.0.1"}}), &[]);
+    cloud.set_away(true);
     let agent = Agent::start(folder.path(), &cloud, false).await;
     let get = async |path: &str| {
         let (code, text) = fetch_plain(agent.wrapper, Method::GET, path, HeaderMap::new(), "").await;
         (code, serde_json::from_str::<Value>(&text).unwrap())
     };
-    wait_for("this node", DEADLINE, async || get("/api/v1/nodes/edge-a").await.0 == StatusCode::OK).await;
-    assert_eq!(get("/api/v1/nodes/edge-a").await.1["metadata"]["labels"]["zone"], "a");
     for path in
         ["/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices", "/api/v1/endpoints?watch=true"]
     {
@@ -25,6 +25,17 @@ async fn the_wrapper_shows_what_this_node_knows_and_passes_events_on() {
         assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE, "{path}: {status}");
         assert!(status["details"]["retryAfterSeconds"].as_u64().unwrap() > 0, "{status}");
     }
+    cloud.set_away(false);
+    wait_for("this node", DEADLINE, async || get("/api/v1/nodes/edge-a").await.0 == StatusCode::OK).await;
+    assert_eq!(get("/api/v1/nodes/edge-a").await.1["metadata"]["labels"]["zone"], "a");
+    wait_for("the Service", DEADLINE, async || {
+        get("/api/v1/services").await.1["items"][0]["spec"]["clusterIP"] == "10.0.0.1"
+    })
+    .await;
+    wait_for("Endpoints, which are followed on demand", DEADLINE, async || {
+        get("/api/v1/endpoints").await.0 == StatusCode::OK
+    })
+    .await;
     let path = "/apis/events.k8s.io/v1/namespaces/default/events";
     let json = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
     let event =
