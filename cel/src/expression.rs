@@ -106,7 +106,7 @@ pub enum Variable<'a> {
     /// Whom to ask about rights.
     Authorizer(Authorizer),
     /// A question about rights.
-    Resource(ResourceCheck),
+    Resource(Box<ResourceCheck>),
     /// A JSON value that may be absent.
     Optional(Option<(&'a Value, &'a Type)>),
 }
@@ -121,7 +121,7 @@ impl<'a> Bound<'a> {
                 None => continue,
                 Some(Variable::Json(json, ty)) => value::value(json, ty),
                 Some(Variable::Authorizer(authorizer)) => Box::new(authorizer),
-                Some(Variable::Resource(check)) => Box::new(check),
+                Some(Variable::Resource(check)) => check,
                 Some(Variable::Optional(found)) => {
                     let inner = found.map(|(json, ty)| value::value(json, ty));
                     Box::new(cel::common::types::CelOptional::from(inner))

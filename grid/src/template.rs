@@ -61,7 +61,7 @@ mod tests {
         let templates = map(&[("a", "t1"), ("b", "nope"), ("c", "default"), ("d", "")]);
         let chosen = |unit: &str, default: &str| {
             choose_template(unit, &templates, default, &pool)
-                .map(|found| found.cloned())
+                .map(Option::<&String>::cloned)
                 .map_err(|e| e.template)
         };
         assert_eq!(chosen("a", "default"), Ok(Some("one".to_owned())));

@@ -126,7 +126,7 @@ impl Follower {
         let mut batch = Vec::new();
         match news {
             Ok(Some(changes)) => {
-                batch.extend(changes.into_iter().map(|change| (self.followed[index].part, change)))
+                batch.extend(changes.into_iter().map(|change| (self.followed[index].part, change)));
             }
             Ok(None) => self.lose(index, "its history has ended"),
             Err(error) => self.lose(index, &error.to_string()),

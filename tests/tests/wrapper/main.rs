@@ -235,7 +235,7 @@ async fn every_client_holds_what_the_wrapper_lists() {
             let node = endpoint.node_name.unwrap();
             match cluster.is_closed(service) {
                 Some(closed) => {
-                    assert!(!closed || near.contains(&node), "seed {seed}: {service} leads to {node}")
+                    assert!(!closed || near.contains(&node), "seed {seed}: {service} leads to {node}");
                 }
                 None => panic!("seed {seed}: {service} is gone and leads to {node}"),
             }

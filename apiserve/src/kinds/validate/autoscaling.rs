@@ -211,7 +211,7 @@ fn scaling(rules: &Field<'_, '_>, errors: &mut Errors) {
     }
     rules.child("selectPolicy").one_of(&["Disabled", "Max", "Min"], errors);
     let policies = rules.child("policies");
-    if policies.len() == 0 {
+    if policies.is_empty() {
         errors.push(policies.required("must specify at least one Policy"));
     }
     for policy in policies.items() {

@@ -53,7 +53,7 @@ fn ports(ports: &Field<'_, '_>, errors: &mut Errors) {
 
 fn endpoint(endpoint: &Field<'_, '_>, kind: &str, errors: &mut Errors) {
     let list = endpoint.child("addresses");
-    if list.len() == 0 {
+    if list.is_empty() {
         errors.push(list.required("must contain at least 1 address"));
     }
     list.overfull(ADDRESSES_MAX, errors);

@@ -20,7 +20,7 @@ const BAD_ENDS: [&str; 2] = ["/..", "/."];
 pub(super) fn check(object: &Value, old: Option<&Value>, errors: &mut Errors) {
     let spec = top(object, "spec");
     let (rules, backend) = (spec.child("rules"), spec.child("defaultBackend"));
-    if rules.len() == 0 && !backend.is_set() {
+    if rules.is_empty() && !backend.is_set() {
         let detail = "either `defaultBackend` or `rules` must be specified";
         errors.push(spec.invalid_value(rules.value().clone(), detail));
     }
@@ -73,7 +73,7 @@ fn rule(rule: &Field<'_, '_>, errors: &mut Errors) {
         return;
     }
     let paths = http.child("paths");
-    if paths.len() == 0 {
+    if paths.is_empty() {
         errors.push(paths.required(""));
     }
     paths.items().for_each(|one| path(&one, errors));

@@ -51,9 +51,9 @@ pub(super) fn failure(spec: &Field<'_, '_>, errors: &mut Errors) {
             exit_codes(&codes, &containers, errors);
         }
         self::conditions(&conditions, errors);
-        match (codes.is_set(), conditions.len() > 0) {
+        match (codes.is_set(), !conditions.is_empty()) {
             (true, true) => {
-                errors.push(rule.broken("specifying both OnExitCodes and OnPodConditions is not supported"))
+                errors.push(rule.broken("specifying both OnExitCodes and OnPodConditions is not supported"));
             }
             (false, false) => {
                 errors.push(rule.broken("specifying one of OnExitCodes and OnPodConditions is required"));
@@ -80,7 +80,7 @@ fn exit_codes(codes: &Field<'_, '_>, containers: &HashSet<&str>, errors: &mut Er
         errors.push(container.invalid(detail));
     }
     let values = codes.child("values");
-    if values.len() == 0 {
+    if values.is_empty() {
         errors.push(values.invalid("at least one value is required"));
     }
     values.overfull(EXIT_CODES_MAX, errors);
@@ -114,7 +114,7 @@ pub(super) fn success(spec: &Field<'_, '_>, errors: &mut Errors) {
         return;
     }
     let rules = policy.child("rules");
-    if rules.len() == 0 {
+    if rules.is_empty() {
         let detail = "at least one rules must be specified when the successPolicy is specified";
         errors.push(rules.required(detail));
     }

@@ -106,10 +106,10 @@ mod tests {
 
     use super::*;
 
-    fn changed(suspend: bool, status: Value, pod: Value) -> Vec<String> {
+    fn changed(suspend: bool, status: &Value, pod: &Value) -> Vec<String> {
         let job =
-            |template: Value| json!({"spec": {"suspend": suspend, "template": template}, "status": status});
-        let old = job(json!({"spec": {"containers": [{"name": "c", "image": "i"}]}}));
+            |template: &Value| json!({"spec": {"suspend": suspend, "template": template}, "status": status});
+        let old = job(&json!({"spec": {"containers": [{"name": "c", "image": "i"}]}}));
         let mut errors = Vec::new();
         check(&job(pod), &old, &mut errors);
         errors.into_iter().map(|error| error.field).collect()
@@ -124,9 +124,9 @@ mod tests {
         }});
         let other = json!({"spec": {"containers": [{"name": "c", "image": "other"}]}});
         let no: [&str; 0] = [];
-        assert_eq!(changed(true, json!({}), directed.clone()), no);
-        assert_eq!(changed(true, json!({}), other), ["spec.template.spec"]);
-        assert_eq!(changed(true, json!({"active": 1}), directed.clone()), ["spec.template"]);
-        assert_eq!(changed(false, json!({}), directed), ["spec.template"]);
+        assert_eq!(changed(true, &json!({}), &directed), no);
+        assert_eq!(changed(true, &json!({}), &other), ["spec.template.spec"]);
+        assert_eq!(changed(true, &json!({"active": 1}), &directed), ["spec.template"]);
+        assert_eq!(changed(false, &json!({}), &directed), ["spec.template"]);
     }
 }

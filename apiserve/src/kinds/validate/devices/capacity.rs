@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    fn wrong(policy: Value) -> Vec<String> {
+    fn wrong(policy: &Value) -> Vec<String> {
         let (capacity, mut errors) = (json!({"value": "10", "requestPolicy": policy}), Vec::new());
         check(&Field::root("c", &capacity), true, &mut errors);
         errors.into_iter().map(|error| error.field).collect()
@@ -123,24 +123,24 @@ mod tests {
     #[test]
     fn amounts_fit_into_the_capacity() {
         let no: [&str; 0] = [];
-        assert_eq!(wrong(json!({"default": "2", "validValues": ["1", "2"]})), no);
-        assert_eq!(wrong(json!({"default": "4", "validRange": {"min": "2", "max": "8", "step": "2"}})), no);
-        assert_eq!(wrong(json!({"validValues": ["1"]})), ["c.requestPolicy.default"]);
+        assert_eq!(wrong(&json!({"default": "2", "validValues": ["1", "2"]})), no);
+        assert_eq!(wrong(&json!({"default": "4", "validRange": {"min": "2", "max": "8", "step": "2"}})), no);
+        assert_eq!(wrong(&json!({"validValues": ["1"]})), ["c.requestPolicy.default"]);
         assert_eq!(
-            wrong(json!({"default": "2", "validValues": ["2", "1"]})),
+            wrong(&json!({"default": "2", "validValues": ["2", "1"]})),
             ["c.requestPolicy.validValues[1]"]
         );
-        assert_eq!(wrong(json!({"default": "3", "validValues": ["2"]})), ["c.requestPolicy.validValues"]);
+        assert_eq!(wrong(&json!({"default": "3", "validValues": ["2"]})), ["c.requestPolicy.validValues"]);
         assert_eq!(
-            wrong(json!({"default": "12", "validValues": ["12"]})),
+            wrong(&json!({"default": "12", "validValues": ["12"]})),
             ["c.requestPolicy.validValues[0]"]
         );
         assert_eq!(
-            wrong(json!({"default": "3", "validRange": {"min": "2", "step": "2"}})),
+            wrong(&json!({"default": "3", "validRange": {"min": "2", "step": "2"}})),
             ["c.requestPolicy.validRange.step"]
         );
         assert_eq!(
-            wrong(json!({"default": "1", "validRange": {"min": "2"}})),
+            wrong(&json!({"default": "1", "validRange": {"min": "2"}})),
             ["c.requestPolicy.validRange.min"]
         );
     }

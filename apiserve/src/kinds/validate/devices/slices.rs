@@ -268,7 +268,7 @@ fn binding(device: &Field<'_, '_>, errors: &mut Errors) {
     }
     match (bound.is_empty(), failed.is_empty()) {
         (true, false) => {
-            errors.push(bound.invalid("bindingConditions are required to use bindingFailureConditions"))
+            errors.push(bound.invalid("bindingConditions are required to use bindingFailureConditions"));
         }
         (false, true) => {
             errors.push(failed.invalid("bindingFailureConditions are required to use bindingConditions"));

@@ -180,7 +180,7 @@ impl Variables for Seen<'_> {
             "namespaceObject" => Variable::Json(&facts.namespace, &ANY),
             "request" => Variable::Json(&facts.request, &REQUEST),
             "authorizer" => Variable::Authorizer(facts.authorizer.clone()),
-            OWN_REQUEST => Variable::Resource(facts.needed.clone()),
+            OWN_REQUEST => Variable::Resource(Box::new(facts.needed.clone())),
             "params" => Variable::Json(self.asking.params?, &ANY),
             "variables" => Variable::Json(&self.named, &self.named_type),
             _ => return None,

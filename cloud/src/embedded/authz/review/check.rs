@@ -150,8 +150,8 @@ fn required(field: &str, why: &str) -> Cause {
 mod tests {
     use super::*;
 
-    fn fields(kind: Review, review: Value, scope: &Scope<'_>) -> Vec<String> {
-        let causes = access(kind, &review, scope).err().and_then(|error| error.details);
+    fn fields(kind: Review, review: &Value, scope: &Scope<'_>) -> Vec<String> {
+        let causes = access(kind, review, scope).err().and_then(|error| error.details);
         causes.into_iter().flat_map(|details| details.causes).map(|cause| cause.field).collect()
     }
 
@@ -180,10 +180,10 @@ mod tests {
                 ],
             ),
         ] {
-            assert_eq!(fields(kind, json!({"spec": spec}), scope), wanted, "{spec}");
+            assert_eq!(fields(kind, &json!({"spec": spec}), scope), wanted, "{spec}");
         }
         let named = json!({"metadata": {"name": "x"}, "spec": {"nonResourceAttributes": {}}});
-        assert_eq!(fields(Review::SelfSubject, named, &Scope::Cluster), ["metadata"]);
+        assert_eq!(fields(Review::SelfSubject, &named, &Scope::Cluster), ["metadata"]);
     }
 
     #[test]
