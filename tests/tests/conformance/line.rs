@@ -42,7 +42,7 @@ impl Line {
     }
 
     /// The same from a client of this name.
-    pub(crate) fn from_agent(self, agent: &str) -> Self {
+    pub(crate) fn asked_by(self, agent: &str) -> Self {
         let label = format!("{} from {agent}", self.label);
         Self { label, agent: agent.to_owned(), ..self }
     }
