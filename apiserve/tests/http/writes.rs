@@ -37,10 +37,13 @@ async fn a_job_selects_the_pods_that_carry_its_uid() {
     let server = Server::start().await;
     let template = json!({"metadata": {"labels": {"job-name": "mine", "app": "a"}},
         "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}});
-    let body = json!({"metadata": {"name": "j"}, "spec": {"template": template}});
+    let mut body = json!({"metadata": {"name": "j"}, "spec": {"template": template}});
+    let refused = server.post("/apis/batch/v1/namespaces/default/jobs", &body).await.expect(422);
+    assert_eq!(refused["details"]["causes"][0]["field"], "spec.template.metadata.labels[job-name]");
+    body["spec"]["template"]["metadata"]["labels"] = json!({"app": "a"});
     let job = server.post("/apis/batch/v1/namespaces/default/jobs", &body).await.expect(201);
     let uid = &job["metadata"]["uid"];
-    let labels = json!({"app": "a", "job-name": "mine", "controller-uid": uid,
+    let labels = json!({"app": "a", "job-name": "j", "controller-uid": uid,
         "batch.kubernetes.io/job-name": "j", "batch.kubernetes.io/controller-uid": uid});
     assert_eq!(job["spec"]["template"]["metadata"]["labels"], labels);
     assert_eq!(job["spec"]["selector"], json!({"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}));

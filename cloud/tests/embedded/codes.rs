@@ -27,7 +27,6 @@ async fn wrong_requests() {
         ),
         ("GET", "/api/v1/namespaces/default/configmaps/absent", "", String::new(), 404, "NotFound"),
         ("GET", "/api/v1/nothing", "", String::new(), 404, "NotFound"),
-        ("GET", "/apis/nothing.example/v1/things", "", String::new(), 404, "NotFound"),
         ("POST", "/api/v1/namespaces/absent/configmaps", json, map.to_string(), 404, "NotFound"),
         ("POST", maps, json, map.to_string(), 409, "AlreadyExists"),
         ("PUT", &own, json, with_version(&stored, "1").to_string(), 409, "Conflict"),
