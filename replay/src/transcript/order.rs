@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::{Event, Line, Transcript};
+use super::{Event, Line, Transcript, Verb};
 use crate::frame::{Ask, Frame};
 
 impl Transcript {
@@ -45,7 +45,8 @@ fn hoist(lines: &mut Vec<Line>, question: usize, answer: usize) -> usize {
     let mut moved = Vec::new();
     for (uid, version) in shown {
         let of_object = |line: &Line| match &line.event {
-            Event::Api(_, object) => {
+            // The last state of what is deleted has a version that was shown before.
+            Event::Api(Verb::Create | Verb::Update, object) => {
                 identity(object).filter(|(own, _)| *own == uid).map(|(_, version)| version)
             }
             _ => None,
@@ -100,6 +101,9 @@ mod tests {
         };
         assert_eq!(numbers(&transcript), [2, 3, 4, 5, 6, 7]);
         assert_eq!(numbers(&transcript.with_changes_before_answers()), [5, 6, 2, 3, 4, 7]);
+        let gone = change("delete", "u", 7);
+        let deleted = Transcript::parse(&text(&[&first, &second, ask, answer, &gone])).unwrap();
+        assert_eq!(deleted.with_changes_before_answers(), deleted);
         let unshown = Transcript::parse(&text(&[ask, answer, &later])).unwrap();
         assert_eq!(unshown.with_changes_before_answers(), unshown);
     }
