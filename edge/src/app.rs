@@ -206,20 +206,14 @@ impl Bound {
             wrapper.spawn(tasks, parts, WrapperMetrics::register(&mut registry), stop);
         }
         local.spawn(tasks, config.node_name.clone(), &store, &subscriptions, hub.clone(), stop)?;
-        let (keeping, until) = (subscriptions.clone(), stop.clone());
-        tasks.spawn("subscriptions", async move {
-            until.run_until_cancelled(keeping.keep()).await;
-        });
-        let until = stop.clone();
+        spawn_until(tasks, "subscriptions", stop, subscriptions.clone().keep());
         let renewal = CloudRenewal {
             node: config.node_name.clone(),
             endpoint: config.cloud.join.clone(),
             data_dir: config.data_dir.clone(),
         };
         let seed = rng.random();
-        tasks.spawn("rotation", async move {
-            until.run_until_cancelled(rotate(renewal, current, seed)).await;
-        });
+        spawn_until(tasks, "rotation", stop, rotate(renewal, current, seed));
         let owner = Client::new(ClientParts {
             node: config.node_name.clone(),
             store: store.clone(),
@@ -233,11 +227,7 @@ impl Bound {
             rng: StdRng::seed_from_u64(rng.random()),
         });
         tasks.spawn("hub", owner.run(drain.clone()));
-        let measured = (store.clone(), Arc::clone(&metrics), stop.clone());
-        tasks.spawn("measure", async move {
-            let (store, metrics, stop) = measured;
-            stop.run_until_cancelled(measure(store, metrics, synced)).await;
-        });
+        spawn_until(tasks, "measure", stop, measure(store.clone(), Arc::clone(&metrics), synced));
         let upstream = Upstream {
             node: config.node_name,
             settings: config.node,
@@ -263,6 +253,19 @@ fn kubernetes(config: &Config, https: SocketAddr, node: Option<IpAddr>) -> Kuber
     let address = if https.ip().is_unspecified() { node } else { Some(https.ip()) };
     let reached = address.filter(|address| !address.is_loopback() && !address.is_unspecified());
     Kubernetes::Local(reached.map(|address| wrapper::LocalApi { address, port: https.port() }))
+}
+
+/// Runs a task until the agent stops.
+fn spawn_until(
+    tasks: &Tasks,
+    name: &'static str,
+    stop: &CancellationToken,
+    task: impl Future<Output = ()> + Send + 'static,
+) {
+    let stop = stop.clone();
+    tasks.spawn(name, async move {
+        stop.run_until_cancelled(task).await;
+    });
 }
 
 /// Follows the store for metrics, and for readiness: ready is who can say what is on this node.

@@ -204,5 +204,6 @@ async fn no_answered_write_is_lost_when_the_process_is_killed() {
     let lost: Vec<&String> = answered.iter().filter(|name| !names.contains(name.as_str())).collect();
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(answered.len() >= 150 && lost.is_empty(), "{} of {} lost: {lost:?}", lost.len(), answered.len());
+    // Of each round's fifty the last eight may not have been answered yet.
+    assert!(answered.len() >= 120 && lost.is_empty(), "{} of {} lost: {lost:?}", lost.len(), answered.len());
 }
