@@ -38,7 +38,7 @@ fn question(lines: &[Line], answer: usize) -> Option<usize> {
     (!parent.is_empty()).then(|| lines[..answer].iter().rposition(asks))?
 }
 
-/// Moves the changes that an answer shows before its question. How many were moved.
+/// Moves the changes that an answer shows before its question. By how much the answer itself has moved.
 fn hoist(lines: &mut Vec<Line>, question: usize, answer: usize) -> usize {
     let Event::Down(frame) = &lines[answer].event else { return 0 };
     let shown = shown(frame);
@@ -52,9 +52,9 @@ fn hoist(lines: &mut Vec<Line>, question: usize, answer: usize) -> usize {
             _ => None,
         };
         let last =
-            (answer + 1..lines.len()).find(|index| of_object(&lines[*index]).as_ref() == Some(&version));
+            (question + 1..lines.len()).find(|index| of_object(&lines[*index]).as_ref() == Some(&version));
         let Some(last) = last else { continue };
-        moved.extend((answer + 1..=last).filter(|index| of_object(&lines[*index]).is_some()));
+        moved.extend((question + 1..=last).filter(|index| of_object(&lines[*index]).is_some()));
     }
     moved.sort_unstable();
     moved.dedup();
@@ -62,7 +62,7 @@ fn hoist(lines: &mut Vec<Line>, question: usize, answer: usize) -> usize {
         let line = lines.remove(*from);
         lines.insert(question + count, line);
     }
-    moved.len()
+    moved.iter().filter(|from| **from > answer).count()
 }
 
 /// UIDs and versions of the objects in an answer.
@@ -104,6 +104,8 @@ mod tests {
         let gone = change("delete", "u", 7);
         let deleted = Transcript::parse(&text(&[&first, &second, ask, answer, &gone])).unwrap();
         assert_eq!(deleted.with_changes_before_answers(), deleted);
+        let between = Transcript::parse(&text(&[&first, ask, &second, answer])).unwrap();
+        assert_eq!(numbers(&between.with_changes_before_answers()), [2, 4, 3, 5]);
         let unshown = Transcript::parse(&text(&[ask, answer, &later])).unwrap();
         assert_eq!(unshown.with_changes_before_answers(), unshown);
     }
