@@ -167,7 +167,7 @@ impl Store {
     /// # Errors
     /// As [`Store::open`].
     pub fn open_on(medium: Box<dyn Medium>, sealer: Sealer, bounds: LogBounds) -> Result<Opened, OpenError> {
-        open::on_medium(medium, sealer, bounds, None)
+        open::on_medium(medium, sealer, bounds, Revision(1), None)
     }
 
     /// Applies deliveries in one transaction, in order. When this returns, those that were not refused are on

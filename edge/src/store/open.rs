@@ -3,9 +3,11 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use redb::{Builder, Database, DatabaseError, StorageError};
 use tokio::sync::mpsc;
+use tombolo_apiserve::store::Revision;
 use tracing::warn;
 
 use super::batch::Published;
@@ -51,19 +53,28 @@ pub(super) fn in_folder(folder: &Path) -> Result<Opened, OpenError> {
     }
     let sealer = Sealer::load(&folder.join(KEY_FILE))?;
     let medium = Box::new(FileMedium::new(folder.join(STORE_FILE)));
-    on_medium(medium, sealer, LogBounds::default(), Some(lock))
+    on_medium(medium, sealer, LogBounds::default(), first_revision(), Some(lock))
+}
+
+/// Where the revisions of a new store begin: above all that an older store in this folder has given out, of which clients
+/// may still remember some. A watch from a revision that is not reached yet would wait. A node makes fewer changes than one
+/// a millisecond; a clock that went back costs the clients no more than a new list.
+fn first_revision() -> Revision {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Revision(u64::try_from(time.as_millis()).unwrap_or(1).max(1))
 }
 
 pub(super) fn on_medium(
     medium: Box<dyn Medium>,
     sealer: Sealer,
     bounds: LogBounds,
+    first: Revision,
     lock: Option<File>,
 ) -> Result<Opened, OpenError> {
     let sealer = Arc::new(sealer);
     let mut set_aside = None;
     let (db, view) = loop {
-        match usable(&*medium, &sealer) {
+        match usable(&*medium, &sealer, first) {
             Ok(usable) => break usable,
             Err(Unusable::Newer(found)) => return Err(OpenError::Newer { found, supported: SCHEMA }),
             Err(Unusable::Disk(error)) => return Err(OpenError::Storage(error.to_string())),
@@ -92,7 +103,7 @@ pub(super) fn on_medium(
 
 /// Opens and checks the content: every page and every row is read once, so that damage is found now and not in
 /// the middle of an answer.
-fn usable(medium: &dyn Medium, sealer: &Arc<Sealer>) -> Result<(Database, View), Unusable> {
+fn usable(medium: &dyn Medium, sealer: &Arc<Sealer>, first: Revision) -> Result<(Database, View), Unusable> {
     let mut db = open_database(medium).map_err(unusable)?;
     match guarded(|| db.check_integrity()) {
         Ok(true) => {}
@@ -100,7 +111,7 @@ fn usable(medium: &dyn Medium, sealer: &Arc<Sealer>) -> Result<(Database, View),
         Ok(false) => warn!("the store was not closed properly and has been repaired"),
         Err(error) => return Err(unusable(error)),
     }
-    schema::prepare(&db, sealer, fresh_id())?;
+    schema::prepare(&db, sealer, (fresh_id(), first))?;
     let read = || {
         let view = View::read(&db, Arc::clone(sealer))?;
         view.verify()?;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError, WriteTransaction};
 use serde::{Deserialize, Serialize};
+use tombolo_apiserve::store::Revision;
 use tombolo_proto::ids::{Epoch, StoreId, Uid};
 use tombolo_proto::object::Resource;
 
@@ -58,11 +59,12 @@ pub(super) struct StateRow {
 }
 
 impl StateRow {
-    fn new(store: StoreId) -> Self {
+    /// A new store, whose changes come after `first`.
+    fn new(store: StoreId, first: Revision) -> Self {
         Self {
             store: hex::encode(store.0),
-            revision: 1,
-            floor: 1,
+            revision: first.0,
+            floor: first.0,
             log_bytes: 0,
             era: 0,
             epoch: None,
@@ -167,7 +169,7 @@ impl From<WriteError> for Unusable {
 }
 
 /// Checks a store, or makes the tables of a new one.
-pub(super) fn prepare(db: &Database, sealer: &Sealer, fresh: StoreId) -> Result<(), Unusable> {
+pub(super) fn prepare(db: &Database, sealer: &Sealer, fresh: (StoreId, Revision)) -> Result<(), Unusable> {
     match found(db)? {
         None => create(db, sealer, fresh).map_err(Unusable::Disk),
         Some(schema) if schema > SCHEMA => Err(Unusable::Newer(schema)),
@@ -193,7 +195,7 @@ pub(super) fn found(db: &impl ReadableDatabase) -> Result<Option<u32>, Unusable>
     Ok(Some(u32::from_le_bytes(bytes)))
 }
 
-fn create(db: &Database, sealer: &Sealer, fresh: StoreId) -> Result<(), WriteError> {
+fn create(db: &Database, sealer: &Sealer, fresh: (StoreId, Revision)) -> Result<(), WriteError> {
     let txn = db.begin_write().map_err(storage)?;
     {
         let mut meta = txn.open_table(META).map_err(storage)?;
@@ -208,7 +210,7 @@ fn create(db: &Database, sealer: &Sealer, fresh: StoreId) -> Result<(), WriteErr
     txn.open_table(OUTBOX).map_err(storage)?;
     txn.open_table(SLOTS).map_err(storage)?;
     txn.open_table(SCOPES).map_err(storage)?;
-    write_state(&txn, &StateRow::new(fresh))?;
+    write_state(&txn, &StateRow::new(fresh.0, fresh.1))?;
     txn.commit().map_err(storage)
 }
 

@@ -306,6 +306,7 @@ async fn a_folder_has_one_agent_and_a_newer_store_is_refused() {
         Box::new(FileMedium::new(&path)),
         Sealer::load(&folder.path().join("store.key")).unwrap(),
         LogBounds::default(),
+        Revision(1),
         None,
     )
     .unwrap_err();
