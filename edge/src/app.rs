@@ -16,6 +16,7 @@ use tombolo_runtime::listen::ListenError;
 use tombolo_runtime::{Drain, Readiness, TaskError, Tasks};
 
 use crate::config::{Config, ConfigError, host_and_port};
+use crate::hosts::{self, HostsParts};
 use crate::hub::{Client, ClientParts, Dial, HubHandle, NetworkDialer};
 use crate::identity::{CloudRenewal, Identity, IdentityError, rotate};
 use crate::localapi::{LocalApi, LocalApiError, cloud_writes};
@@ -204,6 +205,19 @@ impl Bound {
                 kubernetes: kubernetes(&config, local.https_addr(&config), address),
             };
             wrapper.spawn(tasks, parts, WrapperMetrics::register(&mut registry), stop);
+        }
+        if let Some(path) = config.dns.hosts_path.clone() {
+            let parts = HostsParts {
+                path,
+                node: config.node_name.as_str().to_owned(),
+                domain: config.dns.cluster_domain.clone(),
+                period: config.dns.full_sync(),
+                source: Arc::new(subscriptions.whole()),
+            };
+            let until = stop.clone();
+            tasks.spawn("hosts file", async move {
+                until.run_until_cancelled(hosts::publish(parts)).await;
+            });
         }
         local.spawn(tasks, config.node_name.clone(), &store, &subscriptions, hub.clone(), stop)?;
         spawn_until(tasks, "subscriptions", stop, subscriptions.clone().keep());

@@ -10,11 +10,13 @@ use thiserror::Error;
 use tombolo_proto::ids::NodeId;
 use tombolo_runtime::{BackoffConfig, without_excerpt};
 
+mod dns;
 mod wrapper;
 
 #[cfg(test)]
 mod tests;
 
+pub use dns::DnsConfig;
 pub use wrapper::{WATCH_QUEUE, WrapperConfig, WrapperTls};
 
 /// Default port of the hub's WebSocket listener (KubeEdge's).
@@ -55,6 +57,9 @@ pub struct Config {
     /// The API as kube-proxy and CoreDNS of this node see it.
     #[serde(default)]
     pub wrapper: WrapperConfig,
+    /// Names of this node's unit.
+    #[serde(default)]
+    pub dns: DnsConfig,
     /// Address of `/livez`, `/readyz` and `/metrics`; none turns them off.
     #[serde(default = "default_admin")]
     pub admin: Option<SocketAddr>,
@@ -275,6 +280,7 @@ impl Config {
             cloud: CloudConfig::default(),
             local_api: LocalApiConfig::default(),
             wrapper: WrapperConfig::default(),
+            dns: DnsConfig::default(),
             admin: default_admin(),
             node: NodeConfig::default(),
             simulate_pods: false,
@@ -335,6 +341,7 @@ impl Config {
             return Err(ConfigError::Value { field: "localApi.http", problem });
         }
         self.wrapper.validate()?;
+        self.dns.validate()?;
         let back_off = self.cloud.back_off;
         if back_off.first_millis == 0 || back_off.max_millis < back_off.first_millis {
             let problem = "firstMillis must be at least 1 and maxMillis not below it".to_owned();

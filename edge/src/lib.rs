@@ -8,6 +8,7 @@ mod app;
 pub mod cli;
 pub mod config;
 mod fault;
+mod hosts;
 pub mod hub;
 pub mod identity;
 mod localapi;

@@ -163,7 +163,7 @@ impl RawHub {
             "dataDir": folder,
             "cloud": {"websocket": hub, "quic": hub, "transport": "websocket", "backOff": {"firstMillis": 50, "maxMillis": 1000}},
             "localApi": {"https": local(free_port()?), "http": plain.map(local)},
-            "wrapper": {"address": null},
+            "wrapper": {"address": null}, "dns": {"hostsPath": null},
             "admin": null,
             "node": {"register": false},
         });

@@ -24,7 +24,7 @@ fn settings(cloud: &StockCloud, join: &str, folder: &Path) {
         "dataDir": folder,
         "cloud": {"websocket": address, "join": join, "backOff": {"firstMillis": 50, "maxMillis": 1000}},
         "localApi": {"https": format!("127.0.0.1:{}", free_port().unwrap())},
-        "wrapper": {"address": null},
+        "wrapper": {"address": null}, "dns": {"hostsPath": null},
         "admin": null,
         "node": {"leaseIntervalMillis": 500, "statusIntervalMillis": 500},
         "simulatePods": true,

@@ -256,6 +256,7 @@ fn edge_config(
     };
     config.local_api.https = ports.address(node.as_str());
     // One port cannot be the wrapper of several nodes: each one's is asked of the system and kept.
+    config.dns.hosts_path = Some(config.data_dir.join("hosts"));
     config.wrapper.address = Some(ports.address(&wrapper_port(node)));
     config.admin = None;
     config.simulate_pods = options.simulate_pods;

@@ -53,6 +53,7 @@ impl Agent {
         config.simulate_pods = simulate;
         config.local_api.https = "127.0.0.1:0".parse().unwrap();
         config.local_api.http = Some("127.0.0.1:0".parse().unwrap());
+        config.dns.hosts_path = Some(folder.join("hosts"));
         config.wrapper.address = Some("127.0.0.1:0".parse().unwrap());
         config.cloud.back_off.first_millis = 20;
         config.cloud.back_off.max_millis = 50;

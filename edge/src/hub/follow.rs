@@ -113,11 +113,11 @@ impl Follower {
     pub(super) fn closed(&mut self, number: ScopeId, code: u16, reason: &str) {
         let Some(scope) = self.stores.remove(&number) else { return };
         self.followed.remove(&scope);
-        if LASTING.contains(&code) {
+        let news = self.board.stands(scope, Standing::Refused { code, reason: reason.to_owned() });
+        if news && LASTING.contains(&code) {
             warn!(code, %reason, "the cloud refuses a selection");
         } else {
             debug!(code, %reason, "a subscription was closed");
         }
-        self.board.stands(scope, Standing::Refused { code, reason: reason.to_owned() });
     }
 }

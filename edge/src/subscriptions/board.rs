@@ -49,6 +49,8 @@ struct Entry {
     token: Option<String>,
     standing: Standing,
     refused_at: Option<Instant>,
+    /// Code of the last refusal that the operator was told of.
+    told: Option<u16>,
     /// Whether the copy was taken away with the right to read it.
     cleared: bool,
 }
@@ -115,14 +117,22 @@ impl Board {
         wanted.collect()
     }
 
-    /// A selection has come further in this session.
-    pub(crate) fn stands(&self, scope: ScopeId, standing: Standing) {
+    /// A selection has come further in this session. Whether that is news to the operator: refusals repeat themselves for
+    /// as long as something is asked for that the cloud does not have.
+    pub(crate) fn stands(&self, scope: ScopeId, standing: Standing) -> bool {
+        let mut news = false;
         if let Some(entry) = self.entries.lock().get_mut(&scope) {
             entry.refused_at = matches!(standing, Standing::Refused { .. }).then(Instant::now);
             entry.cleared &= standing != Standing::Live;
+            if let Standing::Refused { code, .. } = standing {
+                news = entry.told.replace(code) != Some(code);
+            } else if standing == Standing::Live {
+                entry.told = None;
+            }
             entry.standing = standing;
         }
         self.tell();
+        news
     }
 
     pub(super) fn add(&self, scope: ScopeId, selection: Selection, warm: bool) {
@@ -134,6 +144,7 @@ impl Board {
             token: None,
             standing: Standing::Idle,
             refused_at: None,
+            told: None,
             cleared: false,
         });
         entry.warm |= warm;

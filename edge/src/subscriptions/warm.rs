@@ -12,7 +12,7 @@ use super::Subscriptions;
 use crate::store::{Scoped, Selection};
 
 /// Group, version and plural of each resource (design 9.13). The pushed set has the node's own Node.
-const WARM: [(&str, &str, &str); 8] = [
+const WARM: [(&str, &str, &str); 9] = [
     ("", "v1", "services"),
     ("discovery.k8s.io", "v1", "endpointslices"),
     ("", "v1", "nodes"),
@@ -21,6 +21,7 @@ const WARM: [(&str, &str, &str); 8] = [
     ("storage.k8s.io", "v1", "csidrivers"),
     ("storage.k8s.io", "v1", "csinodes"),
     ("networking.k8s.io", "v1", "servicecidrs"),
+    ("superedge.io", "v1", "statefulsetgrids"),
 ];
 
 /// The selections that are always followed.

@@ -101,7 +101,7 @@ impl World {
                 "backOff": {"firstMillis": 50, "maxMillis": 1000},
             },
             "localApi": {"https": format!("127.0.0.1:{}", free_port()?)},
-            "wrapper": {"address": null},
+            "wrapper": {"address": null}, "dns": {"hostsPath": null},
             "admin": null,
             "node": periods,
             "simulatePods": true,
