@@ -206,18 +206,8 @@ impl Bound {
             };
             wrapper.spawn(tasks, parts, WrapperMetrics::register(&mut registry), stop);
         }
-        if let Some(path) = config.dns.hosts_path.clone() {
-            let parts = HostsParts {
-                path,
-                node: config.node_name.as_str().to_owned(),
-                domain: config.dns.cluster_domain.clone(),
-                period: config.dns.full_sync(),
-                source: Arc::new(subscriptions.whole()),
-            };
-            let until = stop.clone();
-            tasks.spawn("hosts file", async move {
-                until.run_until_cancelled(hosts::publish(parts)).await;
-            });
+        if let Some(parts) = hosts_parts(&config, &subscriptions) {
+            spawn_until(tasks, "hosts file", stop, hosts::publish(parts));
         }
         local.spawn(tasks, config.node_name.clone(), &store, &subscriptions, hub.clone(), stop)?;
         spawn_until(tasks, "subscriptions", stop, subscriptions.clone().keep());
@@ -267,6 +257,17 @@ fn kubernetes(config: &Config, https: SocketAddr, node: Option<IpAddr>) -> Kuber
     let address = if https.ip().is_unspecified() { node } else { Some(https.ip()) };
     let reached = address.filter(|address| !address.is_loopback() && !address.is_unspecified());
     Kubernetes::Local(reached.map(|address| wrapper::LocalApi { address, port: https.port() }))
+}
+
+/// What the hosts file is made of; none when it is off.
+fn hosts_parts(config: &Config, subscriptions: &Subscriptions) -> Option<HostsParts> {
+    Some(HostsParts {
+        path: config.dns.hosts_path.clone()?,
+        node: config.node_name.as_str().to_owned(),
+        domain: config.dns.cluster_domain.clone(),
+        period: config.dns.full_sync(),
+        source: Arc::new(subscriptions.whole()),
+    })
 }
 
 /// Runs a task until the agent stops.
