@@ -10,7 +10,8 @@ use tombolo_runtime::Tasks;
 use super::names::Part;
 use super::*;
 
-const DEADLINE: Duration = Duration::from_secs(20);
+/// Of the paused clock: longer than a period.
+const DEADLINE: Duration = Duration::from_secs(90);
 const PERIOD: Duration = Duration::from_secs(30);
 
 fn key(part: Part, name: &str) -> ObjectKey {
