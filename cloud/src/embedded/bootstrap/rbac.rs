@@ -172,6 +172,16 @@ mod tests {
     }
 
     #[test]
+    fn the_role_of_the_edge_network_is_that_of_its_manifest() {
+        let manifest = include_str!("../../../../deploy/cloudcore/edge-network.yaml");
+        let documents: Vec<Value> = serde_saphyr::from_multiple(manifest).unwrap();
+        let role = documents.iter().find(|document| document["kind"] == "ClusterRole").unwrap();
+        let entry =
+            entries().into_iter().find(|entry| entry.value["metadata"]["name"] == role["metadata"]["name"]);
+        assert_eq!(entry.unwrap().value["rules"], role["rules"]);
+    }
+
+    #[test]
     fn lost_rules_come_back_and_added_ones_stay() {
         let entry = entries()
             .into_iter()

@@ -44,10 +44,9 @@ impl Batch<'_> {
         revision: CloudRevision,
     ) -> Result<(), WriteError> {
         let mut row = schema::read_scopes(&self.scopes)?.remove(&scope.0).unwrap_or_default();
-        if !row.synced {
-            row.synced = true;
+        row.synced = true;
+        if self.read.insert(scope.0) {
             row.since = self.state.revision;
-            self.read.insert(scope.0);
         }
         row.epoch = Some(epoch.into());
         row.revision = revision.0;

@@ -124,3 +124,18 @@ async fn the_pushed_version_of_an_object_is_the_better_one() {
     assert_eq!(at(store.get(&node).unwrap()), "11");
     assert_eq!(at(store.scoped(nodes).get(&node).unwrap()), "11");
 }
+
+#[tokio::test]
+async fn the_history_of_the_pushed_set_begins_before_it_is_complete() {
+    let disk = FaultyDisk::new(36);
+    let store = open(&disk);
+    store.welcome(welcome(1)).await.unwrap();
+    let map = key("configmaps", "app");
+    apply(&store, &[upsert(&map, "u1", 10, &[])]).await;
+    let shown = store.revision().0;
+    apply(&store, &[upsert(&map, "u1", 11, &[])]).await;
+    store.caught_up(ScopeId::NODE, epoch(1), CloudRevision(11)).await.unwrap();
+    assert_eq!(seen(&store, shown).len(), 1, "clients could read it");
+    store.close().await;
+    assert_eq!(seen(&open(&disk), shown).len(), 1, "also after a restart");
+}
