@@ -73,12 +73,18 @@ pub trait Admission: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Looks at the finished object. Side effects (allocations) belong here, not into [`Self::mutate`].
+    /// Looks at the finished object.
     ///
     /// # Errors
     /// The answer for the client.
     fn validate<'a>(&'a self, request: &'a AdmissionRequest<'_>) -> BoxFuture<'a, Result<(), ApiError>> {
         let _ = request;
         Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// The object that [`Self::mutate`] let through is not stored: it was refused later, or somebody else wrote in between
+    /// and the request begins anew. What was allocated for it can be given back.
+    fn abandon(&self, request: &AdmissionRequest<'_>) {
+        let _ = request;
     }
 }

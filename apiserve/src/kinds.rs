@@ -18,9 +18,7 @@ pub(crate) mod storage;
 mod tests;
 pub mod validate;
 pub(crate) mod value;
-pub(crate) mod warnings;
-
-use std::sync::Arc;
+pub(crate) use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -32,8 +30,8 @@ pub use self::error::FieldError;
 pub use self::registry::Kinds;
 pub(crate) use self::registry::scale as scale_kind;
 use self::rules::Rules;
+pub use self::validate::Verdict;
 use crate::schema::decode::{self, DecodeError, Decoded, Target};
-use crate::schema::rules::overlooked;
 use crate::schema::types::Place;
 use crate::schema::{Schema, canonical};
 
@@ -149,13 +147,6 @@ impl KindInfo {
         }
     }
 
-    /// Rules of a custom kind that an object breaks as the one that it replaces did: clients are warned of them, also when
-    /// the object is refused for something else.
-    #[must_use]
-    pub fn overlooked(&self, object: &Value, old: &Value) -> Vec<String> {
-        if self.custom { overlooked(self.place(), object, old) } else { Vec::new() }
-    }
-
     /// The value of a field that a field selector names: `None` when this kind cannot be selected by the field.
     #[must_use]
     pub fn field_value(&self, object: &Value, field: &str) -> Option<String> {
@@ -239,23 +230,14 @@ impl KindInfo {
 
     /// What is wrong with an update of `old`.
     #[must_use]
-    pub fn validate_update(&self, new: &Value, old: &Value, subresource: &str) -> Vec<FieldError> {
+    pub fn validate_update(&self, new: &Value, old: &Value, subresource: &str) -> Verdict {
         validate::update(self, new, old, subresource)
     }
 
     /// What the writer of an object that is right should still be told.
     #[must_use]
     pub fn warnings(&self, object: &Value, old: Option<&Value>, subresource: &str) -> Vec<String> {
-        let mut found = match old {
-            None => validate::warnings::create(self, object),
-            Some(old) => validate::warnings::update(self, object, old, subresource),
-        };
-        if subresource.is_empty() && self.custom {
-            found.extend(warnings::finalizers(object, old));
-        } else if subresource.is_empty() {
-            found.extend(warnings::warnings(&self.resource.group, &self.kind, object, old));
-        }
-        found
+        validate::warnings::of(self, object, old, subresource)
     }
 
     /// Turns an object of the served version into one of the stored version.

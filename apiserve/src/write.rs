@@ -234,12 +234,21 @@ impl LocalWrites {
         old: Option<&Value>,
     ) -> Result<(), ApiError> {
         let mut admission = admission_request(context, operation, object, old);
-        for hook in &self.admission {
-            hook.mutate(&mut admission).await?;
+        for (index, hook) in self.admission.iter().enumerate() {
+            if let Err(refused) = hook.mutate(&mut admission).await {
+                self.admission[..index].iter().for_each(|before| before.abandon(&admission));
+                return Err(refused);
+            }
         }
         let warnings = admission.warnings.into_vec();
         context.warnings.extend(warnings);
         Ok(())
+    }
+
+    /// Tells the hooks that what they let through is not stored.
+    fn abandon(&self, context: &Context<'_>, operation: Operation, object: &mut Value, old: Option<&Value>) {
+        let admission = admission_request(context, operation, Some(object), old);
+        self.admission.iter().for_each(|hook| hook.abandon(&admission));
     }
 
     /// Runs the validating hooks.

@@ -1,36 +1,13 @@
 //! How names of JSON fields become identifiers of expressions (Kubernetes convention for `x-kubernetes-validations`).
 
-/// Words that the language keeps for itself.
-const RESERVED: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
+use tombolo_apiserve::schema::rules::RESERVED_WORDS;
 
 /// The identifier of a field; none when no expression can name it.
 pub(crate) fn escape(name: &str) -> Option<String> {
     if name.is_empty() || name.as_bytes()[0].is_ascii_digit() {
         return None;
     }
-    if RESERVED.contains(&name) {
+    if RESERVED_WORDS.contains(&name) {
         return Some(format!("__{name}__"));
     }
     let mut out = String::with_capacity(name.len());

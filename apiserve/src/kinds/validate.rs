@@ -50,6 +50,16 @@ use crate::kinds::error::CAUSES_MAX;
 use crate::schema::check;
 use crate::schema::rules::judge;
 
+/// What validation says of an update.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    /// What is wrong with it.
+    pub errors: Vec<FieldError>,
+    /// Rules of a custom kind that the object breaks as the one that it replaces did: clients are warned of them, also
+    /// when the object is refused for something else.
+    pub overlooked: Vec<FieldError>,
+}
+
 /// What is wrong with a new object.
 pub(crate) fn create(kind: &KindInfo, object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
@@ -61,13 +71,14 @@ pub(crate) fn create(kind: &KindInfo, object: &Value) -> Vec<FieldError> {
 }
 
 /// What is wrong with an update.
-pub(crate) fn update(kind: &KindInfo, new: &Value, old: &Value, subresource: &str) -> Vec<FieldError> {
+pub(crate) fn update(kind: &KindInfo, new: &Value, old: &Value, subresource: &str) -> Verdict {
     let mut errors = Vec::new();
+    let mut overlooked = Vec::new();
     meta::object(kind, new, &mut errors);
     meta::update(new, old, &mut errors);
     if kind.custom || subresource.is_empty() {
         content(kind, new, Some(old), &mut errors);
-        rules(kind, new, Some(old), &mut errors);
+        overlooked = rules(kind, new, Some(old), &mut errors);
     }
     if !kind.custom && subresource.is_empty() {
         changes(kind, new, old, &mut errors);
@@ -90,14 +101,20 @@ pub(crate) fn update(kind: &KindInfo, new: &Value, old: &Value, subresource: &st
         _ => {}
     }
     errors.truncate(CAUSES_MAX);
-    errors
+    Verdict { errors, overlooked }
 }
 
-/// Rules of a custom kind's definition: they are written for values that fit the schema.
-fn rules(kind: &KindInfo, new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
-    if kind.custom && errors.is_empty() {
-        errors.extend(judge(kind.place(), new, old));
+/// Rules of a custom kind's definition: they are written for values that fit the schema. What is given back is overlooked.
+fn rules(kind: &KindInfo, new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) -> Vec<FieldError> {
+    let nothing_to_overlook = old.is_none();
+    if !kind.custom || (nothing_to_overlook && !errors.is_empty()) {
+        return Vec::new();
     }
+    let judgement = judge(kind.place(), new, old);
+    if errors.is_empty() {
+        errors.extend(judgement.errors);
+    }
+    judgement.overlooked
 }
 
 fn content(kind: &KindInfo, object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {

@@ -271,7 +271,7 @@ impl Compiler<'_> {
                 wrong.push(FieldError::invalid("<nil>", (**default).clone(), "must not have unknown fields"));
             }
             if wrong.is_empty() {
-                wrong = super::rules::judge(place, default, None);
+                wrong = super::rules::judge(place, default, None).errors;
             }
             for error in wrong {
                 let below = if error.field == "<nil>" { String::new() } else { format!(".{}", error.field) };

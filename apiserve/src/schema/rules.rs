@@ -25,6 +25,31 @@ const ESTIMATE_NAMED_MIN: u64 = ESTIMATE_MAX / 100;
 /// How many rules are named as the most expensive ones.
 const ESTIMATES_NAMED_MAX: usize = 4;
 
+/// Words that CEL keeps for itself: they name no variable, and a field of such a name is escaped.
+pub const RESERVED_WORDS: [&str; 21] = [
+    "true",
+    "false",
+    "null",
+    "in",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
+];
+
 /// Reads expressions when a definition is checked.
 pub trait RuleEngine: fmt::Debug + Send + Sync {
     /// Makes a rule that can be evaluated.
@@ -239,23 +264,26 @@ pub fn cost_message(name: &str, cost: u64, limit: u64) -> String {
     )
 }
 
+/// What the rules say of a value.
+#[derive(Debug, Default)]
+pub(crate) struct Judgement {
+    /// How it breaks them.
+    pub(crate) errors: Vec<FieldError>,
+    /// What it breaks as the value before it did, which is not held against it: what to warn of.
+    pub(crate) overlooked: Vec<FieldError>,
+}
+
 /// Checks the rules of a value that fits its type.
-pub(crate) fn judge(place: Place<'_>, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let mut errors = Judgement::of(place, value, old).errors;
-    errors.truncate(CAUSES_MAX);
-    errors
+pub(crate) fn judge(place: Place<'_>, value: &Value, old: Option<&Value>) -> Judgement {
+    let mut judge =
+        Judge { budget: Budget { left: COST_MAX }, judgement: Judgement::default(), is_stopped: false };
+    judge.walk(place, &Spot { value, old, ancestor: None }, "");
+    judge.judgement
 }
 
-/// The rules that a value breaks as the one before it did, which is not held against it: what to warn of.
-pub(crate) fn overlooked(place: Place<'_>, value: &Value, old: &Value) -> Vec<String> {
-    Judgement::of(place, value, Some(old)).overlooked.iter().map(ToString::to_string).collect()
-}
-
-struct Judgement {
+struct Judge {
     budget: Budget,
-    errors: Vec<FieldError>,
-    /// What is not held against a value that has not changed.
-    overlooked: Vec<FieldError>,
+    judgement: Judgement,
     is_stopped: bool,
 }
 
@@ -282,25 +310,19 @@ impl<'a> Spot<'a> {
     }
 }
 
-impl Judgement {
-    fn of(place: Place<'_>, value: &Value, old: Option<&Value>) -> Self {
-        let budget = Budget { left: COST_MAX };
-        let mut judgement = Self { budget, errors: Vec::new(), overlooked: Vec::new(), is_stopped: false };
-        judgement.walk(place, &Spot { value, old, ancestor: None }, "");
-        judgement
-    }
-
+impl Judge {
     fn walk(&mut self, place: Place<'_>, spot: &Spot<'_>, path: &str) {
         let node = place.node();
         let Some(checks) = node.checks.as_ref().filter(|_| !spot.value.is_null()) else { return };
         for rule in &checks.rules {
-            if self.is_stopped || self.errors.len() >= CAUSES_MAX {
+            if self.is_stopped || self.judgement.errors.len() >= CAUSES_MAX {
                 return;
             }
             if let Err(failure) = rule.check(spot.value, spot.old, &mut self.budget) {
                 self.is_stopped = failure.consequence == Consequence::Stopped;
                 let kept = failure.consequence == Consequence::RefusedWhenChanged && spot.is_unchanged();
-                let list = if kept { &mut self.overlooked } else { &mut self.errors };
+                let Judgement { errors, overlooked } = &mut self.judgement;
+                let list = if kept { overlooked } else { errors };
                 if list.len() < CAUSES_MAX {
                     list.push(report(failure, path));
                 }

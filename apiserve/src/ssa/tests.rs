@@ -78,7 +78,7 @@ impl Step<'_> {
             }
         }
         let errors = match self.live {
-            Some(live) => self.kind.validate_update(new, live, sub),
+            Some(live) => self.kind.validate_update(new, live, sub).errors,
             None => self.kind.validate_create(new),
         };
         match errors.is_empty() {

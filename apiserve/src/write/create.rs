@@ -78,16 +78,31 @@ impl LocalWrites {
         }
         own(context, None, &mut object);
         self.mutate(context, Operation::Create, Some(&mut object), None).await?;
-        context.warnings.extend(owners::dedup(&mut object, AFTER_ADMISSION));
+        let created = self.store_new(context, &mut object, uid).await;
+        if created.is_err() {
+            self.abandon(context, Operation::Create, &mut object, None);
+        }
+        created
+    }
+
+    /// Checks and stores an object that admission has completed.
+    async fn store_new(
+        &self,
+        context: &mut Context<'_>,
+        object: &mut Value,
+        uid: Value,
+    ) -> Result<Value, ApiError> {
+        let kind = context.kind;
+        context.warnings.extend(owners::dedup(object, AFTER_ADMISSION));
         // Again: a mutating hook may have written them.
-        meta::set(&mut object, "uid", uid);
-        meta::set(&mut object, "creationTimestamp", meta::time(context.now).into());
-        kind.prepare_create(&mut object, context.now);
-        let errors = kind.validate_create(&object);
+        meta::set(object, "uid", uid);
+        meta::set(object, "creationTimestamp", meta::time(context.now).into());
+        kind.prepare_create(object, context.now);
+        let errors = kind.validate_create(object);
         if !errors.is_empty() {
             return Err(context.invalid(&errors));
         }
-        context.warnings.extend(kind.warnings(&object, None, ""));
+        context.warnings.extend(kind.warnings(object, None, ""));
         if let Some((_, live)) = self.read(context)? {
             // Before the validating hooks, which may allocate.
             let error = context.refused(StoreError::AlreadyExists { key: context.key() });
@@ -96,11 +111,11 @@ impl LocalWrites {
                 _ => ApiError { message: format!("object is being deleted: {}", error.message), ..error },
             });
         }
-        self.validate(context, Operation::Create, Some(&mut object), None).await?;
+        self.validate(context, Operation::Create, Some(&mut *object), None).await?;
         if context.request.options.dry_run {
-            return Ok(object);
+            return Ok(std::mem::take(object));
         }
-        let change = Change { object: &object, expected: Expect::Absent };
+        let change = Change { object: object, expected: Expect::Absent };
         self.commit(context, change).await.map_err(|error| context.refused(error))
     }
 }

@@ -125,28 +125,46 @@ impl LocalWrites {
             fields::track(context, Some(live), &mut object);
         }
         self.mutate(context, Operation::Update, Some(&mut object), Some(live)).await?;
-        check_patched_uid(context, &uid, live)?;
-        context.warnings.extend(owners::dedup(&mut object, AFTER_ADMISSION));
+        let attempt = match check_patched_uid(context, &uid, live) {
+            Ok(()) => self.store_changed(context, &mut object, (stored, live), conditional).await,
+            Err(refused) => Err(refused),
+        };
+        if !matches!(attempt, Ok(Attempt::Done(_))) {
+            self.abandon(context, Operation::Update, &mut object, Some(live));
+        }
+        attempt
+    }
+
+    /// Checks and stores an object that admission has completed.
+    async fn store_changed(
+        &self,
+        context: &mut Context<'_>,
+        object: &mut Value,
+        (stored, live): (&Arc<Stored>, &Value),
+        conditional: bool,
+    ) -> Result<Attempt, ApiError> {
+        let kind = context.kind;
+        context.warnings.extend(owners::dedup(object, AFTER_ADMISSION));
         // Scale writes the wanted count of the object itself.
         let part =
             if context.subresource() == "scale" { String::new() } else { context.subresource().to_owned() };
-        kind.prepare_update(&mut object, live, &part, context.now);
-        let errors: Vec<FieldError> = kind.validate_update(&object, live, &part);
-        context.warnings.extend(kind.overlooked(&object, live));
-        if !errors.is_empty() {
-            return Err(context.invalid(&errors));
+        kind.prepare_update(object, live, &part, context.now);
+        let verdict = kind.validate_update(object, live, &part);
+        context.warnings.extend(verdict.overlooked.iter().map(ToString::to_string));
+        if !verdict.errors.is_empty() {
+            return Err(context.invalid(&verdict.errors));
         }
-        context.warnings.extend(kind.warnings(&object, Some(live), &part));
-        self.validate(context, Operation::Update, Some(&mut object), Some(live)).await?;
+        context.warnings.extend(kind.warnings(object, Some(live), &part));
+        self.validate(context, Operation::Update, Some(&mut *object), Some(live)).await?;
         if context.request.options.dry_run {
-            return Ok(Attempt::Done(object));
+            return Ok(Attempt::Done(std::mem::take(object)));
         }
-        let outcome = if super::delete::is_finished(context, &object) {
-            self.remove(context, stored.revision).await.map(|_| object)
-        } else if object == *live {
-            return Ok(Attempt::Done(object));
+        let outcome = if super::delete::is_finished(context, object) {
+            self.remove(context, stored.revision).await.map(|_| std::mem::take(object))
+        } else if object == live {
+            return Ok(Attempt::Done(std::mem::take(object)));
         } else {
-            let change = Change { object: &object, expected: Expect::Revision(stored.revision) };
+            let change = Change { object, expected: Expect::Revision(stored.revision) };
             self.commit(context, change).await
         };
         match outcome {

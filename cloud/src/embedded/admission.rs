@@ -66,13 +66,7 @@ impl Plugins {
 
     /// Gives a Service its addresses and ports, when nobody changes it any more.
     fn allocate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), ApiError> {
-        let asked = request.attributes;
-        let is_service =
-            asked.group.is_empty() && asked.resource == "services" && asked.subresource.is_empty();
-        match request.operation {
-            Operation::Create | Operation::Update if is_service => services::admit(&self.addresses, request),
-            _ => Ok(()),
-        }
+        if stores_service(request) { services::admit(&self.addresses, request) } else { Ok(()) }
     }
 
     async fn run_own(&self, request: &mut AdmissionRequest<'_>) -> Result<(), ApiError> {
@@ -124,6 +118,18 @@ impl Admission for Plugins {
             quota::admit(&self.objects, request).await
         })
     }
+
+    fn abandon(&self, request: &AdmissionRequest<'_>) {
+        if stores_service(request) {
+            services::abandon(&self.addresses, request);
+        }
+    }
+}
+
+fn stores_service(request: &AdmissionRequest<'_>) -> bool {
+    let asked = request.attributes;
+    let is_service = asked.group.is_empty() && asked.resource == "services" && asked.subresource.is_empty();
+    is_service && matches!(request.operation, Operation::Create | Operation::Update)
 }
 
 /// A refusal of a plugin, worded as kube-apiserver does.

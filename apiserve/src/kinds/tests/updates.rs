@@ -22,7 +22,7 @@ fn update(old: &Value, change: &Value, subresource: &str) -> (Value, Vec<String>
     let mut new = crate::patch::merge_patch(old, change).unwrap();
     kind.default(&mut new);
     kind.prepare_update(&mut new, old, subresource, Timestamp::UNIX_EPOCH);
-    let errors = kind.validate_update(&new, old, subresource);
+    let errors = kind.validate_update(&new, old, subresource).errors;
     (new, errors.iter().map(|error| error.field.clone()).collect())
 }
 

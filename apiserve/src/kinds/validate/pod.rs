@@ -11,7 +11,7 @@ mod os;
 mod projected;
 pub(super) mod resize;
 mod resources;
-mod scheduling;
+pub(super) mod scheduling;
 mod security;
 pub(super) mod sources;
 pub(super) mod status;

@@ -9,35 +9,11 @@ use super::field::{Errors, Field};
 use super::walk::top;
 use super::{names, webhooks};
 use crate::kinds::value::text;
+use crate::schema::rules::RESERVED_WORDS;
 
 const ANNOTATIONS_MAX: usize = 20;
 const EXPRESSION_LEN_MAX: usize = 5 * 1024;
 const MUTATING: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
-
-/// Words of CEL that cannot name a variable.
-const RESERVED: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
 
 /// Checks a policy or a binding.
 pub(super) fn check(kind: &str, object: &Value, errors: &mut Errors) {
@@ -158,7 +134,9 @@ fn variable(variable: &Field<'_, '_>, errors: &mut Errors) {
     let (name, expression) = (variable.child("name"), variable.child("expression"));
     let is_identifier = |text: &str| {
         let fits = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-        text.bytes().all(fits) && !text.starts_with(|c: char| c.is_ascii_digit()) && !RESERVED.contains(&text)
+        text.bytes().all(fits)
+            && !text.starts_with(|c: char| c.is_ascii_digit())
+            && !RESERVED_WORDS.contains(&text)
     };
     if name.text().trim().is_empty() {
         errors.push(name.required("name is not specified"));

@@ -4,10 +4,8 @@ use serde_json::Value;
 
 use super::field::{Errors, Field};
 use super::walk::top;
-use super::{meta, names};
+use super::{meta, names, pod};
 use crate::schema::format::Quantity;
-
-const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 /// Checks a class.
 pub(super) fn check(object: &Value, errors: &mut Errors) {
@@ -31,7 +29,7 @@ pub(super) fn check(object: &Value, errors: &mut Errors) {
 }
 
 fn tolerations(list: &Field<'_, '_>, errors: &mut Errors) {
-    list.items().for_each(|one| toleration(&one, errors));
+    pod::scheduling::tolerations(list, errors);
     let same = |one: &Value, other: &Value| {
         ["key", "operator", "value", "effect"].iter().all(|field| one[*field] == other[*field])
     };
@@ -39,39 +37,5 @@ fn tolerations(list: &Field<'_, '_>, errors: &mut Errors) {
         if list.list()[..index].iter().any(|before| same(before, item.value())) {
             errors.push(item.duplicate());
         }
-    }
-}
-
-fn toleration(toleration: &Field<'_, '_>, errors: &mut Errors) {
-    let [key, operator, value, effect, seconds] =
-        ["key", "operator", "value", "effect", "tolerationSeconds"].map(|field| toleration.child(field));
-    if !key.text().is_empty() {
-        key.grammar(names::qualified_name, errors);
-    } else if operator.text() != "Exists" {
-        let detail =
-            "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
-        errors.push(operator.invalid_value(operator.text(), detail));
-    }
-    if seconds.is_set() && effect.text() != "NoExecute" {
-        let detail = "effect must be 'NoExecute' when `tolerationSeconds` is set";
-        errors.push(effect.invalid_value(effect.text(), detail));
-    }
-    match operator.text() {
-        "" | "Equal" => {
-            let problems = names::label_value(value.text());
-            if !problems.is_empty() {
-                errors.push(operator.invalid_value(value.text(), problems.join(";")));
-            }
-        }
-        "Exists" if !value.text().is_empty() => {
-            let detail = "value must be empty when `operator` is 'Exists'";
-            errors.push(operator.invalid_value(value.text(), detail));
-        }
-        "Exists" => {}
-        "Lt" | "Gt" => errors.push(operator.not_supported(&["Equal", "Exists", "Lt", "Gt"])),
-        _ => errors.push(operator.not_supported(&["Equal", "Exists"])),
-    }
-    if !effect.text().is_empty() {
-        effect.one_of(&EFFECTS, errors);
     }
 }

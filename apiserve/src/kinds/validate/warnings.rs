@@ -1,18 +1,36 @@
 //! What is taken, but probably not meant: the warnings of kube-apiserver's strategies.
 
+mod definition;
+mod finalizers;
+mod labels;
 mod network;
 mod paths;
 mod pod;
+mod secret;
+mod storage;
 mod volumes;
 
 use serde_json::Value;
 
+use self::labels::old_label;
 use super::super::value::{at, text};
-use super::field::Field;
 use super::{KindInfo, names};
 
-/// Warnings of a new object.
-pub(crate) fn create(kind: &KindInfo, object: &Value) -> Vec<String> {
+/// Warnings of a new object, or of an update of `old`, also through a subresource.
+pub(crate) fn of(kind: &KindInfo, object: &Value, old: Option<&Value>, subresource: &str) -> Vec<String> {
+    let mut warnings = match old {
+        None => create(kind, object),
+        Some(old) => update(kind, object, old, subresource),
+    };
+    if subresource.is_empty() && kind.custom {
+        finalizers::check(object, old, &mut warnings);
+    } else if subresource.is_empty() {
+        beside_old(kind.group_kind(), object, old, &mut warnings);
+    }
+    warnings
+}
+
+fn create(kind: &KindInfo, object: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
     match kind.group_kind() {
         ("", "Pod") => {
@@ -33,8 +51,7 @@ pub(crate) fn create(kind: &KindInfo, object: &Value) -> Vec<String> {
     warnings
 }
 
-/// Warnings of an update, also through a subresource.
-pub(crate) fn update(kind: &KindInfo, new: &Value, old: &Value, subresource: &str) -> Vec<String> {
+fn update(kind: &KindInfo, new: &Value, old: &Value, subresource: &str) -> Vec<String> {
     let mut warnings = Vec::new();
     match (kind.group_kind(), subresource) {
         (("", kind), "status") => network::status(kind, new, &mut warnings),
@@ -67,6 +84,23 @@ fn every_time(group_kind: (&str, &str), object: &Value, warnings: &mut Vec<Strin
     }
 }
 
+/// What is told at every write, or when it was not so before.
+fn beside_old(group_kind: (&str, &str), object: &Value, old: Option<&Value>, warnings: &mut Vec<String>) {
+    match group_kind {
+        ("", "Secret") => secret::check(object, warnings),
+        ("storage.k8s.io", "CSIDriver") => storage::driver(object, old, warnings),
+        ("storage.k8s.io", "StorageClass") => storage::topologies(object, warnings),
+        ("storage.k8s.io", "CSIStorageCapacity") => storage::node_topology(&object["nodeTopology"], warnings),
+        ("node.k8s.io", "RuntimeClass") => {
+            let labels = object["scheduling"]["nodeSelector"].as_object().into_iter().flatten();
+            let found = labels.filter_map(|(key, _)| old_label(key));
+            warnings.extend(found.map(|why| format!("scheduling.nodeSelector: {why}")));
+        }
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => definition::formats(object, old, warnings),
+        _ => {}
+    }
+}
+
 /// Names of pods, and of what gives its name to pods, become names of hosts.
 fn pod_name(object: &Value, used: &str, warnings: &mut Vec<String>) {
     let name = text(object, &["metadata", "name"]);
@@ -86,51 +120,5 @@ fn templates(kind: &str, object: &Value, shown: &Value, warnings: &mut Vec<Strin
     };
     if at(object, path).is_object() {
         pod::check(at(shown, path), &path.join("."), warnings);
-    }
-}
-
-/// Labels of nodes that are no longer in use, and what to do instead.
-const OLD_LABELS: [(&str, &str); 8] = [
-    ("beta.kubernetes.io/arch", "deprecated since v1.14; use \"kubernetes.io/arch\" instead"),
-    ("beta.kubernetes.io/os", "deprecated since v1.14; use \"kubernetes.io/os\" instead"),
-    (
-        "failure-domain.beta.kubernetes.io/region",
-        "deprecated since v1.17; use \"topology.kubernetes.io/region\" instead",
-    ),
-    (
-        "failure-domain.beta.kubernetes.io/zone",
-        "deprecated since v1.17; use \"topology.kubernetes.io/zone\" instead",
-    ),
-    (
-        "beta.kubernetes.io/instance-type",
-        "deprecated since v1.17; use \"node.kubernetes.io/instance-type\" instead",
-    ),
-    ("app.kubernetes.io/created-by", "deprecated since v1.9"),
-    (
-        "scheduler.alpha.kubernetes.io/preferAvoidPods",
-        "deprecated since v1.22; use Taints and Tolerations instead",
-    ),
-    ("node-role.kubernetes.io/master", "use \"node-role.kubernetes.io/control-plane\" instead"),
-];
-
-fn old_label(key: &str) -> Option<&'static str> {
-    OLD_LABELS.iter().find(|(label, _)| *label == key).map(|(_, advice)| *advice)
-}
-
-/// Labels in a term that selects nodes. Values of preferred terms are not validated, only warned of.
-fn node_term(term: &Field<'_, '_>, preferred: bool, warnings: &mut Vec<String>) {
-    for expression in term.child("matchExpressions").items() {
-        let key = expression.child("key");
-        if let Some(advice) = old_label(key.text()) {
-            warnings.push(format!("{key}: {} is {advice}", key.text()));
-        }
-        if preferred {
-            for value in expression.child("values").items() {
-                let problems = names::label_value(value.text()).into_iter();
-                warnings.extend(
-                    problems.map(|problem| format!("{value}: {} is invalid, {problem}", value.text())),
-                );
-            }
-        }
     }
 }

@@ -88,9 +88,9 @@ fn a_rule_is_enforced_on_what_is_written_and_sees_what_was_there() {
     let old = object(&json!({"n": 1, "parts": [{"name": "x", "size": 1}, {"name": "y", "size": 2}]}));
     assert_eq!(kind.validate_create(&old), []);
     let moved = object(&json!({"n": 9, "parts": [{"name": "y", "size": 2}, {"name": "z", "size": 7}]}));
-    assert_eq!(kind.validate_update(&moved, &old, ""), []);
+    assert_eq!(kind.validate_update(&moved, &old, "").errors, []);
     let broken = object(&json!({"n": 10, "named": {"a": 11}, "parts": [{"name": "y", "size": 3}]}));
-    let found = kind.validate_update(&broken, &old, "");
+    let found = kind.validate_update(&broken, &old, "").errors;
     let fields: Vec<&str> = found.iter().map(|error| error.field.as_str()).collect();
     assert_eq!(fields, ["spec.n", "spec.named[a]", "spec.parts[0].size"]);
     assert_eq!(found[0].detail, "small is broken");

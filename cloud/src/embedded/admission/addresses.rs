@@ -123,7 +123,7 @@ impl Addresses {
     }
 
     /// A free address.
-    pub(super) fn any_address(&self) -> Result<Ipv4Addr, String> {
+    fn any_address(&self) -> Result<Ipv4Addr, String> {
         let used = self.used();
         let mut reserved = self.reserved();
         let free = |address: &Ipv4Addr| {
@@ -140,7 +140,7 @@ impl Addresses {
     }
 
     /// This very address.
-    pub(super) fn this_address(&self, address: Ipv4Addr) -> Result<(), String> {
+    fn this_address(&self, address: Ipv4Addr) -> Result<(), String> {
         if !self.range.contains(address) {
             return Err("the provided network does not match the current range".into());
         }
@@ -153,7 +153,7 @@ impl Addresses {
     }
 
     /// A free node port.
-    pub(super) fn any_port(&self) -> Result<u16, String> {
+    fn any_port(&self) -> Result<u16, String> {
         let used = self.used();
         let mut reserved = self.reserved();
         let free = |port: &u16| !used.ports.contains(port) && !reserved.ports.contains_key(port);
@@ -166,7 +166,7 @@ impl Addresses {
     }
 
     /// This very node port.
-    pub(super) fn this_port(&self, port: u16) -> Result<(), String> {
+    fn this_port(&self, port: u16) -> Result<(), String> {
         if !NODE_PORTS.contains(&port) {
             let (first, last) = (NODE_PORTS.start(), NODE_PORTS.end());
             return Err(format!(
@@ -181,13 +181,22 @@ impl Addresses {
         Ok(())
     }
 
-    /// Gives back what was reserved for a Service that will not be stored.
+    /// Begins to give out for one request.
+    pub(super) fn grant(&self) -> Grant<'_> {
+        Grant { from: self, addresses: Vec::new(), ports: Vec::new() }
+    }
+
+    /// Gives back what was kept for a Service that will not be stored.
     pub(super) fn release(&self, service: &Value) {
+        self.give_back(address_of(service), ports_of(service));
+    }
+
+    fn give_back(&self, addresses: impl IntoIterator<Item = Ipv4Addr>, ports: impl IntoIterator<Item = u16>) {
         let mut reserved = self.reserved();
-        if let Some(address) = address_of(service) {
+        for address in addresses {
             reserved.addresses.remove(&address);
         }
-        for port in ports_of(service) {
+        for port in ports {
             reserved.ports.remove(&port);
         }
     }
@@ -206,6 +215,55 @@ impl Addresses {
             used.ports.extend(ports_of(&service.value));
         }
         used
+    }
+}
+
+/// What one request has been given. Unless it is kept, it goes back.
+pub(super) struct Grant<'a> {
+    from: &'a Addresses,
+    addresses: Vec<Ipv4Addr>,
+    ports: Vec<u16>,
+}
+
+impl Grant<'_> {
+    /// A free address.
+    pub(super) fn any_address(&mut self) -> Result<Ipv4Addr, String> {
+        let address = self.from.any_address()?;
+        self.addresses.push(address);
+        Ok(address)
+    }
+
+    /// This very address.
+    pub(super) fn this_address(&mut self, address: Ipv4Addr) -> Result<(), String> {
+        self.from.this_address(address)?;
+        self.addresses.push(address);
+        Ok(())
+    }
+
+    /// A free node port.
+    pub(super) fn any_port(&mut self) -> Result<u16, String> {
+        let port = self.from.any_port()?;
+        self.ports.push(port);
+        Ok(port)
+    }
+
+    /// This very node port.
+    pub(super) fn this_port(&mut self, port: u16) -> Result<(), String> {
+        self.from.this_port(port)?;
+        self.ports.push(port);
+        Ok(())
+    }
+
+    /// It stays reserved until the Service is stored, or the request fails after all.
+    pub(super) fn keep(mut self) {
+        self.addresses.clear();
+        self.ports.clear();
+    }
+}
+
+impl Drop for Grant<'_> {
+    fn drop(&mut self) {
+        self.from.give_back(self.addresses.drain(..), self.ports.drain(..));
     }
 }
 

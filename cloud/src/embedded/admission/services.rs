@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use tombolo_apiserve::admission::{AdmissionRequest, Operation};
 use tombolo_apiserve::status::{ApiError, Cause};
 
-use super::addresses::{Addresses, NODE_PORTS, port_number};
+use super::addresses::{Addresses, Grant, NODE_PORTS, port_number};
 use crate::embedded::objects::{items, member, text};
 
 /// Value of `clusterIP` that asks for no address.
@@ -45,13 +45,18 @@ pub(super) fn admit(addresses: &Addresses, request: &mut AdmissionRequest<'_>) -
         // A dry run of kube-apiserver's takes them.
         ports_in_range(member(service, "spec")).map_err(|trouble| refuse(vec![trouble]))?;
     }
-    cluster_address(addresses, member(service, "spec"), old).map_err(|trouble| refuse(vec![trouble]))?;
-    if let Err(trouble) = node_ports(addresses, member(service, "spec"), old) {
-        // The ports may be those that another request was given.
-        addresses.release(&json!({"spec": {"clusterIP": text(service, "/spec/clusterIP")}}));
-        return Err(refuse(vec![trouble]));
-    }
+    let mut grant = addresses.grant();
+    cluster_address(&mut grant, member(service, "spec"), old).map_err(|trouble| refuse(vec![trouble]))?;
+    node_ports(&mut grant, member(service, "spec"), old).map_err(|trouble| refuse(vec![trouble]))?;
+    grant.keep();
     Ok(())
+}
+
+/// Gives back what a Service was given that is not stored after all.
+pub(super) fn abandon(addresses: &Addresses, request: &AdmissionRequest<'_>) {
+    if let Some(service) = request.object.as_deref().filter(|_| !request.dry_run) {
+        addresses.release(service);
+    }
 }
 
 /// Field, value as JSON text, and what is wrong with it.
@@ -86,7 +91,7 @@ fn keep_allocated(spec: &mut Map<String, Value>, old: Option<&Value>) {
 }
 
 fn cluster_address(
-    addresses: &Addresses,
+    grant: &mut Grant<'_>,
     spec: &mut Map<String, Value>,
     old: Option<&Value>,
 ) -> Result<(), Trouble> {
@@ -95,8 +100,7 @@ fn cluster_address(
     let given = given.unwrap_or_default().to_owned();
     let before = old.map(|old| text(old, "/spec/clusterIP")).unwrap_or_default();
     let address = if given.is_empty() {
-        let free =
-            addresses.any_address().map_err(|why| ("spec.clusterIPs".to_owned(), "[]".to_owned(), why))?;
+        let free = grant.any_address().map_err(|why| ("spec.clusterIPs".to_owned(), "[]".to_owned(), why))?;
         free.to_string()
     } else if given == HEADLESS || given == before {
         given
@@ -109,7 +113,7 @@ fn cluster_address(
             )
         };
         let address: Ipv4Addr = given.parse().map_err(|_| trouble("not an IPv4 address".into()))?;
-        addresses.this_address(address).map_err(trouble)?;
+        grant.this_address(address).map_err(trouble)?;
         given
     };
     spec.insert("clusterIPs".into(), json!([address]));
@@ -136,8 +140,9 @@ fn ports_in_range(spec: &Map<String, Value>) -> Result<(), Trouble> {
     Err((format!("spec.ports[{index}].nodePort"), port["nodePort"].to_string(), why))
 }
 
+/// The ports that are asked for come first: none of them is given out by chance.
 fn node_ports(
-    addresses: &Addresses,
+    grant: &mut Grant<'_>,
     spec: &mut Map<String, Value>,
     old: Option<&Value>,
 ) -> Result<(), Trouble> {
@@ -147,64 +152,72 @@ fn node_ports(
         "LoadBalancer" => spec.get("allocateLoadBalancerNodePorts") != Some(&json!(false)),
         _ => return Ok(()),
     };
-    let before: Vec<u16> = old
-        .map(|old| items(old, "/spec/ports"))
-        .unwrap_or_default()
-        .iter()
-        .filter_map(|port| port_number(port, "nodePort"))
-        .collect();
-    // One number may serve several protocols of one Service.
-    let mut own: Vec<u16> = before;
+    let health = health_port(spec, &kind, old);
+    asked_ports(grant, spec, old)?;
+    if let Some(HealthPort::Asked(port)) = health {
+        let trouble = |why| ("spec.healthCheckNodePort".to_owned(), port.to_string(), why);
+        grant.this_port(port).map_err(trouble)?;
+    }
     let ports = spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten();
-    for (index, port) in ports.enumerate() {
-        let field = format!("spec.ports[{index}].nodePort");
-        if is_outside(port) {
-            continue;
-        }
-        match port_number(port, "nodePort") {
-            Some(given) if own.contains(&given) => {}
-            Some(given) => {
-                let trouble = |why| (field, given.to_string(), why);
-                addresses.this_port(given).map_err(trouble)?;
-                own.push(given);
-            }
-            None if automatic => {
-                let free = addresses.any_port().map_err(|why| (field, "0".to_owned(), why))?;
-                port["nodePort"] = json!(free);
-                own.push(free);
-            }
-            None => {}
+    for (index, port) in ports.enumerate().filter(|(_, port)| automatic && !is_outside(port)) {
+        if port_number(port, "nodePort").is_none() {
+            let trouble = |why| (format!("spec.ports[{index}].nodePort"), "0".to_owned(), why);
+            port["nodePort"] = json!(grant.any_port().map_err(trouble)?);
         }
     }
-    health_port(addresses, spec, &kind, old)
-}
-
-/// A load balancer that keeps traffic on its node asks a port there whether the node has endpoints.
-fn health_port(
-    addresses: &Addresses,
-    spec: &mut Map<String, Value>,
-    kind: &str,
-    old: Option<&Value>,
-) -> Result<(), Trouble> {
-    let wanted = kind == "LoadBalancer" && spec.get("externalTrafficPolicy") == Some(&json!("Local"));
-    if !wanted {
-        return Ok(());
-    }
-    let before = old.and_then(|old| port_number(old.get("spec")?, "healthCheckNodePort"));
-    let asked = spec.get("healthCheckNodePort").and_then(Value::as_i64).unwrap_or_default();
-    let given = u16::try_from(asked).ok();
-    if given.is_none() {
-        // Left to the validation.
-        return Ok(());
-    }
-    let trouble = |why| ("spec.healthCheckNodePort".to_owned(), given.unwrap_or_default().to_string(), why);
-    let port = match given.filter(|port| *port != 0).or(before) {
-        Some(port) if Some(port) == before => port,
-        Some(port) => addresses.this_port(port).map(|()| port).map_err(trouble)?,
-        None => addresses.any_port().map_err(trouble)?,
+    let port = match health {
+        None => return Ok(()),
+        Some(HealthPort::Kept(port) | HealthPort::Asked(port)) => port,
+        Some(HealthPort::Any) => {
+            let trouble = |why| ("spec.healthCheckNodePort".to_owned(), "0".to_owned(), why);
+            grant.any_port().map_err(trouble)?
+        }
     };
     spec.insert("healthCheckNodePort".into(), json!(port));
     Ok(())
+}
+
+/// The node ports that a Service names and does not have yet.
+fn asked_ports(grant: &mut Grant<'_>, spec: &Map<String, Value>, old: Option<&Value>) -> Result<(), Trouble> {
+    let number = |port: &Value| port_number(port, "nodePort");
+    // One number may serve several protocols of one Service.
+    let before = old.map(|old| items(old, "/spec/ports")).unwrap_or_default();
+    let mut own: Vec<u16> = before.iter().filter_map(number).collect();
+    let ports = spec.get("ports").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    for (index, port) in ports.iter().enumerate().filter(|(_, port)| !is_outside(port)) {
+        let Some(asked) = number(port).filter(|asked| !own.contains(asked)) else { continue };
+        let trouble = |why| (format!("spec.ports[{index}].nodePort"), asked.to_string(), why);
+        grant.this_port(asked).map_err(trouble)?;
+        own.push(asked);
+    }
+    Ok(())
+}
+
+/// A load balancer that keeps traffic on its node asks a port there whether the node has endpoints.
+enum HealthPort {
+    /// The one that the Service has.
+    Kept(u16),
+    /// This one.
+    Asked(u16),
+    /// One that is free.
+    Any,
+}
+
+/// The port for health checks that a Service needs. What cannot be a port is left to the validation.
+fn health_port(spec: &Map<String, Value>, kind: &str, old: Option<&Value>) -> Option<HealthPort> {
+    let wanted = kind == "LoadBalancer" && spec.get("externalTrafficPolicy") == Some(&json!("Local"));
+    if !wanted {
+        return None;
+    }
+    let before = old.and_then(|old| port_number(old.get("spec")?, "healthCheckNodePort"));
+    let asked = spec.get("healthCheckNodePort").and_then(Value::as_i64).unwrap_or_default();
+    let asked = u16::try_from(asked).ok()?;
+    Some(match (asked, before) {
+        (0, None) => HealthPort::Any,
+        (0, Some(before)) => HealthPort::Kept(before),
+        (asked, Some(before)) if asked == before => HealthPort::Kept(before),
+        (asked, _) => HealthPort::Asked(asked),
+    })
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::super::field::{Errors, Field};
+use super::super::pod::affinity::node_selector;
 use super::super::{FieldError, domains, names};
 use super::{EFFECTS, pool, qualified};
 use crate::kinds::value::items;
@@ -86,10 +87,8 @@ fn place(spec: &Field<'_, '_>, errors: &mut Errors) {
     let selector = spec.child("nodeSelector");
     if selector.is_set() {
         ways.push("`nodeSelector`");
+        node_selector(&selector, errors);
         let terms = selector.child("nodeSelectorTerms");
-        if terms.is_empty() {
-            errors.push(terms.required("must have at least one node selector term"));
-        }
         if terms.len() != 1 {
             errors.push(terms.invalid("must have exactly one node selector term"));
         }

@@ -10,7 +10,7 @@ use super::{Errors, Field};
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 /// Checks tolerations.
-pub(super) fn tolerations(list: &Field<'_, '_>, errors: &mut Errors) {
+pub(in super::super) fn tolerations(list: &Field<'_, '_>, errors: &mut Errors) {
     for toleration in list.items() {
         let part = |name| toleration.child(name);
         let (key, operator, value) = (part("key"), part("operator"), part("value"));

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::super::field::Field;
 use super::super::pod::visit;
-use super::{network, node_term, old_label, paths, volumes};
+use super::labels::{node_term, old_label};
+use super::{network, paths, volumes};
 
 const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::super::super::value::{at, items};
 use super::super::field::Field;
 use super::super::quantities::parse;
-use super::node_term;
+use super::labels::node_term;
 
 const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 const NO_CLASS: &str = "deprecated since v1.8; use \"storageClassName\" attribute instead";
