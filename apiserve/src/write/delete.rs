@@ -97,16 +97,26 @@ impl LocalWrites {
             context.warnings.push(JOB_ORPHANS.to_owned());
         }
         let mut admitted = false;
+        let mut marked: Option<Value> = None;
         for _ in 0..ATTEMPTS_MAX {
-            let (stored, live) = self.read(context)?.ok_or_else(|| context.not_found())?;
+            let found = self.read(context)?;
+            let same = |live: &Value, marked: &Value| meta::text(live, "uid") == meta::text(marked, "uid");
+            if let Some(marked) = &marked
+                && !found.as_ref().is_some_and(|(_, live)| same(live, marked))
+            {
+                // Whoever wrote to the marked pod has made the last step of this deletion.
+                return Ok(Outcome::Gone(marked.clone()));
+            }
+            let (stored, live) = found.ok_or_else(|| context.not_found())?;
             check_preconditions(context, &live, options)?;
             if !admitted {
                 self.mutate(context, Operation::Delete, None, Some(&live)).await?;
                 self.validate(context, Operation::Delete, None, Some(&live)).await?;
                 admitted = true;
             }
-            match self.attempt_delete(context, options, &stored, live).await {
+            match self.attempt_delete(context, options, (&stored, live), &mut marked).await {
                 Err(StoreError::Conflict { .. }) => {}
+                Err(StoreError::NotFound { .. }) if marked.is_some() => {}
                 outcome => return outcome.map_err(|error| context.refused(error)),
             }
         }
@@ -117,15 +127,19 @@ impl LocalWrites {
         &self,
         context: &Context<'_>,
         options: &DeleteOptions,
-        stored: &Arc<Stored>,
-        live: Value,
+        (stored, live): (&Arc<Stored>, Value),
+        marked: &mut Option<Value>,
     ) -> Result<Outcome, StoreError> {
         let mut object = live.clone();
         let grace = mark(context, options, &mut object);
         let dry_run = options.dry_run;
         if grace == 0 && !is_held(context.kind, &object) {
             if !dry_run {
-                let revision = self.mark_pod(context, stored.revision, &object).await?;
+                let mut revision = stored.revision;
+                if is(context.kind, ("", "pods")) {
+                    revision = self.mark_pod(context, revision, &object).await?;
+                    *marked = Some(object.clone());
+                }
                 let last = self.remove(context, revision).await?;
                 meta::set(&mut object, "resourceVersion", last.revision.to_string().into());
             }
@@ -153,9 +167,6 @@ impl LocalWrites {
         stored: Revision,
         object: &Value,
     ) -> Result<Revision, StoreError> {
-        if !is(context.kind, ("", "pods")) {
-            return Ok(stored);
-        }
         let change = Change { object, expected: Expect::Revision(stored) };
         let marked = self.commit(context, change).await?;
         Ok(meta::text(&marked, "resourceVersion").parse().map_or(stored, Revision))

@@ -3,6 +3,7 @@
 mod clients;
 mod discovery;
 mod limits;
+mod overtaken;
 mod protobuf;
 mod reads;
 mod server;

@@ -64,10 +64,20 @@ impl Server {
 
     pub(crate) async fn with_limits(limits: LogLimits) -> Self {
         let store = MemoryStore::new(MemoryStore::START, limits);
+        Self::over(store.clone(), LocalWrites::new(Arc::new(store))).await
+    }
+
+    /// With writes that take another way into the store.
+    pub(crate) async fn with_writes(writes: impl FnOnce(MemoryStore) -> LocalWrites) -> Self {
+        let store = MemoryStore::new(MemoryStore::START, LogLimits::default());
+        Self::over(store.clone(), writes(store)).await
+    }
+
+    async fn over(store: MemoryStore, writes: LocalWrites) -> Self {
         let registry = Registry::new(Kinds::builtin());
         let stop = CancellationToken::new();
         let api = ApiServer::builder(Arc::new(store.clone()), registry.clone())
-            .writes(Arc::new(LocalWrites::new(Arc::new(store.clone()))))
+            .writes(Arc::new(writes))
             .stop(stop.clone())
             .build();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
