@@ -22,6 +22,7 @@ use crate::bootstrap::{self, Bootstrap, BootstrapError, JoinTokens};
 use crate::config::{Config, WatchEvents};
 use crate::edgecontroller::{Controller, Downstream, INPUTS_MAX, Index, Input, Upstream};
 use crate::epoch::{CHECK_INTERVAL, EpochError, EpochKeeper};
+use crate::grids;
 use crate::hub::{ClusterLedgers, Hub, Ledgers, Registry, Subscriptions};
 use crate::kube::Kube;
 use crate::metrics::Metrics;
@@ -102,14 +103,15 @@ impl App {
         let admin = config.listen.admin.map(|address| admin::bind("listen.admin", address)).transpose()?;
         let tasks = Tasks::new();
         let recorder = config.record.as_deref().map(|folder| record(folder, &tasks)).transpose()?;
-        let (hub, inputs, registry) = hub(&config, &kube, &epoch, &tasks, recorder);
+        let (hub, inputs, mut registry) = hub(&config, &kube, &epoch, &tasks, recorder);
+        let grids = grids::Metrics::register(&mut registry);
         let readiness = Readiness::new();
         let guards = Guards {
             lists: readiness.wait_for("first lists of nodes, pods, configmaps and secrets"),
             permission: readiness.wait_for("permission to impersonate nodes"),
         };
         let sockets = Sockets { server, join, join_addr, admin };
-        let watched = Watched { registry, readiness, guards };
+        let watched = Watched { registry, grids, readiness, guards };
         Ok(Bound { config, kube, bootstrap, epoch, sockets, tasks, hub, inputs, watched })
     }
 }
@@ -137,6 +139,7 @@ struct Sockets {
 /// What operators look at.
 struct Watched {
     registry: MetricsRegistry,
+    grids: grids::Metrics,
     readiness: Readiness,
     guards: Guards,
 }
@@ -233,7 +236,7 @@ impl Bound {
     pub async fn run(self, drain: Drain) -> Result<(), AppError> {
         let _draining = drain.block();
         let Self { config, kube, bootstrap, epoch, sockets, tasks, hub, inputs, watched } = self;
-        let Watched { registry, readiness, guards } = watched;
+        let Watched { registry, grids, readiness, guards } = watched;
         let Sockets { server, join, admin, .. } = sockets;
         let state = AdminState { registry: Arc::new(registry), readiness, drain: drain.clone() };
         let _admin = admin.map(|admin| admin.start(state)).transpose().map_err(AppError::Admin)?;
@@ -255,6 +258,11 @@ impl Bound {
         if let Some(events) = plan {
             follow_rules(&tasks, &kube, events);
         }
+        if config.grids.enabled {
+            let place = (config.namespace.clone(), identity());
+            let work = grids::run(kube.client().clone(), config.grids, place, grids, drain.clone());
+            tasks.spawn("grid controllers", work);
+        }
         tasks.spawn("join endpoints", bootstrap.serve(join, drain.clone()));
         tasks.spawn("housekeeping", keep_house(Arc::clone(&hub)));
         tasks.spawn("accept", accept(server.start(&tasks, &drain), Arc::clone(&hub)));
@@ -275,6 +283,12 @@ impl Bound {
         tasks.abort();
         failure.map_or(Ok(()), |failure| Err(failure.into()))
     }
+}
+
+/// A name for this process, as people look for it and as nobody else has it.
+fn identity() -> String {
+    let host = std::env::var("HOSTNAME").ok().filter(|host| !host.is_empty());
+    format!("{}_{}", host.as_deref().unwrap_or("cloudcore"), uuid::Uuid::new_v4())
 }
 
 async fn accept(mut incoming: Incoming, hub: Arc<Hub>) {

@@ -18,6 +18,7 @@ use tombolo_runtime::without_excerpt;
 
 use crate::bootstrap::{CertificateFiles, PemPair};
 use crate::edgecontroller::UpstreamSettings;
+use crate::grids::GridSettings;
 use raw::{RawCertificates, RawConfig};
 
 pub use kubeedge::IgnoredSetting;
@@ -76,6 +77,8 @@ pub struct Config {
     pub watch_events: WatchEvents,
     /// Sessions of stock edges.
     pub kubeedge: KubeEdgeSessions,
+    /// The controllers of the application grid.
+    pub grids: GridSettings,
     /// How long a stop waits for sessions and writes.
     pub drain_grace: Duration,
     /// Upper bound of the spread wait that nodes are told when this cloudcore stops.
@@ -252,6 +255,11 @@ impl Config {
             },
             watch_events: raw.edge_controller.watch_events,
             kubeedge: KubeEdgeSessions { silence, window },
+            grids: GridSettings {
+                enabled: raw.grids.enable,
+                install_definitions: raw.grids.install_definitions,
+                unit_grace: Duration::from_secs(raw.grids.unit_grace_seconds.into()),
+            },
             drain_grace: Duration::from_secs(u64::from(raw.drain_grace_seconds)),
             drain_spread: Duration::from_secs(u64::from(raw.drain_spread_seconds)),
             ignored: Vec::new(),

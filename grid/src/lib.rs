@@ -18,6 +18,7 @@ pub mod name;
 pub mod node;
 pub mod prune;
 pub mod reach;
+pub mod reconcile;
 pub mod template;
 pub mod uniform;
 pub mod unit;

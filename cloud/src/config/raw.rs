@@ -24,6 +24,7 @@ pub(super) struct RawConfig {
     pub(super) edge_certificate_days: u32,
     pub(super) edge_controller: RawEdgeController,
     pub(super) kubeedge: RawKubeEdge,
+    pub(super) grids: RawGrids,
     pub(super) drain_grace_seconds: u32,
     pub(super) drain_spread_seconds: u32,
 }
@@ -66,6 +67,21 @@ pub(super) struct RawKubeEdge {
     pub(super) window: u32,
 }
 
+/// `grids`: the controllers of the application grid.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct RawGrids {
+    pub(super) enable: bool,
+    pub(super) install_definitions: bool,
+    pub(super) unit_grace_seconds: u32,
+}
+
+impl Default for RawGrids {
+    fn default() -> Self {
+        Self { enable: true, install_definitions: true, unit_grace_seconds: 0 }
+    }
+}
+
 impl Default for RawEdgeController {
     fn default() -> Self {
         let (requests, watch_events) = Default::default();
@@ -94,6 +110,7 @@ impl Default for RawConfig {
             edge_certificate_days: 365,
             edge_controller: RawEdgeController::default(),
             kubeedge: RawKubeEdge::default(),
+            grids: RawGrids::default(),
             drain_grace_seconds: 20,
             drain_spread_seconds: 10,
         }

@@ -13,9 +13,8 @@ use crate::source;
 /// Applies the manifests of `deploy/` that grant rights, `impersonation` among them, and returns a kubeconfig of cloudcore's ServiceAccount.
 pub(super) async fn grant(plane: &ControlPlane, impersonation: &str) -> Result<Value> {
     // The namespace first: everything else is in it or bound to something in it.
-    for name in
-        ["cloudcore/namespace.yaml", "cloudcore/rbac.yaml", impersonation, "cloudcore/edge-network.yaml"]
-    {
+    let own = ["cloudcore/namespace.yaml", "cloudcore/rbac.yaml", "cloudcore/grids.yaml"];
+    for name in own.into_iter().chain([impersonation, "cloudcore/edge-network.yaml"]) {
         let manifest = source::root().join("deploy").join(name);
         let path = manifest.display().to_string();
         let output = plane.kubectl(&["apply", "-f", &path])?;

@@ -1,0 +1,131 @@
+//! The children of grids in the API: read, applied, removed.
+
+use std::collections::BTreeMap;
+
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions, PropagationPolicy,
+};
+use kube::core::GroupVersionKind;
+use kube::runtime::reflector::Store;
+use kube::{Api, Client, ResourceExt};
+use serde_json::Value;
+use tombolo_grid::labels::GRID_SELECTOR;
+use tombolo_grid::name::ChildKind;
+use tombolo_grid::reconcile::plan::{Doomed, Wanted};
+use tombolo_grid::reconcile::status::UnitError;
+
+use super::MANAGER;
+
+/// The children of one kind of grid.
+#[derive(Clone)]
+pub(super) struct Children {
+    client: Client,
+    resource: ApiResource,
+    /// What carries the label of a grid's children.
+    labelled: Store<DynamicObject>,
+}
+
+/// The API resource of children.
+pub(super) fn resource(kind: ChildKind) -> ApiResource {
+    let (group, version) = kind.api_version().rsplit_once('/').unwrap_or(("", kind.api_version()));
+    let plural = format!("{}s", kind.kind().to_lowercase());
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind.kind()), &plural)
+}
+
+/// Of what the API says of field managers, keeps who else has set a part of the spec: the rest is large and of no use.
+pub(super) fn slim(child: &mut DynamicObject) {
+    let entries = std::mem::take(child.managed_fields_mut());
+    let foreign = entries.into_iter().filter(|entry| {
+        let sets_spec = entry.fields_v1.as_ref().is_some_and(|fields| !fields.0["f:spec"].is_null());
+        let is_ours = entry.manager.as_deref() == Some(MANAGER);
+        sets_spec && !is_ours && entry.subresource.as_deref().unwrap_or_default().is_empty()
+    });
+    *child.managed_fields_mut() =
+        foreign.map(|entry| ManagedFieldsEntry { fields_v1: None, ..entry }).collect();
+}
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+
+/// Who else has set fields of a child's spec.
+pub(super) fn sharers(child: &Value) -> Vec<String> {
+    let entries = child["metadata"]["managedFields"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut names: Vec<String> =
+        entries.iter().filter_map(|entry| Some(entry["manager"].as_str()?.to_owned())).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+impl Children {
+    pub(super) fn new(client: Client, kind: ChildKind, labelled: Store<DynamicObject>) -> Self {
+        Self { client, resource: resource(kind), labelled }
+    }
+
+    fn api(&self, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), namespace, &self.resource)
+    }
+
+    /// What a namespace has of them: objects with the label of this grid or owned by it, and those with a name that it may
+    /// want.
+    pub(super) async fn of_grid(&self, namespace: &str, grid: &str, uid: &str) -> BTreeMap<String, Value> {
+        // Fails when the watch is gone, and then so is this reconciler.
+        let _ = self.labelled.wait_until_ready().await;
+        let is_near = |child: &DynamicObject| {
+            let labelled = child.labels().get(GRID_SELECTOR).is_some_and(|value| value == grid);
+            let owned = child.owner_references().iter().any(|owner| owner.uid == uid);
+            child.namespace().as_deref() == Some(namespace) && (labelled || owned)
+        };
+        let near = self.labelled.state_filter(is_near);
+        near.into_iter().map(|child| (child.name_any(), as_value(&child))).collect()
+    }
+
+    /// What the API has under a name now.
+    pub(super) async fn read(&self, namespace: &str, name: &str) -> Result<Option<Value>, kube::Error> {
+        let found = self.api(namespace).get_opt(name).await?;
+        Ok(found.map(|mut child| {
+            slim(&mut child);
+            as_value(&child)
+        }))
+    }
+
+    /// Applies a manifest; what is stored then.
+    pub(super) async fn apply(&self, namespace: &str, wanted: &Wanted) -> Result<Value, UnitError> {
+        let params = PatchParams::apply(MANAGER).force();
+        let applied = self.api(namespace).patch(&wanted.name, &params, &Patch::Apply(&wanted.manifest)).await;
+        let mut child = applied.map_err(|error| unit_error(&error))?;
+        slim(&mut child);
+        Ok(as_value(&child))
+    }
+
+    /// Removes a child, if it is still the one that was seen. What is gone already is no error.
+    pub(super) async fn remove(&self, namespace: &str, doomed: &Doomed) -> Result<(), kube::Error> {
+        let params = DeleteParams {
+            propagation_policy: Some(PropagationPolicy::Background),
+            preconditions: Some(Preconditions {
+                uid: Some(doomed.uid.clone()),
+                resource_version: Some(doomed.resource_version.clone()),
+            }),
+            ..DeleteParams::default()
+        };
+        match self.api(namespace).delete(&doomed.name, &params).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn as_value(child: &DynamicObject) -> Value {
+    serde_json::to_value(child).unwrap_or_default()
+}
+
+/// What an answer of the API means for a unit.
+pub(super) fn unit_error(error: &kube::Error) -> UnitError {
+    match error {
+        kube::Error::Api(status) => {
+            let reason = if status.reason.is_empty() { "ApiError" } else { status.reason.as_str() };
+            UnitError { reason: reason.to_owned(), message: status.message.clone() }
+        }
+        other => UnitError { reason: "ApiUnreachable".to_owned(), message: other.to_string() },
+    }
+}

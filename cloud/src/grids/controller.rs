@@ -1,0 +1,137 @@
+//! What makes the controller of one kind of grid look at a grid: the grid itself, its children, and the labels of nodes
+//! (app-grid reference 2.3).
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::ready;
+use futures::{Stream, StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::DynamicObject;
+use kube::core::PartialObjectMeta;
+use kube::runtime::controller::{self, applier};
+use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt, watcher as watch};
+use kube::{Api, Client, ResourceExt};
+use parking_lot::Mutex;
+use tombolo_grid::labels::GRID_SELECTOR;
+
+use super::api::GridKind;
+use super::children::{Children, resource, slim};
+use super::reconcile::{Context, reconcile, try_again};
+use super::units::Units;
+use super::{GridSettings, MANAGER, Metrics};
+
+/// Grids of one kind that are looked at at a time.
+const CONCURRENCY: u16 = 8;
+
+/// What comes within this time after a first event makes one pass with it: nodes are often labelled many at a time.
+const DEBOUNCE: Duration = Duration::from_millis(100);
+
+/// Runs the controller of one kind for as long as it is polled.
+pub(super) async fn run<K: GridKind>(
+    client: &Client,
+    settings: GridSettings,
+    identity: &str,
+    metrics: &Metrics,
+) {
+    let (grids, grids_writer) = reflector::store();
+    let resource = resource(K::CHILD);
+    let children_writer = Writer::<DynamicObject>::new(resource.clone());
+    let units = Units::new();
+    let reporter = Reporter { controller: MANAGER.to_owned(), instance: Some(identity.to_owned()) };
+    let context = Context {
+        client: client.clone(),
+        units: units.clone(),
+        children: Children::new(client.clone(), K::CHILD, children_writer.as_reader()),
+        recorder: Recorder::new(client.clone(), reporter),
+        unit_grace: settings.unit_grace,
+        metrics: metrics.clone(),
+        memory: Mutex::new(HashMap::new()),
+    };
+    let queue = stream::select_all([
+        own::<K>(client, grids_writer).boxed(),
+        of_children::<K>(client, &resource, children_writer, grids.clone()).boxed(),
+        of_nodes::<K>(client, units, grids.clone()).boxed(),
+    ]);
+    let config = controller::Config::default().concurrency(CONCURRENCY).debounce(DEBOUNCE);
+    applier(
+        |object, context| Box::pin(reconcile::<K>(object, context)),
+        try_again::<K>,
+        Arc::new(context),
+        grids,
+        queue,
+        config,
+    )
+    .for_each(|done| {
+        if let Err(controller::Error::QueueError(error)) = done {
+            tracing::debug!(%error, kind = K::CHILD.grid_kind(), "a watch is begun anew");
+        }
+        ready(())
+    })
+    .await;
+}
+
+/// Every change of a grid. The status is the controller's own; its changes come back as an event, which finds nothing to do.
+fn own<K: GridKind>(
+    client: &Client,
+    writer: Writer<K>,
+) -> impl Stream<Item = Result<ObjectRef<K>, watcher::Error>> + use<K> {
+    let all = watch(Api::<K>::all(client.clone()), watcher::Config::default());
+    let seen = all.default_backoff().modify(|grid| grid.managed_fields_mut().clear()).reflect(writer);
+    seen.touched_objects().map_ok(|grid| ObjectRef::from_obj(&grid))
+}
+
+/// The grids to which a child that changed belongs, or may belong.
+fn of_children<K: GridKind>(
+    client: &Client,
+    resource: &kube::api::ApiResource,
+    writer: Writer<DynamicObject>,
+    grids: Store<K>,
+) -> impl Stream<Item = Result<ObjectRef<K>, watcher::Error>> + use<K> {
+    let api = Api::<DynamicObject>::all_with(client.clone(), resource);
+    let labelled = watch(api, watcher::Config::default().labels(GRID_SELECTOR));
+    let seen = labelled.default_backoff().modify(slim).reflect(writer);
+    let affected = move |event: Event<DynamicObject>| match event {
+        Event::Apply(child) | Event::Delete(child) => owners(&child),
+        Event::Init | Event::InitApply(_) => Vec::new(),
+        // Some may have gone while nobody looked.
+        Event::InitDone => all(&grids),
+    };
+    seen.map_ok(move |event| stream::iter(affected(event).into_iter().map(Ok))).try_flatten()
+}
+
+/// The grid that owns a child, and the one that its label names.
+fn owners<K: GridKind>(child: &DynamicObject) -> Vec<ObjectRef<K>> {
+    let namespace = child.namespace().unwrap_or_default();
+    let owner = child.owner_references().iter().filter(|owner| owner.kind == K::CHILD.grid_kind());
+    let names: BTreeSet<&str> = owner
+        .map(|owner| owner.name.as_str())
+        .chain(child.labels().get(GRID_SELECTOR).map(String::as_str))
+        .collect();
+    names.into_iter().map(|name| ObjectRef::new(name).within(&namespace)).collect()
+}
+
+/// The grids whose units a change of a node's labels may have changed.
+fn of_nodes<K: GridKind>(
+    client: &Client,
+    units: Units,
+    grids: Store<K>,
+) -> impl Stream<Item = Result<ObjectRef<K>, watcher::Error>> + use<K> {
+    let nodes = watch(Api::<PartialObjectMeta<Node>>::all(client.clone()), watcher::Config::default());
+    let affected = move |event| {
+        let keys = units.take(event);
+        let concerned = grids.state_filter(|grid| keys.contains(&grid.grid_spec().key));
+        concerned.into_iter().map(|grid| ObjectRef::from_obj(&*grid)).collect::<Vec<_>>()
+    };
+    let seen = nodes.default_backoff();
+    seen.map_ok(move |event| stream::iter(affected(event).into_iter().map(Ok))).try_flatten()
+}
+
+fn all<K: GridKind>(grids: &Store<K>) -> Vec<ObjectRef<K>> {
+    grids.state().iter().map(|grid| ObjectRef::from_obj(&**grid)).collect()
+}

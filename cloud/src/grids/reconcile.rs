@@ -1,0 +1,361 @@
+//! One pass over one grid (app-grid reference 2.10).
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::{StreamExt, stream};
+use kube::api::{Patch, PatchParams};
+use kube::runtime::controller::Action;
+use kube::runtime::events::{Event, EventType, Recorder};
+use kube::{Api, Client, ResourceExt};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use thiserror::Error;
+use tombolo_grid::name::ChildKind;
+use tombolo_grid::reconcile::Grid;
+use tombolo_grid::reconcile::child::Child;
+use tombolo_grid::reconcile::manifest::is_applied;
+use tombolo_grid::reconcile::plan::{Doomed, Found, Plan, Reason, Wanted, plan};
+use tombolo_grid::reconcile::status::{Outcome, UnitError, status};
+use tombolo_grid::template::unused_templates;
+use tombolo_runtime::{Backoff, BackoffConfig};
+
+use super::api::GridKind;
+use super::children::{Children, sharers, unit_error};
+use super::units::Units;
+use super::{MANAGER, Metrics};
+
+/// Time after which a grid that is as it should be is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_secs(600);
+
+/// Waits between tries for a grid of which something failed (app-grid reference 2.9 f).
+const RETRIES: BackoffConfig =
+    BackoffConfig { first: Duration::from_secs(1), max: Duration::from_secs(300), factor: 2.0 };
+
+/// Writes for one grid that are under way at a time.
+const WRITES_AT_A_TIME: usize = 8;
+
+/// Longest note of an event, in bytes (events.k8s.io convention: 1 kB).
+const NOTE_LEN_MAX: usize = 1000;
+
+/// What all passes of one kind of grid share.
+pub(super) struct Context {
+    pub(super) client: Client,
+    pub(super) units: Units,
+    pub(super) children: Children,
+    pub(super) recorder: Recorder,
+    /// How long the workload of a unit without nodes stays.
+    pub(super) unit_grace: Duration,
+    pub(super) metrics: Metrics,
+    pub(super) memory: Mutex<HashMap<String, Memory>>,
+}
+
+/// What is remembered of a grid, by its UID, between two passes.
+#[derive(Default)]
+pub(super) struct Memory {
+    backoff: Option<Backoff>,
+    /// Children that are not wanted, and since when.
+    unwanted: HashMap<String, Instant>,
+}
+
+/// Something failed; the grid is looked at again.
+#[derive(Debug, Error)]
+pub(super) enum PassError {
+    /// The API did not do what was asked.
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    /// Some units are not as they should be; they are named in status and events.
+    #[error("{0} of its units are not as they should be; see its status")]
+    Units(usize),
+}
+
+/// Brings one grid nearer to what it wants.
+pub(super) async fn reconcile<K: GridKind>(
+    object: Arc<K>,
+    context: Arc<Context>,
+) -> Result<Action, PassError> {
+    let started = Instant::now();
+    let outcome = pass(&*object, &context).await;
+    context.metrics.passed(K::CHILD, started.elapsed(), outcome.is_ok());
+    let uid = object.uid().unwrap_or_default();
+    if outcome.is_ok()
+        && let Some(memory) = context.memory.lock().get_mut(&uid)
+    {
+        memory.backoff = None;
+    }
+    outcome
+}
+
+/// When a grid of which something failed is looked at again.
+pub(super) fn try_again<K: GridKind>(object: Arc<K>, error: &PassError, context: Arc<Context>) -> Action {
+    let (kind, name) = (K::CHILD.grid_kind(), object.name_any());
+    tracing::warn!(kind, namespace = object.namespace(), name, %error, "is looked at again later");
+    let mut memory = context.memory.lock();
+    let memory = memory.entry(object.uid().unwrap_or_default()).or_default();
+    let backoff = memory.backoff.get_or_insert_with(|| Backoff::new(RETRIES));
+    Action::requeue(backoff.next_delay(&mut rand::rng()))
+}
+
+async fn pass<K: GridKind>(object: &K, context: &Context) -> Result<Action, PassError> {
+    let grid = object.grid();
+    if grid.deleting {
+        context.memory.lock().remove(&grid.uid);
+        return Ok(Action::await_change());
+    }
+    if object.removes_unused() {
+        remove_unused(object, &grid, context).await?;
+    }
+    let units = context.units.of(&grid.spec.key).await;
+    let units: Vec<&str> = units.iter().map(String::as_str).collect();
+    let (plan, mut found) = match settled_plan(object, &grid, &units, context).await? {
+        Ok(settled) => settled,
+        Err(refused) => {
+            let outcome = Outcome { refused: Some(refused.clone()), ..Outcome::default() };
+            tell(object, &refused, context).await;
+            write_status(object, &grid, &outcome, context).await?;
+            return Ok(Action::requeue(LOOK_AGAIN));
+        }
+    };
+    let mut outcome = Outcome::default();
+    for (unit, trouble) in &plan.troubles {
+        let error = UnitError { reason: trouble.reason().to_owned(), message: trouble.to_string() };
+        outcome.errors.insert(unit.clone(), error);
+    }
+    apply_all(&grid, plan.wanted, &mut found, &mut outcome, context).await;
+    let due = remove_all(&grid, &plan.doomed, context).await?;
+    for (unit, child) in &outcome.children {
+        let sharers = sharers(child);
+        if !sharers.is_empty() {
+            outcome.shared.insert(unit.clone(), sharers);
+        }
+    }
+    for error in outcome.errors.values() {
+        tell(object, error, context).await;
+    }
+    for name in &plan.strangers {
+        let message = format!(
+            "{} {name} carries this grid's label, belongs to nobody, and is of no unit: it is left alone",
+            grid.kind.kind()
+        );
+        tell(object, &UnitError { reason: "UnownedChild".to_owned(), message }, context).await;
+    }
+    write_status(object, &grid, &outcome, context).await?;
+    match outcome.errors.len() {
+        0 => Ok(Action::requeue(due.unwrap_or(LOOK_AGAIN))),
+        failed => Err(PassError::Units(failed)),
+    }
+}
+
+type Settled = (Plan, BTreeMap<String, Value>);
+
+/// The plan, made of what is really there: under the name of a child that seems to be missing there may be an object without
+/// the label, and an orphan is taken only by a grid that still exists.
+async fn settled_plan<K: GridKind>(
+    object: &K,
+    grid: &Grid,
+    units: &[&str],
+    context: &Context,
+) -> Result<Result<Settled, UnitError>, PassError> {
+    let mut found = context.children.of_grid(&grid.namespace, &grid.name, &grid.uid).await;
+    let planned = |found: &BTreeMap<String, Value>| {
+        let children: Vec<Child<'_>> = found.values().map(Child).collect();
+        plan(grid, units, &children)
+    };
+    let first = match planned(&found) {
+        Ok(plan) => plan,
+        Err(error) => return Ok(Err(refusal(grid.kind, &grid.spec.key, &error.to_string()))),
+    };
+    let mut again = false;
+    for wanted in first.wanted.iter().filter(|wanted| wanted.found == Found::Nothing) {
+        if let Some(child) = context.children.read(&grid.namespace, &wanted.name).await? {
+            found.insert(wanted.name.clone(), child);
+            again = true;
+        }
+    }
+    let plan = if again { planned(&found).unwrap_or_default() } else { first };
+    if plan.wanted.iter().any(|wanted| wanted.found == Found::Orphan) {
+        let api: Api<K> = Api::namespaced(context.client.clone(), &grid.namespace);
+        let live = api.get_opt(&grid.name).await?;
+        let is_same =
+            live.is_some_and(|live| live.uid() == object.uid() && live.meta().deletion_timestamp.is_none());
+        if !is_same {
+            return Ok(Ok((Plan::default(), BTreeMap::new())));
+        }
+    }
+    Ok(Ok((plan, found)))
+}
+
+/// Why nothing is done for a grid whose key is none, in the words that its users know (app-grid reference 2.4).
+fn refusal(kind: ChildKind, key: &str, problem: &str) -> UnitError {
+    if !key.is_empty() {
+        return UnitError { reason: "InvalidKey".to_owned(), message: problem.to_owned() };
+    }
+    let name = match kind {
+        ChildKind::Deployment => "deployment-grid",
+        ChildKind::StatefulSet => "statefulset-grid",
+        ChildKind::Service => "service grid",
+    };
+    UnitError { reason: "Empty".to_owned(), message: format!("This {name} has an empty grid key") }
+}
+
+/// Applies what is not as it should be. A unit that fails keeps no other from its turn.
+async fn apply_all(
+    grid: &Grid,
+    wanted: Vec<Wanted>,
+    found: &mut BTreeMap<String, Value>,
+    outcome: &mut Outcome,
+    context: &Context,
+) {
+    let (done, open): (Vec<Wanted>, Vec<Wanted>) = wanted
+        .into_iter()
+        .partition(|wanted| found.get(&wanted.name).is_some_and(|live| is_applied(live, &wanted.manifest)));
+    for wanted in done {
+        outcome.children.insert(wanted.unit, found.remove(&wanted.name).unwrap_or_default());
+    }
+    let writes = open.into_iter().map(|wanted| async move {
+        context.metrics.writes.inc();
+        let applied = context.children.apply(&grid.namespace, &wanted).await;
+        (wanted, applied)
+    });
+    let mut writes = stream::iter(writes).buffer_unordered(WRITES_AT_A_TIME);
+    while let Some((wanted, applied)) = writes.next().await {
+        match applied {
+            Ok(child) => {
+                outcome.children.insert(wanted.unit, child);
+            }
+            Err(error) => {
+                if let Some(child) = found.remove(&wanted.name) {
+                    outcome.children.insert(wanted.unit.clone(), child);
+                }
+                outcome.errors.insert(wanted.unit, error);
+            }
+        }
+    }
+}
+
+/// Removes what is to go; the time until the next one is due, when some wait for their grace to end.
+async fn remove_all(
+    grid: &Grid,
+    doomed: &[Doomed],
+    context: &Context,
+) -> Result<Option<Duration>, PassError> {
+    let waits = grace_left(grid, doomed, context);
+    for (doomed, left) in doomed.iter().zip(&waits) {
+        if left.is_zero() {
+            context.metrics.writes.inc();
+            context.children.remove(&grid.namespace, doomed).await?;
+        }
+    }
+    Ok(waits.into_iter().filter(|left| !left.is_zero()).min())
+}
+
+/// How long each of them stays. Edge nodes are often registered anew: a unit may be without nodes for a moment only.
+fn grace_left(grid: &Grid, doomed: &[Doomed], context: &Context) -> Vec<Duration> {
+    let mut memory = context.memory.lock();
+    let unwanted = &mut memory.entry(grid.uid.clone()).or_default().unwanted;
+    unwanted.retain(|uid, _| doomed.iter().any(|one| one.uid == *uid));
+    let left = |one: &Doomed| match one.reason {
+        Reason::Released => Duration::ZERO,
+        Reason::Unwanted => {
+            let since = *unwanted.entry(one.uid.clone()).or_insert_with(Instant::now);
+            context.unit_grace.saturating_sub(since.elapsed())
+        }
+    };
+    doomed.iter().map(left).collect()
+}
+
+/// Takes members out of the pool that nothing names. It is the one write into a grid's spec, and its author asked for it.
+async fn remove_unused<K: GridKind>(object: &K, grid: &Grid, context: &Context) -> Result<(), PassError> {
+    let spec = &grid.spec;
+    let unused = unused_templates(&spec.templates, &spec.default_name, &spec.pool);
+    if unused.is_empty() {
+        return Ok(());
+    }
+    let pool: serde_json::Map<String, Value> =
+        unused.iter().map(|name| ((*name).to_owned(), Value::Null)).collect();
+    let patch = json!({
+        "metadata": {"uid": grid.uid, "resourceVersion": object.resource_version()},
+        "spec": {"templatePool": pool},
+    });
+    let api: Api<K> = Api::namespaced(context.client.clone(), &grid.namespace);
+    context.metrics.writes.inc();
+    api.patch(&grid.name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+    Ok(())
+}
+
+async fn write_status<K: GridKind>(
+    object: &K,
+    grid: &Grid,
+    outcome: &Outcome,
+    context: &Context,
+) -> Result<(), PassError> {
+    let before = object.stored_status();
+    let now = k8s_openapi::jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let after = status(grid, &before, outcome, &now);
+    if after == before {
+        return Ok(());
+    }
+    // Not applied: the last key that leaves an applied map leaves `null` behind, which no schema takes.
+    let patch = json!({"metadata": {"uid": grid.uid}, "status": merge(&before, &after)});
+    let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+    let api: Api<K> = Api::namespaced(context.client.clone(), &grid.namespace);
+    context.metrics.writes.inc();
+    match api.patch_status(&grid.name, &params, &Patch::Merge(patch)).await {
+        Ok(_) => Ok(()),
+        // The grid is gone, or another one has its name: its own pass writes its status.
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The merge patch (RFC 7396) that makes one value of another.
+fn merge(before: &Value, after: &Value) -> Value {
+    let (Value::Object(old), Value::Object(new)) = (before, after) else { return after.clone() };
+    let gone = old.keys().filter(|key| !new.contains_key(*key)).map(|key| (key.clone(), Value::Null));
+    let kept = new
+        .iter()
+        .filter(|(key, value)| old.get(*key) != Some(value))
+        .map(|(key, value)| (key.clone(), merge(old.get(key).unwrap_or(&Value::Null), value)));
+    gone.chain(kept).collect::<serde_json::Map<_, _>>().into()
+}
+
+/// Says in an event what is wrong. An event that cannot be written is not worth another pass.
+async fn tell<K: GridKind>(object: &K, error: &UnitError, context: &Context) {
+    let mut note = error.message.clone();
+    let mut end = note.len().min(NOTE_LEN_MAX);
+    while !note.is_char_boundary(end) {
+        end -= 1;
+    }
+    note.truncate(end);
+    let event = Event {
+        type_: EventType::Warning,
+        reason: error.reason.clone(),
+        note: Some(note),
+        action: "Reconcile".to_owned(),
+        secondary: None,
+    };
+    if let Err(error) = context.recorder.publish(&event, &object.object_ref(&())).await {
+        let error = unit_error(&error);
+        tracing::debug!(reason = error.reason, message = error.message, "an event was not written");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_merge_patch_takes_away_what_is_gone() {
+        let (before, after) = (
+            json!({"states": {"a": {"n": 1, "error": {}}, "b": {}}, "ready": "1/2", "conditions": [1]}),
+            json!({"states": {"a": {"n": 2}}, "ready": "1/2", "conditions": []}),
+        );
+        let patch = merge(&before, &after);
+        assert_eq!(patch, json!({"states": {"a": {"n": 2, "error": null}, "b": null}, "conditions": []}));
+        let mut patched = before.clone();
+        json_patch::merge(&mut patched, &patch);
+        assert_eq!(patched, after);
+        assert_eq!(merge(&Value::Null, &after), after);
+    }
+}

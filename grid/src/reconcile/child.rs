@@ -1,0 +1,76 @@
+//! A grid's children as the cluster has them.
+
+use serde_json::Value;
+
+use crate::labels::GRID_SELECTOR;
+
+/// An object of the children's kind in the grid's namespace.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Child<'a>(pub &'a Value);
+
+/// To whom a child belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner<'a> {
+    /// Nobody controls it.
+    Nobody,
+    /// The controller with this UID, of this kind and name.
+    Controller {
+        /// `uid` of the owner reference.
+        uid: &'a str,
+        /// `kind` and `name`, for messages.
+        named: (&'a str, &'a str),
+    },
+}
+
+impl<'a> Child<'a> {
+    fn metadata(self, field: &str) -> &'a str {
+        self.0["metadata"][field].as_str().unwrap_or_default()
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'a str {
+        self.metadata("name")
+    }
+
+    /// Its UID.
+    #[must_use]
+    pub fn uid(self) -> &'a str {
+        self.metadata("uid")
+    }
+
+    /// Its resource version.
+    #[must_use]
+    pub fn resource_version(self) -> &'a str {
+        self.metadata("resourceVersion")
+    }
+
+    /// Whether it has a deletion timestamp.
+    #[must_use]
+    pub fn is_deleting(self) -> bool {
+        !self.metadata("deletionTimestamp").is_empty()
+    }
+
+    /// Whether it carries the label of a grid's children.
+    #[must_use]
+    pub fn is_labelled_for(self, grid: &str) -> bool {
+        self.0["metadata"]["labels"][GRID_SELECTOR] == grid
+    }
+
+    /// Who controls it.
+    #[must_use]
+    pub fn owner(self) -> Owner<'a> {
+        let references = self.0["metadata"]["ownerReferences"].as_array().map_or(&[][..], Vec::as_slice);
+        let Some(owner) = references.iter().find(|owner| owner["controller"] == true) else {
+            return Owner::Nobody;
+        };
+        let text = |field: &str| owner[field].as_str().unwrap_or_default();
+        Owner::Controller { uid: text("uid"), named: (text("kind"), text("name")) }
+    }
+
+    /// Whether the grid with this UID controls it.
+    #[must_use]
+    pub fn is_owned_by(self, uid: &str) -> bool {
+        matches!(self.owner(), Owner::Controller { uid: owner, .. } if owner == uid)
+    }
+}

@@ -1,0 +1,204 @@
+//! From a grid, the units and the children that are there to what has to be done.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use thiserror::Error;
+
+use super::Grid;
+use super::child::{Child, Owner};
+use super::manifest::manifest;
+use crate::name::{ChildKind, NameError, child_name};
+use crate::template::{TemplateError, choose_template};
+use crate::unit::{KeyError, check_key};
+
+/// What has to be done for one grid.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Plan {
+    /// Children that are wanted.
+    pub wanted: Vec<Wanted>,
+    /// Children that are to go.
+    pub doomed: Vec<Doomed>,
+    /// Units that cannot have a child now, and why. The unit of a ServiceGrid's one Service is empty.
+    pub troubles: BTreeMap<String, Trouble>,
+    /// Objects that carry the label of this grid's children, belong to nobody and have a name that is not wanted: they are
+    /// reported and left alone.
+    pub strangers: Vec<String>,
+}
+
+/// A child that is wanted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Wanted {
+    /// Its unit; empty for a Service.
+    pub unit: String,
+    /// Its name.
+    pub name: String,
+    /// What is applied.
+    pub manifest: Value,
+    /// What is there under this name.
+    pub found: Found,
+}
+
+/// What is there under the name of a wanted child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing.
+    Nothing,
+    /// The grid's own child.
+    Own,
+    /// An object with the right label that belongs to nobody. It may be taken when the grid itself, read anew, still has
+    /// its UID and is not being deleted.
+    Orphan,
+}
+
+/// A child that is to go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Doomed {
+    /// Its name.
+    pub name: String,
+    /// Its UID: a precondition of the deletion.
+    pub uid: String,
+    /// Its resource version: another precondition.
+    pub resource_version: String,
+    /// Why it goes.
+    pub reason: Reason,
+}
+
+/// Why a child goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// Its name is not wanted: its unit has no node any more, or the key is another one. A grace period may apply.
+    Unwanted,
+    /// It lost the label by which children are known. It comes back when it is gone.
+    Released,
+}
+
+/// Why a unit has no child, or one that is not what the grid wants.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Trouble {
+    /// No child can be named so.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The template is missing.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    /// Somebody else has an object of that name.
+    #[error("{kind} {name} {owner}")]
+    Taken {
+        /// Kind of the child.
+        kind: &'static str,
+        /// Name of the child.
+        name: String,
+        /// To whom it belongs, as the end of a sentence.
+        owner: String,
+    },
+    /// The child is being deleted; it comes back when it is gone.
+    #[error("{kind} {name} is being deleted; it is created again when it is gone")]
+    Leaving {
+        /// Kind of the child.
+        kind: &'static str,
+        /// Name of the child.
+        name: String,
+    },
+}
+
+impl Trouble {
+    /// The reason that events and conditions give.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::Name(_) => "InvalidUnitName",
+            Self::Template(_) => "TemplateNotFound",
+            Self::Taken { .. } => "ChildNameConflict",
+            Self::Leaving { .. } => "ChildBeingDeleted",
+        }
+    }
+}
+
+/// Makes the plan for a grid that is not being deleted.
+///
+/// `children` are all objects of the children's kind in the grid's namespace that carry a grid's label, and those that have
+/// the names of wanted children.
+///
+/// # Errors
+/// [`KeyError`] when the grid's key is none: children are left exactly as they are.
+pub fn plan(grid: &Grid, units: &[&str], children: &[Child<'_>]) -> Result<Plan, KeyError> {
+    check_key(&grid.spec.key)?;
+    let mut plan = Plan::default();
+    if grid.deleting {
+        return Ok(plan);
+    }
+    let one = [""];
+    let units = if grid.kind == ChildKind::Service { &one[..] } else { units };
+    for unit in units {
+        match wanted(grid, unit, children) {
+            Ok(Step::Want(wanted)) => plan.wanted.push(wanted),
+            Ok(Step::Remove(doomed, trouble)) => {
+                plan.doomed.push(doomed);
+                plan.troubles.insert((*unit).to_owned(), trouble);
+            }
+            Err(trouble) => {
+                plan.troubles.insert((*unit).to_owned(), trouble);
+            }
+        }
+    }
+    let names: Vec<String> =
+        units.iter().filter_map(|unit| child_name(grid.kind, &grid.name, unit).ok()).collect();
+    for child in children.iter().filter(|child| !names.iter().any(|name| name == child.name())) {
+        if child.is_owned_by(&grid.uid) && !child.is_deleting() {
+            plan.doomed.push(doomed(*child, Reason::Unwanted));
+        } else if child.owner() == Owner::Nobody && child.is_labelled_for(&grid.name) && !child.is_deleting()
+        {
+            plan.strangers.push(child.name().to_owned());
+        }
+    }
+    Ok(plan)
+}
+
+enum Step {
+    Want(Wanted),
+    Remove(Doomed, Trouble),
+}
+
+fn wanted(grid: &Grid, unit: &str, children: &[Child<'_>]) -> Result<Step, Trouble> {
+    let name = child_name(grid.kind, &grid.name, unit)?;
+    let spec = &grid.spec;
+    let template = choose_template(unit, &spec.templates, &spec.default_name, &spec.pool)?;
+    let template = template.unwrap_or(&spec.template);
+    let found = children.iter().copied().find(|child| child.name() == name);
+    let leaving = || Trouble::Leaving { kind: grid.kind.kind(), name: name.clone() };
+    let found = match found {
+        None => Found::Nothing,
+        Some(child) => match child.owner() {
+            Owner::Controller { uid, .. } if uid == grid.uid && child.is_deleting() => return Err(leaving()),
+            Owner::Controller { uid, .. } if uid == grid.uid && !child.is_labelled_for(&grid.name) => {
+                return Ok(Step::Remove(doomed(child, Reason::Released), leaving()));
+            }
+            Owner::Controller { uid, .. } if uid == grid.uid => Found::Own,
+            Owner::Nobody if child.is_labelled_for(&grid.name) && !child.is_deleting() => Found::Orphan,
+            other => return Err(taken(grid.kind, &name, other)),
+        },
+    };
+    let manifest = manifest(grid, &name, unit, template);
+    Ok(Step::Want(Wanted { unit: unit.to_owned(), name, manifest, found }))
+}
+
+fn taken(kind: ChildKind, name: &str, owner: Owner<'_>) -> Trouble {
+    let owner = match owner {
+        Owner::Nobody => {
+            "exists and belongs to no grid: delete it, or label it superedge.io/grid-selector to have it taken over"
+                .to_owned()
+        }
+        Owner::Controller { named: (kind, name), uid } => format!("belongs to {kind} {name} (uid {uid})"),
+    };
+    Trouble::Taken { kind: kind.kind(), name: name.to_owned(), owner }
+}
+
+fn doomed(child: Child<'_>, reason: Reason) -> Doomed {
+    Doomed {
+        name: child.name().to_owned(),
+        uid: child.uid().to_owned(),
+        resource_version: child.resource_version().to_owned(),
+        reason,
+    }
+}
