@@ -258,11 +258,7 @@ impl Bound {
         if let Some(events) = plan {
             follow_rules(&tasks, &kube, events);
         }
-        if config.grids.enabled {
-            let place = (config.namespace.clone(), identity());
-            let work = grids::run(kube.client().clone(), config.grids, place, grids, drain.clone());
-            tasks.spawn("grid controllers", work);
-        }
+        let released = control_grids(&tasks, &kube, &config, grids, &drain);
         tasks.spawn("join endpoints", bootstrap.serve(join, drain.clone()));
         tasks.spawn("housekeeping", keep_house(Arc::clone(&hub)));
         tasks.spawn("accept", accept(server.start(&tasks, &drain), Arc::clone(&hub)));
@@ -273,7 +269,7 @@ impl Bound {
         hub.end_all(GoodbyeReason::Draining, "this hub stops", config.drain_spread);
         let grace = tokio::time::sleep(config.drain_grace);
         tokio::select! {
-            () = all_gone(&hub) => {}
+            _ = async { tokio::join!(all_gone(&hub), released) } => {}
             () = grace => {}
             () = drain.aborted() => {}
         }
@@ -282,6 +278,29 @@ impl Bound {
         }
         tasks.abort();
         failure.map_or(Ok(()), |failure| Err(failure.into()))
+    }
+}
+
+/// Runs the grid controllers; what is given back ends when another cloudcore may run them.
+fn control_grids(
+    tasks: &Tasks,
+    kube: &Kube,
+    config: &Config,
+    metrics: grids::Metrics,
+    drain: &Drain,
+) -> impl Future<Output = ()> + use<> {
+    let (done, released) = oneshot::channel::<()>();
+    if config.grids.enabled {
+        let place = (config.namespace.clone(), identity());
+        let work = grids::run(kube.client().clone(), config.grids, place, metrics, drain.clone());
+        tasks.spawn("grid controllers", async move {
+            work.await;
+            drop(done);
+        });
+    }
+    async move {
+        // It ends when its sender is dropped.
+        let _ = released.await;
     }
 }
 

@@ -151,7 +151,9 @@ where
             () = work() => {}
             () = candidate.keep() => tracing::warn!(lease = LEASE, "the lease is lost; another cloudcore goes on"),
             () = drain.started() => {
-                candidate.release().await;
+                if tokio::time::timeout(RETRY, candidate.release()).await.is_err() {
+                    tracing::debug!("the lease was not given back in time");
+                }
                 return;
             }
         }

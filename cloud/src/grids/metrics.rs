@@ -42,16 +42,20 @@ impl Metrics {
             seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
             writes: Counter::default(),
         };
-        let own = registry.sub_registry_with_prefix("tombolo_cloud_grid");
-        own.register("leading", "Whether this process runs the grid controllers", metrics.leading.clone());
-        own.register("passes", "Passes over grids, by kind", metrics.passes.clone());
+        let own = registry.sub_registry_with_prefix("tombolo_cloud");
         own.register(
-            "failed_passes",
+            "grid_leading",
+            "Whether this process runs the grid controllers",
+            metrics.leading.clone(),
+        );
+        own.register("grid_passes", "Passes over grids, by kind", metrics.passes.clone());
+        own.register(
+            "grid_failed_passes",
             "Passes after which something is still wrong, by kind",
             metrics.failed.clone(),
         );
-        own.register("pass_seconds", "Seconds of one pass over one grid", metrics.seconds.clone());
-        own.register("writes", "Writes to the API by the grid controllers", metrics.writes.clone());
+        own.register("grid_pass_seconds", "Seconds of one pass over one grid", metrics.seconds.clone());
+        own.register("grid_writes", "Writes to the API by the grid controllers", metrics.writes.clone());
         metrics
     }
 

@@ -2,6 +2,7 @@
 //! can answer.
 
 mod definitions;
+mod leading;
 mod ownership;
 mod units;
 
