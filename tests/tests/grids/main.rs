@@ -4,6 +4,7 @@
 mod definitions;
 mod leading;
 mod ownership;
+mod scale;
 mod units;
 
 use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams};
