@@ -23,6 +23,7 @@ use tombolo_proto::frame::{Change, RefusalReason};
 use tombolo_proto::ids::{CloudRevision, Epoch, ScopeId, StoreId};
 use tombolo_proto::object::{InventoryEntry, ObjectKey, Resource};
 
+mod answers;
 mod batch;
 mod error;
 mod faulty;
@@ -38,12 +39,14 @@ mod seal;
 mod serve;
 mod shared;
 pub(crate) mod splice;
+pub(crate) mod trust;
 mod view;
 mod writer;
 
 #[cfg(test)]
 mod tests;
 
+pub use answers::{Answer, Class, Question};
 pub use error::{OpenError, ReadError, WriteError};
 pub use faulty::FaultyDisk;
 pub use inspect::{Inspection, inspect};

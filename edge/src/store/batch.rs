@@ -12,11 +12,13 @@ use tombolo_proto::ids::{ScopeId, Uid};
 use tombolo_proto::limits;
 use tombolo_proto::object::{ObjectKey, ObjectVersion, SharedObject};
 
+use super::answers::{self, Answer, Answers, Question};
 use super::error::{WriteError, storage};
 use super::outbox::{self, Report, ReportKind};
 use super::row::{LogRow, LogVersion, ObjectRow, State};
-use super::schema::{self, HIDDEN, LOG, META, OBJECTS, OUTBOX, SCOPES, SLOTS, StateRow};
+use super::schema::{self, ANSWERS, HIDDEN, LOG, META, OBJECTS, OUTBOX, SCOPES, SLOTS, StateRow};
 use super::seal::Sealer;
+use super::shared::Shared;
 use super::{Delivery, LogBounds, Refused, is_pod, keys, splice, view};
 
 mod learn;
@@ -58,20 +60,19 @@ pub(super) struct Batch<'t> {
     outbox: outbox::Rows<'t>,
     slots: outbox::Slots<'t>,
     scopes: Table<'t, u32, &'static [u8]>,
+    answers: Answers<'t>,
     state: StateRow,
-    sealer: &'t Sealer,
+    pub(super) sealer: &'t Sealer,
     bounds: LogBounds,
+    /// The CA that clients are shown beside the cluster's.
+    pub(super) trusted: Option<Arc<String>>,
     /// Scopes whose changes clients can see.
     read: BTreeSet<u32>,
     published: Published,
 }
 
 impl<'t> Batch<'t> {
-    pub(super) fn open(
-        txn: &'t WriteTransaction,
-        sealer: &'t Sealer,
-        bounds: LogBounds,
-    ) -> Result<Self, WriteError> {
+    pub(super) fn open(txn: &'t WriteTransaction, shared: &'t Shared) -> Result<Self, WriteError> {
         let state = schema::read_state(&txn.open_table(META).map_err(storage)?)?;
         let scopes = txn.open_table(SCOPES).map_err(storage)?;
         let rows = schema::read_scopes(&scopes)?;
@@ -84,9 +85,11 @@ impl<'t> Batch<'t> {
             outbox: txn.open_table(OUTBOX).map_err(storage)?,
             slots: txn.open_table(SLOTS).map_err(storage)?,
             scopes,
+            answers: txn.open_table(ANSWERS).map_err(storage)?,
             state,
-            sealer,
-            bounds,
+            sealer: &shared.sealer,
+            bounds: shared.bounds,
+            trusted: shared.trusted.load_full(),
             read,
             published: Published::default(),
         })
@@ -205,6 +208,9 @@ impl<'t> Batch<'t> {
         if row.state == State::Visible {
             self.publish_deletion(key, &row, &[scope])?;
         }
+        if scope == ScopeId::NODE.0 {
+            self.forget_answers(key, &row)?;
+        }
         row.scopes.retain(|other| *other != scope);
         if !row.scopes.is_empty() {
             return self.put(place, &row);
@@ -218,8 +224,11 @@ impl<'t> Batch<'t> {
         let old = self.row(place)?;
         let mut scopes = old.as_ref().map(|row| row.scopes.clone()).unwrap_or_default();
         add(&mut scopes, scope);
-        if let Some(row) = old.filter(|row| row.state == State::Visible) {
-            self.publish_deletion(key, &row, &row.scopes)?;
+        if let Some(row) = old.filter(|row| row.state != State::Absent) {
+            if row.state == State::Visible {
+                self.publish_deletion(key, &row, &row.scopes)?;
+            }
+            self.forget_answers(key, &row)?;
         }
         self.hidden.remove(place).map_err(storage)?;
         self.put(place, &ObjectRow::absent(scopes))
@@ -267,14 +276,27 @@ impl<'t> Batch<'t> {
         outbox::settle(&mut self.outbox, &mut self.slots, number)
     }
 
+    /// Keeps an answer of the cloud.
+    pub(super) fn keep_answer(&mut self, question: &Question, answer: &Answer) -> Result<(), WriteError> {
+        answers::put(&mut self.answers, self.sealer, question, answer)
+    }
+
+    /// A pod leaves this node: what the cloud has answered for it goes with it.
+    fn forget_answers(&mut self, key: &ObjectKey, pod: &ObjectRow) -> Result<(), WriteError> {
+        if is_pod(key.resource()) { answers::forget_pod(&mut self.answers, &pod.version.uid) } else { Ok(()) }
+    }
+
     /// Writes a row in the place of the old one and tells clients what that means for them.
-    fn replace(
+    pub(super) fn replace(
         &mut self,
         place: &[u8],
         key: &ObjectKey,
         old: Option<ObjectRow>,
         mut row: ObjectRow,
     ) -> Result<(), WriteError> {
+        if let Some(old) = old.as_ref().filter(|old| old.version.uid != row.version.uid) {
+            self.forget_answers(key, old)?;
+        }
         let seen = old.filter(|old| old.state == State::Visible);
         let seen = match seen {
             Some(old) if old.version.uid != row.version.uid => {
@@ -292,6 +314,7 @@ impl<'t> Batch<'t> {
             let kind = |scope| if before.contains(&scope) { ChangeKind::Modified } else { ChangeKind::Added };
             let views = self.views(&row.scopes, kind);
             row.local = self.next_revision();
+            row.body = self.as_shown(key, &row.body);
             row.body = splice::stamp(&row.body, row.local).map_err(WriteError::Rejected)?;
             let (uid, body) = (row.version.uid.clone(), row.body.clone());
             let object = Stored::new(key.clone(), uid, Revision(row.local), body);
@@ -391,7 +414,7 @@ impl<'t> Batch<'t> {
         self.state.revision
     }
 
-    fn row(&self, place: &[u8]) -> Result<Option<ObjectRow>, WriteError> {
+    pub(super) fn row(&self, place: &[u8]) -> Result<Option<ObjectRow>, WriteError> {
         let row = self.objects.get(place).map_err(storage)?;
         Ok(row.map(|row| ObjectRow::decode(row.value())).transpose()?)
     }

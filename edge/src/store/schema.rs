@@ -30,6 +30,8 @@ pub(super) const OUTBOX: TableDefinition<'_, u64, &[u8]> = TableDefinition::new(
 pub(super) const SLOTS: TableDefinition<'_, &[u8], u64> = TableDefinition::new("outbox_slots");
 /// Scope number to [`ScopeRow`].
 pub(super) const SCOPES: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("scopes");
+/// Place of a question to its answer ([`super::answers`]); absent from stores that were made before it was known.
+pub(super) const ANSWERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("answers");
 
 const SCHEMA_KEY: &str = "schema";
 const STATE_KEY: &str = "state";
@@ -125,6 +127,8 @@ pub(super) struct SubscriptionRow {
     namespace: String,
     label_selector: String,
     field_selector: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    borrowed: bool,
 }
 
 impl From<&Selection> for SubscriptionRow {
@@ -137,6 +141,7 @@ impl From<&Selection> for SubscriptionRow {
             namespace: selection.namespace.clone(),
             label_selector: selection.label_selector.clone(),
             field_selector: selection.field_selector.clone(),
+            borrowed: selection.borrowed,
         }
     }
 }
@@ -148,6 +153,7 @@ impl SubscriptionRow {
             namespace: self.namespace.clone(),
             label_selector: self.label_selector.clone(),
             field_selector: self.field_selector.clone(),
+            borrowed: self.borrowed,
         }
     }
 }
@@ -210,6 +216,7 @@ fn create(db: &Database, sealer: &Sealer, fresh: (StoreId, Revision)) -> Result<
     txn.open_table(OUTBOX).map_err(storage)?;
     txn.open_table(SLOTS).map_err(storage)?;
     txn.open_table(SCOPES).map_err(storage)?;
+    txn.open_table(ANSWERS).map_err(storage)?;
     write_state(&txn, &StateRow::new(fresh.0, fresh.1))?;
     txn.commit().map_err(storage)
 }

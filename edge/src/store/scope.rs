@@ -27,22 +27,27 @@ pub struct Selection {
     pub label_selector: String,
     /// Field selector in the query form; empty for all.
     pub field_selector: String,
+    /// Whether it is followed in the name of callers and not of this node: only those may read the copy whose right the
+    /// cluster has confirmed.
+    pub borrowed: bool,
 }
 
 impl Selection {
-    /// All objects of a resource.
+    /// All objects of a resource, as far as this node may read them.
     #[must_use]
     pub fn all(resource: Resource) -> Self {
         let [namespace, label_selector, field_selector] = Default::default();
-        Self { resource, namespace, label_selector, field_selector }
+        Self { resource, namespace, label_selector, field_selector, borrowed: false }
     }
 
-    /// Whether everything that the other selection selects is in this one.
+    /// Whether everything that the other selection selects is in this one, for whoever may read the other. What this node
+    /// follows in its own name may be read by callers who have the right as well; what it follows for them is not its own.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         let namespaces = self.namespace.is_empty() || self.namespace == other.namespace;
         let wider = |own: &str, others: &str| own.is_empty() || own == others;
         self.resource == other.resource
+            && self.borrowed <= other.borrowed
             && namespaces
             && wider(&self.label_selector, &other.label_selector)
             && wider(&self.field_selector, &other.field_selector)

@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata};
+use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableError};
 use tombolo_apiserve::store::{Revision, Snapshot, Stored};
 use tombolo_proto::ids::{CloudRevision, ScopeId};
 use tombolo_proto::object::{Held, InventoryEntry, ObjectKey, Resource};
 
+use super::answers::{self, Answer, Question};
 use super::error::{ReadError, reading};
 use super::outbox::{self, Waiting};
 use super::row::{LogRow, ObjectRow, State};
-use super::schema::{self, LOG, META, OBJECTS, OUTBOX, SCOPES, ScopeRow, StateRow};
+use super::schema::{self, ANSWERS, LOG, META, OBJECTS, OUTBOX, SCOPES, ScopeRow, StateRow};
 use super::scope::Selection;
 use super::seal::Sealer;
 use super::{is_secret, keys};
@@ -165,6 +166,16 @@ impl View {
             rows.push(row);
         }
         Ok(rows)
+    }
+
+    /// The answer to a question.
+    pub(super) fn answer(&self, question: &Question) -> Result<Option<Answer>, ReadError> {
+        match self.txn.open_table(ANSWERS) {
+            Ok(rows) => answers::read(&rows, &self.sealer, question),
+            // The first write makes it.
+            Err(TableError::TableDoesNotExist(_)) => Ok(None),
+            Err(error) => Err(reading(error)),
+        }
     }
 
     pub(super) fn reports(&self, after: u64, count: usize) -> Result<Vec<Waiting>, ReadError> {

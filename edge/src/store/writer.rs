@@ -8,6 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use tombolo_proto::ids::{CloudRevision, Epoch, ScopeId};
 use tracing::{error, warn};
 
+use super::answers::{Answer, Question};
 use super::batch::{Batch, Published};
 use super::error::{WriteError, storage};
 use super::outbox::Report;
@@ -41,6 +42,8 @@ pub(super) enum Command {
     OpenScope(Selection),
     ClearScope(ScopeId),
     DropScope(ScopeId),
+    KeepAnswer(Question, Answer),
+    TrustLocally(Option<String>),
     /// Opens the file again: a reader has met a failed disk.
     Reopen,
     Close,
@@ -179,8 +182,13 @@ impl Writer {
 
 /// Executes commands in one transaction. Nothing is left of it when one fails.
 fn commit(db: &Database, shared: &Shared, group: &[Job]) -> Result<(Vec<Done>, Published), WriteError> {
+    for job in group {
+        if let Command::TrustLocally(ca) = &job.command {
+            shared.trusted.store(ca.clone().map(Arc::new));
+        }
+    }
     let txn = db.begin_write().map_err(storage)?;
-    let mut batch = Batch::open(&txn, &shared.sealer, shared.bounds)?;
+    let mut batch = Batch::open(&txn, shared)?;
     let mut done = Vec::with_capacity(group.len());
     for job in group {
         done.push(run(&mut batch, &job.command)?);
@@ -209,6 +217,9 @@ fn run(batch: &mut Batch<'_>, command: &Command) -> Result<Done, WriteError> {
         Command::OpenScope(selection) => return Ok(Done::Opened(batch.open_scope(selection)?)),
         Command::ClearScope(scope) => batch.clear_scope(*scope)?,
         Command::DropScope(scope) => batch.drop_scope(*scope)?,
+        // Known to the batch, and to all later ones.
+        Command::TrustLocally(_) => batch.show_again()?,
+        Command::KeepAnswer(question, answer) => batch.keep_answer(question, answer)?,
         Command::Reopen | Command::Close => {}
     }
     Ok(Done::Nothing)
