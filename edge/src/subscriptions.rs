@@ -141,6 +141,16 @@ impl Subscriptions {
         }
     }
 
+    /// The copy of a selection, or of a wider one, that is here; none when there is none that was complete once.
+    ///
+    /// # Errors
+    /// [`Unreadable::Store`] when the store cannot be read.
+    pub(crate) fn kept(&self, selection: &Selection) -> Result<Option<Scoped>, Unreadable> {
+        let kept = self.store.subscriptions()?;
+        let covering = kept.into_iter().find(|kept| kept.synced && kept.selection.covers(selection));
+        Ok(covering.map(|kept| self.store.scoped(kept.scope)))
+    }
+
     /// What was kept, as long as it was complete once.
     fn copy(&self, scope: ScopeId, selection: &Selection) -> Result<Scoped, Unreadable> {
         let kept = self.store.subscriptions()?.into_iter().find(|kept| kept.scope == scope);

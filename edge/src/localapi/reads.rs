@@ -12,6 +12,8 @@ use tombolo_proto::ids::NodeId;
 use tombolo_proto::object::Resource;
 
 use super::RETRY_AFTER_SECONDS;
+use super::access::caller_token;
+use super::account_reads::AccountReads;
 use crate::store::{Selection, Store, is_pushed};
 use crate::subscriptions::{Subscriptions, Unreadable};
 
@@ -20,15 +22,20 @@ pub(super) struct Reads {
     node: NodeId,
     store: Store,
     subscriptions: Subscriptions,
+    accounts: AccountReads,
 }
 
 impl Reads {
-    pub(super) fn new(node: NodeId, store: Store, subscriptions: Subscriptions) -> Self {
-        Self { node, store, subscriptions }
+    pub(super) fn new(node: NodeId, accounts: AccountReads) -> Self {
+        let (store, subscriptions) = (accounts.store.clone(), accounts.subscriptions.clone());
+        Self { node, store, subscriptions, accounts }
     }
 
     async fn choose(&self, read: Read<'_>) -> Result<Arc<dyn ServedStore>, ApiError> {
         let (resource, about) = (&read.kind.storage, read.attributes);
+        if let Some(token) = caller_token(about, read.authorization) {
+            return self.accounts.choose(read, token).await;
+        }
         if is_pushed(resource) && self.is_own(resource, about) {
             return Ok(Arc::new(self.store.clone()));
         }
@@ -61,7 +68,7 @@ impl Sources for Reads {
     }
 }
 
-fn refused(error: Unreadable, about: &Attributes) -> ApiError {
+pub(super) fn refused(error: Unreadable, about: &Attributes) -> ApiError {
     match error {
         Unreadable::Refused { code: 403, reason } => ApiError::forbidden(about, &reason),
         Unreadable::Refused { code: 404, .. } => ApiError::no_such_path(),

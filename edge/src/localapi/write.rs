@@ -1,4 +1,4 @@
-//! Writes of local clients: through to the cloud, as this node; what the reply says about a held object is stored
+//! Writes of local clients: through to the cloud, as this node or with the caller's own token; what the reply says about a held object is stored
 //! before the client is answered (design 9.12).
 
 use std::time::Duration;
@@ -12,9 +12,11 @@ use tombolo_proto::frame::{ApiReply, ApiRequest};
 use tombolo_proto::object::ObjectKey;
 use tracing::warn;
 
+use super::access::caller_token;
 use super::{RETRY_AFTER_SECONDS, revision};
 use crate::hub::{CallError, HubHandle};
 use crate::store::splice::facts;
+use crate::store::trust;
 use crate::store::{Learned, Store};
 
 /// Time for the cloud's answer.
@@ -41,7 +43,8 @@ impl ThroughTheCloud {
             accept: "application/json".to_owned(),
             body,
         };
-        let mut reply = self.hub.api(call, TIMEOUT, None).await.map_err(|error| refused(&error))?;
+        let token = caller_token(&request.attributes, request.authorization.as_deref()).map(str::to_owned);
+        let mut reply = self.hub.api(call, TIMEOUT, token).await.map_err(|error| refused(&error))?;
         if reply.code / 100 == 2 && brings_object(&request) {
             self.take_over(&request, &mut reply).await;
         }
@@ -50,16 +53,20 @@ impl ThroughTheCloud {
 
     /// The body with the cloud's revision in the place of the local one (design 9.12).
     fn for_the_cloud(&self, request: &WriteRequest, key: Option<&ObjectKey>) -> Result<Bytes, ApiError> {
-        let named = revision::named(&request.body);
-        let (Some(named), Some(key)) = (named, key) else { return Ok(request.body.clone()) };
+        let body = match key {
+            Some(key) if trust::is_root_ca(key) => trust::plain(&request.body),
+            _ => request.body.clone(),
+        };
+        let named = revision::named(&body);
+        let (Some(named), Some(key)) = (named, key) else { return Ok(body) };
         let held = self.store.revisions(key).map_err(|error| ApiError::unavailable(error.to_string()))?;
         // A version that clients have not from here is the cloud's own.
-        let Some((local, cloud)) = held else { return Ok(request.body.clone()) };
+        let Some((local, cloud)) = held else { return Ok(body) };
         if named != local.to_string() {
             let resource = &request.kind.resource;
             return Err(ApiError::modified(&resource.group, &resource.name, key.name()));
         }
-        revision::replaced(&request.body, &cloud.0.to_string()).map_err(ApiError::bad_request)
+        revision::replaced(&body, &cloud.0.to_string()).map_err(ApiError::bad_request)
     }
 
     /// Stores the object of a reply, and answers with it as local clients see it.
@@ -116,7 +123,7 @@ fn answer(reply: ApiReply) -> Result<WriteReply, ApiError> {
     Ok(WriteReply { status, body: reply.body, is_object, warnings: Vec::new() })
 }
 
-fn refused(error: &CallError) -> ApiError {
+pub(super) fn refused(error: &CallError) -> ApiError {
     match error {
         CallError::Offline => {
             ApiError::unavailable("the cloud cannot be reached now, and this write needs it")
