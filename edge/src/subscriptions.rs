@@ -100,14 +100,14 @@ impl Subscriptions {
         WholeStore::new(self.clone(), Handle::current())
     }
 
-    /// Follows a selection from now on, without waiting for it.
-    async fn request(&self, selection: &Selection) -> Result<(), Unreadable> {
+    /// Follows a selection, or a wider one, from now on, without waiting for it.
+    async fn request(&self, selection: &Selection, token: Option<&str>) -> Result<ScopeId, Unreadable> {
         let scope = match self.board.covering(selection) {
             Some(scope) => scope,
             None => self.add(selection).await?,
         };
-        self.board.demand(scope, None);
-        Ok(())
+        self.board.demand(scope, token);
+        Ok(scope)
     }
 
     /// A selection as a store, or a wider one that is followed already. Follows it when nobody did, in the name of the
@@ -121,11 +121,7 @@ impl Subscriptions {
         token: Option<&str>,
     ) -> Result<Scoped, Unreadable> {
         let deadline = Instant::now() + PATIENCE;
-        let scope = match self.board.covering(selection) {
-            Some(scope) => scope,
-            None => self.add(selection).await?,
-        };
-        self.board.demand(scope, token);
+        let scope = self.request(selection, token).await?;
         let mut news = self.board.news();
         loop {
             news.borrow_and_update();
@@ -204,7 +200,7 @@ impl Subscriptions {
     pub(crate) async fn keep(self) {
         let mut news = self.board.news();
         loop {
-            self.board.rest(IDLE_LIMIT, |scope, selection| self.readers(scope, selection) > 0);
+            self.board.rest(|scope, selection| self.readers(scope, selection) > 0);
             // What the cloud has taken away is not served any more.
             for scope in self.board.revoked() {
                 match self.store.clear_scope(scope).await {

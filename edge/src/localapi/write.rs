@@ -12,8 +12,9 @@ use tombolo_proto::frame::{ApiReply, ApiRequest};
 use tombolo_proto::object::ObjectKey;
 use tracing::warn;
 
+use super::RETRY_AFTER_SECONDS;
 use super::access::caller_token;
-use super::{RETRY_AFTER_SECONDS, revision};
+use super::revision::Based;
 use crate::hub::{CallError, HubHandle};
 use crate::store::splice::facts;
 use crate::store::trust;
@@ -57,16 +58,16 @@ impl ThroughTheCloud {
             Some(key) if trust::is_root_ca(key) => trust::plain(&request.body),
             _ => request.body.clone(),
         };
-        let named = revision::named(&body);
-        let (Some(named), Some(key)) = (named, key) else { return Ok(body) };
+        let based = Based::read(&body);
+        let (Some(based), Some(key)) = (based, key) else { return Ok(body) };
         let held = self.store.revisions(key).map_err(|error| ApiError::unavailable(error.to_string()))?;
         // A version that clients have not from here is the cloud's own.
         let Some((local, cloud)) = held else { return Ok(body) };
-        if named != local.to_string() {
+        if based.revision != local.to_string() {
             let resource = &request.kind.resource;
             return Err(ApiError::modified(&resource.group, &resource.name, key.name()));
         }
-        revision::replaced(&body, &cloud.0.to_string()).map_err(ApiError::bad_request)
+        Ok(based.on(&cloud.0.to_string()))
     }
 
     /// Stores the object of a reply, and answers with it as local clients see it.

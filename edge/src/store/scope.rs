@@ -14,7 +14,7 @@ use tombolo_proto::object::{InventoryEntry, ObjectKey, Resource};
 
 use super::error::ReadError;
 use super::view::{Found, View};
-use super::{Store, WriteError, writer};
+use super::{Store, WriteError, serve, writer};
 
 /// What a subscription follows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -144,14 +144,14 @@ impl Store {
         self.shared.log(scope, resource).watchers()
     }
 
-    /// The store as clients of one subscription read it.
+    /// The store as clients of one scope read it.
     #[must_use]
     pub fn scoped(&self, scope: ScopeId) -> Scoped {
         Scoped { store: self.clone(), scope }
     }
 }
 
-/// One subscription as a store of its own.
+/// One scope as a store of its own.
 #[derive(Debug, Clone)]
 pub struct Scoped {
     store: Store,
@@ -160,6 +160,9 @@ pub struct Scoped {
 
 impl Scoped {
     fn known(&self, view: &View, resource: &Resource) -> Result<(), StoreError> {
+        if self.scope == ScopeId::NODE {
+            return serve::known(view, resource);
+        }
         let row = view.scopes.get(&self.scope.0);
         let follows = |row: &super::schema::ScopeRow| {
             row.subscription
@@ -169,7 +172,7 @@ impl Scoped {
         if row.is_some_and(|row| row.synced && follows(row)) {
             return Ok(());
         }
-        Err(StoreError::NotSynced { reason: format!("{} are not synced to this node yet", resource.name) })
+        Err(serve::not_synced(format!("{} are not synced to this node yet", resource.name)))
     }
 }
 
@@ -214,7 +217,7 @@ impl ServedStore for Scoped {
 }
 
 /// What a scope's snapshot was at an earlier revision.
-pub(super) fn rewind(
+fn rewind(
     store: &Store,
     scope: ScopeId,
     now: Snapshot,

@@ -232,17 +232,12 @@ impl Board {
         entries.iter().filter(|(_, entry)| fits(entry)).map(|(scope, _)| *scope).collect()
     }
 
-    /// Marks what clients read as used, and tells the session when something else is no longer wanted.
-    pub(super) fn rest(&self, limit: std::time::Duration, is_read: impl Fn(ScopeId, &Selection) -> bool) {
+    /// Marks what clients read as used, and has the session compare what is still wanted.
+    pub(super) fn rest(&self, is_read: impl Fn(ScopeId, &Selection) -> bool) {
         let now = Instant::now();
         for (scope, entry) in self.entries.lock().iter_mut() {
             if !entry.warm && is_read(*scope, &entry.selection) {
                 entry.used = Some(now);
-            }
-            if entry.used.is_some_and(|used| now.duration_since(used) >= limit)
-                && entry.standing == Standing::Live
-            {
-                entry.standing = Standing::Idle;
             }
         }
         self.tell();
