@@ -20,7 +20,8 @@ use crate::config::{Config, ConfigError, host_and_port};
 use crate::hosts::{self, HostsParts};
 use crate::hub::{Client, ClientParts, Dial, HubHandle, NetworkDialer};
 use crate::identity::{CloudRenewal, Identity, IdentityError, WallClock, rotate};
-use crate::localapi::{LocalApi, LocalApiError, LocalApiParts, cloud_writes, spawn_until};
+use crate::kubelet::Kubelet;
+use crate::localapi::{LocalApi, LocalApiError, LocalApiParts, Writer, cloud_writes, spawn_until};
 use crate::metrics::Metrics;
 use crate::status::StatusHandle;
 use crate::store::{OpenError, Store};
@@ -243,6 +244,7 @@ impl Bound {
         let readiness = Readiness::new();
         let synced = readiness.wait_for("first synchronisation with the cloud");
         let (current, observer) = watch::channel(Arc::new(identity));
+        let writer = Writer { node: config.node_name.clone(), hub: hub.clone(), kubelet: Kubelet::default() };
         let address = config.node.address.or_else(|| local_address(&config.cloud.websocket));
         let listener = local.pods_addr().unwrap_or_else(|| local.https_addr(&config));
         let kubernetes = kubernetes(&config, listener, address);
@@ -250,7 +252,7 @@ impl Bound {
             let parts = WrapperParts {
                 node: config.wrapper.node_name.as_ref().unwrap_or(&config.node_name).as_str().to_owned(),
                 source: Arc::new(subscriptions.whole()),
-                writes: cloud_writes(&store, hub.clone()),
+                writes: cloud_writes(&store, &writer),
                 kubernetes,
             };
             wrapper.spawn(tasks, parts, WrapperMetrics::register(&mut registry), stop);
@@ -261,7 +263,7 @@ impl Bound {
         let parts = LocalApiParts {
             store: store.clone(),
             subscriptions: subscriptions.clone(),
-            hub: hub.clone(),
+            writer: writer.clone(),
             clock,
             address,
         };
@@ -295,6 +297,7 @@ impl Bound {
             address,
             store,
             hub,
+            kubelet: writer.kubelet,
             metrics,
             seed: rng.random(),
         };

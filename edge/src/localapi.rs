@@ -25,6 +25,7 @@ use tombolo_runtime::listen::{ListenError, tcp};
 use crate::config::Config;
 use crate::hub::HubHandle;
 use crate::identity::{IdentityError, WallClock};
+use crate::kubelet::Kubelet;
 use crate::store::Store;
 use crate::subscriptions::Subscriptions;
 
@@ -45,6 +46,7 @@ mod accounts;
 mod credentials;
 mod discovery;
 mod keys;
+mod own;
 mod pass;
 mod reads;
 mod reviews;
@@ -52,13 +54,15 @@ mod revision;
 mod rights;
 mod serving;
 mod single;
+mod singles;
 mod tokens;
 mod write;
 
 pub(crate) use credentials::{KUBECONFIG_FILE, LocalCredentials};
 
-/// Seconds after which a client should try again when the cloud is away.
-const RETRY_AFTER_SECONDS: u32 = 5;
+/// Seconds after which a client should try again when the cloud is away. Short: client-go tries ten times before it tells its
+/// caller, and a kubelet starts static pods only after that.
+const RETRY_AFTER_SECONDS: u32 = 1;
 
 /// Time for requests under way when the agent stops.
 const GRACE: Duration = Duration::from_secs(2);
@@ -69,7 +73,6 @@ pub(crate) struct LocalApi {
     pods: Option<TcpListener>,
     http: Option<TcpListener>,
     credentials: LocalCredentials,
-    node: NodeId,
     /// Domain of the cluster.
     domain: String,
 }
@@ -95,7 +98,7 @@ pub(crate) struct LocalApiParts {
     /// What is followed beside the pushed set.
     pub(crate) subscriptions: Subscriptions,
     /// Asks the cloud.
-    pub(crate) hub: HubHandle,
+    pub(crate) writer: Writer,
     /// Judges tokens.
     pub(crate) clock: WallClock,
     /// Address of the node, which its pods reach.
@@ -109,8 +112,8 @@ impl LocalApi {
         let pods = optional("localApi.pods", config.local_api.pods).await?;
         let http = optional("localApi.http", config.local_api.http).await?;
         let credentials = LocalCredentials::load(&config.data_dir)?;
-        let (node, domain) = (config.node_name.clone(), config.dns.cluster_domain.clone());
-        let local = Self { https, pods, http, credentials, node, domain };
+        let domain = config.dns.cluster_domain.clone();
+        let local = Self { https, pods, http, credentials, domain };
         local.credentials.write_kubeconfig(&config.data_dir, &config.node_name, local.https_addr(config))?;
         Ok(local)
     }
@@ -148,9 +151,9 @@ impl LocalApi {
         let names = Names::new(&self.domain, bound.chain(parts.address));
         let operator = self.credentials.token().to_owned();
         let certificate = ServingCertificate::new(self.credentials, names, &services)?;
-        let keys = Keys::load(parts.store.clone(), parts.hub.clone(), parts.clock.clone());
+        let keys = Keys::load(parts.store.clone(), parts.writer.hub.clone(), parts.clock.clone());
         let tls = certificate.config()?;
-        let served = Served::new(self.node, parts, Arc::clone(&keys), stop);
+        let served = Served::new(parts, Arc::clone(&keys), stop);
         let store = served.store.clone();
         spawn_until(tasks, "local-certificate", stop, certificate.follow(store, services));
         spawn_until(tasks, "issuer-keys", stop, keys.keep());
@@ -182,13 +185,14 @@ struct Served {
 }
 
 impl Served {
-    fn new(node: NodeId, parts: LocalApiParts, keys: Arc<Keys>, stop: &CancellationToken) -> Self {
-        let LocalApiParts { store, subscriptions, hub, clock, .. } = parts;
+    fn new(parts: LocalApiParts, keys: Arc<Keys>, stop: &CancellationToken) -> Self {
+        let LocalApiParts { store, subscriptions, writer, clock, .. } = parts;
+        let (node, hub) = (writer.node.clone(), writer.hub.clone());
         let rights = Arc::new(Rights::new(store.clone(), hub.clone(), clock.clone()));
         let (own, asked) = (store.clone(), hub.clone());
         let reads = AccountReads { store: own, subscriptions, hub: asked, rights };
         let tokens = TokenRequests { store: store.clone(), hub: hub.clone(), clock: clock.clone() };
-        let writes = cloud_writes(&store, hub.clone());
+        let writes = cloud_writes(&store, &writer);
         let registry = Registry::new(Kinds::builtin());
         let discovery = Discovery::load(store.clone(), hub.clone(), clock.clone(), registry.clone());
         let accounts = Accounts::new(node.clone(), store.clone(), hub, clock, keys);
@@ -255,8 +259,16 @@ async fn optional(
 }
 
 /// Writes of local clients: through to the cloud, as this node or as the caller.
-pub(crate) fn cloud_writes(store: &Store, hub: HubHandle) -> Arc<dyn WriteBackend> {
-    Arc::new(write::ThroughTheCloud::new(store.clone(), hub))
+pub(crate) fn cloud_writes(store: &Store, writer: &Writer) -> Arc<dyn WriteBackend> {
+    Arc::new(write::ThroughTheCloud::new(store.clone(), writer.clone()))
+}
+
+/// Who writes for local clients, and who is told when a kubelet is among them.
+#[derive(Debug, Clone)]
+pub(crate) struct Writer {
+    pub(crate) node: NodeId,
+    pub(crate) hub: HubHandle,
+    pub(crate) kubelet: Kubelet,
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "made for map_err")]

@@ -137,6 +137,16 @@ impl Subscriptions {
         }
     }
 
+    /// A selection as a store where it, or a wider one, is kept up to date at this moment.
+    pub(crate) fn live(&self, selection: &Selection) -> Option<Scoped> {
+        let scope = self.board.covering(selection)?;
+        if self.board.standing(scope) != Some(Standing::Live) {
+            return None;
+        }
+        self.board.demand(scope, None);
+        Some(self.store.scoped(scope))
+    }
+
     /// The copy of a selection, or of a wider one, that is here; none when there is none that was complete once.
     ///
     /// # Errors

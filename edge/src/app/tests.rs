@@ -13,6 +13,7 @@ use cloud::{FakeCloud, FakeDialer};
 mod access;
 mod cloud;
 mod kubectl;
+mod offline;
 mod reads;
 mod wrapper;
 

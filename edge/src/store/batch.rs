@@ -16,12 +16,14 @@ use super::answers::{self, Answer, Answers, Question};
 use super::error::{WriteError, storage};
 use super::outbox::{self, Report, ReportKind};
 use super::row::{LogRow, LogVersion, ObjectRow, State};
-use super::schema::{self, ANSWERS, HIDDEN, LOG, META, OBJECTS, OUTBOX, SCOPES, SLOTS, StateRow};
+use super::schema::{self, ANSWERS, HIDDEN, KEPT, LOG, META, OBJECTS, OUTBOX, SCOPES, SLOTS, StateRow};
 use super::seal::Sealer;
 use super::shared::Shared;
 use super::{Delivery, LogBounds, Refused, is_pod, keys, splice, view};
 
+mod kept;
 mod learn;
+mod own;
 mod scopes;
 
 /// A change, and the scopes in which clients see it.
@@ -61,6 +63,7 @@ pub(super) struct Batch<'t> {
     slots: outbox::Slots<'t>,
     scopes: Table<'t, u32, &'static [u8]>,
     answers: Answers<'t>,
+    kept: Table<'t, &'static [u8], (u64, u64)>,
     state: StateRow,
     pub(super) sealer: &'t Sealer,
     bounds: LogBounds,
@@ -86,6 +89,7 @@ impl<'t> Batch<'t> {
             slots: txn.open_table(SLOTS).map_err(storage)?,
             scopes,
             answers: txn.open_table(ANSWERS).map_err(storage)?,
+            kept: txn.open_table(KEPT).map_err(storage)?,
             state,
             sealer: &shared.sealer,
             bounds: shared.bounds,
@@ -132,7 +136,7 @@ impl<'t> Batch<'t> {
             return self.enter(scope, place, &object.key, held.clone());
         }
         let body = match same {
-            Some(held) => self.with_own_status(held, object)?,
+            Some(held) => self.with_own(held, &object.key, &object.body)?,
             None => object.body.clone(),
         };
         let state = match same {
@@ -154,16 +158,17 @@ impl<'t> Batch<'t> {
         self.replace(place, &object.key, old, row)
     }
 
-    /// The delivered body, with the status that this node has reported and the cloud has not confirmed yet.
-    fn with_own_status(&self, held: &ObjectRow, object: &SharedObject) -> Result<Bytes, WriteError> {
-        let delivered = || object.body.clone();
-        let Some(slot) = outbox::slot(ReportKind::Status, &object.key) else { return Ok(delivered()) };
+    /// What the cloud has sent of an object, with the part that this node has reported and the cloud has not confirmed yet.
+    fn with_own(&self, held: &ObjectRow, key: &ObjectKey, sent: &Bytes) -> Result<Bytes, WriteError> {
+        let kind = ReportKind::shown_in(key.resource());
+        let Some(slot) = outbox::slot(kind, key) else { return Ok(sent.clone()) };
         if self.slots.get(slot.as_slice()).map_err(storage)?.is_none() {
-            return Ok(delivered());
+            return Ok(sent.clone());
         }
-        let own = view::plain(self.sealer, &object.key, held)?;
-        let Some(status) = splice::status(&own) else { return Ok(delivered()) };
-        splice::with_status(&object.body, status.get()).map_err(WriteError::Rejected)
+        let own = view::plain(self.sealer, key, held)?;
+        let Some(name) = kind.member() else { return Ok(own) };
+        let Some(part) = splice::member(&own, name) else { return Ok(sent.clone()) };
+        splice::with_member(sent, name, part.get()).map_err(WriteError::Rejected)
     }
 
     /// Whether what is held need not be replaced by what a scope delivers: it is a repeat, it is older than what another
@@ -266,7 +271,7 @@ impl<'t> Batch<'t> {
         let Some(old) = self.row(&place)?.filter(|row| row.state != State::Absent) else { return Ok(()) };
         let body = view::plain(self.sealer, &report.key, &old)?;
         let text = std::str::from_utf8(status).map_err(|error| WriteError::Rejected(error.to_string()))?;
-        let body = splice::with_status(&body, text).map_err(WriteError::Rejected)?;
+        let body = splice::with_member(&body, "status", text).map_err(WriteError::Rejected)?;
         let row = ObjectRow { body, sealed: false, local: 0, ..old.clone() };
         self.replace(&place, &report.key, Some(old), row)
     }
@@ -349,7 +354,9 @@ impl<'t> Batch<'t> {
     fn all_known(&self, dependencies: &[ObjectKey]) -> Result<bool, WriteError> {
         for key in dependencies {
             let Some(place) = keys::encode(key) else { continue };
-            if self.objects.get(place.as_slice()).map_err(storage)?.is_none() {
+            // What another scope holds is not what readers of the pushed set find.
+            let pushed = |row: &ObjectRow| row.scopes.contains(&ScopeId::NODE.0);
+            if !self.row(&place)?.as_ref().is_some_and(pushed) {
                 return Ok(false);
             }
         }

@@ -82,9 +82,7 @@ impl Store {
     pub async fn open_scope(&self, selection: Selection) -> Result<ScopeId, WriteError> {
         match self.run(writer::Command::OpenScope(selection)).await? {
             writer::Done::Opened(scope) => Ok(scope),
-            writer::Done::Nothing | writer::Done::Applied(_) | writer::Done::Learned(_) => {
-                Err(WriteError::Closed)
-            }
+            _ => Err(WriteError::Closed),
         }
     }
 

@@ -11,9 +11,9 @@ use tombolo_proto::object::{Held, InventoryEntry, ObjectKey, Resource};
 
 use super::answers::{self, Answer, Question};
 use super::error::{ReadError, reading};
-use super::outbox::{self, Waiting};
+use super::outbox::{self, ReportKind, Waiting};
 use super::row::{LogRow, ObjectRow, State};
-use super::schema::{self, ANSWERS, LOG, META, OBJECTS, OUTBOX, SCOPES, ScopeRow, StateRow};
+use super::schema::{self, ANSWERS, LOG, META, OBJECTS, OUTBOX, SCOPES, SLOTS, ScopeRow, StateRow};
 use super::scope::Selection;
 use super::seal::Sealer;
 use super::{is_secret, keys};
@@ -68,6 +68,12 @@ impl View {
     pub(super) fn revisions(&self, key: &ObjectKey) -> Result<Option<(Revision, CloudRevision)>, ReadError> {
         let row = self.row(key)?.filter(|row| row.state == State::Visible);
         Ok(row.map(|row| (Revision(row.local), row.version.revision)))
+    }
+
+    /// An object that clients see in any scope.
+    pub(super) fn visible(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, ReadError> {
+        let row = self.row(key)?.filter(|row| row.state == State::Visible);
+        row.map(|row| stored(&self.sealer, key.clone(), row)).transpose()
     }
 
     /// The objects of a resource (of one namespace) that clients of a scope see, ordered by namespace, then name.
@@ -180,6 +186,13 @@ impl View {
 
     pub(super) fn reports(&self, after: u64, count: usize) -> Result<Vec<Waiting>, ReadError> {
         outbox::read(&self.txn.open_table(OUTBOX).map_err(reading)?, after, count)
+    }
+
+    /// The report about an object that waits.
+    pub(super) fn waiting(&self, kind: ReportKind, key: &ObjectKey) -> Result<Option<Waiting>, ReadError> {
+        let Some(slot) = outbox::slot(kind, key) else { return Ok(None) };
+        let rows = self.txn.open_table(OUTBOX).map_err(reading)?;
+        outbox::waiting(&rows, &self.txn.open_table(SLOTS).map_err(reading)?, &slot)
     }
 
     pub(super) fn reports_waiting(&self) -> Result<u64, ReadError> {

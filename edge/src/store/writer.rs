@@ -6,12 +6,14 @@ use bytes::Bytes;
 use redb::Database;
 use tokio::sync::{mpsc, oneshot};
 use tombolo_proto::ids::{CloudRevision, Epoch, ScopeId};
+use tombolo_proto::object::ObjectKey;
 use tracing::{error, warn};
 
 use super::answers::{Answer, Question};
 use super::batch::{Batch, Published};
 use super::error::{WriteError, storage};
 use super::outbox::Report;
+use super::own::{Accepted, OwnWrite};
 use super::scope::Selection;
 use super::shared::Shared;
 use super::view::View;
@@ -44,6 +46,9 @@ pub(super) enum Command {
     DropScope(ScopeId),
     KeepAnswer(Question, Answer),
     TrustLocally(Option<String>),
+    KeepAbsent(ObjectKey),
+    Forget(ObjectKey),
+    Accept(Box<OwnWrite>),
     /// Opens the file again: a reader has met a failed disk.
     Reopen,
     Close,
@@ -56,6 +61,7 @@ pub(super) enum Done {
     Applied(Vec<Result<(), Refused>>),
     Opened(ScopeId),
     Learned(Option<Bytes>),
+    Accepted(Accepted),
 }
 
 /// A command and who waits for it.
@@ -220,6 +226,9 @@ fn run(batch: &mut Batch<'_>, command: &Command) -> Result<Done, WriteError> {
         // Known to the batch, and to all later ones.
         Command::TrustLocally(_) => batch.show_again()?,
         Command::KeepAnswer(question, answer) => batch.keep_answer(question, answer)?,
+        Command::KeepAbsent(key) => batch.keep_absent(key)?,
+        Command::Forget(key) => batch.forget(key)?,
+        Command::Accept(write) => return Ok(Done::Accepted(batch.accept(write)?)),
         Command::Reopen | Command::Close => {}
     }
     Ok(Done::Nothing)

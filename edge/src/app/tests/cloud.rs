@@ -267,16 +267,36 @@ impl FakeCloud {
         if let Some(scripted) = scripted {
             return scripted(&serde_json::from_slice(&call.body).unwrap_or_default(), token);
         }
-        let parts: Vec<&str> = call.path_and_query.trim_start_matches('/').split('/').collect();
+        let path = call.path_and_query.split('?').next().unwrap_or_default();
+        let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+        let resource = |group: &str, name: &str| Resource::new(group, "v1", name);
         let key = match parts.as_slice() {
-            ["api", "v1", "namespaces", namespace, resource, name, ..] => {
-                ObjectKey::new(Resource::new("", "v1", resource), namespace, name)
+            ["api", "v1", "namespaces", namespace, kind, name, ..] => {
+                ObjectKey::new(resource("", kind), namespace, name)
+            }
+            ["apis", group, "v1", "namespaces", namespace, kind, name, ..] => {
+                ObjectKey::new(resource(group, kind), namespace, name)
+            }
+            ["api", "v1", kind, name, ..] if call.method == "GET" => {
+                ObjectKey::new(resource("", kind), "", name)
+            }
+            ["api", "v1", "namespaces", namespace, "events"] => {
+                let event: Value = serde_json::from_slice(&call.body).unwrap();
+                let name = event["metadata"]["name"].as_str().unwrap();
+                let key = ObjectKey::new(resource("", "events"), namespace, name);
+                self.put(&key, &format!("cloud-{name}"), &event, &[]);
+                return (201, self.object(&key).unwrap());
             }
             _ => return (if call.method == "POST" { 201 } else { 200 }, json!({})),
         };
         let Some(mut object) = self.object(&key) else {
             return (404, json!({"kind": "Status", "code": 404, "reason": "NotFound"}));
         };
+        if call.method == "GET" {
+            let revision = self.world.lock().objects[&key].version.revision;
+            object["metadata"]["resourceVersion"] = revision.0.to_string().into();
+            return (200, object);
+        }
         if call.method == "DELETE" {
             self.delete(&key);
             return (200, object);
@@ -360,6 +380,7 @@ fn kind(key: &ObjectKey) -> &'static str {
         "secrets" => "Secret",
         "services" => "Service",
         "leases" => "Lease",
+        "events" => "Event",
         _ => "Node",
     }
 }

@@ -80,7 +80,7 @@ fn event(number: u64) -> Report {
         content_type: String::new(),
         body: "{}".to_owned(),
     };
-    Report { kind: ReportKind::Status, key, call, status: None }
+    Report { kind: ReportKind::Status, key, call, status: None, base: None }
 }
 
 #[tokio::test]
