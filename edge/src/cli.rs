@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
+use serde_json::Value;
 use tombolo_proto::ids::NodeId;
 use tombolo_runtime::signals::Signals;
 use tombolo_runtime::{drain, files, telemetry};
 
+use crate::components::{Document, Machine, document};
 use crate::config::{CloudConfig, Config, JOIN_PORT, host_and_port};
 use crate::identity::EnrollOptions;
 use crate::localapi::{KUBECONFIG_FILE, LocalCredentials};
@@ -43,6 +45,8 @@ enum Command {
     Join(JoinArguments),
     /// Print the kubeconfig of the local API
     Kubeconfig,
+    /// Print the settings with which kubelet and kube-proxy run on this node
+    KubeletConfig(KubeletConfigArguments),
     /// Print how the running agent stands
     Status,
 }
@@ -61,6 +65,15 @@ struct JoinArguments {
     /// Data folder, when there is no settings file yet
     #[arg(long)]
     data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct KubeletConfigArguments {
+    /// Only this document, instead of all
+    #[arg(long, value_enum)]
+    of: Option<Document>,
+    #[command(flatten)]
+    machine: Machine,
 }
 
 /// Runs the command line of this process.
@@ -84,6 +97,9 @@ async fn execute(arguments: Arguments) -> anyhow::Result<()> {
         None => run(&arguments.config).await,
         Some(Command::Join(options)) => join_cloud(&arguments.config, options).await,
         Some(Command::Kubeconfig) => print(&kubeconfig(&Config::load(&arguments.config)?)?),
+        Some(Command::KubeletConfig(options)) => {
+            print(&kubelet_config(&Config::load(&arguments.config)?, &options)?)
+        }
         Some(Command::Status) => print(&status(&Config::load(&arguments.config)?)?),
     }
 }
@@ -171,6 +187,27 @@ fn kubeconfig(config: &Config) -> anyhow::Result<String> {
         }
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
+}
+
+/// The settings of kubelet and kube-proxy as YAML documents, each with the name of its file.
+fn kubelet_config(config: &Config, arguments: &KubeletConfigArguments) -> anyhow::Result<String> {
+    let local: Value = serde_json::from_str(&kubeconfig(config)?)?;
+    let mut text = String::new();
+    for which in Document::ALL {
+        if arguments.of.is_some_and(|only| only != which) {
+            continue;
+        }
+        let made = document(which, config, &arguments.machine, &local);
+        let path = arguments.machine.folder.join(which.file());
+        if arguments.of.is_none() {
+            text.push_str("---\n");
+        }
+        text.push_str(&format!("# {}\n{}", path.display(), serde_saphyr::to_string(&made)?));
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+    }
+    Ok(text)
 }
 
 /// What the admin endpoints of the running agent tell.

@@ -6,6 +6,7 @@
 
 mod app;
 pub mod cli;
+mod components;
 pub mod config;
 mod fault;
 mod hosts;
