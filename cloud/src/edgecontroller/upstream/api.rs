@@ -7,7 +7,7 @@ use tombolo_proto::NodeId;
 use tombolo_proto::frame::{ApiReply, ApiRequest};
 
 use super::outcome::{code_of, reason_of};
-use super::{Upstream, refusal};
+use super::{Upstream, labels, refusal};
 use crate::kube::{ApiCall, Caller};
 
 /// Roots of the paths that may be called: the API, its discovery and its version.
@@ -15,6 +15,8 @@ const ROOTS: [&str; 4] = ["api", "apis", "openapi", "version"];
 
 /// Where the cluster publishes the keys of its service-account tokens (OpenID Connect discovery).
 const ISSUER_PATHS: [&str; 2] = ["/.well-known/openid-configuration", "/openid/v1/jwks"];
+/// Where nodes are registered.
+const NODES: &str = "/api/v1/nodes";
 
 impl Upstream {
     pub(super) async fn answer_api(
@@ -36,6 +38,7 @@ impl Upstream {
             body: request.body,
             timeout,
         };
+        let registers = token.is_none() && call.method == Method::POST && path_of(&call) == NODES;
         let answer = match token {
             Some(token) => self.kube.call(Caller::Token(token), call).await,
             None if asks_for_token(&call) => self.call_for_token(node, call).await,
@@ -44,7 +47,12 @@ impl Upstream {
         };
         match answer {
             Ok(answer) => {
-                ApiReply { code: answer.code, content_type: answer.content_type, body: answer.body }
+                let body = match answer.code {
+                    // A kubelet registers its node by a plain call; that makes it no less an edge node.
+                    201 if registers => self.grant_labels(node.as_str(), &labels::edge(), answer.body).await,
+                    _ => answer.body,
+                };
+                ApiReply { code: answer.code, content_type: answer.content_type, body }
             }
             Err(error) => refusal(code_of(&error), reason_of(code_of(&error)), &error.to_string()),
         }
@@ -54,7 +62,7 @@ impl Upstream {
 /// Whether a call reads a document that the cluster publishes to whoever is authenticated: version, discovery, OpenAPI,
 /// and the keys of its tokens. They are no resources, for which alone the right to act as a node is given.
 fn is_published(call: &ApiCall) -> bool {
-    let path = call.path_and_query.split('?').next().unwrap_or_default();
+    let path = path_of(call);
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let published = match parts.as_slice() {
         ["version" | "api" | "apis"] | ["api", _] | ["apis", _] | ["apis", _, _] => true,
@@ -66,10 +74,14 @@ fn is_published(call: &ApiCall) -> bool {
 
 /// Whether a call is a TokenRequest.
 fn asks_for_token(call: &ApiCall) -> bool {
-    let path = call.path_and_query.split('?').next().unwrap_or_default();
+    let path = path_of(call);
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     call.method == Method::POST
         && matches!(parts.as_slice(), ["api", "v1", "namespaces", _, "serviceaccounts", _, "token"])
+}
+
+fn path_of(call: &ApiCall) -> &str {
+    call.path_and_query.split('?').next().unwrap_or_default()
 }
 
 /// Whether this is a call with one bounded answer, to a path that cannot be read in two ways.

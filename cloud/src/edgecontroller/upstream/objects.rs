@@ -33,7 +33,7 @@ impl Upstream {
 
     /// Adds labels in cloudcore's name. The node exists by now, so a failure is logged and the node is what it is:
     /// it is an edge node all the same, because it joined through us.
-    async fn grant_labels(&self, name: &str, granted: &Value, created: Bytes) -> Bytes {
+    pub(super) async fn grant_labels(&self, name: &str, granted: &Value, created: Bytes) -> Bytes {
         let patch = json!({"metadata": {"labels": granted}}).to_string();
         let path = format!("/api/v1/nodes/{name}");
         let call = ApiCall::patch(path, "application/merge-patch+json", patch.into());
