@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 mod apibench;
 mod bench;
 mod components;
+mod crash;
 mod e2e;
 mod facts;
 mod gobuild;
@@ -40,6 +41,8 @@ enum Recipe {
     E2e(e2e::Options),
     /// Measure the embedded API server beside kube-apiserver with etcd and print a table.
     ApiBench(apibench::Options),
+    /// Kill edgecore and cut the power of its disk, thousands of times.
+    Crash(crash::Options),
     /// Measure the hub's figures beside the floor and print a table.
     Bench(bench::Options),
 }
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         Recipe::Facts { arguments } => facts::run(&arguments),
         Recipe::E2e(options) => e2e::run(&options),
         Recipe::ApiBench(options) => apibench::run(&options),
+        Recipe::Crash(options) => crash::run(&options),
         Recipe::Bench(options) => bench::run(&options),
     };
     match outcome {
