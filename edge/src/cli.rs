@@ -263,4 +263,27 @@ mod tests {
         let config = first_config(&options).unwrap();
         assert_eq!((config.cloud.quic.as_str(), config.cloud.join.as_str()), ("hub:10001", "hub:10002"));
     }
+
+    #[test]
+    fn settings_of_components_are_documents_under_the_names_of_their_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config::new(NodeId::parse("edge-a").unwrap(), folder.path());
+        let machine = Machine {
+            folder: "/etc/here".into(),
+            container_runtime: "unix:///c.sock".to_owned(),
+            cluster_dns: Vec::new(),
+            cluster_cidr: None,
+        };
+        let all = KubeletConfigArguments { of: None, machine };
+        let text = kubelet_config(&config, &all).unwrap();
+        let documents: Vec<&str> = text.split("---\n").skip(1).collect();
+        assert_eq!(documents.len(), Document::ALL.len());
+        for (text, which) in documents.into_iter().zip(Document::ALL) {
+            assert!(text.starts_with(&format!("# /etc/here/{}\n", which.file())), "{text}");
+            let read: Value = serde_saphyr::from_str(text).unwrap();
+            assert!(read["kind"].is_string(), "{read}");
+            let only = KubeletConfigArguments { of: Some(which), machine: all.machine.clone() };
+            assert_eq!(kubelet_config(&config, &only).unwrap(), text);
+        }
+    }
 }

@@ -10,6 +10,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::sync::Mutex;
 use tombolo_testkit::{Child, free_port, kubelet, record_skip_for, skips_allowed, wait_for, wait_for_value};
 use tombolo_tests::containers::{Containers, IMAGE, missing, unmount};
 use tombolo_tests::world::objects::Objects;
@@ -196,7 +197,11 @@ fn bound_pod() -> Value {
     pod
 }
 
+/// One kubelet at a time: they take the machine's cgroups and its packet filter for their own.
+static TURN: Mutex<()> = Mutex::const_new(());
+
 async fn play(api: Api, transport: Transport, number: u8) {
+    let _turn = TURN.lock().await;
     let mut world = World::start(api, transport).await.unwrap();
     world.set_edge_settings(json!({"simulatePods": false, "node": {"register": false}}));
     let objects = Objects::in_namespace(world.client().await.unwrap(), NAMESPACE).await.unwrap();
