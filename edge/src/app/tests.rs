@@ -173,7 +173,8 @@ async fn the_agent_registers_renews_and_reports() {
         cloud.object(&web).is_some_and(|pod| pod["status"]["reason"] == "NoContainerRuntime")
     })
     .await;
-    let calls = cloud.calls();
+    let reads = |call: &String| call.starts_with("GET ");
+    let calls: Vec<_> = cloud.calls().into_iter().filter(|call| !reads(call)).collect();
     assert_eq!(calls[0], "Insert null/node/edge-a", "registration comes before the lease: {calls:?}");
     for call in [
         "POST /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases",

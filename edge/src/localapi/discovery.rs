@@ -143,16 +143,28 @@ impl Discovery {
             if known {
                 continue;
             }
-            let body = self.fetch(place, "application/json").await?;
-            let full = format!("/openapi/v3/{path}");
-            let held = self.store.answer(&question(&full)).ok().flatten();
-            if held.is_none_or(|held| held.body != body) {
-                self.keep_document(&full, body).await?;
-                news = true;
+            match self.fetch_document(&path, place).await {
+                Ok(changed) => {
+                    news |= changed;
+                    self.indexed.lock().insert(path, place.to_owned());
+                }
+                // One that cannot be had, for example because it is too large, must not hide the others.
+                Err(error) => debug!(path, error, "an OpenAPI document cannot be fetched"),
             }
-            self.indexed.lock().insert(path, place.to_owned());
         }
         Ok(news)
+    }
+
+    /// Fetches one of them. Whether it is another one than before.
+    async fn fetch_document(&self, path: &str, place: &str) -> Result<bool, String> {
+        let body = self.fetch(place, "application/json").await?;
+        let full = format!("{OPENAPI}/{path}");
+        let held = self.store.answer(&question(&full)).ok().flatten();
+        if held.is_some_and(|held| held.body == body) {
+            return Ok(false);
+        }
+        self.keep_document(&full, body).await?;
+        Ok(true)
     }
 
     /// Paths of the groups and versions that are not built in, as the index of OpenAPI names them.

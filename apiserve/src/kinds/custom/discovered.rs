@@ -115,3 +115,57 @@ impl Discovered {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tombolo_proto::object::Resource;
+
+    use super::*;
+    use crate::kinds::Kinds;
+    use crate::openapi::{self, ForeignDocuments};
+
+    struct One;
+
+    impl ForeignDocuments for One {
+        fn document(&self, group: &str, version: &str) -> Option<Arc<[u8]>> {
+            Some(format!("{group} {version}").into_bytes().into())
+        }
+    }
+
+    fn discovery(verbs: &[&str]) -> Value {
+        let entry = |name: &str| {
+            json!({"resource": name, "scope": "Cluster", "singularResource": "", "verbs": verbs,
+                "responseKind": {"group": "a.example", "version": "v1", "kind": "Thing"}})
+        };
+        let version = |name: &str, resource: &str| json!({"version": name, "resources": [entry(resource)]});
+        json!({"items": [
+            {"metadata": {"name": "a.example"}, "versions": [version("v1", "things"), version("v1beta1", "things")]},
+            {"metadata": {"name": "apps"}, "versions": [version("v1", "others")]},
+            {"metadata": {"name": "b.example"}, "versions": [version("v1", "not a name")]},
+        ]})
+    }
+
+    #[test]
+    fn kinds_of_others_are_served_beside_the_built_in_ones() {
+        let builtin = Kinds::builtin();
+        let kinds = builtin.with_discovered(&discovery(&["get", "list"]), Arc::new(One));
+        let thing = kinds.get(&Resource::new("a.example", "v1beta1", "things")).unwrap();
+        assert_eq!((&*thing.kind, &*thing.singular, thing.namespaced), ("Thing", "thing", false));
+        assert_eq!(thing.verbs.iter().map(|verb| &**verb).collect::<Vec<_>>(), ["get", "list"]);
+        assert_eq!(&*thing.storage.version, "v1", "the preferred version is the one that is followed");
+        assert!(kinds.get(&Resource::new("apps", "v1", "others")).is_none(), "the group is built in");
+        assert!(kinds.get(&Resource::new("b.example", "v1", "not a name")).is_none());
+        assert_eq!(openapi::document(&kinds, "a.example", "v1").as_deref(), Some(b"a.example v1".as_slice()));
+        assert_ne!(openapi::document(&kinds, "apps", "v1").as_deref(), Some(b"apps v1".as_slice()));
+
+        let again = kinds.with_discovered(&discovery(&["get", "list"]), Arc::new(One));
+        let same = again.get(&Resource::new("a.example", "v1beta1", "things")).unwrap();
+        assert!(Arc::ptr_eq(thing, same), "what has not changed stays, and so do its watches");
+        let other = again.with_discovered(&discovery(&["get"]), Arc::new(One));
+        assert_eq!(other.get(&thing.resource).unwrap().verbs.len(), 1);
+        let none = other.with_discovered(&json!({"items": []}), Arc::new(One));
+        assert!(none.get(&thing.resource).is_none());
+    }
+}
