@@ -69,7 +69,7 @@ impl AccountReads {
         }
         match status {
             StatusCode::OK => {
-                let learned = Learned { key: key.clone(), body: reply.body.clone() };
+                let learned = Learned { key: key.clone(), body: reply.body.clone(), keep: false };
                 let local = self.store.learn(learned).await.ok().flatten();
                 One::of(key.clone(), local.unwrap_or(reply.body), revision)
             }
