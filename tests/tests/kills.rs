@@ -113,6 +113,15 @@ fn answered<T>(outcome: kube::Result<T>) -> bool {
     }
 }
 
+/// Whether an object is there now, also from an attempt whose answer was lost.
+fn made<T>(outcome: kube::Result<T>) -> Result<(), String> {
+    match outcome {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(refusal)) if refusal.code == 409 => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 /// Writes the lease on the version that is there; its count of transitions carries the number.
 async fn renew(leases: &kube::Api<Lease>, number: u64) -> bool {
     let Ok(mut lease) = leases.get(NODE).await else { return false };
@@ -180,11 +189,11 @@ async fn registered(world: &World, objects: &Objects) -> Writer {
     }))
     .unwrap();
     wait_for("the node to be registered", DEADLINE, || async {
-        nodes.create(&PostParams::default(), &node).await.map_err(|error| error.to_string())
+        made(nodes.create(&PostParams::default(), &node).await)
     })
     .await;
     wait_for("the lease", DEADLINE, || async {
-        writer.leases().create(&PostParams::default(), &lease).await.map_err(|error| error.to_string())
+        made(writer.leases().create(&PostParams::default(), &lease).await)
     })
     .await;
     objects.accepted_pod(POD, NODE, &[], &[]).await;

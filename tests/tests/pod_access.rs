@@ -70,7 +70,7 @@ async fn token(edge: &Client) -> Result<String, kube::Error> {
         uid,
     };
     let spec = TokenRequestSpec {
-        audiences: Vec::new(),
+        audiences: Some(Vec::new()),
         bound_object_ref: Some(bound),
         expiration_seconds: Some(DEFAULT_SECONDS),
     };
