@@ -19,7 +19,7 @@ use http::{Request, Response};
 use hyper::body::Body as HttpBody;
 
 use crate::accept::Accepted;
-use crate::auth::{Attributes, AuditRecord, Decision, Identity, Observation, Peer};
+use crate::auth::{Attributes, AuditRecord, BadCredentials, Decision, Identity, Observation, Peer};
 use crate::body::{self, Body};
 use crate::query::Query;
 use crate::query::path::Target;
@@ -162,7 +162,10 @@ impl ApiServer {
     ) -> Result<(Attributes, Option<Identity>), ApiError> {
         let caller = self.parts.authenticator.authenticate(head, peer).await.map_err(|error| {
             tracing::debug!(%error, path = query.path, "request refused: bad credentials");
-            ApiError::unauthorized()
+            match error {
+                BadCredentials::Wrong { .. } => ApiError::unauthorized(),
+                BadCredentials::Undecided { reason } => ApiError::unavailable(reason),
+            }
         })?;
         let mut attributes = query.attributes(caller);
         if !head.headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {

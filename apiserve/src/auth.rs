@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use rustls::pki_types::CertificateDer;
+use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::status::ApiError;
@@ -46,6 +47,34 @@ impl Identity {
         Self::new(ANONYMOUS, &[UNAUTHENTICATED_GROUP])
     }
 
+    /// The form of `authentication.k8s.io/v1` `UserInfo`.
+    #[must_use]
+    pub fn user_info(&self) -> Value {
+        let mut info = json!({"username": self.user, "groups": self.groups});
+        if let Some(uid) = &self.uid {
+            info["uid"] = json!(uid);
+        }
+        if !self.extra.is_empty() {
+            info["extra"] = json!(self.extra);
+        }
+        info
+    }
+
+    /// Reads what [`Self::user_info`] writes; what is missing is empty.
+    #[must_use]
+    pub fn from_user_info(info: &Value) -> Self {
+        let texts = |list: &Value| -> Vec<String> {
+            list.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        let extra = info["extra"].as_object().into_iter().flatten();
+        Self {
+            user: info["username"].as_str().unwrap_or_default().to_owned(),
+            uid: info["uid"].as_str().filter(|uid| !uid.is_empty()).map(str::to_owned),
+            groups: texts(&info["groups"]),
+            extra: extra.map(|(key, values)| (key.to_lowercase(), texts(values))).collect(),
+        }
+    }
+
     /// Whether the user is in a group.
     #[must_use]
     pub fn in_group(&self, group: &str) -> bool {
@@ -64,12 +93,21 @@ pub struct Peer {
     pub encrypted: bool,
 }
 
-/// Credentials were given and are not good. Becomes 401.
+/// Why it is not known who asks.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{reason}")]
-pub struct BadCredentials {
-    /// What is wrong with them. Logged; clients read only `Unauthorized`.
-    pub reason: String,
+pub enum BadCredentials {
+    /// Credentials were given and are not good. Becomes 401.
+    #[error("{reason}")]
+    Wrong {
+        /// What is wrong with them. Logged; clients read only `Unauthorized`.
+        reason: String,
+    },
+    /// Nobody can judge the credentials now. Becomes 503 with Retry-After.
+    #[error("{reason}")]
+    Undecided {
+        /// What is missing, for the client.
+        reason: String,
+    },
 }
 
 /// Finds out who asks.

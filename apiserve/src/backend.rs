@@ -150,6 +150,8 @@ pub struct EndpointRequest {
     pub body: Value,
     /// Parameters as they came.
     pub query: String,
+    /// Value of the `Authorization` header, for endpoints that pass the request on.
+    pub authorization: Option<String>,
 }
 
 /// Serves one virtual resource or subresource.

@@ -6,6 +6,7 @@
 //! [`write::LocalWrites`] is the complete write logic.
 
 pub mod accept;
+pub mod accounts;
 pub mod admission;
 pub mod api;
 pub mod auth;

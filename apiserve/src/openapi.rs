@@ -22,6 +22,12 @@ use sha2::{Digest, Sha256};
 use self::dialect::Dialect;
 use crate::kinds::{KindInfo, Kinds};
 
+/// Has OpenAPI 3.0 documents of groups that another server defines.
+pub trait ForeignDocuments: Send + Sync + 'static {
+    /// The document of a group and version as JSON; none when it is not here.
+    fn document(&self, group: &str, version: &str) -> Option<Arc<[u8]>>;
+}
+
 /// The index under `/openapi/v3`: where the document of each group and version is, with a hash of its content.
 #[must_use]
 pub fn index(kinds: &Kinds) -> Value {
@@ -44,6 +50,11 @@ pub fn document(kinds: &Kinds, group: &str, version: &str) -> Option<Arc<[u8]>> 
         .collect();
     if served.is_empty() {
         return None;
+    }
+    if served.iter().all(|kind| kind.custom)
+        && let Some(foreign) = kinds.foreign_document(group, version)
+    {
+        return Some(foreign);
     }
     let mut paths = Map::new();
     for kind in &served {

@@ -1,6 +1,7 @@
 //! The three kinds of patches that carry a change: JSON patch (RFC 6902), merge patch (RFC 7386) and the strategic
 //! merge patch of Kubernetes. Server-side apply is in [`crate::ssa`].
 
+mod difference;
 mod directives;
 mod operation;
 mod strategic;
@@ -202,4 +203,16 @@ pub fn strategic_merge_patch(schema: &Schema, object: &Value, patch: &Value) -> 
     let patched = strategic::merge(Place(Some(schema.cursor())), Some(object), patch)?;
     check_size(&patched)?;
     Ok(patched)
+}
+
+/// The strategic merge patch that makes `new` of `old`: it speaks only of what differs. Lists with a merge key come in the
+/// order of `old`, new items behind.
+#[must_use]
+pub fn strategic_merge_difference(schema: &Schema, old: &Value, new: &Value) -> Value {
+    match (old, new) {
+        (Value::Object(old), Value::Object(new)) => {
+            difference::between(Place(Some(schema.cursor())), old, new).into()
+        }
+        (_, new) => new.clone(),
+    }
 }

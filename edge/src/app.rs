@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use prometheus_client::registry::Registry;
 use rand::rngs::StdRng;
@@ -14,12 +14,14 @@ use tombolo_proto::ids::NodeId;
 use tombolo_runtime::admin::{self, AdminState};
 use tombolo_runtime::listen::ListenError;
 use tombolo_runtime::{Drain, Readiness, TaskError, Tasks};
+use tracing::warn;
 
 use crate::config::{Config, ConfigError, host_and_port};
 use crate::hosts::{self, HostsParts};
 use crate::hub::{Client, ClientParts, Dial, HubHandle, NetworkDialer};
-use crate::identity::{CloudRenewal, Identity, IdentityError, rotate};
-use crate::localapi::{LocalApi, LocalApiError, cloud_writes};
+use crate::identity::{CloudRenewal, Identity, IdentityError, WallClock, rotate};
+use crate::kubelet::Kubelet;
+use crate::localapi::{LocalApi, LocalApiError, LocalApiParts, Writer, cloud_writes, spawn_until};
 use crate::metrics::Metrics;
 use crate::status::StatusHandle;
 use crate::store::{OpenError, Store};
@@ -78,6 +80,7 @@ pub struct Bound {
     dialer: Box<dyn Dial>,
     hub: HubHandle,
     client: ClientEnds,
+    clock: WallClock,
 }
 
 struct ClientEnds {
@@ -109,7 +112,20 @@ impl App {
         let (hub, commands, state) = HubHandle::new();
         let client = ClientEnds { commands, state };
         let store = opened.store;
-        Ok(Bound { config, identity, store, subscriptions, local, wrapper, admin, dialer, hub, client })
+        let clock = WallClock::system();
+        Ok(Bound {
+            config,
+            identity,
+            store,
+            subscriptions,
+            local,
+            wrapper,
+            admin,
+            dialer,
+            hub,
+            client,
+            clock,
+        })
     }
 }
 
@@ -124,6 +140,18 @@ impl Bound {
     #[must_use]
     pub fn local_api_addr(&self) -> SocketAddr {
         self.local.https_addr(&self.config)
+    }
+
+    /// Judges tokens by another clock than the system's. For tests of what happens after a long time.
+    #[must_use]
+    pub fn with_clock(self, now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
+        Self { clock: WallClock::new(now), ..self }
+    }
+
+    /// Address of the local API for pods, when it is on.
+    #[must_use]
+    pub fn local_pods_addr(&self) -> Option<SocketAddr> {
+        self.local.pods_addr()
     }
 
     /// Address of the local API over plain HTTP, when it is on.
@@ -168,6 +196,9 @@ impl Bound {
         let tasks = Tasks::new();
         let stop = CancellationToken::new();
         let store = self.store.clone();
+        if let Err(error) = store.trust_locally(self.local_ca()).await {
+            warn!(%error, "pods are not told of the CA of the local API");
+        }
         let _admin = self.spawn(&tasks, &stop, &drain)?;
         let failed = tokio::select! {
             () = drain.started() => None,
@@ -182,34 +213,61 @@ impl Bound {
         }
     }
 
+    /// The CA of the local API, where pods reach it under the name of the cluster's API.
+    fn local_ca(&self) -> Option<String> {
+        let reached = !self.local.https_addr(&self.config).ip().is_loopback();
+        (reached || self.local.pods_addr().is_some()).then(|| self.local.ca_pem().to_owned())
+    }
+
     fn spawn(
         self,
         tasks: &Tasks,
         stop: &CancellationToken,
         drain: &Drain,
     ) -> Result<Option<admin::AdminHandle>, AppError> {
-        let Self { config, identity, store, subscriptions, local, wrapper, admin, dialer, hub, client } =
-            self;
+        let Self {
+            config,
+            identity,
+            store,
+            subscriptions,
+            local,
+            wrapper,
+            admin,
+            dialer,
+            hub,
+            client,
+            clock,
+        } = self;
         let mut rng = StdRng::from_os_rng();
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let readiness = Readiness::new();
         let synced = readiness.wait_for("first synchronisation with the cloud");
         let (current, observer) = watch::channel(Arc::new(identity));
+        let writer = Writer { node: config.node_name.clone(), hub: hub.clone(), kubelet: Kubelet::default() };
         let address = config.node.address.or_else(|| local_address(&config.cloud.websocket));
+        let listener = local.pods_addr().unwrap_or_else(|| local.https_addr(&config));
+        let kubernetes = kubernetes(&config, listener, address);
         if let Some(wrapper) = wrapper {
             let parts = WrapperParts {
                 node: config.wrapper.node_name.as_ref().unwrap_or(&config.node_name).as_str().to_owned(),
                 source: Arc::new(subscriptions.whole()),
-                writes: cloud_writes(&store, hub.clone()),
-                kubernetes: kubernetes(&config, local.https_addr(&config), address),
+                writes: cloud_writes(&store, &writer),
+                kubernetes,
             };
             wrapper.spawn(tasks, parts, WrapperMetrics::register(&mut registry), stop);
         }
         if let Some(parts) = hosts_parts(&config, &subscriptions) {
             spawn_until(tasks, "hosts file", stop, hosts::publish(parts));
         }
-        local.spawn(tasks, config.node_name.clone(), &store, &subscriptions, hub.clone(), stop)?;
+        let parts = LocalApiParts {
+            store: store.clone(),
+            subscriptions: subscriptions.clone(),
+            writer: writer.clone(),
+            clock,
+            address,
+        };
+        local.spawn(tasks, parts, stop)?;
         spawn_until(tasks, "subscriptions", stop, subscriptions.clone().keep());
         let renewal = CloudRenewal {
             node: config.node_name.clone(),
@@ -239,6 +297,7 @@ impl Bound {
             address,
             store,
             hub,
+            kubelet: writer.kubelet,
             metrics,
             seed: rng.random(),
         };
@@ -248,15 +307,15 @@ impl Bound {
     }
 }
 
-/// Where the wrapper lets the Service `default/kubernetes` lead: to the local API, where that listens on an address that
-/// pods reach.
-fn kubernetes(config: &Config, https: SocketAddr, node: Option<IpAddr>) -> Kubernetes {
+/// Where the wrapper lets the Service `default/kubernetes` lead: to the local API for pods where there is one, else to the
+/// local API where that listens on an address that pods reach.
+fn kubernetes(config: &Config, listener: SocketAddr, node: Option<IpAddr>) -> Kubernetes {
     if !config.wrapper.local_rewrite {
         return Kubernetes::AsItIs;
     }
-    let address = if https.ip().is_unspecified() { node } else { Some(https.ip()) };
+    let address = if listener.ip().is_unspecified() { node } else { Some(listener.ip()) };
     let reached = address.filter(|address| !address.is_loopback() && !address.is_unspecified());
-    Kubernetes::Local(reached.map(|address| wrapper::LocalApi { address, port: https.port() }))
+    Kubernetes::Local(reached.map(|address| wrapper::LocalApi { address, port: listener.port() }))
 }
 
 /// What the hosts file is made of; none when it is off.
@@ -268,19 +327,6 @@ fn hosts_parts(config: &Config, subscriptions: &Subscriptions) -> Option<HostsPa
         period: config.dns.full_sync(),
         source: Arc::new(subscriptions.whole()),
     })
-}
-
-/// Runs a task until the agent stops.
-fn spawn_until(
-    tasks: &Tasks,
-    name: &'static str,
-    stop: &CancellationToken,
-    task: impl Future<Output = ()> + Send + 'static,
-) {
-    let stop = stop.clone();
-    tasks.spawn(name, async move {
-        stop.run_until_cancelled(task).await;
-    });
 }
 
 /// Follows the store for metrics, and for readiness: ready is who can say what is on this node.

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
+use serde_json::Value;
 use tombolo_proto::ids::NodeId;
 use tombolo_runtime::signals::Signals;
 use tombolo_runtime::{drain, files, telemetry};
 
+use crate::components::{Document, Machine, document};
 use crate::config::{CloudConfig, Config, JOIN_PORT, host_and_port};
 use crate::identity::EnrollOptions;
 use crate::localapi::{KUBECONFIG_FILE, LocalCredentials};
@@ -43,6 +45,8 @@ enum Command {
     Join(JoinArguments),
     /// Print the kubeconfig of the local API
     Kubeconfig,
+    /// Print the settings with which kubelet and kube-proxy run on this node
+    KubeletConfig(KubeletConfigArguments),
     /// Print how the running agent stands
     Status,
 }
@@ -61,6 +65,15 @@ struct JoinArguments {
     /// Data folder, when there is no settings file yet
     #[arg(long)]
     data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct KubeletConfigArguments {
+    /// Only this document, instead of all
+    #[arg(long, value_enum)]
+    of: Option<Document>,
+    #[command(flatten)]
+    machine: Machine,
 }
 
 /// Runs the command line of this process.
@@ -84,6 +97,9 @@ async fn execute(arguments: Arguments) -> anyhow::Result<()> {
         None => run(&arguments.config).await,
         Some(Command::Join(options)) => join_cloud(&arguments.config, options).await,
         Some(Command::Kubeconfig) => print(&kubeconfig(&Config::load(&arguments.config)?)?),
+        Some(Command::KubeletConfig(options)) => {
+            print(&kubelet_config(&Config::load(&arguments.config)?, &options)?)
+        }
         Some(Command::Status) => print(&status(&Config::load(&arguments.config)?)?),
     }
 }
@@ -173,6 +189,27 @@ fn kubeconfig(config: &Config) -> anyhow::Result<String> {
     }
 }
 
+/// The settings of kubelet and kube-proxy as YAML documents, each with the name of its file.
+fn kubelet_config(config: &Config, arguments: &KubeletConfigArguments) -> anyhow::Result<String> {
+    let local: Value = serde_json::from_str(&kubeconfig(config)?)?;
+    let mut text = String::new();
+    for which in Document::ALL {
+        if arguments.of.is_some_and(|only| only != which) {
+            continue;
+        }
+        let made = document(which, config, &arguments.machine, &local);
+        let path = arguments.machine.folder.join(which.file());
+        if arguments.of.is_none() {
+            text.push_str("---\n");
+        }
+        text.push_str(&format!("# {}\n{}", path.display(), serde_saphyr::to_string(&made)?));
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+    }
+    Ok(text)
+}
+
 /// What the admin endpoints of the running agent tell.
 ///
 /// # Errors
@@ -225,5 +262,28 @@ mod tests {
         };
         let config = first_config(&options).unwrap();
         assert_eq!((config.cloud.quic.as_str(), config.cloud.join.as_str()), ("hub:10001", "hub:10002"));
+    }
+
+    #[test]
+    fn settings_of_components_are_documents_under_the_names_of_their_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config::new(NodeId::parse("edge-a").unwrap(), folder.path());
+        let machine = Machine {
+            folder: "/etc/here".into(),
+            container_runtime: "unix:///c.sock".to_owned(),
+            cluster_dns: Vec::new(),
+            cluster_cidr: None,
+        };
+        let all = KubeletConfigArguments { of: None, machine };
+        let text = kubelet_config(&config, &all).unwrap();
+        let documents: Vec<&str> = text.split("---\n").skip(1).collect();
+        assert_eq!(documents.len(), Document::ALL.len());
+        for (text, which) in documents.into_iter().zip(Document::ALL) {
+            assert!(text.starts_with(&format!("# /etc/here/{}\n", which.file())), "{text}");
+            let read: Value = serde_saphyr::from_str(text).unwrap();
+            assert!(read["kind"].is_string(), "{read}");
+            let only = KubeletConfigArguments { of: Some(which), machine: all.machine.clone() };
+            assert_eq!(kubelet_config(&config, &only).unwrap(), text);
+        }
     }
 }

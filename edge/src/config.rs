@@ -171,13 +171,15 @@ impl From<BackOff> for BackoffConfig {
 pub struct LocalApiConfig {
     /// HTTPS with credentials (`edgecore kubeconfig` prints them).
     pub https: SocketAddr,
+    /// HTTPS for pods, with the tokens of their service accounts; an address that pods reach, none turns it off.
+    pub pods: Option<SocketAddr>,
     /// Plain HTTP, anonymous, read-only, never Secrets; a loopback address, none turns it off.
     pub http: Option<SocketAddr>,
 }
 
 impl Default for LocalApiConfig {
     fn default() -> Self {
-        Self { https: (Ipv4Addr::LOCALHOST, LOCAL_API_PORT).into(), http: None }
+        Self { https: (Ipv4Addr::LOCALHOST, LOCAL_API_PORT).into(), pods: None, http: None }
     }
 }
 

@@ -162,6 +162,26 @@ impl HubHandle {
         }
     }
 
+    /// Renews the node's lease and waits for the code of the answer.
+    ///
+    /// # Errors
+    /// [`CallError`] when there is no answer.
+    pub async fn lease_renewed(&self, renew_time_micros: i64, timeout: Duration) -> Result<u16, CallError> {
+        let mut state = self.state.clone();
+        let session = state.borrow_and_update().sessions;
+        self.renew_lease(renew_time_micros).await;
+        let answered = |state: &HubState| state.lease.is_some_and(|(time, _)| time == renew_time_micros);
+        let over = |state: &HubState| !state.online() || state.sessions != session;
+        let waited = state.wait_for(|state| answered(state) || over(state));
+        match tokio::time::timeout(timeout, waited).await {
+            Ok(Ok(state)) => {
+                state.lease.filter(|_| answered(&state)).map(|(_, code)| code).ok_or(CallError::Lost)
+            }
+            Ok(Err(_)) => Err(CallError::Offline),
+            Err(_) => Err(CallError::TimedOut),
+        }
+    }
+
     /// Renews the node's lease; the answer comes with the state. Does nothing without a session.
     pub async fn renew_lease(&self, renew_time_micros: i64) {
         if self.state.borrow().online() {

@@ -24,6 +24,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use clock::WallClock;
 pub use enroll::{EnrollOptions, Shown, enroll, renew, show};
 pub(crate) use rotate::{CloudRenewal, rotate};
 

@@ -6,13 +6,16 @@
 
 mod app;
 pub mod cli;
+mod components;
 pub mod config;
 mod fault;
 mod hosts;
 pub mod hub;
 pub mod identity;
+mod kubelet;
 mod localapi;
 mod metrics;
+mod paths;
 mod status;
 pub mod store;
 mod subscriptions;

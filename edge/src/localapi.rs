@@ -1,10 +1,10 @@
 //! The local Kubernetes API: what the store holds, for programs on this machine.
 //!
-//! HTTPS serves whoever has the credentials of the kubeconfig; plain HTTP, when it is on, serves anonymous readers
-//! everything but Secrets (design 9.5). Writes go through to the cloud as this node; without a connection they are
-//! refused in a way that clients try again.
+//! HTTPS serves whoever has the credentials of the kubeconfig, and pods with the tokens of their service accounts; plain
+//! HTTP, when it is on, serves anonymous readers everything but Secrets (design 9.5). Writes go through to the cloud, as
+//! this node or as the account; without a connection they are refused in a way that clients try again.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tombolo_apiserve::api::ApiServer;
+use tombolo_apiserve::api::builder::Builder;
 use tombolo_apiserve::backend::WriteBackend;
 use tombolo_apiserve::kinds::Kinds;
 use tombolo_apiserve::registry::Registry;
@@ -23,20 +24,45 @@ use tombolo_runtime::listen::{ListenError, tcp};
 
 use crate::config::Config;
 use crate::hub::HubHandle;
-use crate::identity::IdentityError;
+use crate::identity::{IdentityError, WallClock};
+use crate::kubelet::Kubelet;
 use crate::store::Store;
 use crate::subscriptions::Subscriptions;
 
+use access::TokenAuthenticator;
+use account_reads::AccountReads;
+use accounts::Accounts;
+use discovery::{Discovery, Informed};
+use keys::Keys;
+use reads::Reads;
+use reviews::Reviews;
+use rights::Rights;
+use serving::{Names, ServingCertificate};
+use tokens::TokenRequests;
+
 mod access;
+mod account_reads;
+mod accounts;
 mod credentials;
+mod discovery;
+mod keys;
+mod own;
+mod pass;
 mod reads;
+mod reviews;
 mod revision;
+mod rights;
+mod serving;
+mod single;
+mod singles;
+mod tokens;
 mod write;
 
 pub(crate) use credentials::{KUBECONFIG_FILE, LocalCredentials};
 
-/// Seconds after which a client should try again when the cloud is away.
-const RETRY_AFTER_SECONDS: u32 = 5;
+/// Seconds after which a client should try again when the cloud is away. Short: client-go tries ten times before it tells its
+/// caller, and a kubelet starts static pods only after that.
+const RETRY_AFTER_SECONDS: u32 = 1;
 
 /// Time for requests under way when the agent stops.
 const GRACE: Duration = Duration::from_secs(2);
@@ -44,8 +70,11 @@ const GRACE: Duration = Duration::from_secs(2);
 /// The local API with its listeners bound.
 pub(crate) struct LocalApi {
     https: TcpListener,
+    pods: Option<TcpListener>,
     http: Option<TcpListener>,
     credentials: LocalCredentials,
+    /// Domain of the cluster.
+    domain: String,
 }
 
 /// Why the local API cannot be served.
@@ -62,16 +91,29 @@ pub enum LocalApiError {
     Certificate(String),
 }
 
+/// What the local API works on.
+pub(crate) struct LocalApiParts {
+    /// Holds what is served.
+    pub(crate) store: Store,
+    /// What is followed beside the pushed set.
+    pub(crate) subscriptions: Subscriptions,
+    /// Asks the cloud.
+    pub(crate) writer: Writer,
+    /// Judges tokens.
+    pub(crate) clock: WallClock,
+    /// Address of the node, which its pods reach.
+    pub(crate) address: Option<IpAddr>,
+}
+
 impl LocalApi {
     /// Binds the listeners and writes the kubeconfig.
     pub(crate) async fn bind(config: &Config) -> Result<Self, LocalApiError> {
         let https = tcp("localApi.https", config.local_api.https).await?;
-        let http = match config.local_api.http {
-            Some(address) => Some(tcp("localApi.http", address).await?),
-            None => None,
-        };
+        let pods = optional("localApi.pods", config.local_api.pods).await?;
+        let http = optional("localApi.http", config.local_api.http).await?;
         let credentials = LocalCredentials::load(&config.data_dir)?;
-        let local = Self { https, http, credentials };
+        let domain = config.dns.cluster_domain.clone();
+        let local = Self { https, pods, http, credentials, domain };
         local.credentials.write_kubeconfig(&config.data_dir, &config.node_name, local.https_addr(config))?;
         Ok(local)
     }
@@ -81,50 +123,155 @@ impl LocalApi {
         self.https.local_addr().unwrap_or(config.local_api.https)
     }
 
+    /// Address of the listener for pods, when there is one.
+    pub(crate) fn pods_addr(&self) -> Option<SocketAddr> {
+        self.pods.as_ref()?.local_addr().ok()
+    }
+
     /// Address of the plain listener, when there is one.
     pub(crate) fn http_addr(&self) -> Option<SocketAddr> {
         self.http.as_ref()?.local_addr().ok()
+    }
+
+    /// The certificate of the CA that signs the local API's own, PEM.
+    pub(crate) fn ca_pem(&self) -> &str {
+        self.credentials.ca_pem()
     }
 
     /// Serves until `stop` is cancelled.
     pub(crate) fn spawn(
         self,
         tasks: &Tasks,
-        node: NodeId,
-        store: &Store,
-        subscriptions: &Subscriptions,
-        hub: HubHandle,
+        parts: LocalApiParts,
         stop: &CancellationToken,
     ) -> Result<(), LocalApiError> {
-        let registry = Registry::new(Kinds::builtin());
-        let reads = Arc::new(reads::Reads::new(node, store.clone(), subscriptions.clone()));
-        let served: Arc<dyn tombolo_apiserve::store::Store> = Arc::new(store.clone());
-        let address = self.https.local_addr().ok();
-        let tls = self.credentials.server_config(address.map(|address| address.ip()))?;
-        let api = ApiServer::builder(Arc::clone(&served), registry.clone())
-            .authenticator(Arc::new(access::TokenAuthenticator::new(self.credentials.token())))
-            .authorizer(Arc::new(access::LocalAuthorizer))
-            .sources(Arc::clone(&reads) as Arc<dyn Sources>)
-            .writes(cloud_writes(store, hub))
-            .stop(stop.clone())
-            .build();
-        let serving = Serving { tls: Some(Arc::new(tls)), stop: stop.clone(), grace: GRACE };
-        tasks.spawn("local-api", serve(self.https, api, serving));
+        let services = parts.subscriptions.whole();
+        let listeners = [Some(&self.https), self.pods.as_ref()].into_iter().flatten();
+        let bound = listeners.filter_map(|listener| Some(listener.local_addr().ok()?.ip()));
+        let names = Names::new(&self.domain, bound.chain(parts.address));
+        let operator = self.credentials.token().to_owned();
+        let certificate = ServingCertificate::new(self.credentials, names, &services)?;
+        let keys = Keys::load(parts.store.clone(), parts.writer.hub.clone(), parts.clock.clone());
+        let tls = certificate.config()?;
+        let served = Served::new(parts, Arc::clone(&keys), stop);
+        let store = served.store.clone();
+        spawn_until(tasks, "local-certificate", stop, certificate.follow(store, services));
+        spawn_until(tasks, "issuer-keys", stop, keys.keep());
+        spawn_until(tasks, "discovery", stop, Arc::clone(&served.discovery).keep());
+        let serving = |tls| Serving { tls, stop: stop.clone(), grace: GRACE };
+        let api = served.with_tokens(Some(&operator));
+        tasks.spawn("local-api", serve(self.https, api, serving(Some(Arc::clone(&tls)))));
+        if let Some(listener) = self.pods {
+            let api = served.with_tokens(None);
+            tasks.spawn("local-pods", serve(listener, api, serving(Some(tls))));
+        }
         if let Some(listener) = self.http {
-            let api = ApiServer::builder(served, registry)
-                .sources(reads)
-                .authenticator(Arc::new(access::Anonymous))
-                .authorizer(Arc::new(access::LocalAuthorizer))
-                .stop(stop.clone())
-                .build();
-            let serving = Serving { tls: None, stop: stop.clone(), grace: GRACE };
-            tasks.spawn("local-http", serve(listener, api, serving));
+            tasks.spawn("local-http", serve(listener, served.anonymous(), serving(None)));
         }
         Ok(())
     }
 }
 
-/// Writes of local clients: through to the cloud, as this node.
-pub(crate) fn cloud_writes(store: &Store, hub: HubHandle) -> Arc<dyn WriteBackend> {
-    Arc::new(write::ThroughTheCloud::new(store.clone(), hub))
+/// One API, for callers of different listeners.
+struct Served {
+    store: Store,
+    registry: Registry,
+    reads: Arc<Reads>,
+    writes: Arc<dyn WriteBackend>,
+    tokens: Arc<TokenRequests>,
+    accounts: Arc<Accounts>,
+    discovery: Arc<Discovery>,
+    stop: CancellationToken,
+}
+
+impl Served {
+    fn new(parts: LocalApiParts, keys: Arc<Keys>, stop: &CancellationToken) -> Self {
+        let LocalApiParts { store, subscriptions, writer, clock, .. } = parts;
+        let (node, hub) = (writer.node.clone(), writer.hub.clone());
+        let rights = Arc::new(Rights::new(store.clone(), hub.clone(), clock.clone()));
+        let (own, asked) = (store.clone(), hub.clone());
+        let reads = AccountReads { store: own, subscriptions, hub: asked, rights };
+        let tokens = TokenRequests { store: store.clone(), hub: hub.clone(), clock: clock.clone() };
+        let writes = cloud_writes(&store, &writer);
+        let registry = Registry::new(Kinds::builtin());
+        let discovery = Discovery::load(store.clone(), hub.clone(), clock.clone(), registry.clone());
+        let accounts = Accounts::new(node.clone(), store.clone(), hub, clock, keys);
+        Self {
+            registry,
+            discovery,
+            reads: Arc::new(Reads::new(node, reads)),
+            writes,
+            tokens: Arc::new(tokens),
+            accounts: Arc::new(accounts),
+            stop: stop.clone(),
+            store,
+        }
+    }
+
+    fn builder(&self) -> Builder {
+        ApiServer::builder(Arc::new(self.store.clone()), self.registry.clone())
+            .authorizer(Arc::new(Informed {
+                inner: access::LocalAuthorizer,
+                discovery: Arc::clone(&self.discovery),
+            }))
+            .sources(Arc::clone(&self.reads) as Arc<dyn Sources>)
+            .stop(self.stop.clone())
+    }
+
+    /// For callers with tokens: those of service accounts, and that of the kubeconfig if one is given.
+    fn with_tokens(&self, operator: Option<&str>) -> ApiServer {
+        let authenticator = TokenAuthenticator::new(operator, Arc::clone(&self.accounts));
+        let api = self.builder().authenticator(Arc::new(authenticator)).writes(Arc::clone(&self.writes));
+        let api = api.endpoint("", "serviceaccounts", "token", Arc::clone(&self.tokens) as _);
+        let reviews = Arc::new(Reviews(Arc::clone(&self.accounts)));
+        let review = |api: Builder, (group, resource): &(&str, &str)| {
+            api.endpoint(group, resource, "", Arc::clone(&reviews) as _)
+        };
+        reviews::REVIEWS.iter().fold(api, review).build()
+    }
+
+    fn anonymous(&self) -> ApiServer {
+        self.builder().authenticator(Arc::new(access::Anonymous)).build()
+    }
+}
+
+/// Runs a task until the agent stops.
+pub(crate) fn spawn_until(
+    tasks: &Tasks,
+    name: &'static str,
+    stop: &CancellationToken,
+    task: impl Future<Output = ()> + Send + 'static,
+) {
+    let stop = stop.clone();
+    tasks.spawn(name, async move {
+        stop.run_until_cancelled(task).await;
+    });
+}
+
+async fn optional(
+    setting: &'static str,
+    address: Option<SocketAddr>,
+) -> Result<Option<TcpListener>, LocalApiError> {
+    Ok(match address {
+        Some(address) => Some(tcp(setting, address).await?),
+        None => None,
+    })
+}
+
+/// Writes of local clients: through to the cloud, as this node or as the caller.
+pub(crate) fn cloud_writes(store: &Store, writer: &Writer) -> Arc<dyn WriteBackend> {
+    Arc::new(write::ThroughTheCloud::new(store.clone(), writer.clone()))
+}
+
+/// Who writes for local clients, and who is told when a kubelet is among them.
+#[derive(Debug, Clone)]
+pub(crate) struct Writer {
+    pub(crate) node: NodeId,
+    pub(crate) hub: HubHandle,
+    pub(crate) kubelet: Kubelet,
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "made for map_err")]
+fn certificate(error: impl ToString) -> LocalApiError {
+    LocalApiError::Certificate(error.to_string())
 }

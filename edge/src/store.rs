@@ -23,14 +23,17 @@ use tombolo_proto::frame::{Change, RefusalReason};
 use tombolo_proto::ids::{CloudRevision, Epoch, ScopeId, StoreId};
 use tombolo_proto::object::{InventoryEntry, ObjectKey, Resource};
 
+mod answers;
 mod batch;
 mod error;
 mod faulty;
 mod inspect;
+mod kept;
 mod keys;
 mod medium;
 mod open;
 mod outbox;
+mod own;
 mod row;
 mod schema;
 mod scope;
@@ -38,18 +41,22 @@ mod seal;
 mod serve;
 mod shared;
 pub(crate) mod splice;
+pub(crate) mod trust;
 mod view;
 mod writer;
 
 #[cfg(test)]
 mod tests;
 
+pub use answers::{Answer, Class, Question};
 pub use error::{OpenError, ReadError, WriteError};
 pub use faulty::FaultyDisk;
 pub use inspect::{Inspection, inspect};
+pub use kept::{BYTES_MAX, EVENTS_MAX as KEPT_EVENTS_MAX, OBJECTS_MAX};
 pub use medium::{FileMedium, Medium};
 pub use open::Opened;
 pub use outbox::{Call, EVENTS_MAX, REPORTS_MAX, Report, ReportKind, Waiting};
+pub use own::{Accepted, OwnWrite};
 pub use scope::{Held, Kept, Scoped, Selection};
 pub use seal::Sealer;
 
@@ -100,6 +107,8 @@ pub struct Learned {
     pub key: ObjectKey,
     /// JSON text, as the cloud's API gave it.
     pub body: Bytes,
+    /// Whether it is kept also when nothing else here wants it.
+    pub keep: bool,
 }
 
 /// Where the store stands, for the hello.
@@ -178,7 +187,7 @@ impl Store {
     pub async fn apply(&self, deliveries: Vec<Delivery>) -> Result<Vec<Result<(), Refused>>, WriteError> {
         match self.run(Command::Apply(deliveries)).await? {
             Done::Applied(outcomes) => Ok(outcomes),
-            Done::Nothing | Done::Opened(_) | Done::Learned(_) => Ok(Vec::new()),
+            _ => Ok(Vec::new()),
         }
     }
 
@@ -228,7 +237,7 @@ impl Store {
     pub async fn learn(&self, learned: Learned) -> Result<Option<Bytes>, WriteError> {
         match self.run(Command::Learn(learned)).await? {
             Done::Learned(answer) => Ok(answer),
-            Done::Nothing | Done::Applied(_) | Done::Opened(_) => Ok(None),
+            _ => Ok(None),
         }
     }
 

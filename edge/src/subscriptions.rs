@@ -100,14 +100,14 @@ impl Subscriptions {
         WholeStore::new(self.clone(), Handle::current())
     }
 
-    /// Follows a selection from now on, without waiting for it.
-    async fn request(&self, selection: &Selection) -> Result<(), Unreadable> {
+    /// Follows a selection, or a wider one, from now on, without waiting for it.
+    async fn request(&self, selection: &Selection, token: Option<&str>) -> Result<ScopeId, Unreadable> {
         let scope = match self.board.covering(selection) {
             Some(scope) => scope,
             None => self.add(selection).await?,
         };
-        self.board.demand(scope, None);
-        Ok(())
+        self.board.demand(scope, token);
+        Ok(scope)
     }
 
     /// A selection as a store, or a wider one that is followed already. Follows it when nobody did, in the name of the
@@ -121,11 +121,7 @@ impl Subscriptions {
         token: Option<&str>,
     ) -> Result<Scoped, Unreadable> {
         let deadline = Instant::now() + PATIENCE;
-        let scope = match self.board.covering(selection) {
-            Some(scope) => scope,
-            None => self.add(selection).await?,
-        };
-        self.board.demand(scope, token);
+        let scope = self.request(selection, token).await?;
         let mut news = self.board.news();
         loop {
             news.borrow_and_update();
@@ -139,6 +135,26 @@ impl Subscriptions {
                 return self.copy(scope, selection);
             }
         }
+    }
+
+    /// A selection as a store where it, or a wider one, is kept up to date at this moment.
+    pub(crate) fn live(&self, selection: &Selection) -> Option<Scoped> {
+        let scope = self.board.covering(selection)?;
+        if self.board.standing(scope) != Some(Standing::Live) {
+            return None;
+        }
+        self.board.demand(scope, None);
+        Some(self.store.scoped(scope))
+    }
+
+    /// The copy of a selection, or of a wider one, that is here; none when there is none that was complete once.
+    ///
+    /// # Errors
+    /// [`Unreadable::Store`] when the store cannot be read.
+    pub(crate) fn kept(&self, selection: &Selection) -> Result<Option<Scoped>, Unreadable> {
+        let kept = self.store.subscriptions()?;
+        let covering = kept.into_iter().find(|kept| kept.synced && kept.selection.covers(selection));
+        Ok(covering.map(|kept| self.store.scoped(kept.scope)))
     }
 
     /// What was kept, as long as it was complete once.
@@ -194,7 +210,7 @@ impl Subscriptions {
     pub(crate) async fn keep(self) {
         let mut news = self.board.news();
         loop {
-            self.board.rest(IDLE_LIMIT, |scope, selection| self.readers(scope, selection) > 0);
+            self.board.rest(|scope, selection| self.readers(scope, selection) > 0);
             // What the cloud has taken away is not served any more.
             for scope in self.board.revoked() {
                 match self.store.clear_scope(scope).await {

@@ -1,4 +1,4 @@
-//! What the agent itself tells the cloud when no kubelet does: the Node object, its lease and status, the state of
+//! What the agent itself tells the cloud when no kubelet does ([`crate::kubelet`]): the Node object, its lease and status, the state of
 //! delivered pods (`docs/edge-node.md` says exactly what is claimed), and the sending of everything that waits in
 //! the outbox.
 
@@ -10,10 +10,14 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 use tombolo_proto::ids::NodeId;
+use tombolo_proto::object::{ObjectKey, Resource};
 use tombolo_runtime::Tasks;
+use tombolo_runtime::time::sleep_until;
+use tracing::debug;
 
 use crate::config::NodeConfig;
 use crate::hub::HubHandle;
+use crate::kubelet::{Kubelet, is_kubelets};
 use crate::metrics::Metrics;
 use crate::store::Store;
 
@@ -36,6 +40,7 @@ pub(crate) struct Upstream {
     pub(crate) address: Option<IpAddr>,
     pub(crate) store: Store,
     pub(crate) hub: HubHandle,
+    pub(crate) kubelet: Kubelet,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) seed: u64,
 }
@@ -58,6 +63,48 @@ impl Upstream {
     }
 }
 
+impl Upstream {
+    /// Waits until the agent is to speak for the node.
+    async fn own_turn(&self) {
+        self.wait_for_turn(true).await;
+    }
+
+    /// Waits until a kubelet speaks for the node.
+    async fn kubelets_turn(&self) {
+        self.wait_for_turn(false).await;
+        debug!(node = %self.node, "a kubelet speaks for this node: the agent's own reports stand back");
+    }
+
+    async fn wait_for_turn(&self, own: bool) {
+        let (mut writes, mut commits) = (self.kubelet.writes(), self.store.commits());
+        loop {
+            writes.borrow_and_update();
+            commits.borrow_and_update();
+            if self.is_own_turn() == own {
+                return;
+            }
+            tokio::select! {
+                // None of the two ends before the agent does.
+                Ok(()) = writes.changed() => {}
+                Ok(()) = commits.changed() => {}
+                () = sleep_until(self.kubelet.gone_at()) => {}
+            }
+        }
+    }
+
+    /// Whether the agent speaks for the node. A node whose kubelet is gone must become NotReady: nothing else runs its pods,
+    /// unless the agent itself does as if it ran them.
+    fn is_own_turn(&self) -> bool {
+        self.kubelet.gone_at().is_none() && (self.simulate_pods || !self.is_kubelets())
+    }
+
+    fn is_kubelets(&self) -> bool {
+        let key = ObjectKey::new(Resource::new("", "v1", "nodes"), "", self.node.as_str());
+        let held = self.store.visible(&key).ok().flatten();
+        held.and_then(|node| serde_json::from_slice(&node.body).ok()).is_some_and(|node| is_kubelets(&node))
+    }
+}
+
 /// A time as Kubernetes writes it, to the second.
 pub(crate) fn seconds(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
@@ -66,4 +113,68 @@ pub(crate) fn seconds(time: Timestamp) -> String {
 /// A time as Kubernetes writes it, to the microsecond.
 fn micros(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokio::time::advance;
+    use tombolo_proto::ids::Uid;
+    use tombolo_proto::object::{ContentHash, ObjectVersion, SharedObject};
+
+    use super::*;
+    use crate::kubelet::GONE_AFTER;
+    use crate::store::{Delivery, FaultyDisk, LogBounds, Sealer};
+
+    fn upstream(simulate_pods: bool) -> Upstream {
+        let opened =
+            Store::open_on(Box::new(FaultyDisk::new(1)), Sealer::new(&[7; 32]), LogBounds::default());
+        Upstream {
+            node: NodeId::parse("edge-a").unwrap(),
+            settings: NodeConfig::default(),
+            simulate_pods,
+            address: None,
+            store: opened.unwrap().store,
+            hub: HubHandle::new().0,
+            kubelet: Kubelet::default(),
+            metrics: Arc::default(),
+            seed: 1,
+        }
+    }
+
+    async fn adopt(upstream: &Upstream) {
+        let node = json!({
+            "metadata": {"name": "edge-a", "uid": "n"}, "status": {"nodeInfo": {"kubeletVersion": "v1.36.3"}},
+        });
+        let key = ObjectKey::new(Resource::new("", "v1", "nodes"), "", "edge-a");
+        let revision = tombolo_proto::ids::CloudRevision(5);
+        let version = ObjectVersion { uid: Uid::parse("n").unwrap(), revision, hash: ContentHash(0) };
+        let object = Arc::new(SharedObject::new(key, version, node.to_string().into(), Vec::new()));
+        let change = tombolo_proto::frame::Change::Upsert(object);
+        let scope = tombolo_proto::ids::ScopeId::NODE;
+        let outcome = upstream.store.apply(vec![Delivery { scope, change }]).await.unwrap();
+        assert!(outcome.iter().all(Result::is_ok));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_agent_stands_back_for_a_kubelet_and_speaks_again_where_it_hosts_the_pods() {
+        for (simulate, adopted, speaks) in
+            [(false, false, true), (false, true, false), (true, true, true), (true, false, true)]
+        {
+            let upstream = upstream(simulate);
+            upstream.own_turn().await;
+            upstream.kubelet.wrote();
+            upstream.kubelets_turn().await;
+            assert!(!upstream.is_own_turn());
+            if adopted {
+                adopt(&upstream).await;
+            }
+            upstream.kubelet.wrote();
+            advance(GONE_AFTER).await;
+            assert_eq!(upstream.is_own_turn(), speaks, "simulates: {simulate}, a kubelet's node: {adopted}");
+            if speaks {
+                upstream.own_turn().await;
+            }
+        }
+    }
 }

@@ -9,6 +9,9 @@ const ASSETS_VARIABLE: &str = "KUBEBUILDER_ASSETS";
 /// Set by `cargo xtask test`: the program of `tests/clients`.
 const GO_CLIENTS_VARIABLE: &str = "TOMBOLO_GO_CLIENTS";
 
+/// Set by `cargo xtask test`: stock kubelet.
+const KUBELET_VARIABLE: &str = "TOMBOLO_KUBELET";
+
 /// Set to `1` by `cargo xtask test --without-cluster`.
 const WITHOUT_CLUSTER_VARIABLE: &str = "TOMBOLO_WITHOUT_CLUSTER";
 
@@ -55,20 +58,31 @@ pub fn go_clients() -> Option<PathBuf> {
     env::var_os(GO_CLIENTS_VARIABLE).map(PathBuf::from)
 }
 
+/// Stock kubelet, as `cargo xtask components` builds it.
+#[must_use]
+pub fn kubelet() -> Option<PathBuf> {
+    env::var_os(KUBELET_VARIABLE).map(PathBuf::from)
+}
+
 /// Whether tests that need a cluster may leave without one.
 #[must_use]
 pub fn skips_allowed() -> bool {
     env::var(WITHOUT_CLUSTER_VARIABLE).is_ok_and(|value| value == "1")
 }
 
-/// Notes that a test could not run.
+/// Notes that a test could not run without the Kubernetes binaries.
 pub fn record_skip(test: &str) {
-    eprintln!("SKIPPED {test}: {MissingComponents}");
+    record_skip_for(test, &MissingComponents.to_string());
+}
+
+/// Notes that a test could not run, and why.
+pub fn record_skip_for(test: &str, why: &str) {
+    eprintln!("SKIPPED {test}: {why}");
     if let Some(log) = env::var_os(SKIP_LOG_VARIABLE) {
         let appended = fs::OpenOptions::new().create(true).append(true).open(log);
         if let Ok(mut file) = appended {
             // One short write: lines of tests that run side by side do not mix.
-            let _ = std::io::Write::write_all(&mut file, format!("{test}\n").as_bytes());
+            let _ = std::io::Write::write_all(&mut file, format!("{test}: {why}\n").as_bytes());
         }
     }
 }

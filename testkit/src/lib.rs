@@ -11,7 +11,10 @@ mod ready_node;
 mod wait;
 
 pub use beside::{Beside, JSON, PROTOBUF};
-pub use components::{Components, MissingComponents, components, go_clients, record_skip, skips_allowed};
+pub use components::{
+    Components, MissingComponents, components, go_clients, kubelet, record_skip, record_skip_for,
+    skips_allowed,
+};
 pub use control_plane::{AuditEvent, ControlPlane, ControlPlaneOptions};
 pub use fuzz::fuzz;
 pub use process::{Child, free_port};

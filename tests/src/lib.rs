@@ -1,5 +1,6 @@
 //! Whole-system tests: what they share. Judges the product from outside: processes, sockets, `kubectl`.
 
+pub mod containers;
 pub mod e2e;
 pub mod hub;
 pub mod node;

@@ -111,6 +111,8 @@ pub struct World {
     silent: Option<UdpSocket>,
     /// Dialect of edges that join from now on.
     dialect: &'static str,
+    /// Settings of edges that join from now on, beside those that every edge has.
+    edge_settings: Value,
     /// Milliseconds between lease renewals and between status reports; none: the agent's own default.
     periods: (u64, Option<u64>),
     // Last: every process writes into it.
@@ -190,6 +192,7 @@ impl World {
             record,
             silent,
             dialect,
+            edge_settings: json!({}),
             periods,
             folder,
         };
@@ -400,6 +403,11 @@ impl World {
     /// Sets the dialect of edges that join from now on.
     pub fn set_dialect(&mut self, dialect: &'static str) {
         self.dialect = dialect;
+    }
+
+    /// Sets members of the settings file of edges that join from now on; objects are merged.
+    pub fn set_edge_settings(&mut self, settings: Value) {
+        self.edge_settings = settings;
     }
 
     /// Bytes that the slow link has passed on over TCP, both directions together.

@@ -183,7 +183,7 @@ fn crates_of(command: &str) -> Vec<&'static str> {
 #[test]
 fn named_flags_exist() {
     let mut known: BTreeMap<Vec<&str>, BTreeSet<String>> = BTreeMap::new();
-    let foreign = ["cargo", "kubectl", "curl", "etcd", "kube-", "ip", "tc", "systemctl"];
+    let foreign = ["cargo", "kubectl", "curl", "etcd", "kube-", "kubelet", "ip", "tc", "systemctl"];
     let ours = ["tombolo", "cloudcore", "edgecore", "cargo xtask", "cargo run"];
     for document in documents() {
         let text = fs::read_to_string(&document).unwrap();

@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 mod apibench;
 mod bench;
 mod components;
+mod crash;
 mod e2e;
 mod facts;
 mod gobuild;
@@ -28,7 +29,7 @@ enum Recipe {
     Test(test::Options),
     /// Run rustfmt, clippy and cargo-deny as CI does.
     Lint(lint::Options),
-    /// Build etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl into the user's cache folder.
+    /// Build etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl and kubelet into the user's cache folder.
     Components,
     /// Read the facts about built-in kinds from a running API server into apiserve/data.
     Facts {
@@ -40,18 +41,27 @@ enum Recipe {
     E2e(e2e::Options),
     /// Measure the embedded API server beside kube-apiserver with etcd and print a table.
     ApiBench(apibench::Options),
+    /// Kill edgecore and cut the power of its disk, thousands of times.
+    Crash(crash::Options),
     /// Measure the hub's figures beside the floor and print a table.
     Bench(bench::Options),
+}
+
+fn build_components() -> anyhow::Result<()> {
+    println!("{}", components::ensure()?.display());
+    println!("{}", components::kubelet::ensure()?.display());
+    Ok(())
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().recipe {
         Recipe::Test(options) => test::run(&options),
         Recipe::Lint(options) => lint::run(&options),
-        Recipe::Components => components::ensure().map(|folder| println!("{}", folder.display())),
+        Recipe::Components => build_components(),
         Recipe::Facts { arguments } => facts::run(&arguments),
         Recipe::E2e(options) => e2e::run(&options),
         Recipe::ApiBench(options) => apibench::run(&options),
+        Recipe::Crash(options) => crash::run(&options),
         Recipe::Bench(options) => bench::run(&options),
     };
     match outcome {

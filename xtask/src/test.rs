@@ -15,6 +15,10 @@ pub(crate) struct Options {
     #[arg(long)]
     without_cluster: bool,
 
+    /// Install containerd and what it needs from the system's packages when it is missing (as root).
+    #[arg(long)]
+    install: bool,
+
     /// Arguments for `cargo test`, for example `-p tombolo-proto` or `-- session`.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     cargo_arguments: Vec<String>,
@@ -36,6 +40,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     } else if components::available() {
         command.env(components::ASSETS_VARIABLE, components::ensure()?);
         command.env(goclients::VARIABLE, goclients::ensure()?);
+        if options.install {
+            components::kubelet::install_runtime()?;
+        }
+        components::kubelet::name_to(&mut command)?;
     } else {
         bail!(
             "neither Go nor {} is here, so the tests against kube-apiserver and kubectl cannot run: install \

@@ -249,7 +249,9 @@ impl ApiServer {
             input::parse(&body.media_type, &body.bytes)?
         };
         let query = admitted.head.uri.query().unwrap_or_default().to_owned();
-        let request = EndpointRequest { attributes: admitted.attributes, kind, options, body: parsed, query };
+        let authorization = header(&admitted, "authorization");
+        let attributes = admitted.attributes;
+        let request = EndpointRequest { attributes, kind, options, body: parsed, query, authorization };
         let answer = endpoint.call(request).await;
         let (status, object) = answer.map_err(|error| error.with_warnings(warnings.clone()))?;
         let mut response = body::document(status, to_bytes(&object), &accepted);

@@ -1,6 +1,7 @@
 //! Kinds that a CustomResourceDefinition defines.
 
 mod definition;
+pub(crate) mod discovered;
 
 use std::sync::Arc;
 

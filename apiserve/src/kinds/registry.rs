@@ -9,6 +9,7 @@ use tombolo_proto::object::Resource;
 
 use super::rules::Table;
 use super::{FieldError, KindInfo, ScalePaths, SubresourceInfo, columns, custom};
+use crate::openapi::ForeignDocuments;
 use crate::openapi::v2::LazyPart;
 use crate::schema::Schema;
 use crate::schema::facts::{self, KindFact};
@@ -28,6 +29,8 @@ struct Inner {
     swagger: Arc<LazyPart>,
     /// What OpenAPI says about the built-in types, compressed; empty when nobody gave it.
     descriptions: &'static [u8],
+    /// Has the OpenAPI documents of kinds that another server defines.
+    foreign: Option<Arc<dyn ForeignDocuments>>,
 }
 
 type GroupVersion = (Arc<str>, Arc<str>);
@@ -36,12 +39,13 @@ impl Inner {
     fn new(builtin: Arc<Types>, by_resource: BTreeMap<Resource, Arc<KindInfo>>) -> Self {
         let key = |resource: &Resource| (resource.group.clone(), resource.version.clone());
         let hashes = by_resource.keys().map(|resource| (key(resource), Arc::default())).collect();
-        Self { builtin, by_resource, hashes, swagger: Arc::default(), descriptions: &[] }
+        Self { builtin, by_resource, hashes, swagger: Arc::default(), descriptions: &[], foreign: None }
     }
 
     /// Keeps what was made of the groups that did not change.
     fn keep_documents(&mut self, old: &Self, changed_group: &str) {
         self.descriptions = old.descriptions;
+        self.foreign.clone_from(&old.foreign);
         self.swagger = Arc::clone(&old.swagger);
         for (key, slot) in &mut self.hashes {
             if let Some(known) = old.hashes.get(key).filter(|_| &*key.0 != changed_group) {
@@ -138,6 +142,42 @@ impl Kinds {
         by_resource.retain(|resource, _| !(&*resource.group == group && &*resource.name == plural));
         by_resource.extend(kinds.into_iter().map(|kind| (kind.resource.clone(), Arc::new(kind))));
         Ok(self.replaced(by_resource, group))
+    }
+
+    /// Serves beside the built-in kinds those of another server, in place of those that were served so before: the groups of
+    /// its aggregated discovery (`apidiscovery.k8s.io/v2`, `APIGroupDiscoveryList`) that have no built-in kinds. What OpenAPI
+    /// says about them comes from `documents`.
+    #[must_use]
+    pub fn with_discovered(&self, discovery: &Value, documents: Arc<dyn ForeignDocuments>) -> Self {
+        let is_builtin = |group: &str| self.iter().any(|kind| !kind.custom && &*kind.resource.group == group);
+        let mut by_resource = self.0.by_resource.clone();
+        by_resource.retain(|_, kind| !kind.custom);
+        for found in custom::discovered::resources(discovery, is_builtin) {
+            let known = |kind: &&Arc<KindInfo>| {
+                (&*kind.resource.group, &*kind.resource.name) == (&*found.group, &*found.plural)
+                    && kind.definition().is_some_and(|own| own.fingerprint == found.fingerprint)
+            };
+            // Watches of a kind that has not changed go on.
+            let mut same: Vec<Arc<KindInfo>> = self.iter().filter(known).cloned().collect();
+            if same.is_empty() {
+                same = found.kinds(&self.0.builtin).into_iter().map(Arc::new).collect();
+            }
+            by_resource.extend(same.into_iter().map(|kind| (kind.resource.clone(), kind)));
+        }
+        let mut inner = Inner::new(self.0.builtin.clone(), by_resource);
+        inner.keep_documents(&self.0, "");
+        for (key, slot) in &mut inner.hashes {
+            if !is_builtin(&key.0) {
+                *slot = Arc::default();
+            }
+        }
+        inner.foreign = Some(documents);
+        Self(Arc::new(inner))
+    }
+
+    /// The OpenAPI document of a group and version that another server defines.
+    pub(crate) fn foreign_document(&self, group: &str, version: &str) -> Option<Arc<[u8]>> {
+        self.0.foreign.as_ref()?.document(group, version)
     }
 
     /// What a definition published before. Its versions are always published together.

@@ -9,7 +9,7 @@ pub(super) const PATCH: &str = "$patch";
 /// `$retainKeys`: fields that are not listed are removed.
 pub(super) const RETAIN_KEYS: &str = "$retainKeys";
 /// `$deleteFromPrimitiveList/FIELD`: values to remove from a list of scalars.
-const DELETE_FROM: &str = "$deleteFromPrimitiveList";
+pub(super) const DELETE_FROM: &str = "$deleteFromPrimitiveList";
 /// `$setElementOrder/FIELD`: the order that a merged list shall have.
 const ORDER: &str = "$setElementOrder";
 

@@ -82,7 +82,7 @@ fn field(
     Ok(())
 }
 
-fn merges(place: Place<'_>) -> Option<ListMerge> {
+pub(super) fn merges(place: Place<'_>) -> Option<ListMerge> {
     match &place.node().shape {
         Shape::List(list) => list.merge.clone(),
         _ => None,

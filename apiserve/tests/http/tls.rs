@@ -46,7 +46,9 @@ impl Authenticator for ByCertificate {
             Some(name.to_owned())
         });
         let outcome = name.map(|name| Identity::new(&name, &["system:authenticated"]));
-        Box::pin(async move { outcome.ok_or_else(|| BadCredentials { reason: "no certificate".to_owned() }) })
+        Box::pin(async move {
+            outcome.ok_or_else(|| BadCredentials::Wrong { reason: "no certificate".to_owned() })
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 //! results come back as events.
 
 mod configs;
-mod nodes;
+pub(crate) mod nodes;
 mod pods;
 #[cfg(test)]
 mod tests;

@@ -15,7 +15,6 @@ use std::thread::JoinHandle;
 use serde_json::{Map, Value, json};
 use tombolo_apiserve::auth::{Attributes, Audit, AuditRecord};
 
-use super::authz::review::user_info;
 use super::error::EmbeddedError;
 
 /// Lines that wait for the disk, at most.
@@ -99,9 +98,9 @@ fn line(record: &AuditRecord<'_>) -> Value {
         ("requestReceivedTimestamp".to_owned(), json!(now)),
         ("stageTimestamp".to_owned(), json!(now)),
     ]);
-    let user = user_info(&asked.identity);
+    let user = asked.identity.user_info();
     if let Some(impersonator) = record.impersonator {
-        line.insert("user".into(), user_info(impersonator));
+        line.insert("user".into(), impersonator.user_info());
         line.insert("impersonatedUser".into(), user);
     } else {
         line.insert("user".into(), user);

@@ -14,10 +14,11 @@ use futures::future::BoxFuture;
 use http::header::AUTHORIZATION;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
+use tombolo_apiserve::accounts::Claims;
 use tombolo_apiserve::auth::{AUTHENTICATED_GROUP, Authenticator, BadCredentials, Identity, Peer};
 
 use self::certificates::Certificates;
-use self::tokens::{Claims, ISSUER, TokenKey};
+use self::tokens::{ISSUER, TokenKey};
 use super::objects::Objects;
 
 /// Tokens whose signature need not be checked again, at most; the memory is emptied when it is full.
@@ -102,7 +103,7 @@ impl Authenticator for Authentication {
         request: &'a http::request::Parts,
         peer: &'a Peer,
     ) -> BoxFuture<'a, Result<Identity, BadCredentials>> {
-        let result = self.identify(request, peer).map_err(|reason| BadCredentials { reason });
+        let result = self.identify(request, peer).map_err(|reason| BadCredentials::Wrong { reason });
         Box::pin(std::future::ready(result))
     }
 }

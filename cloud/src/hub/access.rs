@@ -70,6 +70,11 @@ impl Access {
             "verb": verb, "group": &*resource.group, "version": &*resource.version, "resource": &*resource.name,
             "namespace": subscribe.namespace
         });
+        // As the API server reads it: a right to one name is enough for a list of this name.
+        let name = subscribe.field_selector.strip_prefix("metadata.name=");
+        if let Some(name) = name.filter(|name| !name.contains(',')) {
+            attributes["name"] = json!(name);
+        }
         if !subscribe.field_selector.is_empty() {
             attributes["fieldSelector"] = json!({"rawSelector": subscribe.field_selector});
         }

@@ -15,7 +15,9 @@ fn every_setting_reads_back_as_it_was_written() {
     let mut config = Config::new(NodeId::parse("edge-a").unwrap(), "/data");
     config.cloud = CloudConfig::at("fd00::1");
     config.cloud.transport = Transport::Quic;
+    assert_eq!(config.local_api.pods, None, "pods are not served unless it is said where");
     config.local_api.http = Some("127.0.0.1:10551".parse().unwrap());
+    config.local_api.pods = Some("169.254.20.11:10552".parse().unwrap());
     config.wrapper = WrapperConfig {
         address: Some("10.0.0.7:51006".parse().unwrap()),
         node_name: Some(NodeId::parse("edge-b").unwrap()),

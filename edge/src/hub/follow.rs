@@ -19,16 +19,14 @@ pub(super) struct Follower {
     board: Arc<Board>,
     /// Whether the session can be asked to follow anything: it has begun, and the store knows that.
     open: bool,
-    /// Scope of the store to scope of the session.
+    /// Scope of the session to scope of the store.
     followed: BTreeMap<ScopeId, ScopeId>,
-    /// What another session tells of its inventory when the cloud asks, by scope of the session.
-    stores: BTreeMap<ScopeId, ScopeId>,
 }
 
 impl Follower {
     pub(super) fn new(board: Arc<Board>) -> Self {
-        let stores = BTreeMap::from([(ScopeId::NODE, ScopeId::NODE)]);
-        Self { board, open: false, followed: BTreeMap::new(), stores }
+        let followed = BTreeMap::from([(ScopeId::NODE, ScopeId::NODE)]);
+        Self { board, open: false, followed }
     }
 
     /// The session has begun.
@@ -47,7 +45,7 @@ impl Follower {
 
     /// The store's number of a scope of the session; none for what is followed no longer.
     pub(super) fn scope(&self, session: ScopeId) -> Option<ScopeId> {
-        self.stores.get(&session).copied()
+        self.followed.get(&session).copied()
     }
 
     /// Brings what the session follows to what the board wants. To be called when the store has everything that the
@@ -57,25 +55,22 @@ impl Follower {
             return Ok(());
         }
         let wanted = self.board.wanted();
-        let unwanted: Vec<_> = self
-            .followed
-            .keys()
-            .filter(|scope| !wanted.iter().any(|w| w.scope == **scope))
-            .copied()
-            .collect();
-        for scope in unwanted {
-            if let Some(number) = self.followed.remove(&scope) {
-                session.unsubscribe(number);
-                self.stores.remove(&number);
-                self.board.stands(scope, Standing::Idle);
-            }
+        let is_wanted = |scope: ScopeId| scope == ScopeId::NODE || wanted.iter().any(|w| w.scope == scope);
+        let unwanted = self.followed.extract_if(.., |_, scope| !is_wanted(*scope));
+        for (number, scope) in unwanted.collect::<Vec<_>>() {
+            session.unsubscribe(number);
+            self.board.stands(scope, Standing::Idle);
         }
         for wanted in wanted {
-            if !self.followed.contains_key(&wanted.scope) {
+            if !self.follows(wanted.scope) {
                 self.follow(session, store, wanted)?;
             }
         }
         Ok(())
+    }
+
+    fn follows(&self, scope: ScopeId) -> bool {
+        self.followed.values().any(|followed| *followed == scope)
     }
 
     fn follow(&mut self, session: &mut EdgeSession, store: &Store, wanted: Wanted) -> Result<(), String> {
@@ -96,23 +91,21 @@ impl Follower {
             debug!(%error, "a selection waits");
             return Ok(());
         }
-        self.followed.insert(wanted.scope, number);
-        self.stores.insert(number, wanted.scope);
+        self.followed.insert(number, wanted.scope);
         self.board.stands(wanted.scope, Standing::Opening);
         Ok(())
     }
 
     /// A scope of the store is complete.
     pub(super) fn caught_up(&mut self, scope: ScopeId) {
-        if self.followed.contains_key(&scope) {
+        if self.follows(scope) {
             self.board.stands(scope, Standing::Live);
         }
     }
 
     /// The cloud has ended or refused a scope of the session.
     pub(super) fn closed(&mut self, number: ScopeId, code: u16, reason: &str) {
-        let Some(scope) = self.stores.remove(&number) else { return };
-        self.followed.remove(&scope);
+        let Some(scope) = self.followed.remove(&number) else { return };
         let news = self.board.stands(scope, Standing::Refused { code, reason: reason.to_owned() });
         if news && LASTING.contains(&code) {
             warn!(code, %reason, "the cloud refuses a selection");

@@ -35,6 +35,11 @@ impl WallClock {
     pub(super) fn now(&self) -> SystemTime {
         (self.0)()
     }
+
+    /// Seconds since the Unix epoch.
+    pub(crate) fn unix_seconds(&self) -> u64 {
+        self.now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    }
 }
 
 impl fmt::Debug for WallClock {

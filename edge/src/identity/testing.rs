@@ -65,13 +65,25 @@ pub(crate) async fn fetch_local(
     let ca = kubeconfig["clusters"][0]["cluster"]["certificate-authority-data"].as_str().unwrap();
     let ca = CertificateDer::from_pem_slice(&STANDARD.decode(ca).unwrap()).unwrap();
     let token = kubeconfig["users"][0]["user"]["token"].as_str().unwrap();
+    fetch_trusted(&ca, token, address, method, path, body).await
+}
+
+/// Asks a local API of this CA with a bearer token.
+pub(crate) async fn fetch_trusted(
+    ca: &CertificateDer<'static>,
+    token: &str,
+    address: SocketAddr,
+    method: Method,
+    path: &str,
+    body: &str,
+) -> (StatusCode, Value) {
     let mut headers = HeaderMap::new();
     headers.insert(header::AUTHORIZATION, HeaderValue::from_str(&format!("Bearer {token}")).unwrap());
     let form = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(form));
     let endpoint = address.to_string();
     let ask = Ask { endpoint: &endpoint, method, path, headers, body: body.to_owned().into() };
-    let answer = fetch(verified(&ca, None, &WallClock::system()).unwrap(), ask).await.unwrap();
+    let answer = fetch(verified(ca, None, &WallClock::system()).unwrap(), ask).await.unwrap();
     (answer.code, serde_json::from_slice(&answer.body).unwrap_or_default())
 }
 

@@ -1,5 +1,7 @@
 //! Who may do what on this machine.
 
+use std::sync::Arc;
+
 use futures::future::BoxFuture;
 use http::{header, request::Parts};
 use sha2::{Digest, Sha256};
@@ -8,30 +10,61 @@ use tombolo_apiserve::auth::{
     UNAUTHENTICATED_GROUP,
 };
 
+use super::accounts::Accounts;
+
 /// User of the kubeconfig that `edgecore kubeconfig` prints.
 const OPERATOR: &str = "tombolo:edge-operator";
 
-/// Takes the token of the kubeconfig, nothing else.
+/// Whether this is the user of this node's own kubeconfig, for whom the cloud is asked in the node's name.
+pub(super) fn is_operator(identity: &Identity) -> bool {
+    identity.user == OPERATOR
+}
+
+/// The bearer token of a caller who is neither this node nor nobody: the cloud is asked with it and with nothing else
+/// (design 9.5).
+pub(super) fn caller_token<'a>(about: &Attributes, authorization: Option<&'a str>) -> Option<&'a str> {
+    let identity = &about.identity;
+    if is_operator(identity) || identity.in_group(UNAUTHENTICATED_GROUP) {
+        return None;
+    }
+    // Without a token nothing is asked in anybody's name: an empty one is refused by the cloud.
+    Some(authorization.and_then(bearer).unwrap_or_default())
+}
+
+/// The token of a value of the `Authorization` header.
+fn bearer(value: &str) -> Option<&str> {
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim()).filter(|token| !token.is_empty())
+}
+
+/// Takes the token of the kubeconfig, where that is good, and tokens of service accounts.
 pub(super) struct TokenAuthenticator {
     /// Compared as hashes, so that the time taken tells nothing about the token.
-    hash: [u8; 32],
+    operator: Option<[u8; 32]>,
+    accounts: Arc<Accounts>,
 }
 
 impl TokenAuthenticator {
-    pub(super) fn new(token: &str) -> Self {
-        Self { hash: Sha256::digest(token).into() }
+    /// Takes tokens of service accounts, and the token of the kubeconfig if one is given.
+    pub(super) fn new(operator: Option<&str>, accounts: Arc<Accounts>) -> Self {
+        Self { operator: operator.map(|token| Sha256::digest(token).into()), accounts }
     }
 
-    fn check(&self, request: &Parts) -> Result<Identity, BadCredentials> {
-        let bad = |reason: &str| BadCredentials { reason: reason.to_owned() };
+    async fn check(&self, request: &Parts) -> Result<Identity, BadCredentials> {
+        let bad = |reason: &str| BadCredentials::Wrong { reason: reason.to_owned() };
         let value = request.headers.get(header::AUTHORIZATION).ok_or_else(|| bad("no credentials"))?;
         let value = value.to_str().map_err(|_| bad("unreadable credentials"))?;
-        let token = value.strip_prefix("Bearer ").ok_or_else(|| bad("not a bearer token"))?;
-        let found: [u8; 32] = Sha256::digest(token.trim()).into();
-        if found != self.hash {
-            return Err(bad("not the token of this node's kubeconfig"));
+        let token = bearer(value).ok_or_else(|| bad("not a bearer token"))?;
+        let found: [u8; 32] = Sha256::digest(token).into();
+        if self.operator == Some(found) {
+            return Ok(Identity::new(OPERATOR, &[AUTHENTICATED_GROUP]));
         }
-        Ok(Identity::new(OPERATOR, &[AUTHENTICATED_GROUP]))
+        let identity = self.accounts.identify(token).await?;
+        // Names of this API's own must not be given by a cluster.
+        if is_operator(&identity) || identity.in_group(UNAUTHENTICATED_GROUP) {
+            return Err(bad("the cluster names a user that only this node may name"));
+        }
+        Ok(identity)
     }
 }
 
@@ -41,7 +74,7 @@ impl Authenticator for TokenAuthenticator {
         request: &'a Parts,
         _: &'a Peer,
     ) -> BoxFuture<'a, Result<Identity, BadCredentials>> {
-        Box::pin(std::future::ready(self.check(request)))
+        Box::pin(self.check(request))
     }
 }
 
@@ -58,7 +91,8 @@ impl Authenticator for Anonymous {
     }
 }
 
-/// The operator may do what the node may do; anonymous readers may read what is no Secret.
+/// The operator may do what the node may do; anonymous readers may read what is no Secret; what a service account may do
+/// the cluster decides, when the request is carried out ([`super::account_reads`], or the cloud for writes).
 pub(super) struct LocalAuthorizer;
 
 impl Authorizer for LocalAuthorizer {
@@ -68,10 +102,14 @@ impl Authorizer for LocalAuthorizer {
 }
 
 fn decide(attributes: &Attributes) -> Decision {
-    if !attributes.identity.in_group(UNAUTHENTICATED_GROUP) {
+    let identity = &attributes.identity;
+    let reads = matches!(attributes.verb.as_str(), "get" | "list" | "watch" | "head" | "options");
+    if is_operator(identity) {
         return Decision::Allow;
     }
-    let reads = matches!(attributes.verb.as_str(), "get" | "list" | "watch" | "head" | "options");
+    if !identity.in_group(UNAUTHENTICATED_GROUP) {
+        return account(attributes, reads);
+    }
     if !reads {
         return Decision::Deny("the plain listener is read-only: use the kubeconfig of this node".to_owned());
     }
@@ -81,6 +119,16 @@ fn decide(attributes: &Attributes) -> Decision {
         );
     }
     Decision::Allow
+}
+
+/// What is answered here without asking what the account may read is closed to it.
+fn account(attributes: &Attributes, reads: bool) -> Decision {
+    let public = !attributes.is_resource && reads;
+    let object = matches!(attributes.subresource.as_str(), "" | "status" | "scale");
+    if public || (attributes.is_resource && (object || !reads)) {
+        return Decision::Allow;
+    }
+    Decision::Deny("this node has no way to serve that to a service account".to_owned())
 }
 
 #[cfg(test)]
@@ -117,17 +165,31 @@ mod tests {
     }
 
     #[test]
-    fn only_the_token_opens() {
-        let check = |value: Option<&str>| {
-            let mut request = http::Request::builder();
-            if let Some(value) = value {
-                request = request.header("authorization", value);
-            }
-            TokenAuthenticator::new("right").check(&request.body(()).unwrap().into_parts().0).is_ok()
+    fn accounts_reach_nothing_that_is_not_decided_for_them() {
+        let account = || Identity::new("system:serviceaccount:a:b", &[AUTHENTICATED_GROUP]);
+        let ask = |verb: &str, resource: &str, subresource: &str| {
+            let asked =
+                Attributes { subresource: subresource.to_owned(), ..attributes(account(), verb, resource) };
+            decide(&asked) == Decision::Allow
         };
-        assert!(check(Some("Bearer right")));
-        for wrong in [None, Some("Bearer wrong"), Some("Basic right"), Some("right"), Some("Bearer ")] {
-            assert!(!check(wrong), "{wrong:?}");
+        assert!(ask("get", "pods", "") && ask("list", "secrets", "") && ask("get", "", ""));
+        assert!(ask("create", "serviceaccounts", "token"), "the cloud decides");
+        assert!(!ask("get", "pods", "log") && !ask("get", "pods", "exec") && !ask("post", "", ""));
+    }
+
+    #[test]
+    fn only_callers_who_are_somebody_else_are_passed_on_with_their_token() {
+        let about = |identity| Attributes { identity, ..Attributes::default() };
+        let account = about(Identity::new("system:serviceaccount:a:b", &[AUTHENTICATED_GROUP]));
+        assert_eq!(caller_token(&account, Some("Bearer t")), Some("t"));
+        assert_eq!(caller_token(&account, None), Some(""), "never as the node");
+        let operator = about(Identity::new(OPERATOR, &[AUTHENTICATED_GROUP]));
+        assert_eq!(caller_token(&operator, Some("Bearer t")), None);
+        assert_eq!(caller_token(&about(Identity::anonymous()), Some("Bearer t")), None);
+        for (value, token) in
+            [("Bearer  x", Some("x")), ("bearer x", Some("x")), ("Basic x", None), ("Bearer ", None)]
+        {
+            assert_eq!(bearer(value), token, "{value}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The local API's own CA, its serving certificate, and the kubeconfig.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use base64::Engine as _;
@@ -9,12 +9,14 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType, date_time_ymd,
 };
+use rustls::sign::CertifiedKey;
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::json;
 use tombolo_link::tls::provider;
 use tombolo_proto::ids::NodeId;
 
-use super::LocalApiError;
+use super::serving::Names;
+use super::{LocalApiError, certificate};
 use crate::identity::IdentityError;
 use tombolo_runtime::files;
 
@@ -56,31 +58,24 @@ impl LocalCredentials {
         &self.token
     }
 
-    /// TLS of the HTTPS listener, with a certificate of its own for loopback and `address`.
-    pub(crate) fn server_config(
-        &self,
-        address: Option<IpAddr>,
-    ) -> Result<rustls::ServerConfig, LocalApiError> {
+    /// The certificate of the CA, PEM.
+    pub(crate) fn ca_pem(&self) -> &str {
+        &self.ca_pem
+    }
+
+    /// A new certificate for these names and addresses, and its key.
+    pub(super) fn certify(&self, names: &Names) -> Result<CertifiedKey, LocalApiError> {
         let issuer = Issuer::from_ca_cert_pem(&self.ca_pem, &self.ca_key).map_err(certificate)?;
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(certificate)?;
-        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).map_err(certificate)?;
-        let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
-        params.subject_alt_names.extend(loopback.into_iter().chain(address).map(SanType::IpAddress));
+        let mut params = CertificateParams::new(names.hosts.clone()).map_err(certificate)?;
+        params.subject_alt_names.extend(names.addresses.iter().copied().map(SanType::IpAddress));
         params.distinguished_name.push(DnType::CommonName, "tombolo local API");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2120, 1, 1));
         let leaf = params.signed_by(&key, &issuer).map_err(certificate)?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        let config = rustls::ServerConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .map_err(certificate)?;
-        let mut config = config
-            .with_no_client_auth()
-            .with_single_cert(vec![leaf.der().clone()], key)
-            .map_err(certificate)?;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(config)
+        CertifiedKey::from_der(vec![leaf.der().clone()], key, &provider()).map_err(certificate)
     }
 
     /// The kubeconfig for a local API at `address`.
@@ -152,9 +147,4 @@ fn load_or_make(
 
 fn io(path: &Path, source: std::io::Error) -> LocalApiError {
     LocalApiError::Credentials(IdentityError::Io { path: path.into(), source })
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "made for map_err")]
-fn certificate(error: impl ToString) -> LocalApiError {
-    LocalApiError::Certificate(error.to_string())
 }

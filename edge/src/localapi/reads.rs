@@ -9,9 +9,12 @@ use tombolo_apiserve::sources::{Read, Sources};
 use tombolo_apiserve::status::ApiError;
 use tombolo_apiserve::store::Store as ServedStore;
 use tombolo_proto::ids::NodeId;
-use tombolo_proto::object::Resource;
+use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::RETRY_AFTER_SECONDS;
+use super::access::caller_token;
+use super::account_reads::AccountReads;
+use super::singles::Singles;
 use crate::store::{Selection, Store, is_pushed};
 use crate::subscriptions::{Subscriptions, Unreadable};
 
@@ -20,19 +23,29 @@ pub(super) struct Reads {
     node: NodeId,
     store: Store,
     subscriptions: Subscriptions,
+    accounts: AccountReads,
+    singles: Singles,
 }
 
 impl Reads {
-    pub(super) fn new(node: NodeId, store: Store, subscriptions: Subscriptions) -> Self {
-        Self { node, store, subscriptions }
+    pub(super) fn new(node: NodeId, accounts: AccountReads) -> Self {
+        let (store, subscriptions) = (accounts.store.clone(), accounts.subscriptions.clone());
+        let singles = Singles::new(store.clone(), subscriptions.clone(), accounts.hub.clone());
+        Self { node, store, subscriptions, accounts, singles }
     }
 
     async fn choose(&self, read: Read<'_>) -> Result<Arc<dyn ServedStore>, ApiError> {
         let (resource, about) = (&read.kind.storage, read.attributes);
+        if let Some(token) = caller_token(about, read.authorization) {
+            return self.accounts.choose(read, token).await;
+        }
+        let wide = Selection { namespace: about.namespace.clone(), ..Selection::all(resource.clone()) };
+        if about.verb == "get" {
+            return self.choose_for_one(read, &wide).await;
+        }
         if is_pushed(resource) && self.is_own(resource, about) {
             return Ok(Arc::new(self.store.clone()));
         }
-        let wide = Selection { namespace: about.namespace.clone(), ..Selection::all(resource.clone()) };
         let narrow = Selection {
             label_selector: about.label_selector.clone(),
             field_selector: about.field_selector.clone(),
@@ -49,6 +62,28 @@ impl Reads {
         .map_err(|error| refused(error, about))
     }
 
+    /// Of one object: the pushed set where it has a word on it, a selection that is kept up to date, or else the cloud.
+    async fn choose_for_one(
+        &self,
+        read: Read<'_>,
+        wide: &Selection,
+    ) -> Result<Arc<dyn ServedStore>, ApiError> {
+        let (resource, about) = (&read.kind.storage, read.attributes);
+        let key = ObjectKey::new(resource.clone(), &about.namespace, &about.name);
+        if is_pushed(resource) && self.is_own(resource, about) {
+            let delivered = self.store.is_delivered(&key);
+            let delivered = delivered.map_err(|error| ApiError::unavailable(error.to_string()))?;
+            // All pods of this node are here, so one that is not is known not to be.
+            if delivered || &*resource.name == "pods" {
+                return Ok(Arc::new(self.store.clone()));
+            }
+        }
+        match self.subscriptions.live(wide) {
+            Some(scoped) => Ok(Arc::new(scoped)),
+            None => self.singles.ask(read, wide, &key).await,
+        }
+    }
+
     /// Whether the pushed set has all that is asked for. Of Nodes it has one.
     fn is_own(&self, resource: &Resource, about: &Attributes) -> bool {
         &*resource.name != "nodes" || about.name == self.node.as_str()
@@ -61,7 +96,7 @@ impl Sources for Reads {
     }
 }
 
-fn refused(error: Unreadable, about: &Attributes) -> ApiError {
+pub(super) fn refused(error: Unreadable, about: &Attributes) -> ApiError {
     match error {
         Unreadable::Refused { code: 403, reason } => ApiError::forbidden(about, &reason),
         Unreadable::Refused { code: 404, .. } => ApiError::no_such_path(),

@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use serde_json::Value;
-use serde_json::json;
 
 /// Where a JSON patch (RFC 6902) speaks of it.
 const POINTER: &str = "/metadata/resourceVersion";
@@ -10,42 +9,38 @@ const POINTER: &str = "/metadata/resourceVersion";
 /// Where the options of a deletion name it.
 const PRECONDITION: &str = "/preconditions/resourceVersion";
 
-/// The revision that a write is based on; none when it names none, or is no JSON.
-pub(super) fn named(body: &[u8]) -> Option<String> {
-    let text = match serde_json::from_slice::<Value>(body).ok()? {
-        Value::Array(operations) => {
-            let mut speaking = operations.iter().filter(|operation| operation["path"] == POINTER);
-            speaking.next()?["value"].as_str()?.to_owned()
-        }
-        object => {
-            let place = object.pointer(POINTER).or_else(|| object.pointer(PRECONDITION));
-            place?.as_str()?.to_owned()
-        }
-    };
-    // Zero says that any version will do.
-    (!matches!(text.as_str(), "" | "0")).then_some(text)
+/// The body of a write that names the revision that it is based on.
+#[derive(Debug, PartialEq)]
+pub(super) struct Based {
+    body: Value,
+    /// The revision as the client knows it.
+    pub(super) revision: String,
 }
 
-/// The body with another revision where it names one.
-///
-/// # Errors
-/// When the body is no JSON.
-pub(super) fn replaced(body: &[u8], revision: &str) -> Result<Bytes, String> {
-    let mut value: Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-    match &mut value {
-        Value::Array(operations) => {
-            let speaking = operations.iter_mut().filter(|operation| operation["path"] == POINTER);
-            speaking.for_each(|operation| operation["value"] = json!(revision));
-        }
-        object => {
-            for pointer in [POINTER, PRECONDITION] {
-                if let Some(place) = object.pointer_mut(pointer) {
-                    *place = json!(revision);
-                }
-            }
-        }
+impl Based {
+    /// None when the body names no revision, or is no JSON.
+    pub(super) fn read(body: &[u8]) -> Option<Self> {
+        let mut body: Value = serde_json::from_slice(body).ok()?;
+        let revision = places(&mut body).into_iter().find_map(|place| place.as_str().map(str::to_owned))?;
+        // Zero says that any version will do.
+        (!matches!(revision.as_str(), "" | "0")).then_some(Self { body, revision })
     }
-    Ok(value.to_string().into())
+
+    /// The body with another revision.
+    pub(super) fn on(mut self, revision: &str) -> Bytes {
+        places(&mut self.body).into_iter().for_each(|place| *place = revision.into());
+        self.body.to_string().into()
+    }
+}
+
+/// Where a body names a revision.
+fn places(body: &mut Value) -> Vec<&mut Value> {
+    if let Value::Array(operations) = body {
+        let speaking = operations.iter_mut().filter(|operation| operation["path"] == POINTER);
+        return speaking.filter_map(|operation| operation.get_mut("value")).collect();
+    }
+    let place = if body.pointer(POINTER).is_some() { POINTER } else { PRECONDITION };
+    body.pointer_mut(place).into_iter().collect()
 }
 
 #[cfg(test)]
@@ -65,12 +60,12 @@ mod tests {
             ("metadata:\n  resourceVersion: x", None),
             ("", None),
         ] {
-            assert_eq!(named(body.as_bytes()).as_deref(), expected, "{body}");
-            if expected.is_some() {
-                let other = replaced(body.as_bytes(), "99").expect(body);
-                assert_eq!(named(&other).as_deref(), Some("99"), "{body}");
+            let based = Based::read(body.as_bytes());
+            assert_eq!(based.as_ref().map(|based| based.revision.as_str()), expected, "{body}");
+            if let Some(based) = based {
+                let other = Based::read(&based.on("99")).expect(body);
+                assert_eq!(other.revision, "99", "{body}");
             }
         }
-        assert!(replaced(b"no json", "1").is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! Writes of local clients: through to the cloud, as this node; what the reply says about a held object is stored
-//! before the client is answered (design 9.12).
+//! Writes of local clients: through to the cloud, as this node or with the caller's own token; what the reply says about a
+//! held object is stored before the client is answered (design 9.12). What only this node writes is accepted without a cloud too.
 
 use std::time::Duration;
 
@@ -12,10 +12,14 @@ use tombolo_proto::frame::{ApiReply, ApiRequest};
 use tombolo_proto::object::ObjectKey;
 use tracing::warn;
 
-use super::{RETRY_AFTER_SECONDS, revision};
-use crate::hub::{CallError, HubHandle};
+use super::access::caller_token;
+use super::own::{self, OwnWrites};
+use super::revision::Based;
+use super::{RETRY_AFTER_SECONDS, Writer};
+use crate::hub::CallError;
 use crate::store::splice::facts;
-use crate::store::{Learned, Store};
+use crate::store::trust;
+use crate::store::{Learned, ReportKind, Store};
 
 /// Time for the cloud's answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -23,17 +27,89 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// See the module.
 pub(super) struct ThroughTheCloud {
     store: Store,
-    hub: HubHandle,
+    writer: Writer,
+    own: OwnWrites,
+}
+
+/// Why a write has not been executed by the cloud.
+enum Unexecuted {
+    /// It was refused.
+    Refused(ApiError),
+    /// The cloud has not answered.
+    Unanswered(CallError),
+}
+
+impl From<ApiError> for Unexecuted {
+    fn from(error: ApiError) -> Self {
+        Self::Refused(error)
+    }
 }
 
 impl ThroughTheCloud {
-    pub(super) fn new(store: Store, hub: HubHandle) -> Self {
-        Self { store, hub }
+    pub(super) fn new(store: Store, writer: Writer) -> Self {
+        let own = OwnWrites::new(store.clone());
+        Self { store, writer, own }
     }
 
-    async fn pass(&self, request: WriteRequest) -> Result<WriteReply, ApiError> {
-        let key = key(&request);
-        let body = self.for_the_cloud(&request, key.as_ref())?;
+    async fn execute_any(&self, request: WriteRequest) -> Result<WriteReply, ApiError> {
+        let Some(kind) = own::kind(&self.writer.node, &request) else {
+            return match self.pass(&request, false).await {
+                Ok(reply) => Ok(reply),
+                Err(Unexecuted::Refused(error)) => Err(error),
+                Err(Unexecuted::Unanswered(error)) => Err(self.unanswered(&request, &error)),
+            };
+        };
+        self.execute_own(request, kind).await
+    }
+
+    /// A write that this node decides itself when the cloud cannot be asked.
+    async fn execute_own(&self, request: WriteRequest, kind: ReportKind) -> Result<WriteReply, ApiError> {
+        let speaks_for_node = kind == ReportKind::Lease || request.attributes.resource == "nodes";
+        if speaks_for_node {
+            self.writer.kubelet.wrote();
+        }
+        if self.own.is_behind(&request, kind)? {
+            return self.own.accept(request, Some(kind)).await;
+        }
+        if let Some(micros) = self.own.renewal(&request, kind) {
+            match self.writer.hub.lease_renewed(micros, TIMEOUT).await {
+                Ok(200) => return self.own.accept(request, None).await,
+                Err(_) => return self.own.accept(request, Some(kind)).await,
+                // Whatever else is the matter, the whole request finds it out.
+                Ok(_) => {}
+            }
+        }
+        match self.pass(&request, kind != ReportKind::Status).await {
+            Ok(reply) => Ok(reply),
+            Err(Unexecuted::Refused(error)) => Err(error),
+            Err(Unexecuted::Unanswered(CallError::Offline | CallError::Lost | CallError::TimedOut)) => {
+                self.own.accept(request, Some(kind)).await
+            }
+            Err(Unexecuted::Unanswered(error)) => Err(refused(&error)),
+        }
+    }
+
+    /// What a client is told whose write the cloud has not answered.
+    fn unanswered(&self, request: &WriteRequest, error: &CallError) -> ApiError {
+        // A kubelet that restarts registers its node again, and goes on when it is there.
+        let registers = request.verb == WriteVerb::Create
+            && request.attributes.resource == "nodes"
+            && request.attributes.group.is_empty();
+        let resource = &request.kind.resource;
+        let named = || Some(facts(&request.body).ok()?.name);
+        let present = |name: &String| {
+            let key = ObjectKey::new(request.kind.storage.clone(), "", name);
+            self.store.visible(&key).ok().flatten().is_some()
+        };
+        match named().filter(|name| registers && present(name)) {
+            Some(name) => ApiError::already_exists(&resource.group, &resource.name, &name),
+            None => refused(error),
+        }
+    }
+
+    async fn pass(&self, request: &WriteRequest, keep: bool) -> Result<WriteReply, Unexecuted> {
+        let key = key(request);
+        let body = self.for_the_cloud(request, key.as_ref())?;
         let call = ApiRequest {
             method: method(request.verb).to_owned(),
             path_and_query: request.path_and_query.clone(),
@@ -41,32 +117,37 @@ impl ThroughTheCloud {
             accept: "application/json".to_owned(),
             body,
         };
-        let mut reply = self.hub.api(call, TIMEOUT, None).await.map_err(|error| refused(&error))?;
-        if reply.code / 100 == 2 && brings_object(&request) {
-            self.take_over(&request, &mut reply).await;
+        let token = caller_token(&request.attributes, request.authorization.as_deref()).map(str::to_owned);
+        let mut reply = self.writer.hub.api(call, TIMEOUT, token).await.map_err(Unexecuted::Unanswered)?;
+        if reply.code / 100 == 2 && brings_object(request) {
+            self.take_over(request, &mut reply, keep).await;
         }
-        answer(reply)
+        Ok(answer(reply)?)
     }
 
     /// The body with the cloud's revision in the place of the local one (design 9.12).
     fn for_the_cloud(&self, request: &WriteRequest, key: Option<&ObjectKey>) -> Result<Bytes, ApiError> {
-        let named = revision::named(&request.body);
-        let (Some(named), Some(key)) = (named, key) else { return Ok(request.body.clone()) };
+        let body = match key {
+            Some(key) if trust::is_root_ca(key) => trust::plain(&request.body),
+            _ => request.body.clone(),
+        };
+        let based = Based::read(&body);
+        let (Some(based), Some(key)) = (based, key) else { return Ok(body) };
         let held = self.store.revisions(key).map_err(|error| ApiError::unavailable(error.to_string()))?;
         // A version that clients have not from here is the cloud's own.
-        let Some((local, cloud)) = held else { return Ok(request.body.clone()) };
-        if named != local.to_string() {
+        let Some((local, cloud)) = held else { return Ok(body) };
+        if based.revision != local.to_string() {
             let resource = &request.kind.resource;
             return Err(ApiError::modified(&resource.group, &resource.name, key.name()));
         }
-        revision::replaced(&request.body, &cloud.0.to_string()).map_err(ApiError::bad_request)
+        Ok(based.on(&cloud.0.to_string()))
     }
 
     /// Stores the object of a reply, and answers with it as local clients see it.
-    async fn take_over(&self, request: &WriteRequest, reply: &mut ApiReply) {
+    async fn take_over(&self, request: &WriteRequest, reply: &mut ApiReply, keep: bool) {
         let Ok(facts) = facts(&reply.body) else { return };
         let key = ObjectKey::new(request.kind.storage.clone(), &facts.namespace, &facts.name);
-        match self.store.learn(Learned { key, body: reply.body.clone() }).await {
+        match self.store.learn(Learned { key, body: reply.body.clone(), keep }).await {
             Ok(Some(local)) => reply.body = local,
             Ok(None) => {}
             // The write is done; the cloud delivers the object as well.
@@ -77,7 +158,7 @@ impl ThroughTheCloud {
 
 impl WriteBackend for ThroughTheCloud {
     fn execute(&self, request: WriteRequest) -> BoxFuture<'_, Result<WriteReply, ApiError>> {
-        Box::pin(self.pass(request))
+        Box::pin(self.execute_any(request))
     }
 
     fn decides_creation(&self) -> bool {
@@ -116,7 +197,7 @@ fn answer(reply: ApiReply) -> Result<WriteReply, ApiError> {
     Ok(WriteReply { status, body: reply.body, is_object, warnings: Vec::new() })
 }
 
-fn refused(error: &CallError) -> ApiError {
+pub(super) fn refused(error: &CallError) -> ApiError {
     match error {
         CallError::Offline => {
             ApiError::unavailable("the cloud cannot be reached now, and this write needs it")

@@ -12,14 +12,18 @@ use tombolo_proto::ids::{ScopeId, Uid};
 use tombolo_proto::limits;
 use tombolo_proto::object::{ObjectKey, ObjectVersion, SharedObject};
 
+use super::answers::{self, Answer, Answers, Question};
 use super::error::{WriteError, storage};
 use super::outbox::{self, Report, ReportKind};
 use super::row::{LogRow, LogVersion, ObjectRow, State};
-use super::schema::{self, HIDDEN, LOG, META, OBJECTS, OUTBOX, SCOPES, SLOTS, StateRow};
+use super::schema::{self, ANSWERS, HIDDEN, KEPT, LOG, META, OBJECTS, OUTBOX, SCOPES, SLOTS, StateRow};
 use super::seal::Sealer;
+use super::shared::Shared;
 use super::{Delivery, LogBounds, Refused, is_pod, keys, splice, view};
 
+mod kept;
 mod learn;
+mod own;
 mod scopes;
 
 /// A change, and the scopes in which clients see it.
@@ -58,20 +62,20 @@ pub(super) struct Batch<'t> {
     outbox: outbox::Rows<'t>,
     slots: outbox::Slots<'t>,
     scopes: Table<'t, u32, &'static [u8]>,
+    answers: Answers<'t>,
+    kept: Table<'t, &'static [u8], (u64, u64)>,
     state: StateRow,
-    sealer: &'t Sealer,
+    pub(super) sealer: &'t Sealer,
     bounds: LogBounds,
+    /// The CA that clients are shown beside the cluster's.
+    pub(super) trusted: Option<Arc<String>>,
     /// Scopes whose changes clients can see.
     read: BTreeSet<u32>,
     published: Published,
 }
 
 impl<'t> Batch<'t> {
-    pub(super) fn open(
-        txn: &'t WriteTransaction,
-        sealer: &'t Sealer,
-        bounds: LogBounds,
-    ) -> Result<Self, WriteError> {
+    pub(super) fn open(txn: &'t WriteTransaction, shared: &'t Shared) -> Result<Self, WriteError> {
         let state = schema::read_state(&txn.open_table(META).map_err(storage)?)?;
         let scopes = txn.open_table(SCOPES).map_err(storage)?;
         let rows = schema::read_scopes(&scopes)?;
@@ -84,9 +88,12 @@ impl<'t> Batch<'t> {
             outbox: txn.open_table(OUTBOX).map_err(storage)?,
             slots: txn.open_table(SLOTS).map_err(storage)?,
             scopes,
+            answers: txn.open_table(ANSWERS).map_err(storage)?,
+            kept: txn.open_table(KEPT).map_err(storage)?,
             state,
-            sealer,
-            bounds,
+            sealer: &shared.sealer,
+            bounds: shared.bounds,
+            trusted: shared.trusted.load_full(),
             read,
             published: Published::default(),
         })
@@ -129,7 +136,7 @@ impl<'t> Batch<'t> {
             return self.enter(scope, place, &object.key, held.clone());
         }
         let body = match same {
-            Some(held) => self.with_own_status(held, object)?,
+            Some(held) => self.with_own(held, &object.key, &object.body)?,
             None => object.body.clone(),
         };
         let state = match same {
@@ -151,16 +158,17 @@ impl<'t> Batch<'t> {
         self.replace(place, &object.key, old, row)
     }
 
-    /// The delivered body, with the status that this node has reported and the cloud has not confirmed yet.
-    fn with_own_status(&self, held: &ObjectRow, object: &SharedObject) -> Result<Bytes, WriteError> {
-        let delivered = || object.body.clone();
-        let Some(slot) = outbox::slot(ReportKind::Status, &object.key) else { return Ok(delivered()) };
+    /// What the cloud has sent of an object, with the part that this node has reported and the cloud has not confirmed yet.
+    fn with_own(&self, held: &ObjectRow, key: &ObjectKey, sent: &Bytes) -> Result<Bytes, WriteError> {
+        let kind = ReportKind::shown_in(key.resource());
+        let Some(slot) = outbox::slot(kind, key) else { return Ok(sent.clone()) };
         if self.slots.get(slot.as_slice()).map_err(storage)?.is_none() {
-            return Ok(delivered());
+            return Ok(sent.clone());
         }
-        let own = view::plain(self.sealer, &object.key, held)?;
-        let Some(status) = splice::status(&own) else { return Ok(delivered()) };
-        splice::with_status(&object.body, status.get()).map_err(WriteError::Rejected)
+        let own = view::plain(self.sealer, key, held)?;
+        let Some(name) = kind.member() else { return Ok(own) };
+        let Some(part) = splice::member(&own, name) else { return Ok(sent.clone()) };
+        splice::with_member(sent, name, part.get()).map_err(WriteError::Rejected)
     }
 
     /// Whether what is held need not be replaced by what a scope delivers: it is a repeat, it is older than what another
@@ -205,6 +213,9 @@ impl<'t> Batch<'t> {
         if row.state == State::Visible {
             self.publish_deletion(key, &row, &[scope])?;
         }
+        if scope == ScopeId::NODE.0 {
+            self.forget_answers(key, &row)?;
+        }
         row.scopes.retain(|other| *other != scope);
         if !row.scopes.is_empty() {
             return self.put(place, &row);
@@ -218,8 +229,11 @@ impl<'t> Batch<'t> {
         let old = self.row(place)?;
         let mut scopes = old.as_ref().map(|row| row.scopes.clone()).unwrap_or_default();
         add(&mut scopes, scope);
-        if let Some(row) = old.filter(|row| row.state == State::Visible) {
-            self.publish_deletion(key, &row, &row.scopes)?;
+        if let Some(row) = old.filter(|row| row.state != State::Absent) {
+            if row.state == State::Visible {
+                self.publish_deletion(key, &row, &row.scopes)?;
+            }
+            self.forget_answers(key, &row)?;
         }
         self.hidden.remove(place).map_err(storage)?;
         self.put(place, &ObjectRow::absent(scopes))
@@ -257,7 +271,7 @@ impl<'t> Batch<'t> {
         let Some(old) = self.row(&place)?.filter(|row| row.state != State::Absent) else { return Ok(()) };
         let body = view::plain(self.sealer, &report.key, &old)?;
         let text = std::str::from_utf8(status).map_err(|error| WriteError::Rejected(error.to_string()))?;
-        let body = splice::with_status(&body, text).map_err(WriteError::Rejected)?;
+        let body = splice::with_member(&body, "status", text).map_err(WriteError::Rejected)?;
         let row = ObjectRow { body, sealed: false, local: 0, ..old.clone() };
         self.replace(&place, &report.key, Some(old), row)
     }
@@ -267,14 +281,27 @@ impl<'t> Batch<'t> {
         outbox::settle(&mut self.outbox, &mut self.slots, number)
     }
 
+    /// Keeps an answer of the cloud.
+    pub(super) fn keep_answer(&mut self, question: &Question, answer: &Answer) -> Result<(), WriteError> {
+        answers::put(&mut self.answers, self.sealer, question, answer)
+    }
+
+    /// A pod leaves this node: what the cloud has answered for it goes with it.
+    fn forget_answers(&mut self, key: &ObjectKey, pod: &ObjectRow) -> Result<(), WriteError> {
+        if is_pod(key.resource()) { answers::forget_pod(&mut self.answers, &pod.version.uid) } else { Ok(()) }
+    }
+
     /// Writes a row in the place of the old one and tells clients what that means for them.
-    fn replace(
+    pub(super) fn replace(
         &mut self,
         place: &[u8],
         key: &ObjectKey,
         old: Option<ObjectRow>,
         mut row: ObjectRow,
     ) -> Result<(), WriteError> {
+        if let Some(old) = old.as_ref().filter(|old| old.version.uid != row.version.uid) {
+            self.forget_answers(key, old)?;
+        }
         let seen = old.filter(|old| old.state == State::Visible);
         let seen = match seen {
             Some(old) if old.version.uid != row.version.uid => {
@@ -292,6 +319,7 @@ impl<'t> Batch<'t> {
             let kind = |scope| if before.contains(&scope) { ChangeKind::Modified } else { ChangeKind::Added };
             let views = self.views(&row.scopes, kind);
             row.local = self.next_revision();
+            row.body = self.as_shown(key, &row.body);
             row.body = splice::stamp(&row.body, row.local).map_err(WriteError::Rejected)?;
             let (uid, body) = (row.version.uid.clone(), row.body.clone());
             let object = Stored::new(key.clone(), uid, Revision(row.local), body);
@@ -326,7 +354,9 @@ impl<'t> Batch<'t> {
     fn all_known(&self, dependencies: &[ObjectKey]) -> Result<bool, WriteError> {
         for key in dependencies {
             let Some(place) = keys::encode(key) else { continue };
-            if self.objects.get(place.as_slice()).map_err(storage)?.is_none() {
+            // What another scope holds is not what readers of the pushed set find.
+            let pushed = |row: &ObjectRow| row.scopes.contains(&ScopeId::NODE.0);
+            if !self.row(&place)?.as_ref().is_some_and(pushed) {
                 return Ok(false);
             }
         }
@@ -391,7 +421,7 @@ impl<'t> Batch<'t> {
         self.state.revision
     }
 
-    fn row(&self, place: &[u8]) -> Result<Option<ObjectRow>, WriteError> {
+    pub(super) fn row(&self, place: &[u8]) -> Result<Option<ObjectRow>, WriteError> {
         let row = self.objects.get(place).map_err(storage)?;
         Ok(row.map(|row| ObjectRow::decode(row.value())).transpose()?)
     }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use redb::{ReadableTable, Table};
 use serde::{Deserialize, Serialize};
-use tombolo_proto::object::ObjectKey;
+use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::error::{ReadError, WriteError, reading, storage};
 use super::keys;
@@ -24,6 +24,8 @@ pub enum ReportKind {
     Removal,
     /// An event.
     Event,
+    /// That the node lives: its lease.
+    Lease,
 }
 
 impl ReportKind {
@@ -32,6 +34,25 @@ impl ReportKind {
             Self::Status => 1,
             Self::Removal => 2,
             Self::Event => 3,
+            Self::Lease => 4,
+        }
+    }
+
+    /// The kind of the reports that change what clients of this node see of objects of a resource.
+    pub(crate) fn shown_in(resource: &Resource) -> Self {
+        match (&*resource.group, &*resource.name) {
+            ("coordination.k8s.io", "leases") => Self::Lease,
+            ("", "events") => Self::Event,
+            _ => Self::Status,
+        }
+    }
+
+    /// The part of an object that reports of this kind are about; none: all of it.
+    pub(crate) fn member(self) -> Option<&'static str> {
+        match self {
+            Self::Status => Some("status"),
+            Self::Lease => Some("spec"),
+            Self::Removal | Self::Event => None,
         }
     }
 }
@@ -61,6 +82,9 @@ pub struct Report {
     pub call: Call,
     /// The status that clients of the local API see from now on (JSON text); none: it stays as it is.
     pub status: Option<Bytes>,
+    /// What the cloud has of what this is about (JSON text), where the call tells what has changed since; none where it tells
+    /// everything. A report that takes the place of another one is made with the other's base.
+    pub base: Option<String>,
 }
 
 /// A report that waits.
@@ -74,6 +98,8 @@ pub struct Waiting {
     pub key: ObjectKey,
     /// How it is said.
     pub call: Call,
+    /// As [`Report::base`].
+    pub base: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -82,6 +108,8 @@ struct Row {
     /// Key bytes, hexadecimal.
     key: String,
     call: Call,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    base: Option<String>,
 }
 
 /// Which reports are about the same thing.
@@ -93,14 +121,15 @@ pub(super) fn slot(kind: ReportKind, key: &ObjectKey) -> Option<Vec<u8>> {
 
 pub(super) fn encode(report: &Report) -> Option<Vec<u8>> {
     let key = hex::encode(keys::encode(&report.key)?);
-    serde_json::to_vec(&Row { kind: report.kind, key, call: report.call.clone() }).ok()
+    let (call, base) = (report.call.clone(), report.base.clone());
+    serde_json::to_vec(&Row { kind: report.kind, key, call, base }).ok()
 }
 
 pub(super) fn decode(number: u64, row: &[u8]) -> Result<Waiting, ReadError> {
     let read = || -> Option<Waiting> {
         let row: Row = serde_json::from_slice(row).ok()?;
         let key = keys::decode(&hex::decode(row.key).ok()?)?;
-        Some(Waiting { number, kind: row.kind, key, call: row.call })
+        Some(Waiting { number, kind: row.kind, key, call: row.call, base: row.base })
     };
     read().ok_or(ReadError::Damaged("outbox"))
 }
@@ -160,6 +189,19 @@ fn bound_events(rows: &mut Rows<'_>, slots: &mut Slots<'_>) -> Result<(), WriteE
         oldest = oldest.min(entry.map_err(storage)?.1.value());
     }
     if count > EVENTS_MAX { settle(rows, slots, oldest) } else { Ok(()) }
+}
+
+/// The report of a slot that waits.
+pub(super) fn waiting(
+    rows: &impl ReadableTable<u64, &'static [u8]>,
+    slots: &impl ReadableTable<&'static [u8], u64>,
+    slot: &[u8],
+) -> Result<Option<Waiting>, ReadError> {
+    let Some(number) = slots.get(slot).map_err(reading)?.map(|number| number.value()) else {
+        return Ok(None);
+    };
+    let row = rows.get(number).map_err(reading)?;
+    row.map(|row| decode(number, row.value())).transpose()
 }
 
 /// The oldest reports above a number.

@@ -12,9 +12,9 @@ use super::error::{ReadError, WriteError, reading, storage};
 use super::scope::Selection;
 use super::seal::Sealer;
 
-/// Newest schema that this program reads, and the one that it writes. Schema 2 says in the log which scopes see a change;
-/// a test keeps a store of schema 1.
-pub(super) const SCHEMA: u32 = 2;
+/// Newest schema that this program reads, and the one that it writes. Schema 2 says in the log which scopes see a change,
+/// schema 3 knows single answers and reports about leases; a test keeps a store of schema 1.
+pub(super) const SCHEMA: u32 = 3;
 
 /// Values that exist once.
 pub(super) const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
@@ -30,6 +30,11 @@ pub(super) const OUTBOX: TableDefinition<'_, u64, &[u8]> = TableDefinition::new(
 pub(super) const SLOTS: TableDefinition<'_, &[u8], u64> = TableDefinition::new("outbox_slots");
 /// Scope number to [`ScopeRow`].
 pub(super) const SCOPES: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("scopes");
+/// Place of a question to its answer ([`super::answers`]); absent from stores that were made before it was known.
+pub(super) const ANSWERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("answers");
+/// Key bytes of what is held in [`super::kept::SCOPE`] to when it was asked for, as a count of such questions, and the length
+/// of its body.
+pub(super) const KEPT: TableDefinition<'_, &[u8], (u64, u64)> = TableDefinition::new("kept");
 
 const SCHEMA_KEY: &str = "schema";
 const STATE_KEY: &str = "state";
@@ -56,6 +61,9 @@ pub(super) struct StateRow {
     pub(super) trim_version: u32,
     /// Number of the next report.
     pub(super) next_report: u64,
+    /// Counts the questions whose answers were kept.
+    #[serde(default)]
+    pub(super) questions: u64,
 }
 
 impl StateRow {
@@ -70,6 +78,7 @@ impl StateRow {
             epoch: None,
             trim_version: 0,
             next_report: 1,
+            questions: 0,
         }
     }
 
@@ -125,6 +134,8 @@ pub(super) struct SubscriptionRow {
     namespace: String,
     label_selector: String,
     field_selector: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    borrowed: bool,
 }
 
 impl From<&Selection> for SubscriptionRow {
@@ -137,6 +148,7 @@ impl From<&Selection> for SubscriptionRow {
             namespace: selection.namespace.clone(),
             label_selector: selection.label_selector.clone(),
             field_selector: selection.field_selector.clone(),
+            borrowed: selection.borrowed,
         }
     }
 }
@@ -148,6 +160,7 @@ impl SubscriptionRow {
             namespace: self.namespace.clone(),
             label_selector: self.label_selector.clone(),
             field_selector: self.field_selector.clone(),
+            borrowed: self.borrowed,
         }
     }
 }
@@ -210,6 +223,8 @@ fn create(db: &Database, sealer: &Sealer, fresh: (StoreId, Revision)) -> Result<
     txn.open_table(OUTBOX).map_err(storage)?;
     txn.open_table(SLOTS).map_err(storage)?;
     txn.open_table(SCOPES).map_err(storage)?;
+    txn.open_table(ANSWERS).map_err(storage)?;
+    txn.open_table(KEPT).map_err(storage)?;
     write_state(&txn, &StateRow::new(fresh.0, fresh.1))?;
     txn.commit().map_err(storage)
 }
@@ -218,8 +233,9 @@ fn create(db: &Database, sealer: &Sealer, fresh: (StoreId, Revision)) -> Result<
 fn migrate(db: &Database, schema: u32) -> Result<(), Unusable> {
     match schema {
         SCHEMA => Ok(()),
-        // Rows of the log tell their own format; new ones are written in the new one.
-        1 => mark(db).map_err(Unusable::Disk),
+        // Rows of the log tell their own format; new ones are written in the new one. The first write makes the table of
+        // single answers.
+        1 | 2 => mark(db).map_err(Unusable::Disk),
         older => Err(Unusable::Damaged(format!("schema {older} was never released"))),
     }
 }

@@ -14,7 +14,7 @@ use tombolo_proto::object::{InventoryEntry, ObjectKey, Resource};
 
 use super::error::ReadError;
 use super::view::{Found, View};
-use super::{Store, WriteError, writer};
+use super::{Store, WriteError, serve, writer};
 
 /// What a subscription follows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -27,22 +27,27 @@ pub struct Selection {
     pub label_selector: String,
     /// Field selector in the query form; empty for all.
     pub field_selector: String,
+    /// Whether it is followed in the name of callers and not of this node: only those may read the copy whose right the
+    /// cluster has confirmed.
+    pub borrowed: bool,
 }
 
 impl Selection {
-    /// All objects of a resource.
+    /// All objects of a resource, as far as this node may read them.
     #[must_use]
     pub fn all(resource: Resource) -> Self {
         let [namespace, label_selector, field_selector] = Default::default();
-        Self { resource, namespace, label_selector, field_selector }
+        Self { resource, namespace, label_selector, field_selector, borrowed: false }
     }
 
-    /// Whether everything that the other selection selects is in this one.
+    /// Whether everything that the other selection selects is in this one, for whoever may read the other. What this node
+    /// follows in its own name may be read by callers who have the right as well; what it follows for them is not its own.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         let namespaces = self.namespace.is_empty() || self.namespace == other.namespace;
         let wider = |own: &str, others: &str| own.is_empty() || own == others;
         self.resource == other.resource
+            && self.borrowed <= other.borrowed
             && namespaces
             && wider(&self.label_selector, &other.label_selector)
             && wider(&self.field_selector, &other.field_selector)
@@ -77,9 +82,7 @@ impl Store {
     pub async fn open_scope(&self, selection: Selection) -> Result<ScopeId, WriteError> {
         match self.run(writer::Command::OpenScope(selection)).await? {
             writer::Done::Opened(scope) => Ok(scope),
-            writer::Done::Nothing | writer::Done::Applied(_) | writer::Done::Learned(_) => {
-                Err(WriteError::Closed)
-            }
+            _ => Err(WriteError::Closed),
         }
     }
 
@@ -139,14 +142,14 @@ impl Store {
         self.shared.log(scope, resource).watchers()
     }
 
-    /// The store as clients of one subscription read it.
+    /// The store as clients of one scope read it.
     #[must_use]
     pub fn scoped(&self, scope: ScopeId) -> Scoped {
         Scoped { store: self.clone(), scope }
     }
 }
 
-/// One subscription as a store of its own.
+/// One scope as a store of its own.
 #[derive(Debug, Clone)]
 pub struct Scoped {
     store: Store,
@@ -155,6 +158,9 @@ pub struct Scoped {
 
 impl Scoped {
     fn known(&self, view: &View, resource: &Resource) -> Result<(), StoreError> {
+        if self.scope == ScopeId::NODE {
+            return serve::known(view, resource);
+        }
         let row = view.scopes.get(&self.scope.0);
         let follows = |row: &super::schema::ScopeRow| {
             row.subscription
@@ -164,7 +170,7 @@ impl Scoped {
         if row.is_some_and(|row| row.synced && follows(row)) {
             return Ok(());
         }
-        Err(StoreError::NotSynced { reason: format!("{} are not synced to this node yet", resource.name) })
+        Err(serve::not_synced(format!("{} are not synced to this node yet", resource.name)))
     }
 }
 
@@ -209,7 +215,7 @@ impl ServedStore for Scoped {
 }
 
 /// What a scope's snapshot was at an earlier revision.
-pub(super) fn rewind(
+fn rewind(
     store: &Store,
     scope: ScopeId,
     now: Snapshot,

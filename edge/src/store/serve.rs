@@ -8,7 +8,6 @@ use tombolo_proto::ids::ScopeId;
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::error::ReadError;
-use super::scope::rewind;
 use super::view::{Found, View};
 use super::{Store, is_core, is_pod, is_pushed};
 
@@ -41,10 +40,7 @@ impl ServedStore for Store {
     }
 
     fn list(&self, resource: &Resource, namespace: Option<&str>) -> Result<Snapshot, StoreError> {
-        self.reading(|view| match known(view, resource) {
-            Ok(()) => view.snapshot(ScopeId::NODE, resource, namespace).map(Ok),
-            Err(unknown) => Ok(Err(unknown)),
-        })?
+        self.scoped(ScopeId::NODE).list(resource, namespace)
     }
 
     fn list_at(
@@ -53,13 +49,11 @@ impl ServedStore for Store {
         namespace: Option<&str>,
         revision: Revision,
     ) -> Result<Snapshot, StoreError> {
-        let now = self.list(resource, namespace)?;
-        rewind(self, ScopeId::NODE, now, (resource, namespace), revision)
+        self.scoped(ScopeId::NODE).list_at(resource, namespace, revision)
     }
 
     fn watch(&self, resource: &Resource, since: Revision) -> Result<ChangeStream, StoreError> {
-        self.reading(|view| Ok(known(view, resource)))??;
-        self.shared.log(ScopeId::NODE, resource).subscribe(since)
+        self.scoped(ScopeId::NODE).watch(resource, since)
     }
 
     fn revision(&self) -> Revision {
@@ -67,8 +61,8 @@ impl ServedStore for Store {
     }
 }
 
-/// Whether the store can answer for a resource: an empty list that is not true is worse than none.
-fn known(view: &View, resource: &Resource) -> Result<(), StoreError> {
+/// Whether the pushed set can answer for a resource: an empty list that is not true is worse than none.
+pub(super) fn known(view: &View, resource: &Resource) -> Result<(), StoreError> {
     if !is_pushed(resource) {
         let what = if is_core(resource) { &*resource.name } else { &resource.to_string() };
         return Err(not_synced(format!("{what} are not synced to this node")));
@@ -79,6 +73,6 @@ fn known(view: &View, resource: &Resource) -> Result<(), StoreError> {
     Err(not_synced("this node has not heard from the cloud yet".to_owned()))
 }
 
-fn not_synced(reason: String) -> StoreError {
+pub(super) fn not_synced(reason: String) -> StoreError {
     StoreError::NotSynced { reason }
 }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use parking_lot::{Mutex, RwLock};
 use redb::{Database, DatabaseError, StorageError};
 use tokio::sync::watch;
@@ -31,6 +32,8 @@ pub(super) struct Shared {
     current: RwLock<Current>,
     pub(super) sealer: Arc<Sealer>,
     pub(super) bounds: LogBounds,
+    /// The CA that clients are shown beside the cluster's.
+    pub(super) trusted: ArcSwapOption<String>,
     pub(super) medium: Box<dyn Medium>,
     /// Grows with every commit.
     pub(super) commits: watch::Sender<u64>,
@@ -61,8 +64,9 @@ impl Shared {
         current.view = Some(Arc::new(view));
         rows.into_iter().for_each(|row| current.push(published(row)));
         current.fit();
-        let commits = watch::Sender::new(0);
-        Ok(Self { current: RwLock::new(current), sealer, bounds, medium, commits, lock: Mutex::new(lock) })
+        let (commits, lock) = (watch::Sender::new(0), Mutex::new(lock));
+        let trusted = ArcSwapOption::empty();
+        Ok(Self { current: RwLock::new(current), sealer, bounds, trusted, medium, commits, lock })
     }
 
     /// The newest state; `None` when the store is closed.

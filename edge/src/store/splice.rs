@@ -31,12 +31,6 @@ struct WithMetadata<'a> {
     metadata: Option<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
-struct WithStatus<'a> {
-    #[serde(borrow)]
-    status: Option<&'a RawValue>,
-}
-
 /// Name, namespace, UID and version of an object.
 ///
 /// # Errors
@@ -58,21 +52,21 @@ pub(crate) fn stamp(body: &[u8], revision: u64) -> Result<Bytes, String> {
     Ok(replace(body, span(body, old), &new))
 }
 
-/// The `status` member; `None` when there is none.
-pub(crate) fn status(body: &[u8]) -> Option<&RawValue> {
-    serde_json::from_slice::<WithStatus<'_>>(body).ok()?.status
+/// A member of an object, as it is in the text; `None` when there is none.
+pub(crate) fn member<'a>(body: &'a [u8], name: &str) -> Option<&'a RawValue> {
+    serde_json::from_slice::<BTreeMap<Cow<'a, str>, &'a RawValue>>(body).ok()?.remove(name)
 }
 
-/// The text with this `status`.
-pub(crate) fn with_status(body: &[u8], new: &str) -> Result<Bytes, String> {
-    let object: WithStatus<'_> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-    if let Some(old) = object.status {
+/// The text with this value of a member.
+pub(crate) fn with_member(body: &[u8], name: &str, new: &str) -> Result<Bytes, String> {
+    // An object with metadata has at least that member, so that the comma below is right.
+    metadata(body)?;
+    if let Some(old) = member(body, name) {
         return Ok(replace(body, span(body, old), new));
     }
-    // An object with metadata has at least that member, so the comma is right.
-    metadata(body)?;
     let brace = body.iter().position(|byte| *byte == b'{').ok_or("it is no object")?;
-    Ok(replace(body, brace + 1..brace + 1, &format!("\"status\":{new},")))
+    let name = serde_json::to_string(name).map_err(|error| error.to_string())?;
+    Ok(replace(body, brace + 1..brace + 1, &format!("{name}:{new},")))
 }
 
 /// Version of the cloud's trimming rules that [`trimmed`] follows.
@@ -142,9 +136,9 @@ mod tests {
     #[test]
     fn a_status_is_replaced_or_added() {
         for body in [r#"{"metadata":{},"status":{"phase":"Pending"}}"#, r#"{ "metadata":{}}"#] {
-            let new = with_status(body.as_bytes(), r#"{"phase":"Running"}"#).unwrap();
+            let new = with_member(body.as_bytes(), "status", r#"{"phase":"Running"}"#).unwrap();
             assert_eq!(parse(&new), json!({"metadata": {}, "status": {"phase": "Running"}}));
-            assert_eq!(status(&new).unwrap().get(), r#"{"phase":"Running"}"#);
+            assert_eq!(member(&new, "status").unwrap().get(), r#"{"phase":"Running"}"#);
         }
     }
 
@@ -154,7 +148,7 @@ mod tests {
             assert!(stamp(body.as_bytes(), 1).is_err(), "{body}");
             assert!(facts(body.as_bytes()).is_err() || body.contains("{}"), "{body}");
         }
-        assert!(with_status(b"{}", "{}").is_err());
+        assert!(with_member(b"{}", "status", "{}").is_err());
     }
 
     #[test]

@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata};
+use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableError};
 use tombolo_apiserve::store::{Revision, Snapshot, Stored};
 use tombolo_proto::ids::{CloudRevision, ScopeId};
 use tombolo_proto::object::{Held, InventoryEntry, ObjectKey, Resource};
 
+use super::answers::{self, Answer, Question};
 use super::error::{ReadError, reading};
-use super::outbox::{self, Waiting};
+use super::outbox::{self, ReportKind, Waiting};
 use super::row::{LogRow, ObjectRow, State};
-use super::schema::{self, LOG, META, OBJECTS, OUTBOX, SCOPES, ScopeRow, StateRow};
+use super::schema::{self, ANSWERS, LOG, META, OBJECTS, OUTBOX, SCOPES, SLOTS, ScopeRow, StateRow};
 use super::scope::Selection;
 use super::seal::Sealer;
 use super::{is_secret, keys};
@@ -67,6 +68,12 @@ impl View {
     pub(super) fn revisions(&self, key: &ObjectKey) -> Result<Option<(Revision, CloudRevision)>, ReadError> {
         let row = self.row(key)?.filter(|row| row.state == State::Visible);
         Ok(row.map(|row| (Revision(row.local), row.version.revision)))
+    }
+
+    /// An object that clients see in any scope.
+    pub(super) fn visible(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, ReadError> {
+        let row = self.row(key)?.filter(|row| row.state == State::Visible);
+        row.map(|row| stored(&self.sealer, key.clone(), row)).transpose()
     }
 
     /// The objects of a resource (of one namespace) that clients of a scope see, ordered by namespace, then name.
@@ -167,8 +174,25 @@ impl View {
         Ok(rows)
     }
 
+    /// The answer to a question.
+    pub(super) fn answer(&self, question: &Question) -> Result<Option<Answer>, ReadError> {
+        match self.txn.open_table(ANSWERS) {
+            Ok(rows) => answers::read(&rows, &self.sealer, question),
+            // The first write makes it.
+            Err(TableError::TableDoesNotExist(_)) => Ok(None),
+            Err(error) => Err(reading(error)),
+        }
+    }
+
     pub(super) fn reports(&self, after: u64, count: usize) -> Result<Vec<Waiting>, ReadError> {
         outbox::read(&self.txn.open_table(OUTBOX).map_err(reading)?, after, count)
+    }
+
+    /// The report about an object that waits.
+    pub(super) fn waiting(&self, kind: ReportKind, key: &ObjectKey) -> Result<Option<Waiting>, ReadError> {
+        let Some(slot) = outbox::slot(kind, key) else { return Ok(None) };
+        let rows = self.txn.open_table(OUTBOX).map_err(reading)?;
+        outbox::waiting(&rows, &self.txn.open_table(SLOTS).map_err(reading)?, &slot)
     }
 
     pub(super) fn reports_waiting(&self) -> Result<u64, ReadError> {

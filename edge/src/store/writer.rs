@@ -6,11 +6,14 @@ use bytes::Bytes;
 use redb::Database;
 use tokio::sync::{mpsc, oneshot};
 use tombolo_proto::ids::{CloudRevision, Epoch, ScopeId};
+use tombolo_proto::object::ObjectKey;
 use tracing::{error, warn};
 
+use super::answers::{Answer, Question};
 use super::batch::{Batch, Published};
 use super::error::{WriteError, storage};
 use super::outbox::Report;
+use super::own::{Accepted, OwnWrite};
 use super::scope::Selection;
 use super::shared::Shared;
 use super::view::View;
@@ -41,6 +44,11 @@ pub(super) enum Command {
     OpenScope(Selection),
     ClearScope(ScopeId),
     DropScope(ScopeId),
+    KeepAnswer(Question, Answer),
+    TrustLocally(Option<String>),
+    KeepAbsent(ObjectKey),
+    Forget(ObjectKey),
+    Accept(Box<OwnWrite>),
     /// Opens the file again: a reader has met a failed disk.
     Reopen,
     Close,
@@ -53,6 +61,7 @@ pub(super) enum Done {
     Applied(Vec<Result<(), Refused>>),
     Opened(ScopeId),
     Learned(Option<Bytes>),
+    Accepted(Accepted),
 }
 
 /// A command and who waits for it.
@@ -179,8 +188,13 @@ impl Writer {
 
 /// Executes commands in one transaction. Nothing is left of it when one fails.
 fn commit(db: &Database, shared: &Shared, group: &[Job]) -> Result<(Vec<Done>, Published), WriteError> {
+    for job in group {
+        if let Command::TrustLocally(ca) = &job.command {
+            shared.trusted.store(ca.clone().map(Arc::new));
+        }
+    }
     let txn = db.begin_write().map_err(storage)?;
-    let mut batch = Batch::open(&txn, &shared.sealer, shared.bounds)?;
+    let mut batch = Batch::open(&txn, shared)?;
     let mut done = Vec::with_capacity(group.len());
     for job in group {
         done.push(run(&mut batch, &job.command)?);
@@ -209,6 +223,12 @@ fn run(batch: &mut Batch<'_>, command: &Command) -> Result<Done, WriteError> {
         Command::OpenScope(selection) => return Ok(Done::Opened(batch.open_scope(selection)?)),
         Command::ClearScope(scope) => batch.clear_scope(*scope)?,
         Command::DropScope(scope) => batch.drop_scope(*scope)?,
+        // Known to the batch, and to all later ones.
+        Command::TrustLocally(_) => batch.show_again()?,
+        Command::KeepAnswer(question, answer) => batch.keep_answer(question, answer)?,
+        Command::KeepAbsent(key) => batch.keep_absent(key)?,
+        Command::Forget(key) => batch.forget(key)?,
+        Command::Accept(write) => return Ok(Done::Accepted(batch.accept(write)?)),
         Command::Reopen | Command::Close => {}
     }
     Ok(Done::Nothing)

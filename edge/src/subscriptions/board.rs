@@ -58,8 +58,10 @@ struct Entry {
 impl Entry {
     fn is_wanted(&self, now: Instant) -> bool {
         let asked = self.warm || self.used.is_some_and(|used| now.duration_since(used) < IDLE_LIMIT);
+        // In nobody's name nothing is asked; the next caller brings a token.
+        let nameless = self.selection.borrowed && self.token.is_none();
         let refused = self.refused_at.is_some_and(|at| now.duration_since(at) < REFUSAL_BELIEVED);
-        asked && !refused
+        asked && !refused && !nameless
     }
 
     fn is_revoked(&self) -> bool {
@@ -160,18 +162,20 @@ impl Board {
         let now = Instant::now();
         let mut entries = self.entries.lock();
         let Some(entry) = entries.get_mut(&scope) else { return };
+        // What this node follows in its own name stays so, whoever reads it.
+        let token = token.filter(|_| entry.selection.borrowed);
         let was_wanted = entry.is_wanted(now);
         entry.used = Some(now);
         if let Standing::Refused { .. } = entry.standing {
             let old = entry.refused_at.is_none_or(|at| now.duration_since(at) >= REFUSAL_BELIEVED);
             let other = token.is_some() && entry.token.as_deref() != token;
-            if other {
-                entry.token = token.map(str::to_owned);
-            }
             if old || other {
                 entry.standing = Standing::Idle;
                 entry.refused_at = None;
             }
+        }
+        if token.is_some() {
+            entry.token = token.map(str::to_owned);
         }
         let news = entry.is_wanted(now) != was_wanted;
         drop(entries);
@@ -228,17 +232,12 @@ impl Board {
         entries.iter().filter(|(_, entry)| fits(entry)).map(|(scope, _)| *scope).collect()
     }
 
-    /// Marks what clients read as used, and tells the session when something else is no longer wanted.
-    pub(super) fn rest(&self, limit: std::time::Duration, is_read: impl Fn(ScopeId, &Selection) -> bool) {
+    /// Marks what clients read as used, and has the session compare what is still wanted.
+    pub(super) fn rest(&self, is_read: impl Fn(ScopeId, &Selection) -> bool) {
         let now = Instant::now();
         for (scope, entry) in self.entries.lock().iter_mut() {
             if !entry.warm && is_read(*scope, &entry.selection) {
                 entry.used = Some(now);
-            }
-            if entry.used.is_some_and(|used| now.duration_since(used) >= limit)
-                && entry.standing == Standing::Live
-            {
-                entry.standing = Standing::Idle;
             }
         }
         self.tell();

@@ -50,7 +50,7 @@ impl WholeStore {
         }
         let subscriptions = self.subscriptions.clone();
         self.runtime.spawn(async move {
-            if let Err(error) = subscriptions.request(&selection).await {
+            if let Err(error) = subscriptions.request(&selection, None).await {
                 warn!(%error, resource = %selection.resource, "a resource cannot be followed");
             }
         });

@@ -42,12 +42,23 @@ pub(super) async fn run(upstream: Arc<Upstream>) {
     let facts = NodeFacts::gather(&upstream);
     let mut presence =
         Presence { upstream: &upstream, facts: &facts, fault: Fault::default(), labelled: false };
-    let mut state = upstream.hub.state();
+    loop {
+        upstream.own_turn().await;
+        tokio::select! {
+            () = sessions(&mut presence, &mut rng) => return,
+            () = upstream.kubelets_turn() => {}
+        }
+    }
+}
+
+/// Session by session, until the agent ends.
+async fn sessions(presence: &mut Presence<'_>, rng: &mut StdRng) {
+    let mut state = presence.upstream.hub.state();
     while let Ok(online) = state.wait_for(crate::hub::HubState::online).await.map(|state| state.sessions) {
         let same = |state: &crate::hub::HubState| state.online() && state.sessions == online;
-        let mut observer = upstream.hub.state();
+        let mut observer = presence.upstream.hub.state();
         tokio::select! {
-            () = presence.present(&mut rng) => {}
+            () = presence.present(rng) => {}
             // Another session may be with another cloudcore, or the Node object may be gone: begin again.
             _ = observer.wait_for(|state| !same(state)) => {}
         }
@@ -260,7 +271,7 @@ async fn report_status(upstream: &Upstream, facts: &NodeFacts) {
         content_type: STRATEGIC_MERGE.to_owned(),
         body: json!({"status": status}).to_string(),
     };
-    let report = Report { kind: ReportKind::Status, key, call, status: None };
+    let report = Report { kind: ReportKind::Status, key, call, status: None, base: None };
     if let Err(error) = upstream.store.report(report).await {
         warn!(%error, "the node's status could not be put into the outbox");
     }

@@ -137,8 +137,9 @@ async fn conclude(
             upstream.metrics.reports_settled.inc();
         }
     }
-    let learned = answer.ok().filter(|reply| reply.code / 100 == 2 && report.kind == ReportKind::Status);
-    let learned = learned.map(|reply| Learned { key: report.key.clone(), body: reply.body });
+    let learned = answer.ok().filter(|reply| reply.code / 100 == 2 && report.kind != ReportKind::Removal);
+    let keep = matches!(report.kind, ReportKind::Lease | ReportKind::Event);
+    let learned = learned.map(|reply| Learned { key: report.key.clone(), body: reply.body, keep });
     if let Err(error) = upstream.store.settle(report.number, learned).await {
         warn!(%error, "an answered report stays in the outbox and is sent again");
         failures.failed(report.number, rng);

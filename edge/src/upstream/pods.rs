@@ -16,6 +16,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::status::{Step, merged, next_step};
 use super::{STRATEGIC_MERGE, Upstream};
+use crate::paths;
 use crate::store::{Call, Report, ReportKind};
 
 /// How long the store is left alone when it cannot be read.
@@ -31,7 +32,17 @@ struct Pods {
 
 pub(super) async fn run(upstream: Arc<Upstream>) {
     loop {
-        match follow(&upstream).await {
+        upstream.own_turn().await;
+        tokio::select! {
+            () = report(&upstream) => return,
+            () = upstream.kubelets_turn() => {}
+        }
+    }
+}
+
+async fn report(upstream: &Upstream) {
+    loop {
+        match follow(upstream).await {
             // The watch has fallen behind or the store knows nothing yet: look at everything again.
             Ok(()) | Err(StoreError::NotSynced { .. } | StoreError::Expired { .. }) => {
                 let mut commits = upstream.store.commits();
@@ -105,13 +116,13 @@ async fn act(upstream: &Upstream, pods: &mut Pods, pod: &Stored, may_wait: bool)
 fn status_report(pod: &Stored, object: &Value, status: &Value) -> Report {
     let call = Call {
         method: "PATCH".to_owned(),
-        path_and_query: format!("{}/status", path(&pod.key)),
+        path_and_query: format!("{}/status", paths::object(&pod.key)),
         content_type: STRATEGIC_MERGE.to_owned(),
         // The UID keeps the status from a pod that has taken the name meanwhile.
         body: json!({"metadata": {"uid": pod.uid.as_str()}, "status": status}).to_string(),
     };
     let shown = merged(&object["status"], status).to_string();
-    Report { kind: ReportKind::Status, key: pod.key.clone(), call, status: Some(shown.into()) }
+    Report { kind: ReportKind::Status, key: pod.key.clone(), call, status: Some(shown.into()), base: None }
 }
 
 fn removal(pod: &Stored) -> Report {
@@ -123,15 +134,11 @@ fn removal(pod: &Stored) -> Report {
     });
     let call = Call {
         method: "DELETE".to_owned(),
-        path_and_query: path(&pod.key),
+        path_and_query: paths::object(&pod.key),
         content_type: "application/json".to_owned(),
         body: options.to_string(),
     };
-    Report { kind: ReportKind::Removal, key: pod.key.clone(), call, status: None }
-}
-
-fn path(key: &ObjectKey) -> String {
-    format!("/api/v1/namespaces/{}/pods/{}", key.namespace(), key.name())
+    Report { kind: ReportKind::Removal, key: pod.key.clone(), call, status: None, base: None }
 }
 
 impl Pods {

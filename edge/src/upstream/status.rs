@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::{Upstream, seconds};
+use crate::kubelet::AGENT_SUFFIX;
 
 #[cfg(test)]
 mod tests;
@@ -163,7 +164,7 @@ pub(super) fn node_status(facts: &NodeFacts, simulate: bool, held: Option<&Value
             "systemUUID": facts.machine_id,
             "bootID": facts.boot_id,
             "containerRuntimeVersion": version,
-            "kubeletVersion": concat!("v", env!("CARGO_PKG_VERSION"), "-tombolo"),
+            "kubeletVersion": format!("v{}{AGENT_SUFFIX}", env!("CARGO_PKG_VERSION")),
             "kubeProxyVersion": "",
         },
     })

@@ -109,6 +109,12 @@ impl World {
         if self.silent.is_none() {
             config["cloud"]["transport"] = self.transport.setting().into();
         }
+        for (member, value) in self.edge_settings.as_object().into_iter().flatten() {
+            match (config[member].as_object_mut(), value.as_object()) {
+                (Some(old), Some(new)) => old.extend(new.clone()),
+                _ => config[member] = value.clone(),
+            }
+        }
         fs::create_dir_all(self.edge_dir(node))?;
         fs::write(self.edge_config(node), config.to_string())?;
         Ok(())

@@ -47,6 +47,12 @@ impl Objects {
         Self { client, namespace: self.namespace.clone() }
     }
 
+    /// The client of these handles.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
     /// Pods of the namespace.
     #[must_use]
     pub fn pods(&self) -> Api<Pod> {
@@ -131,6 +137,18 @@ impl Objects {
         }))?;
         self.pods().create(&PostParams::default(), &pod).await?;
         Ok(())
+    }
+
+    /// Creates a pod unless it is there.
+    ///
+    /// # Errors
+    /// When the API server refuses, as it does before the namespace has its default ServiceAccount.
+    pub async fn create_pod(&self, pod: &Value) -> Result<()> {
+        match self.pods().create(&PostParams::default(), &serde_json::from_value(pod.clone())?).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(refusal)) if refusal.code == 409 => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Deletes a pod without a grace period, as the node's agent does at the end.

@@ -79,3 +79,17 @@ pub(crate) fn all() -> impl Iterator<Item = Line> {
         .chain(sequences())
         .chain(wire::lines())
 }
+
+/// Those that an edge answers as its cloud does: reads and writes of single objects, lists of what does not change meanwhile.
+pub(crate) fn at_an_edge() -> impl Iterator<Item = Line> {
+    let subjects = [
+        reads::LINES,
+        writes::LINES,
+        fields::LINES,
+        apply::LINES,
+        scales::LINES,
+        selectors::LINES,
+        lists::LINES,
+    ];
+    subjects.into_iter().flatten().map(Line::new).chain(forms::lines())
+}

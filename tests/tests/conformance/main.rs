@@ -2,6 +2,7 @@
 //! serve with: code, warnings and body must be equal, field by field, but for what `differences` names.
 
 mod differences;
+mod edge;
 mod line;
 mod lines;
 mod mutations;

@@ -8,9 +8,13 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
+use kube::api::PostParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
-use serde_json::Value;
+use kube::{Api as Objects, Client, Config};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -26,12 +30,16 @@ use tombolo_apiserve::write::LocalWrites;
 use tombolo_cloud::embedded::{Embedded, Options};
 use tombolo_runtime::{Trigger, drain};
 use tombolo_testkit::{ControlPlane, ControlPlaneOptions};
+use tombolo_tests::world::{Api, Transport, World};
 
 use crate::line::{Answer, Line, normalise};
 use crate::lines::definitions::Case;
 
 /// Of the embedded server's administrator, who is then the same user as that of the real one.
 const TOKEN: &str = "conformance";
+
+/// Name of the edge node, and of the account that asks there.
+const EDGE: &str = "edge-a";
 
 /// Time for requests under way at the end.
 const GRACE: Duration = Duration::from_secs(1);
@@ -54,6 +62,7 @@ enum Running {
     Real(Box<ControlPlane>),
     Embedded(Trigger, TempDir),
     Library(tokio_util::sync::DropGuard),
+    Edge(Box<World>),
 }
 
 impl Target {
@@ -79,7 +88,7 @@ impl Target {
         Ok(Self { client: Client::try_from(config)?, _running: Running::Embedded(trigger, folder) })
     }
 
-    /// The library over a store in memory: no admission and no controllers, as edgecore's local API has none.
+    /// The library over a store in memory: no admission and no controllers, the serving that edgecore's local API has as well.
     pub(crate) async fn library(definition: &Value) -> Result<Self> {
         let store = MemoryStore::new(MemoryStore::START, LogLimits::default());
         let stop = CancellationToken::new();
@@ -95,6 +104,30 @@ impl Target {
         tokio::spawn(serve(listener, api, serving));
         let client = Client::try_from(Config::new(url.parse()?))?;
         Ok(Self { client, _running: Running::Library(stop.drop_guard()) })
+    }
+
+    /// The local API of edgecore, for an account that may do everything, with a cloud behind it.
+    pub(crate) async fn edge() -> Result<Self> {
+        let mut world = World::start(Api::Embedded, Transport::Quic).await?;
+        world.start_edge(EDGE).await?;
+        world.converges(EDGE).await;
+        let administrator = world.client().await?;
+        let create = PostParams::default();
+        let accounts: Objects<ServiceAccount> = Objects::namespaced(administrator.clone(), "kube-system");
+        accounts.create(&create, &serde_json::from_value(json!({"metadata": {"name": EDGE}}))?).await?;
+        let binding = json!({"metadata": {"name": EDGE},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"kind": "ServiceAccount", "name": EDGE, "namespace": "kube-system"}]});
+        let bindings: Objects<ClusterRoleBinding> = Objects::all(administrator);
+        bindings.create(&create, &serde_json::from_value(binding)?).await?;
+        let request = TokenRequest { spec: Some(TokenRequestSpec::default()), ..TokenRequest::default() };
+        let issued = accounts.create_token_request(EDGE, &create, &request).await?;
+        let token = issued.status.and_then(|status| status.token).unwrap_or_default();
+        let mut kubeconfig = serde_json::to_value(Kubeconfig::read_from(world.edge_kubeconfig(EDGE)?)?)?;
+        kubeconfig["users"][0]["user"] = json!({ "token": token });
+        let kubeconfig = serde_json::from_value(kubeconfig)?;
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        Ok(Self { client: Client::try_from(config)?, _running: Running::Edge(Box::new(world)) })
     }
 
     /// What is compared of the answer.

@@ -113,10 +113,9 @@ pub(super) struct Uids {
 
 /// Every row, those that remove the node's own things last.
 pub(super) fn table(uids: &Uids) -> Vec<Row> {
-    [nodes(), of_pods(uids), configs(), leases(), accounts(uids), storage(), others(), whole_collections()]
-        .into_iter()
-        .flatten()
-        .collect()
+    let own = [nodes(), of_pods(uids), configs(), leases(), accounts(uids), storage()];
+    let general = [others(), reviews(), whole_collections()];
+    own.into_iter().chain(general).flatten().collect()
 }
 
 /// What the node may remove at the end.
@@ -322,4 +321,26 @@ fn whole_collections() -> Vec<Row> {
         rows.push(row("GET", format!("{path}?watch=true"), none(), 400));
     }
     rows
+}
+
+/// Questions about others, as a kubelet asks them.
+fn reviews() -> Vec<Row> {
+    const ROOT: &str = "/apis/authorization.k8s.io/v1";
+    let whole = |kind: &str, spec: &Value| json!({"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec});
+    let asked = json!({"verb": "get", "resource": "pods", "namespace": NAMESPACE});
+    let about = json!({"user": "somebody", "resourceAttributes": asked});
+    let mut local = whole("LocalSubjectAccessReview", &about);
+    local["metadata"] = json!({"namespace": NAMESPACE});
+    let own = whole("SelfSubjectAccessReview", &json!({"resourceAttributes": asked}));
+    let rules = whole("SelfSubjectRulesReview", &json!({"namespace": NAMESPACE}));
+    let token =
+        json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": "x"}});
+    let of = format!("{ROOT}/namespaces/{NAMESPACE}/localsubjectaccessreviews");
+    vec![
+        row("POST", "/apis/authentication.k8s.io/v1/tokenreviews", token, 201),
+        row("POST", format!("{ROOT}/subjectaccessreviews"), whole("SubjectAccessReview", &about), 201),
+        row("POST", of, local, 201),
+        row("POST", format!("{ROOT}/selfsubjectaccessreviews"), own, 201),
+        row("POST", format!("{ROOT}/selfsubjectrulesreviews"), rules, 201),
+    ]
 }

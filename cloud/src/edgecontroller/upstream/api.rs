@@ -7,11 +7,16 @@ use tombolo_proto::NodeId;
 use tombolo_proto::frame::{ApiReply, ApiRequest};
 
 use super::outcome::{code_of, reason_of};
-use super::{Upstream, refusal};
+use super::{Upstream, labels, refusal};
 use crate::kube::{ApiCall, Caller};
 
 /// Roots of the paths that may be called: the API, its discovery and its version.
 const ROOTS: [&str; 4] = ["api", "apis", "openapi", "version"];
+
+/// Where the cluster publishes the keys of its service-account tokens (OpenID Connect discovery).
+const ISSUER_PATHS: [&str; 2] = ["/.well-known/openid-configuration", "/openid/v1/jwks"];
+/// Where nodes are registered.
+const NODES: &str = "/api/v1/nodes";
 
 impl Upstream {
     pub(super) async fn answer_api(
@@ -33,14 +38,50 @@ impl Upstream {
             body: request.body,
             timeout,
         };
-        let caller = token.map_or(Caller::Node(node), Caller::Token);
-        match self.kube.call(caller, call).await {
+        let registers = token.is_none() && call.method == Method::POST && path_of(&call) == NODES;
+        let answer = match token {
+            Some(token) => self.kube.call(Caller::Token(token), call).await,
+            None if asks_for_token(&call) => self.call_for_token(node, call).await,
+            None if is_published(&call) => self.kube.call(Caller::Own, call).await,
+            None => self.kube.call(Caller::Node(node), call).await,
+        };
+        match answer {
             Ok(answer) => {
-                ApiReply { code: answer.code, content_type: answer.content_type, body: answer.body }
+                let body = match answer.code {
+                    // A kubelet registers its node by a plain call; that makes it no less an edge node.
+                    201 if registers => self.grant_labels(node.as_str(), &labels::edge(), answer.body).await,
+                    _ => answer.body,
+                };
+                ApiReply { code: answer.code, content_type: answer.content_type, body }
             }
             Err(error) => refusal(code_of(&error), reason_of(code_of(&error)), &error.to_string()),
         }
     }
+}
+
+/// Whether a call reads a document that the cluster publishes to whoever is authenticated: version, discovery, OpenAPI,
+/// and the keys of its tokens. They are no resources, for which alone the right to act as a node is given.
+fn is_published(call: &ApiCall) -> bool {
+    let path = path_of(call);
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let published = match parts.as_slice() {
+        ["version" | "api" | "apis"] | ["api", _] | ["apis", _] | ["apis", _, _] => true,
+        ["openapi", ..] => true,
+        _ => ISSUER_PATHS.contains(&path),
+    };
+    call.method == Method::GET && published
+}
+
+/// Whether a call is a TokenRequest.
+fn asks_for_token(call: &ApiCall) -> bool {
+    let path = path_of(call);
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    call.method == Method::POST
+        && matches!(parts.as_slice(), ["api", "v1", "namespaces", _, "serviceaccounts", _, "token"])
+}
+
+fn path_of(call: &ApiCall) -> &str {
+    call.path_and_query.split('?').next().unwrap_or_default()
 }
 
 /// Whether this is a call with one bounded answer, to a path that cannot be read in two ways.
@@ -57,6 +98,9 @@ fn check(request: &ApiRequest) -> Result<Method, String> {
     let Some(relative) = path.strip_prefix('/') else {
         return Err(format!("path {path:?} does not start with /"));
     };
+    if method == Method::GET && ISSUER_PATHS.contains(&path) {
+        return Ok(method);
+    }
     let mut segments = relative.split('/');
     if !segments.next().is_some_and(|root| ROOTS.contains(&root)) {
         return Err(format!("path {path:?} is no path of the Kubernetes API"));
@@ -97,8 +141,31 @@ mod tests {
             ("POST", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"),
             ("GET", "/api/v1/pods?watch=false"),
             ("GET", "/version"),
+            ("GET", "/.well-known/openid-configuration"),
+            ("GET", "/openid/v1/jwks"),
         ] {
             assert!(check(&request(method, path)).is_ok(), "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn documents_are_no_objects() {
+        let published = |path: &str| is_published(&ApiCall::get(path));
+        for path in [
+            "/version",
+            "/api",
+            "/api/v1",
+            "/apis",
+            "/apis/apps/v1",
+            "/openapi/v3/api/v1?hash=x",
+            ISSUER_PATHS[1],
+        ] {
+            assert!(published(path), "{path}");
+        }
+        for path in
+            ["/api/v1/nodes", "/apis/apps/v1/deployments", "/api/v1/namespaces/a/secrets/b", "/metrics"]
+        {
+            assert!(!published(path), "{path}");
         }
     }
 
@@ -110,6 +177,8 @@ mod tests {
             ("GET", "api/v1/pods"),
             ("GET", "https://elsewhere/api"),
             ("GET", "/metrics"),
+            ("POST", "/openid/v1/jwks"),
+            ("GET", "/.well-known/../metrics"),
             ("GET", "/apis/../metrics"),
             ("GET", "/api/v1/namespaces/%2e%2e/x"),
             ("GET", "/api/v1/pods?watch=true"),

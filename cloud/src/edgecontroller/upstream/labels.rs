@@ -1,10 +1,12 @@
 //! Labels of a Node that its own identity may not set (design 9.3).
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+
+use crate::edgecontroller::index::nodes::EDGE_LABEL;
 
 /// Labels that cloudcore sets for a node that registers. Everything else in the domains of Kubernetes is dropped:
 /// above all `node-restriction.kubernetes.io/*`, which exists so that nodes cannot set it.
-const GRANTED: [&str; 2] = ["node-role.kubernetes.io/edge", "node-role.kubernetes.io/agent"];
+const GRANTED: [&str; 2] = [EDGE_LABEL, "node-role.kubernetes.io/agent"];
 
 /// Labels in the domains of Kubernetes that NodeRestriction lets a node set itself.
 const OWN: [&str; 13] = [
@@ -25,6 +27,11 @@ const OWN: [&str; 13] = [
 
 /// Domains in which NodeRestriction lets a node set any label.
 const OWN_DOMAINS: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
+
+/// The label of every edge node.
+pub(super) fn edge() -> Value {
+    json!({EDGE_LABEL: ""})
+}
 
 /// Takes out of a Node object what its own identity may not set; returns what cloudcore adds in its place.
 pub(super) fn split(node: &mut Value) -> Map<String, Value> {
@@ -53,8 +60,6 @@ fn may_set(key: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

@@ -9,7 +9,7 @@ use tombolo_proto::{NodeId, Uid};
 
 use super::message::{STRATEGIC, Said, Target, malformed, outcome, revision_of};
 use super::{LEASE_NAMESPACE, TOKEN_PATIENCE, TOKEN_RETRY, Upstream, labels};
-use crate::kube::{ApiCall, Caller};
+use crate::kube::{Answer, ApiCall, CallError, Caller};
 
 impl Upstream {
     /// Registers a node: created in its own name, without the labels that it may not set; those on the allow-list
@@ -33,7 +33,7 @@ impl Upstream {
 
     /// Adds labels in cloudcore's name. The node exists by now, so a failure is logged and the node is what it is:
     /// it is an edge node all the same, because it joined through us.
-    async fn grant_labels(&self, name: &str, granted: &Value, created: Bytes) -> Bytes {
+    pub(super) async fn grant_labels(&self, name: &str, granted: &Value, created: Bytes) -> Bytes {
         let patch = json!({"metadata": {"labels": granted}}).to_string();
         let path = format!("/api/v1/nodes/{name}");
         let call = ApiCall::patch(path, "application/merge-patch+json", patch.into());
@@ -105,22 +105,29 @@ impl Upstream {
         }
     }
 
-    /// A token for a pod's service account. The Node authorizer learns of a new pod a little later than we do, so a
-    /// refusal is not believed at once while the pod is known to be here (design 9.4).
+    /// A token for a pod's service account.
     pub(super) async fn token(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
         let Ok(request @ Value::Object(_)) = content.read() else {
             return Said::Refused("the content is no TokenRequest".to_owned());
         };
+        let path = format!("/api/v1/namespaces/{}/serviceaccounts/{}/token", target.namespace, target.name);
+        let call = ApiCall::json(Method::POST, path, &request);
+        Said::Object(outcome(super::message::into_result(self.call_for_token(node, call).await)))
+    }
+
+    /// A token request as the node. The Node authorizer learns of a new pod a little later than we do, so a refusal is not
+    /// believed at once while the pod is known to be here (design 9.4).
+    pub(super) async fn call_for_token(&self, node: &NodeId, call: ApiCall) -> Result<Answer, CallError> {
+        let request: Value = serde_json::from_slice(&call.body).unwrap_or_default();
         let uid = request.pointer("/spec/boundObjectRef/uid").and_then(Value::as_str);
         let uid = uid.and_then(|uid| Uid::parse(uid).ok());
-        let path = format!("/api/v1/namespaces/{}/serviceaccounts/{}/token", target.namespace, target.name);
         let deadline = Instant::now() + TOKEN_PATIENCE;
         loop {
-            let result = self.as_node(node, ApiCall::json(Method::POST, path.as_str(), &request)).await;
+            let result = self.kube.call(Caller::Node(node), call.clone()).await;
             let bound = uid.as_ref().is_some_and(|uid| self.down.is_bound(node, uid));
-            let early = matches!(&result, Err(error) if matches!(error.code, 403 | 404));
+            let early = matches!(&result, Ok(Answer { code: 403 | 404, .. }));
             if !(early && bound) || Instant::now() >= deadline {
-                return Said::Object(outcome(result));
+                return result;
             }
             tokio::time::sleep(TOKEN_RETRY).await;
         }

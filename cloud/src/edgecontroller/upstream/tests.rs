@@ -455,3 +455,26 @@ impl Asked {
         upstream.answer(&node(), request).await.reply.body
     }
 }
+
+#[tokio::test]
+async fn a_kubelet_that_registers_its_node_gets_an_edge_node() {
+    let created = json!({"metadata": {"name": "n"}});
+    let (client, log) = scripted(move |line| {
+        if line.starts_with("POST") { (201, created.clone()) } else { (200, json!({"labelled": true})) }
+    });
+    let call = ApiRequest {
+        method: "POST".to_owned(),
+        path_and_query: "/api/v1/nodes?fieldManager=kubelet".to_owned(),
+        content_type: "application/json".to_owned(),
+        accept: String::new(),
+        body: r#"{"metadata":{"name":"n"}}"#.into(),
+    };
+    let asked = Asked { token: None, body: RequestBody::Api(call) };
+    let ReplyBody::Api(reply) = asked.ask(&upstream(client)).await else { panic!("an API reply") };
+    let answer: Value = serde_json::from_slice(&reply.body).expect("JSON");
+    assert_eq!((reply.code, answer), (201, json!({"labelled": true})), "the node as it is with its label");
+    let seen = log.lock().clone();
+    assert_eq!((seen[0].line.as_str(), seen[0].user.as_str()), ("POST /api/v1/nodes", "system:node:n"));
+    assert_eq!((seen[1].line.as_str(), seen[1].user.as_str()), ("PATCH /api/v1/nodes/n", "cloudcore"));
+    assert_eq!(seen[1].body, json!({"metadata": {"labels": {"node-role.kubernetes.io/edge": ""}}}));
+}

@@ -1,20 +1,11 @@
 //! Whether a service-account token still speaks for a living account (Kubernetes: bound tokens).
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
 use serde_json::Value;
-use tombolo_apiserve::auth::{AUTHENTICATED_GROUP, Identity};
+use tombolo_apiserve::accounts::{self, Bound, Claims, Living, check_bound, check_times};
+use tombolo_apiserve::auth::Identity;
 use tombolo_proto::object::Resource;
 
-use super::tokens::{Bound, Claims};
 use crate::embedded::objects::{Objects, core, text};
-
-/// Clocks may differ by this much; objects stay valid this long after their deletion was asked for.
-const LEEWAY: Duration = Duration::from_secs(60);
-
-/// Prefix of the keys of [`Identity::extra`] that authentication sets.
-const EXTRA: &str = "authentication.kubernetes.io/";
 
 /// The identity behind claims, at `now` (Unix seconds).
 ///
@@ -25,14 +16,9 @@ pub(in crate::embedded) fn identify(
     objects: &Objects,
     now: u64,
 ) -> Result<Identity, String> {
-    if claims.exp < now.saturating_sub(LEEWAY.as_secs()) {
-        return Err("service account token has expired".into());
-    }
-    if claims.nbf > now.saturating_add(LEEWAY.as_secs()) {
-        return Err("service account token is not valid yet".into());
-    }
+    check_times(claims, now)?;
     let place = &claims.place;
-    let living = Living { objects, now };
+    let living = Stored { objects, now };
     living.check("serviceaccounts", &place.namespace, &place.serviceaccount)?;
     if let Some(secret) = &place.secret {
         living.check("secrets", &place.namespace, secret)?;
@@ -43,72 +29,28 @@ pub(in crate::embedded) fn identify(
         // The node of a bound pod only informs; a token bound to a node lives as long as the node.
         living.check("nodes", "", node)?;
     }
-    Ok(identity(claims))
+    Ok(accounts::identity(claims))
 }
 
-fn identity(claims: &Claims) -> Identity {
-    let place = &claims.place;
-    let mut extra = BTreeMap::new();
-    let mut note = |key: &str, value: &str| {
-        if !value.is_empty() {
-            extra.insert(format!("{EXTRA}{key}"), vec![value.to_owned()]);
-        }
-    };
-    if !claims.jti.is_empty() {
-        note("credential-id", &format!("JTI={}", claims.jti));
-    }
-    if let Some(pod) = &place.pod {
-        note("pod-name", &pod.name);
-        note("pod-uid", &pod.uid);
-    }
-    if let Some(node) = &place.node {
-        note("node-name", &node.name);
-        note("node-uid", &node.uid);
-    }
-    Identity {
-        user: format!("system:serviceaccount:{}:{}", place.namespace, place.serviceaccount.name),
-        uid: Some(place.serviceaccount.uid.clone()),
-        groups: groups(&place.namespace),
-        extra,
-    }
-}
-
-/// The groups of every account of a namespace.
-pub(in crate::embedded) fn groups(namespace: &str) -> Vec<String> {
-    let own = format!("system:serviceaccounts:{namespace}");
-    vec!["system:serviceaccounts".into(), own, AUTHENTICATED_GROUP.into()]
-}
-
-struct Living<'a> {
+struct Stored<'a> {
     objects: &'a Objects,
     now: u64,
 }
 
-impl Living<'_> {
+impl Stored<'_> {
     fn check(&self, plural: &str, namespace: &str, bound: &Bound) -> Result<(), String> {
         let resource: Resource = core(plural);
-        let Some(object) = self.objects.get(resource, namespace, &bound.name) else {
-            return Err(format!(
-                "service account token has been invalidated: {plural} {:?} is gone",
-                bound.name
-            ));
-        };
-        if object.uid.as_str() != bound.uid {
-            return Err(format!("{plural} UID ({}) does not match claim ({})", object.uid, bound.uid));
-        }
-        if deleted_before(&object.value, self.now.saturating_sub(LEEWAY.as_secs())) {
-            return Err(format!(
-                "service account token has been invalidated: {plural} {:?} was deleted",
-                bound.name
-            ));
-        }
-        Ok(())
+        let object = self.objects.get(resource, namespace, &bound.name);
+        let found = object.as_ref().map(|object| Living {
+            uid: object.uid.as_str(),
+            deletion_timestamp: deletion_timestamp(&object.value),
+        });
+        check_bound(plural, bound, found, self.now)
     }
 }
 
-fn deleted_before(object: &Value, unix_seconds: u64) -> bool {
-    let deleted: Option<jiff::Timestamp> = text(object, "/metadata/deletionTimestamp").parse().ok();
-    deleted.is_some_and(|time| u64::try_from(time.as_second()).is_ok_and(|deleted| deleted < unix_seconds))
+fn deletion_timestamp(object: &Value) -> &str {
+    text(object, "/metadata/deletionTimestamp")
 }
 
 #[cfg(test)]
@@ -117,7 +59,11 @@ mod tests {
     use tombolo_apiserve::history::LogLimits;
     use tombolo_apiserve::memory::MemoryStore;
 
-    use super::super::tokens::{ISSUER, Place};
+    use std::time::Duration;
+
+    use tombolo_apiserve::accounts::Place;
+
+    use super::super::tokens::ISSUER;
     use super::*;
     use crate::embedded::objects::Edit;
 
@@ -141,7 +87,8 @@ mod tests {
             serviceaccount: Bound { name: "till".into(), uid: account.uid.to_string() },
             warnafter: None,
         };
-        let claims = Claims::new(place, vec![ISSUER.into()], NOW, Duration::from_secs(600));
+        let claims =
+            Claims::new(ISSUER, "id".into(), place, vec![ISSUER.into()], NOW, Duration::from_secs(600));
         World { objects, claims }
     }
 

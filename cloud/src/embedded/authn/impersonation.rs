@@ -13,8 +13,8 @@ use tombolo_apiserve::auth::{
 };
 use tombolo_apiserve::status::ApiError;
 
-use super::accounts;
 use crate::embedded::authz::node::node_in_user_name;
+use tombolo_apiserve::accounts;
 
 const USER: &str = "impersonate-user";
 const UID: &str = "impersonate-uid";

@@ -56,7 +56,7 @@ impl Reviews {
         let status = match self.review {
             Review::Subject | Review::SelfSubject => self.access(&review, &request.attributes)?,
             Review::Rules => self.rules(&review, caller)?,
-            Review::Whoami => json!({"userInfo": user_info(caller)}),
+            Review::Whoami => json!({"userInfo": caller.user_info()}),
             Review::Token => self.token(&review)?,
         };
         // These two are not what was sent, but new objects.
@@ -129,7 +129,7 @@ impl Reviews {
                     let why = format!("token audiences {audiences:?} is invalid for the target audiences");
                     return Ok(json!({"user": {}, "error": why}));
                 }
-                json!({"authenticated": true, "user": user_info(&identity), "audiences": common})
+                json!({"authenticated": true, "user": identity.user_info(), "audiences": common})
             }
             Err(why) => json!({"user": {}, "error": why}),
         })
@@ -158,19 +158,6 @@ fn decision(decision: &Decision) -> Value {
         status.insert("reason".into(), json!(reason));
     }
     Value::Object(status)
-}
-
-/// An identity in the form of `authentication.k8s.io/v1` `UserInfo`.
-pub(in crate::embedded) fn user_info(identity: &Identity) -> Value {
-    let mut info = Map::from_iter([("username".to_owned(), json!(identity.user))]);
-    if let Some(uid) = &identity.uid {
-        info.insert("uid".into(), json!(uid));
-    }
-    info.insert("groups".into(), json!(identity.groups));
-    if !identity.extra.is_empty() {
-        info.insert("extra".into(), json!(identity.extra));
-    }
-    Value::Object(info)
 }
 
 /// Whom a SubjectAccessReview asks about.

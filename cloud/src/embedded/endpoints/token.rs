@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use http::StatusCode;
 use serde_json::{Value, json};
+use tombolo_apiserve::accounts::{Bound, Claims, Place};
 use tombolo_apiserve::auth::Attributes;
 use tombolo_apiserve::backend::{Endpoint, EndpointRequest};
 use tombolo_apiserve::status::{ApiError, Cause};
@@ -15,7 +16,7 @@ use super::{Answer, boxed};
 use crate::embedded::admission::node_restriction;
 use crate::embedded::admission::service_account::TOKEN_SECONDS;
 use crate::embedded::authn::now;
-use crate::embedded::authn::tokens::{Bound, Claims, ISSUER, Place, TokenKey};
+use crate::embedded::authn::tokens::{ISSUER, TokenKey};
 use crate::embedded::objects::{Object, Objects, core, items, member, text, timestamp};
 
 /// API group of the request's kind.
@@ -81,7 +82,8 @@ impl Tokens {
             signed_seconds = EXTENDED_SECONDS;
         }
         let life = Duration::from_secs(signed_seconds.unsigned_abs());
-        let claims = Claims::new(place, audiences.clone(), made.as_secs(), life);
+        let id = uuid::Uuid::new_v4().to_string();
+        let claims = Claims::new(ISSUER, id, place, audiences.clone(), made.as_secs(), life);
         let token = self
             .key
             .sign(&claims)

@@ -40,7 +40,11 @@ struct World {
     /// Subscriptions that were opened, and resources that nobody may follow.
     opened: Vec<Subscribe>,
     forbidden: Vec<String>,
+    scripted: Scripted,
 }
+
+/// Answers to calls of these methods and paths, given the body and the caller's token.
+type Scripted = BTreeMap<String, Arc<dyn Fn(&Value, Option<&str>) -> (u16, Value) + Send + Sync>>;
 
 impl FakeCloud {
     pub(super) fn new() -> Self {
@@ -55,6 +59,7 @@ impl FakeCloud {
             caught_up: 0,
             opened: Vec::new(),
             forbidden: Vec::new(),
+            scripted: BTreeMap::new(),
         };
         Self { world: Arc::new(Mutex::new(world)), news: watch::Sender::new(0) }
     }
@@ -122,6 +127,15 @@ impl FakeCloud {
         }
         drop(world);
         self.news.send_modify(|news| *news += 1);
+    }
+
+    /// Answers calls of `METHOD path` in this way from now on.
+    pub(super) fn script(
+        &self,
+        call: &str,
+        answer: impl Fn(&Value, Option<&str>) -> (u16, Value) + Send + Sync + 'static,
+    ) {
+        self.world.lock().scripted.insert(call.to_owned(), Arc::new(answer));
     }
 
     /// Subscriptions of a resource that were opened.
@@ -236,7 +250,7 @@ impl FakeCloud {
             }
             RequestBody::Api(call) => {
                 self.world.lock().calls.push(format!("{} {}", call.method, call.path_and_query));
-                let (code, body) = self.api(&call);
+                let (code, body) = self.api(&call, request.caller_token.as_deref());
                 ReplyBody::Api(ApiReply {
                     code,
                     content_type: "application/json".to_owned(),
@@ -247,17 +261,42 @@ impl FakeCloud {
         Reply { id: request.id, body }
     }
 
-    fn api(&self, call: &ApiRequest) -> (u16, Value) {
-        let parts: Vec<&str> = call.path_and_query.trim_start_matches('/').split('/').collect();
+    fn api(&self, call: &ApiRequest, token: Option<&str>) -> (u16, Value) {
+        let scripted =
+            self.world.lock().scripted.get(&format!("{} {}", call.method, call.path_and_query)).cloned();
+        if let Some(scripted) = scripted {
+            return scripted(&serde_json::from_slice(&call.body).unwrap_or_default(), token);
+        }
+        let path = call.path_and_query.split('?').next().unwrap_or_default();
+        let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+        let resource = |group: &str, name: &str| Resource::new(group, "v1", name);
         let key = match parts.as_slice() {
-            ["api", "v1", "namespaces", namespace, resource, name, ..] => {
-                ObjectKey::new(Resource::new("", "v1", resource), namespace, name)
+            ["api", "v1", "namespaces", namespace, kind, name, ..] => {
+                ObjectKey::new(resource("", kind), namespace, name)
+            }
+            ["apis", group, "v1", "namespaces", namespace, kind, name, ..] => {
+                ObjectKey::new(resource(group, kind), namespace, name)
+            }
+            ["api", "v1", kind, name, ..] if call.method == "GET" => {
+                ObjectKey::new(resource("", kind), "", name)
+            }
+            ["api", "v1", "namespaces", namespace, "events"] => {
+                let event: Value = serde_json::from_slice(&call.body).unwrap();
+                let name = event["metadata"]["name"].as_str().unwrap();
+                let key = ObjectKey::new(resource("", "events"), namespace, name);
+                self.put(&key, &format!("cloud-{name}"), &event, &[]);
+                return (201, self.object(&key).unwrap());
             }
             _ => return (if call.method == "POST" { 201 } else { 200 }, json!({})),
         };
         let Some(mut object) = self.object(&key) else {
             return (404, json!({"kind": "Status", "code": 404, "reason": "NotFound"}));
         };
+        if call.method == "GET" {
+            let revision = self.world.lock().objects[&key].version.revision;
+            object["metadata"]["resourceVersion"] = revision.0.to_string().into();
+            return (200, object);
+        }
         if call.method == "DELETE" {
             self.delete(&key);
             return (200, object);
@@ -341,6 +380,7 @@ fn kind(key: &ObjectKey) -> &'static str {
         "secrets" => "Secret",
         "services" => "Service",
         "leases" => "Lease",
+        "events" => "Event",
         _ => "Node",
     }
 }

@@ -8,7 +8,7 @@ use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion};
 use super::super::error::WriteError;
 use super::super::row::{ObjectRow, State};
 use super::super::schema;
-use super::super::{Learned, is_pushed, keys, splice, view};
+use super::super::{Learned, is_pushed, kept, keys, splice, view};
 use super::Batch;
 
 impl Batch<'_> {
@@ -26,24 +26,41 @@ impl Batch<'_> {
             return Ok(None);
         };
         let old = self.row(&place)?;
-        let wanted = match &old {
+        let mut wanted = match &old {
             Some(row) if row.state != State::Absent => row.scopes.clone(),
             _ => self.wanting(&learned.key, old.as_ref())?,
         };
+        if learned.keep {
+            super::add(&mut wanted, kept::SCOPE.0);
+        }
         if wanted.is_empty() {
             return Ok(None);
         }
         let same = old.as_ref().filter(|row| row.state != State::Absent && row.version.uid == uid);
-        let newer = same.is_none_or(|held| held.era == self.state.era && revision > held.version.revision);
+        let newer = same.is_none_or(|held| match held.era == self.state.era {
+            true => revision > held.version.revision,
+            // Of another history: only what no session compares is replaced by an answer.
+            false => held.scopes == [kept::SCOPE.0],
+        });
         if newer {
             let Ok((body, hash)) = splice::trimmed(&learned.body) else { return Ok(None) };
             let hash = if self.is_comparable(&learned.key) { hash } else { ContentHash(0) };
             let version = ObjectVersion { uid, revision, hash };
-            let base = same.cloned().unwrap_or_else(|| ObjectRow::absent(wanted));
+            let body = match same {
+                Some(held) => self.with_own(held, &learned.key, &body)?,
+                None => body,
+            };
+            let base = same.cloned().unwrap_or_else(|| ObjectRow::absent(Vec::new()));
             let state = if base.state == State::Absent { State::Visible } else { base.state };
+            let era = self.state.era;
             let row =
-                ObjectRow { state, version, era: self.state.era, body, sealed: false, local: 0, ..base };
+                ObjectRow { state, version, era, scopes: wanted, body, sealed: false, local: 0, ..base };
             self.replace(&place, &learned.key, old, row)?;
+        } else if let Some(held) = old.filter(|held| held.scopes != wanted) {
+            self.put(&place, &ObjectRow { scopes: wanted, ..held })?;
+        }
+        if learned.keep {
+            self.note_question(&place)?;
         }
         self.answer(&place, learned, revision)
     }
@@ -63,7 +80,7 @@ impl Batch<'_> {
 
     /// The scopes that want a new object: complete subscriptions of its whole resource or namespace, and the pushed set
     /// where a pod refers to what did not exist.
-    fn wanting(&self, key: &ObjectKey, old: Option<&ObjectRow>) -> Result<Vec<u32>, WriteError> {
+    pub(super) fn wanting(&self, key: &ObjectKey, old: Option<&ObjectRow>) -> Result<Vec<u32>, WriteError> {
         let mut wanting = old.map(|row| row.scopes.clone()).unwrap_or_default();
         for (number, row) in schema::read_scopes(&self.scopes)? {
             let Some(subscription) = row.subscription.filter(|_| row.synced) else { continue };

@@ -91,7 +91,11 @@ impl Batch<'_> {
         Ok(())
     }
 
-    fn places(&self, resource: &Resource, namespace: Option<&str>) -> Result<Vec<Vec<u8>>, WriteError> {
+    pub(in crate::store) fn places(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+    ) -> Result<Vec<Vec<u8>>, WriteError> {
         let Some((start, end)) = keys::range(resource, namespace) else { return Ok(Vec::new()) };
         let rows = self.objects.range(start.as_slice()..end.as_slice()).map_err(storage)?;
         rows.map(|entry| Ok(entry.map_err(storage)?.0.value().to_vec())).collect()

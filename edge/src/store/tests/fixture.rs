@@ -25,7 +25,7 @@ async fn fill(store: &Store) {
         body: r#"{"status":{"phase":"Pending"}}"#.to_owned(),
     };
     let status = Some(r#"{"phase":"Pending"}"#.into());
-    let report = Report { kind: ReportKind::Status, key: key("pods", "web"), call, status };
+    let report = Report { kind: ReportKind::Status, key: key("pods", "web"), call, status, base: None };
     store.report(report).await.unwrap();
 }
 

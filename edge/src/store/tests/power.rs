@@ -16,6 +16,8 @@ struct Oracle {
     in_flight: BTreeMap<ObjectKey, Vec<Option<u64>>>,
     revision: u64,
     reports: u64,
+    /// Newest own write that was answered, and newest that was asked for.
+    own: (u64, u64),
 }
 
 impl Oracle {
@@ -35,7 +37,10 @@ impl Oracle {
             );
         }
         assert!(store.revision().0 >= self.revision, "seed {seed}: the revision went back");
-        let reports = store.counts().unwrap().reports;
+        let (held, told) = own(store);
+        assert_eq!(held, told, "seed {seed}: a write and its report are one");
+        assert!((self.own.0..=self.own.1).contains(&held), "seed {seed}: {held} of {:?}", self.own);
+        let reports = store.counts().unwrap().reports - u64::from(told > 0);
         assert!((self.reports..=self.reports + 1).contains(&reports), "seed {seed}: {reports} reports");
     }
 
@@ -48,7 +53,9 @@ impl Oracle {
                 .map(|stored| value(&stored)["data"]["at"].as_str().unwrap().parse().unwrap());
         }
         self.in_flight.clear();
-        self.reports = store.counts().unwrap().reports;
+        let (held, told) = own(store);
+        self.own = (held, held);
+        self.reports = store.counts().unwrap().reports - u64::from(told > 0);
     }
 }
 
@@ -72,6 +79,37 @@ fn random_batch(rng: &mut StdRng, revision: &mut u64) -> Vec<(ObjectKey, Option<
     batch.into_values().collect()
 }
 
+fn lease() -> ObjectKey {
+    ObjectKey::new(Resource::new("coordination.k8s.io", "v1", "leases"), "kube-node-lease", "n")
+}
+
+/// The number that the node's own object holds, and the one that the cloud will be told; 0 for none.
+fn own(store: &Store) -> (u64, u64) {
+    let held = store.visible(&lease()).unwrap();
+    let held = held.map_or(0, |held| value(&held)["data"]["at"].as_str().unwrap().parse().unwrap());
+    let waiting = store.waiting(ReportKind::Lease, &lease()).unwrap();
+    (held, waiting.map_or(0, |waiting| waiting.call.body.parse().unwrap()))
+}
+
+/// The next version of the node's own object, with its report.
+fn own_write(store: &Store, number: u64) -> Result<OwnWrite, ReadError> {
+    let call = Call {
+        method: "PATCH".to_owned(),
+        path_and_query: "/".to_owned(),
+        content_type: String::new(),
+        body: number.to_string(),
+    };
+    let report = Report { kind: ReportKind::Lease, key: lease(), call, status: None, base: None };
+    let replaced = store.waiting(ReportKind::Lease, &lease())?.map(|waiting| waiting.number);
+    Ok(OwnWrite {
+        key: lease(),
+        expected: store.visible(&lease())?.map(|held| held.revision),
+        uid: Uid::parse("l").unwrap(),
+        body: body(&lease(), "l", &json!({"at": number.to_string()})).to_string().into(),
+        report: Some((report, replaced)),
+    })
+}
+
 fn event(number: u64) -> Report {
     let key = ObjectKey::new(Resource::new("", "v1", "pods"), "default", &format!("p{number}"));
     let call = Call {
@@ -80,7 +118,7 @@ fn event(number: u64) -> Report {
         content_type: String::new(),
         body: "{}".to_owned(),
     };
-    Report { kind: ReportKind::Status, key, call, status: None }
+    Report { kind: ReportKind::Status, key, call, status: None, base: None }
 }
 
 #[tokio::test]
@@ -114,6 +152,15 @@ async fn run_until_dark(store: &Store, oracle: &mut Oracle, rng: &mut StdRng, re
                 Ok(()) => oracle.reports += 1,
                 Err(_) => return,
             }
+        }
+        if rng.random_bool(0.3) {
+            oracle.own.1 += 1;
+            let Ok(write) = own_write(store, oracle.own.1) else { return };
+            match store.accept(write).await {
+                Ok(accepted) => assert!(matches!(accepted, Accepted::Stored(_)), "{accepted:?}"),
+                Err(_) => return,
+            }
+            oracle.own.0 = oracle.own.1;
         }
         let batch = random_batch(rng, revision);
         let deliveries = batch.iter().map(|(.., delivery)| delivery.clone()).collect();

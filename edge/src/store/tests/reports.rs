@@ -8,7 +8,7 @@ fn status_report(key: &ObjectKey, phase: &str) -> Report {
         body: json!({"status": {"phase": phase}}).to_string(),
     };
     let status = json!({"phase": phase}).to_string().into();
-    Report { kind: ReportKind::Status, key: key.clone(), call, status: Some(status) }
+    Report { kind: ReportKind::Status, key: key.clone(), call, status: Some(status), base: None }
 }
 
 fn phase(store: &Store, key: &ObjectKey) -> Value {
@@ -52,7 +52,7 @@ async fn an_answer_removes_only_the_report_that_it_answers() {
     reply["metadata"]["resourceVersion"] = "15".into();
     reply["metadata"]["managedFields"] = json!([{"manager": "edgecore"}]);
     reply["status"] = json!({"phase": "Running", "qosClass": "BestEffort"});
-    let learned = Learned { key: pod.clone(), body: reply.to_string().into() };
+    let learned = Learned { key: pod.clone(), body: reply.to_string().into(), keep: false };
     store.settle(second[0].number, Some(learned)).await.unwrap();
     assert_eq!(store.counts().unwrap().reports, 0);
     let now = value(&store.get(&pod).unwrap().unwrap());
@@ -78,9 +78,9 @@ async fn events_are_bounded_oldest_first() {
             body: "{}".to_owned(),
         };
         let store = store.clone();
-        sent.push(
-            async move { store.report(Report { kind: ReportKind::Event, key, call, status: None }).await },
-        );
+        sent.push(async move {
+            store.report(Report { kind: ReportKind::Event, key, call, status: None, base: None }).await
+        });
     }
     for report in futures::future::join_all(sent).await {
         report.unwrap();

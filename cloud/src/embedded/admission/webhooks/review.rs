@@ -11,7 +11,6 @@ use tombolo_apiserve::status::{ApiError, Cause};
 
 use super::configuration::Webhook;
 use super::matching::{Invocation, operation_name};
-use crate::embedded::authz::review::user_info;
 
 /// Versions of the review that are spoken.
 pub(super) const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
@@ -67,7 +66,7 @@ pub(super) fn question(
         "requestResource": resource_of(request.kind),
         "name": request.name,
         "operation": operation_name(request.operation),
-        "userInfo": user_info(&asked.identity),
+        "userInfo": asked.identity.user_info(),
         "object": object,
         "oldObject": old,
         "dryRun": request.dry_run,

@@ -1,0 +1,230 @@
+//! What this node writes and reads without a cloud, as a kubelet does.
+
+use super::*;
+
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/edge-a";
+const POD: &str = "/api/v1/namespaces/default/pods/web";
+const EVENTS: &str = "/api/v1/namespaces/default/events";
+
+fn lease() -> ObjectKey {
+    ObjectKey::new(Resource::new("coordination.k8s.io", "v1", "leases"), "kube-node-lease", "edge-a")
+}
+
+async fn gone(agent: &Agent, cloud: &FakeCloud) {
+    cloud.set_away(true);
+    wait_for("the loss to be noticed", DEADLINE, async || agent.status.look().transport.is_none()).await;
+}
+
+fn revision(object: &Value) -> u64 {
+    object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
+}
+
+/// Renews the lease on the version that is read.
+async fn renew(agent: &Agent, time: &str) -> (StatusCode, Value) {
+    let mut lease = agent.get(LEASE).await.1;
+    lease["spec"]["renewTime"] = time.into();
+    agent.call(Method::PUT, LEASE, &lease.to_string()).await
+}
+
+async fn with_lease() -> (tempfile::TempDir, FakeCloud, Agent) {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let spec = json!({"holderIdentity": "edge-a", "leaseDurationSeconds": 40});
+    let body = json!({"apiVersion": "coordination.k8s.io/v1", "spec": spec});
+    cloud.put(&lease(), "l1", &body, &[]);
+    // A kubelet has registered the node, so that the agent does not speak for it.
+    let status = json!({"status": {"nodeInfo": {"kubeletVersion": "v1.36.3"}}});
+    cloud.put(&ObjectKey::new(Resource::new("", "v1", "nodes"), "", "edge-a"), "n1", &status, &[]);
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    wait_for("the Node", DEADLINE, async || agent.get("/api/v1/nodes/edge-a").await.0 == StatusCode::OK)
+        .await;
+    wait_for("the lease", DEADLINE, async || agent.get(LEASE).await.0 == StatusCode::OK).await;
+    (folder, cloud, agent)
+}
+
+#[tokio::test]
+async fn single_answers_are_kept_and_given_without_a_cloud() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    // Objects of this name are not pushed by this cloud.
+    let (map, secret) = (key("configmaps", "another"), key("secrets", "another"));
+    cloud.put(&map, "c1", &json!({"data": {"a": "1"}}), &[]);
+    cloud.put(&secret, "s1", &json!({"data": {"k": "cGxhaW50ZXh0"}}), &[]);
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    let path = |resource: &str, name: &str| format!("/api/v1/namespaces/default/{resource}/{name}");
+    let read = async |agent: &Agent| agent.get(&path("configmaps", "another")).await.1["data"]["a"].clone();
+    wait_for("the first answer", DEADLINE, async || read(&agent).await == "1").await;
+    let before = agent.get(&path("configmaps", "another")).await.1;
+    cloud.put(&map, "c1", &json!({"data": {"a": "2"}}), &[]);
+    assert_eq!(read(&agent).await, "2", "the answer is the cloud's while it can be asked");
+    assert!(revision(&agent.get(&path("configmaps", "another")).await.1) > revision(&before));
+    assert_eq!(agent.get(&path("secrets", "another")).await.0, StatusCode::OK);
+    assert_eq!(agent.get(&path("configmaps", "none")).await.0, StatusCode::NOT_FOUND);
+    agent.stop().await;
+    let file = std::fs::read(folder.path().join("store.redb")).unwrap();
+    assert!(!file.windows(12).any(|bytes| bytes == b"cGxhaW50ZXh0"), "Secrets are encrypted");
+
+    cloud.set_away(true);
+    cloud.put(&map, "c1", &json!({"data": {"a": "3"}}), &[]);
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    assert_eq!(read(&agent).await, "2");
+    assert_eq!(agent.get(&path("secrets", "another")).await.1["data"]["k"], "cGxhaW50ZXh0");
+    assert_eq!(agent.get(&path("configmaps", "none")).await.0, StatusCode::NOT_FOUND);
+    let (code, status) = agent.get(&path("configmaps", "never")).await;
+    assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE, "{status}");
+    assert!(status["message"].as_str().unwrap().contains("never synced"), "{status}");
+    assert!(status["details"]["retryAfterSeconds"].as_u64().unwrap() > 0);
+    cloud.set_away(false);
+    wait_for("the cloud's answer", DEADLINE, async || read(&agent).await == "3").await;
+    cloud.delete(&map);
+    wait_for("the end", DEADLINE, async || {
+        agent.get(&path("configmaps", "another")).await.0 == StatusCode::NOT_FOUND
+    })
+    .await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn the_lease_is_renewed_with_and_without_a_cloud() {
+    let (folder, cloud, agent) = with_lease().await;
+    let calls = cloud.calls().len();
+    let (code, first) = renew(&agent, "2026-11-22T10:00:00.000001Z").await;
+    assert_eq!(code, StatusCode::OK, "{first}");
+    let puts = |from: usize| cloud.calls()[from..].iter().filter(|call| call.starts_with("PUT")).count();
+    assert_eq!(puts(calls), 0, "a renewal is no call of the API");
+    gone(&agent, &cloud).await;
+    let (code, second) = renew(&agent, "2026-11-22T10:00:10.000002Z").await;
+    assert_eq!(code, StatusCode::OK, "{second}");
+    assert!(revision(&second) > revision(&first));
+    let (code, third) = renew(&agent, "2026-11-22T10:00:20.000003Z").await;
+    assert_eq!(code, StatusCode::OK, "{third}");
+    let (code, stale) = agent.call(Method::PUT, LEASE, &second.to_string()).await;
+    assert_eq!((code, &stale["reason"]), (StatusCode::CONFLICT, &json!("Conflict")), "{stale}");
+    agent.stop().await;
+
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    let read = agent.get(LEASE).await.1;
+    assert_eq!((revision(&read), &read["spec"]), (revision(&third), &third["spec"]));
+    assert_eq!(agent.status.look().reports_waiting, 1, "of several about one thing the newest");
+    cloud.set_away(false);
+    wait_for("the lease in the cloud", DEADLINE, async || {
+        cloud.object(&lease()).unwrap()["spec"]["renewTime"] == "2026-11-22T10:00:20.000003Z"
+    })
+    .await;
+    wait_for("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn statuses_of_pods_are_taken_without_a_cloud_and_arrive_as_what_changed() {
+    let (folder, cloud, agent) = with_lease().await;
+    let web = key("pods", "web");
+    let mut pod = pod_spec();
+    pod["status"]["message"] = "by another".into();
+    cloud.put(&web, "u3", &pod, &[]);
+    wait_for("the pod", DEADLINE, async || agent.get(POD).await.0 == StatusCode::OK).await;
+    gone(&agent, &cloud).await;
+    let patch = async |agent: &Agent, status: Value| {
+        let body = json!({"metadata": {"uid": "u3"}, "status": status}).to_string();
+        agent.call(Method::PATCH, &format!("{POD}/status"), &body).await
+    };
+    let before = agent.get(POD).await.1;
+    let (code, answer) =
+        patch(&agent, json!({"phase": "Running", "reason": "First", "podIP": "10.0.0.1"})).await;
+    assert_eq!((code, &answer["status"]["phase"]), (StatusCode::OK, &json!("Running")), "{answer}");
+    let (_, watched) = agent
+        .get(&format!("/api/v1/pods?watch=true&resourceVersion={}&timeoutSeconds=1", revision(&before)))
+        .await;
+    assert_eq!(
+        (&watched["type"], &watched["object"]["status"]["reason"]),
+        (&json!("MODIFIED"), &json!("First"))
+    );
+    let (code, _) = patch(&agent, json!({"reason": null, "hostIP": "10.0.0.9"})).await;
+    assert_eq!(code, StatusCode::OK);
+    let (code, refused) =
+        agent.call(Method::PATCH, &format!("{POD}/status"), r#"{"metadata":{"uid":"other"}}"#).await;
+    assert!(matches!(code.as_u16(), 409 | 422), "{refused}");
+    let (code, none) = agent.call(Method::PATCH, "/api/v1/namespaces/default/pods/none/status", "{}").await;
+    assert_eq!(code, StatusCode::NOT_FOUND, "all pods of this node are known: {none}");
+    agent.stop().await;
+
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    let shown = agent.get(POD).await.1["status"].clone();
+    assert_eq!(
+        (&shown["phase"], &shown["hostIP"], shown.get("reason")),
+        (&json!("Running"), &json!("10.0.0.9"), None)
+    );
+    // Meanwhile somebody else has written something else.
+    pod["status"]["message"] = "by another, later".into();
+    cloud.put(&web, "u3", &pod, &[]);
+    cloud.set_away(false);
+    wait_for("the status in the cloud", DEADLINE, async || {
+        let status = cloud.object(&web).unwrap()["status"].clone();
+        status["phase"] == "Running" && status["podIP"] == "10.0.0.1" && status["hostIP"] == "10.0.0.9"
+    })
+    .await;
+    let status = cloud.object(&web).unwrap()["status"].clone();
+    assert_eq!((status.get("reason"), &status["message"]), (None, &json!("by another, later")));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn events_are_made_and_counted_without_a_cloud() {
+    let (folder, cloud, agent) = with_lease().await;
+    wait_for("the first synchronisation", DEADLINE, async || agent.status.look().synced).await;
+    gone(&agent, &cloud).await;
+    let event = json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": "web.1", "namespace": "default"},
+        "involvedObject": {"kind": "Pod", "namespace": "default", "name": "web"},
+        "reason": "Started", "type": "Normal", "count": 1,
+        "firstTimestamp": "2026-11-22T10:00:00Z", "lastTimestamp": "2026-11-22T10:00:00Z",
+    });
+    let (code, made) = agent.call(Method::POST, EVENTS, &event.to_string()).await;
+    assert_eq!(code, StatusCode::CREATED, "{made}");
+    assert!(revision(&made) > 0 && made["metadata"]["uid"].is_string());
+    let again = agent.call(Method::POST, EVENTS, &event.to_string()).await;
+    assert_eq!((again.0, &again.1["reason"]), (StatusCode::CONFLICT, &json!("AlreadyExists")));
+    let one = format!("{EVENTS}/web.1");
+    let (code, counted) =
+        agent.call(Method::PATCH, &one, r#"{"count":2,"lastTimestamp":"2026-11-22T10:01:00Z"}"#).await;
+    assert_eq!((code, &counted["count"]), (StatusCode::OK, &json!(2)), "{counted}");
+    agent.stop().await;
+
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    assert_eq!(agent.get(&one).await.1["count"], 2);
+    assert_eq!(agent.status.look().reports_waiting, 1);
+    cloud.set_away(false);
+    let stored = key("events", "web.1");
+    wait_for("the event in the cloud", DEADLINE, async || cloud.object(&stored).is_some()).await;
+    assert_eq!(cloud.object(&stored).unwrap()["count"], 2);
+    wait_for("the cloud's event here", DEADLINE, async || {
+        agent.get(&one).await.1["metadata"]["uid"] == "cloud-web.1"
+    })
+    .await;
+    // What the cloud has given can be counted on without it.
+    gone(&agent, &cloud).await;
+    assert_eq!(agent.call(Method::PATCH, &one, r#"{"count":3}"#).await.0, StatusCode::OK);
+    cloud.set_away(false);
+    wait_for("the count", DEADLINE, async || cloud.object(&stored).unwrap()["count"] == 3).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn other_writes_wait_for_the_cloud() {
+    let (_folder, cloud, agent) = with_lease().await;
+    gone(&agent, &cloud).await;
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "edge-a"}}).to_string();
+    let (code, status) = agent.call(Method::POST, "/api/v1/nodes", &node).await;
+    assert_eq!((code, &status["reason"]), (StatusCode::CONFLICT, &json!("AlreadyExists")), "{status}");
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new"}}).to_string();
+    for (method, path, body) in [
+        (Method::POST, "/api/v1/namespaces/default/configmaps", map.as_str()),
+        (Method::DELETE, POD, ""),
+        (Method::PATCH, "/api/v1/nodes/edge-a", r#"{"metadata":{"labels":{"a":"b"}}}"#),
+        (Method::PATCH, "/api/v1/nodes/another/status", r#"{"status":{}}"#),
+        (Method::PATCH, "/api/v1/namespaces/default/events/never", r#"{"count":2}"#),
+    ] {
+        let (code, status) = agent.call(method.clone(), path, body).await;
+        assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE, "{method} {path}: {status}");
+        assert!(status["details"]["retryAfterSeconds"].as_u64().unwrap() > 0, "{status}");
+    }
+    agent.stop().await;
+}

@@ -1,0 +1,161 @@
+//! Settings with which stock kubelet and kube-proxy run on this node: what `edgecore kubelet-config` prints.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::config::Config;
+
+/// What is printed, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Document {
+    /// How kubelet reaches the local API
+    Kubeconfig,
+    /// KubeletConfiguration
+    Kubelet,
+    /// How kube-proxy reaches the wrapper
+    KubeProxyKubeconfig,
+    /// KubeProxyConfiguration
+    KubeProxy,
+}
+
+impl Document {
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Kubeconfig, Self::Kubelet, Self::KubeProxyKubeconfig, Self::KubeProxy];
+
+    /// Name of the file that the other documents expect it in.
+    pub(crate) fn file(self) -> &'static str {
+        match self {
+            Self::Kubeconfig => "kubeconfig",
+            Self::Kubelet => "kubelet.yaml",
+            Self::KubeProxyKubeconfig => "kube-proxy.kubeconfig",
+            Self::KubeProxy => "kube-proxy.yaml",
+        }
+    }
+}
+
+/// What depends on the machine rather than on the agent's settings.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Machine {
+    /// Folder in which the documents will be, under the names kubeconfig, kubelet.yaml, kube-proxy.kubeconfig, kube-proxy.yaml
+    #[arg(long, default_value = "/etc/tombolo/node")]
+    pub(crate) folder: std::path::PathBuf,
+    /// Socket of the container runtime
+    #[arg(long, default_value = "unix:///run/containerd/containerd.sock")]
+    pub(crate) container_runtime: String,
+    /// Address of the DNS server that pods ask; may be repeated
+    #[arg(long)]
+    pub(crate) cluster_dns: Vec<IpAddr>,
+    /// Addresses of pods in this cluster, as kube-proxy tells them from others
+    #[arg(long)]
+    pub(crate) cluster_cidr: Option<String>,
+}
+
+/// One document. `kubeconfig` is that of the local API.
+pub(crate) fn document(which: Document, config: &Config, machine: &Machine, kubeconfig: &Value) -> Value {
+    match which {
+        Document::Kubeconfig => kubeconfig.clone(),
+        Document::Kubelet => kubelet(config, machine),
+        Document::KubeProxyKubeconfig => wrapper_kubeconfig(config),
+        Document::KubeProxy => kube_proxy(config, machine),
+    }
+}
+
+fn kubelet(config: &Config, machine: &Machine) -> Value {
+    let mut settings = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "containerRuntimeEndpoint": machine.container_runtime,
+        "staticPodPath": "/etc/kubernetes/manifests",
+        "clusterDomain": config.dns.cluster_domain,
+        "maxPods": config.node.max_pods,
+        // The local API keeps JSON, and what a kubelet writes is kept as it is.
+        "contentType": "application/json",
+        // Nobody asks an edge node from outside unless its operator says so.
+        "address": "127.0.0.1",
+        "readOnlyPort": 0,
+        "authentication": {"anonymous": {"enabled": false}, "webhook": {"enabled": true}},
+        "authorization": {"mode": "Webhook"},
+        // Both go to the cloud only when something changes, or after this time.
+        "nodeStatusReportFrequency": "5m",
+        "nodeLeaseDurationSeconds": 40,
+    });
+    if !machine.cluster_dns.is_empty() {
+        let addresses: Vec<String> = machine.cluster_dns.iter().map(ToString::to_string).collect();
+        settings["clusterDNS"] = addresses.into();
+    }
+    settings
+}
+
+fn wrapper_kubeconfig(config: &Config) -> Value {
+    let name = config.node_name.as_str();
+    let server = config.wrapper.address.map(|address| {
+        let scheme = if config.wrapper.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{address}")
+    });
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": {"server": server.unwrap_or_default()}}],
+        "users": [{"name": "kube-proxy", "user": {}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": "kube-proxy"}}],
+        "current-context": name,
+    })
+}
+
+fn kube_proxy(config: &Config, machine: &Machine) -> Value {
+    let kubeconfig = path(&machine.folder, Document::KubeProxyKubeconfig);
+    let mut settings = json!({
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "hostnameOverride": config.node_name.as_str(),
+        "clientConnection": {"kubeconfig": kubeconfig, "contentType": "application/json"},
+        "mode": "nftables",
+        "healthzBindAddress": "127.0.0.1:10256",
+        "metricsBindAddress": "127.0.0.1:10249",
+    });
+    if let Some(cidr) = &machine.cluster_cidr {
+        settings["clusterCIDR"] = cidr.as_str().into();
+    }
+    settings
+}
+
+fn path(folder: &Path, document: Document) -> String {
+    folder.join(document.file()).display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_proto::ids::NodeId;
+
+    use super::*;
+
+    fn machine() -> Machine {
+        Machine {
+            folder: "/etc/here".into(),
+            container_runtime: "unix:///c.sock".to_owned(),
+            cluster_dns: vec!["10.0.0.10".parse().unwrap()],
+            cluster_cidr: Some("10.1.0.0/16".to_owned()),
+        }
+    }
+
+    #[test]
+    fn documents_say_what_the_settings_say() {
+        let mut config = Config::new(NodeId::parse("edge-a").unwrap(), "/data");
+        config.dns.cluster_domain = "edge.local".to_owned();
+        config.node.max_pods = 30;
+        let made = |which| document(which, &config, &machine(), &json!({"kind": "Config"}));
+        assert_eq!(made(Document::Kubeconfig), json!({"kind": "Config"}));
+        let kubelet = made(Document::Kubelet);
+        assert_eq!((&kubelet["clusterDomain"], &kubelet["maxPods"]), (&json!("edge.local"), &json!(30)));
+        assert_eq!(kubelet["clusterDNS"], json!(["10.0.0.10"]));
+        assert_eq!(kubelet["containerRuntimeEndpoint"], "unix:///c.sock");
+        let proxy = made(Document::KubeProxy);
+        assert_eq!(proxy["hostnameOverride"], "edge-a");
+        assert_eq!(proxy["clientConnection"]["kubeconfig"], "/etc/here/kube-proxy.kubeconfig");
+        assert_eq!(proxy["clusterCIDR"], "10.1.0.0/16");
+        let server = made(Document::KubeProxyKubeconfig)["clusters"][0]["cluster"]["server"].clone();
+        assert_eq!(server, "http://127.0.0.1:51006");
+    }
+}

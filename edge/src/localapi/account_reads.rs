@@ -1,0 +1,200 @@
+//! Reads of callers who are not this node, above all pods with the tokens of their service accounts. They see what their
+//! own rights allow, never what this node may read.
+//!
+//! With a cloud, one object is read there with the caller's own token; lists and watches are subscriptions, shared by all
+//! callers whose right to this very list the cluster has confirmed. Without one, the copies here answer those for whom
+//! the last decision of the cluster stands.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use tombolo_apiserve::auth::Attributes;
+use tombolo_apiserve::sources::Read;
+use tombolo_apiserve::status::ApiError;
+use tombolo_apiserve::store::Store as ServedStore;
+use tombolo_proto::object::{ObjectKey, Resource};
+
+use super::reads::refused;
+use super::rights::{Rights, Verdict};
+use super::single::{Listed, One};
+use super::{RETRY_AFTER_SECONDS, pass};
+use crate::hub::HubHandle;
+use crate::store::{Learned, Scoped, Selection, Store, is_pushed};
+use crate::subscriptions::{Subscriptions, Unreadable};
+
+/// Time for the cloud's answer.
+const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// See the module.
+pub(super) struct AccountReads {
+    pub(super) store: Store,
+    pub(super) subscriptions: Subscriptions,
+    pub(super) hub: HubHandle,
+    pub(super) rights: Arc<Rights>,
+}
+
+impl AccountReads {
+    /// The store that answers a caller with this token.
+    pub(super) async fn choose(&self, read: Read<'_>, token: &str) -> Result<Arc<dyn ServedStore>, ApiError> {
+        let about = read.attributes;
+        if about.verb != "get" {
+            return self.followed(read, token).await;
+        }
+        let key = ObjectKey::new(read.kind.storage.clone(), &about.namespace, &about.name);
+        match self.read_in_the_cloud(&key, about, token).await {
+            Ok(one) => Ok(Arc::new(one)),
+            // Only who got no answer may be served from here.
+            Err(error) if error.code.is_server_error() => self.read_here(&key, about, error),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// One object, read in the cloud by the caller.
+    async fn read_in_the_cloud(
+        &self,
+        key: &ObjectKey,
+        about: &Attributes,
+        token: &str,
+    ) -> Result<One, ApiError> {
+        let call = pass::get(&path(key), "application/json");
+        let reply = pass::heard(&self.hub, call, TIMEOUT, Some(token.to_owned())).await?;
+        let revision = self.store.local_revision();
+        let status = StatusCode::from_u16(reply.code).unwrap_or(StatusCode::BAD_GATEWAY);
+        match status {
+            // What a caller may not read is refused before anybody looks for it.
+            StatusCode::OK | StatusCode::NOT_FOUND => self.rights.note(about, true, "").await,
+            StatusCode::FORBIDDEN => self.rights.note(about, false, "").await,
+            _ => {}
+        }
+        match status {
+            StatusCode::OK => {
+                let learned = Learned { key: key.clone(), body: reply.body.clone(), keep: false };
+                let local = self.store.learn(learned).await.ok().flatten();
+                One::of(key.clone(), local.unwrap_or(reply.body), revision)
+            }
+            StatusCode::NOT_FOUND => Ok(One::none(revision)),
+            _ => Err(pass::refusal(status, &serde_json::from_slice(&reply.body).unwrap_or_default())),
+        }
+    }
+
+    /// The copy of one object, for a caller whose last decision allows it.
+    fn read_here(
+        &self,
+        key: &ObjectKey,
+        about: &Attributes,
+        away: ApiError,
+    ) -> Result<Arc<dyn ServedStore>, ApiError> {
+        match self.rights.stored(about) {
+            Verdict::Refused(reason) => return Err(ApiError::forbidden(about, &reason)),
+            Verdict::Unknown => return Err(away),
+            Verdict::Allowed => {}
+        }
+        // The pushed set has some objects of a resource, and knows of the others nothing.
+        if is_pushed(key.resource()) && matches!(ServedStore::get(&self.store, key), Ok(Some(_))) {
+            return Ok(Arc::new(self.store.clone()));
+        }
+        let selection = Selection {
+            namespace: key.namespace().to_owned(),
+            borrowed: true,
+            ..Selection::all(key.resource().clone())
+        };
+        match self.subscriptions.kept(&selection) {
+            Ok(Some(copy)) => Ok(Arc::new(copy)),
+            Ok(None) => Err(away),
+            Err(error) => Err(refused(error, about)),
+        }
+    }
+
+    /// A list or a watch.
+    async fn followed(&self, read: Read<'_>, token: &str) -> Result<Arc<dyn ServedStore>, ApiError> {
+        let about = read.attributes;
+        self.allowed(about, &about.verb).await?;
+        let other = if about.verb == "list" { "watch" } else { "list" };
+        // The cloud lets nobody follow what they may not both list and watch.
+        let refusal = match self.allowed(about, other).await {
+            Ok(()) => match self.subscribed(read, token).await {
+                Err(Unreadable::Refused { code: 403, reason }) => ApiError::forbidden(about, &reason),
+                outcome => {
+                    let scoped = outcome.map(|scoped| Arc::new(scoped) as Arc<dyn ServedStore>);
+                    return scoped.map_err(|error| refused(error, about));
+                }
+            },
+            Err(refusal) => refusal,
+        };
+        if about.verb == "list" {
+            return Ok(Arc::new(self.listed(read, token).await?));
+        }
+        Err(refusal)
+    }
+
+    async fn allowed(&self, about: &Attributes, verb: &str) -> Result<(), ApiError> {
+        let asked = Attributes { verb: verb.to_owned(), ..about.clone() };
+        match self.rights.decide(&asked).await {
+            Verdict::Allowed => Ok(()),
+            Verdict::Refused(reason) => Err(ApiError::forbidden(&asked, &reason)),
+            Verdict::Unknown => Err(unknown(&asked)),
+        }
+    }
+
+    async fn subscribed(&self, read: Read<'_>, token: &str) -> Result<Scoped, Unreadable> {
+        let about = read.attributes;
+        let wide = Selection {
+            namespace: about.namespace.clone(),
+            borrowed: true,
+            ..Selection::all(read.kind.storage.clone())
+        };
+        let narrow = Selection {
+            label_selector: about.label_selector.clone(),
+            field_selector: about.field_selector.clone(),
+            ..wide.clone()
+        };
+        match self.subscriptions.reader(&wide, Some(token)).await {
+            Err(Unreadable::Refused { code: 403, .. }) if narrow != wide => {
+                self.subscriptions.reader(&narrow, Some(token)).await
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// A list that cannot be followed, read in the cloud by the caller.
+    async fn listed(&self, read: Read<'_>, token: &str) -> Result<Listed, ApiError> {
+        let call = pass::get(&query(&read.kind.storage, read.attributes), "application/json");
+        let answer = pass::ask(&self.hub, call, TIMEOUT, Some(token.to_owned())).await?;
+        if !answer.status.is_success() {
+            return Err(pass::refusal(answer.status, &answer.body));
+        }
+        Listed::of(&self.store, read.kind, answer.body)
+    }
+}
+
+fn unknown(about: &Attributes) -> ApiError {
+    let sentence = format!(
+        "whether {} may {} {} is decided by the cluster, which cannot be asked now and has not decided it before",
+        about.identity.user, about.verb, about.resource
+    );
+    ApiError::unavailable(sentence).retry_after(RETRY_AFTER_SECONDS)
+}
+
+/// Path and query of a list in the API of the cluster.
+fn query(resource: &Resource, about: &Attributes) -> String {
+    let selectors = [("labelSelector", &about.label_selector), ("fieldSelector", &about.field_selector)];
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.extend_pairs(selectors.iter().filter(|(_, selector)| !selector.is_empty()));
+    let path = path(&ObjectKey::new(resource.clone(), &about.namespace, ""));
+    let path = path.trim_end_matches('/');
+    match query.finish().as_str() {
+        "" => path.to_owned(),
+        query => format!("{path}?{query}"),
+    }
+}
+
+/// Path of an object in the API of the cluster.
+fn path(key: &ObjectKey) -> String {
+    let Resource { group, version, name } = key.resource();
+    let root = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
+    match key.namespace() {
+        "" => format!("{root}/{name}/{}", key.name()),
+        namespace => format!("{root}/namespaces/{namespace}/{name}/{}", key.name()),
+    }
+}

@@ -1,0 +1,188 @@
+//! Who is behind a bearer token: verified here with the cluster's keys against what the store knows, and by the cloud's
+//! token review while there is a cloud. Without one, only what both the keys and the store prove is believed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use tokio::time::Instant;
+use tombolo_apiserve::accounts::{
+    Bound, Claims, Living, Place, Unverified, check_bound, check_times, identity,
+};
+use tombolo_apiserve::auth::{BadCredentials, Identity};
+use tombolo_apiserve::store::Store as ServedStore;
+use tombolo_proto::ids::NodeId;
+use tombolo_proto::object::{ObjectKey, Resource};
+
+use super::keys::Keys;
+use super::pass;
+use crate::hub::HubHandle;
+use crate::identity::WallClock;
+use crate::store::Store;
+use crate::store::splice::facts;
+
+/// How long the cloud's word about a token is believed (as long as that about rights, design 9.4).
+const REVIEW_INTERVAL: Duration = Duration::from_secs(300);
+
+/// Tokens about which the cloud's word is remembered, at most; all are asked about again when there are more.
+const REVIEWED_MAX: usize = 1024;
+
+/// Time for the cloud's word, when this node could decide alone.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Path of token reviews.
+pub(super) const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
+
+/// What this node finds about a token by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Finding {
+    /// Signature, time, issuer and bound objects are good. With the audiences that it is for.
+    Good(Identity, Vec<String>),
+    /// It is bad, whoever is asked.
+    Wrong(String),
+    /// This node does not know enough.
+    Undecided(String),
+}
+
+/// See the module.
+pub(super) struct Accounts {
+    pub(super) node: NodeId,
+    pub(super) store: Store,
+    pub(super) hub: HubHandle,
+    pub(super) clock: WallClock,
+    pub(super) keys: Arc<Keys>,
+    reviewed: Mutex<HashMap<[u8; 32], (Identity, Instant)>>,
+}
+
+impl Accounts {
+    pub(super) fn new(node: NodeId, store: Store, hub: HubHandle, clock: WallClock, keys: Arc<Keys>) -> Self {
+        Self { node, store, hub, clock, keys, reviewed: Mutex::default() }
+    }
+
+    /// The identity behind the token of a request to this API.
+    ///
+    /// # Errors
+    /// [`BadCredentials`]: the token is bad, or nobody can tell now.
+    pub(super) async fn identify(&self, token: &str) -> Result<Identity, BadCredentials> {
+        let found = self.for_this_api(self.judge(token));
+        if let Finding::Wrong(reason) = found {
+            return Err(BadCredentials::Wrong { reason });
+        }
+        let hash: [u8; 32] = Sha256::digest(token).into();
+        let known = self.reviewed.lock().get(&hash).cloned();
+        if let Some((identity, at)) = known
+            && at.elapsed() < REVIEW_INTERVAL
+        {
+            return Ok(identity);
+        }
+        match (self.review(token).await, found) {
+            (Some(Ok(identity)), _) => {
+                self.remember(hash, &identity);
+                Ok(identity)
+            }
+            (Some(Err(reason)), _) => {
+                self.reviewed.lock().remove(&hash);
+                Err(BadCredentials::Wrong { reason })
+            }
+            (None, Finding::Good(identity, _)) => Ok(identity),
+            (None, Finding::Wrong(reason)) => Err(BadCredentials::Wrong { reason }),
+            (None, Finding::Undecided(reason)) => Err(BadCredentials::Undecided { reason }),
+        }
+    }
+
+    /// The API server's own audience is its issuer, where nothing else was set; a token that is for something else is for
+    /// the cluster to judge.
+    fn for_this_api(&self, found: Finding) -> Finding {
+        let issuer = self.keys.current().map(|keys| keys.issuer().to_owned()).unwrap_or_default();
+        match found {
+            Finding::Good(_, audiences) if !audiences.contains(&issuer) => {
+                Finding::Undecided(format!("the token is for {audiences:?}, and the cloud cannot be asked"))
+            }
+            found => found,
+        }
+    }
+
+    /// What this node finds about a token by itself.
+    pub(super) fn judge(&self, token: &str) -> Finding {
+        if jsonwebtoken::decode_header(token).is_err() {
+            return Finding::Wrong(Unverified::Invalid.to_string());
+        }
+        let Some(keys) = self.keys.current() else {
+            self.keys.want();
+            return Finding::Undecided("the cluster's keys were never fetched to this node".to_owned());
+        };
+        match keys.verify(token) {
+            Ok(claims) => self.judge_claims(&claims),
+            Err(error @ Unverified::Invalid) => Finding::Wrong(error.to_string()),
+            Err(error @ (Unverified::OtherIssuer | Unverified::UnknownKey)) => {
+                self.keys.want();
+                Finding::Undecided(error.to_string())
+            }
+        }
+    }
+
+    fn judge_claims(&self, claims: &Claims) -> Finding {
+        let now = self.clock.unix_seconds();
+        if let Err(reason) = check_times(claims, now) {
+            return Finding::Wrong(reason);
+        }
+        let place = &claims.place;
+        if let Some(secret) = &place.secret
+            && let Some(not_good) = self.judge_bound("secrets", place, secret, now)
+        {
+            return not_good;
+        }
+        let Some(pod) = &place.pod else {
+            return Finding::Undecided("the token is bound to no pod of this node".to_owned());
+        };
+        match self.judge_bound("pods", place, pod, now) {
+            Some(not_good) => not_good,
+            None => Finding::Good(identity(claims), claims.aud.clone()),
+        }
+    }
+
+    /// Whether an object that a token is bound to lives on; none when it does.
+    fn judge_bound(&self, plural: &str, place: &Place, bound: &Bound, now: u64) -> Option<Finding> {
+        let key = ObjectKey::new(Resource::new("", "v1", plural), &place.namespace, &bound.name);
+        let here = place.node.as_ref().is_some_and(|node| node.name == self.node.as_str());
+        let object = match ServedStore::get(&self.store, &key) {
+            Ok(None) if !here => return Some(Finding::Undecided(format!("{key} is not of this node"))),
+            Ok(object) => object,
+            Err(error) => return Some(Finding::Undecided(error.to_string())),
+        };
+        let facts = object.as_ref().and_then(|object| facts(&object.body).ok());
+        let living = facts.as_ref().map(|facts| Living {
+            uid: &facts.uid,
+            deletion_timestamp: facts.deletion_timestamp.as_deref().unwrap_or_default(),
+        });
+        check_bound(plural, bound, living, now).err().map(Finding::Wrong)
+    }
+
+    /// The cloud's word about a token: who it belongs to, or that it is bad; none when there is no word.
+    async fn review(&self, token: &str) -> Option<Result<Identity, String>> {
+        let review = json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token},
+        });
+        let call = pass::post(TOKEN_REVIEWS.to_owned(), &review);
+        let answer = pass::ask(&self.hub, call, TIMEOUT, None).await.ok()?;
+        if !answer.status.is_success() {
+            return None;
+        }
+        let status = &answer.body["status"];
+        if status["authenticated"] == true {
+            return Some(Ok(Identity::from_user_info(&status["user"])));
+        }
+        Some(Err(status["error"].as_str().unwrap_or("the cluster does not know this token").to_owned()))
+    }
+
+    fn remember(&self, hash: [u8; 32], identity: &Identity) {
+        let mut reviewed = self.reviewed.lock();
+        if reviewed.len() >= REVIEWED_MAX {
+            reviewed.clear();
+        }
+        reviewed.insert(hash, (identity.clone(), Instant::now()));
+    }
+}

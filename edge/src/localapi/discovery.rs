@@ -1,0 +1,225 @@
+//! Kinds that the cluster defines beyond the built-in ones (custom and aggregated APIs): their discovery and OpenAPI come
+//! from the cloud and are kept on disk, so that plain kubectl finds and explains them here, also without a cloud.
+//!
+//! An idle node asks seldom. Who asks for discovery, or for a kind that is not known, has it asked for anew.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::time::Instant;
+use tombolo_apiserve::auth::{Attributes, Authorizer, Decision};
+use tombolo_apiserve::openapi::ForeignDocuments;
+use tombolo_apiserve::registry::Registry;
+use tombolo_proto::object::Resource;
+use tracing::{debug, warn};
+
+use super::pass;
+use crate::hub::{HubHandle, HubState};
+use crate::identity::WallClock;
+use crate::store::{Answer, Class, Question, Store};
+
+/// The form in which one document tells of all groups.
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+const GROUPS: &str = "/apis";
+const OPENAPI: &str = "/openapi/v3";
+
+/// How often the documents are asked for without need.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// What clients are answered from, at most.
+const AGE_MAX: Duration = Duration::from_secs(10);
+
+/// Wait after a failure.
+const RETRY_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Time for the cloud's answer. Clients of discovery wait for it.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// OpenAPI documents that are kept, at most.
+const DOCUMENTS_MAX: usize = 96;
+
+/// See the module.
+pub(super) struct Discovery {
+    store: Store,
+    hub: HubHandle,
+    clock: WallClock,
+    registry: Registry,
+    /// When the cloud was last asked.
+    asked: tokio::sync::Mutex<Option<Instant>>,
+    /// What the cloud's index says of each OpenAPI document that is kept.
+    indexed: Mutex<BTreeMap<String, String>>,
+}
+
+/// The documents that are kept.
+struct Kept(Store);
+
+impl ForeignDocuments for Kept {
+    fn document(&self, group: &str, version: &str) -> Option<Arc<[u8]>> {
+        let path = format!("{OPENAPI}/apis/{group}/{version}");
+        let kept = self.0.answer(&question(&path)).ok()??;
+        Some(Arc::from(&*kept.body))
+    }
+}
+
+impl Discovery {
+    /// Serves the kinds that the store keeps.
+    pub(super) fn load(store: Store, hub: HubHandle, clock: WallClock, registry: Registry) -> Arc<Self> {
+        let (asked, indexed) = (tokio::sync::Mutex::default(), Mutex::default());
+        let discovery = Self { store, hub, clock, registry, asked, indexed };
+        if let Ok(Some(kept)) = discovery.store.answer(&question(GROUPS)) {
+            match serde_json::from_slice(&kept.body) {
+                Ok(groups) => discovery.serve(&groups),
+                Err(error) => warn!(%error, "the kept discovery of the cluster cannot be used"),
+            }
+        }
+        Arc::new(discovery)
+    }
+
+    fn serve(&self, groups: &Value) {
+        let documents = Arc::new(Kept(self.store.clone()));
+        let Ok(()) =
+            self.registry.update(|kinds| Ok::<_, Infallible>(kinds.with_discovered(groups, documents)));
+    }
+
+    /// Asks with every session and now and then, until the agent stops.
+    pub(super) async fn keep(self: Arc<Self>) {
+        let mut state = self.hub.state();
+        loop {
+            let Ok(session) = state.wait_for(HubState::online).await.map(|state| state.sessions) else {
+                return;
+            };
+            let wait = match self.refresh(Duration::ZERO).await {
+                Ok(()) => REFRESH_INTERVAL,
+                Err(error) => {
+                    debug!(error, "the discovery of the cluster cannot be fetched");
+                    RETRY_INTERVAL
+                }
+            };
+            let changed = state.wait_for(|state| state.online() && state.sessions != session);
+            if let Ok(Err(_)) = tokio::time::timeout(wait, changed).await {
+                return;
+            }
+        }
+    }
+
+    /// Asks the cloud unless that was done less than `age` ago. Who comes while somebody asks waits for the same answer.
+    async fn refresh(&self, age: Duration) -> Result<(), String> {
+        let mut asked = self.asked.lock().await;
+        if asked.is_some_and(|at| at.elapsed() < age) {
+            return Ok(());
+        }
+        *asked = Some(Instant::now());
+        let body = self.fetch(GROUPS, AGGREGATED).await?;
+        let groups: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        if groups["kind"] != "APIGroupDiscoveryList" {
+            return Err(format!("{GROUPS} is no APIGroupDiscoveryList"));
+        }
+        let known = self.store.answer(&question(GROUPS)).ok().flatten();
+        let news = known.is_none_or(|known| known.body != body);
+        if news {
+            self.keep_document(GROUPS, body).await?;
+            self.serve(&groups);
+        }
+        if self.fetch_documents().await? && !news {
+            self.serve(&groups);
+        }
+        Ok(())
+    }
+
+    /// Fetches the OpenAPI documents that have changed. Whether there were any.
+    async fn fetch_documents(&self) -> Result<bool, String> {
+        let index = self.fetch(OPENAPI, "application/json").await?;
+        let index: Value = serde_json::from_slice(&index).map_err(|error| error.to_string())?;
+        let mut news = false;
+        for path in self.foreign().into_iter().take(DOCUMENTS_MAX) {
+            let Some(place) = index["paths"][&path]["serverRelativeURL"].as_str() else { continue };
+            let known = self.indexed.lock().get(&path).is_some_and(|known| known == place);
+            if known {
+                continue;
+            }
+            match self.fetch_document(&path, place).await {
+                Ok(changed) => {
+                    news |= changed;
+                    self.indexed.lock().insert(path, place.to_owned());
+                }
+                // One that cannot be had, for example because it is too large, must not hide the others.
+                Err(error) => debug!(path, error, "an OpenAPI document cannot be fetched"),
+            }
+        }
+        Ok(news)
+    }
+
+    /// Fetches one of them. Whether it is another one than before.
+    async fn fetch_document(&self, path: &str, place: &str) -> Result<bool, String> {
+        let body = self.fetch(place, "application/json").await?;
+        let full = format!("{OPENAPI}/{path}");
+        let held = self.store.answer(&question(&full)).ok().flatten();
+        if held.is_some_and(|held| held.body == body) {
+            return Ok(false);
+        }
+        self.keep_document(&full, body).await?;
+        Ok(true)
+    }
+
+    /// Paths of the groups and versions that are not built in, as the index of OpenAPI names them.
+    fn foreign(&self) -> Vec<String> {
+        let catalog = self.registry.catalog();
+        let custom = catalog.kinds.iter().filter(|kind| kind.custom);
+        let mut paths: Vec<String> =
+            custom.map(|kind| format!("apis/{}/{}", kind.resource.group, kind.resource.version)).collect();
+        paths.sort();
+        paths.dedup();
+        paths
+    }
+
+    async fn fetch(&self, path: &str, accept: &str) -> Result<Bytes, String> {
+        let call = pass::get(path, accept);
+        let reply = pass::heard(&self.hub, call, TIMEOUT, None).await.map_err(|error| error.message)?;
+        if reply.code == 200 { Ok(reply.body) } else { Err(format!("{path}: code {}", reply.code)) }
+    }
+
+    async fn keep_document(&self, path: &str, body: Bytes) -> Result<(), String> {
+        let answer = Answer { given_at: self.clock.unix_seconds(), body };
+        self.store.keep_answer(question(path), answer).await.map_err(|error| error.to_string())
+    }
+
+    /// Whether a request can only be answered well with the newest documents.
+    fn concerns(&self, asked: &Attributes) -> bool {
+        if asked.is_resource {
+            let resource = Resource::new(&asked.group, &asked.version, &asked.resource);
+            return self.registry.catalog().kinds.get(&resource).is_none();
+        }
+        asked.path.starts_with(GROUPS) || asked.path.starts_with(OPENAPI)
+    }
+}
+
+/// Lets a request be judged once the kinds that it may be about are known.
+pub(super) struct Informed<A> {
+    pub(super) inner: A,
+    pub(super) discovery: Arc<Discovery>,
+}
+
+impl<A: Authorizer> Authorizer for Informed<A> {
+    fn authorize<'a>(&'a self, asked: &'a Attributes) -> BoxFuture<'a, Decision> {
+        Box::pin(async move {
+            let decision = self.inner.authorize(asked).await;
+            if decision == Decision::Allow
+                && self.discovery.concerns(asked)
+                && let Err(error) = self.discovery.refresh(AGE_MAX).await
+            {
+                debug!(error, "discovery is answered from what was kept");
+            }
+            decision
+        })
+    }
+}
+
+fn question(path: &str) -> Question {
+    Question::new(Class::Document, &[path])
+}

@@ -1,0 +1,121 @@
+//! The keys of the cluster's token issuer: fetched through the cloud, kept on disk, fetched again now and then. With them
+//! tokens of pods are verified here, also while the cloud is away.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+use tombolo_apiserve::accounts::KeySet;
+use tracing::{debug, warn};
+
+use super::pass;
+use crate::hub::{HubHandle, HubState};
+use crate::identity::WallClock;
+use crate::store::{Answer, Class, Question, Store};
+
+/// Where an API server publishes its issuer (OpenID Connect discovery), and the issuer's keys.
+const CONFIGURATION: &str = "/.well-known/openid-configuration";
+const KEYS: &str = "/openid/v1/jwks";
+
+/// How often keys are fetched again. A new key is in use only after it was published.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// Wait after a failure, and the shortest wait when a token names a key that is not known.
+const RETRY_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Time for the cloud's answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// See the module.
+pub(super) struct Keys {
+    store: Store,
+    hub: HubHandle,
+    clock: WallClock,
+    current: ArcSwapOption<KeySet>,
+    wanted: Notify,
+}
+
+impl Keys {
+    /// The keys that the store keeps, if any.
+    pub(super) fn load(store: Store, hub: HubHandle, clock: WallClock) -> Arc<Self> {
+        let current = ArcSwapOption::empty();
+        let kept = |path| Some(store.answer(&question(path)).ok()??.body);
+        if let (Some(configuration), Some(keys)) = (kept(CONFIGURATION), kept(KEYS)) {
+            match KeySet::parse(&configuration, &keys) {
+                Ok(keys) => current.store(Some(Arc::new(keys))),
+                Err(error) => warn!(%error, "the kept keys of the token issuer cannot be used"),
+            }
+        }
+        Arc::new(Self { store, hub, clock, current, wanted: Notify::new() })
+    }
+
+    /// The newest keys; none while there never were any.
+    pub(super) fn current(&self) -> Option<Arc<KeySet>> {
+        self.current.load_full()
+    }
+
+    /// Says that a key is missing.
+    pub(super) fn want(&self) {
+        self.wanted.notify_one();
+    }
+
+    /// Fetches keys with every session and now and then, until the agent stops.
+    pub(super) async fn keep(self: Arc<Self>) {
+        let mut state = self.hub.state();
+        loop {
+            let Ok(session) = state.wait_for(HubState::online).await.map(|state| state.sessions) else {
+                return;
+            };
+            let wait = match self.fetch().await {
+                Ok(()) => REFRESH_INTERVAL,
+                Err(error) => {
+                    debug!(error, "the keys of the token issuer cannot be fetched");
+                    RETRY_INTERVAL
+                }
+            };
+            let begin = Instant::now();
+            tokio::select! {
+                () = sleep_until(begin + wait) => {}
+                () = async {
+                    self.wanted.notified().await;
+                    sleep_until(begin + RETRY_INTERVAL).await;
+                } => {}
+                changed = state.wait_for(|state| state.online() && state.sessions != session) => {
+                    if changed.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn fetch(&self) -> Result<(), String> {
+        let configuration = self.document(CONFIGURATION).await?;
+        let keys = self.document(KEYS).await?;
+        let parsed = KeySet::parse(&configuration, &keys)?;
+        for (path, body) in [(CONFIGURATION, configuration), (KEYS, keys)] {
+            let same =
+                self.store.answer(&question(path)).ok().flatten().is_some_and(|kept| kept.body == body);
+            if !same {
+                let answer = Answer { given_at: self.clock.unix_seconds(), body };
+                let kept = self.store.keep_answer(question(path), answer).await;
+                kept.map_err(|error| error.to_string())?;
+            }
+        }
+        self.current.store(Some(Arc::new(parsed)));
+        Ok(())
+    }
+
+    async fn document(&self, path: &str) -> Result<Bytes, String> {
+        let call = pass::get(path, "application/json");
+        let reply = pass::heard(&self.hub, call, TIMEOUT, None).await.map_err(|error| error.message)?;
+        if reply.code == 200 { Ok(reply.body) } else { Err(format!("{path}: code {}", reply.code)) }
+    }
+}
+
+fn question(path: &str) -> Question {
+    Question::new(Class::Document, &[path])
+}

@@ -1,0 +1,271 @@
+//! Writes that this node decides itself when the cloud cannot be asked, because nobody else writes the same: its lease, its
+//! status, the status of its pods, and events. They are executed by the rules of the API server, on what this node holds, and
+//! told to the cloud when it is back: of several about one thing, what the newest one has made of it.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+use tombolo_apiserve::backend::{PatchType, WriteBackend, WriteReply, WriteRequest, WriteVerb};
+use tombolo_apiserve::history::ChangeStream;
+use tombolo_apiserve::kinds::KindInfo;
+use tombolo_apiserve::patch::strategic_merge_difference;
+use tombolo_apiserve::status::ApiError;
+use tombolo_apiserve::store::{
+    Expect, Mutation, Revision, Snapshot, Store as ServedStore, StoreError, Stored, Write, WriteStore,
+};
+use tombolo_apiserve::write::LocalWrites;
+use tombolo_proto::ids::NodeId;
+use tombolo_proto::object::{ObjectKey, Resource};
+
+use crate::paths;
+use crate::store::{Accepted, Call, OwnWrite, Report, ReportKind, Store, Waiting, WriteError};
+
+/// Namespace of node leases (Kubernetes convention).
+const LEASE_NAMESPACE: &str = "kube-node-lease";
+
+/// Who runs in a pod does not speak for the node (Kubernetes convention for user names).
+const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
+
+/// Media type of the patches that the cloud is sent.
+const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
+
+/// How often a write is made again when another report comes in between.
+const ATTEMPTS_MAX: usize = 10;
+
+/// What a write reports, if it is one that this node decides.
+pub(super) fn kind(node: &NodeId, request: &WriteRequest) -> Option<ReportKind> {
+    let about = &request.attributes;
+    if request.options.dry_run || about.identity.user.starts_with(SERVICE_ACCOUNT_PREFIX) {
+        return None;
+    }
+    // An apply needs the managers of fields, which are not kept here.
+    let changes = match request.verb {
+        WriteVerb::Update => true,
+        WriteVerb::Patch(patch) => patch != PatchType::Apply,
+        _ => false,
+    };
+    let own = about.name == node.as_str();
+    match (&*request.kind.storage.group, &*request.kind.storage.name, about.subresource.as_str()) {
+        ("coordination.k8s.io", "leases", "") if changes && own && about.namespace == LEASE_NAMESPACE => {
+            Some(ReportKind::Lease)
+        }
+        ("", "nodes", "status") if changes && own => Some(ReportKind::Status),
+        ("", "pods", "status") if changes => Some(ReportKind::Status),
+        ("", "events", "") if changes || request.verb == WriteVerb::Create => Some(ReportKind::Event),
+        _ => None,
+    }
+}
+
+/// See the module.
+pub(super) struct OwnWrites {
+    store: Store,
+}
+
+impl OwnWrites {
+    pub(super) fn new(store: Store) -> Self {
+        Self { store }
+    }
+
+    /// Whether something about the same object waits for the cloud: a write must not overtake it.
+    pub(super) fn is_behind(&self, request: &WriteRequest, kind: ReportKind) -> Result<bool, ApiError> {
+        let waiting = self.store.waiting(kind, &key(request));
+        Ok(waiting.map_err(|error| ApiError::unavailable(error.to_string()))?.is_some())
+    }
+
+    /// The time of a renewal of the lease, in microseconds since the Unix epoch, where a write is nothing else: the cloud is
+    /// told so in a few bytes.
+    pub(super) fn renewal(&self, request: &WriteRequest, kind: ReportKind) -> Option<i64> {
+        if kind != ReportKind::Lease || request.verb != WriteVerb::Update {
+            return None;
+        }
+        let held = self.store.visible(&key(request)).ok()??;
+        let held: Value = serde_json::from_slice(&held.body).ok()?;
+        let new: Value = serde_json::from_slice(&request.body).ok()?;
+        let time: Timestamp = new["spec"]["renewTime"].as_str()?.parse().ok()?;
+        let same = |part: &str| new.pointer(part) == held.pointer(part);
+        let rest = |lease: &Value| {
+            let mut spec = lease["spec"].as_object().cloned().unwrap_or_default();
+            spec.remove("renewTime");
+            spec
+        };
+        let metadata = ["labels", "annotations", "ownerReferences", "finalizers", "resourceVersion"];
+        let unchanged = metadata.iter().all(|part| same(&format!("/metadata/{part}")));
+        (unchanged && rest(&new) == rest(&held)).then(|| time.as_microsecond())
+    }
+
+    /// Executes a write here. The cloud is told by a report of this kind; none where it knows already.
+    pub(super) async fn accept(
+        &self,
+        request: WriteRequest,
+        report: Option<ReportKind>,
+    ) -> Result<WriteReply, ApiError> {
+        let creates = request.verb == WriteVerb::Create;
+        let kind = Arc::clone(&request.kind);
+        let target = Target { store: self.store.clone(), kind, report, creates };
+        LocalWrites::new(Arc::new(target)).execute(request).await
+    }
+}
+
+fn key(request: &WriteRequest) -> ObjectKey {
+    let about = &request.attributes;
+    ObjectKey::new(request.kind.storage.clone(), &about.namespace, &about.name)
+}
+
+/// The store as one write of this node sees it.
+struct Target {
+    store: Store,
+    kind: Arc<KindInfo>,
+    report: Option<ReportKind>,
+    creates: bool,
+}
+
+impl Target {
+    async fn write(&self, mutation: Mutation) -> Result<Arc<Stored>, StoreError> {
+        let Mutation { key, expected, write } = mutation;
+        let refused = |reason: &str| StoreError::Refused { key: key.clone(), reason: reason.to_owned() };
+        let Write::Put { uid, body } = write else {
+            return Err(refused("nothing is deleted without the cloud"));
+        };
+        let expected = match expected {
+            Expect::Absent => None,
+            Expect::Revision(revision) => Some(revision),
+            Expect::Present | Expect::Any => return Err(refused("it has no condition")),
+        };
+        for _ in 0..ATTEMPTS_MAX {
+            let report = self.report.map(|kind| self.report(kind, &key, &body)).transpose()?;
+            let (key, uid, body) = (key.clone(), uid.clone(), body.clone());
+            let write = OwnWrite { key: key.clone(), expected, uid, body, report };
+            return match self.store.accept(write).await.map_err(|error| unwritten(&key, error))? {
+                Accepted::Stored(stored) => Ok(stored),
+                Accepted::Conflict(found) => {
+                    Err(StoreError::Conflict { key, expected: expected.unwrap_or_default(), found })
+                }
+                Accepted::Exists => Err(StoreError::AlreadyExists { key }),
+                Accepted::Gone => Err(StoreError::NotFound { key }),
+                Accepted::Overtaken => continue,
+            };
+        }
+        Err(StoreError::Unavailable { reason: format!("too many write {key} at the same time") })
+    }
+
+    /// What the cloud is told, and the number of the report that this takes the place of.
+    fn report(
+        &self,
+        kind: ReportKind,
+        key: &ObjectKey,
+        body: &[u8],
+    ) -> Result<(Report, Option<u64>), StoreError> {
+        let unavailable = |error: String| StoreError::Unavailable { reason: error };
+        let waiting = self.store.waiting(kind, key).map_err(|error| unavailable(error.to_string()))?;
+        let held = self.store.visible(key).map_err(|error| unavailable(error.to_string()))?;
+        let new: Value = serde_json::from_slice(body).map_err(|error| unavailable(error.to_string()))?;
+        let number = waiting.as_ref().map(|waiting| waiting.number);
+        let report = |call: Call, base: Option<String>| {
+            (Report { kind, key: key.clone(), call, status: None, base }, number)
+        };
+        let is_creation = |waiting: &Waiting| waiting.call.method == "POST";
+        let Some(held) = held.filter(|_| !waiting.as_ref().is_some_and(is_creation)) else {
+            return Ok(report(creation(key, new), None));
+        };
+        let base = match waiting.and_then(|waiting| waiting.base) {
+            Some(base) => base,
+            None => part(kind, &serde_json::from_slice(&held.body).unwrap_or_default()).to_string(),
+        };
+        let before = serde_json::from_str(&base).unwrap_or_default();
+        let difference = strategic_merge_difference(self.kind.schema(), &before, &part(kind, &new));
+        Ok(report(change(kind, key, &new, difference), Some(base)))
+    }
+}
+
+/// What a report of this kind is about.
+fn part(kind: ReportKind, object: &Value) -> Value {
+    let members = object.as_object().cloned().unwrap_or_default();
+    let is_part = |name: &str| match kind.member() {
+        Some(member) => name == member,
+        None => !matches!(name, "apiVersion" | "kind" | "metadata"),
+    };
+    members.into_iter().filter(|(name, _)| is_part(name)).collect::<Map<_, _>>().into()
+}
+
+/// The call that creates an object which the cloud has never seen.
+fn creation(key: &ObjectKey, mut object: Value) -> Call {
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        for member in ["uid", "resourceVersion", "creationTimestamp", "managedFields"] {
+            metadata.remove(member);
+        }
+    }
+    Call {
+        method: "POST".to_owned(),
+        path_and_query: paths::collection(key.resource(), key.namespace()),
+        content_type: "application/json".to_owned(),
+        body: object.to_string(),
+    }
+}
+
+/// The call that makes this change of an object.
+fn change(kind: ReportKind, key: &ObjectKey, new: &Value, mut difference: Value) -> Call {
+    let mut path = paths::object(key);
+    if kind == ReportKind::Status {
+        path.push_str("/status");
+        // The UID keeps the status from an object that has taken the name meanwhile.
+        difference["metadata"] = json!({"uid": new["metadata"]["uid"]});
+    }
+    Call {
+        method: "PATCH".to_owned(),
+        path_and_query: path,
+        content_type: STRATEGIC_MERGE.to_owned(),
+        body: difference.to_string(),
+    }
+}
+
+fn unwritten(key: &ObjectKey, error: WriteError) -> StoreError {
+    match error {
+        WriteError::Full => StoreError::NotStored { reason: error.to_string() },
+        error => StoreError::Unavailable { reason: format!("{key}: {error}") },
+    }
+}
+
+impl ServedStore for Target {
+    fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError> {
+        let unavailable =
+            |error: crate::store::ReadError| StoreError::Unavailable { reason: error.to_string() };
+        let visible = self.store.visible(key).map_err(unavailable)?;
+        if visible.is_some() || self.creates {
+            return Ok(visible);
+        }
+        if &*key.resource().name == "pods" {
+            // All pods of this node are here.
+            return self.store.get(key);
+        }
+        self.store.singles().get(key)
+    }
+
+    fn list(&self, resource: &Resource, namespace: Option<&str>) -> Result<Snapshot, StoreError> {
+        self.store.list(resource, namespace)
+    }
+
+    fn list_at(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        revision: Revision,
+    ) -> Result<Snapshot, StoreError> {
+        self.store.list_at(resource, namespace, revision)
+    }
+
+    fn watch(&self, resource: &Resource, since: Revision) -> Result<ChangeStream, StoreError> {
+        self.store.watch(resource, since)
+    }
+
+    fn revision(&self) -> Revision {
+        self.store.revision()
+    }
+}
+
+impl WriteStore for Target {
+    fn commit(&self, mutation: Mutation) -> BoxFuture<'_, Result<Arc<Stored>, StoreError>> {
+        Box::pin(self.write(mutation))
+    }
+}

@@ -1,0 +1,155 @@
+//! Reviews: who is behind a token, what somebody may do. The kubelet asks them about whoever calls it.
+//!
+//! The cloud answers. While it is away, an answer is given only where it has a ground: a token that the cluster's keys and
+//! this node's store prove to be good or bad, or what the cloud has answered to the same question before. Everything else
+//! is 503.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::StatusCode;
+use serde_json::{Value, json};
+use tombolo_apiserve::auth::Identity;
+use tombolo_apiserve::backend::{Endpoint, EndpointRequest};
+use tombolo_apiserve::status::ApiError;
+use tracing::warn;
+
+use super::access::is_operator;
+use super::accounts::{Accounts, Finding};
+use super::pass::{Passed, pass};
+use super::rights::DECISION_AGE_MAX;
+use super::tokens::expiry;
+use crate::store::{Answer, Class, Question};
+
+/// Time for the cloud's answer. The kubelet gives a review ten seconds.
+const TIMEOUT: Duration = Duration::from_secs(8);
+
+/// Groups and resources of all reviews.
+pub(super) const REVIEWS: [(&str, &str); 6] = [
+    ("authentication.k8s.io", TOKEN_REVIEWS),
+    ("authentication.k8s.io", SELF_REVIEWS),
+    ("authorization.k8s.io", "subjectaccessreviews"),
+    ("authorization.k8s.io", "localsubjectaccessreviews"),
+    ("authorization.k8s.io", "selfsubjectaccessreviews"),
+    ("authorization.k8s.io", "selfsubjectrulesreviews"),
+];
+
+const TOKEN_REVIEWS: &str = "tokenreviews";
+const SELF_REVIEWS: &str = "selfsubjectreviews";
+
+/// See the module.
+pub(super) struct Reviews(pub(super) Arc<Accounts>);
+
+impl Endpoint for Reviews {
+    fn call(&self, request: EndpointRequest) -> BoxFuture<'_, Result<(StatusCode, Value), ApiError>> {
+        Box::pin(self.answer(request))
+    }
+}
+
+impl Reviews {
+    async fn answer(&self, request: EndpointRequest) -> Result<(StatusCode, Value), ApiError> {
+        match pass(&self.0.hub, &request, TIMEOUT).await {
+            Ok(Passed { status, body }) => {
+                if status == StatusCode::CREATED {
+                    self.keep(&request, &body).await;
+                }
+                Ok((status, body))
+            }
+            Err(away) => {
+                let found = self.found(&request).or_else(|| self.kept(&request));
+                found.map(|body| (StatusCode::CREATED, body)).ok_or(away)
+            }
+        }
+    }
+
+    /// Keeps the status of an answer. That it cannot be kept does not make it wrong.
+    async fn keep(&self, request: &EndpointRequest, answer: &Value) {
+        let Accounts { store, clock, .. } = &*self.0;
+        let body = Bytes::from(answer["status"].to_string());
+        let answer = Answer { given_at: clock.unix_seconds(), body };
+        if let Err(error) = store.keep_answer(question(request), answer).await {
+            warn!(%error, "the answer to a review cannot be kept for the time without a cloud");
+        }
+    }
+
+    /// What the cloud has answered before, unless that was too long ago. A token that this node can read must be in its
+    /// time still.
+    fn kept(&self, request: &EndpointRequest) -> Option<Value> {
+        let Accounts { store, clock, .. } = &*self.0;
+        let kept = store.answer(&question(request)).ok().flatten()?;
+        let now = clock.unix_seconds();
+        let age = now.saturating_sub(kept.given_at);
+        let token = request.body.pointer("/spec/token").and_then(Value::as_str);
+        if token.and_then(expiry).is_some_and(|expires| expires <= now) {
+            return None;
+        }
+        let status: Value = serde_json::from_slice(&kept.body).ok()?;
+        (age <= DECISION_AGE_MAX).then(|| with_status(request, status))
+    }
+
+    /// What this node finds out by itself.
+    fn found(&self, request: &EndpointRequest) -> Option<Value> {
+        let caller = &request.attributes.identity;
+        match request.attributes.resource.as_str() {
+            TOKEN_REVIEWS => Some(with_status(request, self.token(&request.body)?)),
+            // Whose token was verified is who they say; in whose name the cloud is asked for this node it tells itself.
+            SELF_REVIEWS if !is_operator(caller) => {
+                Some(with_status(request, json!({"userInfo": caller.user_info()})))
+            }
+            _ => None,
+        }
+    }
+
+    /// The status of a token review; none when this node cannot tell.
+    fn token(&self, review: &Value) -> Option<Value> {
+        let accounts = &self.0;
+        let token = review.pointer("/spec/token").and_then(Value::as_str)?;
+        let (identity, audiences) = match accounts.judge(token) {
+            Finding::Good(identity, audiences) => (identity, audiences),
+            Finding::Wrong(reason) => return Some(json!({"user": {}, "error": reason})),
+            Finding::Undecided(_) => return None,
+        };
+        let asked = review.pointer("/spec/audiences").and_then(Value::as_array);
+        let mut wanted: Vec<String> =
+            asked.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
+        if wanted.is_empty() {
+            // The API server's own audience is its issuer, where nothing else was set: more is not known here.
+            let issuer = accounts.keys.current()?.issuer().to_owned();
+            if !audiences.contains(&issuer) {
+                return None;
+            }
+            wanted.push(issuer);
+        }
+        wanted.retain(|audience| audiences.contains(audience));
+        Some(token_status(&identity, &audiences, &wanted))
+    }
+}
+
+fn token_status(identity: &Identity, audiences: &[String], common: &[String]) -> Value {
+    if common.is_empty() {
+        let why = format!("token audiences {audiences:?} is invalid for the target audiences");
+        return json!({"user": {}, "error": why});
+    }
+    json!({"authenticated": true, "user": identity.user_info(), "audiences": common})
+}
+
+/// The answer to a review.
+fn with_status(request: &EndpointRequest, status: Value) -> Value {
+    let mut review = request.body.clone();
+    // Who they are is not what was sent, but a new object.
+    if request.attributes.resource == SELF_REVIEWS {
+        review = json!({"kind": review["kind"], "apiVersion": review["apiVersion"], "metadata": {"creationTimestamp": null}});
+    }
+    review["status"] = status;
+    review
+}
+
+/// Names a question: who asks, and what.
+fn question(request: &EndpointRequest) -> Question {
+    let about = &request.attributes;
+    let (caller, spec) = (&about.identity, request.body["spec"].to_string());
+    let parts = ["review", &about.path, &caller.user, caller.uid.as_deref().unwrap_or_default(), &spec];
+    Question::new(Class::Decision, &parts)
+}

@@ -1,0 +1,178 @@
+//! May somebody read something? Asked of the cluster in the name of this node (SubjectAccessReview), remembered for five
+//! minutes, and kept on disk: while the cloud is away the last decision about the same question holds (design 9.4, 9.5).
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::time::Instant;
+use tombolo_apiserve::accounts::USER_PREFIX;
+use tombolo_apiserve::auth::{Attributes, Identity};
+use tracing::warn;
+
+use super::pass;
+use crate::hub::HubHandle;
+use crate::identity::WallClock;
+use crate::store::{Answer, Class, Question, Store};
+
+/// How long a permission is believed while there is a cloud.
+const REVIEW_INTERVAL: Duration = Duration::from_secs(300);
+
+/// Permissions in memory, at most; all are asked for again when there are more.
+const REMEMBERED_MAX: usize = 1024;
+
+/// A decision that was kept longer ago than this, in seconds, holds no more: a week.
+pub(super) const DECISION_AGE_MAX: u64 = 7 * 86_400;
+
+/// A decision that stays the same is written again after this time, in seconds, so that its age is right and the disk
+/// lasts.
+const REWRITE_AFTER: u64 = 3600;
+
+/// Time for the cloud's answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Path of subject access reviews.
+pub(super) const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+
+/// What is known about a right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The cluster allows it.
+    Allowed,
+    /// The cluster refuses it, for this reason.
+    Refused(String),
+    /// Nobody can tell now.
+    Unknown,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Row {
+    allowed: bool,
+    reason: String,
+}
+
+/// See the module.
+pub(super) struct Rights {
+    store: Store,
+    hub: HubHandle,
+    clock: WallClock,
+    allowed: Mutex<HashMap<Question, Instant>>,
+}
+
+impl Rights {
+    pub(super) fn new(store: Store, hub: HubHandle, clock: WallClock) -> Self {
+        Self { store, hub, clock, allowed: Mutex::default() }
+    }
+
+    /// Whether the caller may do what the attributes say.
+    pub(super) async fn decide(&self, asked: &Attributes) -> Verdict {
+        let question = question(asked);
+        let known = self.allowed.lock().get(&question).copied();
+        if known.is_some_and(|at| at.elapsed() < REVIEW_INTERVAL) {
+            return Verdict::Allowed;
+        }
+        match self.review(asked).await {
+            Some(row) => {
+                self.note(asked, row.allowed, &row.reason).await;
+                if row.allowed { Verdict::Allowed } else { Verdict::Refused(row.reason) }
+            }
+            None => self.stored(asked),
+        }
+    }
+
+    /// The last decision, unless it is too old.
+    pub(super) fn stored(&self, asked: &Attributes) -> Verdict {
+        let kept = self.store.answer(&question(asked)).ok().flatten();
+        let age = |at: u64| self.clock.unix_seconds().saturating_sub(at);
+        let fresh = kept.filter(|kept| age(kept.given_at) <= DECISION_AGE_MAX);
+        match fresh.and_then(|kept| serde_json::from_slice::<Row>(&kept.body).ok()) {
+            Some(Row { allowed: true, .. }) => Verdict::Allowed,
+            Some(Row { allowed: false, reason }) => Verdict::Refused(reason),
+            None => Verdict::Unknown,
+        }
+    }
+
+    /// The cluster has decided.
+    pub(super) async fn note(&self, asked: &Attributes, allowed: bool, reason: &str) {
+        let question = question(asked);
+        self.remember(&question, allowed);
+        let row = Row { allowed, reason: reason.to_owned() };
+        let body = Bytes::from(serde_json::to_vec(&row).unwrap_or_default());
+        let now = self.clock.unix_seconds();
+        let kept = self.store.answer(&question).ok().flatten();
+        if kept.is_some_and(|kept| kept.body == body && now.saturating_sub(kept.given_at) < REWRITE_AFTER) {
+            return;
+        }
+        if let Err(error) = self.store.keep_answer(question, Answer { given_at: now, body }).await {
+            warn!(%error, "a decision cannot be kept for the time without a cloud");
+        }
+    }
+
+    fn remember(&self, question: &Question, allowed: bool) {
+        let mut known = self.allowed.lock();
+        if !allowed {
+            // Refusals are not remembered: a right that was just granted works at the next attempt.
+            known.remove(question);
+            return;
+        }
+        if known.len() >= REMEMBERED_MAX {
+            known.clear();
+        }
+        known.insert(question.clone(), Instant::now());
+    }
+
+    async fn review(&self, asked: &Attributes) -> Option<Row> {
+        let identity = &asked.identity;
+        let mut attributes = json!({
+            "verb": asked.verb, "group": asked.group, "version": asked.version, "resource": asked.resource,
+            "subresource": asked.subresource, "namespace": asked.namespace, "name": asked.name,
+        });
+        for (name, selector) in
+            [("fieldSelector", &asked.field_selector), ("labelSelector", &asked.label_selector)]
+        {
+            if !selector.is_empty() {
+                attributes[name] = json!({"rawSelector": selector});
+            }
+        }
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+            "spec": {
+                "user": identity.user, "groups": identity.groups, "uid": identity.uid, "extra": identity.extra,
+                "resourceAttributes": attributes,
+            },
+        });
+        let call = pass::post(ACCESS_REVIEWS.to_owned(), &review);
+        let answer = pass::ask(&self.hub, call, TIMEOUT, None).await.ok()?;
+        let status = answer.status.is_success().then(|| &answer.body["status"])?;
+        let reason = status["reason"].as_str().unwrap_or_default().to_owned();
+        Some(Row { allowed: status["allowed"].as_bool()?, reason })
+    }
+}
+
+/// Names a question. Of the caller what a decision may depend on counts, but not what changes with every token.
+fn question(asked: &Attributes) -> Question {
+    let Identity { user, uid, groups, .. } = &asked.identity;
+    // The groups of a service account follow from its name.
+    let mut groups = if user.starts_with(USER_PREFIX) { Vec::new() } else { groups.clone() };
+    groups.sort();
+    Question::new(
+        Class::Decision,
+        &[
+            "right",
+            user,
+            uid.as_deref().unwrap_or_default(),
+            &groups.join("\n"),
+            &asked.verb,
+            &asked.group,
+            &asked.resource,
+            &asked.subresource,
+            &asked.namespace,
+            &asked.name,
+            &asked.field_selector,
+            &asked.label_selector,
+        ],
+    )
+}

@@ -1,0 +1,133 @@
+//! The certificate with which the local API serves: it has the names under which pods know the API of a cluster, so that
+//! their usual configuration leads here (design 9.5). It is made anew when the addresses of the Service change.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use serde_json::Value;
+use tombolo_apiserve::store::Store as ServedStore;
+use tombolo_link::tls::provider;
+use tombolo_proto::object::{ObjectKey, Resource};
+use tracing::warn;
+
+use super::credentials::LocalCredentials;
+use super::{LocalApiError, certificate};
+use crate::store::Store;
+
+/// Under what clients reach the local API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Names {
+    pub(super) hosts: Vec<String>,
+    pub(super) addresses: BTreeSet<IpAddr>,
+}
+
+impl Names {
+    /// Names of the Service `default/kubernetes` in a cluster with this domain, of this machine, and addresses that are
+    /// known already.
+    pub(super) fn new(domain: &str, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
+        let service = "kubernetes.default.svc";
+        let hosts = ["localhost", "kubernetes", "kubernetes.default", service].map(str::to_owned);
+        let full = format!("{service}.{}", domain.trim_matches('.'));
+        let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+        let addresses = addresses.into_iter().filter(|address| !address.is_unspecified());
+        Self {
+            hosts: hosts.into_iter().chain([full]).collect(),
+            addresses: addresses.chain(loopback).collect(),
+        }
+    }
+
+    /// The same with the addresses of the Service, if it is known.
+    fn with_service(&self, services: &dyn ServedStore) -> Self {
+        let mut names = self.clone();
+        names.addresses.extend(service_addresses(services));
+        names
+    }
+}
+
+/// See the module.
+pub(super) struct ServingCertificate {
+    credentials: LocalCredentials,
+    names: Names,
+    current: ArcSwap<CertifiedKey>,
+}
+
+impl std::fmt::Debug for ServingCertificate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServingCertificate").field("names", &self.names).finish_non_exhaustive()
+    }
+}
+
+impl ResolvesServerCert for ServingCertificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.current.load_full())
+    }
+}
+
+impl ServingCertificate {
+    /// A certificate for these names and what the store knows of the Service.
+    pub(super) fn new(
+        credentials: LocalCredentials,
+        names: Names,
+        services: &dyn ServedStore,
+    ) -> Result<Arc<Self>, LocalApiError> {
+        let current = credentials.certify(&names.with_service(services))?;
+        Ok(Arc::new(Self { credentials, names, current: ArcSwap::from_pointee(current) }))
+    }
+
+    /// TLS of a listener.
+    pub(super) fn config(self: &Arc<Self>) -> Result<Arc<rustls::ServerConfig>, LocalApiError> {
+        let config = rustls::ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(certificate)?;
+        let mut config = config.with_no_client_auth().with_cert_resolver(Arc::clone(self) as _);
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+
+    /// Follows the addresses of the Service until the agent stops.
+    pub(super) async fn follow(self: Arc<Self>, store: Store, services: impl ServedStore) {
+        let mut commits = store.commits();
+        let mut named = self.names.with_service(&services);
+        loop {
+            let names = self.names.with_service(&services);
+            if names != named {
+                match self.credentials.certify(&names) {
+                    Ok(key) => self.current.store(Arc::new(key)),
+                    Err(error) => {
+                        warn!(%error, "the local API keeps its certificate without the Service's address");
+                    }
+                }
+                named = names;
+            }
+            if commits.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Addresses of the Service `default/kubernetes`, as far as this node knows them.
+fn service_addresses(services: &dyn ServedStore) -> Vec<IpAddr> {
+    let key = ObjectKey::new(Resource::new("", "v1", "services"), "default", "kubernetes");
+    let Ok(Some(service)) = services.get(&key) else { return Vec::new() };
+    let service: Value = serde_json::from_slice(&service.body).unwrap_or_default();
+    let addresses = service.pointer("/spec/clusterIPs").and_then(Value::as_array);
+    addresses.into_iter().flatten().filter_map(|address| address.as_str()?.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_a_cluster_and_of_this_machine() {
+        let names = Names::new("example.org.", ["10.1.2.3".parse().unwrap(), "0.0.0.0".parse().unwrap()]);
+        assert!(names.hosts.iter().any(|name| name == "kubernetes.default.svc.example.org"));
+        let addresses: Vec<String> = names.addresses.iter().map(ToString::to_string).collect();
+        assert_eq!(addresses, ["10.1.2.3", "127.0.0.1", "::1"]);
+    }
+}

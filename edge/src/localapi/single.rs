@@ -1,0 +1,154 @@
+//! Answers of the cloud to single questions, in the form of a store: they have no history.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::Value;
+use tombolo_apiserve::history::ChangeStream;
+use tombolo_apiserve::kinds::KindInfo;
+use tombolo_apiserve::status::ApiError;
+use tombolo_apiserve::store::{Revision, Snapshot, Store as ServedStore, StoreError, Stored};
+use tombolo_proto::ids::Uid;
+use tombolo_proto::object::{ObjectKey, Resource};
+
+use crate::store::Store;
+use crate::store::splice::{facts, stamp};
+
+/// One object, or the knowledge that there is none.
+pub(super) struct One {
+    object: Option<Arc<Stored>>,
+    revision: Revision,
+}
+
+impl One {
+    /// The object of an answer.
+    ///
+    /// # Errors
+    /// 503 when it is no object.
+    pub(super) fn of(key: ObjectKey, body: Bytes, revision: Revision) -> Result<Self, ApiError> {
+        Ok(Self { object: Some(Arc::new(stored(key, body)?)), revision })
+    }
+
+    /// The cloud has no such object.
+    pub(super) fn none(revision: Revision) -> Self {
+        Self { object: None, revision }
+    }
+}
+
+impl ServedStore for One {
+    fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError> {
+        Ok(self.object.clone().filter(|object| object.key == *key))
+    }
+
+    fn list(&self, _: &Resource, _: Option<&str>) -> Result<Snapshot, StoreError> {
+        Err(elsewhere())
+    }
+
+    fn list_at(&self, _: &Resource, _: Option<&str>, _: Revision) -> Result<Snapshot, StoreError> {
+        Err(elsewhere())
+    }
+
+    fn watch(&self, _: &Resource, _: Revision) -> Result<ChangeStream, StoreError> {
+        Err(elsewhere())
+    }
+
+    fn revision(&self) -> Revision {
+        self.revision
+    }
+}
+
+/// The objects of one list.
+pub(super) struct Listed(Snapshot);
+
+impl Listed {
+    /// The objects of an answer, with local versions where this node holds the same.
+    ///
+    /// # Errors
+    /// 503 when it is no list.
+    pub(super) fn of(store: &Store, kind: &KindInfo, mut list: Value) -> Result<Self, ApiError> {
+        let revision = store.local_revision();
+        let Some(items) = list.get_mut("items").and_then(Value::as_array_mut) else {
+            return Err(unreadable("it is no list"));
+        };
+        let items = std::mem::take(items).into_iter();
+        let objects =
+            items.map(|item| listed(store, kind, item).map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self(Snapshot { revision, items: objects }))
+    }
+}
+
+impl ServedStore for Listed {
+    fn get(&self, _: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError> {
+        Err(elsewhere())
+    }
+
+    fn list(&self, _: &Resource, _: Option<&str>) -> Result<Snapshot, StoreError> {
+        Ok(self.0.clone())
+    }
+
+    fn list_at(&self, _: &Resource, _: Option<&str>, revision: Revision) -> Result<Snapshot, StoreError> {
+        if revision == self.0.revision {
+            return Ok(self.0.clone());
+        }
+        Err(StoreError::Expired { requested: revision, oldest: self.0.revision })
+    }
+
+    fn watch(&self, _: &Resource, _: Revision) -> Result<ChangeStream, StoreError> {
+        Err(elsewhere())
+    }
+
+    fn revision(&self) -> Revision {
+        self.0.revision
+    }
+}
+
+/// An item, which in a list does not say what it is.
+fn listed(store: &Store, kind: &KindInfo, mut item: Value) -> Result<Stored, ApiError> {
+    let Resource { group, version, .. } = &kind.storage;
+    let api_version = if group.is_empty() { version.to_string() } else { format!("{group}/{version}") };
+    let object = item.as_object_mut().ok_or_else(|| unreadable("an item is no object"))?;
+    object.insert("apiVersion".to_owned(), api_version.into());
+    object.insert("kind".to_owned(), (*kind.kind).into());
+    let body = Bytes::from(item.to_string());
+    let facts = facts(&body).map_err(|why| unreadable(&why))?;
+    let key = ObjectKey::new(kind.storage.clone(), &facts.namespace, &facts.name);
+    let held = store.revisions(&key).ok().flatten();
+    let same = held.filter(|(_, cloud)| cloud.0.to_string() == facts.resource_version);
+    let body = match same {
+        Some((local, _)) => stamp(&body, local.0).map_err(|why| unreadable(&why))?,
+        None => body,
+    };
+    stored(key, body)
+}
+
+fn stored(key: ObjectKey, body: Bytes) -> Result<Stored, ApiError> {
+    let facts = facts(&body).map_err(|why| unreadable(&why))?;
+    let uid = Uid::parse(&facts.uid).map_err(|error| unreadable(&error.to_string()))?;
+    let revision = facts.resource_version.parse().unwrap_or_default();
+    Ok(Stored::new(key, uid, Revision(revision), body))
+}
+
+fn unreadable(why: &str) -> ApiError {
+    ApiError::unavailable(format!("the cloud's answer cannot be read: {why}"))
+}
+
+fn elsewhere() -> StoreError {
+    StoreError::NotSynced { reason: "only one answer of the cloud is here".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_that_is_not_there_is_known_not_to_be() {
+        let key = ObjectKey::new(Resource::new("", "v1", "pods"), "a", "b");
+        assert_eq!(One::none(Revision(7)).get(&key), Ok(None));
+        let body = r#"{"metadata":{"name":"b","namespace":"a","uid":"u","resourceVersion":"5"}}"#;
+        let one = One::of(key.clone(), body.into(), Revision(7)).unwrap();
+        assert_eq!(one.get(&key).unwrap().unwrap().revision, Revision(5));
+        let other = ObjectKey::new(Resource::new("", "v1", "pods"), "a", "c");
+        assert_eq!(one.get(&other), Ok(None));
+        assert!(One::of(key, "[]".into(), Revision(7)).is_err());
+    }
+}

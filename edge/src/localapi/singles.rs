@@ -1,0 +1,124 @@
+//! Questions about single objects that nothing brings: the cloud is asked each time, and what it has answered is given when it
+//! cannot be asked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use serde_json::Value;
+use tombolo_apiserve::sources::Read;
+use tombolo_apiserve::status::ApiError;
+use tombolo_apiserve::store::Store as ServedStore;
+use tombolo_proto::frame::{ApiReply, ApiRequest};
+use tombolo_proto::object::ObjectKey;
+use tracing::warn;
+
+use super::RETRY_AFTER_SECONDS;
+use crate::hub::HubHandle;
+use crate::paths;
+use crate::store::{Learned, Selection, Store};
+use crate::subscriptions::Subscriptions;
+
+/// Time for the cloud's answer: below that of clients, which still want what is kept.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// See the module.
+pub(super) struct Singles {
+    store: Store,
+    subscriptions: Subscriptions,
+    hub: HubHandle,
+}
+
+impl Singles {
+    pub(super) fn new(store: Store, subscriptions: Subscriptions, hub: HubHandle) -> Self {
+        Self { store, subscriptions, hub }
+    }
+
+    /// The store that has the answer.
+    pub(super) async fn ask(
+        &self,
+        read: Read<'_>,
+        selection: &Selection,
+        key: &ObjectKey,
+    ) -> Result<Arc<dyn ServedStore>, ApiError> {
+        let call = ApiRequest {
+            method: "GET".to_owned(),
+            path_and_query: paths::object(key),
+            content_type: String::new(),
+            accept: "application/json".to_owned(),
+            body: bytes::Bytes::new(),
+        };
+        match self.hub.api(call, TIMEOUT, None).await {
+            Ok(reply) => self.answered(read, selection, key, reply).await,
+            Err(_) => self.remembered(selection, key, "there is no cloud to ask"),
+        }
+    }
+
+    async fn answered(
+        &self,
+        read: Read<'_>,
+        selection: &Selection,
+        key: &ObjectKey,
+        reply: ApiReply,
+    ) -> Result<Arc<dyn ServedStore>, ApiError> {
+        let resource = &read.kind.resource;
+        match reply.code {
+            200 => {
+                let learned = Learned { key: key.clone(), body: reply.body, keep: true };
+                match self.store.learn(learned).await {
+                    Ok(Some(_)) => Ok(Arc::new(self.store.singles())),
+                    Ok(None) => {
+                        Err(ApiError::internal(format!("the cloud's answer about {key} is no object")))
+                    }
+                    Err(error) => Err(ApiError::unavailable(error.to_string())),
+                }
+            }
+            404 => {
+                self.log(self.store.keep_absent(key).await);
+                Err(ApiError::not_found(&resource.group, &resource.name, key.name()))
+            }
+            401 | 403 => {
+                self.log(self.store.forget(key).await);
+                Err(ApiError::forbidden(read.attributes, &reason(&reply)))
+            }
+            429 | 500..=599 => self.remembered(selection, key, &reason(&reply)),
+            code => {
+                let code = StatusCode::from_u16(code).unwrap_or(StatusCode::BAD_GATEWAY);
+                Err(ApiError::new(code, "", reason(&reply)))
+            }
+        }
+    }
+
+    fn log(&self, outcome: Result<(), crate::store::WriteError>) {
+        if let Err(error) = outcome {
+            warn!(%error, "an answer of the cloud could not be kept");
+        }
+    }
+
+    /// What was answered last, or the place of the object in a copy that was complete once.
+    fn remembered(
+        &self,
+        selection: &Selection,
+        key: &ObjectKey,
+        why: &str,
+    ) -> Result<Arc<dyn ServedStore>, ApiError> {
+        let unreadable = |error: String| ApiError::unavailable(error).retry_after(RETRY_AFTER_SECONDS);
+        if self.store.is_kept(key).map_err(|error| unreadable(error.to_string()))? {
+            return Ok(Arc::new(self.store.singles()));
+        }
+        let copy = self.subscriptions.kept(selection);
+        match copy.map_err(|error| unreadable(error.to_string()))? {
+            Some(scoped) => Ok(Arc::new(scoped)),
+            None => Err(unreadable(format!("{key} was never synced to this node, and {why}"))),
+        }
+    }
+}
+
+/// What the cloud's Status says.
+fn reason(reply: &ApiReply) -> String {
+    let status: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+    match status["message"].as_str() {
+        Some(message) => message.to_owned(),
+        None => format!("the cloud answers with code {}", reply.code),
+    }
+}

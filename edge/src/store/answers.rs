@@ -1,0 +1,259 @@
+//! Answers of the cloud that are good for the same question later: replies to token requests, decisions about rights,
+//! published documents. All of them are encrypted at rest; each class has bounds of its own, and the answer that was kept
+//! longest ago goes first.
+
+use bytes::Bytes;
+use redb::{ReadableTable, Table};
+use sha2::{Digest as _, Sha256};
+use tombolo_proto::ids::{ScopeId, Uid};
+use tombolo_proto::object::{ObjectKey, Resource};
+
+use super::error::{ReadError, WriteError, reading, storage};
+use super::seal::Sealer;
+use super::view::Found;
+use super::{Store, writer};
+
+/// Kinds of answers. Closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// Replies to token requests. They belong to a pod, and go with it.
+    Token,
+    /// Decisions: who is behind a token, who may do what.
+    Decision,
+    /// Documents that the cluster publishes: keys, discovery, OpenAPI.
+    Document,
+}
+
+impl Class {
+    const fn tag(self) -> u8 {
+        match self {
+            Self::Token => 1,
+            Self::Decision => 2,
+            Self::Document => 3,
+        }
+    }
+
+    /// Answers of this class, and bytes of one, at most. Tokens: several for each of the pods that a node can have.
+    /// Documents: the OpenAPI document of a group can be large.
+    fn bounds(self) -> (usize, usize) {
+        match self {
+            Self::Token => (1024, 64 * 1024),
+            Self::Decision => (1024, 16 * 1024),
+            Self::Document => (128, 4 * 1024 * 1024),
+        }
+    }
+}
+
+/// What was asked.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Question {
+    class: Class,
+    place: Vec<u8>,
+}
+
+impl Question {
+    /// A question of a class. The parts are compared one by one.
+    #[must_use]
+    pub fn new(class: Class, parts: &[&str]) -> Self {
+        Self::of_pod(class, None, parts)
+    }
+
+    /// A question that belongs to a pod: its answer goes with the pod.
+    #[must_use]
+    pub fn of_pod(class: Class, pod: Option<&Uid>, parts: &[&str]) -> Self {
+        let mut text = Sha256::new();
+        for part in parts {
+            text.update((part.len() as u64).to_be_bytes());
+            text.update(part.as_bytes());
+        }
+        let mut place = owner(class, pod.map(Uid::as_str).unwrap_or_default());
+        place.extend_from_slice(&text.finalize());
+        Self { class, place }
+    }
+}
+
+/// An answer that was kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// When it was given, in seconds since the Unix epoch.
+    pub given_at: u64,
+    /// The answer.
+    pub body: Bytes,
+}
+
+impl Store {
+    /// Keeps an answer in the place of an older one to the same question. An answer that is larger than its class allows is
+    /// not kept.
+    ///
+    /// # Errors
+    /// [`WriteError`] when it could not be written.
+    pub async fn keep_answer(&self, question: Question, answer: Answer) -> Result<(), WriteError> {
+        self.run(writer::Command::KeepAnswer(question, answer)).await.map(drop)
+    }
+
+    /// The answer to a question, if it was kept.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the file cannot be read.
+    pub fn answer(&self, question: &Question) -> Result<Option<Answer>, ReadError> {
+        self.read(|view| view.answer(question))
+    }
+
+    /// Whether the pod of a name is on this node now, as this incarnation. False for one that clients cannot see yet.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the file cannot be read.
+    pub fn holds_pod(&self, namespace: &str, name: &str, uid: &Uid) -> Result<bool, ReadError> {
+        let key = ObjectKey::new(Resource::new("", "v1", "pods"), namespace, name);
+        let found = self.read(|view| view.find_in(ScopeId::NODE, &key))?;
+        Ok(matches!(found, Found::Visible(pod) if pod.uid == *uid))
+    }
+}
+
+pub(super) type Answers<'t> = Table<'t, &'static [u8], &'static [u8]>;
+
+/// Bytes of the time that begins a row. It is not encrypted, so that the oldest row is found without a key.
+const TIME_LEN: usize = 8;
+
+pub(super) fn read(
+    rows: &impl ReadableTable<&'static [u8], &'static [u8]>,
+    sealer: &Sealer,
+    question: &Question,
+) -> Result<Option<Answer>, ReadError> {
+    let Some(row) = rows.get(question.place.as_slice()).map_err(reading)? else { return Ok(None) };
+    let damaged = || ReadError::Damaged("answer");
+    let (time, sealed) = row.value().split_first_chunk::<TIME_LEN>().ok_or_else(damaged)?;
+    let body = sealer.open(&question.place, sealed).ok_or_else(damaged)?;
+    Ok(Some(Answer { given_at: u64::from_le_bytes(*time), body }))
+}
+
+pub(super) fn put(
+    rows: &mut Answers<'_>,
+    sealer: &Sealer,
+    question: &Question,
+    answer: &Answer,
+) -> Result<(), WriteError> {
+    let (count, len) = question.class.bounds();
+    if answer.body.len() > len {
+        return Ok(());
+    }
+    let sealed = sealer.seal(&question.place, &answer.body);
+    let sealed = sealed.ok_or_else(|| WriteError::Storage("no random numbers for encryption".to_owned()))?;
+    let row = [answer.given_at.to_le_bytes().as_slice(), &sealed].concat();
+    rows.insert(question.place.as_slice(), row.as_slice()).map_err(storage)?;
+    fit(rows, question.class, count)
+}
+
+/// Removes the answers that were given longest ago until so many are left.
+fn fit(rows: &mut Answers<'_>, class: Class, count: usize) -> Result<(), WriteError> {
+    let (start, end) = ([class.tag()], [class.tag() + 1]);
+    let mut kept = Vec::new();
+    for entry in rows.range(start.as_slice()..end.as_slice()).map_err(storage)? {
+        let (place, row) = entry.map_err(storage)?;
+        let time = row.value().first_chunk::<TIME_LEN>().map_or(0, |time| u64::from_le_bytes(*time));
+        kept.push((time, place.value().to_vec()));
+    }
+    kept.sort_unstable();
+    let excess = kept.len().saturating_sub(count);
+    for (_, place) in kept.into_iter().take(excess) {
+        rows.remove(place.as_slice()).map_err(storage)?;
+    }
+    Ok(())
+}
+
+/// Removes what belongs to a pod.
+pub(super) fn forget_pod(rows: &mut Answers<'_>, pod: &Uid) -> Result<(), WriteError> {
+    let start = owner(Class::Token, pod.as_str());
+    let mut gone = Vec::new();
+    for entry in rows.range(start.as_slice()..).map_err(storage)? {
+        let place = entry.map_err(storage)?.0.value().to_vec();
+        if !place.starts_with(&start) {
+            break;
+        }
+        gone.push(place);
+    }
+    for place in gone {
+        rows.remove(place.as_slice()).map_err(storage)?;
+    }
+    Ok(())
+}
+
+/// Where the answers of a class lie that belong to somebody.
+fn owner(class: Class, owner: &str) -> Vec<u8> {
+    let mut place = vec![class.tag()];
+    place.extend_from_slice(&Sha256::digest(owner));
+    place
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{KEY, delete, key, synced, upsert};
+    use super::super::{FaultyDisk, FileMedium, LogBounds, ScopeId, Sealer, Store};
+    use super::*;
+
+    fn answer(given_at: u64, body: &'static str) -> Answer {
+        Answer { given_at, body: Bytes::from_static(body.as_bytes()) }
+    }
+
+    async fn keep(store: &Store, question: &Question, answer: Answer) {
+        store.keep_answer(question.clone(), answer).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn answers_are_there_after_a_restart_and_unreadable_on_the_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store.redb");
+        let open = || {
+            let medium = Box::new(FileMedium::new(&path));
+            Store::open_on(medium, Sealer::new(&KEY), LogBounds::default()).unwrap().store
+        };
+        let store = open();
+        let [one, other] = [["a", "bc"], ["ab", "c"]].map(|parts| Question::new(Class::Decision, &parts));
+        keep(&store, &one, answer(5, "the-secret-answer")).await;
+        keep(&store, &one, answer(6, "the-newer-answer")).await;
+        store.close().await;
+        let store = open();
+        assert_eq!(store.answer(&one).unwrap(), Some(answer(6, "the-newer-answer")));
+        assert_eq!(store.answer(&other).unwrap(), None);
+        let file = std::fs::read(&path).unwrap();
+        assert!(!file.windows(12).any(|bytes| bytes == b"newer-answer"), "encrypted");
+    }
+
+    #[tokio::test]
+    async fn answers_of_a_pod_go_with_it() {
+        let disk = FaultyDisk::new(1);
+        let store = synced(&disk).await;
+        let uid = |text: &str| Uid::parse(text).unwrap();
+        store.apply(vec![upsert(&key("pods", "a"), "u1", 10, &[])]).await.unwrap();
+        store.apply(vec![upsert(&key("pods", "b"), "u2", 11, &[])]).await.unwrap();
+        let [first, second] = ["u1", "u2"].map(|pod| Question::of_pod(Class::Token, Some(&uid(pod)), &["q"]));
+        keep(&store, &first, answer(1, "one")).await;
+        keep(&store, &second, answer(1, "two")).await;
+        assert!(store.holds_pod("default", "a", &uid("u1")).unwrap());
+        assert!(!store.holds_pod("default", "a", &uid("u2")).unwrap());
+        store.apply(vec![delete(&key("pods", "a"))]).await.unwrap();
+        assert_eq!(store.answer(&first).unwrap(), None);
+        assert_eq!(store.answer(&second).unwrap(), Some(answer(1, "two")));
+        // Another incarnation under the same name.
+        store.apply(vec![upsert(&key("pods", "b"), "u3", 12, &[])]).await.unwrap();
+        assert_eq!(store.answer(&second).unwrap(), None);
+        assert!(store.inventory(ScopeId::NODE).unwrap().len() == 1);
+    }
+
+    #[tokio::test]
+    async fn the_oldest_answers_of_a_class_make_room() {
+        let store = synced(&FaultyDisk::new(1)).await;
+        let question = |class, number: usize| Question::new(class, &[&number.to_string()]);
+        let (count, len) = Class::Document.bounds();
+        keep(&store, &question(Class::Decision, 0), answer(0, "of another class")).await;
+        for number in 0..=count {
+            keep(&store, &question(Class::Document, number), answer(number as u64 + 1, "document")).await;
+        }
+        assert_eq!(store.answer(&question(Class::Document, 0)).unwrap(), None);
+        assert!(store.answer(&question(Class::Document, 1)).unwrap().is_some());
+        assert!(store.answer(&question(Class::Decision, 0)).unwrap().is_some());
+        let large = Answer { given_at: 1, body: vec![0; len + 1].into() };
+        keep(&store, &question(Class::Document, 9999), large).await;
+        assert_eq!(store.answer(&question(Class::Document, 9999)).unwrap(), None, "too large to be kept");
+    }
+}

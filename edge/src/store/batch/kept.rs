@@ -1,0 +1,82 @@
+//! Answers of the cloud to questions about single objects, which nothing else brings: what is kept of them, and for how long.
+
+use redb::ReadableTable;
+use tombolo_proto::object::ObjectKey;
+
+use super::super::error::{WriteError, storage};
+use super::super::kept::{BYTES_MAX, EVENTS_MAX, OBJECTS_MAX, SCOPE};
+use super::super::row::{ObjectRow, State};
+use super::super::{ReportKind, keys};
+use super::{Batch, damaged};
+
+/// What is known of one kept answer.
+struct Entry {
+    place: Vec<u8>,
+    asked: u64,
+    len: u64,
+}
+
+impl Batch<'_> {
+    /// The cloud has no such object. What sessions keep up to date is left to them.
+    pub(in crate::store) fn keep_absent(&mut self, key: &ObjectKey) -> Result<(), WriteError> {
+        let Some(place) = keys::encode(key) else { return Ok(()) };
+        if self.row(&place)?.is_some_and(|row| row.scopes != [SCOPE.0]) {
+            return Ok(());
+        }
+        self.put(&place, &ObjectRow::absent(vec![SCOPE.0]))?;
+        self.note_question(&place)
+    }
+
+    /// What was answered about an object may not be told any more.
+    pub(in crate::store) fn forget(&mut self, key: &ObjectKey) -> Result<(), WriteError> {
+        let Some(place) = keys::encode(key) else { return Ok(()) };
+        self.kept.remove(place.as_slice()).map_err(storage)?;
+        self.delete(SCOPE.0, &place, key)
+    }
+
+    /// Somebody has asked for what is kept under a key. Whose turn has come lately is not written again: the order has to be
+    /// right only where something is about to go.
+    pub(super) fn note_question(&mut self, place: &[u8]) -> Result<(), WriteError> {
+        let Some(row) = self.row(place)? else { return Ok(()) };
+        let len = if row.state == State::Absent { 0 } else { row.body.len() as u64 };
+        let known = self.kept.get(place).map_err(storage)?.map(|entry| entry.value());
+        let recent = |asked: u64| self.state.questions.saturating_sub(asked) < OBJECTS_MAX / 4;
+        if known.is_some_and(|(asked, known)| known == len && recent(asked)) {
+            return Ok(());
+        }
+        self.state.questions = self.state.questions.saturating_add(1);
+        self.kept.insert(place, (self.state.questions, len)).map_err(storage)?;
+        self.fit_kept()
+    }
+
+    /// Lets the answers go that were asked for longest ago, until the rest is within its bounds. Events have a bound of their
+    /// own: there are always new ones.
+    fn fit_kept(&mut self) -> Result<(), WriteError> {
+        let (mut events, mut others) = (Vec::new(), Vec::new());
+        for entry in self.kept.iter().map_err(storage)? {
+            let (place, value) = entry.map_err(storage)?;
+            let (asked, len) = value.value();
+            let key = keys::decode(place.value()).ok_or_else(|| damaged("kept key"))?;
+            let is_event = ReportKind::shown_in(key.resource()) == ReportKind::Event;
+            let list = if is_event { &mut events } else { &mut others };
+            list.push(Entry { place: place.value().to_vec(), asked, len });
+        }
+        self.fit_list(events, EVENTS_MAX)?;
+        self.fit_list(others, OBJECTS_MAX)
+    }
+
+    fn fit_list(&mut self, mut list: Vec<Entry>, count_max: u64) -> Result<(), WriteError> {
+        list.sort_by_key(|entry| entry.asked);
+        let mut bytes: u64 = list.iter().map(|entry| entry.len).sum();
+        let mut count = list.len() as u64;
+        for entry in list {
+            if count <= count_max && bytes <= BYTES_MAX {
+                break;
+            }
+            let key = keys::decode(&entry.place).ok_or_else(|| damaged("kept key"))?;
+            self.forget(&key)?;
+            (count, bytes) = (count - 1, bytes.saturating_sub(entry.len));
+        }
+        Ok(())
+    }
+}

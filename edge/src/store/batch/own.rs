@@ -1,0 +1,73 @@
+//! Writes that this node decides itself.
+
+use redb::ReadableTable;
+use tombolo_proto::ids::CloudRevision;
+use tombolo_proto::limits;
+use tombolo_proto::object::{ContentHash, ObjectVersion};
+
+use super::super::error::{WriteError, storage};
+use super::super::outbox::{self, Report};
+use super::super::own::{Accepted, OwnWrite};
+use super::super::row::{ObjectRow, State};
+use super::super::{kept, keys};
+use super::Batch;
+
+impl Batch<'_> {
+    /// Writes a version and its report, unless something has come in between.
+    pub(in crate::store) fn accept(&mut self, write: &OwnWrite) -> Result<Accepted, WriteError> {
+        let rejected = |why: String| WriteError::Rejected(why);
+        if write.body.len() > limits::OBJECT_LEN_MAX {
+            return Err(rejected(format!("{} is larger than {} bytes", write.key, limits::OBJECT_LEN_MAX)));
+        }
+        let place = keys::encode(&write.key).ok_or_else(|| rejected(format!("{} is no name", write.key)))?;
+        let old = self.row(&place)?;
+        let seen = old.as_ref().filter(|row| row.state == State::Visible);
+        match (write.expected, seen) {
+            (Some(expected), Some(held)) if held.local != expected.0 => {
+                return Ok(Accepted::Conflict(tombolo_apiserve::store::Revision(held.local)));
+            }
+            (Some(_), None) => return Ok(Accepted::Gone),
+            (None, Some(_)) => return Ok(Accepted::Exists),
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+        let base = match seen {
+            Some(held) => held.clone(),
+            None => self.unconfirmed(write, old.as_ref())?,
+        };
+        if let Some((report, replaced)) = &write.report
+            && !self.succeed(report, *replaced)?
+        {
+            return Ok(Accepted::Overtaken);
+        }
+        let row = ObjectRow { body: write.body.clone(), sealed: false, local: 0, ..base };
+        let in_kept = row.scopes.contains(&kept::SCOPE.0);
+        self.replace(&place, &write.key, old, row)?;
+        if in_kept {
+            self.note_question(&place)?;
+        }
+        let row = self.row(&place)?.ok_or_else(|| super::damaged("object"))?;
+        Ok(Accepted::Stored(self.stored(&write.key, &row)?))
+    }
+
+    /// The row of an object that the cloud has not heard of.
+    fn unconfirmed(&self, write: &OwnWrite, old: Option<&ObjectRow>) -> Result<ObjectRow, WriteError> {
+        let mut scopes = self.wanting(&write.key, old)?;
+        super::add(&mut scopes, kept::SCOPE.0);
+        let version =
+            ObjectVersion { uid: write.uid.clone(), revision: CloudRevision(0), hash: ContentHash(0) };
+        let era = self.state.era;
+        Ok(ObjectRow { state: State::Visible, version, era, ..ObjectRow::absent(scopes) })
+    }
+
+    /// Puts a report in the place of the one that it was made after; false when another one waits.
+    fn succeed(&mut self, report: &Report, replaced: Option<u64>) -> Result<bool, WriteError> {
+        let slot = outbox::slot(report.kind, &report.key);
+        let slot = slot.ok_or_else(|| WriteError::Rejected(format!("{} cannot be reported", report.key)))?;
+        let waiting = self.slots.get(slot.as_slice()).map_err(storage)?.map(|number| number.value());
+        if waiting != replaced {
+            return Ok(false);
+        }
+        self.report(report)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,151 @@
+//! The CA of the local API beside that of the cluster, in the ConfigMaps from which pods take what they trust. Only this
+//! node's clients see it (design 9.5): the cloud's versions and content hashes are untouched, and what a client
+//! writes loses it on the way ([`plain`]).
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tombolo_proto::object::{ObjectKey, Resource};
+
+use super::error::WriteError;
+use super::row::State;
+use super::{Store, batch::Batch, is_core, keys, view, writer};
+
+/// Name of the ConfigMap of each namespace that every pod mounts (Kubernetes convention).
+const CONFIG_MAP: &str = "kube-root-ca.crt";
+
+/// Where it has the certificates.
+const POINTER: &str = "/data/ca.crt";
+
+/// Begins what is added. Readers of PEM files skip what is between certificates.
+const MARK: &str = "# local API of this edge node\n";
+
+impl Store {
+    /// Shows this CA (PEM) to clients from now on beside that of the cluster; none: no other.
+    ///
+    /// # Errors
+    /// [`WriteError`] when it could not be written.
+    pub async fn trust_locally(&self, ca: Option<String>) -> Result<(), WriteError> {
+        self.run(writer::Command::TrustLocally(ca)).await.map(drop)
+    }
+}
+
+/// Whether clients are shown more of an object than the cloud has.
+pub(crate) fn is_root_ca(key: &ObjectKey) -> bool {
+    is_core(key.resource()) && &*key.resource().name == "configmaps" && key.name() == CONFIG_MAP
+}
+
+/// The object as the cloud has it. What has nothing added to it is left as it is.
+pub(crate) fn plain(body: &Bytes) -> Bytes {
+    changed(body, None)
+}
+
+/// The object with this CA added; none: as the cloud has it.
+fn changed(body: &Bytes, ca: Option<&str>) -> Bytes {
+    let Ok(mut object) = serde_json::from_slice::<Value>(body) else { return body.clone() };
+    let Some(held) = object.pointer(POINTER).and_then(Value::as_str) else { return body.clone() };
+    let own = held.split(MARK).next().unwrap_or_default();
+    let newline = if own.is_empty() || own.ends_with('\n') { "" } else { "\n" };
+    let shown = match ca {
+        Some(ca) => format!("{own}{newline}{MARK}{ca}"),
+        None => own.to_owned(),
+    };
+    if shown == held {
+        return body.clone();
+    }
+    object["data"]["ca.crt"] = json!(shown);
+    object.to_string().into()
+}
+
+impl Batch<'_> {
+    /// The body of an object as clients are to see it.
+    pub(super) fn as_shown(&self, key: &ObjectKey, body: &Bytes) -> Bytes {
+        if is_root_ca(key) {
+            changed(body, self.trusted.as_ref().map(|ca| ca.as_str()))
+        } else {
+            body.clone()
+        }
+    }
+
+    /// Shows what is held already in the present form.
+    pub(super) fn show_again(&mut self) -> Result<(), WriteError> {
+        for place in self.places(&Resource::new("", "v1", "configmaps"), None)? {
+            let Some(key) = keys::decode(&place).filter(is_root_ca) else { continue };
+            let Some(row) = self.row(&place)?.filter(|row| row.state == State::Visible) else { continue };
+            let body = view::plain(self.sealer, &key, &row)?;
+            if self.as_shown(&key, &body) != body {
+                self.replace(&place, &key, Some(row.clone()), row)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_apiserve::store::Store as _;
+    use tombolo_proto::frame::Change;
+    use tombolo_proto::ids::{CloudRevision, ScopeId, Uid};
+    use tombolo_proto::object::{ContentHash, Held, ObjectVersion, SharedObject};
+
+    use super::super::tests::{body, key, open, synced};
+    use super::super::{Delivery, FaultyDisk};
+    use super::*;
+
+    fn delivered(name: &str, revision: u64, ca: &str) -> Delivery {
+        let key = key("configmaps", name);
+        let text = body(&key, "u1", &json!({"ca.crt": ca})).to_string();
+        let (uid, hash) = (Uid::parse("u1").unwrap(), ContentHash(7));
+        let version = ObjectVersion { uid, revision: CloudRevision(revision), hash };
+        let object = SharedObject::new(key, version, text.into(), Vec::new());
+        Delivery { scope: ScopeId::NODE, change: Change::Upsert(object.into()) }
+    }
+
+    fn shown(store: &Store, name: &str) -> String {
+        let object = store.get(&key("configmaps", name)).unwrap().unwrap();
+        let object: Value = serde_json::from_slice(&object.body).unwrap();
+        object["data"]["ca.crt"].as_str().unwrap().to_owned()
+    }
+
+    #[tokio::test]
+    async fn clients_see_both_and_the_cloud_is_told_of_its_own() {
+        let disk = FaultyDisk::new(1);
+        let store = synced(&disk).await;
+        store.apply(vec![delivered(CONFIG_MAP, 10, "cluster\n")]).await.unwrap();
+        let before = store.local_revision();
+        store.trust_locally(Some("local\n".to_owned())).await.unwrap();
+        let both = format!("cluster\n{MARK}local\n");
+        assert_eq!(shown(&store, CONFIG_MAP), both);
+        assert!(store.local_revision() > before, "watchers are told");
+        store.apply(vec![delivered(CONFIG_MAP, 11, "renewed"), delivered("other", 12, "x")]).await.unwrap();
+        assert_eq!(shown(&store, CONFIG_MAP), format!("renewed\n{MARK}local\n"));
+        assert_eq!(shown(&store, "other"), "x");
+        let held = store.inventory(ScopeId::NODE).unwrap();
+        let hashes = held.iter().map(|entry| match &entry.held {
+            Held::Present(version) => version.hash,
+            Held::Absent => ContentHash(0),
+        });
+        assert!(
+            hashes.into_iter().all(|hash| hash == ContentHash(7)),
+            "the comparison with the cloud is untouched"
+        );
+        store.close().await;
+
+        let store = open(&disk);
+        let after = store.local_revision();
+        store.trust_locally(Some("local\n".to_owned())).await.unwrap();
+        assert_eq!(store.local_revision(), after, "nothing has changed");
+        store.trust_locally(None).await.unwrap();
+        assert_eq!(shown(&store, CONFIG_MAP), "renewed\n");
+    }
+
+    #[test]
+    fn what_a_client_writes_back_loses_the_addition() {
+        let body = Bytes::from(json!({"data": {"ca.crt": "cluster\n"}}).to_string());
+        let both = changed(&body, Some("local"));
+        assert_ne!(both, body);
+        assert_eq!(plain(&both), body);
+        for other in ["", "{}", "[]", r#"{"data":{"a":"b"}}"#] {
+            assert_eq!(changed(&Bytes::from(other), Some("local")), other);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! edgecore's local API with a cloud behind it, against the API of that kind of cloud: the same requests, as far as they apply
+//! to an API that passes writes on and answers lists from copies.
+
+use serde_json::Value;
+
+use crate::line::{Answer, Line};
+use crate::target::Target;
+use crate::{install_provider, lines, prepare};
+
+/// Requests whose answers differ at an edge, and why. A `*` at the end stands for anything.
+const DIFFERENCES: &[(&str, &str)] = &[("GET /version*", "each tells what it was built of")];
+
+fn differs(label: &str) -> bool {
+    DIFFERENCES.iter().any(|(line, _)| match line.strip_suffix('*') {
+        Some(start) => label.starts_with(start),
+        None => label == *line,
+    })
+}
+
+/// Objects at an edge come without `managedFields`, which no node needs.
+fn plain(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            members.remove("managedFields");
+            members.values_mut().for_each(plain);
+        }
+        Value::Array(items) => items.iter_mut().for_each(plain),
+        _ => {}
+    }
+}
+
+/// What is compared: replies that pass the hub carry no warnings.
+fn compared(answer: Answer) -> (u16, String, Value) {
+    let Answer { code, written, mut body, .. } = answer;
+    plain(&mut body);
+    (code, written, body)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_at_an_edge_are_those_of_its_cloud() {
+    install_provider();
+    let (cloud, edge) = (Target::embedded().await.unwrap(), Target::edge().await.unwrap());
+    tokio::join!(prepare(&cloud), prepare(&edge));
+    let mut wrong = Vec::new();
+    let (mut same, mut known) = (0, 0);
+    for line in lines::at_an_edge() {
+        let Line { label, .. } = &line;
+        let (expected, found) = tokio::join!(cloud.ask(&line), edge.ask(&line));
+        let (expected, found) = (compared(expected), compared(found));
+        match (expected == found, differs(label)) {
+            (true, _) => same += 1,
+            (false, true) => known += 1,
+            (false, false) => wrong.push(format!("{label}\n  cloud {expected:?}\n  edge  {found:?}")),
+        }
+    }
+    println!("{same} answers are the same, {known} differ by name");
+    assert!(
+        wrong.is_empty(),
+        "{} of {} answers differ:\n{}",
+        wrong.len(),
+        same + wrong.len(),
+        wrong.join("\n")
+    );
+}

@@ -1,0 +1,33 @@
+//! `cargo xtask crash`: the agent's store under random ends, in numbers that CI has no time for.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::run;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Kills of edgecore during writes.
+    #[arg(long, default_value_t = 1_000)]
+    kills: u64,
+
+    /// Power cuts of a disk that tears and drops what was not flushed.
+    #[arg(long, default_value_t = 10_000)]
+    cuts: u64,
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let started = Instant::now();
+    run::check(run::cargo().args(["build", "--locked", "--workspace", "--bins"]))?;
+    let mut cuts = run::cargo();
+    cuts.args(["test", "--locked", "--workspace", "--lib", "power_cuts_lose_nothing"]);
+    run::check(cuts.env("TOMBOLO_POWER_CUTS", options.cuts.to_string()))?;
+    let mut kills = run::cargo();
+    kills.args(["test", "--locked", "--workspace", "--test", "kills"]);
+    run::check(kills.env("TOMBOLO_KILLS", options.kills.to_string()))?;
+    let (cuts, kills) = (options.cuts, options.kills);
+    eprintln!("{cuts} power cuts and {kills} kills in {} s: nothing was lost", started.elapsed().as_secs());
+    Ok(())
+}
