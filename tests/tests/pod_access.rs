@@ -70,7 +70,7 @@ async fn token(edge: &Client) -> Result<String, kube::Error> {
         uid,
     };
     let spec = TokenRequestSpec {
-        audiences: Some(Vec::new()),
+        audiences: None,
         bound_object_ref: Some(bound),
         expiration_seconds: Some(DEFAULT_SECONDS),
     };
@@ -179,7 +179,7 @@ async fn long_after(config: &Path, edge: &Client, issued: &str) {
         match token(edge).await {
             Ok(token) => assert!(answered && token == issued, "after {later:?}"),
             Err(kube::Error::Api(status)) => {
-                assert!(!answered && status.code == 503, "after {later:?}: {status:?}")
+                assert!(!answered && status.code == 503, "after {later:?}: {status:?}");
             }
             Err(error) => panic!("after {later:?}: {error}"),
         }

@@ -29,8 +29,8 @@ const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGrou
 const GROUPS: &str = "/apis";
 const OPENAPI: &str = "/openapi/v3";
 
-/// How often the documents are asked for without need.
-const REFRESH_INTERVAL: Duration = Duration::from_secs(3600);
+/// How often the documents are asked for without need: they are large for a node that should be quiet.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(12 * 3600);
 
 /// What clients are answered from, at most.
 const AGE_MAX: Duration = Duration::from_secs(10);
