@@ -132,7 +132,7 @@ impl Subscriptions {
                 Some(Standing::Idle | Standing::Opening) => {}
             }
             if !self.board.has_session() || timeout_at(deadline, news.changed()).await.is_err() {
-                return self.copy(scope, selection);
+                return self.copy(selection);
             }
         }
     }
@@ -153,15 +153,16 @@ impl Subscriptions {
     /// [`Unreadable::Store`] when the store cannot be read.
     pub(crate) fn kept(&self, selection: &Selection) -> Result<Option<Scoped>, Unreadable> {
         let kept = self.store.subscriptions()?;
-        let covering = kept.into_iter().find(|kept| kept.synced && kept.selection.covers(selection));
-        Ok(covering.map(|kept| self.store.scoped(kept.scope)))
+        let covering = kept.into_iter().filter(|kept| kept.synced && kept.selection.covers(selection));
+        // The selection itself was followed last when it was asked for last; a wider one may be older.
+        let nearest = covering.min_by_key(|kept| kept.selection != *selection);
+        Ok(nearest.map(|kept| self.store.scoped(kept.scope)))
     }
 
     /// What was kept, as long as it was complete once.
-    fn copy(&self, scope: ScopeId, selection: &Selection) -> Result<Scoped, Unreadable> {
-        let kept = self.store.subscriptions()?.into_iter().find(|kept| kept.scope == scope);
-        if kept.is_some_and(|kept| kept.synced) {
-            return Ok(self.store.scoped(scope));
+    fn copy(&self, selection: &Selection) -> Result<Scoped, Unreadable> {
+        if let Some(kept) = self.kept(selection)? {
+            return Ok(kept);
         }
         let what = &selection.resource;
         let why = if self.board.has_session() {

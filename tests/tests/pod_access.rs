@@ -99,8 +99,14 @@ async fn pod_client(edge: &Client, port: u16, token: &str) -> Client {
         "contexts": [{"name": "e", "context": {"cluster": "e", "user": "e"}}],
         "current-context": "e",
     }));
-    let config =
-        kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    impatient(kubeconfig).await
+}
+
+/// A client that takes the first answer: others ask again after a 503, for minutes.
+async fn impatient(kubeconfig: Kubeconfig) -> Client {
+    let options = KubeConfigOptions::default();
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
+    config.default_retry = false;
     Client::try_from(config).unwrap()
 }
 
@@ -132,7 +138,7 @@ async fn play(api: Api, transport: Transport) {
     let workload = workload(&world).await;
     world.start_edge(NODE).await.unwrap();
     world.converges(NODE).await;
-    let edge = world.edge_client(NODE).await.unwrap();
+    let edge = impatient(Kubeconfig::read_from(world.edge_kubeconfig(NODE).unwrap()).unwrap()).await;
     let issued = wait_for_value("a token", DEADLINE, || async {
         token(&edge).await.map_err(|error| error.to_string())
     })
