@@ -2,6 +2,7 @@
 
 pub mod e2e;
 pub mod hub;
+pub mod informers;
 pub mod node;
 pub mod raw;
 pub mod source;
