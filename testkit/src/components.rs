@@ -9,6 +9,12 @@ const ASSETS_VARIABLE: &str = "KUBEBUILDER_ASSETS";
 /// Set by `cargo xtask test`: the program of `tests/clients`.
 const GO_CLIENTS_VARIABLE: &str = "TOMBOLO_GO_CLIENTS";
 
+/// Set by `cargo xtask test`: stock kube-proxy.
+const KUBE_PROXY_VARIABLE: &str = "TOMBOLO_KUBE_PROXY";
+
+/// Set by `cargo xtask test`: stock CoreDNS.
+const COREDNS_VARIABLE: &str = "TOMBOLO_COREDNS";
+
 /// Set to `1` by `cargo xtask test --without-cluster`.
 const WITHOUT_CLUSTER_VARIABLE: &str = "TOMBOLO_WITHOUT_CLUSTER";
 
@@ -53,6 +59,18 @@ pub fn components() -> Result<Components, MissingComponents> {
 #[must_use]
 pub fn go_clients() -> Option<PathBuf> {
     env::var_os(GO_CLIENTS_VARIABLE).map(PathBuf::from)
+}
+
+/// Stock kube-proxy, as `cargo xtask components` builds it.
+#[must_use]
+pub fn kube_proxy() -> Option<PathBuf> {
+    env::var_os(KUBE_PROXY_VARIABLE).map(PathBuf::from)
+}
+
+/// Stock CoreDNS, as `cargo xtask components` builds it.
+#[must_use]
+pub fn coredns() -> Option<PathBuf> {
+    env::var_os(COREDNS_VARIABLE).map(PathBuf::from)
 }
 
 /// Whether tests that need a cluster may leave without one.

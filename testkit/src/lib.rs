@@ -11,7 +11,9 @@ mod ready_node;
 mod wait;
 
 pub use beside::{Beside, JSON, PROTOBUF};
-pub use components::{Components, MissingComponents, components, go_clients, record_skip, skips_allowed};
+pub use components::{
+    Components, MissingComponents, components, coredns, go_clients, kube_proxy, record_skip, skips_allowed,
+};
 pub use control_plane::{AuditEvent, ControlPlane, ControlPlaneOptions};
 pub use fuzz::fuzz;
 pub use process::{Child, free_port};

@@ -10,6 +10,8 @@ use anyhow::{Result, bail};
 use crate::gobuild::{self, KUBERNETES_VERSION};
 use crate::run;
 
+pub(crate) mod network;
+
 /// Variable of the envtest convention: a folder that already has the binaries.
 pub(crate) const ASSETS_VARIABLE: &str = "KUBEBUILDER_ASSETS";
 

@@ -28,7 +28,8 @@ enum Recipe {
     Test(test::Options),
     /// Run rustfmt, clippy and cargo-deny as CI does.
     Lint(lint::Options),
-    /// Build etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl into the user's cache folder.
+    /// Build etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl, kube-proxy and CoreDNS into the
+    /// user's cache folder.
     Components,
     /// Read the facts about built-in kinds from a running API server into apiserve/data.
     Facts {
@@ -44,11 +45,19 @@ enum Recipe {
     Bench(bench::Options),
 }
 
+fn build_components() -> anyhow::Result<()> {
+    println!("{}", components::ensure()?.display());
+    for program in components::network::ensure_all()? {
+        println!("{}", program.display());
+    }
+    Ok(())
+}
+
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().recipe {
         Recipe::Test(options) => test::run(&options),
         Recipe::Lint(options) => lint::run(&options),
-        Recipe::Components => components::ensure().map(|folder| println!("{}", folder.display())),
+        Recipe::Components => build_components(),
         Recipe::Facts { arguments } => facts::run(&arguments),
         Recipe::E2e(options) => e2e::run(&options),
         Recipe::ApiBench(options) => apibench::run(&options),

@@ -36,6 +36,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     } else if components::available() {
         command.env(components::ASSETS_VARIABLE, components::ensure()?);
         command.env(goclients::VARIABLE, goclients::ensure()?);
+        components::network::name_to(&mut command)?;
     } else {
         bail!(
             "neither Go nor {} is here, so the tests against kube-apiserver and kubectl cannot run: install \
