@@ -10,12 +10,14 @@ use rand::{Rng, SeedableRng};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tombolo_grid::Hosts;
 use tombolo_proto::ids::NodeId;
 use tombolo_runtime::admin::{self, AdminState};
 use tombolo_runtime::listen::ListenError;
 use tombolo_runtime::{Drain, Readiness, TaskError, Tasks};
 
 use crate::config::{Config, ConfigError, host_and_port};
+use crate::dns::{Dns, DnsMetrics, DnsParts};
 use crate::hosts::{self, HostsParts};
 use crate::hub::{Client, ClientParts, Dial, HubHandle, NetworkDialer};
 use crate::identity::{CloudRenewal, Identity, IdentityError, rotate};
@@ -25,7 +27,7 @@ use crate::status::StatusHandle;
 use crate::store::{OpenError, Store};
 use crate::subscriptions::Subscriptions;
 use crate::upstream::Upstream;
-use crate::wrapper::{self, Kubernetes, Wrapper, WrapperError, WrapperMetrics, WrapperParts};
+use crate::wrapper::{self, Kubernetes, Projection, Wrapper, WrapperError, WrapperMetrics, WrapperParts};
 
 /// Time for tasks to end when the agent stops.
 const GRACE: Duration = Duration::from_secs(5);
@@ -74,6 +76,7 @@ pub struct Bound {
     subscriptions: Subscriptions,
     local: LocalApi,
     wrapper: Option<Wrapper>,
+    dns: Option<Dns>,
     admin: Option<admin::Bound>,
     dialer: Box<dyn Dial>,
     hub: HubHandle,
@@ -105,11 +108,12 @@ impl App {
         let subscriptions = subscriptions.map_err(|error| AppError::System(error.to_string()))?;
         let local = LocalApi::bind(&config).await?;
         let wrapper = Wrapper::bind(&config.wrapper).await?;
+        let dns = Dns::bind(&config.dns).await?;
         let admin = config.admin.map(|address| admin::bind("admin", address)).transpose()?;
         let (hub, commands, state) = HubHandle::new();
         let client = ClientEnds { commands, state };
         let store = opened.store;
-        Ok(Bound { config, identity, store, subscriptions, local, wrapper, admin, dialer, hub, client })
+        Ok(Bound { config, identity, store, subscriptions, local, wrapper, dns, admin, dialer, hub, client })
     }
 }
 
@@ -136,6 +140,12 @@ impl Bound {
     #[must_use]
     pub fn wrapper_addr(&self) -> Option<SocketAddr> {
         self.wrapper.as_ref().map(Wrapper::local_addr)
+    }
+
+    /// Address of the DNS server, when it is on.
+    #[must_use]
+    pub fn dns_addr(&self) -> Option<SocketAddr> {
+        self.dns.as_ref().map(Dns::local_addr)
     }
 
     /// Address of the admin endpoints, when they are on.
@@ -188,7 +198,7 @@ impl Bound {
         stop: &CancellationToken,
         drain: &Drain,
     ) -> Result<Option<admin::AdminHandle>, AppError> {
-        let Self { config, identity, store, subscriptions, local, wrapper, admin, dialer, hub, client } =
+        let Self { config, identity, store, subscriptions, local, wrapper, dns, admin, dialer, hub, client } =
             self;
         let mut rng = StdRng::from_os_rng();
         let mut registry = Registry::default();
@@ -197,17 +207,23 @@ impl Bound {
         let synced = readiness.wait_for("first synchronisation with the cloud");
         let (current, observer) = watch::channel(Arc::new(identity));
         let address = config.node.address.or_else(|| local_address(&config.cloud.websocket));
-        if let Some(wrapper) = wrapper {
+        let names = spawn_names(tasks, &config, &subscriptions, dns.is_some(), stop);
+        if wrapper.is_some() || dns.is_some() {
             let parts = WrapperParts {
                 node: config.wrapper.node_name.as_ref().unwrap_or(&config.node_name).as_str().to_owned(),
                 source: Arc::new(subscriptions.whole()),
                 writes: cloud_writes(&store, hub.clone()),
                 kubernetes: kubernetes(&config, local.https_addr(&config), address),
             };
-            wrapper.spawn(tasks, parts, WrapperMetrics::register(&mut registry), stop);
-        }
-        if let Some(parts) = hosts_parts(&config, &subscriptions) {
-            spawn_until(tasks, "hosts file", stop, hosts::publish(parts));
+            let metrics = WrapperMetrics::register(&mut registry);
+            let projection = Projection::spawn(tasks, parts, config.wrapper.watch_queue, metrics, stop);
+            if let Some(wrapper) = wrapper {
+                wrapper.spawn(tasks, &projection, stop);
+            }
+            if let Some(dns) = dns {
+                let parts = DnsParts { source: projection.store(), names };
+                dns.spawn(tasks, parts, DnsMetrics::register(&mut registry), stop);
+            }
         }
         local.spawn(tasks, config.node_name.clone(), &store, &subscriptions, hub.clone(), stop)?;
         spawn_until(tasks, "subscriptions", stop, subscriptions.clone().keep());
@@ -259,15 +275,27 @@ fn kubernetes(config: &Config, https: SocketAddr, node: Option<IpAddr>) -> Kuber
     Kubernetes::Local(reached.map(|address| wrapper::LocalApi { address, port: https.port() }))
 }
 
-/// What the hosts file is made of; none when it is off.
-fn hosts_parts(config: &Config, subscriptions: &Subscriptions) -> Option<HostsParts> {
-    Some(HostsParts {
-        path: config.dns.hosts_path.clone()?,
-        node: config.node_name.as_str().to_owned(),
-        domain: config.dns.cluster_domain.clone(),
-        period: config.dns.full_sync(),
-        source: Arc::new(subscriptions.whole()),
-    })
+/// Computes uniform names where somebody wants them: the hosts file or the DNS server.
+fn spawn_names(
+    tasks: &Tasks,
+    config: &Config,
+    subscriptions: &Subscriptions,
+    asked_here: bool,
+    stop: &CancellationToken,
+) -> watch::Receiver<Option<Arc<Hosts>>> {
+    let (names, told) = watch::channel(None);
+    if asked_here || config.dns.hosts_path.is_some() {
+        let parts = HostsParts {
+            path: config.dns.hosts_path.clone(),
+            names,
+            node: config.node_name.as_str().to_owned(),
+            domain: config.dns.cluster_domain.clone(),
+            period: config.dns.full_sync(),
+            source: Arc::new(subscriptions.whole()),
+        };
+        spawn_until(tasks, "uniform names", stop, hosts::publish(parts));
+    }
+    told
 }
 
 /// Runs a task until the agent stops.

@@ -7,7 +7,9 @@
 mod app;
 pub mod cli;
 pub mod config;
+mod dns;
 mod fault;
+mod follow;
 mod hosts;
 pub mod hub;
 pub mod identity;

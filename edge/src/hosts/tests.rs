@@ -78,7 +78,8 @@ impl Publisher {
     fn start(store: &MemoryStore) -> Self {
         let (folder, stop, tasks) = (tempfile::tempdir().unwrap(), CancellationToken::new(), Tasks::new());
         let parts = HostsParts {
-            path: folder.path().join("hosts"),
+            path: Some(folder.path().join("hosts")),
+            names: watch::channel(None).0,
             node: "n1".to_owned(),
             domain: "cluster.local".to_owned(),
             period: PERIOD,

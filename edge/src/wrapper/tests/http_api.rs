@@ -13,7 +13,7 @@ use super::*;
 use crate::config::{WrapperConfig, WrapperTls};
 use crate::identity::Identity;
 use crate::identity::testing::{fetch_plain, get_plain, get_tls, identity_for, pem, test_ca};
-use crate::wrapper::{Wrapper, WrapperError};
+use crate::wrapper::{Projection, Wrapper, WrapperError};
 
 /// What kube-proxy 1.36 accepts.
 const ACCEPT: &str = "application/vnd.kubernetes.protobuf, */*";
@@ -41,7 +41,8 @@ impl Served {
             writes: Arc::clone(&events) as _,
             kubernetes: Kubernetes::AsItIs,
         };
-        wrapper.spawn(&tasks, parts, Arc::default(), &stop);
+        let projection = Projection::spawn(&tasks, parts, settings.watch_queue, Arc::default(), &stop);
+        wrapper.spawn(&tasks, &projection, &stop);
         Self { source: Arc::clone(source), address, events, tasks, stop }
     }
 
