@@ -91,7 +91,8 @@ async fn changes(followed: &mut [Followed]) -> (usize, Result<Option<Vec<Arc<Cha
     if streams.is_empty() { pending().await } else { select_all(streams).await.0 }
 }
 
-async fn until(time: Option<Instant>) {
+/// Waits for a time; for ever without one.
+pub(crate) async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
         None => pending().await,

@@ -48,6 +48,9 @@ use view::View;
 /// Time for requests under way when the agent stops.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// Watches at the same time, at most; the next one is answered with 429. An idle one takes about 10 KB.
+const WATCHES_MAX: usize = 1024;
+
 /// Bits of a revision below the milliseconds at which the wrapper was started: a restart goes on above every revision
 /// that it has given out, unless the clock went back, and then clients list again.
 const REVISIONS_PER_MILLI_BITS: u32 = 20;
@@ -172,6 +175,7 @@ impl Wrapper {
             .observer(Arc::new(access::Logger))
             .writes(Arc::clone(writes))
             .check(Arc::new(view.clone()))
+            .watches_max(WATCHES_MAX)
             .stop(stop.clone());
         if self.debug {
             api = api.route(debug::PREFIX, Arc::new(debug::Debug::new(node.clone(), view.clone())));

@@ -111,6 +111,8 @@ pub struct World {
     silent: Option<UdpSocket>,
     /// Dialect of edges that join from now on.
     dialect: &'static str,
+    /// Settings of edges that join from now on.
+    edge_settings: Value,
     /// Milliseconds between lease renewals and between status reports; none: the agent's own default.
     periods: (u64, Option<u64>),
     // Last: every process writes into it.
@@ -190,6 +192,7 @@ impl World {
             record,
             silent,
             dialect,
+            edge_settings: json!({}),
             periods,
             folder,
         };

@@ -8,6 +8,7 @@ mod apibench;
 mod bench;
 mod components;
 mod e2e;
+mod edgebench;
 mod facts;
 mod gobuild;
 mod goclients;
@@ -41,6 +42,8 @@ enum Recipe {
     E2e(e2e::Options),
     /// Measure the embedded API server beside kube-apiserver with etcd and print a table.
     ApiBench(apibench::Options),
+    /// Measure the DNS server, the wrapper and the memory of a node's agent and print a table.
+    EdgeBench(edgebench::Options),
     /// Measure the hub's figures beside the floor and print a table.
     Bench(bench::Options),
 }
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Recipe::Facts { arguments } => facts::run(&arguments),
         Recipe::E2e(options) => e2e::run(&options),
         Recipe::ApiBench(options) => apibench::run(&options),
+        Recipe::EdgeBench(options) => edgebench::run(&options),
         Recipe::Bench(options) => bench::run(&options),
     };
     match outcome {

@@ -87,7 +87,7 @@ impl Follower {
                     self.zone.set_uniform(hosts);
                 }
             }
-            Input::Objects(News::All(index, snapshot)) => self.reset(PARTS[index], snapshot),
+            Input::Objects(News::All(index, snapshot)) => self.reset(PARTS[index], &snapshot),
             Input::Objects(News::Changed(index, changes)) => {
                 for change in changes {
                     self.change(PARTS[index], &change);
@@ -96,7 +96,7 @@ impl Follower {
         }
     }
 
-    fn reset(&mut self, part: Part, snapshot: Snapshot) {
+    fn reset(&mut self, part: Part, snapshot: &Snapshot) {
         let present: HashSet<ObjectKey> = snapshot.items.iter().map(|item| item.key.clone()).collect();
         let gone: Vec<ObjectKey> = self.held[part as usize].difference(&present).cloned().collect();
         for key in gone {

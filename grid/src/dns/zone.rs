@@ -25,7 +25,7 @@ pub enum Part {
 #[derive(Debug, Clone, Default)]
 pub struct Zone {
     namespaces: HashMap<Box<str>, Arc<Namespace>>,
-    owners: Arc<HashMap<IpAddr, Arc<[ServiceName]>>>,
+    owners: Arc<HashMap<IpAddr, Names>>,
     /// Addresses by name below the domain; none until they were known once.
     uniform: Option<Arc<HashMap<String, Box<[IpAddr]>>>>,
     known: [bool; 3],
@@ -143,15 +143,15 @@ impl Zone {
 
     fn own(&mut self, name: &ServiceName, before: &BTreeSet<IpAddr>, after: &BTreeSet<IpAddr>) {
         let owners = Arc::make_mut(&mut self.owners);
+        let own = Arc::new(name.clone());
         for address in before.symmetric_difference(after) {
-            let others = owners.get(address).map(|all| all.iter()).into_iter().flatten();
-            let mut all: Vec<ServiceName> = others.filter(|other| *other != name).cloned().collect();
+            let others = owners.remove(address).map(|names| names.as_slice().to_vec()).unwrap_or_default();
+            let mut all: Vec<_> = others.into_iter().filter(|other| **other != *name).collect();
             if after.contains(address) {
-                all.push(name.clone());
+                all.push(Arc::clone(&own));
             }
-            match all.is_empty() {
-                true => drop(owners.remove(address)),
-                false => drop(owners.insert(*address, all.into())),
+            if let Some(names) = Names::of(all) {
+                owners.insert(*address, names);
             }
         }
     }
@@ -198,12 +198,12 @@ impl Zone {
         if kind == "pod" {
             return pod(service);
         }
-        self.in_namespace(namespace, service, part)
+        self.in_namespace((namespace.0, namespace.1), service, part)
     }
 
     fn in_namespace<'z>(
         &self,
-        (name, namespace): (&'z Box<str>, &'z Arc<Namespace>),
+        (name, namespace): (&'z str, &'z Namespace),
         service: &str,
         asked: Asked<'_>,
     ) -> Finding<'z> {
@@ -242,7 +242,7 @@ impl Zone {
     /// The names that an address leads back to: of a Service that has it, or else of all endpoints that do.
     #[must_use]
     pub fn owners(&self, address: IpAddr) -> Vec<Owner> {
-        let names = self.owners.get(&address).map(|names| &**names).unwrap_or_default();
+        let names = self.owners.get(&address).map(Names::as_slice).unwrap_or_default();
         let entries = names.iter().filter_map(|name| {
             Some((name, self.namespaces.get(&*name.namespace)?.named_entry(&name.name)?.1))
         });
@@ -251,17 +251,40 @@ impl Zone {
             if let Some(Service { target: Target::Cluster(own), .. }) = entry.service.as_deref()
                 && own.contains(&address)
             {
-                return vec![Owner { label: None, service: name.clone() }];
+                return vec![Owner { label: None, service: (**name).clone() }];
             }
             for slice in entry.slices.values() {
                 let here = slice.endpoints.iter().filter(|endpoint| endpoint.address == address);
                 owners.extend(
-                    here.map(|endpoint| Owner { label: Some(endpoint.label()), service: name.clone() }),
+                    here.map(|endpoint| Owner { label: Some(endpoint.label()), service: (**name).clone() }),
                 );
             }
         }
         owners.dedup();
         owners
+    }
+}
+
+/// The Services of an address: there are ten thousand addresses, and next to none has two.
+#[derive(Debug, Clone)]
+enum Names {
+    One(Arc<ServiceName>),
+    Several(Arc<[Arc<ServiceName>]>),
+}
+
+impl Names {
+    fn of(mut names: Vec<Arc<ServiceName>>) -> Option<Self> {
+        match names.len() {
+            0 | 1 => names.pop().map(Self::One),
+            _ => Some(Self::Several(names.into())),
+        }
+    }
+
+    fn as_slice(&self) -> &[Arc<ServiceName>] {
+        match self {
+            Self::One(name) => std::slice::from_ref(name),
+            Self::Several(names) => names,
+        }
     }
 }
 

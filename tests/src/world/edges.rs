@@ -77,6 +77,11 @@ impl World {
         Ok(())
     }
 
+    /// Gives agents that join from now on these settings in place of those that agents of every world have.
+    pub fn configure_edges(&mut self, settings: serde_json::Value) {
+        self.edge_settings = settings;
+    }
+
     /// Writes the settings of a node that has not joined yet.
     ///
     /// # Errors
@@ -108,6 +113,9 @@ impl World {
         });
         if self.silent.is_none() {
             config["cloud"]["transport"] = self.transport.setting().into();
+        }
+        if let (Some(config), Some(more)) = (config.as_object_mut(), self.edge_settings.as_object()) {
+            config.extend(more.clone());
         }
         fs::create_dir_all(self.edge_dir(node))?;
         fs::write(self.edge_config(node), config.to_string())?;
