@@ -30,7 +30,7 @@ use builder::{Builder, Parts};
 /// Requests that are answered at the same time, at most, without watches; the next one is answered with 429.
 pub const REQUESTS_MAX: usize = 1024;
 
-/// Watches at the same time, at most; the next one is answered with 429.
+/// Watches at the same time, at most, unless [`Builder::watches_max`] says otherwise; the next one is answered with 429.
 pub const WATCHES_MAX: usize = 20_000;
 
 /// A Kubernetes API server over a store. Cheap to clone: clones share everything.
@@ -194,10 +194,11 @@ impl ApiServer {
 }
 
 /// Counts what is being answered.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Load {
     requests: AtomicUsize,
     watches: AtomicUsize,
+    watches_max: usize,
 }
 
 /// One place among the requests being answered; given back when dropped.
@@ -208,6 +209,10 @@ pub(crate) struct Slot {
 }
 
 impl Load {
+    pub(crate) fn new(watches_max: usize) -> Self {
+        Self { requests: AtomicUsize::new(0), watches: AtomicUsize::new(0), watches_max }
+    }
+
     pub(crate) fn enter(self: &Arc<Self>, watch: bool) -> Option<Slot> {
         let (counter, limit) = self.counter(watch);
         // Taken before it is compared, so that a burst cannot pass together.
@@ -216,7 +221,7 @@ impl Load {
     }
 
     fn counter(&self, watch: bool) -> (&AtomicUsize, usize) {
-        if watch { (&self.watches, WATCHES_MAX) } else { (&self.requests, REQUESTS_MAX) }
+        if watch { (&self.watches, self.watches_max) } else { (&self.requests, REQUESTS_MAX) }
     }
 }
 

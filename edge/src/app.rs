@@ -10,6 +10,7 @@ use rand::{Rng, SeedableRng};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tombolo_grid::Hosts;
 use tombolo_proto::ids::NodeId;
 use tombolo_runtime::admin::{self, AdminState};
 use tombolo_runtime::listen::ListenError;
@@ -17,6 +18,7 @@ use tombolo_runtime::{Drain, Readiness, TaskError, Tasks};
 use tracing::warn;
 
 use crate::config::{Config, ConfigError, host_and_port};
+use crate::dns::{Dns, DnsMetrics, DnsParts};
 use crate::hosts::{self, HostsParts};
 use crate::hub::{Client, ClientParts, Dial, HubHandle, NetworkDialer};
 use crate::identity::{CloudRenewal, Identity, IdentityError, WallClock, rotate};
@@ -27,7 +29,7 @@ use crate::status::StatusHandle;
 use crate::store::{OpenError, Store};
 use crate::subscriptions::Subscriptions;
 use crate::upstream::Upstream;
-use crate::wrapper::{self, Kubernetes, Wrapper, WrapperError, WrapperMetrics, WrapperParts};
+use crate::wrapper::{self, Kubernetes, Projection, Wrapper, WrapperError, WrapperMetrics, WrapperParts};
 
 /// Time for tasks to end when the agent stops.
 const GRACE: Duration = Duration::from_secs(5);
@@ -76,6 +78,7 @@ pub struct Bound {
     subscriptions: Subscriptions,
     local: LocalApi,
     wrapper: Option<Wrapper>,
+    dns: Option<Dns>,
     admin: Option<admin::Bound>,
     dialer: Box<dyn Dial>,
     hub: HubHandle,
@@ -108,6 +111,7 @@ impl App {
         let subscriptions = subscriptions.map_err(|error| AppError::System(error.to_string()))?;
         let local = LocalApi::bind(&config).await?;
         let wrapper = Wrapper::bind(&config.wrapper).await?;
+        let dns = Dns::bind(&config.dns).await?;
         let admin = config.admin.map(|address| admin::bind("admin", address)).transpose()?;
         let (hub, commands, state) = HubHandle::new();
         let client = ClientEnds { commands, state };
@@ -120,6 +124,7 @@ impl App {
             subscriptions,
             local,
             wrapper,
+            dns,
             admin,
             dialer,
             hub,
@@ -164,6 +169,12 @@ impl Bound {
     #[must_use]
     pub fn wrapper_addr(&self) -> Option<SocketAddr> {
         self.wrapper.as_ref().map(Wrapper::local_addr)
+    }
+
+    /// Address of the DNS server, when it is on.
+    #[must_use]
+    pub fn dns_addr(&self) -> Option<SocketAddr> {
+        self.dns.as_ref().map(Dns::local_addr)
     }
 
     /// Address of the admin endpoints, when they are on.
@@ -232,6 +243,7 @@ impl Bound {
             subscriptions,
             local,
             wrapper,
+            dns,
             admin,
             dialer,
             hub,
@@ -248,18 +260,15 @@ impl Bound {
         let address = config.node.address.or_else(|| local_address(&config.cloud.websocket));
         let listener = local.pods_addr().unwrap_or_else(|| local.https_addr(&config));
         let kubernetes = kubernetes(&config, listener, address);
-        if let Some(wrapper) = wrapper {
-            let parts = WrapperParts {
-                node: config.wrapper.node_name.as_ref().unwrap_or(&config.node_name).as_str().to_owned(),
-                source: Arc::new(subscriptions.whole()),
-                writes: cloud_writes(&store, &writer),
-                kubernetes,
-            };
-            wrapper.spawn(tasks, parts, WrapperMetrics::register(&mut registry), stop);
-        }
-        if let Some(parts) = hosts_parts(&config, &subscriptions) {
-            spawn_until(tasks, "hosts file", stop, hosts::publish(parts));
-        }
+        let parts = WrapperParts {
+            node: config.wrapper.node_name.as_ref().unwrap_or(&config.node_name).as_str().to_owned(),
+            source: Arc::new(subscriptions.whole()),
+            writes: cloud_writes(&store, &writer),
+            kubernetes,
+        };
+        let names = spawn_names(tasks, &config, &subscriptions, dns.is_some(), stop);
+        let network = Network { wrapper, dns, queue: config.wrapper.watch_queue };
+        network.spawn(tasks, parts, names, &mut registry, stop);
         let parts = LocalApiParts {
             store: store.clone(),
             subscriptions: subscriptions.clone(),
@@ -307,6 +316,38 @@ impl Bound {
     }
 }
 
+/// What the node's network reads: the view of the wrapper, over HTTP and as names.
+struct Network {
+    wrapper: Option<Wrapper>,
+    dns: Option<Dns>,
+    /// Bound of what waits for one watcher.
+    queue: usize,
+}
+
+impl Network {
+    fn spawn(
+        self,
+        tasks: &Tasks,
+        parts: WrapperParts,
+        names: watch::Receiver<Option<Arc<Hosts>>>,
+        registry: &mut Registry,
+        stop: &CancellationToken,
+    ) {
+        if self.wrapper.is_none() && self.dns.is_none() {
+            return;
+        }
+        let metrics = WrapperMetrics::register(registry);
+        let projection = Projection::spawn(tasks, parts, self.queue, metrics, stop);
+        if let Some(wrapper) = self.wrapper {
+            wrapper.spawn(tasks, &projection, stop);
+        }
+        if let Some(dns) = self.dns {
+            let parts = DnsParts { source: projection.store(), names };
+            dns.spawn(tasks, parts, DnsMetrics::register(registry), stop);
+        }
+    }
+}
+
 /// Where the wrapper lets the Service `default/kubernetes` lead: to the local API for pods where there is one, else to the
 /// local API where that listens on an address that pods reach.
 fn kubernetes(config: &Config, listener: SocketAddr, node: Option<IpAddr>) -> Kubernetes {
@@ -318,15 +359,27 @@ fn kubernetes(config: &Config, listener: SocketAddr, node: Option<IpAddr>) -> Ku
     Kubernetes::Local(reached.map(|address| wrapper::LocalApi { address, port: listener.port() }))
 }
 
-/// What the hosts file is made of; none when it is off.
-fn hosts_parts(config: &Config, subscriptions: &Subscriptions) -> Option<HostsParts> {
-    Some(HostsParts {
-        path: config.dns.hosts_path.clone()?,
-        node: config.node_name.as_str().to_owned(),
-        domain: config.dns.cluster_domain.clone(),
-        period: config.dns.full_sync(),
-        source: Arc::new(subscriptions.whole()),
-    })
+/// Computes uniform names where somebody wants them: the hosts file or the DNS server.
+fn spawn_names(
+    tasks: &Tasks,
+    config: &Config,
+    subscriptions: &Subscriptions,
+    asked_here: bool,
+    stop: &CancellationToken,
+) -> watch::Receiver<Option<Arc<Hosts>>> {
+    let (names, told) = watch::channel(None);
+    if asked_here || config.dns.hosts_path.is_some() {
+        let parts = HostsParts {
+            path: config.dns.hosts_path.clone(),
+            names,
+            node: config.node_name.as_str().to_owned(),
+            domain: config.dns.cluster_domain.clone(),
+            period: config.dns.full_sync(),
+            source: Arc::new(subscriptions.whole()),
+        };
+        spawn_until(tasks, "uniform names", stop, hosts::publish(parts));
+    }
+    told
 }
 
 /// Follows the store for metrics, and for readiness: ready is who can say what is on this node.

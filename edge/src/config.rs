@@ -16,7 +16,7 @@ mod wrapper;
 #[cfg(test)]
 mod tests;
 
-pub use dns::DnsConfig;
+pub use dns::{DNS_PORT, DnsConfig, UPSTREAMS_MAX, Upstream};
 pub use wrapper::{WATCH_QUEUE, WrapperConfig, WrapperTls};
 
 /// Default port of the hub's WebSocket listener (KubeEdge's).
@@ -57,7 +57,7 @@ pub struct Config {
     /// The API as kube-proxy and CoreDNS of this node see it.
     #[serde(default)]
     pub wrapper: WrapperConfig,
-    /// Names of this node's unit.
+    /// Names of this node's unit, and the DNS server.
     #[serde(default)]
     pub dns: DnsConfig,
     /// Address of `/livez`, `/readyz` and `/metrics`; none turns them off.

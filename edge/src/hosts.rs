@@ -1,4 +1,5 @@
-//! The hosts file of uniform names, for the `hosts` plugin of CoreDNS (app-grid.md section 4).
+//! Uniform names: the hosts file for the `hosts` plugin of CoreDNS (app-grid.md section 4), and the same names for the
+//! DNS server of this agent.
 //!
 //! The agent owns the whole file. It is replaced in one step, only when its text changes, and left as it is while something
 //! that decides is not known here: the last known names are right, an empty file would be a lie.
@@ -8,9 +9,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tombolo_apiserve::store::{Store, StoreError};
-use tombolo_grid::{GridName, Hosts};
+use tombolo_grid::{Hosts, ServiceName};
 use tombolo_runtime::files;
 use tracing::{info, warn};
 
@@ -28,10 +30,12 @@ use names::Source;
 /// Changes that come this soon after one another are published together.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// What the file is made of.
+/// What the names are made of, and where they go.
 pub(crate) struct HostsParts {
-    /// Where the file is.
-    pub(crate) path: PathBuf,
+    /// Where the file is; none when there is no file.
+    pub(crate) path: Option<PathBuf>,
+    /// Where the names are told; none until all that decides was known once.
+    pub(crate) names: watch::Sender<Option<Arc<Hosts>>>,
     /// The node whose units' names it has.
     pub(crate) node: String,
     /// The cluster's domain.
@@ -42,25 +46,24 @@ pub(crate) struct HostsParts {
     pub(crate) source: Arc<dyn Store>,
 }
 
-/// Writes the file until the agent stops.
+/// Writes the file and tells the names until the agent stops.
 pub(crate) async fn publish(parts: HostsParts) {
     let follower = Follower::new(Arc::clone(&parts.source));
     let source = Source { store: parts.source, me: parts.node };
+    let file = parts.path.map(|path| HostsFile { path, written: None, unwritten: Fault::default() });
     let hosts = Hosts::new(&parts.domain);
-    let mut writer =
-        Writer { path: parts.path, hosts, source, unknown: Fault::default(), unwritten: Fault::default() };
+    let mut writer = Writer { hosts, names: parts.names, file, source, unknown: Fault::default() };
     writer.run(follower, parts.period).await;
 }
 
 struct Writer {
-    path: PathBuf,
-    /// What the file says; changed only after it was written.
+    /// The names as far as they are known.
     hosts: Hosts,
+    names: watch::Sender<Option<Arc<Hosts>>>,
+    file: Option<HostsFile>,
     source: Source,
     /// Something that decides is not known.
     unknown: Fault,
-    /// The file cannot be written.
-    unwritten: Fault,
 }
 
 impl Writer {
@@ -95,7 +98,7 @@ impl Writer {
     }
 
     /// The names of the grids that these Services govern.
-    fn some(&mut self, services: &BTreeSet<(String, String)>) {
+    fn some(&mut self, services: &BTreeSet<ServiceName>) {
         let mut hosts = self.hosts.clone();
         let mut changed = false;
         let result = self.source.governed_by(services).map(|grids| {
@@ -112,27 +115,48 @@ impl Writer {
         match result {
             Ok(()) => {
                 let _ = self.unknown.over();
-                self.write(hosts, compare);
+                self.hosts = hosts;
+                self.names.send_if_modified(|told| {
+                    let changed = told.as_deref() != Some(&self.hosts);
+                    if changed {
+                        *told = Some(Arc::new(self.hosts.clone()));
+                    }
+                    changed
+                });
+                if let Some(file) = &mut self.file {
+                    file.write(&self.hosts, compare);
+                }
             }
             Err(error) => {
                 if self.unknown.failed("unknown") {
-                    info!(%error, path = %self.path.display(), "the hosts file stays as it is until everything is known");
+                    info!(%error, "uniform names stay as they are until everything is known");
                 }
             }
         }
     }
+}
 
+struct HostsFile {
+    path: PathBuf,
+    /// What it says, as far as this agent has written it.
+    written: Option<Hosts>,
+    /// It cannot be written.
+    unwritten: Fault,
+}
+
+impl HostsFile {
     /// Writes the file when it does not say this already. `compare` looks at the file itself: others may have damaged it.
-    fn write(&mut self, hosts: Hosts, compare: bool) {
+    fn write(&mut self, hosts: &Hosts, compare: bool) {
         let text = hosts.text();
         let is_written = match compare {
             true => std::fs::read(&self.path).is_ok_and(|found| found == text.as_bytes()),
-            false => text == self.hosts.text(),
+            false => self.written.as_ref() == Some(hosts),
         };
-        let result = if is_written { Ok(()) } else { self.replace(&text) };
+        let result =
+            if is_written { Ok(()) } else { files::replace(&self.path, text.as_bytes(), files::PUBLIC) };
         match result {
             Ok(()) => {
-                self.hosts = hosts;
+                self.written = Some(hosts.clone());
                 if let Some(time) = self.unwritten.over() {
                     info!(path = %self.path.display(), ?time, "the hosts file is written again");
                 }
@@ -148,13 +172,4 @@ impl Writer {
             }
         }
     }
-
-    fn replace(&self, text: &str) -> std::io::Result<()> {
-        files::replace(&self.path, text.as_bytes(), files::PUBLIC)
-    }
-}
-
-/// The name of a grid, as sources give it.
-pub(super) fn grid_name(namespace: &str, name: &str) -> GridName {
-    GridName { namespace: namespace.to_owned(), name: name.to_owned() }
 }

@@ -48,6 +48,9 @@ use view::View;
 /// Time for requests under way when the agent stops.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// Watches at the same time, at most; the next one is answered with 429. An idle one takes about 10 KB.
+const WATCHES_MAX: usize = 1024;
+
 /// Bits of a revision below the milliseconds at which the wrapper was started: a restart goes on above every revision
 /// that it has given out, unless the clock went back, and then clients list again.
 const REVISIONS_PER_MILLI_BITS: u32 = 20;
@@ -114,7 +117,35 @@ pub struct Wrapper {
     address: SocketAddr,
     tls: Option<Arc<rustls::ServerConfig>>,
     debug: bool,
-    watch_queue: usize,
+}
+
+/// What this node sees, kept up to date: the wrapper serves it, and the DNS server answers from it.
+pub struct Projection {
+    view: View,
+    node: String,
+    writes: Arc<dyn WriteBackend>,
+}
+
+impl Projection {
+    /// Follows the source until `stop` is cancelled. A watcher that is more than `watch_queue` changes behind is ended.
+    pub fn spawn(
+        tasks: &Tasks,
+        parts: WrapperParts,
+        watch_queue: usize,
+        metrics: Arc<WrapperMetrics>,
+        stop: &CancellationToken,
+    ) -> Self {
+        let view = View::new(start(SystemTime::now()), watch_queue);
+        let projector = Projector::new(&parts, view.served(), metrics);
+        let follower = Follower::new(parts.source, view.clone(), projector);
+        tasks.spawn("wrapper-view", follower.run(stop.clone()));
+        Self { view, node: parts.node, writes: parts.writes }
+    }
+
+    /// Everything that is seen, as a store.
+    pub(crate) fn store(&self) -> Arc<dyn Store> {
+        Arc::new(self.view.clone())
+    }
 }
 
 impl Wrapper {
@@ -127,8 +158,7 @@ impl Wrapper {
         let tls = settings.tls.as_ref().map(tls::server_config).transpose()?.map(Arc::new);
         let listener = tcp("wrapper.address", address).await?;
         let address = listener.local_addr().unwrap_or(address);
-        let (debug, watch_queue) = (settings.debug, settings.watch_queue);
-        Ok(Some(Self { listener, address, tls, debug, watch_queue }))
+        Ok(Some(Self { listener, address, tls, debug: settings.debug }))
     }
 
     /// Where it listens.
@@ -137,26 +167,18 @@ impl Wrapper {
         self.address
     }
 
-    /// Follows the source and serves until `stop` is cancelled.
-    pub fn spawn(
-        self,
-        tasks: &Tasks,
-        parts: WrapperParts,
-        metrics: Arc<WrapperMetrics>,
-        stop: &CancellationToken,
-    ) {
-        let view = View::new(start(SystemTime::now()), self.watch_queue);
-        let projector = Projector::new(&parts, view.served(), metrics);
-        let follower = Follower::new(parts.source, view.clone(), projector);
-        tasks.spawn("wrapper-view", follower.run(stop.clone()));
+    /// Serves what a node sees until `stop` is cancelled.
+    pub fn spawn(self, tasks: &Tasks, projection: &Projection, stop: &CancellationToken) {
+        let Projection { view, node, writes } = projection;
         let mut api = ApiServer::builder(Arc::new(view.clone()), Registry::new(kinds()))
             .authorizer(Arc::new(access::WrapperAuthorizer))
             .observer(Arc::new(access::Logger))
-            .writes(parts.writes)
+            .writes(Arc::clone(writes))
             .check(Arc::new(view.clone()))
+            .watches_max(WATCHES_MAX)
             .stop(stop.clone());
         if self.debug {
-            api = api.route(debug::PREFIX, Arc::new(debug::Debug::new(parts.node, view)));
+            api = api.route(debug::PREFIX, Arc::new(debug::Debug::new(node.clone(), view.clone())));
         }
         let serving = Serving { tls: self.tls, stop: stop.clone(), grace: GRACE };
         tasks.spawn("wrapper", serve(self.listener, api.build(), serving));

@@ -1,6 +1,6 @@
 //! The hosts file of uniform names.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 
 use core::net::IpAddr;
@@ -79,15 +79,8 @@ impl Hosts {
     #[must_use]
     pub fn text(&self) -> String {
         let mut lines = BTreeSet::new();
-        for (GridName { namespace, .. }, Names { service, addresses }) in &self.grids {
-            // What is no name in DNS cannot be asked for, and must not end a line.
-            if !is_dns_label(namespace) || !is_dns_label(service) {
-                continue;
-            }
-            for (name, addresses) in addresses {
-                let name = format!("{name}.{service}.{namespace}.svc.{}", self.domain);
-                lines.extend(addresses.iter().map(|address| (name.clone(), *address)));
-            }
+        for (name, addresses) in self.named() {
+            lines.extend(addresses.iter().map(|address| (format!("{name}.{}", self.domain), *address)));
         }
         let mut text = String::new();
         for (name, address) in lines {
@@ -95,5 +88,26 @@ impl Hosts {
             let _ = writeln!(text, "{address} {name}");
         }
         text
+    }
+
+    /// Addresses by name below the domain, `NAME.SERVICE.NAMESPACE.svc`.
+    #[must_use]
+    pub fn below_domain(&self) -> HashMap<String, Box<[IpAddr]>> {
+        let mut all: HashMap<String, BTreeSet<IpAddr>> = HashMap::new();
+        for (name, addresses) in self.named() {
+            all.entry(name).or_default().extend(addresses);
+        }
+        all.into_iter().map(|(name, addresses)| (name, addresses.into_iter().collect())).collect()
+    }
+
+    fn named(&self) -> impl Iterator<Item = (String, &BTreeSet<IpAddr>)> {
+        // What is no name in DNS cannot be asked for, and must not end a line.
+        let named = self
+            .grids
+            .iter()
+            .filter(|(grid, names)| is_dns_label(&grid.namespace) && is_dns_label(&names.service));
+        named.flat_map(|(GridName { namespace, .. }, Names { service, addresses })| {
+            addresses.iter().map(move |(name, all)| (format!("{name}.{service}.{namespace}.svc"), all))
+        })
     }
 }

@@ -9,6 +9,7 @@
 //! every member that this crate does not know stays as it was.
 
 pub mod body;
+pub mod dns;
 pub mod endpoints;
 pub mod graph;
 pub mod hosts;

@@ -12,6 +12,12 @@ const GO_CLIENTS_VARIABLE: &str = "TOMBOLO_GO_CLIENTS";
 /// Set by `cargo xtask test`: stock kubelet.
 const KUBELET_VARIABLE: &str = "TOMBOLO_KUBELET";
 
+/// Set by `cargo xtask test`: stock kube-proxy.
+const KUBE_PROXY_VARIABLE: &str = "TOMBOLO_KUBE_PROXY";
+
+/// Set by `cargo xtask test`: stock CoreDNS.
+const COREDNS_VARIABLE: &str = "TOMBOLO_COREDNS";
+
 /// Set to `1` by `cargo xtask test --without-cluster`.
 const WITHOUT_CLUSTER_VARIABLE: &str = "TOMBOLO_WITHOUT_CLUSTER";
 
@@ -62,6 +68,18 @@ pub fn go_clients() -> Option<PathBuf> {
 #[must_use]
 pub fn kubelet() -> Option<PathBuf> {
     env::var_os(KUBELET_VARIABLE).map(PathBuf::from)
+}
+
+/// Stock kube-proxy, as `cargo xtask components` builds it.
+#[must_use]
+pub fn kube_proxy() -> Option<PathBuf> {
+    env::var_os(KUBE_PROXY_VARIABLE).map(PathBuf::from)
+}
+
+/// Stock CoreDNS, as `cargo xtask components` builds it.
+#[must_use]
+pub fn coredns() -> Option<PathBuf> {
+    env::var_os(COREDNS_VARIABLE).map(PathBuf::from)
 }
 
 /// Whether tests that need a cluster may leave without one.

@@ -12,8 +12,8 @@ mod wait;
 
 pub use beside::{Beside, JSON, PROTOBUF};
 pub use components::{
-    Components, MissingComponents, components, go_clients, kubelet, record_skip, record_skip_for,
-    skips_allowed,
+    Components, MissingComponents, components, coredns, go_clients, kube_proxy, kubelet, record_skip,
+    record_skip_for, skips_allowed,
 };
 pub use control_plane::{AuditEvent, ControlPlane, ControlPlaneOptions};
 pub use fuzz::fuzz;

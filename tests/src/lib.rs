@@ -3,6 +3,7 @@
 pub mod containers;
 pub mod e2e;
 pub mod hub;
+pub mod informers;
 pub mod node;
 pub mod raw;
 pub mod source;

@@ -218,7 +218,7 @@ fn named_metrics_exist() {
     let source = |path: &str| fs::read_to_string(root().join(path)).unwrap();
     let mut known = metrics("tombolo_cloud_", &source("cloud/src/metrics.rs"));
     known.extend(metrics("tombolo_cloud_", &source("cloud/src/grids/metrics.rs")));
-    for file in ["edge/src/metrics.rs", "edge/src/wrapper/metrics.rs"] {
+    for file in ["edge/src/metrics.rs", "edge/src/wrapper/metrics.rs", "edge/src/dns/metrics.rs"] {
         known.extend(metrics("tombolo_edge_", &source(file)));
     }
     for document in documents() {

@@ -11,6 +11,7 @@ use crate::gobuild::{self, KUBERNETES_VERSION};
 use crate::run;
 
 pub(crate) mod kubelet;
+pub(crate) mod network;
 
 /// Variable of the envtest convention: a folder that already has the binaries.
 pub(crate) const ASSETS_VARIABLE: &str = "KUBEBUILDER_ASSETS";

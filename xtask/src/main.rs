@@ -9,6 +9,7 @@ mod bench;
 mod components;
 mod crash;
 mod e2e;
+mod edgebench;
 mod facts;
 mod gobuild;
 mod goclients;
@@ -29,7 +30,8 @@ enum Recipe {
     Test(test::Options),
     /// Run rustfmt, clippy and cargo-deny as CI does.
     Lint(lint::Options),
-    /// Build etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl and kubelet into the user's cache folder.
+    /// Build etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, kubelet, kube-proxy and CoreDNS into
+    /// the user's cache folder.
     Components,
     /// Read the facts about built-in kinds from a running API server into apiserve/data.
     Facts {
@@ -43,6 +45,8 @@ enum Recipe {
     ApiBench(apibench::Options),
     /// Kill edgecore and cut the power of its disk, thousands of times.
     Crash(crash::Options),
+    /// Measure the DNS server, the wrapper and the memory of a node's agent and print a table.
+    EdgeBench(edgebench::Options),
     /// Measure the hub's figures beside the floor and print a table.
     Bench(bench::Options),
 }
@@ -50,6 +54,9 @@ enum Recipe {
 fn build_components() -> anyhow::Result<()> {
     println!("{}", components::ensure()?.display());
     println!("{}", components::kubelet::ensure()?.display());
+    for program in components::network::ensure_all()? {
+        println!("{}", program.display());
+    }
     Ok(())
 }
 
@@ -62,6 +69,7 @@ fn main() -> ExitCode {
         Recipe::E2e(options) => e2e::run(&options),
         Recipe::ApiBench(options) => apibench::run(&options),
         Recipe::Crash(options) => crash::run(&options),
+        Recipe::EdgeBench(options) => edgebench::run(&options),
         Recipe::Bench(options) => bench::run(&options),
     };
     match outcome {

@@ -44,6 +44,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             components::kubelet::install_runtime()?;
         }
         components::kubelet::name_to(&mut command)?;
+        components::network::name_to(&mut command)?;
     } else {
         bail!(
             "neither Go nor {} is here, so the tests against kube-apiserver and kubectl cannot run: install \

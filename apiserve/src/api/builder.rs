@@ -11,7 +11,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{ApiServer, Load, info::ServerInfo};
+use crate::api::{ApiServer, Load, WATCHES_MAX, info::ServerInfo};
 use crate::auth::{
     AllowAll, Always, Attributes, Audit, Authenticator, Authorizer, Identity, Impersonator, Observer,
 };
@@ -94,7 +94,7 @@ impl Builder {
             info: ServerInfo::default(),
             rng: Mutex::new(StdRng::from_os_rng()),
             stop: CancellationToken::new(),
-            load: Arc::default(),
+            load: Arc::new(Load::new(WATCHES_MAX)),
         };
         Self { parts }
     }
@@ -176,6 +176,12 @@ impl Builder {
     /// The source of randomness: watch timeouts. Default: seeded by the operating system.
     pub fn rng(mut self, rng: StdRng) -> Self {
         self.parts.rng = Mutex::new(rng);
+        self
+    }
+
+    /// How many watches there may be at the same time. Default: [`WATCHES_MAX`].
+    pub fn watches_max(mut self, max: usize) -> Self {
+        self.parts.load = Arc::new(Load::new(max));
         self
     }
 

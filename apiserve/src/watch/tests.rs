@@ -7,7 +7,7 @@ use tombolo_proto::ids::Uid;
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::*;
-use crate::api::Load;
+use crate::api::{Load, WATCHES_MAX};
 use crate::history::LogLimits;
 use crate::kinds::Kinds;
 use crate::memory::MemoryStore;
@@ -28,7 +28,7 @@ impl World {
     fn new() -> Self {
         let kind = Kinds::builtin().get(&Resource::new("", "v1", "configmaps")).unwrap().clone();
         let store = Arc::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
-        Self { store, kind, load: Arc::default() }
+        Self { store, kind, load: Arc::new(Load::new(WATCHES_MAX)) }
     }
 
     fn watch(&self, form: Form, labels: &str) -> Body {

@@ -1,5 +1,6 @@
 //! Settings of names.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,7 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
 
-/// Names of this node's unit.
+/// Port of DNS servers that are named without one.
+pub const DNS_PORT: u16 = 53;
+
+/// Other DNS servers that are asked, at most.
+pub const UPSTREAMS_MAX: usize = 8;
+
+/// Names of this node's unit, and the DNS server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DnsConfig {
@@ -17,6 +24,39 @@ pub struct DnsConfig {
     pub full_sync_seconds: u64,
     /// The cluster's domain.
     pub cluster_domain: String,
+    /// Where the DNS server listens, UDP and TCP; none turns it off. An address of this machine that pods reach.
+    pub address: Option<SocketAddr>,
+    /// Servers that are asked for everything outside the cluster's domain, in this order; none: those of
+    /// [`Self::resolv_conf`]. An empty list refuses such questions.
+    pub upstreams: Option<Vec<Upstream>>,
+    /// The file that names servers where `upstreams` does not.
+    pub resolv_conf: PathBuf,
+    /// How long one of them may take to answer, in milliseconds.
+    pub forward_timeout_millis: u64,
+}
+
+/// Another DNS server, written `ADDRESS` or `ADDRESS:PORT`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Upstream(pub SocketAddr);
+
+impl TryFrom<String> for Upstream {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let address = text
+            .parse::<SocketAddr>()
+            .or_else(|_| text.parse::<IpAddr>().map(|address| SocketAddr::new(address, DNS_PORT)));
+        address
+            .map(Self)
+            .map_err(|_| format!("{text:?} is no address of a DNS server: ADDRESS or ADDRESS:PORT"))
+    }
+}
+
+impl From<Upstream> for String {
+    fn from(Upstream(address): Upstream) -> Self {
+        address.to_string()
+    }
 }
 
 impl Default for DnsConfig {
@@ -25,6 +65,10 @@ impl Default for DnsConfig {
             hosts_path: Some("/data/edge/hosts".into()),
             full_sync_seconds: 30,
             cluster_domain: "cluster.local".to_owned(),
+            address: None,
+            upstreams: None,
+            resolv_conf: "/etc/resolv.conf".into(),
+            forward_timeout_millis: 2000,
         }
     }
 }
@@ -50,7 +94,33 @@ impl DnsConfig {
                 "must be a DNS name without a dot at its end, as cluster.local",
             );
         }
+        if self.address.is_some_and(|address| address.ip().is_unspecified()) {
+            return wrong(
+                "dns.address",
+                "must be one address of this machine: answers from 0.0.0.0 could leave from another one than was asked",
+            );
+        }
+        if let Some(upstreams) = &self.upstreams {
+            if upstreams.len() > UPSTREAMS_MAX {
+                return wrong("dns.upstreams", "must be at most 8");
+            }
+            if upstreams.iter().any(|upstream| Some(upstream.0) == self.address) {
+                return wrong("dns.upstreams", "must not name dns.address: the server would ask itself");
+            }
+        }
+        if !self.resolv_conf.is_absolute() {
+            return wrong("dns.resolvConf", "must be an absolute path");
+        }
+        if !(100..=10_000).contains(&self.forward_timeout_millis) {
+            return wrong("dns.forwardTimeoutMillis", "must be between 100 and 10000");
+        }
         Ok(())
+    }
+
+    /// How long another server may take to answer.
+    #[must_use]
+    pub fn forward_timeout(&self) -> Duration {
+        Duration::from_millis(self.forward_timeout_millis)
     }
 
     /// How often the whole file is computed.

@@ -30,6 +30,15 @@ fn every_setting_reads_back_as_it_was_written() {
         debug: true,
         watch_queue: 16,
     };
+    config.dns = DnsConfig {
+        hosts_path: Some("/etc/edge/hosts".into()),
+        full_sync_seconds: 7,
+        cluster_domain: "edge.example".to_owned(),
+        address: Some("169.254.20.10:53".parse().unwrap()),
+        upstreams: Some(vec![Upstream("192.0.2.1:5353".parse().unwrap())]),
+        resolv_conf: "/run/resolv.conf".into(),
+        forward_timeout_millis: 500,
+    };
     config.admin = None;
     config.node.labels.insert("shop".to_owned(), "7".to_owned());
     config.node.taints.push(Taint {
@@ -99,5 +108,35 @@ fn the_wrapper_is_for_this_machine_unless_clients_show_certificates() {
     assert!(Config::parse(&closed, "edge.yaml").is_ok());
     for queue in [15, 65_537] {
         assert!(problem(&format!("nodeName: a\nwrapper: {{watchQueue: {queue}}}\n")).contains("16 to 65536"));
+    }
+}
+
+#[test]
+fn names_have_defaults_and_limits() {
+    let dns = Config::parse("nodeName: a\n", "edge.yaml").unwrap().dns;
+    assert_eq!(dns.hosts_path, Some("/data/edge/hosts".into()));
+    assert_eq!((dns.full_sync_seconds, &*dns.cluster_domain), (30, "cluster.local"));
+    assert_eq!((dns.address, dns.upstreams, dns.forward_timeout_millis), (None, None, 2000));
+    assert_eq!(dns.resolv_conf, Path::new("/etc/resolv.conf"));
+    let with = |settings: &str| format!("nodeName: a\ndns: {{{settings}}}\n");
+    let short =
+        Config::parse(&with("upstreams: [192.0.2.1, 'fd00::53', '192.0.2.1:5353']"), "edge.yaml").unwrap();
+    let expected = ["192.0.2.1:53", "[fd00::53]:53", "192.0.2.1:5353"];
+    assert_eq!(short.dns.upstreams.unwrap(), expected.map(|text| Upstream(text.parse().unwrap())));
+    for (settings, named) in [
+        ("hostsPath: hosts", "dns.hostsPath"),
+        ("fullSyncSeconds: 0", "dns.fullSyncSeconds"),
+        ("clusterDomain: cluster.local.", "dns.clusterDomain"),
+        ("address: '0.0.0.0:53'", "dns.address"),
+        ("upstreams: [one.example]", "one.example"),
+        (
+            "upstreams: [192.0.2.1, 192.0.2.2, 192.0.2.3, 192.0.2.4, 192.0.2.5, 192.0.2.6, 192.0.2.7, 192.0.2.8, 192.0.2.9]",
+            "dns.upstreams",
+        ),
+        ("address: '192.0.2.1:53', upstreams: [192.0.2.1]", "dns.upstreams"),
+        ("resolvConf: resolv.conf", "dns.resolvConf"),
+        ("forwardTimeoutMillis: 99", "dns.forwardTimeoutMillis"),
+    ] {
+        assert!(problem(&with(settings)).contains(named), "{settings}: {}", problem(&with(settings)));
     }
 }

@@ -2,27 +2,22 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures::FutureExt;
-use futures::future::select_all;
-use tombolo_apiserve::history::{Change, ChangeStream};
-use tombolo_apiserve::store::Store;
-use tombolo_grid::Metadata;
-use tombolo_grid::endpoints::SERVICE_NAME;
+use tombolo_apiserve::history::Change;
+use tombolo_apiserve::store::{Store, Stored};
+use tombolo_grid::endpoints::service_of;
+use tombolo_grid::{Carrier, Metadata, ServiceName};
 
 use super::names::Part;
-
-/// How soon what is not known here is asked for again.
-const RETRY: Duration = Duration::from_secs(1);
+use crate::follow::{Following, News};
 
 /// What must be computed anew.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Affected {
     /// All names.
     Everything,
-    /// The names that these Services (namespace and name) govern.
-    Services(BTreeSet<(String, String)>),
+    /// The names that these Services govern.
+    Services(BTreeSet<ServiceName>),
 }
 
 impl Affected {
@@ -34,84 +29,38 @@ impl Affected {
     }
 }
 
-/// Follows the history of everything that decides.
-pub(super) struct Follower {
-    store: Arc<dyn Store>,
-    streams: [Option<ChangeStream>; 4],
-}
+/// Follows everything that decides.
+pub(super) struct Follower(Following);
 
 impl Follower {
     pub(super) fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, streams: [const { None }; 4] }
+        Self(Following::new(store, Part::ALL.map(Part::resource)))
     }
 
     /// Waits for a change. Cancel-safe.
     pub(super) async fn changed(&mut self) -> Affected {
-        loop {
-            if self.begin() {
-                return Affected::Everything;
-            }
-            let waiting = self.streams.iter_mut().zip(Part::ALL).filter_map(|(stream, part)| {
-                let stream = stream.as_mut()?;
-                Some(async move { (part, stream.next().await) }.boxed())
-            });
-            let waiting: Vec<_> = waiting.collect();
-            let complete = waiting.len() == Part::ALL.len();
-            let news = async {
-                match waiting.is_empty() {
-                    true => std::future::pending().await,
-                    false => select_all(waiting).await.0,
-                }
-            };
-            let (part, changes) = tokio::select! {
-                news = news => news,
-                () = tokio::time::sleep(RETRY), if !complete => continue,
-            };
-            match changes {
-                Ok(Some(changes)) => return affected(part, &changes),
-                // Overtaken, or no longer followed: read again.
-                Ok(None) | Err(_) => {
-                    if let Some(at) = Part::ALL.iter().position(|other| *other == part) {
-                        self.streams[at] = None;
-                    }
-                }
-            }
+        match self.0.next().await {
+            News::All(..) => Affected::Everything,
+            News::Changed(index, changes) => affected(Part::ALL[index], &changes),
         }
-    }
-
-    /// Begins to follow what is not followed. Whether anything is followed that was not.
-    fn begin(&mut self) -> bool {
-        let mut begun = false;
-        for (stream, part) in self.streams.iter_mut().zip(Part::ALL).filter(|(stream, _)| stream.is_none()) {
-            *stream = self.store.watch(&part.resource(), self.store.revision()).ok();
-            begun |= stream.is_some();
-        }
-        begun
     }
 }
 
 fn affected(part: Part, changes: &[Arc<Change>]) -> Affected {
-    let of = |change: &Change| {
-        let key = &change.object.key;
-        match part {
-            Part::Services => Some((key.namespace().to_owned(), key.name().to_owned())),
-            Part::Slices => {
-                let metadata = Metadata::of(&change.object.body).ok()?;
-                Some((key.namespace().to_owned(), metadata.labels.get(SERVICE_NAME)?.clone()))
-            }
-            Part::Grids | Part::Nodes => None,
-        }
+    let service_of_slice = |slice: &Stored| {
+        let metadata = Metadata::of(&slice.body).ok()?;
+        service_of(Carrier::EndpointSlice, &metadata)
     };
     match part {
         Part::Grids | Part::Nodes => Affected::Everything,
-        Part::Services | Part::Slices => {
+        Part::Services => {
+            let keys = changes.iter().map(|change| &change.object.key);
+            Affected::Services(keys.map(|key| ServiceName::new(key.namespace(), key.name())).collect())
+        }
+        Part::Slices => {
             // A slice that changes its Service concerns the old one too.
-            let before = changes.iter().filter_map(|change| {
-                let previous = change.previous.as_ref()?;
-                let metadata = Metadata::of(&previous.body).ok()?;
-                Some((previous.key.namespace().to_owned(), metadata.labels.get(SERVICE_NAME)?.clone()))
-            });
-            Affected::Services(changes.iter().filter_map(|change| of(change)).chain(before).collect())
+            let versions = changes.iter().flat_map(|change| [Some(&change.object), change.previous.as_ref()]);
+            Affected::Services(versions.flatten().filter_map(|slice| service_of_slice(slice)).collect())
         }
     }
 }

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tombolo_apiserve::store::{Store, StoreError, Stored};
-use tombolo_grid::endpoints::SERVICE_NAME;
-use tombolo_grid::{GridName, Metadata, Names, Node, Nodes, PodAddress, StatefulSetGrid, pod_addresses};
+use tombolo_grid::endpoints::service_of;
+use tombolo_grid::{
+    Carrier, GridName, Metadata, Names, Node, Nodes, PodAddress, ServiceName, StatefulSetGrid, pod_addresses,
+};
 use tombolo_proto::object::{ObjectKey, Resource};
 use tracing::debug;
-
-use super::grid_name;
 
 /// What decides about uniform names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,27 +49,26 @@ impl Source {
         let mut all = Vec::new();
         for grid in self.grids()? {
             if let Some(names) = self.names(&grid, &nodes)? {
-                all.push((grid_name(&grid.metadata.namespace, &grid.metadata.name), names));
+                all.push((grid_name(&grid), names));
             }
         }
         Ok(all)
     }
 
-    /// The names of the grids whose pods these Services (namespace and name) govern here.
+    /// The names of the grids whose pods these Services govern here.
     ///
     /// # Errors
     /// As [`Self::all`].
     pub(super) fn governed_by(
         &self,
-        services: &BTreeSet<(String, String)>,
+        services: &BTreeSet<ServiceName>,
     ) -> Result<Vec<(GridName, Option<Names>)>, StoreError> {
         let nodes = self.nodes()?;
         let mut found = Vec::new();
         for grid in self.grids()? {
             let Some(service) = self.service_of(&grid, &nodes) else { continue };
-            if services.contains(&(grid.metadata.namespace.clone(), service.to_owned())) {
-                let name = grid_name(&grid.metadata.namespace, &grid.metadata.name);
-                found.push((name, self.names(&grid, &nodes)?));
+            if services.contains(&ServiceName::new(&grid.metadata.namespace, service)) {
+                found.push((grid_name(&grid), self.names(&grid, &nodes)?));
             }
         }
         Ok(found)
@@ -92,8 +91,8 @@ impl Source {
         let slices = self.store.list(&Part::Slices.resource(), Some(namespace))?;
         let of_service = |slice: &&Arc<Stored>| {
             let metadata = read(slice, Metadata::of);
-            metadata
-                .is_some_and(|metadata| metadata.labels.get(SERVICE_NAME).is_some_and(|name| name == service))
+            let named = metadata.and_then(|metadata| service_of(Carrier::EndpointSlice, &metadata));
+            named.is_some_and(|named| named.name == service)
         };
         let pods = slices.items.iter().filter(of_service).filter_map(|slice| read(slice, pod_addresses));
         Ok(pods.flatten().collect())
@@ -116,6 +115,11 @@ impl Source {
         }
         Err(StoreError::NotSynced { reason: format!("the Node {} is not known here", self.me) })
     }
+}
+
+fn grid_name(grid: &StatefulSetGrid) -> GridName {
+    let Metadata { namespace, name, .. } = &grid.metadata;
+    GridName { namespace: namespace.clone(), name: name.clone() }
 }
 
 /// What an object says; nothing when it cannot be read.

@@ -76,9 +76,14 @@ struct Publisher {
 
 impl Publisher {
     fn start(store: &MemoryStore) -> Self {
+        Self::start_at(store, "hosts", watch::channel(None).0)
+    }
+
+    fn start_at(store: &MemoryStore, path: &str, names: watch::Sender<Option<Arc<Hosts>>>) -> Self {
         let (folder, stop, tasks) = (tempfile::tempdir().unwrap(), CancellationToken::new(), Tasks::new());
         let parts = HostsParts {
-            path: folder.path().join("hosts"),
+            path: Some(folder.path().join(path)),
+            names,
             node: "n1".to_owned(),
             domain: "cluster.local".to_owned(),
             period: PERIOD,
@@ -179,5 +184,24 @@ async fn equal_names_are_not_written_again() {
     put(&store, Part::Slices, "db-1", same).await;
     tokio::time::sleep(PERIOD * 3).await;
     assert_eq!(std::fs::metadata(publisher.path()).unwrap().modified().unwrap(), written);
+    publisher.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_cannot_be_written_keeps_names_from_nobody() {
+    let store = cluster().await;
+    let (names, mut told) = watch::channel(None);
+    let publisher = Publisher::start_at(&store, "missing/hosts", names);
+    let known = told.wait_for(|names| names.as_ref().is_some_and(|names| names.text() == OF_A));
+    tokio::time::timeout(DEADLINE, known).await.expect("the names are told").unwrap();
+    let file = publisher.folder.path().join("missing/hosts");
+    assert!(!file.exists());
+    // The folder is made by whoever mounts it: the file comes with the next full sync.
+    std::fs::create_dir(file.parent().unwrap()).unwrap();
+    let deadline = Instant::now() + DEADLINE;
+    while std::fs::read_to_string(&file).unwrap_or_default() != OF_A {
+        assert!(Instant::now() < deadline, "the file is not written");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     publisher.end().await;
 }

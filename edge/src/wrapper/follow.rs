@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{pending, select_all};
-use tokio::time::{Instant, interval, sleep_until};
+use tokio::time::{Instant, interval};
 use tokio_util::sync::CancellationToken;
 use tombolo_apiserve::history::{Change, ChangeStream};
 use tombolo_apiserve::memory::TICK_INTERVAL;
@@ -15,6 +15,7 @@ use tracing::debug;
 use super::part::Part;
 use super::project::{Affected, Projector};
 use super::view::View;
+use crate::follow::until;
 
 /// Pause before the source is asked again for what it could not say; it doubles up to [`RETRY_MAX`], because what this
 /// node never hears of must not keep its processor awake.
@@ -183,11 +184,4 @@ async fn news(followed: &mut [Followed]) -> News {
     });
     let streams: Vec<_> = streams.collect();
     if streams.is_empty() { pending().await } else { select_all(streams).await.0 }
-}
-
-async fn until(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => pending().await,
-    }
 }

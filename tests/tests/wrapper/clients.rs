@@ -1,10 +1,8 @@
 //! Clients of the wrapper.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use futures::StreamExt;
@@ -13,9 +11,9 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
-use serde::Deserialize;
 use serde_json::json;
 use tokio::task::JoinSet;
+use tombolo_tests::informers::{Followed, Informers};
 
 use crate::RESOURCES;
 
@@ -61,59 +59,26 @@ pub(crate) async fn list(client: &Client, resource: &str) -> Result<BTreeMap<Str
     Ok(api.list(&Default::default()).await?.iter().map(entry).collect())
 }
 
-/// Informers of client-go, in a process of `tests/clients`: three of each resource.
-pub(crate) struct GoInformers {
-    process: Child,
-    questions: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
-#[derive(Deserialize)]
-struct Shown {
-    client: String,
-    resource: String,
-    synced: bool,
-    objects: BTreeMap<String, String>,
-}
+/// Informers of client-go: three of each resource.
+pub(crate) struct GoInformers(Informers);
 
 impl GoInformers {
     /// Starts them. `streaming`: the watch begins with the list (`WatchListClient` of client-go).
     pub(crate) fn start(program: &Path, kubeconfig: &Path, streaming: bool) -> Result<Self> {
-        let mut process = Command::new(program)
-            .env("KUBE_FEATURE_WatchListClient", streaming.to_string())
-            .arg("-kubeconfig")
-            .arg(kubeconfig)
-            .args(["-count", &(3 * RESOURCES.len()).to_string(), "-resources", &RESOURCES.join(",")])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .with_context(|| format!("start {}", program.display()))?;
-        let questions = process.stdin.take().context("piped")?;
-        let answers = BufReader::new(process.stdout.take().context("piped")?);
-        Ok(Self { process, questions, answers })
+        let count = 3 * RESOURCES.len();
+        let followed = Followed { count, resources: &RESOURCES, selectors: &[], streaming };
+        Ok(Self(Informers::start(program, kubeconfig, followed)?))
     }
 
     /// What every informer holds.
     pub(crate) fn held(&mut self) -> Result<Vec<Watched>> {
-        self.questions.write_all(b"\n")?;
-        let mut line = String::new();
-        ensure!(self.answers.read_line(&mut line)? > 0, "the informers have ended");
-        let shown: Vec<Shown> = serde_json::from_str(&line)?;
+        let shown = self.0.held()?;
         ensure!(shown.len() == 3 * RESOURCES.len(), "{} informers answer", shown.len());
         let held = shown.into_iter().map(|one| {
-            ensure!(one.synced, "{} of {} is not synced", one.client, one.resource);
             let resource = RESOURCES.into_iter().find(|known| *known == one.resource);
             Ok((format!("client-go {}", one.client), resource.context("nobody asked for it")?, one.objects))
         });
         held.collect()
-    }
-}
-
-impl Drop for GoInformers {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

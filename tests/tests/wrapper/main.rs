@@ -24,7 +24,7 @@ use tombolo_apiserve::memory::MemoryStore;
 use tombolo_apiserve::status::ApiError;
 use tombolo_apiserve::store::{Expect, Mutation, Store, Write, WriteStore};
 use tombolo_edge::config::WrapperConfig;
-use tombolo_edge::wrapper::{Kubernetes, Wrapper, WrapperMetrics, WrapperParts};
+use tombolo_edge::wrapper::{Kubernetes, Projection, Wrapper, WrapperMetrics, WrapperParts};
 use tombolo_proto::ids::Uid;
 use tombolo_proto::object::{ObjectKey, Resource};
 use tombolo_runtime::Tasks;
@@ -149,7 +149,9 @@ impl Served {
             writes: Arc::new(NoWrites),
             kubernetes: Kubernetes::AsItIs,
         };
-        wrapper.spawn(&tasks, parts, Arc::new(WrapperMetrics::default()), &stop);
+        let metrics = Arc::new(WrapperMetrics::default());
+        let projection = Projection::spawn(&tasks, parts, settings.watch_queue, metrics, &stop);
+        wrapper.spawn(&tasks, &projection, &stop);
         Self { address, tasks, stop }
     }
 

@@ -13,7 +13,7 @@ use super::*;
 use crate::config::{WrapperConfig, WrapperTls};
 use crate::identity::Identity;
 use crate::identity::testing::{fetch_plain, get_plain, get_tls, identity_for, pem, test_ca};
-use crate::wrapper::{Wrapper, WrapperError};
+use crate::wrapper::{Projection, Wrapper, WrapperError};
 
 /// What kube-proxy 1.36 accepts.
 const ACCEPT: &str = "application/vnd.kubernetes.protobuf, */*";
@@ -41,7 +41,8 @@ impl Served {
             writes: Arc::clone(&events) as _,
             kubernetes: Kubernetes::AsItIs,
         };
-        wrapper.spawn(&tasks, parts, Arc::default(), &stop);
+        let projection = Projection::spawn(&tasks, parts, settings.watch_queue, Arc::default(), &stop);
+        wrapper.spawn(&tasks, &projection, &stop);
         Self { source: Arc::clone(source), address, events, tasks, stop }
     }
 
@@ -343,4 +344,35 @@ fn a_watcher_that_falls_behind_is_ended_alone() {
     }
     assert!(matches!(slow.poll_ready(), Err(StoreError::Expired { .. })));
     assert_eq!(taken.len(), 17);
+}
+
+/// Idle watches cost memory: there is an end to them, and who is beyond it is told so.
+#[tokio::test]
+async fn idle_watches_are_bounded_and_disturb_nobody() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let served = Served::with_cluster(&settings()).await;
+    let head = async |stream: &mut tokio::net::TcpStream| {
+        let request = "GET /api/v1/services?watch=true HTTP/1.1\r\nhost: wrapper\r\n\r\n";
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut buffer = [0; 12];
+        stream.read_exact(&mut buffer).await.unwrap();
+        String::from_utf8_lossy(&buffer).into_owned()
+    };
+    let connect = async || tokio::net::TcpStream::connect(served.address).await.unwrap();
+    let mut idle = Vec::new();
+    for number in 0..crate::wrapper::WATCHES_MAX {
+        let mut stream = connect().await;
+        assert_eq!(head(&mut stream).await, "HTTP/1.1 200", "watch {number}");
+        idle.push(stream);
+    }
+    assert_eq!(head(&mut connect().await).await, "HTTP/1.1 429");
+    let (status, _) = served.get("/api/v1/services").await;
+    assert_eq!(status, StatusCode::OK, "lists go on");
+    drop(idle);
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while head(&mut connect().await).await != "HTTP/1.1 200" {
+        assert!(std::time::Instant::now() < deadline, "the places are not given back");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    served.end().await;
 }

@@ -1,0 +1,127 @@
+//! The DNS server of a node: it answers the cluster domain from what this node knows, with or without a cloud, and asks
+//! other servers for everything else.
+//!
+//! It answers as CoreDNS with the `kubernetes` and `hosts` plugins does; where not, `docs/dns.md` says so. Names come from
+//! the view of the wrapper, so a Service that is closed inside a unit has this unit's pods alone.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use arc_swap::ArcSwap;
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tombolo_apiserve::store::Store;
+use tombolo_grid::Hosts;
+use tombolo_grid::dns::Zone;
+use tombolo_runtime::Tasks;
+use tombolo_runtime::listen::{ListenError, tcp, udp};
+
+use crate::config::DnsConfig;
+
+mod answer;
+mod authority;
+mod follow;
+mod forward;
+mod message;
+mod metrics;
+mod serve;
+mod upstreams;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use metrics::DnsMetrics;
+
+use authority::Authority;
+use forward::Forwarder;
+use serve::Server;
+use upstreams::Upstreams;
+
+const SETTING: &str = "dns.address";
+
+/// What the server answers from.
+pub(crate) struct DnsParts {
+    /// Services, EndpointSlices and Namespaces, as this node may use them.
+    pub(crate) source: Arc<dyn Store>,
+    /// Uniform names; none until they are known.
+    pub(crate) names: watch::Receiver<Option<Arc<Hosts>>>,
+}
+
+/// The server with its sockets bound.
+pub(crate) struct Dns {
+    udp: UdpSocket,
+    tcp: TcpListener,
+    address: SocketAddr,
+    settings: DnsConfig,
+}
+
+impl Dns {
+    /// Binds both sockets; none when the settings turn the server off.
+    ///
+    /// # Errors
+    /// [`ListenError`] names the setting to change.
+    pub(crate) async fn bind(settings: &DnsConfig) -> Result<Option<Self>, ListenError> {
+        let Some(address) = settings.address else { return Ok(None) };
+        let failed =
+            |protocol, source| ListenError { protocol, address, setting: SETTING.to_owned(), source };
+        let socket = udp(SETTING, address)?;
+        let chosen = socket.local_addr().map_err(|source| failed("UDP", source))?;
+        socket.set_nonblocking(true).map_err(|source| failed("UDP", source))?;
+        let udp = UdpSocket::from_std(socket).map_err(|source| failed("UDP", source))?;
+        let tcp = tcp(SETTING, chosen).await?;
+        Ok(Some(Self { udp, tcp, address: chosen, settings: settings.clone() }))
+    }
+
+    /// Where it listens.
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Follows the source and answers until `stop` is cancelled.
+    pub(crate) fn spawn(
+        self,
+        tasks: &Tasks,
+        parts: DnsParts,
+        metrics: Arc<DnsMetrics>,
+        stop: &CancellationToken,
+    ) {
+        let published = Arc::new(ArcSwap::from_pointee(Published::default()));
+        let follower = follow::Follower::new(parts, Arc::clone(&published));
+        let upstreams = Upstreams::new(&self.settings, self.address);
+        let server = Arc::new(Server {
+            authority: Authority::new(&self.settings.cluster_domain, self.address.ip()),
+            published,
+            forwarder: Forwarder::new(upstreams, self.settings.forward_timeout()),
+            metrics,
+        });
+        let until = stop.clone();
+        tasks.spawn("dns-zone", async move {
+            until.run_until_cancelled(follower.run()).await;
+        });
+        let (until, answering) = (stop.clone(), Arc::clone(&server));
+        tasks.spawn("dns-udp", async move {
+            until.run_until_cancelled(answering.serve_udp(self.udp)).await;
+        });
+        let until = stop.clone();
+        tasks.spawn("dns-tcp", async move {
+            until.run_until_cancelled(server.serve_tcp(self.tcp)).await;
+        });
+    }
+}
+
+/// The zone that readers see, replaced as a whole.
+#[derive(Debug, Default)]
+struct Published {
+    zone: Zone,
+    /// Serial of the SOA record: when the zone changed, in seconds since 1970, as CoreDNS counts.
+    serial: u32,
+}
+
+/// Now, as a serial.
+fn serial(now: SystemTime) -> u32 {
+    let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    // Serials wrap around (RFC 1982).
+    (since.as_secs() & u64::from(u32::MAX)) as u32
+}

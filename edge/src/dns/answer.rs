@@ -1,0 +1,262 @@
+//! From a question and the zone to an answer. No sockets, no clock.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use hickory_proto::op::{Message, ResponseCode};
+use hickory_proto::rr::rdata::{CNAME, HINFO, NS, PTR, SRV, TXT};
+use hickory_proto::rr::{Name, RData, Record, RecordType};
+use tombolo_grid::dns::zone::VERSION;
+use tombolo_grid::dns::{Finding, Owner, Place as Address, Zone};
+
+use super::Published;
+use super::authority::{Authority, Place, TTL, address_record, place_name};
+use super::message::{ANY_TTL, Question};
+
+/// Names that lead to other names, one after the other, at most.
+const ALIASES_MAX: usize = 10;
+
+/// Time to live of the record that says which specification is followed, as CoreDNS has it.
+const VERSION_TTL: u32 = 28_800;
+
+/// What is to be done about a question.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// This is the answer.
+    Known(Message),
+    /// What decides was never heard of here.
+    Unknown(Message),
+    /// Nothing that this server does.
+    Refused(Message),
+    /// The answer is an alias; other servers may know the rest.
+    Alias(Message, Name),
+    /// Other servers are to be asked.
+    Elsewhere,
+}
+
+/// The answer to a question.
+pub(super) fn answer(authority: &Authority, published: &Published, question: &Question) -> Answer {
+    let asked = Asked { authority, published, question, record_type: question.record_type() };
+    let name = question.query.name();
+    match authority.place(name) {
+        Place::Here(below) => asked.in_zone(&below),
+        Place::HereOdd => asked.no_name(),
+        Place::Elsewhere => asked.elsewhere(name),
+    }
+}
+
+struct Asked<'a> {
+    authority: &'a Authority,
+    published: &'a Published,
+    question: &'a Question,
+    record_type: RecordType,
+}
+
+impl Asked<'_> {
+    fn zone(&self) -> &Zone {
+        &self.published.zone
+    }
+
+    fn name(&self) -> Name {
+        self.question.query.name().clone()
+    }
+
+    /// A record of the name that was asked for.
+    fn record(&self, data: RData) -> Record {
+        Record::from_rdata(self.name(), TTL, data)
+    }
+
+    fn elsewhere(&self, name: &Name) -> Answer {
+        match self.record_type {
+            RecordType::PTR => {
+                let Some(address) = reverse(name) else { return Answer::Elsewhere };
+                let names = self.zone().owners(address);
+                let names = names.iter().filter_map(|owner| self.authority.below(&owner_name(owner)));
+                let records: Vec<Record> = names.map(|name| self.record(RData::PTR(PTR(name)))).collect();
+                if records.is_empty() { Answer::Elsewhere } else { self.found(records, Vec::new()) }
+            }
+            RecordType::ANY => {
+                // A question for everything is how small packets become large ones.
+                let nothing = HINFO::new("RFC8482".to_owned(), String::new());
+                let record = Record::from_rdata(self.name(), ANY_TTL, RData::HINFO(nothing));
+                let mut reply = self.question.reply(ResponseCode::NoError);
+                reply.add_answer(record);
+                Answer::Known(reply)
+            }
+            RecordType::AXFR | RecordType::IXFR => self.refused(),
+            _ => Answer::Elsewhere,
+        }
+    }
+
+    fn in_zone(&self, below: &str) -> Answer {
+        match self.record_type {
+            RecordType::AXFR | RecordType::IXFR => return self.refused(),
+            RecordType::SOA if below.is_empty() => {
+                return self.found(vec![self.authority.soa(self.published.serial)], Vec::new());
+            }
+            RecordType::NS if below.is_empty() => return self.name_servers(),
+            _ if below == "ns.dns" => return self.of_family(self.authority.own_address(&self.name())),
+            _ => {}
+        }
+        match self.zone().find(below) {
+            Finding::Unknown => Answer::Unknown(self.question.reply(ResponseCode::ServFail)),
+            Finding::NoName => self.no_name(),
+            Finding::Empty => self.no_data(),
+            Finding::Version if self.record_type == RecordType::TXT => {
+                let text = RData::TXT(TXT::new(vec![VERSION.to_owned()]));
+                self.found(vec![Record::from_rdata(self.name(), VERSION_TTL, text)], Vec::new())
+            }
+            Finding::Version => self.no_data(),
+            Finding::External(target) => self.alias(target),
+            Finding::Places(places) if self.record_type == RecordType::SRV => self.services(&places),
+            Finding::Places(places) => self.addresses(places.into_iter().map(|place| place.address)),
+            Finding::Uniform(addresses) => self.addresses(addresses.iter().copied()),
+            Finding::Pod(address) => self.addresses([address]),
+        }
+    }
+
+    fn name_servers(&self) -> Answer {
+        let Some(name) = self.authority.below("ns.dns") else { return self.no_data() };
+        match self.authority.own_address(&name) {
+            Some(address) => self.found(vec![self.record(RData::NS(NS(name)))], vec![address]),
+            None => self.no_data(),
+        }
+    }
+
+    /// The records of the type that was asked for.
+    fn of_family(&self, record: Option<Record>) -> Answer {
+        let records = record.filter(|record| record.record_type() == self.record_type);
+        self.found(records.into_iter().collect(), Vec::new())
+    }
+
+    fn addresses(&self, addresses: impl IntoIterator<Item = IpAddr>) -> Answer {
+        let records = self.records_of(&self.name(), addresses);
+        self.found(records, Vec::new())
+    }
+
+    /// Address records of the family that was asked for, each once, beginning with another one every time.
+    fn records_of(&self, name: &Name, addresses: impl IntoIterator<Item = IpAddr>) -> Vec<Record> {
+        let wanted = |address: &IpAddr| match self.record_type {
+            RecordType::A => address.is_ipv4(),
+            RecordType::AAAA => address.is_ipv6(),
+            _ => false,
+        };
+        let mut seen = HashSet::new();
+        let mut records: Vec<Record> = addresses
+            .into_iter()
+            .filter(|address| wanted(address) && seen.insert(*address))
+            .map(|address| address_record(name.clone(), address))
+            .collect();
+        if records.len() > 1 {
+            // Clients take the first: identifiers are random, so everyone has a turn.
+            let first = usize::from(self.question.header.id) % records.len();
+            records.rotate_left(first);
+        }
+        records
+    }
+
+    fn services(&self, places: &[Address<'_>]) -> Answer {
+        let weight = u16::try_from(100 / places.len().max(1)).unwrap_or(1).max(1);
+        let (mut records, mut extra) = (Vec::new(), Vec::new());
+        let (mut targets, mut addresses) = (HashSet::new(), HashSet::new());
+        for place in places {
+            let Some(port) = place.port else { continue };
+            let Some(target) = self.authority.below(&place_name(place)) else { continue };
+            if targets.insert((target.clone(), port)) {
+                records.push(self.record(RData::SRV(SRV::new(0, weight, port, target.clone()))));
+            }
+            if addresses.insert((target.clone(), place.address)) {
+                extra.push(address_record(target, place.address));
+            }
+        }
+        self.found(records, extra)
+    }
+
+    /// Follows an external name as long as it stays in the zone.
+    fn alias(&self, target: &str) -> Answer {
+        let (mut owner, mut target) = (self.name(), target.to_owned());
+        let mut aliases: Vec<Record> = Vec::new();
+        loop {
+            let Ok(name) = Name::from_ascii(format!("{target}.")) else { return self.no_data() };
+            let alias = Record::from_rdata(owner, TTL, RData::CNAME(CNAME(name.clone())));
+            match self.record_type {
+                RecordType::CNAME => return self.found(vec![alias], Vec::new()),
+                RecordType::A | RecordType::AAAA => {}
+                _ => return self.no_data(),
+            }
+            let known = aliases.iter().any(|alias| alias.data == RData::CNAME(CNAME(name.clone())));
+            if known || aliases.len() >= ALIASES_MAX {
+                return self.no_data();
+            }
+            aliases.push(alias);
+            let below = match self.authority.place(&name) {
+                Place::Here(below) => below,
+                Place::HereOdd => return self.no_data(),
+                Place::Elsewhere => return Answer::Alias(self.with(aliases, Vec::new()), name),
+            };
+            let records = match self.zone().find(&below) {
+                Finding::External(next) => {
+                    (owner, target) = (name, next.to_owned());
+                    continue;
+                }
+                Finding::Unknown => return Answer::Unknown(self.question.reply(ResponseCode::ServFail)),
+                Finding::Places(places) => {
+                    self.records_of(&name, places.into_iter().map(|place| place.address))
+                }
+                Finding::Uniform(addresses) => self.records_of(&name, addresses.iter().copied()),
+                Finding::Pod(address) => self.records_of(&name, [address]),
+                Finding::NoName | Finding::Empty | Finding::Version => Vec::new(),
+            };
+            if records.is_empty() {
+                return self.no_data();
+            }
+            aliases.extend(records);
+            return self.found(aliases, Vec::new());
+        }
+    }
+
+    fn found(&self, records: Vec<Record>, extra: Vec<Record>) -> Answer {
+        if records.is_empty() { self.no_data() } else { Answer::Known(self.with(records, extra)) }
+    }
+
+    fn with(&self, records: Vec<Record>, extra: Vec<Record>) -> Message {
+        let mut reply = self.question.reply(ResponseCode::NoError);
+        reply.metadata.authoritative = true;
+        reply.answers = records;
+        reply.additionals = extra;
+        reply
+    }
+
+    fn no_data(&self) -> Answer {
+        self.nothing(ResponseCode::NoError)
+    }
+
+    fn no_name(&self) -> Answer {
+        self.nothing(ResponseCode::NXDomain)
+    }
+
+    fn nothing(&self, code: ResponseCode) -> Answer {
+        let mut reply = self.question.reply(code);
+        reply.metadata.authoritative = true;
+        reply.add_authority(self.authority.soa(self.published.serial));
+        Answer::Known(reply)
+    }
+
+    fn refused(&self) -> Answer {
+        Answer::Refused(self.question.reply(ResponseCode::Refused))
+    }
+}
+
+/// The address that a name of `in-addr.arpa` or `ip6.arpa` says in full.
+fn reverse(name: &Name) -> Option<IpAddr> {
+    let net = name.parse_arpa_name().ok()?;
+    (net.prefix_len() == net.max_prefix_len()).then(|| net.addr())
+}
+
+fn owner_name(Owner { label, service }: &Owner) -> String {
+    let (name, namespace) = (&service.name, &service.namespace);
+    match label {
+        Some(label) => format!("{label}.{name}.{namespace}.svc"),
+        None => format!("{name}.{namespace}.svc"),
+    }
+}

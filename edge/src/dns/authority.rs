@@ -1,0 +1,100 @@
+//! The zone's own records, and which names are in it.
+
+use std::net::IpAddr;
+
+use hickory_proto::rr::rdata::{A, AAAA, SOA};
+use hickory_proto::rr::{Name, RData, Record};
+use tombolo_grid::dns;
+
+/// Time to live of all records of the zone in seconds, as CoreDNS has it.
+pub(super) const TTL: u32 = 5;
+
+/// The cluster domain.
+#[derive(Debug)]
+pub(super) struct Authority {
+    /// Without a dot at its end.
+    domain: String,
+    pub(super) name: Name,
+    /// Where this server listens, where others could reach it.
+    address: Option<IpAddr>,
+}
+
+/// Where a name is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Below the domain by this text: lower case, empty for the domain itself.
+    Here(String),
+    /// In the domain, with characters that no name of it has.
+    HereOdd,
+    /// Not in the domain.
+    Elsewhere,
+}
+
+impl Authority {
+    pub(super) fn new(domain: &str, address: IpAddr) -> Self {
+        // The settings say that it is a name.
+        let name = Name::from_ascii(format!("{domain}.")).unwrap_or_else(|_| Name::root());
+        let address = Some(address).filter(|address| !address.is_loopback() && !address.is_unspecified());
+        Self { domain: domain.to_owned(), name, address }
+    }
+
+    /// Where a name is.
+    pub(super) fn place(&self, name: &Name) -> Place {
+        let (mut text, mut odd) = (String::with_capacity(64), false);
+        for label in name.iter() {
+            if !text.is_empty() {
+                text.push('.');
+            }
+            for byte in label {
+                odd |= !byte.is_ascii_graphic() || *byte == b'.';
+                text.push(char::from(byte.to_ascii_lowercase()));
+            }
+        }
+        let Some(rest) = text.strip_suffix(&*self.domain) else { return Place::Elsewhere };
+        let below = match rest.strip_suffix('.') {
+            Some(below) => below.len(),
+            None if rest.is_empty() => 0,
+            None => return Place::Elsewhere,
+        };
+        if odd {
+            return Place::HereOdd;
+        }
+        text.truncate(below);
+        Place::Here(text)
+    }
+
+    /// A name of the zone; none when it would be too long for DNS.
+    pub(super) fn below(&self, text: &str) -> Option<Name> {
+        Name::from_ascii(format!("{text}.{}.", self.domain)).ok()
+    }
+
+    /// The record that goes with negative answers.
+    pub(super) fn soa(&self, serial: u32) -> Record {
+        let below = |label: &str| self.below(label).unwrap_or_else(|| self.name.clone());
+        let soa = SOA::new(below("ns.dns"), below("hostmaster"), serial, 7200, 1800, 86400, TTL);
+        Record::from_rdata(self.name.clone(), TTL, RData::SOA(soa))
+    }
+
+    /// The address of this server as a record of a name.
+    pub(super) fn own_address(&self, name: &Name) -> Option<Record> {
+        self.address.map(|address| address_record(name.clone(), address))
+    }
+}
+
+/// An A or AAAA record.
+pub(super) fn address_record(name: Name, address: IpAddr) -> Record {
+    let data = match address {
+        IpAddr::V4(address) => RData::A(A(address)),
+        IpAddr::V6(address) => RData::AAAA(AAAA(address)),
+    };
+    Record::from_rdata(name, TTL, data)
+}
+
+/// The name of a place below the domain.
+pub(super) fn place_name(place: &dns::Place<'_>) -> String {
+    let (service, namespace) = place.service;
+    match &place.label {
+        Some(label) => format!("{label}.{service}.{namespace}.svc"),
+        None => format!("{service}.{namespace}.svc"),
+    }
+}

@@ -1,0 +1,60 @@
+//! Metrics of the DNS server.
+
+use std::sync::Arc;
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+
+/// What became of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(super) enum Outcome {
+    /// Answered from the zone, also that there is no such name.
+    Answered,
+    /// Not answerable yet: what decides was never heard of here.
+    Unknown,
+    /// Answered by another server.
+    Forwarded,
+    /// No other server has answered, or too many were being asked.
+    Unanswered,
+    /// Refused: malformed, or nothing that is answered here.
+    Refused,
+    /// Not worth an answer.
+    Dropped,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Labels {
+    outcome: Outcome,
+}
+
+/// What is counted. The counters are found once: looking one up takes a lock.
+#[derive(Debug)]
+pub(crate) struct DnsMetrics {
+    questions: [Counter; 6],
+}
+
+const ALL: [Outcome; 6] = [
+    Outcome::Answered,
+    Outcome::Unknown,
+    Outcome::Forwarded,
+    Outcome::Unanswered,
+    Outcome::Refused,
+    Outcome::Dropped,
+];
+
+impl DnsMetrics {
+    /// Metrics, all registered.
+    pub(crate) fn register(registry: &mut Registry) -> Arc<Self> {
+        let questions = Family::<Labels, Counter>::default();
+        let edge = registry.sub_registry_with_prefix("tombolo_edge");
+        edge.register("dns_questions", "Packets to the DNS server by what became of them", questions.clone());
+        let counter = |outcome| questions.get_or_create(&Labels { outcome }).clone();
+        Arc::new(Self { questions: ALL.map(counter) })
+    }
+
+    pub(super) fn count(&self, outcome: Outcome) {
+        self.questions[outcome as usize].inc();
+    }
+}

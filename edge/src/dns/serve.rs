@@ -1,0 +1,230 @@
+//! The sockets.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt};
+use hickory_proto::op::{Message, ResponseCode};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::time::timeout;
+use tracing::{debug, warn};
+
+use super::Published;
+use super::answer::{Answer, answer};
+use super::authority::Authority;
+use super::forward::{FORWARDS_MAX, Failure, Forwarder, cut};
+use super::message::{Packet, Question, Transport, read, write};
+use super::metrics::{DnsMetrics, Outcome};
+
+/// Datagrams that are answered before other tasks have their turn.
+const TURN: usize = 64;
+
+/// Largest datagram that is read. Questions are smaller; what is cut off is no longer a message.
+const DATAGRAM_MAX: usize = 4096;
+
+/// TCP connections that are served at the same time; more are closed at once.
+pub(super) const CONNECTIONS_MAX: usize = 128;
+
+/// How long a TCP connection may be silent, and how long an answer may take to be sent.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Largest question over TCP in bytes.
+const QUESTION_MAX: usize = 4096;
+
+/// Answers questions.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) authority: Authority,
+    pub(super) published: Arc<ArcSwap<Published>>,
+    pub(super) forwarder: Forwarder,
+    pub(super) metrics: Arc<DnsMetrics>,
+}
+
+/// What is to be done with a packet.
+pub(super) enum Step {
+    Nothing,
+    Send(Vec<u8>),
+    /// Other servers must be asked first.
+    Wait(Question, Wait),
+}
+
+/// What other servers are asked for.
+pub(super) enum Wait {
+    Everything,
+    /// The rest of this answer.
+    Rest(Box<Message>, hickory_proto::rr::Name),
+}
+
+impl Server {
+    /// What can be said without asking anybody.
+    pub(super) fn step(&self, packet: &[u8], transport: Transport) -> Step {
+        let question = match read(packet) {
+            Packet::Noise => {
+                self.metrics.count(Outcome::Dropped);
+                return Step::Nothing;
+            }
+            Packet::Refused(reply) => return self.send(Outcome::Refused, *reply, u16::MAX),
+            Packet::Question(question) => question,
+        };
+        let room = question.room(transport);
+        match answer(&self.authority, &self.published.load(), &question) {
+            Answer::Known(reply) => self.send(Outcome::Answered, reply, room),
+            Answer::Unknown(reply) => self.send(Outcome::Unknown, reply, room),
+            Answer::Refused(reply) => self.send(Outcome::Refused, reply, room),
+            Answer::Alias(reply, target) => Step::Wait(*question, Wait::Rest(Box::new(reply), target)),
+            Answer::Elsewhere => Step::Wait(*question, Wait::Everything),
+        }
+    }
+
+    fn send(&self, outcome: Outcome, reply: Message, room: u16) -> Step {
+        match write(reply, room) {
+            Ok(bytes) => {
+                self.metrics.count(outcome);
+                Step::Send(bytes)
+            }
+            Err(error) => {
+                self.metrics.count(Outcome::Dropped);
+                debug!(%error, "an answer cannot be written");
+                Step::Nothing
+            }
+        }
+    }
+
+    /// Asks other servers.
+    async fn wait(
+        &self,
+        packet: &[u8],
+        question: Question,
+        wait: Wait,
+        transport: Transport,
+    ) -> Option<Vec<u8>> {
+        let room = question.room(transport);
+        let step = match wait {
+            Wait::Rest(mut reply, target) => {
+                reply.add_answers(self.forwarder.resolve(target, &question).await);
+                self.send(Outcome::Answered, *reply, room)
+            }
+            Wait::Everything => match self.forwarder.ask(packet, &question, transport).await {
+                Ok(answer) if answer.len() > usize::from(room) => {
+                    self.send(Outcome::Forwarded, cut(&answer, &question), room)
+                }
+                Ok(answer) => {
+                    self.metrics.count(Outcome::Forwarded);
+                    return Some(answer);
+                }
+                Err(Failure::Nobody) => {
+                    self.send(Outcome::Refused, question.reply(ResponseCode::Refused), room)
+                }
+                Err(Failure::NoAnswer) => {
+                    self.send(Outcome::Unanswered, question.reply(ResponseCode::ServFail), room)
+                }
+            },
+        };
+        match step {
+            Step::Send(bytes) => Some(bytes),
+            Step::Nothing | Step::Wait(..) => None,
+        }
+    }
+
+    /// Serves datagrams for ever.
+    pub(super) async fn serve_udp(&self, socket: UdpSocket) {
+        let mut waiting: FuturesUnordered<BoxFuture<'_, (SocketAddr, Option<Vec<u8>>)>> =
+            FuturesUnordered::new();
+        let mut buffer = vec![0; DATAGRAM_MAX];
+        loop {
+            tokio::select! {
+                Some((peer, answer)) = waiting.next(), if !waiting.is_empty() => {
+                    if let Some(answer) = answer {
+                        tell(&socket, &answer, peer);
+                    }
+                }
+                received = socket.recv_from(&mut buffer) => {
+                    let mut received = received;
+                    for _ in 0..TURN {
+                        let Ok((length, peer)) = received else { break };
+                        let packet = &buffer[..length];
+                        match self.step(packet, Transport::Udp) {
+                            Step::Nothing => {}
+                            Step::Send(answer) => tell(&socket, &answer, peer),
+                            Step::Wait(question, _) if waiting.len() >= FORWARDS_MAX => {
+                                let reply = question.reply(ResponseCode::ServFail);
+                                let room = question.room(Transport::Udp);
+                                if let Step::Send(answer) = self.send(Outcome::Unanswered, reply, room) {
+                                    tell(&socket, &answer, peer);
+                                }
+                            }
+                            Step::Wait(question, wait) => {
+                                let packet = packet.to_vec();
+                                waiting.push(async move {
+                                    (peer, self.wait(&packet, question, wait, Transport::Udp).await)
+                                }.boxed());
+                            }
+                        }
+                        received = socket.try_recv_from(&mut buffer);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Serves connections for ever.
+    pub(super) async fn serve_tcp(&self, listener: TcpListener) {
+        let mut connections: FuturesUnordered<BoxFuture<'_, ()>> = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                Some(()) = connections.next(), if !connections.is_empty() => {}
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) if connections.len() < CONNECTIONS_MAX => {
+                        connections.push(self.converse(stream).boxed());
+                    }
+                    Ok(_) => debug!("a DNS connection is closed: {CONNECTIONS_MAX} are open"),
+                    Err(error) => {
+                        warn!(%error, "a DNS connection cannot be accepted");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Answers the questions of one connection, one after the other.
+    async fn converse(&self, mut stream: TcpStream) {
+        while let Ok(Some(packet)) = timeout(IDLE, question(&mut stream)).await {
+            let answer = match self.step(&packet, Transport::Tcp) {
+                Step::Nothing => return,
+                Step::Send(answer) => Some(answer),
+                Step::Wait(question, wait) => self.wait(&packet, question, wait, Transport::Tcp).await,
+            };
+            let Some(answer) = answer else { return };
+            let Ok(length) = u16::try_from(answer.len()) else { return };
+            let framed = [&length.to_be_bytes(), answer.as_slice()].concat();
+            if !matches!(timeout(IDLE, stream.write_all(&framed)).await, Ok(Ok(()))) {
+                return;
+            }
+        }
+    }
+}
+
+/// Pause after a connection could not be accepted, as when there are no file descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Sends a datagram. One that the system does not take now is lost, as any may be: nobody waits for a slow client.
+fn tell(socket: &UdpSocket, answer: &[u8], peer: SocketAddr) {
+    let _ = socket.try_send_to(answer, peer);
+}
+
+/// The next question of a connection; none at its end, or when it is too long.
+async fn question(stream: &mut TcpStream) -> Option<Vec<u8>> {
+    let length = usize::from(stream.read_u16().await.ok()?);
+    if length > QUESTION_MAX {
+        return None;
+    }
+    let mut packet = vec![0; length];
+    stream.read_exact(&mut packet).await.ok()?;
+    Some(packet)
+}

@@ -1,0 +1,138 @@
+//! What is no question, and questions that are not answered.
+
+use super::*;
+
+#[tokio::test]
+async fn what_is_no_question_is_refused_by_its_code() {
+    let running = Running::with_cluster(&[]).await;
+    let code = async |message: &Message| {
+        let answer = Message::from_vec(&running.send(&message.to_vec().unwrap()).await).unwrap();
+        assert_eq!(answer.metadata.id, message.metadata.id);
+        // Two names have the same code.
+        u16::from(answer.metadata.response_code)
+    };
+    let is = |code: ResponseCode| u16::from(code);
+    let good = || question("web.shop.svc.cluster.local", RecordType::A);
+    let mut update = good();
+    update.metadata.op_code = OpCode::Update;
+    assert_eq!(code(&update).await, is(ResponseCode::NotImp));
+    let mut two = good();
+    two.add_query(two.queries[0].clone());
+    assert_eq!(code(&two).await, is(ResponseCode::FormErr));
+    let mut chaos = good();
+    chaos.queries[0].set_query_class(hickory_proto::rr::DNSClass::CH);
+    assert_eq!(code(&chaos).await, is(ResponseCode::Refused));
+    let mut version = good();
+    let mut edns = Edns::new();
+    edns.set_version(1);
+    version.set_edns(edns);
+    assert_eq!(code(&version).await, is(ResponseCode::BADVERS));
+    for record_type in [RecordType::AXFR, RecordType::IXFR] {
+        assert_eq!(code(&question("cluster.local", record_type)).await, is(ResponseCode::Refused));
+        assert_eq!(code(&question("example.org", record_type)).await, is(ResponseCode::Refused));
+    }
+    assert_eq!(
+        code(&question("example.org", RecordType::A)).await,
+        is(ResponseCode::Refused),
+        "nobody to ask"
+    );
+}
+
+#[tokio::test]
+async fn a_name_that_points_at_itself_is_malformed() {
+    let running = Running::with_cluster(&[]).await;
+    let mut packet = question("web.shop.svc.cluster.local", RecordType::A).to_vec().unwrap();
+    packet.truncate(12);
+    packet.extend_from_slice(&[0xc0, 12, 0, 1, 0, 1]);
+    let answer = Message::from_vec(&running.send(&packet).await).unwrap();
+    assert_eq!(answer.metadata.response_code, ResponseCode::FormErr);
+    assert_eq!(answer.metadata.id.to_be_bytes(), packet[..2]);
+    assert!(answer.queries.is_empty());
+}
+
+#[tokio::test]
+async fn answers_and_fragments_are_not_answered() {
+    let running = Running::with_cluster(&[]).await;
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    socket.connect(running.address).await.unwrap();
+    let mut reply = question("web.shop.svc.cluster.local", RecordType::A);
+    reply.metadata.message_type = MessageType::Response;
+    socket.send(&reply.to_vec().unwrap()).await.unwrap();
+    socket.send(&[1, 2, 3]).await.unwrap();
+    socket.send(&[]).await.unwrap();
+    // The one that is a question is the one that is answered.
+    let last = question("web.shop.svc.cluster.local", RecordType::A);
+    socket.send(&last.to_vec().unwrap()).await.unwrap();
+    let mut buffer = [0; 512];
+    let length = tokio::time::timeout(DEADLINE, socket.recv(&mut buffer)).await.unwrap().unwrap();
+    assert_eq!(Message::from_vec(&buffer[..length]).unwrap().metadata.id, last.metadata.id);
+}
+
+#[tokio::test]
+async fn a_question_for_everything_gets_next_to_nothing() {
+    let running = Running::with_cluster(&[]).await;
+    for name in ["many.shop.svc.cluster.local", "example.org"] {
+        let packet = question(name, RecordType::ANY).to_vec().unwrap();
+        let answer = running.send(&packet).await;
+        assert!(answer.len() < 4 * packet.len(), "{name}: {} bytes for {}", answer.len(), packet.len());
+    }
+}
+
+#[tokio::test]
+async fn idle_and_greedy_connections_are_bounded() {
+    let running = Running::with_cluster(&[]).await;
+    let mut idle = Vec::new();
+    for _ in 0..serve::CONNECTIONS_MAX {
+        idle.push(TcpStream::connect(running.address).await.unwrap());
+    }
+    // One more is closed; datagrams are answered meanwhile.
+    let mut more = TcpStream::connect(running.address).await.unwrap();
+    let closed = tokio::time::timeout(DEADLINE, more.read(&mut [0; 1])).await.expect("it is closed");
+    assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
+    assert_eq!(addresses(&running.ask("web.shop.svc.cluster.local", RecordType::A).await), ["10.96.0.1"]);
+    // A question that is too long ends its connection.
+    let mut greedy = idle.pop().unwrap();
+    greedy.write_u16(u16::MAX).await.unwrap();
+    let closed = tokio::time::timeout(DEADLINE, greedy.read(&mut [0; 1])).await.expect("it is closed");
+    assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
+    let whole = question("web.shop.svc.cluster.local", RecordType::A);
+    assert_eq!(addresses(&running.ask_over_tcp(&whole).await), ["10.96.0.1"]);
+}
+
+fn server() -> serve::Server {
+    let settings = DnsConfig { upstreams: Some(Vec::new()), ..DnsConfig::default() };
+    let own = "127.0.0.1:53".parse().unwrap();
+    serve::Server {
+        authority: Authority::new("cluster.local", std::net::Ipv4Addr::LOCALHOST.into()),
+        published: Arc::new(ArcSwap::from_pointee(Published::default())),
+        forwarder: Forwarder::new(Upstreams::new(&settings, own), DEADLINE),
+        metrics: DnsMetrics::register(&mut Default::default()),
+    }
+}
+
+proptest! {
+    /// Nothing that a client sends makes more than one answer, a large one, or a panic.
+    #[test]
+    fn garbage_is_refused_or_dropped(packet in prop::collection::vec(any::<u8>(), 0..600)) {
+        if let serve::Step::Send(answer) = server().step(&packet, message::Transport::Udp) {
+            prop_assert!(answer.len() <= usize::from(message::UDP_PAYLOAD_MAX));
+            prop_assert_eq!(&answer[..2], &packet[..2]);
+            prop_assert!(answer[2] & 0x80 != 0);
+        }
+    }
+
+    /// A question with bytes changed is no worse.
+    #[test]
+    fn damaged_questions_are_answered_or_refused(
+        at in prop::collection::vec((0usize..44, any::<u8>()), 1..6),
+    ) {
+        let mut packet = question("web.shop.svc.cluster.local", RecordType::A).to_vec().unwrap();
+        for (place, byte) in at {
+            let place = place % packet.len();
+            packet[place] = byte;
+        }
+        if let serve::Step::Send(answer) = server().step(&packet, message::Transport::Udp) {
+            prop_assert!(answer.len() <= 512 + packet.len());
+        }
+    }
+}

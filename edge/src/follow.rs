@@ -1,0 +1,100 @@
+//! Following resources of a store: a list first, then every change; again when the history is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::{pending, select_all};
+use tokio::time::{Instant, sleep_until};
+use tombolo_apiserve::history::{Change, ChangeStream};
+use tombolo_apiserve::store::{Snapshot, Store, StoreError};
+use tombolo_proto::object::Resource;
+
+/// How soon what is not known is asked for again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// See the module.
+pub(crate) struct Following {
+    store: Arc<dyn Store>,
+    followed: Vec<Followed>,
+}
+
+struct Followed {
+    resource: Resource,
+    stream: Option<ChangeStream>,
+    /// Not asked again before.
+    ask_at: Instant,
+}
+
+/// What a resource is now, or has become. The number is its place among those followed.
+pub(crate) enum News {
+    /// These are all objects.
+    All(usize, Snapshot),
+    /// These have changed.
+    Changed(usize, Vec<Arc<Change>>),
+}
+
+impl Following {
+    pub(crate) fn new(store: Arc<dyn Store>, resources: impl IntoIterator<Item = Resource>) -> Self {
+        let ask_at = Instant::now();
+        let followed = |resource| Followed { resource, stream: None, ask_at };
+        Self { store, followed: resources.into_iter().map(followed).collect() }
+    }
+
+    /// Waits for the next news. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> News {
+        loop {
+            if let Some((index, snapshot)) = self.begin() {
+                return News::All(index, snapshot);
+            }
+            let unread = self.followed.iter().filter(|one| one.stream.is_none());
+            let ask_at = unread.map(|one| one.ask_at).min();
+            let (index, changes) = tokio::select! {
+                changes = changes(&mut self.followed) => changes,
+                () = until(ask_at) => continue,
+            };
+            match changes {
+                Ok(Some(changes)) => return News::Changed(index, changes),
+                // Overtaken, or no longer followed: read again.
+                Ok(None) | Err(_) => self.followed[index].stream = None,
+            }
+        }
+    }
+
+    fn begin(&mut self) -> Option<(usize, Snapshot)> {
+        let now = Instant::now();
+        let due = |one: &Followed| one.stream.is_none() && one.ask_at <= now;
+        while let Some(index) = self.followed.iter().position(due) {
+            let one = &mut self.followed[index];
+            one.ask_at = now + RETRY;
+            let snapshot = self.store.list(&one.resource, None);
+            let begun = snapshot.and_then(|snapshot| {
+                let stream = self.store.watch(&one.resource, snapshot.revision)?;
+                Ok((snapshot, stream))
+            });
+            if let Ok((snapshot, stream)) = begun {
+                one.stream = Some(stream);
+                return Some((index, snapshot));
+            }
+        }
+        None
+    }
+}
+
+/// Waits for the first stream that has changes. Those of the others stay where they are.
+async fn changes(followed: &mut [Followed]) -> (usize, Result<Option<Vec<Arc<Change>>>, StoreError>) {
+    let streams = followed.iter_mut().enumerate().filter_map(|(index, one)| {
+        let stream = one.stream.as_mut()?;
+        Some(async move { (index, stream.next().await) }.boxed())
+    });
+    let streams: Vec<_> = streams.collect();
+    if streams.is_empty() { pending().await } else { select_all(streams).await.0 }
+}
+
+/// Waits for a time; for ever without one.
+pub(crate) async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => pending().await,
+    }
+}

@@ -1,0 +1,13 @@
+//! Names of the cluster domain, as CoreDNS's `kubernetes` and `hosts` plugins read Services, EndpointSlices and the uniform
+//! names of grids (DNS-Based Service Discovery of Kubernetes, version 1.1.0). What has which wire format is not known here.
+
+pub mod records;
+pub mod zone;
+
+mod namespace;
+
+#[cfg(test)]
+mod tests;
+
+pub use records::{Endpoint, Port, Service, Slice, Target, host_label};
+pub use zone::{Finding, Owner, Part, Place, Zone};

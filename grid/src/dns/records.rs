@@ -1,0 +1,193 @@
+//! What of Services and EndpointSlices decides about names.
+
+use core::net::IpAddr;
+
+use serde::Deserialize;
+
+use crate::body::{BodyError, Metadata, or_default, view};
+use crate::labels::GRID_KEY;
+
+/// A Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    /// Where its name leads.
+    pub target: Target,
+    /// Its ports; a Service without ports has one without a number.
+    pub ports: Box<[Port]>,
+    /// Whether a grid governs it, so that its pods may have uniform names.
+    pub of_grid: bool,
+}
+
+/// Where the name of a Service leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// To addresses of its own.
+    Cluster(Box<[IpAddr]>),
+    /// To its ready endpoints.
+    Headless,
+    /// To another name, lower case and without a dot at its end.
+    External(Box<str>),
+    /// Nowhere: an external name that is none.
+    Nowhere,
+}
+
+/// A port of a Service or a slice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Port {
+    /// Name; may be empty.
+    pub name: Box<str>,
+    /// Protocol, as `TCP`; empty on the port that stands for none.
+    pub protocol: Box<str>,
+    /// Number; none where no port is declared.
+    pub number: Option<u16>,
+}
+
+/// The ready endpoints of an EndpointSlice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slice {
+    /// Its ports; a slice without ports has one without a number.
+    pub ports: Box<[Port]>,
+    /// Ready endpoints, in order.
+    pub endpoints: Box<[Endpoint]>,
+}
+
+/// One address of a ready endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Address.
+    pub address: IpAddr,
+    /// The label that the object gives it, lower case.
+    pub hostname: Option<Box<str>>,
+}
+
+impl Endpoint {
+    /// The label below the Service's name: the hostname, or what stands for the address.
+    #[must_use]
+    pub fn label(&self) -> String {
+        self.hostname.as_deref().map_or_else(|| host_label(self.address), str::to_owned)
+    }
+}
+
+/// What stands for an address as a label: `10-0-0-1`, `fd00--1`; one that would end with `-` gets a `0`, as CoreDNS does.
+#[must_use]
+pub fn host_label(address: IpAddr) -> String {
+    let mut label = address.to_string().replace(['.', ':'], "-");
+    if label.ends_with('-') {
+        label.push('0');
+    }
+    label
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PortView {
+    #[serde(default, deserialize_with = "or_default")]
+    name: String,
+    #[serde(default, deserialize_with = "or_default")]
+    protocol: String,
+    #[serde(default, deserialize_with = "or_default")]
+    port: Option<i64>,
+}
+
+fn ports(views: Vec<PortView>) -> Box<[Port]> {
+    if views.is_empty() {
+        return [Port { name: "".into(), protocol: "".into(), number: None }].into();
+    }
+    let port = |view: PortView| Port {
+        name: view.name.to_ascii_lowercase().into(),
+        protocol: view.protocol.to_ascii_lowercase().into(),
+        number: view.port.and_then(|port| u16::try_from(port).ok()),
+    };
+    views.into_iter().map(port).collect()
+}
+
+impl Service {
+    /// Reads a Service.
+    ///
+    /// # Errors
+    /// [`BodyError`] for text that is no such object.
+    pub fn of(body: &[u8]) -> Result<Self, BodyError> {
+        #[derive(Deserialize)]
+        struct Object {
+            #[serde(default)]
+            metadata: Metadata,
+            #[serde(default, deserialize_with = "or_default")]
+            spec: Spec,
+        }
+        #[derive(Deserialize, Default)]
+        #[serde(rename_all = "camelCase")]
+        struct Spec {
+            #[serde(default, rename = "type", deserialize_with = "or_default")]
+            kind: String,
+            #[serde(default, rename = "clusterIP", deserialize_with = "or_default")]
+            cluster_ip: String,
+            #[serde(default, rename = "clusterIPs", deserialize_with = "or_default")]
+            cluster_ips: Vec<String>,
+            #[serde(default, deserialize_with = "or_default")]
+            external_name: String,
+            #[serde(default, deserialize_with = "or_default")]
+            ports: Vec<PortView>,
+        }
+        let Object { metadata, spec } = view(body)?;
+        let first = spec.cluster_ips.first().map_or(spec.cluster_ip.as_str(), String::as_str);
+        let target = if spec.kind == "ExternalName" {
+            external(&spec.external_name)
+        } else if first == "None" {
+            Target::Headless
+        } else {
+            let all = if spec.cluster_ips.is_empty() { vec![spec.cluster_ip] } else { spec.cluster_ips };
+            Target::Cluster(all.iter().filter_map(|address| address.parse().ok()).collect())
+        };
+        let of_grid = metadata.labels.contains_key(GRID_KEY);
+        Ok(Self { target, ports: ports(spec.ports), of_grid })
+    }
+}
+
+fn external(name: &str) -> Target {
+    let name = name.trim_end_matches('.').to_ascii_lowercase();
+    // An address is no name that an alias could lead to.
+    if name.is_empty() || name.parse::<IpAddr>().is_ok() {
+        return Target::Nowhere;
+    }
+    Target::External(name.into())
+}
+
+impl Slice {
+    /// Reads an EndpointSlice. Endpoints that are not ready are left out: who publishes them anyway says that they are
+    /// ready (`publishNotReadyAddresses`). Addresses that are no IP addresses are left out too.
+    ///
+    /// # Errors
+    /// [`BodyError`] for text that is no such object.
+    pub fn of(body: &[u8]) -> Result<Self, BodyError> {
+        #[derive(Deserialize)]
+        struct Object {
+            #[serde(default, deserialize_with = "or_default")]
+            endpoints: Vec<EndpointView>,
+            #[serde(default, deserialize_with = "or_default")]
+            ports: Vec<PortView>,
+        }
+        #[derive(Deserialize)]
+        struct EndpointView {
+            #[serde(default, deserialize_with = "or_default")]
+            addresses: Vec<String>,
+            #[serde(default, deserialize_with = "or_default")]
+            hostname: String,
+            #[serde(default, deserialize_with = "or_default")]
+            conditions: Conditions,
+        }
+        #[derive(Deserialize, Default)]
+        struct Conditions {
+            #[serde(default)]
+            ready: Option<bool>,
+        }
+        let Object { endpoints, ports: views } = view(body)?;
+        let ready = endpoints.into_iter().filter(|one| one.conditions.ready != Some(false));
+        let endpoints = ready.flat_map(|one| {
+            let hostname = Some(one.hostname.to_ascii_lowercase()).filter(|name| !name.is_empty());
+            let hostname: Option<Box<str>> = hostname.map(Into::into);
+            let addresses = one.addresses.into_iter().filter_map(|address| address.parse().ok());
+            addresses.map(move |address| Endpoint { address, hostname: hostname.clone() })
+        });
+        Ok(Self { endpoints: endpoints.collect(), ports: ports(views) })
+    }
+}

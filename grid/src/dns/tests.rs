@@ -1,0 +1,228 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::endpoints::ServiceName;
+use crate::hosts::{GridName, Hosts, Names};
+
+fn service(spec: &Value) -> Service {
+    Service::of(json!({"metadata": {"name": "s"}, "spec": spec}).to_string().as_bytes()).unwrap()
+}
+
+fn slice(endpoints: &Value, ports: &Value) -> Slice {
+    let object = json!({"metadata": {"name": "e"}, "endpoints": endpoints, "ports": ports});
+    Slice::of(object.to_string().as_bytes()).unwrap()
+}
+
+fn name(name: &str) -> ServiceName {
+    ServiceName::new("shop", name)
+}
+
+fn known() -> Zone {
+    let mut zone = Zone::default();
+    for part in [Part::Namespaces, Part::Services, Part::Slices] {
+        zone.open(part);
+    }
+    zone.set_namespace("shop", true);
+    zone
+}
+
+fn addresses(finding: &Finding<'_>) -> Vec<String> {
+    match finding {
+        Finding::Places(places) => places.iter().map(|place| place.address.to_string()).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+const HTTP: &str = r#"[{"name": "http", "protocol": "TCP", "port": 80}]"#;
+
+fn http() -> Value {
+    serde_json::from_str(HTTP).unwrap()
+}
+
+#[test]
+fn what_was_never_heard_of_is_unknown_and_not_missing() {
+    let mut zone = Zone::default();
+    zone.set_namespace("shop", true);
+    zone.open(Part::Namespaces);
+    zone.open(Part::Slices);
+    assert_eq!(zone.find("web.shop.svc"), Finding::Unknown);
+    assert_eq!(zone.find("other.svc"), Finding::Unknown);
+    zone.open(Part::Services);
+    assert_eq!(zone.find("web.shop.svc"), Finding::NoName);
+    assert_eq!(zone.find("other.svc"), Finding::NoName);
+}
+
+#[test]
+fn names_above_services_exist_and_hold_nothing() {
+    let zone = known();
+    for name in ["", "svc", "pod", "shop.svc", "shop.pod"] {
+        assert_eq!(zone.find(name), Finding::Empty, "{name}");
+    }
+    for name in ["shop", "com", "web.shop.other", "a.b.c.web.shop.svc", "example.com.shop.svc", "web.svc"] {
+        assert_eq!(zone.find(name), Finding::NoName, "{name}");
+    }
+    assert_eq!(zone.find("dns-version"), Finding::Version);
+    assert_eq!(zone.find("x.dns-version"), Finding::NoName);
+}
+
+#[test]
+fn a_service_leads_to_its_addresses_and_its_endpoints_by_label() {
+    let mut zone = known();
+    let ports = json!([{"name": "http", "protocol": "TCP", "port": 80}, {"name": "dns", "protocol": "UDP", "port": 53}]);
+    zone.set_service(
+        &name("web"),
+        Some(service(
+            &json!({"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1", "fd00::1"], "ports": ports}),
+        )),
+    );
+    let endpoints = json!([{"addresses": ["10.0.0.1"], "hostname": "One"}, {"addresses": ["fd00::"]}]);
+    zone.set_slice("shop", "web-1", Some(("web", slice(&endpoints, &http()))));
+    assert_eq!(
+        addresses(&zone.find("web.shop.svc")),
+        ["10.96.0.1", "fd00::1", "10.96.0.1", "fd00::1"],
+        "once for each port"
+    );
+    assert_eq!(addresses(&zone.find("_dns._udp.web.shop.svc")), ["10.96.0.1", "fd00::1"]);
+    assert_eq!(addresses(&zone.find("dns.udp.web.shop.svc")), ["10.96.0.1", "fd00::1"]);
+    assert_eq!(zone.find("_dns._tcp.web.shop.svc"), Finding::NoName);
+    assert_eq!(addresses(&zone.find("one.web.shop.svc")), ["10.0.0.1"]);
+    assert_eq!(addresses(&zone.find("fd00--0.web.shop.svc")), ["fd00::"]);
+    assert_eq!(zone.find("10-0-0-1.web.shop.svc"), Finding::NoName, "it has a hostname");
+    zone.set_service(&name("web"), Some(service(&json!({"clusterIP": "", "ports": ports}))));
+    assert_eq!(zone.find("web.shop.svc"), Finding::Empty, "it has no address yet");
+}
+
+#[test]
+fn a_headless_service_leads_to_ready_endpoints() {
+    let mut zone = known();
+    zone.set_service(&name("db"), Some(service(&json!({"clusterIP": "None"}))));
+    assert_eq!(zone.find("db.shop.svc"), Finding::NoName, "as in CoreDNS, without endpoints");
+    let endpoints = json!([
+        {"addresses": ["10.0.0.1"], "conditions": {"ready": true}},
+        {"addresses": ["10.0.0.2"], "conditions": {"ready": false}},
+        {"addresses": ["10.0.0.3"], "conditions": {}},
+        {"addresses": ["10.0.0.4", "no address"]},
+    ]);
+    zone.set_slice("shop", "db-1", Some(("db", slice(&endpoints, &Value::Null))));
+    assert_eq!(addresses(&zone.find("db.shop.svc")), ["10.0.0.1", "10.0.0.3", "10.0.0.4"]);
+    let Finding::Places(places) = zone.find("10-0-0-3.db.shop.svc") else { panic!("it is ready") };
+    assert_eq!((places[0].port, places[0].label.as_deref()), (None, Some("10-0-0-3")));
+    // The slice goes to another Service, and then away.
+    zone.set_slice("shop", "db-1", Some(("other", slice(&endpoints, &Value::Null))));
+    assert_eq!(zone.find("db.shop.svc"), Finding::NoName);
+    zone.set_service(&name("other"), Some(service(&json!({"clusterIP": "None"}))));
+    assert_eq!(addresses(&zone.find("other.shop.svc")).len(), 3);
+    zone.set_slice("shop", "db-1", None);
+    assert_eq!(zone.find("other.shop.svc"), Finding::NoName);
+}
+
+#[test]
+fn external_names_are_names() {
+    let mut zone = known();
+    let external =
+        |target: &str| service(&json!({"type": "ExternalName", "externalName": target, "clusterIP": ""}));
+    zone.set_service(&name("out"), Some(external("Example.ORG.")));
+    assert_eq!(zone.find("out.shop.svc"), Finding::External("example.org"));
+    assert_eq!(zone.find("_http._tcp.out.shop.svc"), Finding::NoName);
+    assert_eq!(zone.find("one.out.shop.svc"), Finding::NoName);
+    for target in ["192.0.2.1", "fd00::1", ""] {
+        zone.set_service(&name("out"), Some(external(target)));
+        assert_eq!(zone.find("out.shop.svc"), Finding::NoName, "{target}");
+    }
+}
+
+#[test]
+fn names_of_pods_are_their_addresses() {
+    let zone = known();
+    let pod = |text: &str| Finding::Pod(text.parse().unwrap());
+    assert_eq!(zone.find("10-0-0-1.shop.pod"), pod("10.0.0.1"));
+    assert_eq!(zone.find("fd00--1.shop.pod"), pod("fd00::1"));
+    assert_eq!(zone.find("nonsense.shop.pod"), Finding::NoName);
+    assert_eq!(zone.find("10-0-0-1.elsewhere.pod"), Finding::NoName);
+}
+
+#[test]
+fn uniform_names_come_first_and_are_unknown_until_they_are_known() {
+    let mut zone = known();
+    let body = json!({"metadata": {"name": "db", "labels": {"superedge.io/grid-uniq-key": "zone"}}, "spec": {"clusterIP": "None"}});
+    zone.set_service(&name("db"), Some(Service::of(body.to_string().as_bytes()).unwrap()));
+    zone.set_service(&name("plain"), Some(service(&json!({"clusterIP": "None"}))));
+    assert_eq!(zone.find("db-0.db.shop.svc"), Finding::Unknown);
+    assert_eq!(zone.find("db-0.plain.shop.svc"), Finding::NoName, "no grid has it");
+    let mut hosts = Hosts::new("cluster.local");
+    let address = "10.0.0.1".parse().unwrap();
+    let names = Names {
+        service: "db".to_owned(),
+        addresses: BTreeMap::from([("db-0".to_owned(), BTreeSet::from([address]))]),
+    };
+    hosts.set(GridName { namespace: "shop".to_owned(), name: "db".to_owned() }, Some(names));
+    zone.set_uniform(&hosts);
+    assert_eq!(zone.find("db-0.db.shop.svc"), Finding::Uniform(&[address]));
+    assert_eq!(zone.find("db-1.db.shop.svc"), Finding::NoName);
+}
+
+#[test]
+fn addresses_lead_back_to_services_before_endpoints() {
+    let mut zone = known();
+    let address = "10.0.0.1".parse().unwrap();
+    let endpoints = json!([{"addresses": ["10.0.0.1"], "hostname": "one"}]);
+    zone.set_slice("shop", "db-1", Some(("db", slice(&endpoints, &http()))));
+    zone.set_slice("shop", "web-1", Some(("web", slice(&json!([{"addresses": ["10.0.0.1"]}]), &http()))));
+    let owner = |label: Option<&str>, service: &str| Owner {
+        label: label.map(str::to_owned),
+        service: name(service),
+    };
+    assert_eq!(zone.owners(address), [owner(Some("one"), "db"), owner(Some("10-0-0-1"), "web")]);
+    zone.set_service(&name("vip"), Some(service(&json!({"clusterIP": "10.0.0.1"}))));
+    assert_eq!(zone.owners(address), [owner(None, "vip")]);
+    zone.set_service(&name("vip"), None);
+    zone.set_slice("shop", "db-1", None);
+    zone.set_slice("shop", "web-1", None);
+    assert_eq!(zone.owners(address), []);
+    assert!(zone.is_bare(), "nothing is left of what is gone: {zone:?}");
+}
+
+proptest! {
+    /// Whatever order changes come in, the zone ends up as one that was told the outcome alone.
+    #[test]
+    fn the_order_of_changes_leaves_no_trace(
+        changes in prop::collection::vec((0u8..3, 0u8..3, 0u8..3, any::<bool>()), 0..40),
+    ) {
+        let mut zone = known();
+        let mut services: BTreeMap<u8, u8> = BTreeMap::new();
+        let mut slices: BTreeMap<u8, (u8, u8)> = BTreeMap::new();
+        let content = |variant: u8| slice(&json!([{"addresses": [format!("10.0.0.{variant}")]}]), &http());
+        let headless = |variant: u8| service(&json!({"clusterIP": if variant == 0 { "None".to_owned() } else { format!("10.0.0.{variant}") }}));
+        for (object, other, variant, gone) in changes {
+            let (slice, target) = (format!("e{object}"), format!("s{other}"));
+            match (variant, gone) {
+                (0, true) => { zone.set_service(&name(&target), None); services.remove(&other); }
+                (0, false) => { zone.set_service(&name(&target), Some(headless(object))); services.insert(other, object); }
+                (_, true) => { zone.set_slice("shop", &slice, None); slices.remove(&object); }
+                (_, false) => {
+                    zone.set_slice("shop", &slice, Some((&target, content(variant))));
+                    slices.insert(object, (other, variant));
+                }
+            }
+        }
+        let mut fresh = known();
+        for (other, object) in &services { fresh.set_service(&name(&format!("s{other}")), Some(headless(*object))); }
+        for (object, (other, variant)) in &slices {
+            fresh.set_slice("shop", &format!("e{object}"), Some((&format!("s{other}"), content(*variant))));
+        }
+        for number in 0..3 {
+            let asked = format!("s{number}.shop.svc");
+            prop_assert_eq!(zone.find(&asked), fresh.find(&asked));
+            let address = format!("10.0.0.{number}").parse().unwrap();
+            let sorted = |zone: &Zone| {
+                let mut all: Vec<String> = zone.owners(address).iter().map(|owner| format!("{owner:?}")).collect();
+                all.sort();
+                all
+            };
+            prop_assert_eq!(sorted(&zone).len().min(1), sorted(&fresh).len().min(1));
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! The zone of the cluster domain: an index that answers questions, and the changes that keep it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use core::net::IpAddr;
+
+use super::namespace::{Entry, Namespace};
+use super::records::{Port, Service, Slice, Target, host_label};
+use crate::endpoints::ServiceName;
+use crate::hosts::Hosts;
+
+/// What must be known before a name can be said not to exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Namespaces.
+    Namespaces,
+    /// Services.
+    Services,
+    /// EndpointSlices.
+    Slices,
+}
+
+/// The names of the cluster domain. Clones share what is equal, so that a changed clone can replace what others read.
+#[derive(Debug, Clone, Default)]
+pub struct Zone {
+    namespaces: HashMap<Box<str>, Arc<Namespace>>,
+    owners: Arc<HashMap<IpAddr, Names>>,
+    /// Addresses by name below the domain; none until they were known once.
+    uniform: Option<Arc<HashMap<String, Box<[IpAddr]>>>>,
+    known: [bool; 3],
+}
+
+/// What a name is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding<'z> {
+    /// Not known: what decides was never heard of here.
+    Unknown,
+    /// There is no such name.
+    NoName,
+    /// The name exists and has no records.
+    Empty,
+    /// The version of the specification, as text.
+    Version,
+    /// A Service that leads to another name.
+    External(&'z str),
+    /// Addresses, with ports.
+    Places(Vec<Place<'z>>),
+    /// A uniform name.
+    Uniform(&'z [IpAddr]),
+    /// The name of a pod's address.
+    Pod(IpAddr),
+}
+
+/// One address behind a name, on one port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place<'z> {
+    /// Address.
+    pub address: IpAddr,
+    /// Label below the Service's name: the endpoint's; none for the Service's own address.
+    pub label: Option<String>,
+    /// Service, namespace.
+    pub service: (&'z str, &'z str),
+    /// Port; none where none is declared.
+    pub port: Option<u16>,
+}
+
+/// A name that an address leads back to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// Label of the endpoint; none for the Service's own address.
+    pub label: Option<String>,
+    /// The Service.
+    pub service: ServiceName,
+}
+
+/// Text of the name `dns-version` (Kubernetes specification of DNS-based service discovery).
+pub const VERSION: &str = "1.1.0";
+
+impl Zone {
+    /// All objects of a part are known from now on.
+    pub fn open(&mut self, part: Part) {
+        self.known[part as usize] = true;
+    }
+
+    /// Whether everything was known once.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.known == [true; 3]
+    }
+
+    /// A namespace exists or not.
+    pub fn set_namespace(&mut self, name: &str, exists: bool) {
+        self.namespace(name).exists = exists;
+        self.tidy(name);
+    }
+
+    /// A Service is this; none when it is gone.
+    pub fn set_service(&mut self, name: &ServiceName, service: Option<Service>) {
+        self.change(name, |entry| entry.service = service.map(Arc::new));
+    }
+
+    /// A slice of a namespace is this, of a Service; none when it is gone or of no Service.
+    pub fn set_slice(&mut self, namespace: &str, slice: &str, of: Option<(&str, Slice)>) {
+        let before = self.namespace(namespace).assign(slice, of.as_ref().map(|(service, _)| *service));
+        if let Some(before) = before.filter(|before| of.as_ref().is_none_or(|(now, _)| **before != **now)) {
+            self.change(&ServiceName::new(namespace, &before), |entry| {
+                entry.slices.remove(slice);
+            });
+        }
+        match of {
+            Some((service, content)) => self.change(&ServiceName::new(namespace, service), |entry| {
+                entry.slices.insert(slice.into(), Arc::new(content));
+            }),
+            None => self.tidy(namespace),
+        }
+    }
+
+    /// The uniform names of this node's units are these.
+    pub fn set_uniform(&mut self, hosts: &Hosts) {
+        self.uniform = Some(Arc::new(hosts.below_domain()));
+    }
+
+    fn namespace(&mut self, name: &str) -> &mut Namespace {
+        Arc::make_mut(self.namespaces.entry(name.into()).or_default())
+    }
+
+    /// Forgets a namespace with nothing in it.
+    fn tidy(&mut self, namespace: &str) {
+        if self.namespaces.get(namespace).is_some_and(|namespace| namespace.is_empty()) {
+            self.namespaces.remove(namespace);
+        }
+    }
+
+    fn change(&mut self, name: &ServiceName, change: impl FnOnce(&mut Entry)) {
+        let namespace = self.namespace(&name.namespace);
+        let [before, after] = namespace.change(&name.name, change);
+        self.tidy(&name.namespace);
+        if before != after {
+            self.own(name, &before, &after);
+        }
+    }
+
+    fn own(&mut self, name: &ServiceName, before: &BTreeSet<IpAddr>, after: &BTreeSet<IpAddr>) {
+        let owners = Arc::make_mut(&mut self.owners);
+        let own = Arc::new(name.clone());
+        for address in before.symmetric_difference(after) {
+            let others = owners.remove(address).map(|names| names.as_slice().to_vec()).unwrap_or_default();
+            let mut all: Vec<_> = others.into_iter().filter(|other| **other != *name).collect();
+            if after.contains(address) {
+                all.push(Arc::clone(&own));
+            }
+            if let Some(names) = Names::of(all) {
+                owners.insert(*address, names);
+            }
+        }
+    }
+
+    /// Whether no address leads anywhere and no namespace has more than its object.
+    #[cfg(test)]
+    pub(super) fn is_bare(&self) -> bool {
+        self.owners.is_empty() && self.namespaces.values().all(|namespace| namespace.is_bare())
+    }
+
+    /// What a name below the cluster domain is: lower case, labels parted by dots, empty for the domain itself.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Finding<'_> {
+        if let Some(addresses) = self.uniform.as_ref().and_then(|names| names.get(name)) {
+            return Finding::Uniform(addresses);
+        }
+        let mut labels = name.rsplit('.');
+        let (kind, namespace, service) = (labels.next().unwrap_or_default(), labels.next(), labels.next());
+        match kind {
+            "" => return Finding::Empty,
+            "dns-version" if namespace.is_none() => return Finding::Version,
+            "svc" | "pod" => {}
+            _ => return Finding::NoName,
+        }
+        let Some(namespace) = namespace else { return Finding::Empty };
+        if !self.is_known() {
+            return Finding::Unknown;
+        }
+        let Some(namespace) = self.namespaces.get_key_value(namespace).filter(|(_, found)| found.exists)
+        else {
+            return Finding::NoName;
+        };
+        let Some(service) = service else { return Finding::Empty };
+        let rest: Vec<&str> = labels.take(3).collect();
+        let part = match *rest {
+            [] => Asked::Service,
+            [label] => Asked::Endpoint(label),
+            [protocol, port] => Asked::Port {
+                protocol: protocol.strip_prefix('_').unwrap_or(protocol),
+                port: port.strip_prefix('_').unwrap_or(port),
+            },
+            _ => return Finding::NoName,
+        };
+        if kind == "pod" {
+            return pod(service);
+        }
+        self.in_namespace((namespace.0, namespace.1), service, part)
+    }
+
+    fn in_namespace<'z>(
+        &self,
+        (name, namespace): (&'z str, &'z Namespace),
+        service: &str,
+        asked: Asked<'_>,
+    ) -> Finding<'z> {
+        let Some((entry_name, entry)) = namespace.named_entry(service) else { return Finding::NoName };
+        let Some(object) = entry.service.as_deref() else { return Finding::NoName };
+        let places = match &object.target {
+            Target::Nowhere => return Finding::NoName,
+            Target::External(target) => {
+                return if asked == Asked::Service { Finding::External(target) } else { Finding::NoName };
+            }
+            Target::Cluster(addresses) if !matches!(asked, Asked::Endpoint(_)) => {
+                let ports = object.ports.iter().filter(|port| asked.matches(port)).collect::<Vec<_>>();
+                if !ports.is_empty() && addresses.is_empty() {
+                    return Finding::Empty;
+                }
+                let places = ports.into_iter().flat_map(|port| {
+                    addresses.iter().map(|address| Place {
+                        address: *address,
+                        label: None,
+                        service: (entry_name, name),
+                        port: port.number,
+                    })
+                });
+                places.collect()
+            }
+            Target::Cluster(_) | Target::Headless => endpoints(entry, (entry_name, name), asked),
+        };
+        if !places.is_empty() {
+            return Finding::Places(places);
+        }
+        // A pod of a grid may have this name, once grids are known here.
+        let may_be_uniform = object.of_grid && matches!(asked, Asked::Endpoint(_));
+        if may_be_uniform && self.uniform.is_none() { Finding::Unknown } else { Finding::NoName }
+    }
+
+    /// The names that an address leads back to: of a Service that has it, or else of all endpoints that do.
+    #[must_use]
+    pub fn owners(&self, address: IpAddr) -> Vec<Owner> {
+        let names = self.owners.get(&address).map(Names::as_slice).unwrap_or_default();
+        let entries = names.iter().filter_map(|name| {
+            Some((name, self.namespaces.get(&*name.namespace)?.named_entry(&name.name)?.1))
+        });
+        let mut owners = Vec::new();
+        for (name, entry) in entries {
+            if let Some(Service { target: Target::Cluster(own), .. }) = entry.service.as_deref()
+                && own.contains(&address)
+            {
+                return vec![Owner { label: None, service: (**name).clone() }];
+            }
+            for slice in entry.slices.values() {
+                let here = slice.endpoints.iter().filter(|endpoint| endpoint.address == address);
+                owners.extend(
+                    here.map(|endpoint| Owner { label: Some(endpoint.label()), service: (**name).clone() }),
+                );
+            }
+        }
+        owners.dedup();
+        owners
+    }
+}
+
+/// The Services of an address: there are ten thousand addresses, and next to none has two.
+#[derive(Debug, Clone)]
+enum Names {
+    One(Arc<ServiceName>),
+    Several(Arc<[Arc<ServiceName>]>),
+}
+
+impl Names {
+    fn of(mut names: Vec<Arc<ServiceName>>) -> Option<Self> {
+        match names.len() {
+            0 | 1 => names.pop().map(Self::One),
+            _ => Some(Self::Several(names.into())),
+        }
+    }
+
+    fn as_slice(&self) -> &[Arc<ServiceName>] {
+        match self {
+            Self::One(name) => std::slice::from_ref(name),
+            Self::Several(names) => names,
+        }
+    }
+}
+
+/// What of a Service is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked<'q> {
+    Service,
+    Endpoint(&'q str),
+    /// Empty texts stand for any, as in CoreDNS.
+    Port {
+        protocol: &'q str,
+        port: &'q str,
+    },
+}
+
+impl Asked<'_> {
+    fn matches(self, candidate: &Port) -> bool {
+        let Self::Port { protocol, port } = self else { return true };
+        let is = |asked: &str, own: &str| asked.is_empty() || asked == own;
+        is(port, &candidate.name) && is(protocol, &candidate.protocol)
+    }
+}
+
+fn endpoints<'z>(entry: &'z Entry, service: (&'z str, &'z str), asked: Asked<'_>) -> Vec<Place<'z>> {
+    let mut places = Vec::new();
+    for slice in entry.slices.values() {
+        for endpoint in &slice.endpoints {
+            if let Asked::Endpoint(label) = asked {
+                let named = match endpoint.hostname.as_deref() {
+                    Some(hostname) => hostname == label,
+                    None => host_label(endpoint.address) == label,
+                };
+                if !named {
+                    continue;
+                }
+            }
+            for port in slice.ports.iter().filter(|port| asked.matches(port)) {
+                let (address, label) = (endpoint.address, Some(endpoint.label()));
+                places.push(Place { address, label, service, port: port.number });
+            }
+        }
+    }
+    places
+}
+
+/// The address that a pod's name says: nobody looks whether there is such a pod, as with `pods insecure` of CoreDNS.
+fn pod(name: &str) -> Finding<'static> {
+    let is_v4 = name.matches('-').count() == 3 && !name.contains("--");
+    let text = name.replace('-', if is_v4 { "." } else { ":" });
+    text.parse().map_or(Finding::NoName, Finding::Pod)
+}

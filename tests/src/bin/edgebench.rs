@@ -1,0 +1,105 @@
+//! What names and Services cost on a node: `cargo xtask edge-bench`.
+//!
+//! One agent in a process of its own, with 50 pods, 500 Services and 1,000 slices of 10 endpoints. Figures of the agent
+//! come from its `/proc` entry; the load is made here.
+
+#[path = "../edgebench/cluster.rs"]
+mod cluster;
+#[path = "../edgebench/names.rs"]
+mod names;
+#[path = "../edgebench/wrapper.rs"]
+mod wrapper;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use tombolo_cli::process::{Process, machine};
+
+use cluster::Cluster;
+
+#[derive(Parser)]
+struct Options {
+    /// Seconds for which questions are asked.
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+
+    /// Measure the `edgecore` of this profile, and not the one that is built for a device.
+    #[arg(long)]
+    quick: bool,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let Options { seconds, quick } = Options::parse();
+    let edgecore = edgecore(if quick { "release" } else { "device" })?;
+    println!(
+        "{}, edgecore {}",
+        machine(),
+        if quick { "of the release profile" } else { "built for a device" }
+    );
+    let cluster = Cluster::start(&edgecore).await?;
+    let agent = Process::new(cluster.world.edge_id(cluster::NODE).context("edgecore is not running")?)?;
+    let idle = agent.read()?.resident;
+    row("agent, resident before anybody asks", "MB", idle as f64 / 1e6, None);
+    let names = names::measure(cluster.dns, agent, Duration::from_secs(seconds)).await?;
+    row("DNS answers for each second of processor time", "1/s", names.each_cpu_second, Some(50_000.0));
+    row("DNS answers each second, one client process beside it", "1/s", names.each_second, None);
+    row("DNS questions without an answer", "%", 100.0 * names.lost, None);
+    let lists = wrapper::lists(cluster.wrapper).await?;
+    row("list of 1,000 slices through the wrapper, p50", "ms", millis(lists.p50), None);
+    row("list of 1,000 slices through the wrapper, p99", "ms", millis(lists.p99), Some(5.0));
+    for watchers in [1, 100] {
+        let watched = wrapper::watches(&cluster, agent, watchers).await?;
+        let name = |what: &str| format!("{what}, {watchers} watchers");
+        row(
+            &name("change at a watcher of the wrapper after one of the API server, p50"),
+            "ms",
+            millis(watched.p50),
+            None,
+        );
+        let target = (watchers == 1).then_some(2.0);
+        row(
+            &name("change at a watcher of the wrapper after one of the API server, p99"),
+            "ms",
+            millis(watched.p99),
+            target,
+        );
+        row(&name("processor time of the agent for a change"), "µs", watched.cpu.as_secs_f64() * 1e6, None);
+    }
+    row("agent, resident after all of this", "MB", agent.read()?.resident as f64 / 1e6, Some(25.0));
+    Ok(())
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn row(name: &str, unit: &str, value: f64, target: Option<f64>) {
+    let target = target.map(|target| format!("   target {target}")).unwrap_or_default();
+    println!("{name:90} {value:>12.2} {unit:4}{target}");
+}
+
+/// An `edgecore` that `cargo xtask edge-bench` has built.
+fn edgecore(profile: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let target = own.ancestors().nth(2).context("the benchmark is in no target folder")?;
+    let path = target.join(profile).join("edgecore");
+    ensure!(path.is_file(), "{} is not built: run `cargo xtask edge-bench`", path.display());
+    Ok(path)
+}
+
+/// The middle and the 99th of a hundred.
+pub(crate) struct Spread {
+    pub(crate) p50: Duration,
+    pub(crate) p99: Duration,
+}
+
+impl Spread {
+    pub(crate) fn of(mut times: Vec<Duration>) -> Self {
+        times.sort();
+        let at = |percent: usize| times.get((times.len() * percent / 100).min(times.len().saturating_sub(1)));
+        Self { p50: at(50).copied().unwrap_or_default(), p99: at(99).copied().unwrap_or_default() }
+    }
+}

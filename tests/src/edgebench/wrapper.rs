@@ -1,0 +1,166 @@
+//! Lists and watches of the wrapper.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{Patch, PatchParams, WatchEvent, WatchParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tombolo_cli::process::Process;
+use tombolo_tests::world::objects::NAMESPACE;
+
+use crate::Spread;
+use crate::cluster::{Cluster, SLICES, slice};
+
+const LISTS: usize = 300;
+
+/// Changes that are measured, and the pause between them: nothing else is under way then.
+const CHANGES: usize = 300;
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Changes of a watched resource have to arrive within this time.
+const WITHIN: Duration = Duration::from_secs(20);
+
+/// Lists all slices again and again over one connection, as bytes: decoding them is the client's own cost.
+pub(crate) async fn lists(server: SocketAddr) -> Result<Spread> {
+    let mut stream = TcpStream::connect(server).await?;
+    stream.set_nodelay(true)?;
+    let request = format!(
+        "GET /apis/discovery.k8s.io/v1/endpointslices HTTP/1.1\r\nhost: {server}\r\naccept: application/json\r\n\r\n"
+    );
+    let mut times = Vec::new();
+    for _ in 0..LISTS {
+        let began = Instant::now();
+        stream.write_all(request.as_bytes()).await?;
+        let body = response(&mut stream).await?;
+        times.push(began.elapsed());
+        let count = body.windows(ADDRESS_TYPE.len()).filter(|text| *text == ADDRESS_TYPE).count();
+        // That of the API server itself is there too.
+        ensure!(count > SLICES, "{count} slices are listed");
+    }
+    Ok(Spread::of(times))
+}
+
+const ADDRESS_TYPE: &[u8] = b"\"addressType\"";
+
+/// The body of a response with a length or in chunks.
+async fn response(stream: &mut TcpStream) -> Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(4 << 20);
+    let head_end = loop {
+        ensure!(stream.read_buf(&mut bytes).await? > 0, "the connection is closed");
+        if let Some(at) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+            break at + 4;
+        }
+    };
+    let head = String::from_utf8_lossy(&bytes[..head_end]).to_ascii_lowercase();
+    ensure!(head.starts_with("http/1.1 200"), "{head}");
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    match length {
+        Some(length) => {
+            let whole = head_end + length.trim().parse::<usize>()?;
+            while bytes.len() < whole {
+                ensure!(stream.read_buf(&mut bytes).await? > 0, "the connection is closed");
+            }
+        }
+        None => {
+            while !bytes.ends_with(b"\r\n0\r\n\r\n") {
+                ensure!(stream.read_buf(&mut bytes).await? > 0, "the connection is closed");
+            }
+        }
+    }
+    Ok(bytes.split_off(head_end))
+}
+
+pub(crate) struct Watched {
+    pub(crate) p50: Duration,
+    pub(crate) p99: Duration,
+    /// Of the agent, for one change.
+    pub(crate) cpu: Duration,
+}
+
+/// When each change was seen, by its mark.
+type Seen = Arc<Mutex<HashMap<String, Instant>>>;
+
+/// Changes slices one at a time: how much later does a watcher of the wrapper hear of it than one of the API server?
+pub(crate) async fn watches(cluster: &Cluster, agent: Process, watchers: usize) -> Result<Watched> {
+    let wrapper = client(cluster.wrapper).await?;
+    let (there, here) = (Seen::default(), Seen::default());
+    let mut tasks = JoinSet::new();
+    let first = watch(&cluster.client, Arc::clone(&there)).await?;
+    tasks.spawn(first);
+    tasks.spawn(watch(&wrapper, Arc::clone(&here)).await?);
+    for _ in 1..watchers {
+        tasks.spawn(drain(cluster.wrapper).await?);
+    }
+    let slices: Api<EndpointSlice> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let before = agent.read()?.cpu;
+    for turn in 0..CHANGES {
+        let mut object = slice(turn % SLICES, turn + watchers);
+        let mark = format!("{watchers}-{turn}");
+        object["metadata"]["annotations"] = json!({"mark": mark});
+        let name = object["metadata"]["name"].as_str().context("it has a name")?.to_owned();
+        slices.patch(&name, &PatchParams::default(), &Patch::Merge(&object)).await?;
+        let deadline = Instant::now() + WITHIN;
+        while !(here.lock().contains_key(&mark) && there.lock().contains_key(&mark)) {
+            ensure!(Instant::now() < deadline, "the change {mark} does not arrive");
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+    let cpu = (agent.read()?.cpu - before) / u32::try_from(CHANGES)?;
+    let (there, here) = (there.lock(), here.lock());
+    let times = there.iter().filter_map(|(mark, at)| Some(here.get(mark)?.saturating_duration_since(*at)));
+    let Spread { p50, p99 } = Spread::of(times.collect());
+    Ok(Watched { p50, p99, cpu })
+}
+
+async fn client(server: SocketAddr) -> Result<Client> {
+    let config: Kubeconfig = serde_json::from_value(json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "wrapper",
+        "clusters": [{"name": "wrapper", "cluster": {"server": format!("http://{server}")}}],
+        "contexts": [{"name": "wrapper", "context": {"cluster": "wrapper", "user": ""}}],
+    }))?;
+    let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
+    Ok(Client::try_from(config)?)
+}
+
+/// Notes when marked slices are seen.
+async fn watch(client: &Client, seen: Seen) -> Result<impl Future<Output = ()> + use<>> {
+    let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), NAMESPACE);
+    let listed = slices.list(&Default::default()).await?;
+    let revision = listed.metadata.resource_version.context("a list has a revision")?;
+    let mut events = slices.watch(&WatchParams::default(), &revision).await?.boxed();
+    Ok(async move {
+        while let Ok(Some(event)) = events.try_next().await {
+            if let WatchEvent::Modified(slice) = event {
+                let mark = slice.metadata.annotations.and_then(|mut all| all.remove("mark"));
+                if let Some(mark) = mark {
+                    seen.lock().entry(mark).or_insert_with(Instant::now);
+                }
+            }
+        }
+    })
+}
+
+/// A watcher that reads and understands nothing: what it costs is the agent's.
+async fn drain(server: SocketAddr) -> Result<impl Future<Output = ()> + use<>> {
+    let mut stream = TcpStream::connect(server).await?;
+    let request = format!(
+        "GET /apis/discovery.k8s.io/v1/endpointslices?watch=true&timeoutSeconds=3600 HTTP/1.1\r\nhost: {server}\r\n\
+         accept: application/json\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await?;
+    // The head of the answer: the watch has begun.
+    let mut buffer = vec![0; 64 << 10];
+    ensure!(stream.read(&mut buffer).await? > 0, "the watch is refused");
+    Ok(async move { while matches!(stream.read(&mut buffer).await, Ok(length) if length > 0) {} })
+}

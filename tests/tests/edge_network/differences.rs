@@ -1,0 +1,68 @@
+//! Where the agent's DNS server answers otherwise than CoreDNS, on purpose. docs/dns.md says the same to people.
+
+use hickory_proto::rr::RecordType;
+
+use crate::ask::Way;
+
+/// A difference: the questions that show it, and why.
+pub(crate) struct Difference {
+    pub(crate) name: &'static str,
+    pub(crate) shows: fn(&str, RecordType, Way) -> bool,
+}
+
+const DOMAIN: &str = ".cluster.local";
+
+fn below(name: &str) -> &str {
+    let name = name.strip_suffix(DOMAIN).unwrap_or(name);
+    if name == "cluster.local" { "" } else { name }
+}
+
+pub(crate) const DIFFERENCES: [Difference; 9] = [
+    Difference {
+        name: "it is no authority of all addresses of the world: an SOA question about them is asked elsewhere",
+        shows: |name, record_type, _| record_type == RecordType::SOA && name.ends_with(".arpa"),
+    },
+    Difference {
+        name: "a name that does not exist is denied whatever type is asked for, SOA too",
+        shows: |name, record_type, _| {
+            record_type == RecordType::SOA && !below(name).is_empty() && name.ends_with(DOMAIN)
+        },
+    },
+    Difference {
+        name: "a name that exists is not denied because it has no TXT record: resolvers that keep the denial would deny \
+               everything below it (RFC 8020)",
+        shows: |name, record_type, _| {
+            record_type == RecordType::TXT
+                && matches!(below(name), "" | "svc" | "pod" | "shop.svc" | "shop.pod")
+        },
+    },
+    Difference {
+        name: "dns-version exists, whatever type is asked for",
+        shows: |name, record_type, _| below(name) == "dns-version" && record_type != RecordType::TXT,
+    },
+    Difference {
+        name: "a uniform name without a record of the type brings the SOA record, without which resolvers cannot keep the \
+               answer (RFC 2308)",
+        shows: |name, record_type, _| {
+            matches!(below(name), "db-0.db.shop.svc" | "db-1.db.shop.svc") && record_type != RecordType::A
+        },
+    },
+    Difference {
+        name: "the name of a pod's address has no SRV record on port 0",
+        shows: |name, record_type, _| below(name).ends_with(".shop.pod") && record_type == RecordType::SRV,
+    },
+    Difference {
+        name: "a question for everything outside the cluster is not passed on (RFC 8482)",
+        shows: |name, record_type, _| record_type == RecordType::ANY && !name.ends_with("cluster.local"),
+    },
+    Difference {
+        name: "answers over UDP have at most 1232 bytes, whatever the client takes (RFC 9715)",
+        shows: |name, record_type, way| {
+            below(name) == "many.shop.svc" && record_type == RecordType::A && matches!(way, Way::Edns(4096))
+        },
+    },
+    Difference {
+        name: "a zone is transferred to nobody: outside the cluster that question is refused, not passed on",
+        shows: |name, record_type, _| record_type == RecordType::AXFR && !name.ends_with("cluster.local"),
+    },
+];

@@ -1,0 +1,79 @@
+//! The server that everything outside the cluster is asked of.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use hickory_proto::op::{Message, OpCode, ResponseCode};
+use hickory_proto::rr::rdata::{A, SOA};
+use hickory_proto::rr::{Name, RData, Record, RecordType};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::task::JoinSet;
+
+/// Knows that every name has one address, except those that begin with `missing`; ends when dropped.
+pub(crate) struct Elsewhere {
+    pub(crate) address: SocketAddr,
+    _tasks: JoinSet<()>,
+}
+
+impl Elsewhere {
+    pub(crate) async fn start() -> Result<Self> {
+        let udp = UdpSocket::bind("127.0.0.1:0").await?;
+        let address = udp.local_addr()?;
+        let tcp = TcpListener::bind(address).await?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut buffer = [0; 4096];
+            while let Ok((length, peer)) = udp.recv_from(&mut buffer).await {
+                if let Some(answer) = answer(&buffer[..length]) {
+                    let _ = udp.send_to(&answer, peer).await;
+                }
+            }
+        });
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((mut stream, _)) = tcp.accept().await {
+                connections.spawn(async move {
+                    while let Ok(length) = stream.read_u16().await {
+                        let mut packet = vec![0; usize::from(length)];
+                        if stream.read_exact(&mut packet).await.is_err() {
+                            return;
+                        }
+                        let Some(answer) = answer(&packet) else { return };
+                        let framed = [&(answer.len() as u16).to_be_bytes(), answer.as_slice()].concat();
+                        if stream.write_all(&framed).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        Ok(Self { address, _tasks: tasks })
+    }
+}
+
+fn answer(packet: &[u8]) -> Option<Vec<u8>> {
+    let asked = Message::from_vec(packet).ok()?;
+    let query = asked.queries.first()?.clone();
+    let mut reply = Message::response(asked.metadata.id, OpCode::Query);
+    reply.metadata.recursion_desired = asked.metadata.recursion_desired;
+    reply.metadata.recursion_available = true;
+    if let Some(edns) = asked.edns {
+        reply.set_edns(edns);
+    }
+    let missing = query.name().to_ascii().starts_with("missing");
+    let nothing = query.query_type() != RecordType::A;
+    if missing {
+        reply.metadata.response_code = ResponseCode::NXDomain;
+    }
+    if missing || nothing {
+        let zone = Name::from_ascii("example.").ok()?;
+        let soa = SOA::new(zone.clone(), zone.clone(), 1, 1, 1, 1, 30);
+        reply.add_authority(Record::from_rdata(zone, 30, RData::SOA(soa)));
+    } else {
+        let data = RData::A(A([192, 0, 2, 1].into()));
+        reply.add_answer(Record::from_rdata(query.name().clone(), 30, data));
+    }
+    reply.add_query(query);
+    reply.to_vec().ok()
+}

@@ -1,0 +1,99 @@
+//! Names while pods move, and while the cloud is away.
+
+use std::net::SocketAddr;
+
+use hickory_proto::rr::RecordType;
+use tombolo_testkit::{cluster_or_skip, free_port};
+
+use crate::ask::{Way, ask, leads_to};
+use crate::cluster::{Cluster, NODE};
+use crate::coredns::CoreDns;
+use crate::elsewhere::Elsewhere;
+use crate::resolver;
+
+const UNIFORM: &str = "db-0.db.shop.svc.cluster.local";
+const CLOSED: &str = "db.shop.svc.cluster.local";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_follow_pods_and_outlive_the_cloud_and_restarts() {
+    const TEST: &str = "names_follow_pods_and_outlive_the_cloud_and_restarts";
+    cluster_or_skip!(TEST);
+    let elsewhere = Elsewhere::start().await.unwrap();
+    let own = resolver::addresses();
+    let Some([dns, stock]) = own else {
+        return crate::cannot(TEST, "needs root: a resolver asks port 53 alone");
+    };
+    let mut cluster = Cluster::start(dns, elsewhere.address).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut coredns = CoreDns::start(&cluster, folder.path(), stock, elsewhere.address, true).unwrap();
+    all_lead_to(&[dns, stock], "10.1.0.10", "10.1.0.11").await;
+    // A pod starts again, at another address.
+    cluster.pods(&["10.1.0.12@edge-a=db-a-0", "10.1.0.11@edge-a=db-a-1", "10.2.0.10@node-b=db-b-0"]).await;
+    all_lead_to(&[dns, stock], "10.1.0.12", "10.1.0.11").await;
+    resolves_as_a_pod_does(&[dns, stock]).await;
+
+    cluster.world.kill_cloud();
+    all_lead_to(&[dns, stock], "10.1.0.12", "10.1.0.11").await;
+    cluster.world.kill_edge(NODE);
+    drop(coredns);
+    cluster.world.start_edge(NODE).await.unwrap();
+    coredns = CoreDns::start(&cluster, folder.path(), stock, elsewhere.address, true).unwrap();
+    all_lead_to(&[dns, stock], "10.1.0.12", "10.1.0.11").await;
+    resolves_as_a_pod_does(&[dns, stock]).await;
+
+    // The cloud is back, and what happens there is heard of.
+    cluster.world.start_cloud().await.unwrap();
+    cluster.client = cluster.world.client().await.unwrap();
+    cluster.pods(&["10.1.0.13@edge-a=db-a-0", "10.1.0.14@edge-a=db-a-1"]).await;
+    all_lead_to(&[dns, stock], "10.1.0.13", "10.1.0.14").await;
+    cluster.label(NODE, "b").await;
+    for server in [dns, stock] {
+        leads_to(server, UNIFORM, &[]).await;
+    }
+    cluster.world.check_edge(NODE).unwrap();
+    println!("{}", coredns.log());
+}
+
+async fn all_lead_to(servers: &[SocketAddr], first: &str, second: &str) {
+    for server in servers {
+        leads_to(*server, UNIFORM, &[first]).await;
+        let mut both = [first, second];
+        both.sort_unstable();
+        leads_to(*server, CLOSED, &both).await;
+    }
+}
+
+/// What a program in a pod says, with the resolver's file that the kubelet writes.
+async fn resolves_as_a_pod_does(servers: &[SocketAddr]) {
+    for server in servers {
+        for (name, expected) in [
+            ("db-0.db", "10.1.0.12"),
+            ("db-1.db.shop", "10.1.0.11"),
+            ("missing-0.db", ""),
+            ("inner", "10.1.0.20"),
+            ("www.example", "192.0.2.1"),
+            ("missing.example", ""),
+        ] {
+            assert_eq!(resolver::resolve(server.ip(), name).unwrap(), expected, "{name} at {server}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_never_heard_of_the_cluster_denies_nothing() {
+    cluster_or_skip!("an_agent_that_never_heard_of_the_cluster_denies_nothing");
+    let elsewhere = Elsewhere::start().await.unwrap();
+    let dns: SocketAddr = format!("127.0.0.1:{}", free_port().unwrap()).parse().unwrap();
+    let mut cluster = Cluster::start(dns, elsewhere.address).await.unwrap();
+    leads_to(dns, UNIFORM, &["10.1.0.10"]).await;
+    cluster.world.kill_edge(NODE);
+    cluster.world.kill_cloud();
+    // As after the loss of a disk: the identity is there, and nothing else.
+    for name in ["store.redb", "store.key"] {
+        std::fs::remove_file(cluster.world.edge_dir(NODE).join(name)).unwrap();
+    }
+    cluster.world.start_edge(NODE).await.unwrap();
+    leads_to(dns, "www.example", &["192.0.2.1"]).await;
+    let said = ask(dns, "web.shop.svc.cluster.local", RecordType::A, Way::Udp).await.unwrap();
+    assert_eq!(said.code, "Server Failure");
+}

@@ -1,0 +1,69 @@
+//! kube-proxy and CoreDNS, for the tests of the wrapper and of DNS: each in a Go module and a cache folder of its own, so
+//! that neither makes the Kubernetes binaries be built again.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::gobuild;
+use crate::run;
+
+struct Program {
+    name: &'static str,
+    /// Folder of its Go module under `tests/components`.
+    module: &'static str,
+    import_path: &'static str,
+    /// Variable that tells the tests where it is; a program that it names already is not built.
+    variable: &'static str,
+    /// Time of a build on two cores, as people are told.
+    takes: &'static str,
+}
+
+const PROGRAMS: [Program; 2] = [
+    Program {
+        name: "kube-proxy",
+        module: "tests/components/kube-proxy",
+        import_path: "k8s.io/kubernetes/cmd/kube-proxy",
+        variable: "TOMBOLO_KUBE_PROXY",
+        takes: "a minute or two",
+    },
+    Program {
+        name: "coredns",
+        module: "tests/components/coredns",
+        import_path: "github.com/coredns/coredns",
+        variable: "TOMBOLO_COREDNS",
+        takes: "two to four minutes",
+    },
+];
+
+/// Tells a command where both programs are; those that are not there are built first.
+pub(crate) fn name_to(command: &mut Command) -> Result<()> {
+    for program in &PROGRAMS {
+        command.env(program.variable, ensure(program)?);
+    }
+    Ok(())
+}
+
+/// Paths of both programs; those that are not there are built first.
+pub(crate) fn ensure_all() -> Result<Vec<PathBuf>> {
+    PROGRAMS.iter().map(ensure).collect()
+}
+
+fn ensure(program: &Program) -> Result<PathBuf> {
+    if let Some(named) = std::env::var_os(program.variable).map(PathBuf::from) {
+        return Ok(named);
+    }
+    let modules = run::root().join(program.module);
+    let folder = gobuild::cache_folder(program.name)?.join(gobuild::key(&modules)?);
+    let path = folder.join(program.name);
+    if !path.is_file() {
+        eprintln!("building {}, {} on two cores, once", program.name, program.takes);
+        gobuild::into_folder(&folder, |half_made| {
+            let mut command = gobuild::go(&modules);
+            command.args(["build", "-trimpath", "-ldflags", &gobuild::link_flags(), "-o"]);
+            run::check(command.arg(half_made.join(program.name)).arg(program.import_path))
+        })?;
+    }
+    Ok(path)
+}
