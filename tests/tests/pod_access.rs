@@ -137,7 +137,6 @@ async fn play(api: Api, transport: Transport) {
     world.set_edge_settings(json!({"localApi": {"pods": format!("127.0.0.1:{port}")}}));
     let workload = workload(&world).await;
     world.start_edge(NODE).await.unwrap();
-    world.converges(NODE).await;
     let edge = impatient(Kubeconfig::read_from(world.edge_kubeconfig(NODE).unwrap()).unwrap()).await;
     let issued = wait_for_value("a token", DEADLINE, || async {
         token(&edge).await.map_err(|error| error.to_string())
