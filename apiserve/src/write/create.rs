@@ -115,7 +115,7 @@ impl LocalWrites {
         if context.request.options.dry_run {
             return Ok(std::mem::take(object));
         }
-        let change = Change { object: object, expected: Expect::Absent };
+        let change = Change { object, expected: Expect::Absent };
         self.commit(context, change).await.map_err(|error| context.refused(error))
     }
 }

@@ -61,7 +61,7 @@ pub(super) async fn run<K: GridKind>(
     let config = controller::Config::default().concurrency(CONCURRENCY).debounce(DEBOUNCE);
     applier(
         |object, context| Box::pin(reconcile::<K>(object, context)),
-        try_again::<K>,
+        |object, error, context| try_again::<K>(&object, error, &context),
         Arc::new(context),
         grids,
         queue,

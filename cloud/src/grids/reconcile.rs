@@ -88,7 +88,7 @@ pub(super) async fn reconcile<K: GridKind>(
 }
 
 /// When a grid of which something failed is looked at again.
-pub(super) fn try_again<K: GridKind>(object: Arc<K>, error: &PassError, context: Arc<Context>) -> Action {
+pub(super) fn try_again<K: GridKind>(object: &K, error: &PassError, context: &Context) -> Action {
     let (kind, name) = (K::CHILD.grid_kind(), object.name_any());
     tracing::warn!(kind, namespace = object.namespace(), name, %error, "is looked at again later");
     let mut memory = context.memory.lock();

@@ -12,7 +12,7 @@ pub(crate) struct GoClients(Informers);
 
 impl GoClients {
     /// Starts so many informers. `streaming`: the watch begins with the list (`WatchListClient` of client-go).
-    pub(crate) fn start(program: &Path, kubeconfig: PathBuf, count: usize, streaming: bool) -> Result<Self> {
+    pub(crate) fn start(program: &Path, kubeconfig: &Path, count: usize, streaming: bool) -> Result<Self> {
         let followed = Followed { count, resources: &RESOURCES, selectors: &SELECTORS, streaming };
         Ok(Self(Informers::start(program, &kubeconfig, followed)?))
     }
