@@ -1,6 +1,6 @@
 //! Informers of client-go.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use tombolo_tests::informers::{Followed, Informers};
@@ -14,7 +14,7 @@ impl GoClients {
     /// Starts so many informers. `streaming`: the watch begins with the list (`WatchListClient` of client-go).
     pub(crate) fn start(program: &Path, kubeconfig: &Path, count: usize, streaming: bool) -> Result<Self> {
         let followed = Followed { count, resources: &RESOURCES, selectors: &SELECTORS, streaming };
-        Ok(Self(Informers::start(program, &kubeconfig, followed)?))
+        Ok(Self(Informers::start(program, kubeconfig, followed)?))
     }
 
     /// What every informer holds.

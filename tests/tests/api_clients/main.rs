@@ -57,8 +57,8 @@ async fn watchers_that_are_cut_at_random_all_end_up_with_what_is_stored() {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut server = Server::start().await.unwrap();
     let mut writes = Writes::new(server.client().await.unwrap()).await.unwrap();
-    let mut lists = GoClients::start(&program, server.kubeconfig(), GO_WATCHERS, false).unwrap();
-    let mut streams = GoClients::start(&program, server.kubeconfig(), GO_WATCHERS, true).unwrap();
+    let mut lists = GoClients::start(&program, &server.kubeconfig(), GO_WATCHERS, false).unwrap();
+    let mut streams = GoClients::start(&program, &server.kubeconfig(), GO_WATCHERS, true).unwrap();
     let reflectors = Reflectors::start(server.kubeconfig(), KUBE_WATCHERS).await.unwrap();
 
     for number in 0..WRITES {
