@@ -27,7 +27,7 @@ use crate::localapi::{LocalApi, LocalApiError, LocalApiParts, Writer, cloud_writ
 use crate::metrics::Metrics;
 use crate::status::StatusHandle;
 use crate::store::{OpenError, Store};
-use crate::subscriptions::Subscriptions;
+use crate::subscriptions::{Board, Subscriptions};
 use crate::upstream::Upstream;
 use crate::wrapper::{self, Kubernetes, Projection, Wrapper, WrapperError, WrapperMetrics, WrapperParts};
 
@@ -73,17 +73,21 @@ pub struct App;
 /// An agent that is ready to run: store open, listeners bound, kubeconfig written.
 pub struct Bound {
     config: Config,
-    identity: Identity,
+    line: Line,
     store: Store,
     subscriptions: Subscriptions,
     local: LocalApi,
-    wrapper: Option<Wrapper>,
-    dns: Option<Dns>,
+    network: Network,
     admin: Option<admin::Bound>,
-    dialer: Box<dyn Dial>,
     hub: HubHandle,
-    client: ClientEnds,
     clock: WallClock,
+}
+
+/// What the connection to the cloud is made of.
+struct Line {
+    identity: Identity,
+    dialer: Box<dyn Dial>,
+    client: ClientEnds,
 }
 
 struct ClientEnds {
@@ -117,20 +121,9 @@ impl App {
         let client = ClientEnds { commands, state };
         let store = opened.store;
         let clock = WallClock::system();
-        Ok(Bound {
-            config,
-            identity,
-            store,
-            subscriptions,
-            local,
-            wrapper,
-            dns,
-            admin,
-            dialer,
-            hub,
-            client,
-            clock,
-        })
+        let line = Line { identity, dialer, client };
+        let network = Network { wrapper, dns, queue: config.wrapper.watch_queue };
+        Ok(Bound { config, line, store, subscriptions, local, network, admin, hub, clock })
     }
 }
 
@@ -168,13 +161,13 @@ impl Bound {
     /// Address of the wrapper, when it is on.
     #[must_use]
     pub fn wrapper_addr(&self) -> Option<SocketAddr> {
-        self.wrapper.as_ref().map(Wrapper::local_addr)
+        self.network.wrapper.as_ref().map(Wrapper::local_addr)
     }
 
     /// Address of the DNS server, when it is on.
     #[must_use]
     pub fn dns_addr(&self) -> Option<SocketAddr> {
-        self.dns.as_ref().map(Dns::local_addr)
+        self.network.dns.as_ref().map(Dns::local_addr)
     }
 
     /// Address of the admin endpoints, when they are on.
@@ -236,26 +229,12 @@ impl Bound {
         stop: &CancellationToken,
         drain: &Drain,
     ) -> Result<Option<admin::AdminHandle>, AppError> {
-        let Self {
-            config,
-            identity,
-            store,
-            subscriptions,
-            local,
-            wrapper,
-            dns,
-            admin,
-            dialer,
-            hub,
-            client,
-            clock,
-        } = self;
+        let Self { config, line, store, subscriptions, local, network, admin, hub, clock } = self;
         let mut rng = StdRng::from_os_rng();
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let readiness = Readiness::new();
         let synced = readiness.wait_for("first synchronisation with the cloud");
-        let (current, observer) = watch::channel(Arc::new(identity));
         let writer = Writer { node: config.node_name.clone(), hub: hub.clone(), kubelet: Kubelet::default() };
         let address = config.node.address.or_else(|| local_address(&config.cloud.websocket));
         let listener = local.pods_addr().unwrap_or_else(|| local.https_addr(&config));
@@ -266,8 +245,7 @@ impl Bound {
             writes: cloud_writes(&store, &writer),
             kubernetes,
         };
-        let names = spawn_names(tasks, &config, &subscriptions, dns.is_some(), stop);
-        let network = Network { wrapper, dns, queue: config.wrapper.watch_queue };
+        let names = spawn_names(tasks, &config, &subscriptions, network.dns.is_some(), stop);
         network.spawn(tasks, parts, names, &mut registry, stop);
         let parts = LocalApiParts {
             store: store.clone(),
@@ -278,26 +256,7 @@ impl Bound {
         };
         local.spawn(tasks, parts, stop)?;
         spawn_until(tasks, "subscriptions", stop, subscriptions.clone().keep());
-        let renewal = CloudRenewal {
-            node: config.node_name.clone(),
-            endpoint: config.cloud.join.clone(),
-            data_dir: config.data_dir.clone(),
-        };
-        let seed = rng.random();
-        spawn_until(tasks, "rotation", stop, rotate(renewal, current, seed));
-        let owner = Client::new(ClientParts {
-            node: config.node_name.clone(),
-            store: store.clone(),
-            board: subscriptions.board(),
-            dialer,
-            identity: observer,
-            commands: client.commands,
-            state: client.state,
-            metrics: Arc::clone(&metrics),
-            backoff: config.cloud.back_off.into(),
-            rng: StdRng::seed_from_u64(rng.random()),
-        });
-        tasks.spawn("hub", owner.run(drain.clone()));
+        line.spawn(tasks, &config, (&store, subscriptions.board()), &metrics, &mut rng, (stop, drain));
         spawn_until(tasks, "measure", stop, measure(store.clone(), Arc::clone(&metrics), synced));
         let upstream = Upstream {
             node: config.node_name,
@@ -313,6 +272,39 @@ impl Bound {
         upstream.spawn(tasks, stop);
         let state = AdminState { registry: Arc::new(registry), readiness, drain: drain.clone() };
         admin.map(|bound| bound.start(state).map_err(|error| AppError::System(error.to_string()))).transpose()
+    }
+}
+
+impl Line {
+    fn spawn(
+        self,
+        tasks: &Tasks,
+        config: &Config,
+        (store, board): (&Store, Arc<Board>),
+        metrics: &Arc<Metrics>,
+        rng: &mut StdRng,
+        (stop, drain): (&CancellationToken, &Drain),
+    ) {
+        let (current, observer) = watch::channel(Arc::new(self.identity));
+        let renewal = CloudRenewal {
+            node: config.node_name.clone(),
+            endpoint: config.cloud.join.clone(),
+            data_dir: config.data_dir.clone(),
+        };
+        spawn_until(tasks, "rotation", stop, rotate(renewal, current, rng.random()));
+        let owner = Client::new(ClientParts {
+            node: config.node_name.clone(),
+            store: store.clone(),
+            board,
+            dialer: self.dialer,
+            identity: observer,
+            commands: self.client.commands,
+            state: self.client.state,
+            metrics: Arc::clone(metrics),
+            backoff: config.cloud.back_off.into(),
+            rng: StdRng::seed_from_u64(rng.random()),
+        });
+        tasks.spawn("hub", owner.run(drain.clone()));
     }
 }
 

@@ -57,6 +57,27 @@ pub(crate) struct Dns {
     settings: DnsConfig,
 }
 
+/// Tries for a number that is free for both protocols, where the system chooses the port.
+const PORT_TRIES: usize = 16;
+
+fn failed(protocol: &'static str, address: SocketAddr, source: std::io::Error) -> ListenError {
+    ListenError { protocol, address, setting: SETTING.to_owned(), source }
+}
+
+/// Both sockets, on one port.
+async fn sockets(address: SocketAddr) -> Result<(std::net::UdpSocket, TcpListener), ListenError> {
+    let mut tries = 0;
+    loop {
+        let tcp = tcp(SETTING, address).await?;
+        let chosen = tcp.local_addr().map_err(|source| failed("TCP", address, source))?;
+        match udp(SETTING, chosen) {
+            Ok(udp) => return Ok((udp, tcp)),
+            Err(error) if address.port() != 0 || tries >= PORT_TRIES => return Err(error),
+            Err(_) => tries += 1,
+        }
+    }
+}
+
 impl Dns {
     /// Binds both sockets; none when the settings turn the server off.
     ///
@@ -64,13 +85,10 @@ impl Dns {
     /// [`ListenError`] names the setting to change.
     pub(crate) async fn bind(settings: &DnsConfig) -> Result<Option<Self>, ListenError> {
         let Some(address) = settings.address else { return Ok(None) };
-        let failed =
-            |protocol, source| ListenError { protocol, address, setting: SETTING.to_owned(), source };
-        let socket = udp(SETTING, address)?;
-        let chosen = socket.local_addr().map_err(|source| failed("UDP", source))?;
-        socket.set_nonblocking(true).map_err(|source| failed("UDP", source))?;
-        let udp = UdpSocket::from_std(socket).map_err(|source| failed("UDP", source))?;
-        let tcp = tcp(SETTING, chosen).await?;
+        let (udp, tcp) = sockets(address).await?;
+        let chosen = tcp.local_addr().map_err(|source| failed("TCP", address, source))?;
+        udp.set_nonblocking(true).map_err(|source| failed("UDP", address, source))?;
+        let udp = UdpSocket::from_std(udp).map_err(|source| failed("UDP", address, source))?;
         Ok(Some(Self { udp, tcp, address: chosen, settings: settings.clone() }))
     }
 

@@ -246,7 +246,7 @@ const TABLE: &[Row] = &[
     (
         Rule::ClusterDocuments,
         "cluster-documents",
-        "discovery and version documents, and addresses of the cloud, are those of this run's cluster",
+        "discovery, version and the keys of tokens, and addresses of the cloud, are those of this run's cluster",
         "they describe the cluster, not the channel",
     ),
     (

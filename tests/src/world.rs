@@ -30,6 +30,7 @@ mod slow;
 
 pub use balancer::Balancer;
 use edges::Edge;
+pub use edges::impatient;
 use replica::Replica;
 pub use slow::SlowLink;
 

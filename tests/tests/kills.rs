@@ -177,7 +177,7 @@ async fn kills_while_it_writes_lose_nothing() {
 /// Registers the node as a kubelet does, and waits for its pod.
 async fn registered(world: &World, objects: &Objects) -> Writer {
     let client = wait_for_value("the agent's kubeconfig", DEADLINE, || async {
-        world.edge_client(NODE).await.map_err(|error| format!("{error:#}"))
+        world.impatient_edge_client(NODE).await.map_err(|error| format!("{error:#}"))
     })
     .await;
     let [lease, status, event] = [Given::default(); 3];

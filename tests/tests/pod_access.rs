@@ -8,14 +8,14 @@ use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, T
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::{ListParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::Kubeconfig;
 use kube::{Api as Objects, Client};
 use serde_json::{Value, json};
 use tombolo_edge::{App, Config};
 use tombolo_runtime::drain;
 use tombolo_testkit::{cluster_or_skip, free_port, wait_for, wait_for_value};
 use tombolo_tests::world::objects::{NAMESPACE, Objects as Workload};
-use tombolo_tests::world::{Api, DEADLINE, Transport, World};
+use tombolo_tests::world::{Api, DEADLINE, Transport, World, impatient};
 
 const NODE: &str = "edge-a";
 const ACCOUNT: &str = "till";
@@ -99,15 +99,7 @@ async fn pod_client(edge: &Client, port: u16, token: &str) -> Client {
         "contexts": [{"name": "e", "context": {"cluster": "e", "user": "e"}}],
         "current-context": "e",
     }));
-    impatient(kubeconfig).await
-}
-
-/// A client that takes the first answer: others ask again after a 503, for minutes.
-async fn impatient(kubeconfig: Kubeconfig) -> Client {
-    let options = KubeConfigOptions::default();
-    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
-    config.default_retry = false;
-    Client::try_from(config).unwrap()
+    impatient(kubeconfig).await.unwrap()
 }
 
 fn code<T>(answer: Result<T, kube::Error>) -> u16 {
@@ -137,7 +129,7 @@ async fn play(api: Api, transport: Transport) {
     world.set_edge_settings(json!({"localApi": {"pods": format!("127.0.0.1:{port}")}}));
     let workload = workload(&world).await;
     world.start_edge(NODE).await.unwrap();
-    let edge = impatient(Kubeconfig::read_from(world.edge_kubeconfig(NODE).unwrap()).unwrap()).await;
+    let edge = world.impatient_edge_client(NODE).await.unwrap();
     let issued = wait_for_value("a token", DEADLINE, || async {
         token(&edge).await.map_err(|error| error.to_string())
     })

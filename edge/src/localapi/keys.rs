@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tombolo_apiserve::accounts::KeySet;
-use tracing::{debug, warn};
+use tracing::warn;
 
 use super::pass;
 use crate::hub::{HubHandle, HubState};
@@ -19,6 +19,9 @@ use crate::store::{Answer, Class, Question, Store};
 /// Where an API server publishes its issuer (OpenID Connect discovery), and the issuer's keys.
 const CONFIGURATION: &str = "/.well-known/openid-configuration";
 const KEYS: &str = "/openid/v1/jwks";
+
+/// kube-apiserver has the keys in their own media type alone (RFC 7517), and 406 for whoever does not name it.
+const ACCEPT: &str = "application/jwk-set+json, application/json";
 
 /// How often keys are fetched again. A new key is in use only after it was published.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(3600);
@@ -72,7 +75,10 @@ impl Keys {
             let wait = match self.fetch().await {
                 Ok(()) => REFRESH_INTERVAL,
                 Err(error) => {
-                    debug!(error, "the keys of the token issuer cannot be fetched");
+                    warn!(
+                        error,
+                        "the keys of the token issuer cannot be fetched; tokens of pods cannot be judged without a cloud"
+                    );
                     RETRY_INTERVAL
                 }
             };
@@ -110,7 +116,7 @@ impl Keys {
     }
 
     async fn document(&self, path: &str) -> Result<Bytes, String> {
-        let call = pass::get(path, "application/json");
+        let call = pass::get(path, ACCEPT);
         let reply = pass::heard(&self.hub, call, TIMEOUT, None).await.map_err(|error| error.message)?;
         if reply.code == 200 { Ok(reply.body) } else { Err(format!("{path}: code {}", reply.code)) }
     }

@@ -359,7 +359,9 @@ fn is_description(body: &Value) -> bool {
     const KINDS: [&str; 6] =
         ["APIVersions", "APIGroupList", "APIGroup", "APIResourceList", "APIGroupDiscoveryList", "Table"];
     let kind = body["kind"].as_str().unwrap_or_default();
-    KINDS.contains(&kind) || body.get("openapi").is_some() || body.get("gitVersion").is_some()
+    // Documents without a kind: OpenAPI, the version, the issuer of tokens and its keys.
+    const MEMBERS: [&str; 4] = ["openapi", "gitVersion", "jwks_uri", "keys"];
+    KINDS.contains(&kind) || (kind.is_empty() && MEMBERS.iter().any(|member| body.get(*member).is_some()))
 }
 
 /// Paths that are passed through: they tell of the server, not of objects (reference 7.4).

@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
 use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::json;
 use tombolo_testkit::{Child, free_port, wait_for_value};
 
@@ -193,4 +194,23 @@ impl World {
     pub async fn edge_client(&self, node: &str) -> Result<Client> {
         client_of(&self.edge_kubeconfig(node)?).await
     }
+
+    /// A client of a node's local API that takes the first answer: others ask again after a 503, for minutes.
+    ///
+    /// # Errors
+    /// When there is no kubeconfig yet.
+    pub async fn impatient_edge_client(&self, node: &str) -> Result<Client> {
+        impatient(Kubeconfig::read_from(self.edge_kubeconfig(node)?)?).await
+    }
+}
+
+/// A client that takes the first answer, with a kubeconfig.
+///
+/// # Errors
+/// When the kubeconfig cannot be used.
+pub async fn impatient(kubeconfig: Kubeconfig) -> Result<Client> {
+    let options = KubeConfigOptions::default();
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?;
+    config.default_retry = false;
+    Ok(Client::try_from(config)?)
 }
