@@ -257,6 +257,13 @@ impl Frame {
         gives && self.parent().is_empty()
     }
 
+    /// Whether this answers a call with a document that describes the cluster: discovery, versions, schemas, the issuer of
+    /// tokens and its keys.
+    #[must_use]
+    pub fn describes_cluster(&self) -> bool {
+        is_description(&self.content()["body"])
+    }
+
     /// Whether another controller of a stock cloud than those that serve pods and their like says this unasked: about
     /// devices, node tasks, policies, routes (reference 6.4, 11.3 and appendix A).
     #[must_use]
@@ -432,4 +439,13 @@ fn kind_of(word: &str) -> Option<(&'static str, &'static str)> {
         "certificatesigningrequest" => ("CertificateSigningRequest", "certificates.k8s.io/v1"),
         _ => return None,
     })
+}
+/// Whether a body is a document of the Kubernetes API that describes the server.
+pub(crate) fn is_description(body: &Value) -> bool {
+    const KINDS: [&str; 6] =
+        ["APIVersions", "APIGroupList", "APIGroup", "APIResourceList", "APIGroupDiscoveryList", "Table"];
+    // Documents without a kind: OpenAPI and its index, the version, the issuer of tokens and its keys.
+    const MEMBERS: [&str; 5] = ["openapi", "paths", "gitVersion", "jwks_uri", "keys"];
+    let kind = body["kind"].as_str().unwrap_or_default();
+    KINDS.contains(&kind) || (kind.is_empty() && MEMBERS.iter().any(|member| body.get(*member).is_some()))
 }

@@ -109,6 +109,8 @@ impl Target {
         let (cloud, cloud_drain) = Part::new();
         let mut config = tombolo_cloud::Config::local(&folder.path().join("cloud"));
         config.record = record.map(Path::to_owned);
+        // The run's API has what the recording says, and nothing that controllers make of it.
+        config.grids.enabled = false;
         let bound = tombolo_cloud::App::build(config, tombolo_cloud::Kube::from_config(kube)?).await?;
         let websocket = bound.websocket_addr().context("cloudcore has no WebSocket listener")?.to_string();
         let quic = bound.quic_addr().map(|address| address.to_string());

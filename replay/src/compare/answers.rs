@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{Comparison, Outcome, ZERO_TIME, mismatch, short};
 use crate::application::{ASKED, opened};
-use crate::frame::{Frame, Key, body_json};
+use crate::frame::{Frame, Key, body_json, is_description};
 use crate::rules::Rule;
 use crate::value::strip;
 
@@ -352,16 +352,6 @@ fn is_turned_local(recorded: &Value, live: &Value) -> bool {
     let first = |slice: &Value| slice.pointer("/endpoints/0/addresses/0").cloned().unwrap_or_default();
     let is_slice = recorded.get("addressType").is_some();
     is_slice && first(recorded) == "127.0.0.1" && first(live) != "127.0.0.1"
-}
-
-/// Documents of the Kubernetes API that describe the server: discovery, versions, schemas.
-fn is_description(body: &Value) -> bool {
-    const KINDS: [&str; 6] =
-        ["APIVersions", "APIGroupList", "APIGroup", "APIResourceList", "APIGroupDiscoveryList", "Table"];
-    let kind = body["kind"].as_str().unwrap_or_default();
-    // Documents without a kind: OpenAPI, the version, the issuer of tokens and its keys.
-    const MEMBERS: [&str; 4] = ["openapi", "gitVersion", "jwks_uri", "keys"];
-    KINDS.contains(&kind) || (kind.is_empty() && MEMBERS.iter().any(|member| body.get(*member).is_some()))
 }
 
 /// Paths that are passed through: they tell of the server, not of objects (reference 7.4).

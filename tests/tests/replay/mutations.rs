@@ -55,6 +55,12 @@ fn unseen(origin: &Transcript, frame: &Frame, place: &str) -> Option<&'static st
             Some("certificates are asked for in the name of the node")
         }
         _ if place.contains("/ErrStatus/details/causes/") => Some("words for people"),
+        _ if frame.describes_cluster()
+            && place.starts_with("/content/body/")
+            && place != "/content/body/kind" =>
+        {
+            Some("documents about the cluster are those of the run's")
+        }
         "/content" if frame.resource() == "k8s/ca.crt" => {
             Some("documents about the cluster are those of the run's")
         }
