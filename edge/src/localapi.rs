@@ -33,6 +33,7 @@ use access::TokenAuthenticator;
 use account_reads::AccountReads;
 use accounts::Accounts;
 use discovery::{Discovery, Informed};
+use documents::Documents;
 use keys::Keys;
 use reads::Reads;
 use reviews::Reviews;
@@ -45,6 +46,7 @@ mod account_reads;
 mod accounts;
 mod credentials;
 mod discovery;
+mod documents;
 mod keys;
 mod own;
 mod pass;
@@ -151,9 +153,11 @@ impl LocalApi {
         let names = Names::new(&self.domain, bound.chain(parts.address));
         let operator = self.credentials.token().to_owned();
         let certificate = ServingCertificate::new(self.credentials, names, &services)?;
-        let keys = Keys::load(parts.store.clone(), parts.writer.hub.clone(), parts.clock.clone());
+        let (store, hub, clock) = (parts.store.clone(), parts.writer.hub.clone(), parts.clock.clone());
+        let documents = Documents { store, hub, clock };
+        let keys = Keys::load(documents.clone());
         let tls = certificate.config()?;
-        let served = Served::new(parts, Arc::clone(&keys), stop);
+        let served = Served::new(parts, documents, Arc::clone(&keys), stop);
         let store = served.store.clone();
         spawn_until(tasks, "local-certificate", stop, certificate.follow(store, services));
         spawn_until(tasks, "issuer-keys", stop, keys.keep());
@@ -185,7 +189,7 @@ struct Served {
 }
 
 impl Served {
-    fn new(parts: LocalApiParts, keys: Arc<Keys>, stop: &CancellationToken) -> Self {
+    fn new(parts: LocalApiParts, documents: Documents, keys: Arc<Keys>, stop: &CancellationToken) -> Self {
         let LocalApiParts { store, subscriptions, writer, clock, .. } = parts;
         let (node, hub) = (writer.node.clone(), writer.hub.clone());
         let rights = Arc::new(Rights::new(store.clone(), hub.clone(), clock.clone()));
@@ -194,7 +198,7 @@ impl Served {
         let tokens = TokenRequests { store: store.clone(), hub: hub.clone(), clock: clock.clone() };
         let writes = cloud_writes(&store, &writer);
         let registry = Registry::new(Kinds::builtin());
-        let discovery = Discovery::load(store.clone(), hub.clone(), clock.clone(), registry.clone());
+        let discovery = Discovery::load(documents, registry.clone());
         let accounts = Accounts::new(node.clone(), store.clone(), hub, clock, keys);
         Self {
             registry,

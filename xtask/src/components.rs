@@ -10,8 +10,8 @@ use anyhow::{Result, bail};
 use crate::gobuild::{self, KUBERNETES_VERSION};
 use crate::run;
 
-pub(crate) mod kubelet;
-pub(crate) mod network;
+pub(crate) mod node;
+pub(crate) mod runtime;
 
 /// Variable of the envtest convention: a folder that already has the binaries.
 pub(crate) const ASSETS_VARIABLE: &str = "KUBEBUILDER_ASSETS";

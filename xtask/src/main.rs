@@ -53,8 +53,7 @@ enum Recipe {
 
 fn build_components() -> anyhow::Result<()> {
     println!("{}", components::ensure()?.display());
-    println!("{}", components::kubelet::ensure()?.display());
-    for program in components::network::ensure_all()? {
+    for program in components::node::ensure_all()? {
         println!("{}", program.display());
     }
     Ok(())

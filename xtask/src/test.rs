@@ -41,10 +41,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         command.env(components::ASSETS_VARIABLE, components::ensure()?);
         command.env(goclients::VARIABLE, goclients::ensure()?);
         if options.install {
-            components::kubelet::install_runtime()?;
+            components::runtime::install()?;
         }
-        components::kubelet::name_to(&mut command)?;
-        components::network::name_to(&mut command)?;
+        components::node::name_to(&mut command)?;
     } else {
         bail!(
             "neither Go nor {} is here, so the tests against kube-apiserver and kubectl cannot run: install \

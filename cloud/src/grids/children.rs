@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions, PropagationPolicy,
 };
@@ -43,8 +44,6 @@ pub(super) fn slim(child: &mut DynamicObject) {
     *child.managed_fields_mut() =
         foreign.map(|entry| ManagedFieldsEntry { fields_v1: None, ..entry }).collect();
 }
-
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 
 /// Who else has set fields of a child's spec.
 pub(super) fn sharers(child: &Value) -> Vec<String> {

@@ -79,10 +79,14 @@ pub(super) async fn reconcile<K: GridKind>(
     let outcome = pass(&*object, &context).await;
     context.metrics.passed(K::CHILD, started.elapsed(), outcome.is_ok());
     let uid = object.uid().unwrap_or_default();
-    if outcome.is_ok()
-        && let Some(memory) = context.memory.lock().get_mut(&uid)
-    {
-        memory.backoff = None;
+    if outcome.is_ok() {
+        let mut memory = context.memory.lock();
+        if let Some(remembered) = memory.get_mut(&uid) {
+            remembered.backoff = None;
+            if remembered.unwanted.is_empty() {
+                memory.remove(&uid);
+            }
+        }
     }
     outcome
 }
@@ -106,7 +110,10 @@ async fn pass<K: GridKind>(object: &K, context: &Context) -> Result<Action, Pass
     if object.removes_unused() {
         remove_unused(object, &grid, context).await?;
     }
-    let units = context.units.of(&grid.spec.key).await;
+    let units = match grid.kind {
+        ChildKind::Service => Vec::new(),
+        _ => context.units.of(&grid.spec.key).await,
+    };
     let units: Vec<&str> = units.iter().map(String::as_str).collect();
     let (plan, mut found) = match settled_plan(object, &grid, &units, context).await? {
         Ok(settled) => settled,

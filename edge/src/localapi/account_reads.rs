@@ -15,11 +15,12 @@ use tombolo_apiserve::status::ApiError;
 use tombolo_apiserve::store::Store as ServedStore;
 use tombolo_proto::object::{ObjectKey, Resource};
 
-use super::reads::refused;
+use super::reads::{copy, refused};
 use super::rights::{Rights, Verdict};
 use super::single::{Listed, One};
 use super::{RETRY_AFTER_SECONDS, pass};
 use crate::hub::HubHandle;
+use crate::paths;
 use crate::store::{Learned, Scoped, Selection, Store, is_pushed};
 use crate::subscriptions::{Subscriptions, Unreadable};
 
@@ -57,7 +58,7 @@ impl AccountReads {
         about: &Attributes,
         token: &str,
     ) -> Result<One, ApiError> {
-        let call = pass::get(&path(key), "application/json");
+        let call = pass::get(&paths::object(key), "application/json");
         let reply = pass::heard(&self.hub, call, TIMEOUT, Some(token.to_owned())).await?;
         let revision = self.store.local_revision();
         let status = StatusCode::from_u16(reply.code).unwrap_or(StatusCode::BAD_GATEWAY);
@@ -144,17 +145,7 @@ impl AccountReads {
             borrowed: true,
             ..Selection::all(read.kind.storage.clone())
         };
-        let narrow = Selection {
-            label_selector: about.label_selector.clone(),
-            field_selector: about.field_selector.clone(),
-            ..wide.clone()
-        };
-        match self.subscriptions.reader(&wide, Some(token)).await {
-            Err(Unreadable::Refused { code: 403, .. }) if narrow != wide => {
-                self.subscriptions.reader(&narrow, Some(token)).await
-            }
-            outcome => outcome,
-        }
+        copy(&self.subscriptions, wide, about, Some(token)).await
     }
 
     /// A list that cannot be followed, read in the cloud by the caller.
@@ -181,20 +172,9 @@ fn query(resource: &Resource, about: &Attributes) -> String {
     let selectors = [("labelSelector", &about.label_selector), ("fieldSelector", &about.field_selector)];
     let mut query = form_urlencoded::Serializer::new(String::new());
     query.extend_pairs(selectors.iter().filter(|(_, selector)| !selector.is_empty()));
-    let path = path(&ObjectKey::new(resource.clone(), &about.namespace, ""));
-    let path = path.trim_end_matches('/');
+    let path = paths::collection(resource, &about.namespace);
     match query.finish().as_str() {
-        "" => path.to_owned(),
+        "" => path,
         query => format!("{path}?{query}"),
-    }
-}
-
-/// Path of an object in the API of the cluster.
-fn path(key: &ObjectKey) -> String {
-    let Resource { group, version, name } = key.resource();
-    let root = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
-    match key.namespace() {
-        "" => format!("{root}/{name}/{}", key.name()),
-        namespace => format!("{root}/namespaces/{namespace}/{name}/{}", key.name()),
     }
 }

@@ -8,7 +8,6 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -19,10 +18,8 @@ use tombolo_apiserve::registry::Registry;
 use tombolo_proto::object::Resource;
 use tracing::{debug, warn};
 
-use super::pass;
-use crate::hub::{HubHandle, HubState};
-use crate::identity::WallClock;
-use crate::store::{Answer, Class, Question, Store};
+use super::documents::Documents;
+use crate::hub::HubState;
 
 /// The form in which one document tells of all groups.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -46,9 +43,7 @@ const DOCUMENTS_MAX: usize = 96;
 
 /// See the module.
 pub(super) struct Discovery {
-    store: Store,
-    hub: HubHandle,
-    clock: WallClock,
+    documents: Documents,
     registry: Registry,
     /// When the cloud was last asked.
     asked: tokio::sync::Mutex<Option<Instant>>,
@@ -57,23 +52,23 @@ pub(super) struct Discovery {
 }
 
 /// The documents that are kept.
-struct Kept(Store);
+struct Kept(Documents);
 
 impl ForeignDocuments for Kept {
     fn document(&self, group: &str, version: &str) -> Option<Arc<[u8]>> {
         let path = format!("{OPENAPI}/apis/{group}/{version}");
-        let kept = self.0.answer(&question(&path)).ok()??;
-        Some(Arc::from(&*kept.body))
+        let kept = self.0.kept(&path).ok()??;
+        Some(Arc::from(&*kept))
     }
 }
 
 impl Discovery {
     /// Serves the kinds that the store keeps.
-    pub(super) fn load(store: Store, hub: HubHandle, clock: WallClock, registry: Registry) -> Arc<Self> {
+    pub(super) fn load(documents: Documents, registry: Registry) -> Arc<Self> {
         let (asked, indexed) = (tokio::sync::Mutex::default(), Mutex::default());
-        let discovery = Self { store, hub, clock, registry, asked, indexed };
-        if let Ok(Some(kept)) = discovery.store.answer(&question(GROUPS)) {
-            match serde_json::from_slice(&kept.body) {
+        let discovery = Self { documents, registry, asked, indexed };
+        if let Ok(Some(kept)) = discovery.documents.kept(GROUPS) {
+            match serde_json::from_slice(&kept) {
                 Ok(groups) => discovery.serve(&groups),
                 Err(error) => warn!(%error, "the kept discovery of the cluster cannot be used"),
             }
@@ -82,14 +77,14 @@ impl Discovery {
     }
 
     fn serve(&self, groups: &Value) {
-        let documents = Arc::new(Kept(self.store.clone()));
+        let documents = Arc::new(Kept(self.documents.clone()));
         let Ok(()) =
             self.registry.update(|kinds| Ok::<_, Infallible>(kinds.with_discovered(groups, documents)));
     }
 
     /// Asks with every session and now and then, until the agent stops.
     pub(super) async fn keep(self: Arc<Self>) {
-        let mut state = self.hub.state();
+        let mut state = self.documents.hub.state();
         loop {
             let Ok(session) = state.wait_for(HubState::online).await.map(|state| state.sessions) else {
                 return;
@@ -115,15 +110,13 @@ impl Discovery {
             return Ok(());
         }
         *asked = Some(Instant::now());
-        let body = self.fetch(GROUPS, AGGREGATED).await?;
+        let body = self.documents.fetch(GROUPS, AGGREGATED, TIMEOUT).await?;
         let groups: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
         if groups["kind"] != "APIGroupDiscoveryList" {
             return Err(format!("{GROUPS} is no APIGroupDiscoveryList"));
         }
-        let known = self.store.answer(&question(GROUPS)).ok().flatten();
-        let news = known.is_none_or(|known| known.body != body);
+        let news = self.documents.keep(GROUPS, body).await?;
         if news {
-            self.keep_document(GROUPS, body).await?;
             self.serve(&groups);
         }
         if self.fetch_documents().await? && !news {
@@ -134,7 +127,7 @@ impl Discovery {
 
     /// Fetches the OpenAPI documents that have changed. Whether there were any.
     async fn fetch_documents(&self) -> Result<bool, String> {
-        let index = self.fetch(OPENAPI, "application/json").await?;
+        let index = self.documents.fetch(OPENAPI, "application/json", TIMEOUT).await?;
         let index: Value = serde_json::from_slice(&index).map_err(|error| error.to_string())?;
         let mut news = false;
         for path in self.foreign().into_iter().take(DOCUMENTS_MAX) {
@@ -157,14 +150,8 @@ impl Discovery {
 
     /// Fetches one of them. Whether it is another one than before.
     async fn fetch_document(&self, path: &str, place: &str) -> Result<bool, String> {
-        let body = self.fetch(place, "application/json").await?;
-        let full = format!("{OPENAPI}/{path}");
-        let held = self.store.answer(&question(&full)).ok().flatten();
-        if held.is_some_and(|held| held.body == body) {
-            return Ok(false);
-        }
-        self.keep_document(&full, body).await?;
-        Ok(true)
+        let body = self.documents.fetch(place, "application/json", TIMEOUT).await?;
+        self.documents.keep(&format!("{OPENAPI}/{path}"), body).await
     }
 
     /// Paths of the groups and versions that are not built in, as the index of OpenAPI names them.
@@ -176,17 +163,6 @@ impl Discovery {
         paths.sort();
         paths.dedup();
         paths
-    }
-
-    async fn fetch(&self, path: &str, accept: &str) -> Result<Bytes, String> {
-        let call = pass::get(path, accept);
-        let reply = pass::heard(&self.hub, call, TIMEOUT, None).await.map_err(|error| error.message)?;
-        if reply.code == 200 { Ok(reply.body) } else { Err(format!("{path}: code {}", reply.code)) }
-    }
-
-    async fn keep_document(&self, path: &str, body: Bytes) -> Result<(), String> {
-        let answer = Answer { given_at: self.clock.unix_seconds(), body };
-        self.store.keep_answer(question(path), answer).await.map_err(|error| error.to_string())
     }
 
     /// Whether a request can only be answered well with the newest documents.
@@ -218,8 +194,4 @@ impl<A: Authorizer> Authorizer for Informed<A> {
             decision
         })
     }
-}
-
-fn question(path: &str) -> Question {
-    Question::new(Class::Document, &[path])
 }

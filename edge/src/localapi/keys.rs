@@ -5,16 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tombolo_apiserve::accounts::KeySet;
 use tracing::warn;
 
-use super::pass;
-use crate::hub::{HubHandle, HubState};
-use crate::identity::WallClock;
-use crate::store::{Answer, Class, Question, Store};
+use super::documents::Documents;
+use crate::hub::HubState;
 
 /// Where an API server publishes its issuer (OpenID Connect discovery), and the issuer's keys.
 const CONFIGURATION: &str = "/.well-known/openid-configuration";
@@ -34,25 +31,23 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// See the module.
 pub(super) struct Keys {
-    store: Store,
-    hub: HubHandle,
-    clock: WallClock,
+    documents: Documents,
     current: ArcSwapOption<KeySet>,
     wanted: Notify,
 }
 
 impl Keys {
     /// The keys that the store keeps, if any.
-    pub(super) fn load(store: Store, hub: HubHandle, clock: WallClock) -> Arc<Self> {
+    pub(super) fn load(documents: Documents) -> Arc<Self> {
         let current = ArcSwapOption::empty();
-        let kept = |path| Some(store.answer(&question(path)).ok()??.body);
+        let kept = |path| documents.kept(path).ok().flatten();
         if let (Some(configuration), Some(keys)) = (kept(CONFIGURATION), kept(KEYS)) {
             match KeySet::parse(&configuration, &keys) {
                 Ok(keys) => current.store(Some(Arc::new(keys))),
                 Err(error) => warn!(%error, "the kept keys of the token issuer cannot be used"),
             }
         }
-        Arc::new(Self { store, hub, clock, current, wanted: Notify::new() })
+        Arc::new(Self { documents, current, wanted: Notify::new() })
     }
 
     /// The newest keys; none while there never were any.
@@ -67,7 +62,7 @@ impl Keys {
 
     /// Fetches keys with every session and now and then, until the agent stops.
     pub(super) async fn keep(self: Arc<Self>) {
-        let mut state = self.hub.state();
+        let mut state = self.documents.hub.state();
         loop {
             let Ok(session) = state.wait_for(HubState::online).await.map(|state| state.sessions) else {
                 return;
@@ -99,29 +94,13 @@ impl Keys {
     }
 
     async fn fetch(&self) -> Result<(), String> {
-        let configuration = self.document(CONFIGURATION).await?;
-        let keys = self.document(KEYS).await?;
+        let configuration = self.documents.fetch(CONFIGURATION, ACCEPT, TIMEOUT).await?;
+        let keys = self.documents.fetch(KEYS, ACCEPT, TIMEOUT).await?;
         let parsed = KeySet::parse(&configuration, &keys)?;
         for (path, body) in [(CONFIGURATION, configuration), (KEYS, keys)] {
-            let same =
-                self.store.answer(&question(path)).ok().flatten().is_some_and(|kept| kept.body == body);
-            if !same {
-                let answer = Answer { given_at: self.clock.unix_seconds(), body };
-                let kept = self.store.keep_answer(question(path), answer).await;
-                kept.map_err(|error| error.to_string())?;
-            }
+            self.documents.keep(path, body).await?;
         }
         self.current.store(Some(Arc::new(parsed)));
         Ok(())
     }
-
-    async fn document(&self, path: &str) -> Result<Bytes, String> {
-        let call = pass::get(path, ACCEPT);
-        let reply = pass::heard(&self.hub, call, TIMEOUT, None).await.map_err(|error| error.message)?;
-        if reply.code == 200 { Ok(reply.body) } else { Err(format!("{path}: code {}", reply.code)) }
-    }
-}
-
-fn question(path: &str) -> Question {
-    Question::new(Class::Document, &[path])
 }

@@ -15,7 +15,7 @@ use super::RETRY_AFTER_SECONDS;
 use super::access::caller_token;
 use super::account_reads::AccountReads;
 use super::singles::Singles;
-use crate::store::{Selection, Store, is_pushed};
+use crate::store::{Scoped, Selection, Store, is_pushed};
 use crate::subscriptions::{Subscriptions, Unreadable};
 
 /// See the module.
@@ -46,20 +46,10 @@ impl Reads {
         if is_pushed(resource) && self.is_own(resource, about) {
             return Ok(Arc::new(self.store.clone()));
         }
-        let narrow = Selection {
-            label_selector: about.label_selector.clone(),
-            field_selector: about.field_selector.clone(),
-            ..wide.clone()
-        };
-        match self.subscriptions.reader(&wide, None).await {
-            // Whoever may not read everything may read what it asks for.
-            Err(Unreadable::Refused { code: 403, .. }) if narrow != wide => {
-                self.subscriptions.reader(&narrow, None).await
-            }
-            outcome => outcome,
-        }
-        .map(|scoped| Arc::new(scoped) as Arc<dyn ServedStore>)
-        .map_err(|error| refused(error, about))
+        copy(&self.subscriptions, wide, about, None)
+            .await
+            .map(|scoped| Arc::new(scoped) as Arc<dyn ServedStore>)
+            .map_err(|error| refused(error, about))
     }
 
     /// Of one object: the pushed set where it has a word on it, a selection that is kept up to date, or else the cloud.
@@ -93,6 +83,27 @@ impl Reads {
 impl Sources for Reads {
     fn source<'a>(&'a self, read: Read<'a>) -> BoxFuture<'a, Result<Arc<dyn ServedStore>, ApiError>> {
         Box::pin(self.choose(read))
+    }
+}
+
+/// The copy that answers a list or a watch: that of the whole selection, or of what is asked for, since whoever may not read
+/// everything may read that.
+pub(super) async fn copy(
+    subscriptions: &Subscriptions,
+    wide: Selection,
+    about: &Attributes,
+    token: Option<&str>,
+) -> Result<Scoped, Unreadable> {
+    let narrow = Selection {
+        label_selector: about.label_selector.clone(),
+        field_selector: about.field_selector.clone(),
+        ..wide.clone()
+    };
+    match subscriptions.reader(&wide, token).await {
+        Err(Unreadable::Refused { code: 403, .. }) if narrow != wide => {
+            subscriptions.reader(&narrow, token).await
+        }
+        outcome => outcome,
     }
 }
 

@@ -9,11 +9,11 @@ use serde_json::Value;
 use tombolo_apiserve::sources::Read;
 use tombolo_apiserve::status::ApiError;
 use tombolo_apiserve::store::Store as ServedStore;
-use tombolo_proto::frame::{ApiReply, ApiRequest};
+use tombolo_proto::frame::ApiReply;
 use tombolo_proto::object::ObjectKey;
 use tracing::warn;
 
-use super::RETRY_AFTER_SECONDS;
+use super::{RETRY_AFTER_SECONDS, pass};
 use crate::hub::HubHandle;
 use crate::paths;
 use crate::store::{Learned, Selection, Store};
@@ -41,13 +41,7 @@ impl Singles {
         selection: &Selection,
         key: &ObjectKey,
     ) -> Result<Arc<dyn ServedStore>, ApiError> {
-        let call = ApiRequest {
-            method: "GET".to_owned(),
-            path_and_query: paths::object(key),
-            content_type: String::new(),
-            accept: "application/json".to_owned(),
-            body: bytes::Bytes::new(),
-        };
+        let call = pass::get(&paths::object(key), "application/json");
         match self.hub.api(call, TIMEOUT, None).await {
             Ok(reply) => self.answered(read, selection, key, reply).await,
             Err(_) => self.remembered(selection, key, "there is no cloud to ask"),

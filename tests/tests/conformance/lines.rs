@@ -61,27 +61,16 @@ pub(crate) fn admitted() -> impl Iterator<Item = Line> {
 
 /// Those that depend on nothing but serving.
 pub(crate) fn all() -> impl Iterator<Item = Line> {
-    let subjects = [
-        reads::LINES,
-        writes::LINES,
-        fields::LINES,
-        apply::LINES,
-        scales::LINES,
-        selectors::LINES,
-        deletes::LINES,
-        lists::LINES,
-    ];
-    subjects
-        .into_iter()
-        .flatten()
-        .map(Line::new)
-        .chain(forms::lines())
-        .chain(sequences())
-        .chain(wire::lines())
+    subjects(true).chain(forms::lines()).chain(sequences()).chain(wire::lines())
 }
 
 /// Those that an edge answers as its cloud does: reads and writes of single objects, lists of what does not change meanwhile.
 pub(crate) fn at_an_edge() -> impl Iterator<Item = Line> {
+    subjects(false).chain(forms::lines())
+}
+
+fn subjects(with_deletes: bool) -> impl Iterator<Item = Line> {
+    let deletes = if with_deletes { deletes::LINES } else { &[] };
     let subjects = [
         reads::LINES,
         writes::LINES,
@@ -89,7 +78,8 @@ pub(crate) fn at_an_edge() -> impl Iterator<Item = Line> {
         apply::LINES,
         scales::LINES,
         selectors::LINES,
+        deletes,
         lists::LINES,
     ];
-    subjects.into_iter().flatten().map(Line::new).chain(forms::lines())
+    subjects.into_iter().flatten().map(Line::new)
 }

@@ -1,6 +1,6 @@
 //! The server that everything outside the cluster is asked of.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::Result;
 use hickory_proto::op::{Message, OpCode, ResponseCode};
@@ -9,6 +9,7 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinSet;
+use tombolo_testkit::free_port;
 
 /// Knows that every name has one address, except those that begin with `missing`; ends when dropped.
 pub(crate) struct Elsewhere {
@@ -18,8 +19,9 @@ pub(crate) struct Elsewhere {
 
 impl Elsewhere {
     pub(crate) async fn start() -> Result<Self> {
-        let udp = UdpSocket::bind("127.0.0.1:0").await?;
-        let address = udp.local_addr()?;
+        // One port for both protocols.
+        let address: SocketAddr = (Ipv4Addr::LOCALHOST, free_port()?).into();
+        let udp = UdpSocket::bind(address).await?;
         let tcp = TcpListener::bind(address).await?;
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {

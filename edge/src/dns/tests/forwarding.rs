@@ -1,5 +1,9 @@
 //! Names outside the cluster domain.
 
+use std::net::Ipv4Addr;
+
+use tombolo_testkit::free_port;
+
 use super::*;
 
 /// What another server does with a question.
@@ -15,8 +19,9 @@ enum Manner {
 
 /// A server that answers one address to every question; gives where it listens.
 async fn server(manner: Manner, address: &'static str) -> SocketAddr {
-    let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let here = udp.local_addr().unwrap();
+    // One port for both protocols.
+    let here: SocketAddr = (Ipv4Addr::LOCALHOST, free_port().unwrap()).into();
+    let udp = UdpSocket::bind(here).await.unwrap();
     let tcp = TcpListener::bind(here).await.unwrap();
     tokio::spawn(async move {
         let mut buffer = [0; 4096];

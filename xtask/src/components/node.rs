@@ -1,5 +1,5 @@
-//! kube-proxy and CoreDNS, for the tests of the wrapper and of DNS: each in a Go module and a cache folder of its own, so
-//! that neither makes the Kubernetes binaries be built again.
+//! What runs on a node beside the agent: kubelet, kube-proxy and CoreDNS, each in a Go module and a cache folder of its own,
+//! so that none of them makes the others or the control plane's binaries be built again.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -20,7 +20,14 @@ struct Program {
     takes: &'static str,
 }
 
-const PROGRAMS: [Program; 2] = [
+const PROGRAMS: [Program; 3] = [
+    Program {
+        name: "kubelet",
+        module: "tests/components/kubelet",
+        import_path: "k8s.io/kubernetes/cmd/kubelet",
+        variable: "TOMBOLO_KUBELET",
+        takes: "a minute or two",
+    },
     Program {
         name: "kube-proxy",
         module: "tests/components/kube-proxy",
@@ -37,7 +44,7 @@ const PROGRAMS: [Program; 2] = [
     },
 ];
 
-/// Tells a command where both programs are; those that are not there are built first.
+/// Tells a command where the programs are; those that are not there are built first.
 pub(crate) fn name_to(command: &mut Command) -> Result<()> {
     for program in &PROGRAMS {
         command.env(program.variable, ensure(program)?);
@@ -45,7 +52,7 @@ pub(crate) fn name_to(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Paths of both programs; those that are not there are built first.
+/// Paths of the programs; those that are not there are built first.
 pub(crate) fn ensure_all() -> Result<Vec<PathBuf>> {
     PROGRAMS.iter().map(ensure).collect()
 }

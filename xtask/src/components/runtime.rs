@@ -1,0 +1,37 @@
+//! The container runtime of the whole-node tests, from the system's packages.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::run;
+
+/// Debian's names of containerd, runc, a static busybox for images, the CNI plugins and what these call.
+const PACKAGES: [&str; 6] =
+    ["containerd", "runc", "busybox-static", "containernetworking-plugins", "iproute2", "iptables"];
+
+/// Programs of these packages, one of each.
+const PROGRAMS: [&str; 5] = ["containerd", "runc", "busybox", "ip", "iptables"];
+
+/// Installs the container runtime where it is missing and packages can be installed.
+pub(crate) fn install() -> Result<()> {
+    if PROGRAMS.iter().all(|program| is_here(program)) {
+        return Ok(());
+    }
+    if !is_here("apt-get") {
+        bail!("the whole-node tests need {PACKAGES:?}, and there is no apt-get here to install them");
+    }
+    run::check(Command::new("apt-get").args(["update", "-qq"]))?;
+    let mut command = Command::new("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive").args([
+        "install",
+        "-qq",
+        "-y",
+        "--no-install-recommends",
+    ]);
+    run::check(command.args(PACKAGES))
+}
+
+fn is_here(program: &str) -> bool {
+    Command::new("which").arg(program).output().is_ok_and(|found| found.status.success())
+}
