@@ -1,6 +1,7 @@
 //! `tombolo up`: API server, cloudcore and edge agents in one process, with real TLS between them.
 
 mod controllers;
+mod grids;
 mod ports;
 mod system;
 mod table;
@@ -56,7 +57,8 @@ pub struct UpOptions {
     #[arg(long, conflicts_with = "kubeconfig")]
     pub controllers: bool,
 
-    /// End with exit code 0 as soon as every edge lists exactly what it should hold.
+    /// End with exit code 0 as soon as every edge lists exactly what it should hold; with --controllers and
+    /// --simulate-pods also: as soon as every grid is ready, and each edge leads to the pods of its unit.
     #[arg(long)]
     pub until_synced: bool,
 
@@ -122,8 +124,11 @@ async fn attend(options: &UpOptions, documents: &[Document], system: &System) ->
     let mut table = Table::default();
     loop {
         let comparison = system.compare().await;
-        table.show(&system.rows(&comparison))?;
-        let difference = comparison.into_iter().find_map(|edge| edge.difference);
+        let grids = system.grids().await;
+        let sections = std::iter::once(table::nodes(system.rows(&comparison))).chain(grids.sections);
+        table.show(sections.collect())?;
+        let of_grids = if options.controllers && options.simulate_pods { grids.difference } else { None };
+        let difference = comparison.into_iter().find_map(|edge| edge.difference).or(of_grids);
         if options.until_synced {
             match difference {
                 None => {

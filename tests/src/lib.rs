@@ -6,6 +6,7 @@ pub mod hub;
 pub mod informers;
 pub mod node;
 pub mod raw;
+pub mod rights;
 pub mod source;
 pub mod stock;
 pub mod stock_cloud;

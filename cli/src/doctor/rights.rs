@@ -56,9 +56,18 @@ pub(super) async fn examine(api: &Reached, report: &mut Report) {
     let nodes = Subject::Other { user: ANY_NODE.to_owned(), groups: vec!["system:nodes".to_owned()] };
     let own = manifest::cloudcore(&api.namespace);
     let network = manifest::edge_network(&api.namespace);
-    granted(api, &cloudcore, &own, report).await;
-    granted(api, &cloudcore, &network, report).await;
-    granted(api, &nodes, &network, report).await;
+    let grids = manifest::grids(&api.namespace);
+    for (subject, manifest) in [(&cloudcore, &own), (&cloudcore, &network), (&nodes, &network)] {
+        granted(api, subject, manifest, report, |report, check, text| {
+            report.fail(check, text, format!("Apply {}", manifest.file));
+        })
+        .await;
+    }
+    granted(api, &cloudcore, &grids, report, |report, check, text| {
+        let hint = format!("Apply {}, unless cloudcore runs with grids: {{enable: false}}", grids.file);
+        report.warn(check, text, hint);
+    })
+    .await;
     impersonation(api, &cloudcore, report).await;
 }
 
@@ -89,15 +98,21 @@ async fn cloudcore(api: &Reached, report: &mut Report) -> Option<Subject> {
     }
 }
 
-/// Reports whether a subject has every right of a manifest.
-async fn granted(api: &Reached, subject: &Subject, manifest: &Manifest, report: &mut Report) {
+/// Reports whether a subject has every right of a manifest; what it may not do is reported as the caller says.
+async fn granted(
+    api: &Reached,
+    subject: &Subject,
+    manifest: &Manifest,
+    report: &mut Report,
+    refuse: impl FnOnce(&mut Report, String, String),
+) {
     let check = format!("rights of {} ({})", subject.name(), manifest.file);
     match missing(api, subject, &manifest.rights).await {
         Err(error) => report.warn(check, format!("cannot be asked for: {error}"), "Ask as an administrator"),
         Ok(missing) if missing.is_empty() => {
             report.ok(check, format!("all {} are granted", manifest.rights.len()));
         }
-        Ok(missing) => report.fail(check, refused(&missing), format!("Apply {}", manifest.file)),
+        Ok(missing) => refuse(report, check, refused(&missing)),
     }
 }
 

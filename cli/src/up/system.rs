@@ -14,6 +14,7 @@ use tombolo_runtime::{Drain, TaskError, Tasks, Trigger, drain};
 
 use super::UpOptions;
 use super::controllers::{self, Binaries, ClusterFiles};
+use super::grids;
 use super::ports::Ports;
 use super::table::Row;
 use crate::transport::TransportOption;
@@ -47,6 +48,10 @@ struct ApiServer {
 struct Edge {
     node: NodeId,
     client: Client,
+    /// What kube-proxy of the node would use.
+    wrapper: Option<Client>,
+    /// File of the node's uniform names.
+    hosts: PathBuf,
 }
 
 /// One edge's holdings against what they should be.
@@ -142,7 +147,17 @@ impl System {
         futures::future::join_all(edges).await
     }
 
-    /// The lines of the table.
+    /// What there is of the application grid.
+    pub(super) async fn grids(&self) -> grids::View {
+        let edges = self.edges.iter().map(|edge| grids::Edge {
+            node: edge.node.as_str(),
+            wrapper: edge.wrapper.as_ref(),
+            hosts: &edge.hosts,
+        });
+        grids::view(&self.client, &edges.collect::<Vec<_>>()).await
+    }
+
+    /// The lines of the nodes.
     pub(super) fn rows(&self, comparisons: &[Comparison]) -> Vec<Row> {
         let status = self.cloud.snapshot();
         let rows = self.edges.iter().zip(comparisons).map(|(edge, comparison)| {
@@ -285,13 +300,16 @@ async fn start_edge(
         let options = JoinOptions { enroll, data_dir: config.data_dir.clone() };
         join(&options).await.with_context(|| format!("{node} cannot join"))?;
     }
+    let hosts = config.dns.hosts_path.clone().context("the agents of this command have a hosts file")?;
     let bound = tombolo_edge::App::build(config).await.with_context(|| format!("{node} cannot start"))?;
     ports.keep(node.as_str(), bound.local_api_addr())?;
+    let mut wrapper = None;
     if let Some(address) = bound.wrapper_addr() {
         ports.keep(&wrapper_port(&node), address)?;
+        wrapper = Some(Client::try_from(kube::Config::new(format!("http://{address}").parse()?))?);
     }
     let parsed: Kubeconfig = Kubeconfig::from_yaml(&bound.kubeconfig()?)?;
     let kube = kube::Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await?;
     tasks.spawn(format!("edgecore {node}"), bound.run(drain.clone()));
-    Ok(Edge { node, client: Client::try_from(kube)? })
+    Ok(Edge { node, client: Client::try_from(kube)?, wrapper, hosts })
 }

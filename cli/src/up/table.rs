@@ -1,10 +1,30 @@
-//! What `tombolo up` shows: one line a node, drawn over itself on a terminal, printed on change otherwise.
+//! What `tombolo up` shows: sections of lines, drawn over themselves on a terminal, printed on change otherwise.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-/// One line of the table.
+use rustix::termios::tcgetwinsize;
+
+/// Lines under one heading.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Section {
+    pub(super) headings: &'static [&'static str],
+    pub(super) lines: Vec<Line>,
+}
+
+/// One thing that is shown.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Line {
+    /// On a terminal: one cell under each heading.
+    pub(super) cells: Vec<String>,
+    /// Elsewhere.
+    pub(super) sentence: String,
+    /// The sentence without the figures that move all the time: it is printed again when this has changed.
+    pub(super) settled: String,
+}
+
+/// The line of one node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Row {
     /// Node name.
@@ -23,14 +43,30 @@ pub(super) struct Row {
     pub(super) holds: String,
 }
 
-const HEADINGS: [&str; 7] = ["NODE", "SESSION", "DELIVERED", "PENDING", "LAG", "RTT", "HOLDS"];
+const HEADINGS: &[&str] = &["NODE", "SESSION", "DELIVERED", "PENDING", "LAG", "RTT", "HOLDS"];
 
-/// Draws rows to the terminal, or prints a line for each row that changed.
+/// The section of the nodes.
+pub(super) fn nodes(rows: Vec<Row>) -> Section {
+    Section { headings: HEADINGS, lines: rows.into_iter().map(line).collect() }
+}
+
+fn line(row: Row) -> Line {
+    let Row { node, session, delivered, pending, lag, round_trip, holds } = row;
+    let (lag, round_trip) = (duration(lag), duration(round_trip));
+    let start = format!("{node}: {session}, delivered {delivered}, pending {pending}");
+    Line {
+        settled: format!("{start}, holds {holds}"),
+        sentence: format!("{start}, lag {lag}, rtt {round_trip}, holds {holds}"),
+        cells: vec![node, session, delivered.to_string(), pending.to_string(), lag, round_trip, holds],
+    }
+}
+
+/// Draws sections to the terminal, or prints a sentence for each line that changed.
 #[derive(Debug)]
 pub(super) struct Table {
     terminal: bool,
     drawn: usize,
-    last: Vec<Row>,
+    last: Vec<Section>,
 }
 
 impl Default for Table {
@@ -40,75 +76,109 @@ impl Default for Table {
 }
 
 impl Table {
-    /// Shows the present rows.
+    /// Shows the present sections.
     ///
     /// # Errors
     /// When standard output is gone.
-    pub(super) fn show(&mut self, rows: &[Row]) -> std::io::Result<()> {
-        if rows == self.last {
+    pub(super) fn show(&mut self, sections: Vec<Section>) -> std::io::Result<()> {
+        if sections == self.last {
             return Ok(());
         }
-        let text = if self.terminal { self.redraw(rows) } else { self.changed(rows) };
-        self.last = rows.to_vec();
+        let text =
+            if self.terminal { self.redraw(&sections, Window::of_output()) } else { self.changed(&sections) };
+        self.last = sections;
         let mut out = std::io::stdout().lock();
         out.write_all(text.as_bytes())?;
         out.flush()
     }
 
-    fn redraw(&mut self, rows: &[Row]) -> String {
+    /// What has left the window could not be drawn over: lines that do not fit are left out.
+    fn redraw(&mut self, sections: &[Section], window: Window) -> String {
         let mut text = String::new();
         if self.drawn > 0 {
             // Up to the first drawn line, then erase to the end of the screen.
             let _ = write!(text, "\x1b[{}A\x1b[J", self.drawn);
         }
-        text.push_str(&layout(rows));
-        self.drawn = rows.len() + 1;
+        let mut lines: Vec<String> = Vec::new();
+        for section in sections.iter().filter(|section| !section.lines.is_empty()) {
+            if !lines.is_empty() {
+                lines.push(String::new());
+            }
+            lines.extend(layout(section));
+        }
+        let shown = window.fitting(&lines);
+        self.drawn = 0;
+        for line in &shown {
+            let _ = writeln!(text, "{line}");
+            self.drawn += window.rows(line);
+        }
         text
     }
 
-    fn changed(&self, rows: &[Row]) -> String {
+    fn changed(&self, sections: &[Section]) -> String {
+        let known = |line: &Line| {
+            self.last.iter().flat_map(|section| &section.lines).any(|old| old.settled == line.settled)
+        };
         let mut text = String::new();
-        for row in rows.iter().filter(|row| !self.last.iter().any(|old| settled(old) == settled(row))) {
-            let [node, session, delivered, pending, lag, round_trip, holds] = cells(row);
-            let _ = writeln!(
-                text,
-                "{node}: {session}, delivered {delivered}, pending {pending}, lag {lag}, rtt {round_trip}, holds {holds}"
-            );
+        for line in sections.iter().flat_map(|section| &section.lines).filter(|line| !known(line)) {
+            let _ = writeln!(text, "{}", line.sentence);
         }
         text
     }
 }
 
-/// A row without the figures that move all the time: plain output is not flooded by them.
-fn settled(row: &Row) -> Row {
-    Row { round_trip: None, lag: None, ..row.clone() }
+/// What a terminal can show: characters in a row, and rows above that of the cursor.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    columns: usize,
+    rows: usize,
 }
 
-fn cells(row: &Row) -> [String; 7] {
-    [
-        row.node.clone(),
-        row.session.clone(),
-        row.delivered.to_string(),
-        row.pending.to_string(),
-        duration(row.lag),
-        duration(row.round_trip),
-        row.holds.clone(),
-    ]
-}
-
-fn layout(rows: &[Row]) -> String {
-    let mut lines = vec![HEADINGS.map(str::to_owned)];
-    lines.extend(rows.iter().map(cells));
-    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 7] = std::array::from_fn(width);
-    let mut text = String::new();
-    for line in lines {
-        let padded: Vec<String> =
-            line.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        text.push_str(padded.join("   ").trim_end());
-        text.push('\n');
+impl Window {
+    /// That of standard output; a common one where the terminal does not say.
+    fn of_output() -> Self {
+        let size = tcgetwinsize(std::io::stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 2);
+        let (columns, rows) = size.map_or((80, 24), |size| (size.ws_col, size.ws_row));
+        Self { columns: columns.into(), rows: usize::from(rows) - 1 }
     }
-    text
+
+    /// Rows that a line takes: a long one goes on in the next row.
+    fn rows(self, line: &str) -> usize {
+        line.chars().count().div_ceil(self.columns).max(1)
+    }
+
+    /// The first lines that fit, the last of which says how many do not.
+    fn fitting(self, lines: &[String]) -> Vec<String> {
+        if lines.iter().map(|line| self.rows(line)).sum::<usize>() <= self.rows {
+            return lines.to_vec();
+        }
+        let mut free = self.rows - 1;
+        let fits = |line: &&String| {
+            let rest = free.checked_sub(self.rows(line));
+            free = rest.unwrap_or(0);
+            rest.is_some()
+        };
+        let mut shown: Vec<String> = lines.iter().take_while(fits).cloned().collect();
+        shown.push(format!("({} more lines)", lines.len() - shown.len()));
+        shown
+    }
+}
+
+fn layout(section: &Section) -> Vec<String> {
+    let headings: Vec<String> = section.headings.iter().map(|&heading| heading.to_owned()).collect();
+    let lines: Vec<&[String]> = std::iter::once(headings.as_slice())
+        .chain(section.lines.iter().map(|line| line.cells.as_slice()))
+        .collect();
+    let width = |column: usize| {
+        lines.iter().filter_map(|cells| cells.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..headings.len()).map(width).collect();
+    let laid_out = lines.iter().map(|cells| {
+        let padded: Vec<String> =
+            cells.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}")).collect();
+        padded.join("   ").trim_end().to_owned()
+    });
+    laid_out.collect()
 }
 
 fn duration(value: Option<Duration>) -> String {
@@ -126,34 +196,50 @@ fn duration(value: Option<Duration>) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::{Row, Table, duration, layout};
+    use super::{Row, Section, Table, Window, duration, layout, nodes};
+
+    const WINDOW: Window = Window { columns: 80, rows: 23 };
 
     fn row(node: &str, delivered: u64) -> Row {
         Row { node: node.into(), session: "away".into(), delivered, holds: "3/3".into(), ..Row::default() }
     }
 
+    fn of(rows: &[Row]) -> Vec<Section> {
+        vec![nodes(rows.to_vec())]
+    }
+
     #[test]
     fn columns_line_up() {
-        let text = layout(&[row("edge-1", 7), row("a-much-longer-name", 12)]);
-        let starts: Vec<usize> = text.lines().map(|line| line.find(['S', 'a']).unwrap_or(0)).collect();
-        assert_eq!(text.lines().count(), 3);
-        assert_eq!(
-            text.lines().map(|line| line.find("away").or(line.find("SESSION"))).collect::<Vec<_>>(),
-            [Some(21); 3]
-        );
-        assert!(!starts.is_empty());
+        let lines = layout(&nodes(vec![row("edge-1", 7), row("a-much-longer-name", 12)]));
+        let seconds: Vec<_> =
+            lines.iter().map(|line| line.find("away").or_else(|| line.find("SESSION"))).collect();
+        assert_eq!(seconds, [Some(21); 3]);
     }
 
     #[test]
     fn plain_output_has_only_what_changed() {
-        let mut table = Table { terminal: false, drawn: 0, last: vec![row("edge-1", 1), row("edge-2", 1)] };
+        let mut table = Table { terminal: false, drawn: 0, last: of(&[row("edge-1", 1), row("edge-2", 1)]) };
         let moved = Row { round_trip: Some(Duration::from_millis(3)), ..row("edge-1", 1) };
-        let text = table.changed(&[moved, row("edge-2", 2)]);
+        let text = table.changed(&of(&[moved, row("edge-2", 2)]));
         assert_eq!(text.lines().count(), 1);
         assert!(text.starts_with("edge-2: away, delivered 2"));
         table.terminal = true;
-        assert!(!table.redraw(&[row("edge-1", 1)]).contains('\x1b'), "nothing was drawn before");
-        assert!(table.redraw(&[row("edge-1", 1)]).starts_with("\x1b[2A"));
+        assert!(!table.redraw(&of(&[row("edge-1", 1)]), WINDOW).contains('\x1b'), "nothing was drawn before");
+        assert!(table.redraw(&of(&[row("edge-1", 1)]), WINDOW).starts_with("\x1b[2A"));
+    }
+
+    #[test]
+    fn what_a_window_cannot_show_is_left_out() {
+        let mut table = Table { terminal: true, drawn: 0, last: Vec::new() };
+        let rows: Vec<Row> = (10..60).map(|number| row(&format!("edge-{number}"), 1)).collect();
+        let length = layout(&nodes(rows.clone()))[1].chars().count();
+        // Each line takes two rows of the window, but for the last.
+        let text = table.redraw(&of(&rows), Window { columns: length - 1, rows: 10 });
+        assert_eq!(table.drawn, 9);
+        assert_eq!(text.lines().count(), 5, "{text}");
+        assert_eq!(text.lines().last(), Some("(47 more lines)"));
+        let text = table.redraw(&of(&rows), Window { columns: 200, rows: 51 });
+        assert!(text.starts_with("\x1b[9A") && !text.contains("more"), "{text}");
     }
 
     #[test]

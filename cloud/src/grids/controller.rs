@@ -23,7 +23,7 @@ use tombolo_grid::name::ChildKind;
 
 use super::api::GridKind;
 use super::children::{Children, resource, slim};
-use super::reconcile::{Context, reconcile, try_again};
+use super::reconcile::{Context, Memories, reconcile, try_again};
 use super::units::Units;
 use super::{GridSettings, MANAGER, Metrics};
 
@@ -44,6 +44,7 @@ pub(super) async fn run<K: GridKind>(
     let resource = resource(K::CHILD);
     let children_writer = Writer::<DynamicObject>::new(resource.clone());
     let units = Units::new();
+    let memory = Arc::new(Mutex::new(HashMap::new()));
     let reporter = Reporter { controller: MANAGER.to_owned(), instance: Some(identity.to_owned()) };
     let context = Context {
         client: client.clone(),
@@ -52,10 +53,10 @@ pub(super) async fn run<K: GridKind>(
         recorder: Recorder::new(client.clone(), reporter),
         unit_grace: settings.unit_grace,
         metrics: metrics.clone(),
-        memory: Mutex::new(HashMap::new()),
+        memory: Arc::clone(&memory),
     };
     let queue = stream::select_all([
-        own::<K>(client, grids_writer).boxed(),
+        own::<K>(client, grids_writer, memory).boxed(),
         of_children::<K>(client, &resource, children_writer, grids.clone()).boxed(),
         match K::CHILD {
             // One Service serves all units, whichever there are.
@@ -82,12 +83,24 @@ pub(super) async fn run<K: GridKind>(
 }
 
 /// Every change of a grid. The status is the controller's own; its changes come back as an event, which finds nothing to do.
+/// What is remembered of a grid goes with it.
 fn own<K: GridKind>(
     client: &Client,
     writer: Writer<K>,
+    memory: Memories,
 ) -> impl Stream<Item = Result<ObjectRef<K>, watcher::Error>> + use<K> {
     let all = watch(Api::<K>::all(client.clone()), watcher::Config::default());
+    let grids = writer.as_reader();
     let seen = all.default_backoff().modify(|grid| grid.managed_fields_mut().clear()).reflect(writer);
+    let seen = seen.inspect_ok(move |event| match event {
+        Event::Delete(grid) => drop(memory.lock().remove(&grid.uid().unwrap_or_default())),
+        // Some may have gone while nobody looked.
+        Event::InitDone => {
+            let uids: BTreeSet<String> = grids.state().iter().filter_map(|grid| grid.uid()).collect();
+            memory.lock().retain(|uid, _| uids.contains(uid));
+        }
+        Event::Init | Event::InitApply(_) | Event::Apply(_) => {}
+    });
     seen.touched_objects().map_ok(|grid| ObjectRef::from_obj(&grid))
 }
 

@@ -48,10 +48,13 @@ pub(super) struct Context {
     /// How long the workload of a unit without nodes stays.
     pub(super) unit_grace: Duration,
     pub(super) metrics: Metrics,
-    pub(super) memory: Mutex<HashMap<String, Memory>>,
+    pub(super) memory: Memories,
 }
 
-/// What is remembered of a grid, by its UID, between two passes.
+/// What is remembered of grids, by their UIDs.
+pub(super) type Memories = Arc<Mutex<HashMap<String, Memory>>>;
+
+/// What is remembered of a grid between two passes.
 #[derive(Default)]
 pub(super) struct Memory {
     backoff: Option<Backoff>,

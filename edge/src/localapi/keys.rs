@@ -8,7 +8,7 @@ use arc_swap::ArcSwapOption;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tombolo_apiserve::accounts::KeySet;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::documents::Documents;
 use crate::hub::HubState;
@@ -63,12 +63,18 @@ impl Keys {
     /// Fetches keys with every session and now and then, until the agent stops.
     pub(super) async fn keep(self: Arc<Self>) {
         let mut state = self.documents.hub.state();
+        // The session whose first try has failed: sessions end at any time, so one failure says nothing.
+        let mut failed = None;
         loop {
             let Ok(session) = state.wait_for(HubState::online).await.map(|state| state.sessions) else {
                 return;
             };
             let wait = match self.fetch().await {
                 Ok(()) => REFRESH_INTERVAL,
+                Err(error) if failed.replace(session) != Some(session) => {
+                    debug!(error, "the keys of the token issuer cannot be fetched yet");
+                    RETRY_INTERVAL
+                }
                 Err(error) => {
                     warn!(
                         error,

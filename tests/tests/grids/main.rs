@@ -4,6 +4,7 @@
 mod definitions;
 mod leading;
 mod ownership;
+mod rights;
 mod scale;
 mod units;
 
@@ -22,7 +23,13 @@ pub(crate) struct Grids {
 
 impl Grids {
     pub(crate) async fn start(api: ApiKind) -> Self {
-        let settings = json!({"grids": {"enable": true}});
+        Self::start_with(api, json!({})).await
+    }
+
+    /// As [`Self::start`], with these settings of the controllers.
+    pub(crate) async fn start_with(api: ApiKind, mut settings: Value) -> Self {
+        settings["enable"] = true.into();
+        let settings = json!({"grids": settings});
         let world = World::start_with(api, Transport::WebSocket, settings).await.unwrap();
         let client = world.client().await.unwrap();
         Self { world, client }

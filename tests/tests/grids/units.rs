@@ -1,6 +1,9 @@
 //! Children follow the grid, the nodes' labels, and those who change them.
 
-use kube::api::DeleteParams;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::ResourceQuota;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tombolo_testkit::cluster_or_skip;
 use tombolo_tests::world::Api;
@@ -146,4 +149,73 @@ async fn services_follow_their_grid_on_the_embedded_server() {
 async fn services_follow_their_grid_on_kube_apiserver() {
     cluster_or_skip!("services_follow_their_grid_on_kube_apiserver");
     serve(Api::Real).await;
+}
+
+/// How long the workload of a unit without nodes stays in the test of that.
+const GRACE: Duration = Duration::from_secs(3);
+
+async fn stay(api: Api) {
+    let grids = Grids::start_with(api, json!({"unitGraceSeconds": GRACE.as_secs()})).await;
+    grids.node("n1", &[("zone", "a")]).await;
+    grids.create("DeploymentGrid", grid("web", "zone", &deployment())).await;
+    let child = grids.until("Deployment", "web-a", Value::is_object).await;
+    let units = |wanted: u64| move |grid: &Value| grid["status"]["units"] == wanted;
+    grids.until("DeploymentGrid", "web", units(1)).await;
+    // A node that registers anew: its unit is without nodes for a moment.
+    let zone = |value: Value| json!({"metadata": {"labels": {"zone": value}}});
+    grids.patch("Node", "n1", zone(Value::Null)).await;
+    grids.until("DeploymentGrid", "web", units(0)).await;
+    grids.patch("Node", "n1", zone("a".into())).await;
+    grids.until("DeploymentGrid", "web", units(1)).await;
+    assert_eq!(grids.get("Deployment", "web-a").await["metadata"]["uid"], child["metadata"]["uid"]);
+    // The grace begins anew, and ends without any other event.
+    let left = Instant::now();
+    grids.patch("Node", "n1", zone(Value::Null)).await;
+    grids.until("Deployment", "web-a", Value::is_null).await;
+    assert!(left.elapsed() >= GRACE, "{:?}", left.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_unit_without_nodes_has_a_grace_on_the_embedded_server() {
+    stay(Api::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_unit_without_nodes_has_a_grace_on_kube_apiserver() {
+    cluster_or_skip!("a_unit_without_nodes_has_a_grace_on_kube_apiserver");
+    stay(Api::Real).await;
+}
+
+/// G30: what the API refuses for a while is done once it no longer does, and nothing else has happened.
+async fn recover(api: Api) {
+    let grids = Grids::start(api).await;
+    grids.node("n1", &[("zone", "a")]).await;
+    let none = json!({"count/deployments.apps": "0"});
+    let quota = json!({"metadata": {"name": "none"}, "spec": {"hard": none}});
+    let quotas: kube::Api<ResourceQuota> = kube::Api::namespaced(grids.client.clone(), "default");
+    quotas.create(&PostParams::default(), &serde_json::from_value(quota).unwrap()).await.unwrap();
+    // As a controller would: a quota without a status limits nothing.
+    let counted = Patch::Merge(json!({"status": {"hard": none, "used": none}}));
+    quotas.patch_status("none", &PatchParams::default(), &counted).await.unwrap();
+    grids.create("DeploymentGrid", grid("web", "zone", &deployment())).await;
+    let refused = |grid: &Value| grid["status"]["states"]["a"]["error"]["reason"] == "Forbidden";
+    let seen = grids.until("DeploymentGrid", "web", refused).await;
+    let said = condition(&seen, "Synced")["message"].as_str().unwrap();
+    assert!(said.contains("quota"), "{said}");
+    quotas.delete("none", &DeleteParams::default()).await.unwrap();
+    grids.until("Deployment", "web-a", Value::is_object).await;
+    let seen =
+        grids.until("DeploymentGrid", "web", |grid| condition(grid, "Synced")["status"] == "True").await;
+    assert!(seen["status"]["states"]["a"]["error"].is_null(), "{seen:#}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_refused_is_tried_again_on_the_embedded_server() {
+    recover(Api::Embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_refused_is_tried_again_on_kube_apiserver() {
+    cluster_or_skip!("what_was_refused_is_tried_again_on_kube_apiserver");
+    recover(Api::Real).await;
 }

@@ -14,10 +14,10 @@ use tombolo_proto::Resource;
 use tombolo_proto::frame::GoodbyeReason;
 use tombolo_testkit::{AuditEvent, ControlPlane, cluster_or_skip, wait_for, wait_for_value};
 use tombolo_tests::node::RawNode;
+use tombolo_tests::rights::CLOUDCORE;
 use tombolo_tests::world::objects::{NAMESPACE, Objects};
 use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 
-use granted::CLOUDCORE;
 use messages::{WRITTEN, listed_pods, messages, register};
 use table::{ATTACHMENTS, CORE, CSI_NODES, LEASES, Row, Uids, farewell, lease, named, of, row, table};
 

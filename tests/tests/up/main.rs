@@ -1,6 +1,7 @@
 //! `tombolo up`, the README's first command, as its users start it: a process, a terminal, mistakes included.
 
 mod controllers;
+mod grids;
 
 use std::fs;
 use std::io::Read as _;

@@ -53,6 +53,12 @@ pub(super) fn edge_network(namespace: &str) -> Manifest {
     Manifest { file: "deploy/cloudcore/edge-network.yaml", rights: rights(text, namespace) }
 }
 
+/// What the controllers of the application grid do: optional, as they can be off.
+pub(super) fn grids(namespace: &str) -> Manifest {
+    let text = include_str!("../../../../deploy/cloudcore/grids.yaml");
+    Manifest { file: "deploy/cloudcore/grids.yaml", rights: rights(text, namespace) }
+}
+
 /// Constrained impersonation.
 pub(super) fn constrained(namespace: &str) -> Manifest {
     let text = include_str!("../../../../deploy/cloudcore/impersonation.yaml");
@@ -106,7 +112,7 @@ mod tests {
 
     #[test]
     fn the_shipped_manifests_are_read_whole() {
-        for manifest in [cloudcore("x"), edge_network("x"), constrained("x"), legacy("x")] {
+        for manifest in [cloudcore("x"), edge_network("x"), grids("x"), constrained("x"), legacy("x")] {
             assert!(!manifest.rights.is_empty(), "{} grants nothing", manifest.file);
         }
         let own: Vec<String> = cloudcore("hubs").rights.iter().map(ToString::to_string).collect();
