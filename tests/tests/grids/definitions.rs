@@ -2,8 +2,8 @@
 
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
-use tombolo_testkit::cluster_or_skip;
-use tombolo_tests::world::Api;
+use tombolo_testkit::{cluster_or_skip, wait_for};
+use tombolo_tests::world::{Api, DEADLINE};
 
 use super::{Grids, condition, grid};
 
@@ -41,6 +41,29 @@ async fn definitions_come_back_on_the_embedded_server() {
 async fn definitions_come_back_on_kube_apiserver() {
     cluster_or_skip!("definitions_come_back_on_kube_apiserver");
     come_back(Api::Real).await;
+}
+
+/// Definitions that somebody else installs are waited for, and what is missing is named.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn definitions_of_somebody_else_are_waited_for() {
+    cluster_or_skip!("definitions_of_somebody_else_are_waited_for");
+    let grids = Grids::start_with(Api::Embedded, json!({"installDefinitions": false})).await;
+    wait_for("a line that says what to do", DEADLINE, || async {
+        let log = grids.world.cloud_log();
+        let says = |name: &str| {
+            log.lines().any(|line| {
+                line.contains(name) && line.contains("is missing") && line.contains("apply deploy/crds")
+            })
+        };
+        let all = ["deploymentgrids", "statefulsetgrids", "servicegrids"].into_iter().all(says);
+        if all { Ok(()) } else { Err(log) }
+    })
+    .await;
+    let folder = tombolo_tests::source::root().join("deploy/crds");
+    grids.world.kubectl(&["apply", "-f", folder.to_str().unwrap()]).unwrap();
+    grids.node("n1", &[("zone", "a")]).await;
+    grids.create("DeploymentGrid", grid("web", "zone", &super::deployment())).await;
+    grids.until("Deployment", "web-a", Value::is_object).await;
 }
 
 async fn refuse(api: Api) {

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tombolo_testkit::{cluster_or_skip, wait_for_value};
+use tombolo_testkit::{cluster_or_skip, wait_for, wait_for_value};
 use tombolo_tests::world::{Api as ApiKind, DEADLINE};
 
 use super::{Grids, deployment, grid};
@@ -41,6 +42,38 @@ async fn another_cloudcore_takes_over_from_one_that_was_killed() {
     assert_ne!(first, second);
     assert!(taken <= TAKE_OVER_MAX, "{taken:?}");
     println!("taken over after {taken:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_was_frozen_does_no_harm_when_it_wakes_up() {
+    cluster_or_skip!("a_leader_that_was_frozen_does_no_harm_when_it_wakes_up");
+    let mut grids = Grids::start(ApiKind::Real).await;
+    grids.node("n1", &[("zone", "a")]).await;
+    let first = leader(&grids, "").await;
+    grids.world.start_replica().await.unwrap();
+    grids.create("DeploymentGrid", grid("web", "zone", &deployment())).await;
+    grids.until("Deployment", "web-a", Value::is_object).await;
+    let process = i32::try_from(grids.world.cloud_id().unwrap()).ok().and_then(Pid::from_raw).unwrap();
+    kill_process(process, Signal::STOP).unwrap();
+    // It still believes in two replicas in unit a.
+    grids.patch("Node", "n1", json!({"metadata": {"labels": {"zone": "b"}}})).await;
+    grids.patch("DeploymentGrid", "web", json!({"spec": {"template": {"replicas": 5}}})).await;
+    let second = leader(&grids, &first).await;
+    let child = grids.until("Deployment", "web-b", |child| child["spec"]["replicas"] == 5).await;
+    grids.until("Deployment", "web-a", Value::is_null).await;
+    kill_process(process, Signal::CONT).unwrap();
+    wait_for("the first to see that it no longer leads", DEADLINE, || async {
+        match grids.world.cloud_metric("tombolo_cloud_grid_leading").await {
+            Ok(leading) if leading == 0.0 => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    assert_eq!(leader(&grids, "").await, second);
+    let after = grids.get("Deployment", "web-b").await;
+    assert_eq!(after["metadata"]["uid"], child["metadata"]["uid"]);
+    assert_eq!(after["metadata"]["generation"], child["metadata"]["generation"]);
+    assert_eq!(grids.names("Deployment").await, ["web-b"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

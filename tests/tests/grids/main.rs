@@ -6,6 +6,7 @@ mod leading;
 mod ownership;
 mod rights;
 mod scale;
+mod superedge;
 mod units;
 
 use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams};

@@ -274,6 +274,9 @@ fn terminal() -> Result<(OwnedFd, OwnedFd)> {
     unlockpt(&master)?;
     let path = ptsname(&master, Vec::new())?.into_string()?;
     let terminal = fs::OpenOptions::new().read(true).write(true).open(path)?;
+    // No line of the table is wider, so that each takes one row.
+    let size = rustix::termios::Winsize { ws_row: 40, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
+    rustix::termios::tcsetwinsize(&terminal, size)?;
     Ok((master, terminal.into()))
 }
 
