@@ -24,15 +24,21 @@ async fn leader(grids: &Grids, other_than: &str) -> String {
     .await
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_cloudcore_takes_over_from_one_that_was_killed() {
-    cluster_or_skip!("another_cloudcore_takes_over_from_one_that_was_killed");
+/// Two on kube-apiserver, the first of which leads and has made the child of one unit; its identity.
+async fn two_cloudcores() -> (Grids, String) {
     let mut grids = Grids::start(ApiKind::Real).await;
     grids.node("n1", &[("zone", "a")]).await;
     let first = leader(&grids, "").await;
     grids.world.start_replica().await.unwrap();
     grids.create("DeploymentGrid", grid("web", "zone", &deployment())).await;
     grids.until("Deployment", "web-a", Value::is_object).await;
+    (grids, first)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_cloudcore_takes_over_from_one_that_was_killed() {
+    cluster_or_skip!("another_cloudcore_takes_over_from_one_that_was_killed");
+    let (mut grids, first) = two_cloudcores().await;
     grids.world.kill_cloud();
     let killed = Instant::now();
     grids.patch("Node", "n1", json!({"metadata": {"labels": {"zone": "b"}}})).await;
@@ -47,12 +53,7 @@ async fn another_cloudcore_takes_over_from_one_that_was_killed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_was_frozen_does_no_harm_when_it_wakes_up() {
     cluster_or_skip!("a_leader_that_was_frozen_does_no_harm_when_it_wakes_up");
-    let mut grids = Grids::start(ApiKind::Real).await;
-    grids.node("n1", &[("zone", "a")]).await;
-    let first = leader(&grids, "").await;
-    grids.world.start_replica().await.unwrap();
-    grids.create("DeploymentGrid", grid("web", "zone", &deployment())).await;
-    grids.until("Deployment", "web-a", Value::is_object).await;
+    let (grids, first) = two_cloudcores().await;
     let process = i32::try_from(grids.world.cloud_id().unwrap()).ok().and_then(Pid::from_raw).unwrap();
     kill_process(process, Signal::STOP).unwrap();
     // It still believes in two replicas in unit a.
