@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::io::Write as _;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use flate2::Compression;
@@ -19,6 +20,7 @@ use serde_json::Value;
 
 use crate::accept::{Accepted, Syntax};
 use crate::status::ApiError;
+use crate::store::Stored;
 
 /// Body of every answer.
 pub type Body = UnsyncBoxBody<Bytes, std::io::Error>;
@@ -38,6 +40,50 @@ const WARNINGS_LEN_MAX: usize = 4096;
 /// Characters of one warning where they are cut.
 const WARNING_LEN_MAX: usize = 256;
 
+/// A piece of an answer.
+#[derive(Debug, Clone)]
+pub enum Part {
+    /// Text.
+    Text(Bytes),
+    /// The body of a stored object from a place on. It is read when its turn comes: a long list is never in memory as a
+    /// whole.
+    Stored {
+        /// The object.
+        object: Arc<Stored>,
+        /// Where to begin, in bytes; at most the length of the body.
+        from: usize,
+    },
+}
+
+impl From<Bytes> for Part {
+    fn from(text: Bytes) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl Part {
+    fn len(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Stored { object, from } => object.body_len() - from,
+        }
+    }
+
+    fn append(&self, out: &mut BytesMut) {
+        match self {
+            Self::Text(text) => out.extend_from_slice(text),
+            Self::Stored { object, from } => object.text.append(*from, out),
+        }
+    }
+
+    fn into_text(self) -> Bytes {
+        match self {
+            Self::Text(text) => text,
+            Self::Stored { object, from } => object.body().slice(from..),
+        }
+    }
+}
+
 /// A body that is there as a whole.
 #[must_use]
 pub fn full(bytes: impl Into<Bytes>) -> Body {
@@ -47,18 +93,18 @@ pub fn full(bytes: impl Into<Bytes>) -> Body {
 /// A document that is written whole, in the syntax that was asked for.
 #[must_use]
 pub fn document(status: StatusCode, json: Bytes, accepted: &Accepted) -> Response<Body> {
-    pieces(status, vec![json], accepted)
+    pieces(status, vec![json.into()], accepted)
 }
 
 /// A document in pieces of JSON text that are shared with the store: nothing is copied as a whole. It ends its line,
 /// unless it is indented (as Go's encoders have it).
 #[must_use]
-pub fn pieces(status: StatusCode, mut parts: Vec<Bytes>, accepted: &Accepted) -> Response<Body> {
-    let length: usize = parts.iter().map(Bytes::len).sum();
+pub fn pieces(status: StatusCode, mut parts: Vec<Part>, accepted: &Accepted) -> Response<Body> {
+    let length: usize = parts.iter().map(Part::len).sum();
     if accepted.syntax == Syntax::Yaml || accepted.pretty {
         return rewritten(status, &join(&parts, length), accepted);
     }
-    parts.push(Bytes::from_static(b"\n"));
+    parts.push(Bytes::from_static(b"\n").into());
     let mut response = binary(parts, "application/json", accepted.gzip);
     *response.status_mut() = status;
     response
@@ -66,12 +112,17 @@ pub fn pieces(status: StatusCode, mut parts: Vec<Bytes>, accepted: &Accepted) ->
 
 /// An answer of any content type in pieces, compressed when it is long and the client reads gzip.
 #[must_use]
-pub fn binary(parts: Vec<Bytes>, content_type: &'static str, gzip: bool) -> Response<Body> {
-    let length: usize = parts.iter().map(Bytes::len).sum();
+pub fn binary(
+    parts: impl IntoIterator<Item = impl Into<Part>>,
+    content_type: &'static str,
+    gzip: bool,
+) -> Response<Body> {
+    let parts: Vec<Part> = parts.into_iter().map(Into::into).collect();
+    let length: usize = parts.iter().map(Part::len).sum();
     let compress = gzip && length >= GZIP_MIN;
     let body = match parts.len() {
         _ if compress => zipped(parts),
-        1 => full(parts.into_iter().next().unwrap_or_default()),
+        1 => full(parts.into_iter().next().map(Part::into_text).unwrap_or_default()),
         _ if length <= PIECE_LEN => full(join(&parts, length)),
         _ => streamed(parts),
     };
@@ -197,36 +248,39 @@ fn rewritten(status: StatusCode, json: &[u8], accepted: &Accepted) -> Response<B
     typed(status, full(text), "application/json")
 }
 
-fn join(parts: &[Bytes], length: usize) -> Bytes {
+fn join(parts: &[Part], length: usize) -> Bytes {
     let mut whole = BytesMut::with_capacity(length);
-    parts.iter().for_each(|part| whole.extend_from_slice(part));
+    parts.iter().for_each(|part| part.append(&mut whole));
     whole.freeze()
 }
 
 /// Small parts are joined, large ones are passed on as they are.
-fn streamed(parts: Vec<Bytes>) -> Body {
+fn streamed(parts: Vec<Part>) -> Body {
     let mut parts = parts.into_iter().peekable();
     let frames = std::iter::from_fn(move || {
         let first = parts.next()?;
         if first.len() >= PIECE_LEN {
-            return Some(first);
+            return Some(first.into_text());
         }
         let mut piece = BytesMut::with_capacity(PIECE_LEN);
-        piece.extend_from_slice(&first);
+        first.append(&mut piece);
         while let Some(next) = parts.next_if(|next| piece.len() + next.len() <= PIECE_LEN) {
-            piece.extend_from_slice(&next);
+            next.append(&mut piece);
         }
         Some(piece.freeze())
     });
     StreamBody::new(stream::iter(frames.map(|bytes| Ok(Frame::data(bytes))))).boxed_unsync()
 }
 
-fn zipped(parts: Vec<Bytes>) -> Body {
+fn zipped(parts: Vec<Part>) -> Body {
+    let mut text = BytesMut::new();
     let mut state = Some((parts.into_iter(), GzEncoder::new(Vec::new(), Compression::fast())));
     let frames = std::iter::from_fn(move || {
         let (mut parts, mut encoder) = state.take()?;
         for part in parts.by_ref() {
-            if let Err(error) = encoder.write_all(&part) {
+            text.clear();
+            part.append(&mut text);
+            if let Err(error) = encoder.write_all(&text) {
                 return Some(Err(error));
             }
             if encoder.get_ref().len() >= PIECE_LEN {

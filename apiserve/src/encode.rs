@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::accept::Form;
+use crate::body::Part;
 use crate::kinds::KindInfo;
 use crate::query::params::Params;
 use crate::raw;
@@ -83,9 +84,9 @@ impl<'a> Encoder<'a> {
     /// A stored object under the version that is served.
     #[must_use]
     pub fn served(&self, stored: &Stored) -> Bytes {
-        let body = &stored.body;
+        let body = stored.body();
         if self.kind.identical_storage() {
-            return body.clone();
+            return body;
         }
         // Versions of a custom kind differ in nothing but their name.
         let renamed_only = self.kind.custom && !self.kind.outlives_writes();
@@ -94,10 +95,10 @@ impl<'a> Encoder<'a> {
             let mut text = raw::object_text(&head).to_vec();
             text.pop();
             text.push(b',');
-            text.extend_from_slice(&layout.rest(body));
+            text.extend_from_slice(&body[layout.rest()..]);
             return text.into();
         }
-        self.kind.read(body).map_or_else(|_| body.clone(), |object| raw::object_text(&object))
+        self.kind.read(&body).map_or(body, |object| raw::object_text(&object))
     }
 
     /// One stored object.
@@ -167,11 +168,11 @@ impl<'a> Encoder<'a> {
 
     /// A list, as pieces of JSON text.
     #[must_use]
-    pub fn list(&self, items: &[Arc<Stored>], mut meta: ListMeta) -> Vec<Bytes> {
+    pub fn list(&self, items: &[Arc<Stored>], mut meta: ListMeta) -> Vec<Part> {
         let (kind, api_version) = match self.form {
             Form::Table(version) => {
                 let served: Vec<Bytes> = items.iter().map(|item| self.served(item)).collect();
-                return vec![self.table(version, &served, meta, true)];
+                return vec![self.table(version, &served, meta, true).into()];
             }
             Form::Metadata(version) => {
                 ("PartialObjectMetadataList".to_owned(), format!("meta.k8s.io/{version}"))
@@ -188,32 +189,38 @@ impl<'a> Encoder<'a> {
         if items.is_empty() && matches!(self.form, Form::Metadata(_)) {
             // The real server makes this list of nothing, not of an empty list.
             head.extend_from_slice(b",\"items\":null}");
-            return vec![head.into()];
+            return vec![Bytes::from(head).into()];
         }
         head.extend_from_slice(b",\"items\":[");
         let mut parts = Vec::with_capacity(items.len() * 2 + 2);
-        parts.push(head.into());
+        parts.push(Bytes::from(head).into());
         for (index, item) in items.iter().enumerate() {
             if index > 0 {
-                parts.push(Bytes::from_static(b","));
+                parts.push(Bytes::from_static(b",").into());
             }
             match self.form {
-                Form::Metadata(version) => parts.push(metadata_of(item, version)),
-                _ if self.kind.custom => parts.push(self.served(item)),
+                Form::Metadata(version) => parts.push(metadata_of(item, version).into()),
+                _ if self.kind.custom && self.kind.identical_storage() => {
+                    parts.push(Part::Stored { object: Arc::clone(item), from: 0 });
+                }
+                _ if self.kind.custom => parts.push(self.served(item).into()),
                 _ => self.untyped(item, &mut parts),
             }
         }
-        parts.push(Bytes::from_static(b"]}"));
+        parts.push(Bytes::from_static(b"]}").into());
         parts
     }
 
     /// An item of a list of a built-in kind: its Go type is written without kind and apiVersion there.
-    fn untyped(&self, item: &Stored, parts: &mut Vec<Bytes>) {
+    fn untyped(&self, item: &Arc<Stored>, parts: &mut Vec<Part>) {
         match item.layout().filter(|_| self.kind.identical_storage()) {
-            Some(layout) => parts.extend([Bytes::from_static(b"{"), layout.rest(&item.body)]),
+            Some(layout) => {
+                parts.push(Bytes::from_static(b"{").into());
+                parts.push(Part::Stored { object: Arc::clone(item), from: layout.rest() });
+            }
             None => {
                 let served = self.served(item);
-                parts.push(raw::without_type(&served).unwrap_or(served));
+                parts.push(raw::without_type(&served).unwrap_or(served).into());
             }
         }
     }
@@ -337,9 +344,9 @@ fn metadata_only(body: &[u8], version: &str) -> Bytes {
 
 /// The metadata of a stored object; no version of a kind has other metadata than another.
 fn metadata_of(stored: &Stored, version: &str) -> Bytes {
-    let Some(layout) = stored.layout() else { return metadata_only(&stored.body, version) };
+    let Some(layout) = stored.layout() else { return metadata_only(&stored.body(), version) };
     let mut text = metadata_head(version).into_bytes();
-    text.extend_from_slice(layout.metadata(&stored.body));
+    text.extend_from_slice(layout.metadata(&stored.body()));
     text.push(b'}');
     text.into()
 }

@@ -69,8 +69,8 @@ impl Change {
     /// the store holds it, unless its objects are copies of what is elsewhere. The last state of what is deleted is
     /// nowhere else.
     fn cost(&self, copies: bool) -> usize {
-        let own = if copies || self.kind == ChangeKind::Deleted { self.object.body.len() } else { 0 };
-        own + self.previous.as_ref().map_or(0, |previous| previous.body.len())
+        let own = if copies || self.kind == ChangeKind::Deleted { self.object.body_len() } else { 0 };
+        own + self.previous.as_ref().map_or(0, |previous| previous.body_len())
     }
 }
 

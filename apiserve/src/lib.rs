@@ -20,6 +20,7 @@ pub mod kinds;
 pub mod list;
 pub mod memory;
 pub mod openapi;
+pub mod packed;
 pub mod patch;
 pub mod protobuf;
 pub mod query;

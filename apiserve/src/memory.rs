@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use crate::history::{Change, ChangeKind, ChangeStream, Histories, LogLimits};
+use crate::packed::Packer;
 use crate::store::{Mutation, Revision, Snapshot, Store, StoreError, Stored, WriteStore};
 
 use plan::Plan;
@@ -70,7 +71,7 @@ struct Shared {
     journal: Option<Box<dyn Journal>>,
     queue: Mutex<Queue>,
     /// Held by whoever makes changes, so that checks and effects are one step.
-    turn: Mutex<()>,
+    turn: Mutex<Packer>,
 }
 
 #[derive(Default)]
@@ -108,7 +109,9 @@ impl MemoryStore {
         limits: LogLimits,
     ) -> Self {
         let mut state = State::new(newest, Histories::new(limits));
+        let mut packer = Packer::default();
         for object in objects {
+            packer.pack(&object);
             let table = state.table(object.key.resource());
             table.objects.insert(object.key.clone(), Arc::new(object));
         }
@@ -117,7 +120,7 @@ impl MemoryStore {
             revision: AtomicU64::new(newest.0),
             journal,
             queue: Mutex::default(),
-            turn: Mutex::new(()),
+            turn: Mutex::new(packer),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -131,7 +134,8 @@ impl MemoryStore {
     /// Removes a resource with all its objects and history; its watches end. For definitions that are withdrawn:
     /// nothing is journaled, so delete the objects first where they are durable.
     pub fn forget(&self, resource: &Resource) {
-        let _turn = self.shared.turn.lock();
+        let mut packer = self.shared.turn.lock();
+        packer.forget(resource);
         self.shared.state.write().withdraw(resource, self.revision());
     }
 
@@ -205,6 +209,7 @@ impl WriteStore for MemoryStore {
         if self.shared.journal.is_none() {
             let answer = self.shared.make(vec![mutation]).pop();
             let answer = answer.unwrap_or_else(|| Err(interrupted()));
+            self.shared.turn.lock().settle();
             return Box::pin(std::future::ready(answer));
         }
         Box::pin(async move {
@@ -252,12 +257,13 @@ impl Shared {
                 // The request may have gone away; the change stays.
                 let _ = sender.send(answer);
             }
+            self.turn.lock().settle();
         }
     }
 
     /// Makes changes in order: check, journal, publish. One answer a mutation.
     fn make(&self, mutations: Vec<Mutation>) -> Vec<Answer> {
-        let _turn = self.turn.lock();
+        let mut packer = self.turn.lock();
         let mut plan = Plan::new(self);
         let mut answers: Vec<Answer> = mutations.into_iter().map(|mutation| plan.add(mutation)).collect();
         let staged = plan.staged;
@@ -269,6 +275,9 @@ impl Shared {
                 }
                 return answers;
             }
+        }
+        for change in &staged {
+            packer.add(&change.object);
         }
         self.publish(staged);
         answers

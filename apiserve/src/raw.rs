@@ -90,9 +90,9 @@ impl Layout {
         })
     }
 
-    /// The text from the metadata to the end: with another head before it an object of the same content.
-    pub(crate) fn rest(&self, body: &Bytes) -> Bytes {
-        body.slice(self.head_end as usize..)
+    /// Where the metadata begins: from here to the end, with another head before it, is an object of the same content.
+    pub(crate) fn rest(&self) -> usize {
+        self.head_end as usize
     }
 
     /// The text of the metadata.

@@ -110,7 +110,7 @@ impl Selection {
         if self.labels.is_empty() {
             return true;
         }
-        let labels = facts.labels.get_or_init(|| labels(&object.body));
+        let labels = facts.labels.get_or_init(|| labels(&object.body()));
         self.labels.matches(|name| {
             labels.iter().find(|(own, _)| &**own == name).map(|(_, value)| Cow::Borrowed(&**value))
         })
@@ -124,7 +124,7 @@ impl Facts {
             return Cow::Owned(value.to_string());
         }
         // A body that does not parse cannot be in a store; it would match like an empty object.
-        let parsed = kind.read(&object.body).unwrap_or_default();
+        let parsed = kind.read(&object.body()).unwrap_or_default();
         let value = kind.field_value(&parsed, field).unwrap_or_default();
         known.push((field.into(), value.as_str().into()));
         Cow::Owned(value)

@@ -10,6 +10,7 @@ use tombolo_proto::ids::Uid;
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use crate::history::ChangeStream;
+use crate::packed::Text;
 use crate::raw::{self, Layout};
 use crate::selector::Facts;
 
@@ -32,7 +33,7 @@ impl fmt::Display for Revision {
     }
 }
 
-/// One version of one object. The body is JSON text with `metadata.resourceVersion` already set to `revision`.
+/// One version of one object.
 #[derive(Debug)]
 pub struct Stored {
     /// Which object, under the version in which it is stored.
@@ -41,8 +42,7 @@ pub struct Stored {
     pub uid: Uid,
     /// When this version was written.
     pub revision: Revision,
-    /// JSON text.
-    pub body: Bytes,
+    pub(crate) text: Text,
     /// What selectors look at, extracted once for all watchers.
     pub(crate) facts: OnceLock<Box<Facts>>,
     layout: OnceLock<Option<Layout>>,
@@ -52,20 +52,32 @@ impl Stored {
     /// Puts a version together. The body must carry `revision` as its `metadata.resourceVersion`.
     #[must_use]
     pub fn new(key: ObjectKey, uid: Uid, revision: Revision, body: Bytes) -> Self {
-        Self { key, uid, revision, body, facts: OnceLock::new(), layout: OnceLock::new() }
+        Self { key, uid, revision, text: Text::new(body), facts: OnceLock::new(), layout: OnceLock::new() }
+    }
+
+    /// JSON text with `metadata.resourceVersion` already set to `revision`.
+    #[must_use]
+    pub fn body(&self) -> Bytes {
+        self.text.read()
+    }
+
+    /// Length of the body in bytes.
+    #[must_use]
+    pub fn body_len(&self) -> usize {
+        self.text.len()
     }
 
     /// Where the parts of the body are; found once. `None` for bodies that do not begin with their type.
     #[must_use]
     pub fn layout(&self) -> Option<&Layout> {
-        self.layout.get_or_init(|| Layout::of(&self.body)).as_ref()
+        self.layout.get_or_init(|| Layout::of(&self.body())).as_ref()
     }
 
     /// The same object under another revision: how it is shown when it leaves a selection.
     pub(crate) fn revised(&self, revision: Revision) -> Self {
         let body = match self.layout() {
-            Some(layout) => layout.revised(&self.body, revision),
-            None => raw::with_revision(&self.body, revision).unwrap_or_else(|_| self.body.clone()),
+            Some(layout) => layout.revised(&self.body(), revision),
+            None => raw::with_revision(&self.body(), revision).unwrap_or_else(|_| self.body()),
         };
         Self::new(self.key.clone(), self.uid.clone(), revision, body)
     }
@@ -76,7 +88,7 @@ impl PartialEq for Stored {
         self.revision == other.revision
             && self.key == other.key
             && self.uid == other.uid
-            && self.body == other.body
+            && self.body() == other.body()
     }
 }
 

@@ -290,7 +290,7 @@ impl Feed {
             let left =
                 change.previous.as_ref().filter(|_| event == DELETED && change.kind != ChangeKind::Deleted);
             if left.is_none() && self.encoder().is_verbatim() {
-                self.out.event(event, &change.object.body);
+                self.out.event(event, &change.object.body());
                 continue;
             }
             let key = self.key(event, change.revision());

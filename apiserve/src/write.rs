@@ -271,7 +271,7 @@ impl LocalWrites {
     /// The stored version and the object in the served version.
     fn read(&self, context: &Context<'_>) -> Result<Option<(Arc<Stored>, Value)>, ApiError> {
         let Some(stored) = self.store.get(&context.key())? else { return Ok(None) };
-        let object = served(context.kind, &stored.body)?;
+        let object = served(context.kind, &stored.body())?;
         Ok(Some((stored, object)))
     }
 

@@ -101,7 +101,7 @@ impl Upstream {
     fn is_kubelets(&self) -> bool {
         let key = ObjectKey::new(Resource::new("", "v1", "nodes"), "", self.node.as_str());
         let held = self.store.visible(&key).ok().flatten();
-        held.and_then(|node| serde_json::from_slice(&node.body).ok()).is_some_and(|node| is_kubelets(&node))
+        held.and_then(|node| serde_json::from_slice(&node.body()).ok()).is_some_and(|node| is_kubelets(&node))
     }
 }
 

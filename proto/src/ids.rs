@@ -1,5 +1,6 @@
 //! Identities, sequences and revisions: one type each, so that a swapped pair does not compile.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,6 +62,13 @@ impl Uid {
     /// The UID as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Maps keyed by UIDs are asked with texts.
+impl Borrow<str> for Uid {
+    fn borrow(&self) -> &str {
         &self.0
     }
 }

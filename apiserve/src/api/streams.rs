@@ -46,7 +46,7 @@ pub(super) fn answer(
     let stored =
         stored.ok_or_else(|| ApiError::not_found(&kind.resource.group, &kind.resource.name, name))?;
     if &*kind.resource.name == "pods" {
-        let pod: Value = serde_json::from_slice(&stored.body).unwrap_or_default();
+        let pod: Value = serde_json::from_slice(&stored.body()).unwrap_or_default();
         let bound =
             pod.pointer("/spec/nodeName").and_then(Value::as_str).is_some_and(|node| !node.is_empty());
         match subresource {

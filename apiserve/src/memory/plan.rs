@@ -27,19 +27,25 @@ impl<'a> Plan<'a> {
     }
 
     pub(super) fn add(&mut self, mutation: Mutation) -> Answer {
-        let Mutation { key, expected, write } = mutation;
+        let Mutation { mut key, expected, write } = mutation;
         let previous = self.current(&key);
         check(&key, expected, previous.as_deref())?;
+        if let Some(previous) = &previous {
+            // Versions of an object share one key.
+            key = previous.key.clone();
+        }
         let refused = |reason| StoreError::Refused { key: key.clone(), reason };
         let (kind, object) = match (write, &previous) {
             (Write::Delete, None) => return Err(StoreError::NotFound { key }),
             (Write::Delete, Some(last)) => {
-                let body = raw::with_revision(&last.body, self.next).map_err(refused)?;
+                let body = raw::with_revision(&last.body(), self.next).map_err(refused)?;
                 (ChangeKind::Deleted, Stored::new(key.clone(), last.uid.clone(), self.next, body))
             }
             (Write::Put { uid, body }, _) => {
                 let body = raw::with_revision(&body, self.next).map_err(refused)?;
                 let kind = if previous.is_some() { ChangeKind::Modified } else { ChangeKind::Added };
+                let same = previous.as_ref().filter(|previous| previous.uid == uid);
+                let uid = same.map_or(uid, |previous| previous.uid.clone());
                 (kind, Stored::new(key.clone(), uid, self.next, body))
             }
         };

@@ -40,14 +40,14 @@ fn conditions_are_checked_and_named() {
     assert!(matches!(commit(&store, delete(&a)), Err(StoreError::NotFound { .. })));
     let first = commit(&store, put(&a, Expect::Absent, "1")).unwrap();
     assert_eq!(first.revision, Revision(2));
-    assert_eq!(first.body, r#"{"metadata":{"resourceVersion":"2"},"data":{"text":"1"}}"#);
+    assert_eq!(first.body(), r#"{"metadata":{"resourceVersion":"2"},"data":{"text":"1"}}"#);
     assert!(matches!(commit(&store, put(&a, Expect::Absent, "2")), Err(StoreError::AlreadyExists { .. })));
     let stale = commit(&store, put(&a, Expect::Revision(Revision(1)), "2")).unwrap_err();
     let wanted = StoreError::Conflict { key: a.clone(), expected: Revision(1), found: Revision(2) };
     assert_eq!(stale, wanted);
     assert_eq!(store.revision(), Revision(2), "refused writes take no revision");
     let gone = commit(&store, delete(&a)).unwrap();
-    assert_eq!(gone.body, r#"{"metadata":{"resourceVersion":"3"},"data":{"text":"1"}}"#);
+    assert_eq!(gone.body(), r#"{"metadata":{"resourceVersion":"3"},"data":{"text":"1"}}"#);
     assert_eq!(store.get(&a).unwrap(), None);
 }
 

@@ -175,7 +175,7 @@ impl LocalWrites {
 
 /// A stored object as lists show it: without its type where the kind has a Go type.
 fn list_item(kind: &KindInfo, stored: &Stored) -> Result<Value, ApiError> {
-    let mut item = super::served(kind, &stored.body)?;
+    let mut item = super::served(kind, &stored.body())?;
     if let Some(members) = item.as_object_mut().filter(|_| !kind.custom) {
         members.remove("kind");
         members.remove("apiVersion");

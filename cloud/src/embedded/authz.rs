@@ -52,7 +52,7 @@ impl Authorization {
         let resource = stored.key.resource();
         let (namespace, name) = (stored.key.namespace(), stored.key.name());
         let value =
-            || -> Option<Value> { if deleted { None } else { serde_json::from_slice(&stored.body).ok() } };
+            || -> Option<Value> { if deleted { None } else { serde_json::from_slice(&stored.body()).ok() } };
         match (&*resource.group, &*resource.name) {
             (rbac::GROUP, plural) => {
                 self.shared.rbac.write().apply(plural, namespace, name, value().as_ref());

@@ -33,7 +33,7 @@ impl Indexes {
         self.policies.apply(stored, deleted);
         let resource = stored.key.resource();
         if (&*resource.group, &*resource.name) == ("", "services")
-            && let Ok(service) = serde_json::from_slice(&stored.body)
+            && let Ok(service) = serde_json::from_slice(&stored.body())
         {
             self.reservations.stored(&service);
         }

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use redb::backends::FileBackend;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, StorageBackend, TableDefinition};
 use tombolo_apiserve::memory::{Journal, JournalEntry};
+use tombolo_apiserve::packed::Packer;
 use tombolo_apiserve::store::{Revision, StoreError, Stored};
 use tombolo_runtime::files::is_full;
 
@@ -31,7 +32,7 @@ const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 const REVISION: &str = "revision";
 
 /// redb's page cache. Objects live in memory, so the cache only serves the inner pages of the tree.
-const CACHE_BYTES: usize = 4 * 1024 * 1024;
+const CACHE_BYTES: usize = 1024 * 1024;
 
 /// The file is compacted at start when it is this many times larger than what it holds.
 const SLACK_FACTOR: u64 = 4;
@@ -91,7 +92,7 @@ impl RedbJournal {
         let failed = |message: String| EmbeddedError::Journal { path: path.to_owned(), message };
         let mut database = open_database(path, &*open).map_err(|e| failed(e.to_string()))?;
         let restored = restore(&database).map_err(|e| failed(e.to_string()))?;
-        let live: u64 = restored.objects.iter().map(|object| object.body.len() as u64 + 256).sum();
+        let live: u64 = restored.objects.iter().map(|object| object.body_len() as u64 + 256).sum();
         let size = std::fs::metadata(path).map(|meta| meta.len()).unwrap_or_default();
         if size > SLACK_BYTES_MIN && size / SLACK_FACTOR > live {
             database.compact().map_err(|e| failed(e.to_string()))?;
@@ -253,10 +254,14 @@ fn restore(database: &Database) -> Result<Restored, Failure> {
         Err(e) => return Err(e.into()),
     };
     let mut objects = Vec::new();
+    let mut packer = Packer::default();
     for entry in table.iter()? {
         let (key, value) = entry?;
         let object = row::decode(key.value(), value.value());
-        objects.push(object.ok_or_else(|| Failure::Row(key.value().replace('\0', "/")))?);
+        let object = object.ok_or_else(|| Failure::Row(key.value().replace('\0', "/")))?;
+        // At once: all of them as they are would be the most memory that the server ever takes.
+        packer.pack(&object);
+        objects.push(object);
     }
     Ok(Restored { revision, objects })
 }

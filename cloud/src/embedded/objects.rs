@@ -39,7 +39,7 @@ pub(super) struct Object {
 
 impl Object {
     fn read(stored: &Stored) -> Option<Self> {
-        let value = serde_json::from_slice(&stored.body).ok()?;
+        let value = serde_json::from_slice(&stored.body()).ok()?;
         Some(Self { key: stored.key.clone(), uid: stored.uid.clone(), revision: stored.revision, value })
     }
 

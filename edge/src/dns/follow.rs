@@ -126,10 +126,11 @@ impl Follower {
         let key = &object.key;
         match part {
             Part::Namespaces => self.zone.set_namespace(key.name(), true),
-            Part::Services => self.zone.set_service(&service_name(key), Some(Service::of(&object.body)?)),
+            Part::Services => self.zone.set_service(&service_name(key), Some(Service::of(&object.body())?)),
             Part::Slices => {
-                let service = service_of(Carrier::EndpointSlice, &Metadata::of(&object.body)?);
-                let slice = Slice::of(&object.body)?;
+                let body = object.body();
+                let service = service_of(Carrier::EndpointSlice, &Metadata::of(&body)?);
+                let slice = Slice::of(&body)?;
                 let of = service.as_ref().map(|service| (service.name.as_str(), slice));
                 self.zone.set_slice(key.namespace(), key.name(), of);
             }

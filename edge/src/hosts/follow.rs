@@ -48,7 +48,7 @@ impl Follower {
 
 fn affected(part: Part, changes: &[Arc<Change>]) -> Affected {
     let service_of_slice = |slice: &Stored| {
-        let metadata = Metadata::of(&slice.body).ok()?;
+        let metadata = Metadata::of(&slice.body()).ok()?;
         service_of(Carrier::EndpointSlice, &metadata)
     };
     match part {

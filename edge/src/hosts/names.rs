@@ -124,6 +124,6 @@ fn grid_name(grid: &StatefulSetGrid) -> GridName {
 
 /// What an object says; nothing when it cannot be read.
 fn read<T>(object: &Stored, read: impl Fn(&[u8]) -> Result<T, tombolo_grid::BodyError>) -> Option<T> {
-    let result = read(&object.body);
+    let result = read(&object.body());
     result.inspect_err(|error| debug!(key = %object.key, %error, "an object says nothing about names")).ok()
 }

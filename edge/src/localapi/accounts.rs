@@ -153,7 +153,7 @@ impl Accounts {
             Ok(object) => object,
             Err(error) => return Some(Finding::Undecided(error.to_string())),
         };
-        let facts = object.as_ref().and_then(|object| facts(&object.body).ok());
+        let facts = object.as_ref().and_then(|object| facts(&object.body()).ok());
         let living = facts.as_ref().map(|facts| Living {
             uid: &facts.uid,
             deletion_timestamp: facts.deletion_timestamp.as_deref().unwrap_or_default(),

@@ -81,7 +81,7 @@ impl OwnWrites {
             return None;
         }
         let held = self.store.visible(&key(request)).ok()??;
-        let held: Value = serde_json::from_slice(&held.body).ok()?;
+        let held: Value = serde_json::from_slice(&held.body()).ok()?;
         let new: Value = serde_json::from_slice(&request.body).ok()?;
         let time: Timestamp = new["spec"]["renewTime"].as_str()?.parse().ok()?;
         let same = |part: &str| new.pointer(part) == held.pointer(part);
@@ -171,7 +171,7 @@ impl Target {
         };
         let base = match waiting.and_then(|waiting| waiting.base) {
             Some(base) => base,
-            None => part(kind, &serde_json::from_slice(&held.body).unwrap_or_default()).to_string(),
+            None => part(kind, &serde_json::from_slice(&held.body()).unwrap_or_default()).to_string(),
         };
         let before = serde_json::from_str(&base).unwrap_or_default();
         let difference = strategic_merge_difference(self.kind.schema(), &before, &part(kind, &new));

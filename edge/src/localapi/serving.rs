@@ -114,7 +114,7 @@ impl ServingCertificate {
 fn service_addresses(services: &dyn ServedStore) -> Vec<IpAddr> {
     let key = ObjectKey::new(Resource::new("", "v1", "services"), "default", "kubernetes");
     let Ok(Some(service)) = services.get(&key) else { return Vec::new() };
-    let service: Value = serde_json::from_slice(&service.body).unwrap_or_default();
+    let service: Value = serde_json::from_slice(&service.body()).unwrap_or_default();
     let addresses = service.pointer("/spec/clusterIPs").and_then(Value::as_array);
     addresses.into_iter().flatten().filter_map(|address| address.as_str()?.parse().ok()).collect()
 }

@@ -372,7 +372,7 @@ impl<'t> Batch<'t> {
     ) -> Result<(), WriteError> {
         let previous = self.stored(key, old)?;
         let revision = self.next_revision();
-        let body = splice::stamp(&previous.body, revision).map_err(WriteError::Rejected)?;
+        let body = splice::stamp(&previous.body(), revision).map_err(WriteError::Rejected)?;
         let object = Stored::new(key.clone(), previous.uid.clone(), Revision(revision), body);
         let views = self.views(scopes, |_| ChangeKind::Deleted);
         self.publish(views, object, Some(previous))
@@ -475,7 +475,7 @@ fn add(scopes: &mut Vec<u32>, scope: u32) {
 fn log_row(sealer: &Sealer, change: &Publication) -> Option<Vec<u8>> {
     let key = &change.object.key;
     let version = |stored: &Stored| -> Option<(bool, LogVersion)> {
-        let (sealed, body) = view::sealed(sealer, key, &stored.body)?;
+        let (sealed, body) = view::sealed(sealer, key, &stored.body())?;
         Some((sealed, LogVersion { uid: stored.uid.clone(), revision: stored.revision.0, body }))
     };
     let (sealed, object) = version(&change.object)?;

@@ -71,7 +71,7 @@ pub(super) async fn apply(store: &Store, deliveries: &[Delivery]) {
 }
 
 pub(super) fn value(stored: &Stored) -> Value {
-    serde_json::from_slice(&stored.body).unwrap()
+    serde_json::from_slice(&stored.body()).unwrap()
 }
 
 /// What a watch from a revision tells at once: kind, name, revision.

@@ -102,7 +102,7 @@ mod tests {
 
     fn shown(store: &Store, name: &str) -> String {
         let object = store.get(&key("configmaps", name)).unwrap().unwrap();
-        let object: Value = serde_json::from_slice(&object.body).unwrap();
+        let object: Value = serde_json::from_slice(&object.body()).unwrap();
         object["data"]["ca.crt"].as_str().unwrap().to_owned()
     }
 

@@ -190,7 +190,7 @@ impl Presence<'_> {
 async fn present_node(upstream: &Upstream, ask: bool) -> Option<Value> {
     let held = upstream.store.get(&node_key(upstream)).ok().flatten();
     if let Some(node) = held {
-        return serde_json::from_slice(&node.body).ok();
+        return serde_json::from_slice(&node.body()).ok();
     }
     if !ask {
         return None;
@@ -263,7 +263,7 @@ async fn create_lease(upstream: &Upstream, uid: Option<&str>) {
 async fn report_status(upstream: &Upstream, facts: &NodeFacts) {
     let key = node_key(upstream);
     let held = upstream.store.get(&key).ok().flatten();
-    let held: Option<Value> = held.and_then(|node| serde_json::from_slice(&node.body).ok());
+    let held: Option<Value> = held.and_then(|node| serde_json::from_slice(&node.body()).ok());
     let status = node_status(facts, upstream.simulate_pods, held.as_ref(), Timestamp::now());
     let call = Call {
         method: "PATCH".to_owned(),

@@ -95,7 +95,7 @@ async fn consider(upstream: &Upstream, pods: &mut Pods, pod: &Stored) {
 
 /// Does the next step for a pod, or notes when it is due.
 async fn act(upstream: &Upstream, pods: &mut Pods, pod: &Stored, may_wait: bool) {
-    let Ok(object) = serde_json::from_slice::<Value>(&pod.body) else { return };
+    let Ok(object) = serde_json::from_slice::<Value>(&pod.body()) else { return };
     let address = pods.address(&pod.key, pod.uid.as_str());
     let report = match next_step(&object, upstream.simulate_pods, address, Timestamp::now()) {
         Step::Rest => return pods.unschedule(&pod.key),

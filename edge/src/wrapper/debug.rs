@@ -70,11 +70,11 @@ impl Debug {
             })
             .collect();
         let own = items(Part::Nodes).into_iter().find(|node| node.key.name() == self.node);
-        let labels = own.and_then(|node| Node::of(&node.body).ok()).map(|node| node.labels);
+        let labels = own.and_then(|node| Node::of(&node.body()).ok()).map(|node| node.labels);
         let closed: Map<String, Value> = items(Part::Services)
             .iter()
             .filter_map(|service| {
-                let reach = match Reach::of(&service.body).ok()? {
+                let reach = match Reach::of(&service.body()).ok()? {
                     Reach::Everywhere => return None,
                     Reach::Units(keys) => json!(keys),
                     Reach::Nowhere => json!("topologyKeys cannot be read"),
@@ -85,7 +85,7 @@ impl Debug {
         let slices: Map<String, Value> = items(Part::EndpointSlices)
             .iter()
             .filter_map(|slice| {
-                let pods = pod_addresses(&slice.body).ok()?;
+                let pods = pod_addresses(&slice.body()).ok()?;
                 let pods: Vec<String> =
                     pods.into_iter().map(|pod| format!("{} on {}", pod.pod, pod.node)).collect();
                 Some((format!("{}/{}", slice.key.namespace(), slice.key.name()), json!(pods)))

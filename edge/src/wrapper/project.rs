@@ -114,20 +114,21 @@ impl Projector {
     }
 
     async fn put(&mut self, part: Part, object: &Stored, affected: &mut Affected) {
+        let body = object.body();
         let shown = match (part, part.carrier()) {
             (_, Some(carrier)) => {
                 self.seen.insert(object.key.clone(), object.revision);
                 self.project(carrier, object)
             }
-            (Part::Nodes, _) => Node::of(&object.body).map(|node| {
+            (Part::Nodes, _) => Node::of(&body).map(|node| {
                 affected.extend(self.graph.set_node(object.key.name(), Some(node)));
-                object.body.clone()
+                body
             }),
-            (Part::Services, _) => Reach::of(&object.body).map(|reach| {
+            (Part::Services, _) => Reach::of(&body).map(|reach| {
                 affected.extend(self.graph.set_service(service_name(&object.key), Some(reach)));
-                object.body.clone()
+                body
             }),
-            _ => Ok(object.body.clone()),
+            _ => Ok(body),
         };
         match shown {
             Ok(body) => self.show(object, body).await,
@@ -154,16 +155,17 @@ impl Projector {
 
     /// What this node sees of an object with endpoints.
     fn project(&mut self, carrier: Carrier, object: &Stored) -> Result<Bytes, BodyError> {
-        let link = Link::of(carrier, &object.body)?;
+        let body = object.body();
+        let link = Link::of(carrier, &body)?;
         if let Kubernetes::Local(address) = self.kubernetes
-            && let Some(led) = lead_to_local_api(carrier, &object.body, address)?
+            && let Some(led) = lead_to_local_api(carrier, &body, address)?
         {
             self.graph.set_link(object.key.clone(), Some(link));
             return Ok(led.into());
         }
-        let shown = match prune(carrier, &object.body, &self.graph.verdict(&link))? {
-            std::borrow::Cow::Borrowed(_) => object.body.clone(),
-            std::borrow::Cow::Owned(body) => body.into(),
+        let shown = match prune(carrier, &body, &self.graph.verdict(&link))? {
+            std::borrow::Cow::Borrowed(_) => body.clone(),
+            std::borrow::Cow::Owned(pruned) => pruned.into(),
         };
         self.graph.set_link(object.key.clone(), Some(link));
         Ok(shown)
@@ -177,7 +179,7 @@ impl Projector {
         if let Ok(Some(shown)) = self.served.get(key) {
             if shown.uid != object.uid {
                 self.delete(key).await;
-            } else if raw::with_revision(&body, shown.revision).is_ok_and(|text| text == shown.body) {
+            } else if raw::with_revision(&body, shown.revision).is_ok_and(|text| text == shown.body()) {
                 return;
             }
         }

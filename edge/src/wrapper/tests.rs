@@ -209,7 +209,7 @@ impl World {
 }
 
 fn addresses(slice: &Stored) -> String {
-    let slice: Value = serde_json::from_slice(&slice.body).unwrap();
+    let slice: Value = serde_json::from_slice(&slice.body()).unwrap();
     let endpoints = slice["endpoints"].as_array().unwrap().iter();
     endpoints.map(|endpoint| endpoint["addresses"][0].as_str().unwrap()).collect::<Vec<_>>().join(" ")
 }

@@ -109,7 +109,7 @@ impl Policies {
             let (policies, bindings) = names(mode);
             let is_policy = &*resource.name == policies;
             if is_policy || &*resource.name == bindings {
-                let object = if deleted { None } else { serde_json::from_slice(&stored.body).ok() };
+                let object = if deleted { None } else { serde_json::from_slice(&stored.body()).ok() };
                 sets.rcu(|set| set.with(is_policy, stored.key.name(), object.clone()));
             }
         }

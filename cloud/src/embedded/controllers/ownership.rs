@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::sync::Notify;
 use tombolo_apiserve::store::Stored;
+use tombolo_proto::ids::Uid;
 use tombolo_proto::object::ObjectKey;
 
 /// Finalizer of an owner that waits for its dependents.
@@ -46,7 +47,7 @@ pub(super) struct Owner {
 #[derive(Debug)]
 struct Node {
     key: ObjectKey,
-    owners: Vec<Owner>,
+    owners: Box<[Owner]>,
     /// Deletion was asked for, and this finalizer of ours is on it.
     waits: Option<&'static str>,
 }
@@ -67,7 +68,7 @@ pub(super) enum Presence {
 #[derive(Debug, Default)]
 struct Index {
     /// By incarnation.
-    nodes: HashMap<String, Node>,
+    nodes: HashMap<Uid, Node>,
     /// Owner → dependents, both by incarnation.
     dependents: HashMap<String, BTreeSet<String>>,
     /// Owners that were removed while they had dependents, until those are gone too.
@@ -102,16 +103,16 @@ impl Ownership {
         if UNTRACKED.contains(&&*stored.key.resource().name) {
             return;
         }
-        let uid = stored.uid.to_string();
+        let uid = stored.uid.as_str();
         let mut index = self.index.lock();
         if deleted {
             // Only the removal of the object itself counts, not that of another key with its UID.
-            if index.nodes.get(&uid).is_some_and(|node| node.key == stored.key) {
-                index.remove(&uid);
+            if index.nodes.get(uid).is_some_and(|node| node.key == stored.key) {
+                index.remove(uid);
             }
         } else {
-            let metadata = serde_json::from_slice::<Body>(&stored.body).unwrap_or_default().metadata;
-            index.put(uid, stored.key.clone(), metadata);
+            let metadata = serde_json::from_slice::<Body>(&stored.body()).unwrap_or_default().metadata;
+            index.put(&stored.uid, stored.key.clone(), metadata);
         }
         if !index.work.is_empty() {
             self.news.notify_one();
@@ -150,7 +151,7 @@ impl Ownership {
         let mut index = self.index.lock();
         let relevant = |node: &Node| !node.owners.is_empty() || node.waits.is_some();
         let uids: Vec<String> =
-            index.nodes.iter().filter(|(_, node)| relevant(node)).map(|(uid, _)| uid.clone()).collect();
+            index.nodes.iter().filter(|(_, node)| relevant(node)).map(|(uid, _)| uid.to_string()).collect();
         index.work.extend(uids);
         self.news.notify_one();
     }
@@ -171,29 +172,30 @@ impl Ownership {
 }
 
 impl Index {
-    fn put(&mut self, uid: String, key: ObjectKey, metadata: Metadata) {
+    fn put(&mut self, own: &Uid, key: ObjectKey, metadata: Metadata) {
+        let uid = own.as_str();
         let deleting = metadata.deletion_timestamp.is_some();
         let waits = [FOREGROUND, ORPHAN]
             .into_iter()
             .find(|own| deleting && metadata.finalizers.iter().any(|f| f == own));
-        let old = self.nodes.get(&uid);
-        let same_owners = old.is_some_and(|old| old.owners == metadata.owner_references);
+        let old = self.nodes.get(uid);
+        let same_owners = old.is_some_and(|old| *old.owners == *metadata.owner_references);
         let began_to_wait = waits.is_some() && old.is_none_or(|old| old.waits != waits);
         if !same_owners {
-            self.unlink(&uid);
+            self.unlink(uid);
             for owner in &metadata.owner_references {
-                self.dependents.entry(owner.uid.clone()).or_default().insert(uid.clone());
+                self.dependents.entry(owner.uid.clone()).or_default().insert(uid.to_owned());
             }
         }
         if began_to_wait || (!same_owners && !metadata.owner_references.is_empty()) {
-            self.work.insert(uid.clone());
+            self.work.insert(uid.to_owned());
         }
         if began_to_wait {
-            self.work.extend(self.dependents.get(&uid).into_iter().flatten().cloned());
+            self.work.extend(self.dependents.get(uid).into_iter().flatten().cloned());
         }
-        let owners = metadata.owner_references;
+        let owners: Box<[Owner]> = metadata.owner_references.into();
         self.notify_waiting_owners(&owners);
-        self.nodes.insert(uid, Node { key, owners, waits });
+        self.nodes.insert(own.clone(), Node { key, owners, waits });
     }
 
     fn remove(&mut self, uid: &str) {
@@ -211,7 +213,7 @@ impl Index {
     /// An owner that waits looks again when one of its dependents changed.
     fn notify_waiting_owners(&mut self, owners: &[Owner]) {
         for owner in owners {
-            if self.nodes.get(&owner.uid).is_some_and(|node| node.waits.is_some()) {
+            if self.nodes.get(owner.uid.as_str()).is_some_and(|node| node.waits.is_some()) {
                 self.work.insert(owner.uid.clone());
             }
         }
@@ -239,7 +241,7 @@ impl Index {
 
     /// An owner is in the dependent's namespace or in none (Kubernetes: owners and dependents).
     fn presence(&self, owner: &Owner, dependent: &ObjectKey) -> Presence {
-        match self.nodes.get(&owner.uid) {
+        match self.nodes.get(owner.uid.as_str()) {
             Some(node)
                 if !node.key.namespace().is_empty() && node.key.namespace() != dependent.namespace() =>
             {
@@ -258,7 +260,6 @@ impl Index {
 mod tests {
     use serde_json::{Value, json};
     use tombolo_apiserve::store::Revision;
-    use tombolo_proto::ids::Uid;
 
     use super::*;
     use crate::embedded::objects::core;

@@ -131,7 +131,8 @@ fn measure(context: &Context, namespace: &str, quota: &Value, limits: &Amounts) 
             }
             continue;
         }
-        for object in stored.iter().filter_map(|stored| serde_json::from_slice::<Value>(&stored.body).ok()) {
+        for object in stored.iter().filter_map(|stored| serde_json::from_slice::<Value>(&stored.body()).ok())
+        {
             let item = Item { group, resource, object: &object };
             if item.in_scopes(quota) {
                 used.add(&item.usage().only(|name| own.get(name).is_some()));

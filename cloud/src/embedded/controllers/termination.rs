@@ -104,7 +104,7 @@ struct Metadata {
 async fn clear(context: &Context, namespace: &Object, resource: &Resource, findings: &mut Findings) {
     let name = namespace.key.name();
     for object in context.objects.list_raw(resource, Some(name)) {
-        let metadata = serde_json::from_slice::<Body>(&object.body).unwrap_or_default().metadata;
+        let metadata = serde_json::from_slice::<Body>(&object.body()).unwrap_or_default().metadata;
         if metadata.deletion_timestamp.is_some() {
             continue;
         }
@@ -117,7 +117,7 @@ async fn clear(context: &Context, namespace: &Object, resource: &Resource, findi
     }
     let mut overdue = false;
     for object in context.objects.list_raw(resource, Some(name)) {
-        let metadata = serde_json::from_slice::<Body>(&object.body).unwrap_or_default().metadata;
+        let metadata = serde_json::from_slice::<Body>(&object.body()).unwrap_or_default().metadata;
         findings.remains(resource, &metadata.finalizers);
         overdue |= metadata.finalizers.is_empty() && is_overdue(&metadata);
     }

@@ -18,12 +18,12 @@ pub(super) fn key(key: &ObjectKey) -> String {
 /// Revision (8 bytes, big-endian), length of the UID (1 byte), UID, JSON text.
 pub(super) fn encode(object: &Stored) -> Vec<u8> {
     let uid = object.uid.as_str().as_bytes();
-    let mut row = Vec::with_capacity(9 + uid.len() + object.body.len());
+    let mut row = Vec::with_capacity(9 + uid.len() + object.body_len());
     row.extend_from_slice(&object.revision.0.to_be_bytes());
     // A UID is at most 128 bytes long (proto: UID_LEN_MAX).
     row.push(u8::try_from(uid.len()).unwrap_or(u8::MAX));
     row.extend_from_slice(uid);
-    row.extend_from_slice(&object.body);
+    row.extend_from_slice(&object.body());
     row
 }
 

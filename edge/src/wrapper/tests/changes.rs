@@ -73,7 +73,7 @@ async fn a_change_shows_in_what_depends_on_it_alone() {
     assert_eq!(next(&mut slices, 1).await, [modified("web-1: 1 2 3")]);
     let after = world.view.get(&key(Part::EndpointSlices, "web-1")).unwrap().unwrap();
     assert!(after.revision > before, "another form has another revision");
-    let body: Value = serde_json::from_slice(&after.body).unwrap();
+    let body: Value = serde_json::from_slice(&after.body()).unwrap();
     assert_eq!(body["metadata"]["resourceVersion"], after.revision.to_string());
 
     put(&store, Part::Nodes, "n1", node("b"));
@@ -139,7 +139,7 @@ async fn endpoints_are_read_when_somebody_asks() {
     assert!(world.view.list(&Part::Endpoints.resource(), None).is_err());
     world.shown(Part::Endpoints).await;
     let shown = world.view.get(&key(Part::Endpoints, "web")).unwrap().unwrap();
-    let shown: Value = serde_json::from_slice(&shown.body).unwrap();
+    let shown: Value = serde_json::from_slice(&shown.body()).unwrap();
     assert_eq!(shown["subsets"], object(json!([{"ip": "1", "nodeName": "n1"}]))["subsets"]);
     world.end().await;
 }
@@ -192,7 +192,7 @@ async fn watchers_share_one_text_that_lists_need_not_read() {
     for watcher in &mut watchers {
         let batch = tokio::time::timeout(DEADLINE, watcher.next()).await.unwrap().unwrap().unwrap();
         assert!(batch[0].object.layout().is_some());
-        texts.push(batch[0].object.body.as_ptr());
+        texts.push(batch[0].object.body().as_ptr());
     }
     assert_eq!(texts.len(), 100);
     texts.dedup();

@@ -38,7 +38,7 @@ fn change(store: &MemoryStore, rng: &mut StdRng) {
 }
 
 fn plain(stored: &Stored) -> (String, Value) {
-    let mut body: Value = serde_json::from_slice(&stored.body).unwrap();
+    let mut body: Value = serde_json::from_slice(&stored.body()).unwrap();
     body["metadata"].as_object_mut().unwrap().remove("resourceVersion");
     (stored.key.name().to_owned(), body)
 }
@@ -48,15 +48,15 @@ fn expected(store: &MemoryStore) -> Shown {
     let items = |part: Part| store.list(&part.resource(), None).unwrap().items;
     let mut graph = Graph::<ObjectKey>::new("n1");
     for node in items(Part::Nodes) {
-        graph.set_node(node.key.name(), Some(Node::of(&node.body).unwrap()));
+        graph.set_node(node.key.name(), Some(Node::of(&node.body()).unwrap()));
     }
     for service in items(Part::Services) {
-        let reach = Reach::of(&service.body).unwrap();
+        let reach = Reach::of(&service.body()).unwrap();
         graph.set_service(ServiceName::new("default", service.key.name()), Some(reach));
     }
     let seen = |slice: &Arc<Stored>| {
-        let link = Link::of(Carrier::EndpointSlice, &slice.body).unwrap();
-        let body = prune(Carrier::EndpointSlice, &slice.body, &graph.verdict(&link)).unwrap().into_owned();
+        let link = Link::of(Carrier::EndpointSlice, &slice.body()).unwrap();
+        let body = prune(Carrier::EndpointSlice, &slice.body(), &graph.verdict(&link)).unwrap().into_owned();
         plain(&Stored::new(slice.key.clone(), slice.uid.clone(), slice.revision, body.into()))
     };
     items(Part::EndpointSlices).iter().map(seen).collect()

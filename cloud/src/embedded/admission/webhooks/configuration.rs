@@ -151,7 +151,7 @@ fn read(stored: &Stored) -> Vec<Arc<Webhook>> {
         #[serde(default)]
         webhooks: Vec<Arc<Webhook>>,
     }
-    match serde_json::from_slice::<Configuration>(&stored.body) {
+    match serde_json::from_slice::<Configuration>(&stored.body()) {
         Ok(configuration) => configuration.webhooks,
         Err(error) => {
             tracing::warn!(key = %stored.key, %error, "a webhook configuration cannot be read and is not used");
