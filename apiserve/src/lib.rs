@@ -12,6 +12,7 @@ pub mod api;
 pub mod auth;
 pub mod backend;
 pub mod body;
+mod cork;
 pub mod discovery;
 pub mod encode;
 pub mod history;

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::ApiServer;
 use crate::auth::Peer;
+use crate::cork::cork;
 use crate::stall::StallGuard;
 
 /// Connections at the same time, at most; further ones wait in the listen queue of the operating system.
@@ -140,7 +141,9 @@ where
     let peer = Arc::new(peer);
     let service = service_fn(move |request: Request<Incoming>| {
         let (api, peer) = (api.clone(), Arc::clone(&peer));
-        async move { Ok::<_, std::convert::Infallible>(api.handle(request, &peer).await) }
+        // On the heap, to be gone once there is an answer: hyper keeps the service's own future as long as the answer's
+        // body, which for a watch is long.
+        Box::pin(async move { Ok::<_, std::convert::Infallible>(api.handle(request, &peer).await) })
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -156,8 +159,11 @@ where
         .max_header_list_size(HEAD_LEN_MAX)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT);
+    let (stream, outlet) = cork(stream);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = watcher.watch(connection.into_owned()).await {
-        tracing::debug!(?remote, %error, "connection ended");
+    match outlet.drive(watcher.watch(connection.into_owned())).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(?remote, %error, "connection ended"),
+        Err(error) => tracing::debug!(?remote, %error, "connection broke off"),
     }
 }

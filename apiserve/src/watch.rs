@@ -98,7 +98,7 @@ pub(crate) fn respond<R: Rng>(
         None => Start::of(&request, around.store.as_ref())?,
     };
     let last_bookmark = deadline.checked_sub(LAST_BOOKMARK_BEFORE_END).unwrap_or(deadline);
-    let feed = Feed {
+    let feed = Box::new(Feed {
         store: Arc::clone(around.store),
         registry: around.registry.clone(),
         bookmarks: request.params.bookmarks,
@@ -112,7 +112,8 @@ pub(crate) fn respond<R: Rng>(
         columns_sent: false,
         ended: false,
         out: Out::default(),
-    };
+    });
+    // The stream holds what it goes on with twice.
     let frames = stream::unfold(feed, |mut feed| async move {
         let bytes = feed.next_piece().await?;
         Some((Ok(Frame::data(bytes)), feed))

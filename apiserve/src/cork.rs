@@ -1,0 +1,153 @@
+//! Small writes of one connection leave together.
+//!
+//! HTTP/2 gives every frame of more than a few hundred bytes to its stream alone and asks for it to be flushed: a TLS
+//! record and a system call each. An event that a hundred watches of one connection get would be a hundred of both. Here
+//! what a connection writes waits until every task that is ready to add to it has had its turn.
+
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BytesMut};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+#[cfg(test)]
+mod tests;
+
+/// Bytes that wait, at most: the content of one TLS record. Longer writes are passed on, uncopied.
+const WAITING_MAX: usize = 16 * 1024;
+
+/// The stream as a connection uses it. Flushing it is [`Outlet::drive`]'s business.
+pub(crate) struct Corked<S>(Arc<Mutex<Pipe<S>>>);
+
+/// Where what waits leaves.
+pub(crate) struct Outlet<S>(Arc<Mutex<Pipe<S>>>);
+
+struct Pipe<S> {
+    stream: S,
+    waiting: BytesMut,
+    /// Whether something was passed on and not flushed.
+    unflushed: bool,
+}
+
+/// Puts a cork on a stream.
+pub(crate) fn cork<S>(stream: S) -> (Corked<S>, Outlet<S>) {
+    let pipe = Arc::new(Mutex::new(Pipe { stream, waiting: BytesMut::new(), unflushed: false }));
+    (Corked(Arc::clone(&pipe)), Outlet(pipe))
+}
+
+impl<S: AsyncWrite + Unpin> Outlet<S> {
+    /// Runs a connection that writes to the corked stream, and lets what it wrote leave.
+    ///
+    /// # Errors
+    /// When that fails, and the connection with it.
+    pub(crate) async fn drive<F: Future>(self, connection: F) -> io::Result<F::Output> {
+        let mut connection = pin!(connection);
+        let mut others_had_their_turn = false;
+        poll_fn(|context| {
+            if let Poll::Ready(output) = connection.as_mut().poll(context) {
+                return Poll::Ready(Ok(output));
+            }
+            let mut pipe = self.0.lock();
+            if pipe.is_empty() {
+                return Poll::Pending;
+            }
+            if !std::mem::replace(&mut others_had_their_turn, true) {
+                // A task that wakes itself goes behind those that are ready now.
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            ready!(pipe.poll_flush(context))?;
+            others_had_their_turn = false;
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+impl<S> Pipe<S> {
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && !self.unflushed
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Pipe<S> {
+    fn poll_write(&mut self, context: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let length = slices.iter().map(|slice| slice.len()).sum();
+        if self.waiting.len() + length > WAITING_MAX {
+            ready!(self.poll_pass_on(context))?;
+        }
+        if length > WAITING_MAX {
+            self.unflushed = true;
+            return Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        }
+        if self.waiting.capacity() == 0 {
+            self.waiting.reserve(WAITING_MAX);
+        }
+        slices.iter().for_each(|slice| self.waiting.extend_from_slice(slice));
+        Poll::Ready(Ok(length))
+    }
+
+    /// Hands over what waits.
+    fn poll_pass_on(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.waiting.has_remaining() {
+            self.unflushed = true;
+            let taken = ready!(Pin::new(&mut self.stream).poll_write(context, &self.waiting))?;
+            if taken == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.waiting.advance(taken);
+        }
+        // An idle connection holds no buffer.
+        self.waiting = BytesMut::new();
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_pass_on(context))?;
+        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
+        self.unflushed = false;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Corked<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0.lock().stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Corked<S> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.lock().poll_write(context, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.0.lock().poll_write(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut pipe = self.0.lock();
+        ready!(pipe.poll_pass_on(context))?;
+        Pin::new(&mut pipe.stream).poll_shutdown(context)
+    }
+}
