@@ -8,9 +8,10 @@ use cel::common::ast::{
     CallExpr, ComprehensionExpr, EntryExpr, Expr, ListExpr, LiteralValue, MapExpr, SelectExpr, StructExpr,
 };
 
+use crate::pairs::MERGED;
 use crate::parse::{Parsed, position, render};
 use crate::signatures::{Bindings, Signature, Signatures};
-use crate::types::Type;
+use crate::types::{ListKind, Type};
 
 /// Types that expressions can name.
 const TYPE_NAMES: [&str; 16] = [
@@ -251,7 +252,7 @@ impl Checker<'_> {
             let ty = self.visit(item);
             element = self.aggregate(item.id, &element, ty, optional);
         }
-        Type::List(Arc::new(element), list.elements.len() as u64)
+        Type::List(Arc::new(element), list.elements.len() as u64, ListKind::Atomic)
     }
 
     fn map(&mut self, map: &MapExpr) -> Type {
@@ -296,20 +297,25 @@ impl Checker<'_> {
     fn comprehension(&mut self, fold: &ComprehensionExpr) -> Type {
         let range = self.visit(&fold.iter_range);
         let accumulated = self.visit(&fold.accu_init);
-        let item = match &range {
-            Type::List(element, _) => element.as_ref().clone(),
-            Type::Map(key, ..) => key.as_ref().clone(),
-            Type::Dyn(_) | Type::Unknown => Type::DYN,
+        let two = fold.iter_var2.is_some();
+        let (item, second) = match &range {
+            Type::List(element, ..) if two => (Type::Int, element.as_ref().clone()),
+            Type::List(element, ..) => (element.as_ref().clone(), Type::DYN),
+            Type::Map(key, value, _) => (key.as_ref().clone(), value.as_ref().clone()),
+            Type::Dyn(_) | Type::Unknown => (Type::DYN, Type::DYN),
             other => {
                 let text = format!(
                     "expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"
                 );
-                self.report(fold.iter_range.id, &text)
+                (self.report(fold.iter_range.id, &text), Type::DYN)
             }
         };
         let depth = self.scope.len();
         self.scope.push((fold.accu_var.clone(), accumulated));
         self.scope.push((fold.iter_var.clone(), item));
+        if let Some(name) = &fold.iter_var2 {
+            self.scope.push((name.clone(), second));
+        }
         self.visit(&fold.loop_cond);
         let step = self.visit(&fold.loop_step);
         self.scope.truncate(depth);
@@ -393,7 +399,7 @@ fn sized(name: &str, result: Type, arguments: &[Type]) -> Type {
             size => result.sized(size),
         },
         "split" | "findAll" => match result {
-            Type::List(..) => Type::List(Arc::new(Type::String(size(0))), size(0)),
+            Type::List(..) => Type::List(Arc::new(Type::String(size(0))), size(0), ListKind::Atomic),
             other => other,
         },
         "replace" => {
@@ -401,7 +407,7 @@ fn sized(name: &str, result: Type, arguments: &[Type]) -> Type {
             result.sized(text.saturating_add(text.saturating_add(1).saturating_mul(with)))
         }
         "join" => match &arguments[0] {
-            Type::List(element, count) => {
+            Type::List(element, count, _) => {
                 let separator = if arguments.len() > 1 { size(1) } else { 0 };
                 result.sized(count.saturating_mul(element.size().saturating_add(separator)))
             }
@@ -409,7 +415,7 @@ fn sized(name: &str, result: Type, arguments: &[Type]) -> Type {
         },
         "bytes" => result.sized(size(0).saturating_mul(4)),
         "strings.quote" => result.sized(size(0).saturating_mul(2).saturating_add(2)),
-        "jsonpatch.escapeKey" => result.sized(size(0)),
+        MERGED | "jsonpatch.escapeKey" => result.sized(size(0)),
         _ => result,
     }
 }

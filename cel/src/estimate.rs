@@ -170,7 +170,7 @@ impl Estimate<'_> {
     /// Looking at all of a list or a text.
     fn traversal(&self, node: &IdedExpr) -> u64 {
         match self.ty(node) {
-            Type::List(element, size) => {
+            Type::List(element, size, _) => {
                 let each = match element.as_ref() {
                     Type::String(size) | Type::Bytes(size) => tenth(*size).saturating_add(1),
                     _ => 1,

@@ -11,6 +11,7 @@ mod expression;
 mod library;
 pub mod limits;
 mod meter;
+mod pairs;
 mod parse;
 pub mod rules;
 mod schema;

@@ -9,6 +9,7 @@ pub(crate) mod authorization;
 mod formats;
 mod lists;
 mod network;
+mod pairs;
 mod patterns;
 mod quantity;
 mod semver;
@@ -44,6 +45,7 @@ fn build() -> Result<Env, DeclarationError> {
         formats::register,
         lists::register,
         network::register,
+        pairs::register,
         patterns::register,
         quantity::register,
         semver::register,

@@ -19,6 +19,7 @@ use cel::{DeclarationError, Env, ExecutionError};
 
 use crate::check::{self, AUTHORIZER, Checked, OWN_REQUEST, is_binding};
 use crate::estimate::{AUTHORIZATION, AUTHORIZATION_COST, LIST_COST, MAP_COST, OBJECT_COST, tenth};
+use crate::pairs::single;
 use crate::types::Type;
 use crate::value::elements;
 
@@ -250,7 +251,7 @@ impl Weaver<'_> {
         }
         let (expr, cost) = match node.expr {
             Expr::Call(call) => return self.call(id, call),
-            Expr::Comprehension(fold) => self.comprehension(*fold),
+            Expr::Comprehension(fold) => self.comprehension(id, *fold),
             Expr::Select(mut select) => {
                 let (operand, cost) = self.weave(*select.operand);
                 select.operand = Box::new(operand);
@@ -360,14 +361,14 @@ impl Weaver<'_> {
         self.checked.types.get(&node.id).is_none_or(Type::is_large)
     }
 
-    fn comprehension(&self, fold: ComprehensionExpr) -> (Expr, u64) {
+    fn comprehension(&self, id: u64, fold: ComprehensionExpr) -> (Expr, u64) {
         let binding = is_binding(&fold);
         let (iter_range, range_cost) = self.weave(fold.iter_range);
         let (accu_init, init_cost) = self.weave(fold.accu_init);
         let loop_step = if binding { fold.loop_step } else { self.step(fold.loop_step) };
         let (result, result_cost) = self.weave(fold.result);
         let fold = ComprehensionExpr { iter_range, accu_init, loop_step, result, ..fold };
-        (Expr::Comprehension(Box::new(fold)), range_cost + init_cost + result_cost)
+        (Expr::Comprehension(Box::new(single(id, fold))), range_cost + init_cost + result_cost)
     }
 
     /// A turn of a loop. The evaluator knows the steps of the standard macros by their shape, which must stay:

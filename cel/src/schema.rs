@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::escape::escape;
 use crate::limits::REQUEST_BYTES_MAX;
-use crate::types::{Field, ObjectType, Type};
+use crate::types::{Field, ListKind, ObjectType, Type};
 
 /// A type with the least number of bytes that a value of it takes in JSON, from which greatest sizes follow.
 #[derive(Debug, Clone)]
@@ -44,7 +44,18 @@ fn below(schema: &Value) -> Option<Declared> {
 fn array(schema: &Value) -> Option<Declared> {
     let item = below(schema.get("items")?)?;
     let size = schema["maxItems"].as_u64().unwrap_or((REQUEST_BYTES_MAX - 2) / (item.bytes_min + 1));
-    Some(Declared { ty: Type::List(Arc::new(item.ty), size), bytes_min: 2 })
+    Some(Declared { ty: Type::List(Arc::new(item.ty), size, list_kind(schema)), bytes_min: 2 })
+}
+
+fn list_kind(schema: &Value) -> ListKind {
+    match schema["x-kubernetes-list-type"].as_str() {
+        Some("set") => ListKind::Set,
+        Some("map") => {
+            let keys = schema["x-kubernetes-list-map-keys"].as_array().into_iter().flatten();
+            ListKind::Map(keys.filter_map(Value::as_str).map(str::to_owned).collect())
+        }
+        _ => ListKind::Atomic,
+    }
 }
 
 fn object(schema: &Value, root: bool) -> Option<Declared> {

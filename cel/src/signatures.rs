@@ -142,7 +142,7 @@ impl Bindings {
         match (parameter, given) {
             (Type::Param(n), given) => self.bind(usize::from(*n), given),
             (Type::Dyn(_), _) | (_, Type::Dyn(_) | Type::Unknown) => true,
-            (Type::List(a, _), Type::List(b, _)) | (Type::Optional(a), Type::Optional(b)) => {
+            (Type::List(a, ..), Type::List(b, ..)) | (Type::Optional(a), Type::Optional(b)) => {
                 self.accept(a, b)
             }
             (Type::Map(ak, av, _), Type::Map(bk, bv, _)) => self.accept(ak, bk) && self.accept(av, bv),
@@ -164,7 +164,7 @@ impl Bindings {
     pub(crate) fn fill(&self, ty: &Type) -> Type {
         match ty {
             Type::Param(n) => self.0[usize::from(*n)].clone().unwrap_or(Type::Unknown),
-            Type::List(element, size) => Type::List(Arc::new(self.fill(element)), *size),
+            Type::List(element, size, kind) => Type::List(Arc::new(self.fill(element)), *size, kind.clone()),
             Type::Map(key, value, size) => {
                 Type::Map(Arc::new(self.fill(key)), Arc::new(self.fill(value)), *size)
             }

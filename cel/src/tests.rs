@@ -125,6 +125,48 @@ fn functions_give_what_kube_apiserver_gives() {
 }
 
 #[test]
+fn comprehensions_of_two_variables_see_index_and_element_or_key_and_value() {
+    let cases = [
+        ("[1, 2, 3].all(i, v, i < v) && !{'a': 'b', 'c': 'c'}.all(k, v, k != v)", json!(true)),
+        ("{'a': ['ab'], 'c': ['cd']}.all(k, vs, vs.all(v, v.startsWith(k)))", json!(true)),
+        ("[1, 2, 4].exists(i, v, v == 1024 && i == 10)", json!(false)),
+        ("[0, 1].exists(i, v, 1 / v == i)", json!(true)),
+        ("[1, 1, 2, 2].existsOne(i, v, i == 2 && v == 2) && ![1, 1].exists_one(i, v, v == 1)", json!(true)),
+        ("[1, 2, 3].transformList(i, v, i * v + v)", json!([1, 4, 9])),
+        ("self.list.transformList(i, v, i % 2 == 0, i * v + v)", json!([1, 9])),
+        ("{'a': 1}.transformList(k, v, k + string(v))", json!(["a1"])),
+        ("{'a': 1, 'b': 2}.transformMap(k, v, v > 1, v + 1)", json!({"b": 3})),
+        ("[1, 2].transformMap(i, v, v * 2) == {0: 2, 1: 4}", json!(true)),
+        ("self.transformMap(k, v, k == 'name', v)", json!({"name": "abc"})),
+        ("{'a': 'b'}.transformMapEntry(k, v, {v: k})", json!({"b": "a"})),
+        ("['x', 'y'].transformMapEntry(i, v, i > 0, {v: i})", json!({"y": 1})),
+        (
+            "[[1, 2], [3]].transformList(i, vs, vs.transformList(j, v, i * 10 + j * 100 + v))",
+            json!([[1, 102], [13]]),
+        ),
+        ("[[5], [6]].transformList(i, vs, vs.transformList(i, v, i))", json!([[0], [0]])),
+        ("[1, 2].all(i, v, [v].all(i, i > 0) && i < v)", json!(true)),
+        ("[].all(i, v, false) && [].transformMap(i, v, v) == {}", json!(true)),
+    ];
+    for (text, wanted) in cases {
+        assert_eq!(evaluate(text), Ok(wanted), "{text}");
+    }
+    let refused = [
+        ("[1].all(i, i, true)", "duplicate variable name: i"),
+        ("[1].all(i.x, v, true)", "argument must be a simple name"),
+        ("['a', 'a'].transformMapEntry(i, v, {v: i})", "insert failed: key a already exists"),
+        ("[1].transformMapEntry(i, v, v)", "no matching overload"),
+        ("[1].transformList(i, v, v + 'a')", "no matching overload"),
+        ("(1).all(i, v, true)", "cannot be range of a comprehension"),
+        ("[1].all(i, v, true) && i == 1", "undeclared reference to 'i'"),
+    ];
+    for (text, why) in refused {
+        let error = evaluate(text).unwrap_err();
+        assert!(error.contains(why), "{text}: {error}");
+    }
+}
+
+#[test]
 fn what_fails_says_why_in_the_words_of_kube_apiserver() {
     let cases = [
         ("self.missing == 1", "no such key: missing"),
@@ -201,6 +243,42 @@ fn values_have_the_types_of_their_schema() {
     ] {
         let expression = environment.compile(text).unwrap();
         assert_eq!(expression.evaluate_bool(&given, CALL_COST_MAX).result, Ok(true), "{text}");
+    }
+}
+
+#[test]
+fn sets_and_maps_are_equal_in_any_order_and_their_sums_have_each_element_once() {
+    let schema = json!({"type": "object", "properties": {
+        "set": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "integer"}},
+        "same": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "integer"}},
+        "plain": {"type": "array", "items": {"type": "integer"}},
+        "map": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["the-key"],
+            "items": {"type": "object", "properties": {"the-key": {"type": "string"}, "v": {"type": "integer"}}}},
+        "turned": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["the-key"],
+            "items": {"type": "object", "properties": {"the-key": {"type": "string"}, "v": {"type": "integer"}}}},
+    }});
+    let (environment, given) = given(
+        &schema,
+        json!({
+            "set": [1, 2, 3], "same": [3, 1, 2], "plain": [3, 2, 1],
+            "map": [{"the-key": "a", "v": 1}, {"the-key": "b", "v": 2}],
+            "turned": [{"the-key": "b", "v": 2}, {"the-key": "a", "v": 1}],
+        }),
+    );
+    let cases = [
+        ("self.set == self.same && self.set == self.plain && self.set == [2, 3, 1]", true),
+        ("self.plain == self.set || [2, 3, 1] == self.set", false),
+        ("self.set == [1, 2] || self.set == [1, 2, 4] || self.set != [3, 2, 1]", false),
+        ("self.map == self.turned && self.turned == self.map", true),
+        ("self.map == self.turned.filter(e, e.v > 1)", false),
+        ("self.set + [2, 5] == [1, 2, 3, 5] && (self.set + [5, 5]).size() == 4", true),
+        ("(self.set + [4]) == [4, 3, 2, 1]", true),
+        ("(self.map + self.turned.filter(e, e.v == 2)) == self.turned", true),
+        ("self.plain + [3] == [3, 2, 1, 3]", true),
+    ];
+    for (text, wanted) in cases {
+        let expression = environment.compile(text).unwrap();
+        assert_eq!(expression.evaluate_bool(&given, CALL_COST_MAX).result, Ok(wanted), "{text}");
     }
 }
 

@@ -34,7 +34,7 @@ pub enum Type {
     /// A span of time.
     Duration,
     /// A list of elements.
-    List(Arc<Self>, u64),
+    List(Arc<Self>, u64, ListKind),
     /// A map from keys to values.
     Map(Arc<Self>, Arc<Self>, u64),
     /// A value that may be absent.
@@ -47,6 +47,18 @@ pub enum Type {
     Meta,
     /// In signatures: any type, the same wherever the number occurs.
     Param(u8),
+}
+
+/// What makes two elements of a list the same one (`x-kubernetes-list-type`).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ListKind {
+    /// Their place.
+    #[default]
+    Atomic,
+    /// Their value: the order counts for nothing.
+    Set,
+    /// These members of them, named as in JSON: the order counts for nothing.
+    Map(Arc<[String]>),
 }
 
 /// Declared fields of an object.
@@ -76,7 +88,7 @@ impl Type {
     /// A list of any size.
     #[must_use]
     pub fn list(element: Self) -> Self {
-        Self::List(Arc::new(element), UNBOUNDED)
+        Self::List(Arc::new(element), UNBOUNDED, ListKind::Atomic)
     }
 
     /// A map of any size with string keys.
@@ -102,7 +114,7 @@ impl Type {
             Self::Dyn(size)
             | Self::String(size)
             | Self::Bytes(size)
-            | Self::List(_, size)
+            | Self::List(_, size, _)
             | Self::Map(_, _, size) => *size,
             Self::Object(_) | Self::Optional(_) | Self::Unknown | Self::Param(_) => UNBOUNDED,
             _ => 1,
@@ -116,7 +128,7 @@ impl Type {
             Self::Dyn(_) => Self::Dyn(size),
             Self::String(_) => Self::String(size),
             Self::Bytes(_) => Self::Bytes(size),
-            Self::List(element, _) => Self::List(element, size),
+            Self::List(element, _, kind) => Self::List(element, size, kind),
             Self::Map(key, value, _) => Self::Map(key, value, size),
             other => other,
         }
@@ -152,7 +164,10 @@ impl Type {
             (Self::Unknown, ty) | (ty, Self::Unknown) => ty.clone(),
             (Self::Dyn(_), _) | (_, Self::Dyn(_)) => Self::Dyn(size),
             (Self::Null, ty) | (ty, Self::Null) if ty.takes_null() => ty.clone(),
-            (Self::List(a, _), Self::List(b, _)) => Self::List(Arc::new(a.join(b)?), size),
+            (Self::List(a, _, kind), Self::List(b, _, other)) => {
+                let kind = if kind == other { kind.clone() } else { ListKind::Atomic };
+                Self::List(Arc::new(a.join(b)?), size, kind)
+            }
             (Self::Map(ak, av, _), Self::Map(bk, bv, _)) => {
                 Self::Map(Arc::new(ak.join(bk)?), Arc::new(av.join(bv)?), size)
             }
@@ -198,7 +213,7 @@ impl fmt::Display for Type {
             Self::Bytes(_) => f.write_str("bytes"),
             Self::Timestamp => f.write_str("timestamp"),
             Self::Duration => f.write_str("duration"),
-            Self::List(element, _) => write!(f, "list({element})"),
+            Self::List(element, ..) => write!(f, "list({element})"),
             Self::Map(key, value, _) => write!(f, "map({key}, {value})"),
             Self::Optional(of) => write!(f, "optional_type({of})"),
             Self::Object(object) => f.write_str(&object.name),

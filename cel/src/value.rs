@@ -1,20 +1,23 @@
 //! JSON values as expressions see them: by their declared type, read only where an expression looks.
 
+mod list;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use base64::Engine as _;
 use cel::ExecutionError;
-use cel::common::traits::{Adder, Container, Indexer, Iterable, Iterator as Items, Sizer, Zeroer};
+use cel::common::traits::{Container, Indexer, Iterable, Iterator as Items, Sizer, Zeroer};
 use cel::common::types::{
-    CelBool, CelBytes, CelDouble, CelInt, CelList, CelNull, CelString, CelUInt, LIST_TYPE, MAP_TYPE,
+    CelBool, CelBytes, CelDouble, CelInt, CelList, CelNull, CelString, CelUInt, MAP_TYPE,
 };
 use cel::common::value::{CowVal, Val};
 use serde_json::Value;
 
 use crate::library::time;
 use crate::types::Type;
+use list::List;
 
 type Boxed<'v> = Box<dyn Val + 'v>;
 
@@ -212,164 +215,11 @@ impl Zeroer for Map<'_> {
     }
 }
 
-/// A list. Clones share what was read.
-pub(crate) struct List<'v>(Arc<ListParts<'v>>);
-
-struct ListParts<'v> {
-    json: &'v [Value],
-    ty: &'v Type,
-    items: OnceLock<Vec<Boxed<'v>>>,
-}
-
-impl<'v> List<'v> {
-    fn new(json: &'v [Value], ty: &'v Type) -> Self {
-        Self(Arc::new(ListParts { json, ty, items: OnceLock::new() }))
-    }
-
-    fn items(&self) -> &[Boxed<'v>] {
-        let of = if let Type::List(element, _) = self.0.ty { element.as_ref() } else { &ANY };
-        self.0.items.get_or_init(|| self.0.json.iter().map(|json| value(json, of)).collect())
-    }
-}
-
-impl fmt::Debug for List<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.json).finish()
-    }
-}
-
-impl<'v> Val for List<'v> {
-    fn get_type(&self) -> &cel::common::types::Type {
-        &LIST_TYPE
-    }
-
-    fn cel_type() -> &'static cel::common::types::Type {
-        &LIST_TYPE
-    }
-
-    fn as_adder<'b, 'w>(&'b self) -> Option<&'b (dyn Adder + 'w)>
-    where
-        Self: 'w,
-    {
-        Some(self)
-    }
-
-    fn as_container(&self) -> Option<&dyn Container> {
-        Some(self)
-    }
-
-    fn as_indexer<'b, 'w>(&'b self) -> Option<&'b (dyn Indexer + 'w)>
-    where
-        Self: 'w,
-    {
-        Some(self)
-    }
-
-    fn as_iterable<'b, 'w>(&'b self) -> Option<&'b (dyn Iterable + 'w)>
-    where
-        Self: 'w,
-    {
-        Some(self)
-    }
-
-    fn as_sizer(&self) -> Option<&dyn Sizer> {
-        Some(self)
-    }
-
-    fn as_zeroer(&self) -> Option<&dyn Zeroer> {
-        Some(self)
-    }
-
-    fn equals(&self, other: &dyn Val) -> bool {
-        equal(self, other)
-    }
-
-    fn clone_as_boxed<'w>(&self) -> Box<dyn Val + 'w>
-    where
-        Self: 'w,
-    {
-        Box::new(List(Arc::clone(&self.0)))
-    }
-}
-
-impl<'v> Adder for List<'v> {
-    fn add<'b, 'w>(&'b self, other: &(dyn Val + 'w)) -> Result<CowVal<'b, 'w>, ExecutionError>
-    where
-        Self: 'w,
-    {
-        let mut all: Vec<Box<dyn Val + 'w>> = self.items().iter().map(|item| item.clone_as_boxed()).collect();
-        let mut others = elements(other)?;
-        while let Some(item) = others.next() {
-            all.push(item.clone_as_boxed());
-        }
-        Ok(CowVal::owned(CelList::from(all)))
-    }
-}
-
-impl Container for List<'_> {
-    fn contains(&self, value: &dyn Val) -> Result<bool, ExecutionError> {
-        Ok(self.items().iter().any(|item| equal(item.as_ref(), value)))
-    }
-}
-
-impl<'v> Indexer for List<'v> {
-    fn get<'b, 'w>(&'b self, index: &dyn Val) -> Result<CowVal<'b, 'w>, ExecutionError>
-    where
-        Self: 'w,
-    {
-        let at = match (index.downcast_ref::<CelInt>(), index.downcast_ref::<CelUInt>()) {
-            (Some(at), _) => usize::try_from(*at.inner()).ok(),
-            (_, Some(at)) => usize::try_from(*at.inner()).ok(),
-            _ => None,
-        };
-        match at.and_then(|at| self.items().get(at)) {
-            Some(item) => Ok(CowVal::Borrowed(item.as_ref())),
-            None => Err(ExecutionError::IndexOutOfBounds(index.try_into().unwrap_or(cel::Value::Null))),
-        }
-    }
-
-    fn steal<'w>(self: Box<Self>, index: &dyn Val) -> Result<Box<dyn Val + 'w>, ExecutionError>
-    where
-        Self: 'w,
-    {
-        Ok(self.get(index)?.clone_as_boxed())
-    }
-}
-
-impl<'v> Iterable for List<'v> {
-    fn iter<'b, 'w>(&'b self) -> Box<dyn Items<'b, 'w> + 'b>
-    where
-        Self: 'w,
-    {
-        Box::new(Elements(self.items().iter()))
-    }
-}
-
-impl Sizer for List<'_> {
-    fn size(&self) -> CelInt {
-        length(self.0.json.len())
-    }
-}
-
-impl Zeroer for List<'_> {
-    fn is_zero_value(&self) -> bool {
-        self.0.json.is_empty()
-    }
-}
-
 struct Keys<'b, 'v>(std::slice::Iter<'b, CelString<'v>>);
 
 impl<'b, 'v: 'w, 'w> Items<'b, 'w> for Keys<'b, 'v> {
     fn next(&mut self) -> Option<&'b (dyn Val + 'w)> {
         self.0.next().map(|key| key as &'b (dyn Val + 'w))
-    }
-}
-
-struct Elements<'b, 'v>(std::slice::Iter<'b, Boxed<'v>>);
-
-impl<'b, 'v: 'w, 'w> Items<'b, 'w> for Elements<'b, 'v> {
-    fn next(&mut self) -> Option<&'b (dyn Val + 'w)> {
-        self.0.next().map(|item| item.as_ref() as &'b (dyn Val + 'w))
     }
 }
 
@@ -392,18 +242,23 @@ pub(crate) fn elements<'b, 'v>(
 pub(crate) fn equal(a: &dyn Val, b: &dyn Val) -> bool {
     let kinds = (a.get_type().kind(), b.get_type().kind());
     match kinds {
+        // Those of the evaluator do not know the lists of JSON; the others know what makes them equal.
         (cel::common::types::Kind::List, cel::common::types::Kind::List) => {
-            let (Ok(mut left), Ok(mut right)) = (elements(a), elements(b)) else { return false };
-            loop {
-                match (left.next(), right.next()) {
-                    (None, None) => return true,
-                    (Some(x), Some(y)) if equal(x, y) => {}
-                    _ => return false,
-                }
-            }
+            if a.downcast_ref::<CelList<'_>>().is_some() { equal_in_order(a, b) } else { a.equals(b) }
         }
         (cel::common::types::Kind::Map, cel::common::types::Kind::Map) => equal_maps(a, b),
         _ => a.equals(b),
+    }
+}
+
+fn equal_in_order(a: &dyn Val, b: &dyn Val) -> bool {
+    let (Ok(mut left), Ok(mut right)) = (elements(a), elements(b)) else { return false };
+    loop {
+        match (left.next(), right.next()) {
+            (None, None) => return true,
+            (Some(x), Some(y)) if equal(x, y) => {}
+            _ => return false,
+        }
     }
 }
 
