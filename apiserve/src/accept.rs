@@ -87,15 +87,10 @@ impl Accepted {
         let accept = header(headers, &ACCEPT);
         // kube-apiserver's router looks first, and knows no range but that of everything.
         if !accept.trim().is_empty() && !ranges(&accept).iter().any(Range::is_named) {
-            let events = if matches!(kind, Kind::Collection | Kind::Watch) {
-                format!(", {OFFERED_EVENTS}")
-            } else {
-                String::new()
-            };
-            return Err(ApiError::not_acceptable(format!(
-                "406: Not Acceptable\n\nAvailable representations: {OFFERED}{events}"
-            ))
-            .with_details(Details::default()));
+            return Err(match kind {
+                Kind::Collection | Kind::Watch => unrouted(&format!("{OFFERED}, {OFFERED_EVENTS}")),
+                _ => unrouted(OFFERED),
+            });
         }
         Self::choose(headers, params, kind).ok_or_else(|| {
             let offered = if kind == Kind::Watch { OFFERED_EVENTS } else { OFFERED };
@@ -122,6 +117,22 @@ impl Accepted {
             Some(Self { syntax, form, pretty: pretty || range.parameter("pretty") == "1", gzip })
         })
     }
+}
+
+/// Refuses clients that do not name the one media type of a document, as kube-apiserver's router does: it knows no range
+/// but that of everything.
+///
+/// # Errors
+/// 406 when the client takes something else.
+pub fn check_routed(headers: &HeaderMap, media: &str) -> Result<(), ApiError> {
+    let accept = header(headers, &ACCEPT);
+    let taken = ranges(&accept).iter().any(|range| range.media == media || range.media == "*/*");
+    if accept.trim().is_empty() || taken { Ok(()) } else { Err(unrouted(media)) }
+}
+
+fn unrouted(offered: &str) -> ApiError {
+    let text = format!("406: Not Acceptable\n\nAvailable representations: {offered}");
+    ApiError::not_acceptable(text).with_details(Details::default())
 }
 
 /// Whether the client wants indented JSON, or is one that people look at.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{Request, Response, header};
+use tombolo_apiserve::accept;
 use tombolo_apiserve::api::builder::Route;
 use tombolo_apiserve::auth::Attributes;
 use tombolo_apiserve::body::{self, Body};
@@ -32,10 +33,11 @@ impl Route for Discovery {
             KEYS => Ok((self.0.key_set(), "application/jwk-set+json")),
             _ => Err(ApiError::no_such_path()),
         };
-        let response = answer.map(|(document, media_type)| {
+        let response = answer.and_then(|(document, media_type)| {
+            accept::check_routed(request.headers(), media_type)?;
             let mut response = Response::new(body::full(Bytes::from(document.to_string())));
             response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(media_type));
-            response
+            Ok(response)
         });
         Box::pin(std::future::ready(response))
     }

@@ -1,5 +1,7 @@
 //! The work that both servers do.
 
+use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -223,9 +225,24 @@ struct PageMetadata {
     next: String,
 }
 
-/// A ConfigMap of [`DATA_LEN`] bytes whose data depends on the version.
+/// What settings are called: as many as make some of them occur twice in an object, and all of them in many.
+const WORDS: [&str; 16] = [
+    "address", "backoff", "cache", "database", "endpoint", "feature", "interval", "level", "limit", "log",
+    "memory", "pool", "queue", "retry", "timeout", "worker",
+];
+
+/// A ConfigMap of [`DATA_LEN`] bytes whose data depends on the version: settings whose names are words, and whose values
+/// are numbers that nothing can guess. Of such a text a third is random.
 fn config_map(name: &str, number: usize, version: usize) -> Bytes {
-    let text = format!("{number} {version} ").repeat(DATA_LEN);
+    let mut text = String::new();
+    let mut random = DefaultHasher::new();
+    (number, version).hash(&mut random);
+    while text.len() < DATA_LEN {
+        text.len().hash(&mut random);
+        let value = random.finish();
+        let word = |shift: u32| WORDS[(value >> shift) as usize % WORDS.len()];
+        let _ = writeln!(text, "{}.{}={:08x}", word(32), word(40), value as u32);
+    }
     let object = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": format!("{name}-{number}"), "labels": {"app": "bench"}},

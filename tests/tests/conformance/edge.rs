@@ -2,8 +2,11 @@
 //! to an API that passes writes on and answers lists from copies.
 
 use serde_json::Value;
+use tombolo_testkit::cluster_or_skip;
+use tombolo_tests::world::Api;
 
-use crate::line::{Answer, Line};
+use crate::line::Answer;
+use crate::lines::combinations;
 use crate::target::Target;
 use crate::{install_provider, lines, prepare};
 
@@ -48,19 +51,38 @@ fn compared(answer: Answer) -> (u16, String, Value) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_at_an_edge_are_those_of_its_cloud() {
     install_provider();
-    let (cloud, edge) = (Target::embedded().await.unwrap(), Target::edge().await.unwrap());
-    tokio::join!(prepare(&cloud), prepare(&edge));
+    let (cloud, edge) = (Target::embedded().await.unwrap(), Target::edge(Api::Embedded).await.unwrap());
+    compare(&cloud, &edge).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_at_an_edge_of_kube_apiserver_are_those_of_kube_apiserver() {
+    cluster_or_skip!("conformance at an edge with kube-apiserver");
+    install_provider();
+    let (cloud, edge) = (Target::real().await.unwrap(), Target::edge(Api::Real).await.unwrap());
+    compare(&cloud, &edge).await;
+}
+
+/// The same requests to both, after which the same is stored.
+async fn compare(cloud: &Target, edge: &Target) {
+    tokio::join!(prepare(cloud), prepare(edge));
     let mut wrong = Vec::new();
     let (mut same, mut known) = (0, 0);
-    for line in lines::at_an_edge() {
-        let Line { label, .. } = &line;
-        let (expected, found) = tokio::join!(cloud.ask(&line), edge.ask(&line));
+    let mut judge = |label: &str, expected: Answer, found: Answer| {
         let (expected, found) = (compared(expected), compared(found));
         match (expected == found, differs(label)) {
             (true, _) => same += 1,
             (false, true) => known += 1,
             (false, false) => wrong.push(format!("{label}\n  cloud {expected:?}\n  edge  {found:?}")),
         }
+    };
+    for line in lines::at_an_edge() {
+        let (expected, found) = tokio::join!(cloud.ask(&line), edge.ask(&line));
+        judge(&line.label, expected, found);
+    }
+    let (expected, found) = tokio::join!(combinations::ask(cloud), combinations::ask(edge));
+    for ((path, expected), found) in combinations::paths().iter().zip(expected).zip(found) {
+        judge(path, expected, found);
     }
     println!("{same} answers are the same, {known} differ by name");
     assert!(

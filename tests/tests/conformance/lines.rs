@@ -64,9 +64,10 @@ pub(crate) fn all() -> impl Iterator<Item = Line> {
     subjects(true).chain(forms::lines()).chain(sequences()).chain(wire::lines())
 }
 
-/// Those that an edge answers as its cloud does: reads and writes of single objects, lists of what does not change meanwhile.
+/// Those that an edge answers as its cloud does: reads, watches and writes of single objects, deletions among them, and lists
+/// of what does not change meanwhile.
 pub(crate) fn at_an_edge() -> impl Iterator<Item = Line> {
-    subjects(false).chain(forms::lines())
+    subjects(false).chain(forms::lines()).chain(wire::lines()).chain(deletes::LINES.iter().map(Line::new))
 }
 
 fn subjects(with_deletes: bool) -> impl Iterator<Item = Line> {

@@ -107,8 +107,8 @@ impl Target {
     }
 
     /// The local API of edgecore, for an account that may do everything, with a cloud behind it.
-    pub(crate) async fn edge() -> Result<Self> {
-        let mut world = World::start(Api::Embedded, Transport::Quic).await?;
+    pub(crate) async fn edge(api: Api) -> Result<Self> {
+        let mut world = World::start(api, Transport::Quic).await?;
         world.start_edge(EDGE).await?;
         world.converges(EDGE).await;
         let administrator = world.client().await?;

@@ -1,6 +1,9 @@
 //! Every combination of the parameters of lists and watches.
 
+use std::time::Duration;
+
 use serde_json::json;
+use tombolo_testkit::wait_for;
 
 use crate::line::{Answer, Line};
 use crate::target::Target;
@@ -45,6 +48,14 @@ pub(crate) async fn ask(target: &Target) -> Vec<Answer> {
         let path = format!("{BASE}?fieldManager=m");
         assert_eq!(target.ask(&Line::new(&("POST", &path, JSON, &body))).await.code, 201);
     }
+    // An edge answers lists from a copy that may come later than the answer to a write.
+    let all = Line::get(&format!("{BASE}?labelSelector=combined"));
+    wait_for("what was written to be listed", Duration::from_secs(20), || async {
+        let list = target.raw(&all).await.body;
+        let count = list["items"].as_array().map_or(0, Vec::len);
+        if count == 3 { Ok(()) } else { Err(list) }
+    })
+    .await;
     let first = target.raw(&Line::get(&format!("{BASE}?limit=1&labelSelector=combined"))).await.body;
     let text = |name: &str| first["metadata"][name].as_str().unwrap().to_owned();
     let (revision, token) = (text("resourceVersion"), text("continue"));

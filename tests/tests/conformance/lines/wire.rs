@@ -348,6 +348,10 @@ pub(super) fn admitted() -> impl Iterator<Item = Line> {
         let body = format!(r#"{{"metadata":{{"name":"w"}},"webhooks":[{webhook}]}}"#);
         Line::new(&("POST", path, JSON, &body)).named(format!("conditions {conditions}"))
     });
+    let documents = [
+        Line::get("/openid/v1/jwks").accepting("application/json"),
+        Line::get("/.well-known/openid-configuration").accepting("application/jwk-set+json"),
+    ];
     let warned = WARNED.iter().chain(ADMITTED).map(Line::new);
-    reviews.chain(scalers).chain(conditions).chain(warned).chain(scales)
+    reviews.chain(documents).chain(scalers).chain(conditions).chain(warned).chain(scales)
 }
