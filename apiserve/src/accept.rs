@@ -233,7 +233,7 @@ impl<'a> Range<'a> {
             ("PartialObjectMetadata", Kind::Collection) => {
                 meta().map(|_| Form::Misfit("PartialObjectMetadata"))?
             }
-            ("PartialObjectMetadataList", Kind::Object) => {
+            ("PartialObjectMetadataList", Kind::Object | Kind::Watch) => {
                 meta().map(|_| Form::Misfit("PartialObjectMetadataList"))?
             }
             ("APIGroupDiscoveryList", Kind::DiscoveryRoot)

@@ -1,6 +1,7 @@
 //! Watches: the initial events, then every change, bookmarks while nothing happens, and a clean end.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use http::{Response, StatusCode};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use rand::Rng;
-use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
+use tokio::time::{Instant, Sleep, sleep_until};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::accept::Form;
 use crate::api::Slot;
@@ -103,9 +104,10 @@ pub(crate) fn respond<R: Rng>(
         registry: around.registry.clone(),
         bookmarks: request.params.bookmarks,
         request,
-        stop: around.stop,
+        stop: Box::pin(around.stop.cancelled_owned()),
+        timer: Box::pin(sleep_until(deadline)),
         _slot: around.slot,
-        start,
+        start: Some(start),
         deadline,
         bookmark_at: last_bookmark.min(Instant::now() + BOOKMARK_INTERVAL),
         last_bookmark,
@@ -183,9 +185,12 @@ struct Feed {
     store: Arc<dyn Store>,
     registry: Registry,
     request: WatchRequest,
-    stop: CancellationToken,
+    /// Registered once, not anew for every event; so is the timer, which is set when the next time changes.
+    stop: Pin<Box<WaitForCancellationFutureOwned>>,
+    timer: Pin<Box<Sleep>>,
     _slot: Slot,
-    start: Start,
+    /// What comes next; none while it is being looked at, and after the end.
+    start: Option<Start>,
     deadline: Instant,
     bookmarks: bool,
     bookmark_at: Instant,
@@ -205,14 +210,14 @@ impl Feed {
             if self.ended {
                 return None;
             }
-            match std::mem::replace(&mut self.start, Start::Refused(ApiError::no_such_path())) {
+            match self.start.take()? {
                 Start::Refused(error) => {
                     self.fail(&error);
                 }
                 Start::Objects { items, mark_at, changes } => self.initial(items, mark_at, changes),
                 Start::Changes(mut changes) => {
                     self.advance(&mut changes).await;
-                    self.start = Start::Changes(changes);
+                    self.start = Some(Start::Changes(changes));
                 }
             }
         }
@@ -226,22 +231,28 @@ impl Feed {
         changes: ChangeStream,
     ) {
         while !self.out.is_full() {
+            if (!items.is_empty() || (mark_at.is_some() && self.bookmarks)) && self.has_no_form() {
+                return;
+            }
             let Some(item) = items.pop_front() else {
                 if let (Some(revision), true) = (mark_at, self.bookmarks) {
                     let object = self.encoder().bookmark(revision, true);
                     self.out.event("BOOKMARK", &object);
                 }
-                self.start = Start::Changes(changes);
+                self.start = Some(Start::Changes(changes));
                 return;
             };
             self.existing(&item);
         }
-        self.start = Start::Objects { items, mark_at, changes };
+        self.start = Some(Start::Objects { items, mark_at, changes });
     }
 
     /// Waits for changes, the time of a bookmark, or the end.
     async fn advance(&mut self, changes: &mut ChangeStream) {
         let wake = if self.bookmarks { self.bookmark_at.min(self.deadline) } else { self.deadline };
+        if self.timer.deadline() != wake {
+            self.timer.as_mut().reset(wake);
+        }
         tokio::select! {
             batch = changes.next() => match batch {
                 // The client watches again from here on, under the definition that is current then.
@@ -250,8 +261,8 @@ impl Feed {
                 Ok(None) => self.ended = true,
                 Err(error) => self.fail(&error.into()),
             },
-            () = sleep_until(wake) => self.tick(changes),
-            () = self.stop.cancelled() => self.ended = true,
+            () = self.timer.as_mut() => self.tick(changes),
+            () = self.stop.as_mut() => self.ended = true,
         }
     }
 
@@ -275,6 +286,9 @@ impl Feed {
             }
         }
         changes.advance(reached);
+        if self.ended || self.has_no_form() {
+            return;
+        }
         let object = self.encoder().bookmark(changes.position(), false);
         self.out.event("BOOKMARK", &object);
         let now = Instant::now();
@@ -287,6 +301,9 @@ impl Feed {
     fn changes(&mut self, shown: &Shown, batch: &[Arc<Change>]) {
         for change in batch {
             let Some(event) = event_type(&self.request, change) else { continue };
+            if self.has_no_form() {
+                return;
+            }
             // An object that left the selection is shown as it was, under the revision at which it left.
             let left =
                 change.previous.as_ref().filter(|_| event == DELETED && change.kind != ChangeKind::Deleted);
@@ -332,6 +349,13 @@ impl Feed {
         self.ended = true;
     }
 
+    /// Ends the watch before its first event when the client wants each object as a list of metadata. The real server
+    /// finds that out as late.
+    fn has_no_form(&mut self) -> bool {
+        self.ended |= matches!(self.request.form, Form::Misfit(_));
+        self.ended
+    }
+
     fn encoder(&self) -> Encoder<'_> {
         Encoder { kind: &self.request.kind, form: self.request.form, include: self.request.include }
     }
@@ -361,6 +385,10 @@ struct Out {
 
 impl Out {
     fn event(&mut self, event: &str, object: &Bytes) {
+        if object.len() < PIECE_LEN {
+            let around = LINE_TYPE.len() + event.len() + LINE_OBJECT.len() + LINE_END.len();
+            self.small.reserve(around + object.len());
+        }
         for part in [LINE_TYPE, event.as_bytes(), LINE_OBJECT] {
             self.small.extend_from_slice(part);
         }

@@ -49,7 +49,7 @@ fn texts_begin_with_the_type_and_their_parts_are_found() {
     let text = object_text(&object);
     let layout = Layout::of(&text).unwrap();
     assert_eq!(
-        &text[layout.rest()..],
+        std::str::from_utf8(&text[layout.rest()..]).unwrap(),
         r#""metadata":{"annotations":{"resourceVersion":"1"},"name":"a","resourceVersion":"7"},"data":{"kind":"x"}}"#
     );
     let metadata: serde_json::Value = serde_json::from_slice(layout.metadata(&text)).unwrap();

@@ -19,6 +19,8 @@ const FORMS: &[(&str, &str)] = &[
     // What is not there comes before a form that it would not have.
     (maps!("/wire"), MANY),
     (maps!("/none"), MANY),
+    (maps!("?watch=1&timeoutSeconds=1&labelSelector=wire"), MANY),
+    (maps!("?watch=1&timeoutSeconds=1&labelSelector=none"), MANY),
     (maps!("?labelSelector=wire"), ONE),
     ("/apis/rbac.authorization.k8s.io/v1/clusterroles?limit=1&labelSelector=none", ONE),
     ("/apis/events.k8s.io/v1/events?labelSelector=none", ONE),
