@@ -117,16 +117,16 @@ impl Cluster {
             let node: Value = serde_json::from_slice(body).unwrap();
             node["metadata"]["labels"]["k"].as_str().unwrap_or_default().to_owned()
         };
-        let own = nodes.iter().find(|node| node.key.name() == "n0").map(|node| unit(&node.body));
+        let own = nodes.iter().find(|node| node.key.name() == "n0").map(|node| unit(&node.body()));
         let own = own.filter(|unit| !unit.is_empty());
-        let near = nodes.iter().filter(|node| own.as_ref().is_some_and(|own| unit(&node.body) == *own));
+        let near = nodes.iter().filter(|node| own.as_ref().is_some_and(|own| unit(&node.body()) == *own));
         near.map(|node| node.key.name().to_owned()).collect()
     }
 
     /// Whether a Service is closed inside the unit; none when there is no such Service.
     fn is_closed(&self, service: &str) -> Option<bool> {
         let stored = self.store.get(&ObjectKey::new(Resource::new("", "v1", "services"), "default", service));
-        let body: Value = serde_json::from_slice(&stored.unwrap()?.body).unwrap();
+        let body: Value = serde_json::from_slice(&stored.unwrap()?.body()).unwrap();
         Some(body["metadata"]["annotations"]["topologyKeys"] != "[]")
     }
 }
