@@ -110,9 +110,19 @@ impl ControlPlane {
             plane.controllers = Some(plane.beside().start_controllers(&plane.binaries)?);
         }
         if options.scheduler {
-            plane.scheduler = Some(plane.beside().start_scheduler(&plane.binaries)?);
+            plane.start_scheduler()?;
         }
         Ok(plane)
+    }
+
+    /// Starts kube-scheduler (again).
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_scheduler(&mut self) -> Result<()> {
+        self.scheduler = None;
+        self.scheduler = Some(self.beside().start_scheduler(&self.binaries)?);
+        Ok(())
     }
 
     /// Process ids of kube-apiserver and etcd.

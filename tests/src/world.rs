@@ -21,6 +21,7 @@ use tombolo_testkit::{Child, ControlPlane, ControlPlaneOptions, free_port, wait_
 use crate::node::{RawNode, RawNodeOptions};
 
 pub mod balancer;
+mod beside;
 mod cloudcore_yaml;
 mod cluster_access;
 mod edges;
@@ -95,6 +96,8 @@ impl Transport {
 /// A running system. Its processes end when it is dropped.
 #[derive(Debug)]
 pub struct World {
+    // Dropped first: clients of the API server.
+    beside: Vec<Child>,
     /// Real control plane, when the world stands on one.
     pub plane: Option<ControlPlane>,
     api: Api,
@@ -181,6 +184,7 @@ impl World {
         let (ports, edges, periods) = (CloudPorts::free()?, BTreeMap::new(), (1000, None));
         let (cloud, replica, slow, record, silent, dialect) = (None, None, None, None, None, "tombolo");
         let mut world = Self {
+            beside: Vec::new(),
             plane,
             api,
             transport,

@@ -4,10 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use tempfile::TempDir;
-use tombolo_testkit::{
-    Beside, Child, Components, ControlPlane, ControlPlaneOptions, JSON, ReadyNode, components,
-};
+use tombolo_testkit::{Components, ControlPlane, ControlPlaneOptions, ReadyNode, components};
 
 use crate::world::{Api, Transport, World};
 
@@ -30,11 +27,9 @@ pub struct Cluster {
     pub kubeconfig: PathBuf,
     /// The Kubernetes binaries.
     pub binaries: Components,
-    // Dropped in this order: clients of a server before the server, and the folder that they write into last.
+    // Dropped in this order: clients of a server before the server.
     _node: ReadyNode,
-    _beside: Vec<Child>,
     _server: Server,
-    _folder: TempDir,
 }
 
 #[derive(Debug)]
@@ -50,32 +45,22 @@ impl Cluster {
     /// When the binaries are missing or something does not start.
     pub async fn start(target: Target) -> Result<Self> {
         let binaries = components()?;
-        let folder = tempfile::Builder::new().prefix("tombolo-e2e-").tempdir()?;
-        let (server, client, kubeconfig, beside) = match target {
+        let (server, client, kubeconfig) = match target {
             Target::Real => {
                 let options =
                     ControlPlaneOptions { controllers: true, scheduler: true, ..Default::default() };
                 let plane = Box::new(ControlPlane::start(options).await?);
                 let (client, kubeconfig) = (plane.admin_client().await?, plane.kubeconfig());
-                (Server::Real { _plane: plane }, client, kubeconfig, Vec::new())
+                (Server::Real { _plane: plane }, client, kubeconfig)
             }
             Target::Embedded => {
-                let world = Box::new(World::start(Api::Embedded, Transport::WebSocket).await?);
-                let beside = Beside {
-                    kubeconfig: world.kubeconfig(),
-                    keys: world.cloud_dir().join("pki"),
-                    folder: folder.path().to_owned(),
-                    content_type: JSON,
-                    // The embedded server signs what it approves.
-                    signs: false,
-                    elects: true,
-                };
-                let children = vec![beside.start_controllers(&binaries)?, beside.start_scheduler(&binaries)?];
+                let mut world = Box::new(World::start(Api::Embedded, Transport::WebSocket).await?);
+                world.start_workload_controllers()?;
                 let (client, kubeconfig) = (world.client().await?, world.kubeconfig());
-                (Server::Embedded { _world: world }, client, kubeconfig, children)
+                (Server::Embedded { _world: world }, client, kubeconfig)
             }
         };
         let node = ReadyNode::start(client, NODE).await.context("start the node")?;
-        Ok(Self { kubeconfig, binaries, _node: node, _beside: beside, _server: server, _folder: folder })
+        Ok(Self { kubeconfig, binaries, _node: node, _server: server })
     }
 }

@@ -11,6 +11,7 @@ use serde_json::json;
 use tombolo_testkit::{Child, free_port, wait_for_value};
 
 use super::{DEADLINE, World, binary, client_of};
+use crate::network::Namespace;
 
 /// An agent that was set up.
 #[derive(Debug)]
@@ -35,6 +36,18 @@ impl World {
     pub async fn start_edge_program(&mut self, node: &str, program: &Path) -> Result<()> {
         self.join_edge(node).await?;
         let mut command = Command::new(program);
+        command.arg("--config").arg(self.edge_config(node));
+        self.run_edge(node, &mut command)
+    }
+
+    /// As [`Self::start_edge`], in a network of its own. The hub and its join endpoints must be reached there at the same
+    /// addresses as here.
+    ///
+    /// # Errors
+    /// As [`Self::start_edge`].
+    pub async fn start_edge_in(&mut self, network: &Namespace, node: &str) -> Result<()> {
+        self.join_edge(node).await?;
+        let mut command = network.command(binary("edgecore")?);
         command.arg("--config").arg(self.edge_config(node));
         self.run_edge(node, &mut command)
     }

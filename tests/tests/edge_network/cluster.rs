@@ -8,6 +8,7 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tombolo_testkit::{free_port, wait_for};
+use tombolo_tests::network::CoreDnsOptions;
 use tombolo_tests::world::{Api as Kubernetes, DEADLINE, Transport, World};
 
 pub(crate) const NODE: &str = "edge-a";
@@ -141,6 +142,17 @@ impl Cluster {
     /// The pods of the grid's Service.
     pub(crate) async fn pods(&self, pods: &[&str]) {
         self.slice("db", 5432, pods).await;
+    }
+
+    /// Stock CoreDNS beside the agent.
+    pub(crate) fn coredns(
+        &self,
+        address: SocketAddr,
+        upstream: SocketAddr,
+        cached: bool,
+    ) -> CoreDnsOptions<'_> {
+        let Self { hosts, wrapper, .. } = self;
+        CoreDnsOptions { hosts, wrapper: *wrapper, address, upstream, cached, namespace: None }
     }
 
     /// The address of a Service.

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 
 use hickory_proto::rr::RecordType;
 use tombolo_testkit::{cluster_or_skip, free_port, wait_for};
+use tombolo_tests::network::CoreDns;
 use tombolo_tests::world::DEADLINE;
 
 use crate::ask::{Said, Way, addresses, ask, leads_to};
 use crate::cluster::Cluster;
-use crate::coredns::CoreDns;
 use crate::differences::{DIFFERENCES, Difference};
 use crate::elsewhere::Elsewhere;
 
@@ -127,7 +127,7 @@ async fn both_servers_say_the_same() {
     let cluster = Cluster::start(dns, elsewhere.address).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let stock: SocketAddr = format!("127.0.0.1:{}", free_port().unwrap()).parse().unwrap();
-    let coredns = CoreDns::start(&cluster, folder.path(), stock, elsewhere.address, false).unwrap();
+    let coredns = CoreDns::start(&cluster.coredns(stock, elsewhere.address, false), folder.path()).unwrap();
     for server in [dns, stock] {
         leads_to(server, "db-0.db.shop.svc.cluster.local", &["10.1.0.10"]).await;
         leads_to(server, "bare.shop.svc.cluster.local", &["10.1.0.30"]).await;

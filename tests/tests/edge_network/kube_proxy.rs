@@ -1,41 +1,15 @@
 //! Stock kube-proxy on the wrapper: its rules lead to the pods of this node's unit and nowhere else.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::path::Path;
+use std::net::{Ipv4Addr, SocketAddr};
 
-use anyhow::{Context, Result};
 use serde_json::json;
-use tombolo_testkit::{Child, cluster_or_skip, free_port, kube_proxy, wait_for};
+use tombolo_testkit::{Child, cluster_or_skip, free_port, wait_for};
+use tombolo_tests::network::{NEEDS, Namespace, cannot, start_kube_proxy};
 use tombolo_tests::world::DEADLINE;
 
 use crate::cluster::{Cluster, NODE};
 use crate::elsewhere::Elsewhere;
-use crate::namespace::Namespace;
-
-/// Starts it inside a namespace, with the API at an address of its loopback interface.
-fn start(namespace: &Namespace, folder: &Path, api: SocketAddr) -> Result<Child> {
-    let kubeconfig = folder.join("kube-proxy.kubeconfig");
-    let access = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "wrapper",
-        "clusters": [{"name": "wrapper", "cluster": {"server": format!("http://{api}")}}],
-        "contexts": [{"name": "wrapper", "context": {"cluster": "wrapper", "user": ""}}],
-    });
-    std::fs::write(&kubeconfig, access.to_string())?;
-    let config = folder.join("kube-proxy.yaml");
-    let settings = json!({
-        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
-        "clientConnection": {"kubeconfig": kubeconfig},
-        "mode": "iptables", "hostnameOverride": NODE, "clusterCIDR": "10.0.0.0/8",
-        "iptables": {"minSyncPeriod": "100ms", "syncPeriod": "5s"},
-        // Limits of the kernel that are not those of a namespace.
-        "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
-        "healthzBindAddress": "127.0.0.1:10256", "metricsBindAddress": "127.0.0.1:10249",
-    });
-    std::fs::write(&config, settings.to_string())?;
-    let program = kube_proxy().context("kube-proxy is built by `cargo xtask test`")?;
-    Child::spawn("kube-proxy", folder, namespace.command(program).arg("--config").arg(config))
-}
 
 /// Where rules lead, by `NAMESPACE/SERVICE:PORT`.
 fn endpoints(rules: &str) -> BTreeMap<String, Vec<String>> {
@@ -78,14 +52,14 @@ async fn kube_proxy_sends_requests_to_pods_of_this_unit() {
     cluster_or_skip!(TEST);
     let mut namespace = match Namespace::new() {
         Ok(namespace) => namespace,
-        Err(error) => return crate::cannot(TEST, &format!("needs root, iproute2 and iptables: {error:#}")),
+        Err(error) => return cannot(TEST, &format!("{NEEDS}: {error:#}")),
     };
     let elsewhere = Elsewhere::start().await.unwrap();
     let dns: SocketAddr = format!("127.0.0.1:{}", free_port().unwrap()).parse().unwrap();
     let mut cluster = Cluster::start(dns, elsewhere.address).await.unwrap();
-    let api = namespace.let_reach(cluster.wrapper).unwrap();
+    let api = namespace.let_reach(cluster.wrapper, (Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let mut proxy = start(&namespace, folder.path(), api).unwrap();
+    let mut proxy = start_kube_proxy(&namespace, folder.path(), NODE, api).unwrap();
     let rules = Rules { namespace: &namespace };
     const PLAIN: (&str, &[&str]) = ("shop/plain:http", &["10.1.0.2:8080", "10.2.0.2:8080"]);
     rules.are(&proxy, &[PLAIN, ("shop/web:http", &["10.1.0.1:8080"])]).await;
@@ -115,10 +89,10 @@ async fn kube_proxy_sends_requests_to_pods_of_this_unit() {
     // Everything on the node starts again without a cloud; what the rules were is forgotten, as after a reboot.
     cluster.world.kill_edge(NODE);
     proxy.kill();
-    flush(&namespace);
+    namespace.flush_rules().unwrap();
     assert_eq!(endpoints(&namespace.rules().unwrap()), BTreeMap::new());
     cluster.world.start_edge(NODE).await.unwrap();
-    let mut proxy = start(&namespace, folder.path(), api).unwrap();
+    let mut proxy = start_kube_proxy(&namespace, folder.path(), NODE, api).unwrap();
     rules.are(&proxy, here).await;
 
     // A Service is opened by somebody else while kube-proxy goes on.
@@ -137,11 +111,4 @@ async fn kube_proxy_sends_requests_to_pods_of_this_unit() {
         .await;
     proxy.check_running().unwrap();
     cluster.world.check_edge(NODE).unwrap();
-}
-
-fn flush(namespace: &Namespace) {
-    for arguments in [["-t", "nat", "-F"], ["-t", "nat", "-X"]] {
-        let status = namespace.command("iptables").args(arguments).status().unwrap();
-        assert!(status.success());
-    }
 }

@@ -4,16 +4,7 @@
 mod ask;
 mod cluster;
 mod compare;
-mod coredns;
 mod differences;
 mod elsewhere;
 mod kube_proxy;
-mod namespace;
 mod offline;
-mod resolver;
-
-/// Leaves a test that cannot run on this machine, under its name.
-fn cannot(test: &str, why: &str) {
-    eprintln!("{test}: {why}");
-    tombolo_testkit::record_skip(&format!("{test} ({why})"));
-}

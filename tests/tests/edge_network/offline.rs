@@ -1,31 +1,38 @@
 //! Names while pods move, and while the cloud is away.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
 use hickory_proto::rr::RecordType;
 use tombolo_testkit::{cluster_or_skip, free_port};
+use tombolo_tests::network::{CoreDns, Program, cannot};
 
 use crate::ask::{Way, ask, leads_to};
-use crate::cluster::{Cluster, NODE};
-use crate::coredns::CoreDns;
+use crate::cluster::{Cluster, NAMESPACE, NODE};
 use crate::elsewhere::Elsewhere;
-use crate::resolver;
 
 const UNIFORM: &str = "db-0.db.shop.svc.cluster.local";
 const CLOSED: &str = "db.shop.svc.cluster.local";
+
+/// Two addresses of this machine, port 53, that no other test of this machine has; none where that port is not to be had.
+fn own_addresses() -> Option<[SocketAddr; 2]> {
+    let process = std::process::id().to_be_bytes();
+    let address = |last: u8| SocketAddr::new(Ipv4Addr::new(127, process[2], process[3], last).into(), 53);
+    let both = [address(53), address(54)];
+    both.iter().all(|address| UdpSocket::bind(address).is_ok()).then_some(both)
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_follow_pods_and_outlive_the_cloud_and_restarts() {
     const TEST: &str = "names_follow_pods_and_outlive_the_cloud_and_restarts";
     cluster_or_skip!(TEST);
     let elsewhere = Elsewhere::start().await.unwrap();
-    let own = resolver::addresses();
-    let Some([dns, stock]) = own else {
-        return crate::cannot(TEST, "needs root: a resolver asks port 53 alone");
+    let Some([dns, stock]) = own_addresses() else {
+        return cannot(TEST, "needs root: a resolver asks port 53 alone");
     };
     let mut cluster = Cluster::start(dns, elsewhere.address).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let mut coredns = CoreDns::start(&cluster, folder.path(), stock, elsewhere.address, true).unwrap();
+    let mut coredns =
+        CoreDns::start(&cluster.coredns(stock, elsewhere.address, true), folder.path()).unwrap();
     all_lead_to(&[dns, stock], "10.1.0.10", "10.1.0.11").await;
     // A pod starts again, at another address.
     cluster.pods(&["10.1.0.12@edge-a=db-a-0", "10.1.0.11@edge-a=db-a-1", "10.2.0.10@node-b=db-b-0"]).await;
@@ -37,7 +44,7 @@ async fn names_follow_pods_and_outlive_the_cloud_and_restarts() {
     cluster.world.kill_edge(NODE);
     drop(coredns);
     cluster.world.start_edge(NODE).await.unwrap();
-    coredns = CoreDns::start(&cluster, folder.path(), stock, elsewhere.address, true).unwrap();
+    coredns = CoreDns::start(&cluster.coredns(stock, elsewhere.address, true), folder.path()).unwrap();
     all_lead_to(&[dns, stock], "10.1.0.12", "10.1.0.11").await;
     resolves_as_a_pod_does(&[dns, stock]).await;
 
@@ -66,6 +73,7 @@ async fn all_lead_to(servers: &[SocketAddr], first: &str, second: &str) {
 /// What a program in a pod says, with the resolver's file that the kubelet writes.
 async fn resolves_as_a_pod_does(servers: &[SocketAddr]) {
     for server in servers {
+        let program = Program { network: None, namespace: NAMESPACE, nameserver: server.ip(), account: None };
         for (name, expected) in [
             ("db-0.db", "10.1.0.12"),
             ("db-1.db.shop", "10.1.0.11"),
@@ -74,7 +82,8 @@ async fn resolves_as_a_pod_does(servers: &[SocketAddr]) {
             ("www.example", "192.0.2.1"),
             ("missing.example", ""),
         ] {
-            assert_eq!(resolver::resolve(server.ip(), name).unwrap(), expected, "{name} at {server}");
+            let expected: &[&str] = if expected.is_empty() { &[] } else { &[expected] };
+            assert_eq!(program.resolve(name).unwrap(), expected, "{name} at {server}");
         }
     }
 }

@@ -1,0 +1,32 @@
+//! Stock kube-controller-manager and kube-scheduler beside the world's API.
+
+use anyhow::Result;
+use tombolo_testkit::{Beside, JSON, components};
+
+use super::World;
+
+impl World {
+    /// Starts (again) what of the two does not run with the world anyway, so that workloads become pods and pods are bound.
+    ///
+    /// # Errors
+    /// When the binaries are missing or cannot be started.
+    pub fn start_workload_controllers(&mut self) -> Result<()> {
+        if let Some(plane) = &mut self.plane {
+            return plane.start_scheduler();
+        }
+        let binaries = components()?;
+        let beside = Beside {
+            kubeconfig: self.kubeconfig(),
+            keys: self.cloud_dir().join("pki"),
+            folder: self.folder.path().to_owned(),
+            content_type: JSON,
+            // The embedded server signs what it approves.
+            signs: false,
+            elects: true,
+        };
+        self.beside.clear();
+        self.beside.push(beside.start_controllers(&binaries)?);
+        self.beside.push(beside.start_scheduler(&binaries)?);
+        Ok(())
+    }
+}
