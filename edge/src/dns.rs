@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use arc_swap::ArcSwap;
+use parking_lot::RwLock;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -105,12 +105,12 @@ impl Dns {
         metrics: Arc<DnsMetrics>,
         stop: &CancellationToken,
     ) {
-        let published = Arc::new(ArcSwap::from_pointee(Published::default()));
-        let follower = follow::Follower::new(parts, Arc::clone(&published));
+        let known = Arc::<RwLock<Known>>::default();
+        let follower = follow::Follower::new(parts, Arc::clone(&known));
         let upstreams = Upstreams::new(&self.settings, self.address);
         let server = Arc::new(Server {
             authority: Authority::new(&self.settings.cluster_domain, self.address.ip()),
-            published,
+            known,
             forwarder: Forwarder::new(upstreams, self.settings.forward_timeout()),
             metrics,
         });
@@ -129,9 +129,9 @@ impl Dns {
     }
 }
 
-/// The zone that readers see, replaced as a whole.
+/// What questions are answered from.
 #[derive(Debug, Default)]
-struct Published {
+struct Known {
     zone: Zone,
     /// Serial of the SOA record: when the zone changed, in seconds since 1970, as CoreDNS counts.
     serial: u32,

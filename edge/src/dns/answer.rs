@@ -9,7 +9,7 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 use tombolo_grid::dns::zone::VERSION;
 use tombolo_grid::dns::{Finding, Owner, Place as Address, Zone};
 
-use super::Published;
+use super::Known;
 use super::authority::{Authority, Place, TTL, address_record, place_name};
 use super::message::{ANY_TTL, Question};
 
@@ -35,8 +35,8 @@ pub(super) enum Answer {
 }
 
 /// The answer to a question.
-pub(super) fn answer(authority: &Authority, published: &Published, question: &Question) -> Answer {
-    let asked = Asked { authority, published, question, record_type: question.record_type() };
+pub(super) fn answer(authority: &Authority, known: &Known, question: &Question) -> Answer {
+    let asked = Asked { authority, known, question, record_type: question.record_type() };
     let name = question.query.name();
     match authority.place(name) {
         Place::Here(below) => asked.in_zone(&below),
@@ -47,14 +47,14 @@ pub(super) fn answer(authority: &Authority, published: &Published, question: &Qu
 
 struct Asked<'a> {
     authority: &'a Authority,
-    published: &'a Published,
+    known: &'a Known,
     question: &'a Question,
     record_type: RecordType,
 }
 
 impl Asked<'_> {
     fn zone(&self) -> &Zone {
-        &self.published.zone
+        &self.known.zone
     }
 
     fn name(&self) -> Name {
@@ -92,7 +92,7 @@ impl Asked<'_> {
         match self.record_type {
             RecordType::AXFR | RecordType::IXFR => return self.refused(),
             RecordType::SOA if below.is_empty() => {
-                return self.found(vec![self.authority.soa(self.published.serial)], Vec::new());
+                return self.found(vec![self.authority.soa(self.known.serial)], Vec::new());
             }
             RecordType::NS if below.is_empty() => return self.name_servers(),
             _ if below == "ns.dns" => return self.of_family(self.authority.own_address(&self.name())),
@@ -238,7 +238,7 @@ impl Asked<'_> {
     fn nothing(&self, code: ResponseCode) -> Answer {
         let mut reply = self.question.reply(code);
         reply.metadata.authoritative = true;
-        reply.add_authority(self.authority.soa(self.published.serial));
+        reply.add_authority(self.authority.soa(self.known.serial));
         Answer::Known(reply)
     }
 

@@ -2,24 +2,20 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use arc_swap::ArcSwap;
+use parking_lot::RwLock;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout_at};
 use tombolo_apiserve::history::{Change, ChangeKind};
 use tombolo_apiserve::store::{Snapshot, Stored};
-use tombolo_grid::dns::{Part, Service, Slice, Zone};
+use tombolo_grid::dns::{Part, Service, Slice};
 use tombolo_grid::endpoints::service_of;
 use tombolo_grid::{BodyError, Carrier, Hosts, Metadata, ServiceName};
 use tombolo_proto::object::{ObjectKey, Resource};
 use tracing::warn;
 
-use super::{DnsParts, Published, serial};
+use super::{DnsParts, Known, serial};
 use crate::follow::{Following, News};
-
-/// Changes that come this soon after one another are published together: each publication copies a part of the index.
-const SETTLE: Duration = Duration::from_millis(50);
 
 const PARTS: [Part; 3] = [Part::Namespaces, Part::Services, Part::Slices];
 
@@ -31,14 +27,13 @@ fn resource(part: Part) -> Resource {
     }
 }
 
-/// The one task that changes the zone.
+/// The one task that changes the zone. Each change is made where it is read: a question is never answered from half of one.
 pub(super) struct Follower {
     following: Following,
     names: watch::Receiver<Option<Arc<Hosts>>>,
-    zone: Zone,
     /// What of each part is in the zone.
     held: [HashSet<ObjectKey>; 3],
-    published: Arc<ArcSwap<Published>>,
+    known: Arc<RwLock<Known>>,
 }
 
 enum Input {
@@ -47,28 +42,18 @@ enum Input {
 }
 
 impl Follower {
-    pub(super) fn new(parts: DnsParts, published: Arc<ArcSwap<Published>>) -> Self {
+    pub(super) fn new(parts: DnsParts, known: Arc<RwLock<Known>>) -> Self {
         let mut names = parts.names;
         names.mark_changed();
-        Self {
-            following: Following::new(parts.source, PARTS.map(resource)),
-            names,
-            zone: Zone::default(),
-            held: Default::default(),
-            published,
-        }
+        let following = Following::new(parts.source, PARTS.map(resource));
+        Self { following, names, held: Default::default(), known }
     }
 
     pub(super) async fn run(mut self) {
         loop {
             let input = self.next().await;
             self.take(input);
-            let settled = Instant::now() + SETTLE;
-            while let Ok(input) = timeout_at(settled, self.next()).await {
-                self.take(input);
-            }
-            let published = Published { zone: self.zone.clone(), serial: serial(SystemTime::now()) };
-            self.published.store(Arc::new(published));
+            self.known.write().serial = serial(SystemTime::now());
         }
     }
 
@@ -83,11 +68,12 @@ impl Follower {
     fn take(&mut self, input: Input) {
         match input {
             Input::Names => {
-                if let Some(hosts) = &*self.names.borrow_and_update() {
-                    self.zone.set_uniform(hosts);
+                let names = self.names.borrow_and_update().clone();
+                if let Some(hosts) = names {
+                    self.known.write().zone.set_uniform(&hosts);
                 }
             }
-            Input::Objects(News::All(index, snapshot)) => self.reset(PARTS[index], &snapshot),
+            Input::Objects(News::All(index, snapshot)) => self.reset(PARTS[index], snapshot),
             Input::Objects(News::Changed(index, changes)) => {
                 for change in changes {
                     self.change(PARTS[index], &change);
@@ -96,16 +82,16 @@ impl Follower {
         }
     }
 
-    fn reset(&mut self, part: Part, snapshot: &Snapshot) {
+    fn reset(&mut self, part: Part, snapshot: Snapshot) {
         let present: HashSet<ObjectKey> = snapshot.items.iter().map(|item| item.key.clone()).collect();
         let gone: Vec<ObjectKey> = self.held[part as usize].difference(&present).cloned().collect();
         for key in gone {
             self.remove(part, &key);
         }
-        for item in &snapshot.items {
-            self.put(part, item);
+        for item in snapshot.items {
+            self.put(part, &item);
         }
-        self.zone.open(part);
+        self.known.write().zone.open(part);
     }
 
     fn change(&mut self, part: Part, change: &Change) {
@@ -125,14 +111,17 @@ impl Follower {
     fn show(&mut self, part: Part, object: &Stored) -> Result<(), BodyError> {
         let key = &object.key;
         match part {
-            Part::Namespaces => self.zone.set_namespace(key.name(), true),
-            Part::Services => self.zone.set_service(&service_name(key), Some(Service::of(&object.body())?)),
+            Part::Namespaces => self.known.write().zone.set_namespace(key.name(), true),
+            Part::Services => {
+                let service = Service::of(&object.body())?;
+                self.known.write().zone.set_service(&service_name(key), Some(service));
+            }
             Part::Slices => {
                 let body = object.body();
                 let service = service_of(Carrier::EndpointSlice, &Metadata::of(&body)?);
                 let slice = Slice::of(&body)?;
                 let of = service.as_ref().map(|service| (service.name.as_str(), slice));
-                self.zone.set_slice(key.namespace(), key.name(), of);
+                self.known.write().zone.set_slice(key.namespace(), key.name(), of);
             }
         }
         self.held[part as usize].insert(key.clone());
@@ -140,10 +129,11 @@ impl Follower {
     }
 
     fn remove(&mut self, part: Part, key: &ObjectKey) {
+        let zone = &mut self.known.write().zone;
         match part {
-            Part::Namespaces => self.zone.set_namespace(key.name(), false),
-            Part::Services => self.zone.set_service(&service_name(key), None),
-            Part::Slices => self.zone.set_slice(key.namespace(), key.name(), None),
+            Part::Namespaces => zone.set_namespace(key.name(), false),
+            Part::Services => zone.set_service(&service_name(key), None),
+            Part::Slices => zone.set_slice(key.namespace(), key.name(), None),
         }
         self.held[part as usize].remove(key);
     }

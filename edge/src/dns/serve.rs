@@ -4,17 +4,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use hickory_proto::op::{Message, ResponseCode};
+use parking_lot::RwLock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-use super::Published;
+use super::Known;
 use super::answer::{Answer, answer};
 use super::authority::Authority;
 use super::forward::{FORWARDS_MAX, Failure, Forwarder, cut};
@@ -40,7 +40,7 @@ const QUESTION_MAX: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) authority: Authority,
-    pub(super) published: Arc<ArcSwap<Published>>,
+    pub(super) known: Arc<RwLock<Known>>,
     pub(super) forwarder: Forwarder,
     pub(super) metrics: Arc<DnsMetrics>,
 }
@@ -72,7 +72,8 @@ impl Server {
             Packet::Question(question) => question,
         };
         let room = question.room(transport);
-        match answer(&self.authority, &self.published.load(), &question) {
+        let answer = answer(&self.authority, &self.known.read(), &question);
+        match answer {
             Answer::Known(reply) => self.send(Outcome::Answered, reply, room),
             Answer::Unknown(reply) => self.send(Outcome::Unknown, reply, room),
             Answer::Refused(reply) => self.send(Outcome::Refused, reply, room),

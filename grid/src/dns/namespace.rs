@@ -1,14 +1,13 @@
 //! The Services of one namespace with their slices.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 
 use core::net::IpAddr;
 
 use super::records::{Service, Slice, Target};
 
 /// See the module.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Namespace {
     /// Whether the object exists; Services may be known before it.
     pub(super) exists: bool,
@@ -18,16 +17,16 @@ pub(super) struct Namespace {
 }
 
 /// A Service and what belongs to it; slices may be known before it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Entry {
-    pub(super) service: Option<Arc<Service>>,
-    pub(super) slices: BTreeMap<Box<str>, Arc<Slice>>,
+    pub(super) service: Option<Service>,
+    pub(super) slices: BTreeMap<Box<str>, Slice>,
 }
 
 impl Entry {
     /// All addresses that lead back to it.
     pub(super) fn addresses(&self) -> BTreeSet<IpAddr> {
-        let own = match self.service.as_deref() {
+        let own = match &self.service {
             Some(Service { target: Target::Cluster(addresses), .. }) => &**addresses,
             _ => &[],
         };

@@ -21,13 +21,13 @@ pub enum Part {
     Slices,
 }
 
-/// The names of the cluster domain. Clones share what is equal, so that a changed clone can replace what others read.
-#[derive(Debug, Clone, Default)]
+/// The names of the cluster domain.
+#[derive(Debug, Default)]
 pub struct Zone {
-    namespaces: HashMap<Box<str>, Arc<Namespace>>,
-    owners: Arc<HashMap<IpAddr, Names>>,
+    namespaces: HashMap<Box<str>, Namespace>,
+    owners: HashMap<IpAddr, Names>,
     /// Addresses by name below the domain; none until they were known once.
-    uniform: Option<Arc<HashMap<String, Box<[IpAddr]>>>>,
+    uniform: Option<HashMap<String, Box<[IpAddr]>>>,
     known: [bool; 3],
 }
 
@@ -97,7 +97,7 @@ impl Zone {
 
     /// A Service is this; none when it is gone.
     pub fn set_service(&mut self, name: &ServiceName, service: Option<Service>) {
-        self.change(name, |entry| entry.service = service.map(Arc::new));
+        self.change(name, |entry| entry.service = service);
     }
 
     /// A slice of a namespace is this, of a Service; none when it is gone or of no Service.
@@ -110,7 +110,7 @@ impl Zone {
         }
         match of {
             Some((service, content)) => self.change(&ServiceName::new(namespace, service), |entry| {
-                entry.slices.insert(slice.into(), Arc::new(content));
+                entry.slices.insert(slice.into(), content);
             }),
             None => self.tidy(namespace),
         }
@@ -118,11 +118,11 @@ impl Zone {
 
     /// The uniform names of this node's units are these.
     pub fn set_uniform(&mut self, hosts: &Hosts) {
-        self.uniform = Some(Arc::new(hosts.below_domain()));
+        self.uniform = Some(hosts.below_domain());
     }
 
     fn namespace(&mut self, name: &str) -> &mut Namespace {
-        Arc::make_mut(self.namespaces.entry(name.into()).or_default())
+        self.namespaces.entry(name.into()).or_default()
     }
 
     /// Forgets a namespace with nothing in it.
@@ -142,16 +142,16 @@ impl Zone {
     }
 
     fn own(&mut self, name: &ServiceName, before: &BTreeSet<IpAddr>, after: &BTreeSet<IpAddr>) {
-        let owners = Arc::make_mut(&mut self.owners);
         let own = Arc::new(name.clone());
         for address in before.symmetric_difference(after) {
-            let others = owners.remove(address).map(|names| names.as_slice().to_vec()).unwrap_or_default();
+            let others =
+                self.owners.remove(address).map(|names| names.as_slice().to_vec()).unwrap_or_default();
             let mut all: Vec<_> = others.into_iter().filter(|other| **other != *name).collect();
             if after.contains(address) {
                 all.push(Arc::clone(&own));
             }
             if let Some(names) = Names::of(all) {
-                owners.insert(*address, names);
+                self.owners.insert(*address, names);
             }
         }
     }
@@ -208,7 +208,7 @@ impl Zone {
         asked: Asked<'_>,
     ) -> Finding<'z> {
         let Some((entry_name, entry)) = namespace.named_entry(service) else { return Finding::NoName };
-        let Some(object) = entry.service.as_deref() else { return Finding::NoName };
+        let Some(object) = entry.service.as_ref() else { return Finding::NoName };
         let places = match &object.target {
             Target::Nowhere => return Finding::NoName,
             Target::External(target) => {
@@ -248,7 +248,7 @@ impl Zone {
         });
         let mut owners = Vec::new();
         for (name, entry) in entries {
-            if let Some(Service { target: Target::Cluster(own), .. }) = entry.service.as_deref()
+            if let Some(Service { target: Target::Cluster(own), .. }) = entry.service.as_ref()
                 && own.contains(&address)
             {
                 return vec![Owner { label: None, service: (**name).clone() }];
@@ -266,7 +266,7 @@ impl Zone {
 }
 
 /// The Services of an address: there are ten thousand addresses, and next to none has two.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 enum Names {
     One(Arc<ServiceName>),
     Several(Arc<[Arc<ServiceName>]>),

@@ -104,7 +104,7 @@ fn server() -> serve::Server {
     let own = "127.0.0.1:53".parse().unwrap();
     serve::Server {
         authority: Authority::new("cluster.local", std::net::Ipv4Addr::LOCALHOST.into()),
-        published: Arc::new(ArcSwap::from_pointee(Published::default())),
+        known: Arc::default(),
         forwarder: Forwarder::new(Upstreams::new(&settings, own), DEADLINE),
         metrics: DnsMetrics::register(&mut Default::default()),
     }
