@@ -53,7 +53,7 @@ impl Projector {
     /// These are all objects of a part. What is as it was makes no event.
     pub(super) async fn reset(&mut self, part: Part, items: Vec<Arc<Stored>>) -> Affected {
         let mut affected = Affected::new();
-        let present: BTreeSet<&ObjectKey> = items.iter().map(|item| &item.key).collect();
+        let present: BTreeSet<ObjectKey> = items.iter().map(|item| item.key.clone()).collect();
         let shown = self.served.list(&part.resource(), None).map(|list| list.items).unwrap_or_default();
         // What could not be shown is in the graph all the same.
         let known = self.known(part).into_iter().chain(shown.into_iter().map(|item| item.key.clone()));
@@ -61,8 +61,10 @@ impl Projector {
         for key in gone {
             self.remove(part, &key, &mut affected).await;
         }
-        for (number, item) in items.iter().enumerate() {
-            self.put(part, item, &mut affected).await;
+        for (number, item) in items.into_iter().enumerate() {
+            // Each body goes before the next one is copied: what is shown then fills the room of what was read.
+            self.put(part, &item, &mut affected).await;
+            drop(item);
             give_way(number).await;
         }
         affected

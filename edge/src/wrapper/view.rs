@@ -13,7 +13,7 @@ use tombolo_proto::object::{ObjectKey, Resource};
 use super::part::Part;
 
 /// Bytes of bodies that the histories keep alive together, at most.
-const HISTORY_BYTES_MAX: usize = 2 * 1024 * 1024;
+const HISTORY_BYTES_MAX: usize = 1024 * 1024;
 
 /// Changes of each kind that stay whatever they weigh.
 const HISTORY_NEWEST_MIN: usize = 8;

@@ -13,6 +13,12 @@ use tombolo_testkit::{Child, free_port, wait_for_value};
 use super::{DEADLINE, World, binary, client_of};
 use crate::network::Namespace;
 
+/// The variables that the unit file of a device sets.
+fn unit_environment() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let unit = include_str!("../../../deploy/edge/edgecore.service");
+    unit.lines().filter_map(|line| line.strip_prefix("Environment=")?.split_once('='))
+}
+
 /// An agent that was set up.
 #[derive(Debug)]
 pub(super) struct Edge {
@@ -29,14 +35,15 @@ impl World {
         self.start_edge_program(node, &binary("edgecore")?).await
     }
 
-    /// As [`Self::start_edge`], with a program that was built in another way.
+    /// As [`Self::start_edge`], with a program that was built in another way, in the environment that the unit file gives
+    /// it on a device.
     ///
     /// # Errors
     /// As [`Self::start_edge`].
     pub async fn start_edge_program(&mut self, node: &str, program: &Path) -> Result<()> {
         self.join_edge(node).await?;
         let mut command = Command::new(program);
-        command.arg("--config").arg(self.edge_config(node));
+        command.envs(unit_environment()).arg("--config").arg(self.edge_config(node));
         self.run_edge(node, &mut command)
     }
 
