@@ -26,6 +26,7 @@ use tombolo_proto::object::Resource;
 
 pub use self::columns::Column;
 use self::custom::Custom;
+pub use self::custom::discovered::DeclaredColumns;
 pub use self::error::FieldError;
 pub use self::registry::Kinds;
 pub(crate) use self::registry::scale as scale_kind;

@@ -32,6 +32,7 @@ use crate::subscriptions::Subscriptions;
 use access::TokenAuthenticator;
 use account_reads::AccountReads;
 use accounts::Accounts;
+use definitions::Definitions;
 use discovery::{Discovery, Informed};
 use documents::Documents;
 use keys::Keys;
@@ -45,6 +46,7 @@ mod access;
 mod account_reads;
 mod accounts;
 mod credentials;
+mod definitions;
 mod discovery;
 mod documents;
 mod keys;
@@ -65,6 +67,10 @@ pub(crate) use credentials::{KUBECONFIG_FILE, LocalCredentials};
 /// Seconds after which a client should try again when the cloud is away. Short: client-go tries ten times before it tells its
 /// caller, and a kubelet starts static pods only after that.
 const RETRY_AFTER_SECONDS: u32 = 1;
+
+/// Watches of each listener at the same time, at most; the next one is answered with 429. A kubelet has one for each ConfigMap
+/// and Secret of its pods; an idle one takes some 10 KB, and as much again for its connection.
+pub(crate) const WATCHES_MAX: usize = 2048;
 
 /// Time for requests under way when the agent stops.
 const GRACE: Duration = Duration::from_secs(2);
@@ -185,6 +191,7 @@ struct Served {
     tokens: Arc<TokenRequests>,
     accounts: Arc<Accounts>,
     discovery: Arc<Discovery>,
+    definitions: Arc<Definitions>,
     stop: CancellationToken,
 }
 
@@ -194,15 +201,18 @@ impl Served {
         let (node, hub) = (writer.node.clone(), writer.hub.clone());
         let rights = Arc::new(Rights::new(store.clone(), hub.clone(), clock.clone()));
         let (own, asked) = (store.clone(), hub.clone());
+        let followed = subscriptions.clone();
         let reads = AccountReads { store: own, subscriptions, hub: asked, rights };
         let tokens = TokenRequests { store: store.clone(), hub: hub.clone(), clock: clock.clone() };
         let writes = cloud_writes(&store, &writer);
         let registry = Registry::new(Kinds::builtin());
         let discovery = Discovery::load(documents, registry.clone());
+        let definitions = Arc::new(Definitions::new(followed, Arc::clone(&discovery)));
         let accounts = Accounts::new(node.clone(), store.clone(), hub, clock, keys);
         Self {
             registry,
             discovery,
+            definitions,
             reads: Arc::new(Reads::new(node, reads)),
             writes,
             tokens: Arc::new(tokens),
@@ -217,8 +227,10 @@ impl Served {
             .authorizer(Arc::new(Informed {
                 inner: access::LocalAuthorizer,
                 discovery: Arc::clone(&self.discovery),
+                definitions: Arc::clone(&self.definitions),
             }))
             .sources(Arc::clone(&self.reads) as Arc<dyn Sources>)
+            .watches_max(WATCHES_MAX)
             .stop(self.stop.clone())
     }
 

@@ -11,7 +11,7 @@ use tombolo_tests::world::{Api, DEADLINE, Transport, World, kubectl};
 const NODE: &str = "edge-a";
 const DESCRIPTION: &str = "How many teeth the wheel has.";
 
-/// A definition, an object of it, and the right of nodes (and of cloudcore, which follows for them) to read such objects.
+/// A definition, and the right of nodes (and of cloudcore, which follows for them) to read it and such objects.
 const MANIFESTS: &str = r#"
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -25,6 +25,8 @@ spec:
   - name: v1
     served: true
     storage: true
+    additionalPrinterColumns:
+    - {name: Teeth, type: integer, jsonPath: .spec.teeth}
     schema:
       openAPIV3Schema:
         type: object
@@ -40,6 +42,10 @@ metadata: {name: wheels}
 rules:
 - apiGroups: [parts.example.com]
   resources: [wheels]
+  verbs: [get, list, watch]
+- apiGroups: [apiextensions.k8s.io]
+  resources: [customresourcedefinitions]
+  resourceNames: [wheels.parts.example.com]
   verbs: [get, list, watch]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
@@ -73,7 +79,10 @@ async fn finds_reads_and_explains(kubeconfig: &Path, name: &str) {
                 return Err(listed);
             }
             let one = kubectl(&edge, &["get", "wheel", "cog"]).map_err(|error| error.to_string())?;
-            assert!(one.starts_with("NAME") && one.contains("cog"), "{one}");
+            let words: Vec<&str> = one.split_whitespace().collect();
+            if words != ["NAME", "TEETH", "cog", "12"] {
+                return Err(one);
+            }
             let known = kubectl(&edge, &["api-resources", "--api-group", "parts.example.com"]);
             let known = known.map_err(|error| error.to_string())?;
             assert!(known.contains("wheels") && known.contains("Wheel") && known.contains("true"), "{known}");

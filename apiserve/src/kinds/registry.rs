@@ -8,7 +8,7 @@ use serde_json::Value;
 use tombolo_proto::object::Resource;
 
 use super::rules::Table;
-use super::{FieldError, KindInfo, ScalePaths, SubresourceInfo, columns, custom};
+use super::{DeclaredColumns, FieldError, KindInfo, ScalePaths, SubresourceInfo, columns, custom};
 use crate::openapi::ForeignDocuments;
 use crate::openapi::v2::LazyPart;
 use crate::schema::Schema;
@@ -145,14 +145,20 @@ impl Kinds {
     }
 
     /// Serves beside the built-in kinds those of another server, in place of those that were served so before: the groups of
-    /// its aggregated discovery (`apidiscovery.k8s.io/v2`, `APIGroupDiscoveryList`) that have no built-in kinds. What OpenAPI
-    /// says about them comes from `documents`.
+    /// its aggregated discovery (`apidiscovery.k8s.io/v2`, `APIGroupDiscoveryList`) that have no built-in kinds. Tables
+    /// of them have the columns that are `declared`, or their names and ages; what OpenAPI says about them comes from
+    /// `documents`.
     #[must_use]
-    pub fn with_discovered(&self, discovery: &Value, documents: Arc<dyn ForeignDocuments>) -> Self {
+    pub fn with_discovered(
+        &self,
+        discovery: &Value,
+        declared: &DeclaredColumns,
+        documents: Arc<dyn ForeignDocuments>,
+    ) -> Self {
         let is_builtin = |group: &str| self.iter().any(|kind| !kind.custom && &*kind.resource.group == group);
         let mut by_resource = self.0.by_resource.clone();
         by_resource.retain(|_, kind| !kind.custom);
-        for found in custom::discovered::resources(discovery, is_builtin) {
+        for found in custom::discovered::resources(discovery, declared, is_builtin) {
             let known = |kind: &&Arc<KindInfo>| {
                 (&*kind.resource.group, &*kind.resource.name) == (&*found.group, &*found.plural)
                     && kind.definition().is_some_and(|own| own.fingerprint == found.fingerprint)

@@ -13,11 +13,13 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::Instant;
 use tombolo_apiserve::auth::{Attributes, Authorizer, Decision};
+use tombolo_apiserve::kinds::DeclaredColumns;
 use tombolo_apiserve::openapi::ForeignDocuments;
 use tombolo_apiserve::registry::Registry;
 use tombolo_proto::object::Resource;
 use tracing::{debug, warn};
 
+use super::definitions::Definitions;
 use super::documents::Documents;
 use crate::hub::HubState;
 
@@ -49,6 +51,8 @@ pub(super) struct Discovery {
     asked: tokio::sync::Mutex<Option<Instant>>,
     /// What the cloud's index says of each OpenAPI document that is kept.
     indexed: Mutex<BTreeMap<String, String>>,
+    /// Of the definitions that were read; no more than there are kinds in discovery.
+    columns: Mutex<DeclaredColumns>,
 }
 
 /// The documents that are kept.
@@ -66,20 +70,38 @@ impl Discovery {
     /// Serves the kinds that the store keeps.
     pub(super) fn load(documents: Documents, registry: Registry) -> Arc<Self> {
         let (asked, indexed) = (tokio::sync::Mutex::default(), Mutex::default());
-        let discovery = Self { documents, registry, asked, indexed };
-        if let Ok(Some(kept)) = discovery.documents.kept(GROUPS) {
+        let discovery = Self { documents, registry, asked, indexed, columns: Mutex::default() };
+        discovery.serve_kept();
+        Arc::new(discovery)
+    }
+
+    fn serve_kept(&self) {
+        if let Ok(Some(kept)) = self.documents.kept(GROUPS) {
             match serde_json::from_slice(&kept) {
-                Ok(groups) => discovery.serve(&groups),
+                Ok(groups) => self.serve(&groups),
                 Err(error) => warn!(%error, "the kept discovery of the cluster cannot be used"),
             }
         }
-        Arc::new(discovery)
     }
 
     fn serve(&self, groups: &Value) {
         let documents = Arc::new(Kept(self.documents.clone()));
-        let Ok(()) =
-            self.registry.update(|kinds| Ok::<_, Infallible>(kinds.with_discovered(groups, documents)));
+        let columns = self.columns.lock().clone();
+        let Ok(()) = self
+            .registry
+            .update(|kinds| Ok::<_, Infallible>(kinds.with_discovered(groups, &columns, documents)));
+    }
+
+    /// Shows the objects of a definition with its columns from now on.
+    pub(super) fn declare(&self, definition: &Value) {
+        if self.columns.lock().declare(definition) {
+            self.serve_kept();
+        }
+    }
+
+    /// Whether a kind is served that the cluster defines beyond the built-in ones.
+    pub(super) fn is_custom(&self, resource: &Resource) -> bool {
+        self.registry.catalog().kinds.get(resource).is_some_and(|kind| kind.custom)
     }
 
     /// Asks with every session and now and then, until the agent stops.
@@ -179,18 +201,22 @@ impl Discovery {
 pub(super) struct Informed<A> {
     pub(super) inner: A,
     pub(super) discovery: Arc<Discovery>,
+    pub(super) definitions: Arc<Definitions>,
 }
 
 impl<A: Authorizer> Authorizer for Informed<A> {
     fn authorize<'a>(&'a self, asked: &'a Attributes) -> BoxFuture<'a, Decision> {
         Box::pin(async move {
             let decision = self.inner.authorize(asked).await;
-            if decision == Decision::Allow
-                && self.discovery.concerns(asked)
+            if decision != Decision::Allow {
+                return decision;
+            }
+            if self.discovery.concerns(asked)
                 && let Err(error) = self.discovery.refresh(AGE_MAX).await
             {
                 debug!(error, "discovery is answered from what was kept");
             }
+            self.definitions.read(asked).await;
             decision
         })
     }

@@ -5,7 +5,8 @@ use std::time::UNIX_EPOCH;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use http::HeaderMap;
+use http::header::ACCEPT;
+use http::{HeaderMap, HeaderValue};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use rcgen::KeyPair;
 use rustls_pki_types::pem::PemObject;
@@ -411,6 +412,28 @@ async fn nobody_gets_no_secrets_and_no_tokens_by_any_path() {
     agent.stop().await;
 }
 
+fn define_widgets(cloud: &FakeCloud) {
+    let resource = Resource::new("apiextensions.k8s.io", "v1", "customresourcedefinitions");
+    let columns = json!([{"name": "Size", "type": "integer", "jsonPath": ".spec.size"}]);
+    let spec = json!({"versions": [{"name": "v1", "additionalPrinterColumns": columns}]});
+    let key = ObjectKey::new(resource, "", "widgets.example.com");
+    cloud.put(&key, "d1", &json!({"spec": spec}), &[]);
+}
+
+/// Names of the columns, and the last cell of the first row, of a list as a table.
+async fn row(agent: &Agent, path: &str) -> (Value, Value) {
+    let accept = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
+    let (_, text) = fetch_plain(agent.http, Method::GET, path, headers, "").await;
+    let table: Value = serde_json::from_str(&text).unwrap_or_default();
+    let columns = table["columnDefinitions"].as_array().cloned().unwrap_or_default();
+    let names = columns.iter().map(|column| column["name"].clone()).collect();
+    let cells = &table["rows"][0]["cells"];
+    // An age changes.
+    let cell = if columns.len() == 2 && columns[1]["name"] == "Age" { &cells[0] } else { &cells[1] };
+    (names, cell.clone())
+}
+
 #[tokio::test]
 async fn kinds_of_the_cluster_are_found_and_explained_without_it() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
@@ -440,7 +463,16 @@ async fn kinds_of_the_cluster_are_found_and_explained_without_it() {
     wait_for("a session", DEADLINE, async || agent.status.look().transport.is_some()).await;
     let widgets = "/apis/example.com/v1/namespaces/default/widgets";
     wait_for("the widget", DEADLINE, async || agent.names(widgets).await == ["w"]).await;
+    assert_eq!(
+        row(&agent, widgets).await,
+        (json!(["Name", "Age"]), json!("w")),
+        "nobody knows its definition"
+    );
+    define_widgets(&cloud);
+    let sized = (json!(["Name", "Size"]), json!(3));
+    wait_for("the columns", DEADLINE, async || row(&agent, widgets).await == sized).await;
     for _ in 0..2 {
+        assert_eq!(row(&agent, widgets).await, sized);
         let (_, found) = agent.get("/apis/example.com/v1").await;
         let names: Vec<_> =
             found["resources"].as_array().unwrap().iter().map(|entry| &entry["name"]).collect();
@@ -463,6 +495,7 @@ async fn kinds_of_the_cluster_are_found_and_explained_without_it() {
     agent.stop().await;
     let agent = Agent::start(folder.path(), &cloud, false).await;
     assert_eq!(agent.names(widgets).await, ["w"]);
+    assert_eq!(row(&agent, widgets).await, sized);
     let (_, explained) = agent.get("/openapi/v3/apis/example.com/v1").await;
     assert_eq!(explained["info"]["title"], "of the cloud", "{explained}");
     assert_eq!(agent.get("/apis/example.com/v1/gadgets").await.0, StatusCode::NOT_FOUND);

@@ -1,0 +1,74 @@
+//! Definitions of the custom resources that local clients read: tables have the columns that they declare.
+//!
+//! The definition of a resource is followed as long as somebody reads the resource, and kept for the time without a cloud. It
+//! is read in the name of the node; where that may not read it, tables have names and ages.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde_json::Value;
+use tombolo_apiserve::auth::Attributes;
+use tombolo_apiserve::store::{Revision, Store as ServedStore};
+use tombolo_proto::object::{ObjectKey, Resource};
+use tracing::{debug, warn};
+
+use super::discovery::Discovery;
+use crate::store::Selection;
+use crate::subscriptions::Subscriptions;
+
+/// How long a client waits for a definition that was never asked for before. The object that it asks for matters more than
+/// its columns.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// See the module.
+pub(super) struct Definitions {
+    subscriptions: Subscriptions,
+    discovery: Arc<Discovery>,
+    /// Which versions of definitions were read. No more than there are kinds in discovery.
+    read: Mutex<HashMap<ObjectKey, Revision>>,
+}
+
+impl Definitions {
+    pub(super) fn new(subscriptions: Subscriptions, discovery: Arc<Discovery>) -> Self {
+        Self { subscriptions, discovery, read: Mutex::default() }
+    }
+
+    /// Reads the definition of what a client is about to read.
+    pub(super) async fn read(&self, asked: &Attributes) {
+        if !asked.is_resource || !matches!(asked.verb.as_str(), "get" | "list" | "watch") {
+            return;
+        }
+        if !self.discovery.is_custom(&Resource::new(&asked.group, &asked.version, &asked.resource)) {
+            return;
+        }
+        let definition = ObjectKey::new(
+            Resource::new("apiextensions.k8s.io", "v1", "customresourcedefinitions"),
+            "",
+            &format!("{}.{}", asked.resource, asked.group),
+        );
+        if tokio::time::timeout(PATIENCE, self.follow(&definition)).await.is_err() {
+            debug!(%definition, "a definition takes too long");
+        }
+    }
+
+    async fn follow(&self, key: &ObjectKey) {
+        let selection = Selection {
+            field_selector: format!("metadata.name={}", key.name()),
+            ..Selection::all(key.resource().clone())
+        };
+        let definition = match self.subscriptions.reader(&selection, None).await {
+            Ok(copy) => copy.get(key).ok().flatten(),
+            Err(error) => return debug!(definition = %key, %error, "a definition cannot be read"),
+        };
+        let Some(definition) = definition else { return };
+        if self.read.lock().insert(key.clone(), definition.revision) == Some(definition.revision) {
+            return;
+        }
+        match serde_json::from_slice::<Value>(&definition.body) {
+            Ok(definition) => self.discovery.declare(&definition),
+            Err(error) => warn!(definition = %key, %error, "a definition cannot be understood"),
+        }
+    }
+}
