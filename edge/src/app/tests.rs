@@ -11,6 +11,7 @@ use crate::identity::testing::{fetch_local, identity_for};
 use cloud::{FakeCloud, FakeDialer};
 
 mod access;
+mod bad_input;
 mod cloud;
 mod kubectl;
 mod offline;

@@ -6,5 +6,6 @@ mod cluster;
 mod compare;
 mod differences;
 mod elsewhere;
+mod hosts_file;
 mod kube_proxy;
 mod offline;

@@ -1,0 +1,168 @@
+//! Clients of the agent's listeners that ask for what cannot be, or for too much.
+
+use std::io;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::HeaderMap;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::*;
+use crate::identity::testing::fetch_plain;
+use crate::localapi::WATCHES_MAX;
+
+/// What a client gets rid of before it is told that it is too much: what is read, and what is in buffers on the way.
+const TAKEN_MAX: usize = 32 * 1024 * 1024;
+
+async fn with_services(folder: &Path, cloud: &FakeCloud) -> Agent {
+    let node = ObjectKey::new(Resource::new("", "v1", "nodes"), "", "edge-a");
+    cloud.put(&node, "n1", &json!({}), &[]);
+    cloud.put(&key("services", "web"), "s1", &json!({"spec": {"clusterIP": "10.0.0.1"}}), &[]);
+    let agent = Agent::start(folder, cloud, false).await;
+    for address in [agent.http, agent.wrapper] {
+        wait_for("the Service", DEADLINE, async || ask(address, "/api/v1/services").await.0 == 200).await;
+    }
+    agent
+}
+
+async fn ask(address: SocketAddr, path: &str) -> (u16, Value) {
+    let (code, text) = fetch_plain(address, Method::GET, path, HeaderMap::new(), "").await;
+    (code.as_u16(), serde_json::from_str(&text).unwrap_or_default())
+}
+
+#[tokio::test]
+async fn questions_that_mean_nothing_get_a_status() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let agent = with_services(folder.path(), &cloud).await;
+    for address in [agent.http, agent.wrapper] {
+        for (query, code, reason) in [
+            ("labelSelector=a%20in%20(", 400, "BadRequest"),
+            ("labelSelector=%2Fx%3D1", 400, "BadRequest"),
+            ("fieldSelector=metadata.name", 400, "BadRequest"),
+            ("fieldSelector=spec.nonsense%3D1", 400, "BadRequest"),
+            ("watch=1&labelSelector=a%3Db%3Dc", 400, "BadRequest"),
+            ("limit=-1x", 400, "BadRequest"),
+            ("continue=nonsense", 400, "BadRequest"),
+            ("resourceVersion=99999999999999999999999", 400, "BadRequest"),
+            ("watch=1&resourceVersion=-7", 400, "BadRequest"),
+            ("resourceVersionMatch=Exact", 422, "Invalid"),
+            ("resourceVersion=18446744073709551615", 504, "Timeout"),
+            ("limit=1&resourceVersion=18446744073709551614", 504, "Timeout"),
+        ] {
+            let (found, status) = ask(address, &format!("/api/v1/services?{query}")).await;
+            assert_eq!((found, &status["reason"]), (code, &json!(reason)), "{query}: {status}");
+            assert_eq!((&status["kind"], &status["code"]), (&json!("Status"), &json!(code)), "{query}");
+            assert!(status["message"].as_str().is_some_and(|text| !text.is_empty()), "{query}: {status}");
+        }
+        assert_eq!(ask(address, "/api/v1/services").await.0, 200, "others are served");
+    }
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn secrets_of_the_cluster_are_not_to_be_had() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    cloud.put(&key("secrets", "mine"), "u1", &json!({"data": {}}), &[]);
+    cloud.put(&key("secrets", "another"), "u2", &json!({"data": {}}), &[]);
+    let agent = with_services(folder.path(), &cloud).await;
+    wait_for("the Secret", DEADLINE, async || agent.names("/api/v1/secrets").await == ["mine"]).await;
+    for address in [agent.http, agent.wrapper] {
+        for path in ["/api/v1/secrets", "/api/v1/secrets?watch=1", "/api/v1/namespaces/default/secrets/mine"]
+        {
+            let (code, status) = ask(address, path).await;
+            assert!(matches!(code, 403 | 404), "{path}: {status}");
+            assert_eq!(status["kind"], "Status", "{path}: {status}");
+        }
+    }
+    assert_eq!(cloud.opened("secrets"), 0, "nobody follows those of others");
+    agent.stop().await;
+}
+
+/// Sends a body of 10 GiB, chunk after chunk; gives the code of the answer, and how much was taken.
+async fn endless(stream: impl AsyncRead + AsyncWrite, request: &str) -> (String, usize) {
+    let (mut reader, mut writer) = tokio::io::split(Box::pin(stream));
+    let head = format!("{request}transfer-encoding: chunked\r\n\r\n");
+    let chunk = [b"10000\r\n".as_slice(), &[b'x'; 0x10000], b"\r\n"].concat();
+    let mut taken = 0;
+    let send = async {
+        writer.write_all(head.as_bytes()).await?;
+        for _ in 0..160 * 1024 {
+            writer.write_all(&chunk).await?;
+            taken += 0x10000;
+        }
+        io::Result::Ok(())
+    };
+    let mut first = [0; 12];
+    let answer = async {
+        reader.read_exact(&mut first).await.unwrap();
+        // What still comes is read, so that the connection is closed and not reset before the answer is here.
+        let _ = reader.read_to_end(&mut Vec::new()).await;
+    };
+    let ends = async { tokio::join!(send, answer).0 };
+    let sent = tokio::time::timeout(DEADLINE, ends).await.expect("whoever goes on sending is cut");
+    assert!(sent.is_err(), "all 10 GiB were taken");
+    (String::from_utf8_lossy(&first[9..]).into_owned(), taken)
+}
+
+#[tokio::test]
+async fn ten_gibibytes_are_refused_and_not_taken() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let agent = with_services(folder.path(), &cloud).await;
+    let request =
+        "POST /api/v1/namespaces/default/events HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n";
+    let stream = TcpStream::connect(agent.wrapper).await.unwrap();
+    let (code, taken) = endless(stream, request).await;
+    assert_eq!(code, "413", "the wrapper");
+    assert!(taken < TAKEN_MAX, "{taken} bytes");
+
+    let cluster = &agent.kubeconfig["clusters"][0]["cluster"];
+    let ca = STANDARD.decode(cluster["certificate-authority-data"].as_str().unwrap()).unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(&ca).unwrap()).unwrap();
+    let provider = tombolo_link::tls::provider();
+    let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = Arc::new(config.unwrap().with_root_certificates(roots).with_no_client_auth());
+    let stream = TcpStream::connect(agent.https).await.unwrap();
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    let stream = tokio_rustls::TlsConnector::from(config).connect(name, stream).await.unwrap();
+    let token = agent.kubeconfig["users"][0]["user"]["token"].as_str().unwrap();
+    let (code, taken) = endless(stream, &format!("{request}authorization: Bearer {token}\r\n")).await;
+    assert_eq!(code, "413", "the local API");
+    assert!(taken < TAKEN_MAX, "{taken} bytes");
+    assert_eq!(agent.names("/api/v1/services").await, ["web"], "others are served");
+    assert!(!cloud.calls().iter().any(|call| call.contains("events")), "nothing went to the cloud");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn idle_watches_of_the_local_api_are_bounded() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let agent = with_services(folder.path(), &cloud).await;
+    let watch = async || {
+        let mut stream = TcpStream::connect(agent.http).await.unwrap();
+        stream.write_all(b"GET /api/v1/services?watch=1 HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        let mut first = [0; 12];
+        stream.read_exact(&mut first).await.unwrap();
+        (String::from_utf8_lossy(&first[9..]).into_owned(), stream)
+    };
+    let mut idle = Vec::new();
+    for number in 0..WATCHES_MAX {
+        let (code, stream) = watch().await;
+        assert_eq!(code, "200", "watch {number}");
+        idle.push(stream);
+    }
+    assert_eq!(watch().await.0, "429");
+    assert_eq!(ask(agent.http, "/api/v1/services").await.0, 200, "lists go on");
+    assert_eq!(
+        agent.names("/api/v1/services").await,
+        ["web"],
+        "those with credentials have places of their own"
+    );
+    drop(idle);
+    wait_for("the places to be given back", DEADLINE, async || watch().await.0 == "200").await;
+    agent.stop().await;
+}
