@@ -5,6 +5,7 @@ pub mod records;
 pub mod zone;
 
 mod namespace;
+mod owners;
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! The Services of one namespace with their slices.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use core::net::IpAddr;
 
@@ -20,17 +20,37 @@ pub(super) struct Namespace {
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     pub(super) service: Option<Service>,
-    pub(super) slices: BTreeMap<Box<str>, Slice>,
+    /// In the order of their names; a Service has few.
+    slices: Vec<(Box<str>, Slice)>,
 }
 
 impl Entry {
+    /// Its slices, in the order of their names.
+    pub(super) fn slices(&self) -> impl Iterator<Item = &Slice> {
+        self.slices.iter().map(|(_, slice)| slice)
+    }
+
+    /// A slice is this, or gone.
+    pub(super) fn set_slice(&mut self, name: &str, slice: Option<Slice>) {
+        let place = self.slices.binary_search_by(|(known, _)| (**known).cmp(name));
+        match (place, slice) {
+            (Ok(at), Some(slice)) => self.slices[at].1 = slice,
+            (Ok(at), None) => drop(self.slices.remove(at)),
+            (Err(at), Some(slice)) => {
+                self.slices.reserve_exact(1);
+                self.slices.insert(at, (name.into(), slice));
+            }
+            (Err(_), None) => {}
+        }
+    }
+
     /// All addresses that lead back to it.
     pub(super) fn addresses(&self) -> BTreeSet<IpAddr> {
         let own = match &self.service {
             Some(Service { target: Target::Cluster(addresses), .. }) => &**addresses,
             _ => &[],
         };
-        let endpoints = self.slices.values().flat_map(|slice| slice.endpoints.iter());
+        let endpoints = self.slices().flat_map(|slice| slice.endpoints.iter());
         own.iter().copied().chain(endpoints.map(|endpoint| endpoint.address)).collect()
     }
 }

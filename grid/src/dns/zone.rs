@@ -6,6 +6,7 @@ use std::sync::Arc;
 use core::net::IpAddr;
 
 use super::namespace::{Entry, Namespace};
+use super::owners::Owners;
 use super::records::{Port, Service, Slice, Target, host_label};
 use crate::endpoints::ServiceName;
 use crate::hosts::Hosts;
@@ -25,7 +26,7 @@ pub enum Part {
 #[derive(Debug, Default)]
 pub struct Zone {
     namespaces: HashMap<Box<str>, Namespace>,
-    owners: HashMap<IpAddr, Names>,
+    owners: Owners,
     /// Addresses by name below the domain; none until they were known once.
     uniform: Option<HashMap<String, Box<[IpAddr]>>>,
     known: [bool; 3],
@@ -105,12 +106,12 @@ impl Zone {
         let before = self.namespace(namespace).assign(slice, of.as_ref().map(|(service, _)| *service));
         if let Some(before) = before.filter(|before| of.as_ref().is_none_or(|(now, _)| **before != **now)) {
             self.change(&ServiceName::new(namespace, &before), |entry| {
-                entry.slices.remove(slice);
+                entry.set_slice(slice, None);
             });
         }
         match of {
             Some((service, content)) => self.change(&ServiceName::new(namespace, service), |entry| {
-                entry.slices.insert(slice.into(), content);
+                entry.set_slice(slice, Some(content));
             }),
             None => self.tidy(namespace),
         }
@@ -142,17 +143,13 @@ impl Zone {
     }
 
     fn own(&mut self, name: &ServiceName, before: &BTreeSet<IpAddr>, after: &BTreeSet<IpAddr>) {
-        let own = Arc::new(name.clone());
-        for address in before.symmetric_difference(after) {
-            let others =
-                self.owners.remove(address).map(|names| names.as_slice().to_vec()).unwrap_or_default();
-            let mut all: Vec<_> = others.into_iter().filter(|other| **other != *name).collect();
-            if after.contains(address) {
-                all.push(Arc::clone(&own));
-            }
-            if let Some(names) = Names::of(all) {
-                self.owners.insert(*address, names);
-            }
+        let known = before.first().and_then(|address| self.owners.of(*address).find(|own| ***own == *name));
+        let own = known.cloned().unwrap_or_else(|| Arc::new(name.clone()));
+        for address in before.difference(after) {
+            self.owners.remove(*address, name);
+        }
+        for address in after.difference(before) {
+            self.owners.add(*address, &own);
         }
     }
 
@@ -242,8 +239,7 @@ impl Zone {
     /// The names that an address leads back to: of a Service that has it, or else of all endpoints that do.
     #[must_use]
     pub fn owners(&self, address: IpAddr) -> Vec<Owner> {
-        let names = self.owners.get(&address).map(Names::as_slice).unwrap_or_default();
-        let entries = names.iter().filter_map(|name| {
+        let entries = self.owners.of(address).filter_map(|name| {
             Some((name, self.namespaces.get(&*name.namespace)?.named_entry(&name.name)?.1))
         });
         let mut owners = Vec::new();
@@ -253,7 +249,7 @@ impl Zone {
             {
                 return vec![Owner { label: None, service: (**name).clone() }];
             }
-            for slice in entry.slices.values() {
+            for slice in entry.slices() {
                 let here = slice.endpoints.iter().filter(|endpoint| endpoint.address == address);
                 owners.extend(
                     here.map(|endpoint| Owner { label: Some(endpoint.label()), service: (**name).clone() }),
@@ -262,29 +258,6 @@ impl Zone {
         }
         owners.dedup();
         owners
-    }
-}
-
-/// The Services of an address: there are ten thousand addresses, and next to none has two.
-#[derive(Debug)]
-enum Names {
-    One(Arc<ServiceName>),
-    Several(Arc<[Arc<ServiceName>]>),
-}
-
-impl Names {
-    fn of(mut names: Vec<Arc<ServiceName>>) -> Option<Self> {
-        match names.len() {
-            0 | 1 => names.pop().map(Self::One),
-            _ => Some(Self::Several(names.into())),
-        }
-    }
-
-    fn as_slice(&self) -> &[Arc<ServiceName>] {
-        match self {
-            Self::One(name) => std::slice::from_ref(name),
-            Self::Several(names) => names,
-        }
     }
 }
 
@@ -310,7 +283,7 @@ impl Asked<'_> {
 
 fn endpoints<'z>(entry: &'z Entry, service: (&'z str, &'z str), asked: Asked<'_>) -> Vec<Place<'z>> {
     let mut places = Vec::new();
-    for slice in entry.slices.values() {
+    for slice in entry.slices() {
         for endpoint in &slice.endpoints {
             if let Asked::Endpoint(label) = asked {
                 let named = match endpoint.hostname.as_deref() {
