@@ -383,7 +383,9 @@ async fn measure(store: Store, metrics: Arc<Metrics>, synced: tombolo_runtime::R
         if synced.is_some() && store.standing().is_ok_and(|standing| standing.synced) {
             synced = None;
         }
-        if let Ok(counts) = store.counts() {
+        // Every row is looked at: nobody else has to wait for that.
+        let counted = store.clone();
+        if let Ok(Ok(counts)) = tokio::task::spawn_blocking(move || counted.counts()).await {
             let gauge = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
             metrics.objects.set(gauge(counts.visible));
             metrics.pods_hidden.set(gauge(counts.hidden));

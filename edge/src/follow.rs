@@ -17,6 +17,8 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(crate) struct Following {
     store: Arc<dyn Store>,
     followed: Vec<Followed>,
+    /// Whether all objects are told before their changes.
+    lists: bool,
 }
 
 struct Followed {
@@ -38,7 +40,13 @@ impl Following {
     pub(crate) fn new(store: Arc<dyn Store>, resources: impl IntoIterator<Item = Resource>) -> Self {
         let ask_at = Instant::now();
         let followed = |resource| Followed { resource, stream: None, ask_at };
-        Self { store, followed: resources.into_iter().map(followed).collect() }
+        Self { store, followed: resources.into_iter().map(followed).collect(), lists: true }
+    }
+
+    /// For those who ask the store themselves: instead of all objects, which would be read for nothing, an empty list says
+    /// that from now on changes are told.
+    pub(crate) fn without_lists(self) -> Self {
+        Self { lists: false, ..self }
     }
 
     /// Waits for the next news. Cancel-safe.
@@ -67,7 +75,10 @@ impl Following {
         while let Some(index) = self.followed.iter().position(due) {
             let one = &mut self.followed[index];
             one.ask_at = now + RETRY;
-            let snapshot = self.store.list(&one.resource, None);
+            let snapshot = match self.lists {
+                true => self.store.list(&one.resource, None),
+                false => Ok(Snapshot { revision: self.store.revision(), items: Vec::new() }),
+            };
             let begun = snapshot.and_then(|snapshot| {
                 let stream = self.store.watch(&one.resource, snapshot.revision)?;
                 Ok((snapshot, stream))

@@ -65,7 +65,7 @@ use writer::{Command, Done, Job};
 
 /// Memory for pages of the file, in bytes. Small: the operating system keeps the file in its own cache, and the agent has
 /// to fit beside the workload of a device.
-const CACHE_BYTES: usize = 512 * 1024;
+const CACHE_BYTES: usize = 256 * 1024;
 
 /// How much history the file keeps: what an older watcher misses it lists again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

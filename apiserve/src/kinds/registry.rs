@@ -62,10 +62,11 @@ impl fmt::Debug for Kinds {
 }
 
 impl Kinds {
-    /// The built-in kinds. Parses the table of facts: a server does it once and keeps the result.
+    /// The built-in kinds. The table of facts is parsed once; all servers of a process share the result.
     #[must_use]
     pub fn builtin() -> Self {
-        Self::builtin_with(Arc::new(NoRules))
+        static BUILTIN: LazyLock<Kinds> = LazyLock::new(|| Kinds::builtin_with(Arc::new(NoRules)));
+        BUILTIN.clone()
     }
 
     /// The built-in kinds, with an engine for the rules of the custom kinds that come later.

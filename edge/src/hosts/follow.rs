@@ -34,7 +34,7 @@ pub(super) struct Follower(Following);
 
 impl Follower {
     pub(super) fn new(store: Arc<dyn Store>) -> Self {
-        Self(Following::new(store, Part::ALL.map(Part::resource)))
+        Self(Following::new(store, Part::ALL.map(Part::resource)).without_lists())
     }
 
     /// Waits for a change. Cancel-safe.

@@ -20,6 +20,15 @@ pub(super) fn decode(bytes: &[u8]) -> Option<ObjectKey> {
     parts.next().is_none().then_some(key)
 }
 
+/// The same for a key of this resource, which it shares; `None` also for keys of others.
+pub(super) fn decode_of(resource: &Resource, bytes: &[u8]) -> Option<ObjectKey> {
+    let prefix = [&*resource.group, &*resource.version, &*resource.name];
+    let mut parts = std::str::from_utf8(bytes).ok()?.split(char::from(SEPARATOR));
+    let is_prefix = prefix.iter().all(|part| parts.next() == Some(part));
+    let (namespace, name) = (parts.next()?, parts.next()?);
+    (is_prefix && parts.next().is_none()).then(|| ObjectKey::new(resource.clone(), namespace, name))
+}
+
 /// What the keys of a resource (in one namespace) start with, and the first key after them all.
 pub(super) fn range(resource: &Resource, namespace: Option<&str>) -> Option<(Vec<u8>, Vec<u8>)> {
     let mut start = join(&[&resource.group, &resource.version, &resource.name])?;
@@ -76,6 +85,8 @@ mod tests {
             let (one, two) = (key("pods", &a, &b), key("pods", &c, &d));
             let (first, second) = (encode(&one).unwrap(), encode(&two).unwrap());
             prop_assert_eq!(decode(&first), Some(one.clone()));
+            prop_assert_eq!(decode_of(one.resource(), &first), Some(one.clone()));
+            prop_assert_eq!(decode_of(&Resource::new("", "v1", "pod"), &first), None);
             prop_assert_eq!(first.cmp(&second), one.cmp(&two));
         }
     }

@@ -102,10 +102,16 @@ impl ObjectRow {
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, ReadError> {
+        let (row, body) = Self::head(bytes)?;
+        Ok(Self { body: Bytes::copy_from_slice(body), ..row })
+    }
+
+    /// What is said about an object, without a copy of its body, and that body.
+    pub(super) fn head(bytes: &[u8]) -> Result<(Self, &[u8]), ReadError> {
         Self::read(bytes).ok_or(ReadError::Damaged("object"))
     }
 
-    fn read(bytes: &[u8]) -> Option<Self> {
+    fn read(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let mut input = In(bytes);
         input.format()?;
         let state = match input.u8()? {
@@ -121,8 +127,8 @@ impl ObjectRow {
         let scopes = (0..input.u32()?).map(|_| input.u32()).collect::<Option<_>>()?;
         let dependencies = (0..input.u32()?).map(|_| keys::decode(input.block()?)).collect::<Option<_>>()?;
         let version = ObjectVersion { uid, revision, hash };
-        let body = Bytes::copy_from_slice(input.0);
-        Some(Self { state, sealed, local, version, era, scopes, dependencies, body })
+        let body = Bytes::new();
+        Some((Self { state, sealed, local, version, era, scopes, dependencies, body }, input.0))
     }
 }
 

@@ -25,7 +25,7 @@ use super::view::View;
 
 /// Changes that are kept in memory for watchers. What an older watcher misses it lists again. Objects are on the disk,
 /// so every body in the history is a copy.
-const MEMORY_LOG: LogLimits = LogLimits { count: 512, bytes: 1024 * 1024, newest: 8, copies: true };
+const MEMORY_LOG: LogLimits = LogLimits { count: 512, bytes: 512 * 1024, newest: 8, copies: true };
 
 /// See the module.
 pub(super) struct Shared {

@@ -91,9 +91,10 @@ impl View {
         let mut items = Vec::new();
         for entry in table.range(start.as_slice()..end.as_slice()).map_err(reading)? {
             let (key, row) = entry.map_err(reading)?;
-            let row = ObjectRow::decode(row.value())?;
+            let (row, body) = ObjectRow::head(row.value())?;
             if row.state == State::Visible && row.scopes.contains(&scope.0) {
-                let key = keys::decode(key.value()).ok_or(ReadError::Damaged("key"))?;
+                let key = keys::decode_of(resource, key.value()).ok_or(ReadError::Damaged("key"))?;
+                let row = ObjectRow { body: Bytes::copy_from_slice(body), ..row };
                 items.push(stored(&self.sealer, key, row)?);
             }
         }
@@ -103,7 +104,7 @@ impl View {
     /// What the store holds in one scope.
     pub(super) fn inventory(&self, scope: ScopeId) -> Result<Vec<InventoryEntry>, ReadError> {
         let mut entries = Vec::new();
-        self.each_in(scope, |key, row| {
+        self.each_in(scope, |key, row, _| {
             let key = keys::decode(key).ok_or(ReadError::Damaged("key"))?;
             let held = match row.state {
                 State::Absent => Held::Absent,
@@ -118,20 +119,20 @@ impl View {
     /// Bytes of bodies that nothing but this scope keeps.
     pub(super) fn weight(&self, scope: ScopeId) -> Result<u64, ReadError> {
         let mut bytes = 0;
-        self.each_in(scope, |_, row| {
+        self.each_in(scope, |_, row, body| {
             if row.scopes.len() == 1 {
-                bytes += row.body.len() as u64;
+                bytes += body.len() as u64;
             }
             Ok(())
         })?;
         Ok(bytes)
     }
 
-    /// Every row of a scope. A subscription has one resource, so only that part of the table is read.
+    /// Every row of a scope, and beside it the body as it is on the disk. A subscription has one resource, so only that part of the table is read.
     fn each_in(
         &self,
         scope: ScopeId,
-        mut each: impl FnMut(&[u8], ObjectRow) -> Result<(), ReadError>,
+        mut each: impl FnMut(&[u8], ObjectRow, &[u8]) -> Result<(), ReadError>,
     ) -> Result<(), ReadError> {
         let table = self.txn.open_table(OBJECTS).map_err(reading)?;
         let subscription = self.scopes.get(&scope.0).and_then(|row| row.subscription.as_ref());
@@ -145,9 +146,9 @@ impl View {
         };
         for entry in range {
             let (key, row) = entry.map_err(reading)?;
-            let row = ObjectRow::decode(row.value())?;
+            let (row, body) = ObjectRow::head(row.value())?;
             if row.scopes.contains(&scope.0) {
-                each(key.value(), row)?;
+                each(key.value(), row, body)?;
             }
         }
         Ok(())
@@ -216,7 +217,7 @@ impl View {
         let table = self.txn.open_table(OBJECTS).map_err(reading)?;
         let mut counts = [0; 3];
         for entry in table.iter().map_err(reading)? {
-            let at = match ObjectRow::decode(entry.map_err(reading)?.1.value())?.state {
+            let at = match ObjectRow::head(entry.map_err(reading)?.1.value())?.0.state {
                 State::Visible => 0,
                 State::Hidden => 1,
                 State::Absent => 2,

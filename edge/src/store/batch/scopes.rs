@@ -111,7 +111,7 @@ impl Batch<'_> {
     fn holding_scopes(&self) -> Result<BTreeSet<u32>, WriteError> {
         let mut holding = BTreeSet::new();
         for entry in self.objects.iter().map_err(storage)? {
-            holding.extend(ObjectRow::decode(entry.map_err(storage)?.1.value())?.scopes);
+            holding.extend(ObjectRow::head(entry.map_err(storage)?.1.value())?.0.scopes);
         }
         Ok(holding)
     }
