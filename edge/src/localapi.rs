@@ -69,7 +69,7 @@ pub(crate) use credentials::{KUBECONFIG_FILE, LocalCredentials};
 const RETRY_AFTER_SECONDS: u32 = 1;
 
 /// Watches of each listener at the same time, at most; the next one is answered with 429. A kubelet has one for each ConfigMap
-/// and Secret of its pods; an idle one takes some 10 KB, and as much again for its connection.
+/// and Secret of its pods, over few connections; an idle one takes about 10 KB, and 30 KB with a connection of its own.
 pub(crate) const WATCHES_MAX: usize = 2048;
 
 /// Time for requests under way when the agent stops.

@@ -48,7 +48,8 @@ use view::View;
 /// Time for requests under way when the agent stops.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Watches at the same time, at most; the next one is answered with 429. An idle one takes about 10 KB.
+/// Watches at the same time, at most; the next one is answered with 429. An idle one takes about 30 KB with
+/// a connection of its own.
 const WATCHES_MAX: usize = 1024;
 
 /// Bits of a revision below the milliseconds at which the wrapper was started: a restart goes on above every revision

@@ -53,13 +53,22 @@ impl Agent {
 
     /// With a clock that judges tokens as so much later.
     async fn start_later(folder: &Path, cloud: &FakeCloud, simulate: bool, later: Duration) -> Self {
+        Self::start_with(folder, cloud, later, |config| config.simulate_pods = simulate).await
+    }
+
+    /// With other settings.
+    async fn start_with(
+        folder: &Path,
+        cloud: &FakeCloud,
+        later: Duration,
+        change: impl FnOnce(&mut Config),
+    ) -> Self {
         let node = NodeId::parse("edge-a").unwrap();
         if Identity::load(folder, &node).is_err() {
             identity_for(&node).save(folder).unwrap();
         }
         let mut config = Config::new(node.clone(), folder);
         config.admin = None;
-        config.simulate_pods = simulate;
         config.local_api.https = "127.0.0.1:0".parse().unwrap();
         config.local_api.http = Some("127.0.0.1:0".parse().unwrap());
         config.local_api.pods = Some("127.0.0.1:0".parse().unwrap());
@@ -68,6 +77,7 @@ impl Agent {
         config.cloud.back_off.first_millis = 20;
         config.cloud.back_off.max_millis = 50;
         config.node.lease_interval_millis = 100;
+        change(&mut config);
         let dialer = Box::new(FakeDialer { cloud: cloud.clone(), node });
         let bound = App::with_dialer(config, dialer).await.unwrap();
         let bound = bound.with_clock(move || SystemTime::now() + later);

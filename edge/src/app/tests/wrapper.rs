@@ -46,6 +46,40 @@ async fn the_wrapper_shows_what_this_node_knows_and_passes_events_on() {
     agent.stop().await;
 }
 
+#[tokio::test]
+async fn the_unit_is_that_of_the_node_that_the_settings_name() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    for (name, zone) in [("edge-a", "a"), ("edge-b", "b")] {
+        let node = ObjectKey::new(Resource::new("", "v1", "nodes"), "", name);
+        cloud.put(&node, name, &json!({"metadata": {"labels": {"zone": zone}}}), &[]);
+    }
+    let closed = json!({"metadata": {"annotations": {"topologyKeys": "[\"zone\"]"}}, "spec": {}});
+    cloud.put(&key("services", "web"), "s1", &closed, &[]);
+    let slice = ObjectKey::new(Resource::new("discovery.k8s.io", "v1", "endpointslices"), "default", "web-1");
+    let endpoint = |node: &str| json!({"addresses": ["10.0.0.1"], "nodeName": node});
+    let body = json!({
+        "metadata": {"labels": {"kubernetes.io/service-name": "web"}}, "addressType": "IPv4",
+        "endpoints": [endpoint("edge-a"), endpoint("edge-b")],
+    });
+    cloud.put(&slice, "e1", &body, &[]);
+    for (named, expected) in [(None, "edge-a"), (Some("edge-b"), "edge-b")] {
+        let named = named.map(|name| NodeId::parse(name).unwrap());
+        let agent = Agent::start_with(folder.path(), &cloud, Duration::ZERO, |config| {
+            config.wrapper.node_name = named
+        })
+        .await;
+        let path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web-1";
+        let nodes = async || {
+            let (_, text) = fetch_plain(agent.wrapper, Method::GET, path, HeaderMap::new(), "").await;
+            let shown: Value = serde_json::from_str(&text).unwrap();
+            let endpoints = shown["endpoints"].as_array().cloned().unwrap_or_default();
+            endpoints.iter().map(|endpoint| endpoint["nodeName"].clone()).collect::<Vec<_>>()
+        };
+        wait_for(expected, DEADLINE, async || nodes().await == [expected]).await;
+        agent.stop().await;
+    }
+}
+
 #[test]
 fn kubernetes_leads_to_addresses_that_pods_reach() {
     let mut config = Config::new(NodeId::parse("edge-a").unwrap(), "/data");
