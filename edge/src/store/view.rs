@@ -128,7 +128,8 @@ impl View {
         Ok(bytes)
     }
 
-    /// Every row of a scope, and beside it the body as it is on the disk. A subscription has one resource, so only that part of the table is read.
+    /// Every row of a scope, and beside it the body as it is on the disk. A subscription has one resource, so only that part
+    /// of the table is read.
     fn each_in(
         &self,
         scope: ScopeId,
