@@ -128,7 +128,7 @@ impl Zone {
 
     /// Forgets a namespace with nothing in it.
     fn tidy(&mut self, namespace: &str) {
-        if self.namespaces.get(namespace).is_some_and(|namespace| namespace.is_empty()) {
+        if self.namespaces.get(namespace).is_some_and(Namespace::is_empty) {
             self.namespaces.remove(namespace);
         }
     }
@@ -156,7 +156,7 @@ impl Zone {
     /// Whether no address leads anywhere and no namespace has more than its object.
     #[cfg(test)]
     pub(super) fn is_bare(&self) -> bool {
-        self.owners.is_empty() && self.namespaces.values().all(|namespace| namespace.is_bare())
+        self.owners.is_empty() && self.namespaces.values().all(Namespace::is_bare)
     }
 
     /// What a name below the cluster domain is: lower case, labels parted by dots, empty for the domain itself.
