@@ -66,7 +66,7 @@ impl Definitions {
         if self.read.lock().insert(key.clone(), definition.revision) == Some(definition.revision) {
             return;
         }
-        match serde_json::from_slice::<Value>(&definition.body) {
+        match serde_json::from_slice::<Value>(&definition.body()) {
             Ok(definition) => self.discovery.declare(&definition),
             Err(error) => warn!(definition = %key, %error, "a definition cannot be understood"),
         }

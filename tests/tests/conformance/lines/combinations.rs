@@ -53,7 +53,7 @@ pub(crate) async fn ask(target: &Target) -> Vec<Answer> {
     wait_for("what was written to be listed", Duration::from_secs(20), || async {
         let list = target.raw(&all).await.body;
         let count = list["items"].as_array().map_or(0, Vec::len);
-        if count == 3 { Ok(()) } else { Err(list) }
+        if count == 3 { Ok(()) } else { Err(list.to_string()) }
     })
     .await;
     let first = target.raw(&Line::get(&format!("{BASE}?limit=1&labelSelector=combined"))).await.body;
