@@ -53,7 +53,10 @@ impl Agent {
 
     /// With a clock that judges tokens as so much later.
     async fn start_later(folder: &Path, cloud: &FakeCloud, simulate: bool, later: Duration) -> Self {
-        Self::start_with(folder, cloud, later, |config| config.simulate_pods = simulate).await
+        Self::start_with(folder, cloud, later, |config| {
+            config.simulate_pods = simulate;
+        })
+        .await
     }
 
     /// With other settings.

@@ -65,7 +65,7 @@ async fn the_unit_is_that_of_the_node_that_the_settings_name() {
     for (named, expected) in [(None, "edge-a"), (Some("edge-b"), "edge-b")] {
         let named = named.map(|name| NodeId::parse(name).unwrap());
         let agent = Agent::start_with(folder.path(), &cloud, Duration::ZERO, |config| {
-            config.wrapper.node_name = named
+            config.wrapper.node_name = named;
         })
         .await;
         let path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web-1";
