@@ -44,7 +44,7 @@ async fn a_read_only_folder_is_told_once_and_disturbs_nothing_else() {
     const TEST: &str = "a_read_only_folder_is_told_once_and_disturbs_nothing_else";
     cluster_or_skip!(TEST);
     if !Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|status| status.success()) {
-        return crate::cannot(TEST, "needs the right to mount file systems");
+        return tombolo_tests::network::cannot(TEST, "needs the right to mount file systems");
     }
     let elsewhere = Elsewhere::start().await.unwrap();
     let dns: SocketAddr = format!("127.0.0.1:{}", free_port().unwrap()).parse().unwrap();
