@@ -52,7 +52,7 @@ async fn every_edge_leads_to_the_pods_of_its_unit() {
     wait_for("edge-2 to lead where edge-3 does", DEADLINE, || async {
         let log = running.process.log();
         let seen = last_seen(&log);
-        let moved = seen.get("edge-2").is_some() && seen.get("edge-2") == seen.get("edge-3");
+        let moved = seen.contains_key("edge-2") && seen.get("edge-2") == seen.get("edge-3");
         if moved { Ok(()) } else { Err(log) }
     })
     .await;
