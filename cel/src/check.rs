@@ -8,7 +8,7 @@ use cel::common::ast::{
     CallExpr, ComprehensionExpr, EntryExpr, Expr, ListExpr, LiteralValue, MapExpr, SelectExpr, StructExpr,
 };
 
-use crate::pairs::MERGED;
+use crate::pairs::{MAPPED, MERGED};
 use crate::parse::{Parsed, position, render};
 use crate::signatures::{Bindings, Signature, Signatures};
 use crate::types::{ListKind, Type};
@@ -415,7 +415,7 @@ fn sized(name: &str, result: Type, arguments: &[Type]) -> Type {
         },
         "bytes" => result.sized(size(0).saturating_mul(4)),
         "strings.quote" => result.sized(size(0).saturating_mul(2).saturating_add(2)),
-        MERGED | "jsonpatch.escapeKey" => result.sized(size(0)),
+        MERGED | MAPPED | "jsonpatch.escapeKey" => result.sized(size(0)),
         _ => result,
     }
 }

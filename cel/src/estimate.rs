@@ -5,6 +5,7 @@ use cel::IdedExpr;
 use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr};
 
 use crate::check::{Checked, is_binding};
+use crate::pairs::{MAPPED, MERGED};
 use crate::types::Type;
 
 /// The function that asks the authorizer, and what one question costs (kube-apiserver's fixed cost).
@@ -106,7 +107,17 @@ impl Estimate<'_> {
             return condition.saturating_add(*yes.max(no));
         }
         let sum = costs.iter().fold(0_u64, |sum, cost| sum.saturating_add(*cost));
+        if let (MERGED | MAPPED, [argument]) = (name, arguments.as_slice()) {
+            return self.without_wrapping(name, argument, sum);
+        }
         sum.saturating_add(self.own(name, &arguments))
+    }
+
+    /// The lists and maps that only pass the entries of a map on are not there in cel-go.
+    fn without_wrapping(&self, name: &str, gathered: &IdedExpr, cost: u64) -> u64 {
+        let (Expr::Comprehension(fold), true) = (&gathered.expr, cost < u64::MAX) else { return cost };
+        let turn = if name == MAPPED { LIST_COST + MAP_COST } else { LIST_COST };
+        cost.saturating_sub(self.size(&fold.iter_range).saturating_mul(turn))
     }
 
     /// The cost of a function without that of its arguments.

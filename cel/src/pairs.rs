@@ -10,6 +10,9 @@ pub(crate) const PAIRS: &str = "@pairs";
 /// The function that makes one map of several.
 pub(crate) const MERGED: &str = "cel.@merged";
 
+/// The same for maps of one entry that nobody has written out.
+pub(crate) const MAPPED: &str = "cel.@mapped";
+
 /// The same comprehension with one variable. `id` is a number that no comprehension around or inside this one has.
 pub(crate) fn single(id: u64, mut fold: ComprehensionExpr) -> ComprehensionExpr {
     let Some(second) = fold.iter_var2.take() else { return fold };

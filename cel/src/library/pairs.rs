@@ -13,7 +13,7 @@ use cel::parser::{Macro, MacroExprHelper, ParseError};
 use cel::{DeclarationError, Env, ExecutionError};
 
 use super::no_overload;
-use crate::pairs::{MERGED, PAIRS};
+use crate::pairs::{MAPPED, MERGED, PAIRS};
 use crate::value::elements;
 
 /// The variable in which a comprehension gathers.
@@ -28,13 +28,14 @@ struct Parts {
     condition: IdedExpr,
     step: IdedExpr,
     result: IdedExpr,
-    /// Whether the gathered maps become one.
-    merged: bool,
+    /// What makes one map of the gathered ones.
+    merge: Option<&'static str>,
 }
 
 pub(super) fn register(env: &mut Env) -> Result<(), DeclarationError> {
     env.add_overload(PAIRS, PAIRS, vec![DYN_TYPE], pairs)?;
     env.add_overload(MERGED, MERGED, vec![LIST_TYPE], merged)?;
+    env.add_overload(MAPPED, MAPPED, vec![LIST_TYPE], merged)?;
     let shapes: [(&str, usize, Shape); 10] = [
         ("all", 3, all),
         ("exists", 3, exists),
@@ -79,7 +80,7 @@ fn expand(
     let mut maker = Maker(helper);
     let second = names.pop();
     let first = names.pop().unwrap_or_default();
-    let Parts { init, condition, step, result, merged } = shape(&mut maker, &first, rest);
+    let Parts { init, condition, step, result, merge } = shape(&mut maker, &first, rest);
     let fold = Expr::Comprehension(Box::new(ComprehensionExpr {
         iter_range: target.take().unwrap_or_default(),
         iter_var: first,
@@ -91,7 +92,10 @@ fn expand(
         result,
     }));
     let fold = maker.0.next_expr(fold);
-    Ok(if merged { maker.call(MERGED, vec![fold]) } else { fold })
+    Ok(match merge {
+        Some(name) => maker.call(name, vec![fold]),
+        None => fold,
+    })
 }
 
 /// Makes nodes.
@@ -126,7 +130,7 @@ impl Maker<'_, '_> {
     }
 
     /// Gathers a list of what `item` is for those pairs that the filter lets pass.
-    fn appending(&mut self, wanted: Option<IdedExpr>, item: IdedExpr, merged: bool) -> Parts {
+    fn appending(&mut self, wanted: Option<IdedExpr>, item: IdedExpr, merge: Option<&'static str>) -> Parts {
         let appended = self.list(vec![item]);
         let so_far = self.gathered();
         let step = self.call("_+_", vec![so_far, appended]);
@@ -136,7 +140,7 @@ impl Maker<'_, '_> {
             condition: self.truth(true),
             step,
             result: self.gathered(),
-            merged,
+            merge,
         }
     }
 }
@@ -153,7 +157,7 @@ fn all(maker: &mut Maker<'_, '_>, _: &str, arguments: Vec<IdedExpr>) -> Parts {
     let condition = maker.call("@not_strictly_false", vec![so_far]);
     let so_far = maker.gathered();
     let step = maker.call("_&&_", vec![so_far, predicate]);
-    Parts { init: maker.truth(true), condition, step, result: maker.gathered(), merged: false }
+    Parts { init: maker.truth(true), condition, step, result: maker.gathered(), merge: None }
 }
 
 fn exists(maker: &mut Maker<'_, '_>, _: &str, arguments: Vec<IdedExpr>) -> Parts {
@@ -163,7 +167,7 @@ fn exists(maker: &mut Maker<'_, '_>, _: &str, arguments: Vec<IdedExpr>) -> Parts
     let condition = maker.call("@not_strictly_false", vec![none]);
     let so_far = maker.gathered();
     let step = maker.call("_||_", vec![so_far, predicate]);
-    Parts { init: maker.truth(false), condition, step, result: maker.gathered(), merged: false }
+    Parts { init: maker.truth(false), condition, step, result: maker.gathered(), merge: None }
 }
 
 fn exists_one(maker: &mut Maker<'_, '_>, _: &str, arguments: Vec<IdedExpr>) -> Parts {
@@ -173,12 +177,12 @@ fn exists_one(maker: &mut Maker<'_, '_>, _: &str, arguments: Vec<IdedExpr>) -> P
     let step = maker.filtered(Some(predicate), step);
     let (count, one) = (maker.gathered(), maker.whole(1));
     let result = maker.call("_==_", vec![count, one]);
-    Parts { init: maker.whole(0), condition: maker.truth(true), step, result, merged: false }
+    Parts { init: maker.whole(0), condition: maker.truth(true), step, result, merge: None }
 }
 
 fn transform_list(maker: &mut Maker<'_, '_>, _: &str, arguments: Vec<IdedExpr>) -> Parts {
     let (wanted, item) = filter_and_last(arguments);
-    maker.appending(wanted, item, false)
+    maker.appending(wanted, item, None)
 }
 
 fn transform_map(maker: &mut Maker<'_, '_>, key: &str, arguments: Vec<IdedExpr>) -> Parts {
@@ -187,12 +191,12 @@ fn transform_map(maker: &mut Maker<'_, '_>, key: &str, arguments: Vec<IdedExpr>)
     let entry = EntryExpr::MapEntry(MapEntryExpr { key, value, optional: false });
     let entry = IdedEntryExpr { id: 0, expr: entry };
     let entry = maker.0.next_expr(Expr::Map(MapExpr { entries: vec![entry] }));
-    maker.appending(wanted, entry, true)
+    maker.appending(wanted, entry, Some(MAPPED))
 }
 
 fn transform_entry(maker: &mut Maker<'_, '_>, _: &str, arguments: Vec<IdedExpr>) -> Parts {
     let (wanted, entry) = filter_and_last(arguments);
-    maker.appending(wanted, entry, true)
+    maker.appending(wanted, entry, Some(MERGED))
 }
 
 /// The pairs of a list or map, each as a list of two.

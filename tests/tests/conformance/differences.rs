@@ -187,7 +187,8 @@ impl Judge {
     }
 }
 
-fn matches(pattern: &str, label: &str) -> bool {
+/// Whether a pattern stands for a line.
+pub(crate) fn matches(pattern: &str, label: &str) -> bool {
     let (open_start, open_end) = (pattern.starts_with('*'), pattern.ends_with('*'));
     let inner = pattern.trim_matches('*');
     match (open_start, open_end) {
