@@ -252,14 +252,14 @@ fn sets_and_maps_are_equal_in_any_order_and_their_sums_have_each_element_once() 
         "set": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "integer"}},
         "same": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "integer"}},
         "plain": {"type": "array", "items": {"type": "integer"}},
-        "map": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["the-key"],
-            "items": {"type": "object", "properties": {"the-key": {"type": "string"}, "v": {"type": "integer"}}}},
+        "map": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["key"],
+            "items": {"type": "object", "properties": {"key": {"type": "string"}, "v": {"type": "integer"}}}},
     }});
     let (environment, given) = given(
         &schema,
         json!({
             "set": [1, 2, 3], "same": [3, 1, 2], "plain": [3, 2, 1],
-            "map": [{"the-key": "a", "v": 1}, {"the-key": "b", "v": 2}],
+            "map": [{"key": "a", "v": 1}, {"key": "b", "v": 2}],
         }),
     );
     let cases = [

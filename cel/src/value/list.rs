@@ -44,7 +44,9 @@ impl<'v> List<'v> {
         let text = |value: &dyn Val| json(value).map(|json| json.to_string()).unwrap_or_default();
         let ListKind::Map(keys) = self.kind() else { return text(element) };
         let member = |key: &String| {
-            let name = escape(key).unwrap_or_else(|| key.clone());
+            // kube-apiserver looks for the name as expressions spell it, which a member of the JSON does not have when
+            // it had to be escaped: all elements are then the same one.
+            let name = escape(key).filter(|name| name == key)?;
             let found = element.as_indexer()?.get(&CelString::from(name.as_str())).ok()?;
             Some(text(found.as_ref()))
         };
