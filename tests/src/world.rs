@@ -5,7 +5,7 @@ use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use kube::Client;
@@ -381,7 +381,7 @@ impl World {
         kubectl(&self.kubeconfig(), arguments)
     }
 
-    /// Puts a slow link between cloudcore and the edges that join from now on.
+    /// Puts a slow link between cloudcore and the edges that join from now on; with [`u32::MAX`] one that only watches.
     ///
     /// # Errors
     /// When no port can be bound.
@@ -419,6 +419,11 @@ impl World {
     #[must_use]
     pub fn relayed(&self) -> u64 {
         self.slow.as_ref().map_or(0, SlowLink::passed)
+    }
+
+    /// When the first bytes of cloudcore came over the slow link since the last call, over TCP.
+    pub fn take_from_cloud(&self) -> Option<Instant> {
+        self.slow.as_ref()?.take_from_cloud().map(Into::into)
     }
 
     /// How often edges that join from now on renew their lease and report their status, in milliseconds.

@@ -1,5 +1,6 @@
 use super::*;
-use crate::kinds::{Kinds, NoRules};
+use crate::kinds::Kinds;
+use crate::schema::rules::NoRules;
 use tombolo_proto::object::Resource;
 
 fn key(kind: &Arc<KindInfo>, revision: u64) -> ShownKey {

@@ -53,19 +53,9 @@ async fn main() -> Result<()> {
     for watchers in [1, 100] {
         let watched = wrapper::watches(&cluster, agent, watchers).await?;
         let name = |what: &str| format!("{what}, {watchers} watchers");
-        row(
-            &name("change at a watcher of the wrapper after one of the API server, p50"),
-            "ms",
-            millis(watched.p50),
-            None,
-        );
+        row(&name("change from the hub to a watcher of the wrapper, p50"), "ms", millis(watched.p50), None);
         let target = (watchers == 1).then_some(2.0);
-        row(
-            &name("change at a watcher of the wrapper after one of the API server, p99"),
-            "ms",
-            millis(watched.p99),
-            target,
-        );
+        row(&name("change from the hub to a watcher of the wrapper, p99"), "ms", millis(watched.p99), target);
         row(&name("processor time of the agent for a change"), "µs", watched.cpu.as_secs_f64() * 1e6, None);
     }
     row(

@@ -31,6 +31,7 @@ impl Cluster {
     /// Fills a cluster and starts the agent with everything on.
     pub(crate) async fn start(edgecore: &Path) -> Result<Self> {
         let mut world = World::start(Kubernetes::Embedded, Transport::WebSocket).await?;
+        world.slow_down(u32::MAX).await?;
         let client = world.client().await?;
         let local = || -> Result<SocketAddr> { Ok(format!("127.0.0.1:{}", free_port()?).parse()?) };
         let (dns, wrapper) = (local()?, local()?);

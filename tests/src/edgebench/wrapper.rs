@@ -22,7 +22,10 @@ use tombolo_tests::world::objects::NAMESPACE;
 use crate::Spread;
 use crate::cluster::{Cluster, SLICES, slice};
 
-const LISTS: usize = 300;
+const LISTS: usize = 500;
+
+/// Lists before them, which fill the buffers of the kernel and of both ends.
+const WARM_UP: usize = 20;
 
 /// Changes that are measured, and the pause between them: nothing else is under way then.
 const CHANGES: usize = 300;
@@ -38,26 +41,27 @@ pub(crate) async fn lists(server: SocketAddr) -> Result<Spread> {
     let request = format!(
         "GET /apis/discovery.k8s.io/v1/endpointslices HTTP/1.1\r\nhost: {server}\r\naccept: application/json\r\n\r\n"
     );
-    let mut times = Vec::new();
-    for _ in 0..LISTS {
+    let (mut times, mut bytes) = (Vec::new(), Vec::new());
+    for _ in 0..WARM_UP + LISTS {
         let began = Instant::now();
         stream.write_all(request.as_bytes()).await?;
-        let body = response(&mut stream).await?;
+        let body = response(&mut stream, &mut bytes).await?;
         times.push(began.elapsed());
         let count = body.windows(ADDRESS_TYPE.len()).filter(|text| *text == ADDRESS_TYPE).count();
         // That of the API server itself is there too.
         ensure!(count > SLICES, "{count} slices are listed");
     }
-    Ok(Spread::of(times))
+    Ok(Spread::of(times.split_off(WARM_UP)))
 }
 
 const ADDRESS_TYPE: &[u8] = b"\"addressType\"";
 
-/// The body of a response with a length or in chunks.
-async fn response(stream: &mut TcpStream) -> Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(4 << 20);
+/// The body of a response with a length or in chunks, read into a buffer that is used again and again.
+async fn response<'a>(stream: &mut TcpStream, bytes: &'a mut Vec<u8>) -> Result<&'a [u8]> {
+    bytes.clear();
+    bytes.reserve(4 << 20);
     let head_end = loop {
-        ensure!(stream.read_buf(&mut bytes).await? > 0, "the connection is closed");
+        ensure!(stream.read_buf(bytes).await? > 0, "the connection is closed");
         if let Some(at) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
             break at + 4;
         }
@@ -69,16 +73,16 @@ async fn response(stream: &mut TcpStream) -> Result<Vec<u8>> {
         Some(length) => {
             let whole = head_end + length.trim().parse::<usize>()?;
             while bytes.len() < whole {
-                ensure!(stream.read_buf(&mut bytes).await? > 0, "the connection is closed");
+                ensure!(stream.read_buf(bytes).await? > 0, "the connection is closed");
             }
         }
         None => {
             while !bytes.ends_with(b"\r\n0\r\n\r\n") {
-                ensure!(stream.read_buf(&mut bytes).await? > 0, "the connection is closed");
+                ensure!(stream.read_buf(bytes).await? > 0, "the connection is closed");
             }
         }
     }
-    Ok(bytes.split_off(head_end))
+    Ok(&bytes[head_end..])
 }
 
 pub(crate) struct Watched {
@@ -91,35 +95,38 @@ pub(crate) struct Watched {
 /// When each change was seen, by its mark.
 type Seen = Arc<Mutex<HashMap<String, Instant>>>;
 
-/// Changes slices one at a time: how much later does a watcher of the wrapper hear of it than one of the API server?
+/// Changes slices one at a time: how much later than its first byte left the hub does a watcher of the wrapper hear of it?
 pub(crate) async fn watches(cluster: &Cluster, agent: Process, watchers: usize) -> Result<Watched> {
     let wrapper = client(cluster.wrapper).await?;
-    let (there, here) = (Seen::default(), Seen::default());
+    let here = Seen::default();
     let mut tasks = JoinSet::new();
-    let first = watch(&cluster.client, Arc::clone(&there)).await?;
-    tasks.spawn(first);
     tasks.spawn(watch(&wrapper, Arc::clone(&here)).await?);
     for _ in 1..watchers {
         tasks.spawn(drain(cluster.wrapper).await?);
     }
     let slices: Api<EndpointSlice> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let before = agent.read()?.cpu;
+    let mut times = Vec::new();
     for turn in 0..CHANGES {
         let mut object = slice(turn % SLICES, turn + watchers);
         let mark = format!("{watchers}-{turn}");
         object["metadata"]["annotations"] = json!({"mark": mark});
         let name = object["metadata"]["name"].as_str().context("it has a name")?.to_owned();
+        cluster.world.take_from_cloud();
         slices.patch(&name, &PatchParams::default(), &Patch::Merge(&object)).await?;
         let deadline = Instant::now() + WITHIN;
-        while !(here.lock().contains_key(&mark) && there.lock().contains_key(&mark)) {
-            ensure!(Instant::now() < deadline, "the change {mark} does not arrive");
+        let seen = loop {
             tokio::time::sleep(PAUSE).await;
-        }
+            if let Some(seen) = here.lock().get(&mark) {
+                break *seen;
+            }
+            ensure!(Instant::now() < deadline, "the change {mark} does not arrive");
+        };
+        let left = cluster.world.take_from_cloud().context("the change has passed the link")?;
+        times.push(seen.saturating_duration_since(left));
     }
     let cpu = (agent.read()?.cpu - before) / u32::try_from(CHANGES)?;
-    let (there, here) = (there.lock(), here.lock());
-    let times = there.iter().filter_map(|(mark, at)| Some(here.get(mark)?.saturating_duration_since(*at)));
-    let Spread { p50, p99 } = Spread::of(times.collect());
+    let Spread { p50, p99 } = Spread::of(times);
     Ok(Watched { p50, p99, cpu })
 }
 

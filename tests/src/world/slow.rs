@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::mpsc;
@@ -25,12 +26,22 @@ pub struct SlowLink {
     pub tcp_port: u16,
     /// UDP port of the relay.
     pub udp_port: u16,
-    passed: Arc<AtomicU64>,
+    passed: Arc<Passed>,
     _tasks: JoinSet<()>,
 }
 
+/// What has come by over TCP.
+#[derive(Debug, Default)]
+struct Passed {
+    /// Bytes, both directions together.
+    bytes: AtomicU64,
+    /// When the first bytes from the cloud came by since somebody asked.
+    from_cloud: Mutex<Option<Instant>>,
+}
+
 impl SlowLink {
-    /// Starts relays in front of a TCP and a UDP port, each direction with this many bytes a second.
+    /// Starts relays in front of a TCP and a UDP port, each direction with this many bytes a second; with [`u32::MAX`] as
+    /// fast as it goes.
     ///
     /// # Errors
     /// When no port can be bound.
@@ -39,7 +50,7 @@ impl SlowLink {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let (tcp_port, udp_port) = (listener.local_addr()?.port(), socket.local_addr()?.port());
         let mut tasks = JoinSet::new();
-        let passed = Arc::<AtomicU64>::default();
+        let passed = Arc::<Passed>::default();
         tasks.spawn(relay_tcp(listener, tcp_target, bytes_per_second, Arc::clone(&passed)));
         tasks.spawn(relay_udp(socket, udp_target, bytes_per_second));
         Ok(Self { tcp_port, udp_port, passed, _tasks: tasks })
@@ -48,7 +59,18 @@ impl SlowLink {
     /// Bytes passed on over TCP so far, both directions together.
     #[must_use]
     pub fn passed(&self) -> u64 {
-        self.passed.load(Ordering::Relaxed)
+        self.passed.bytes.load(Ordering::Relaxed)
+    }
+
+    /// When the first bytes from the cloud were passed on over TCP since the last call.
+    pub fn take_from_cloud(&self) -> Option<Instant> {
+        self.passed.from_cloud.lock().take()
+    }
+}
+
+impl Passed {
+    fn count(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 }
 
@@ -64,13 +86,16 @@ impl Pace {
     }
 
     async fn pass(&mut self, bytes: usize) {
+        if self.bytes_per_second == u32::MAX {
+            return;
+        }
         sleep_until(self.free_at).await;
         let cost = Duration::from_secs_f64(bytes as f64 / f64::from(self.bytes_per_second));
         self.free_at = self.free_at.max(Instant::now()) + cost;
     }
 }
 
-async fn relay_tcp(listener: TcpListener, target: u16, rate: u32, passed: Arc<AtomicU64>) {
+async fn relay_tcp(listener: TcpListener, target: u16, rate: u32, passed: Arc<Passed>) {
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
         let passed = Arc::clone(&passed);
@@ -80,8 +105,12 @@ async fn relay_tcp(listener: TcpListener, target: u16, rate: u32, passed: Arc<At
             let _ = socket2::SockRef::from(&server).set_recv_buffer_size(16 * 1024);
             let (client_read, client_write) = client.into_split();
             let (server_read, server_write) = server.into_split();
-            let up = copy(client_read, server_write, rate, &passed);
-            tokio::join!(up, copy(server_read, client_write, rate, &passed));
+            let up = copy(client_read, server_write, rate, |bytes| passed.count(bytes));
+            let down = copy(server_read, client_write, rate, |bytes| {
+                passed.from_cloud.lock().get_or_insert_with(Instant::now);
+                passed.count(bytes);
+            });
+            tokio::join!(up, down);
         });
     }
 }
@@ -90,12 +119,12 @@ async fn copy(
     mut from: impl AsyncReadExt + Unpin,
     mut to: impl AsyncWriteExt + Unpin,
     rate: u32,
-    passed: &AtomicU64,
+    note: impl Fn(usize),
 ) {
     let (mut pace, mut piece) = (Pace::new(rate), [0; PIECE]);
     while let Ok(read @ 1..) = from.read(&mut piece).await {
         pace.pass(read).await;
-        passed.fetch_add(read as u64, Ordering::Relaxed);
+        note(read);
         if to.write_all(&piece[..read]).await.is_err() {
             return;
         }
