@@ -17,7 +17,7 @@ pub use components::{
 };
 pub use control_plane::{AuditEvent, ControlPlane, ControlPlaneOptions};
 pub use fuzz::fuzz;
-pub use process::{Child, free_port};
+pub use process::{Child, bind_both, free_port};
 pub use ready_node::ReadyNode;
 pub use wait::{wait_for, wait_for_value};
 

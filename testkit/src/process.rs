@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A running process, its output in a file, killed when dropped.
@@ -26,12 +27,11 @@ impl Child {
     pub fn spawn(name: &str, folder: &Path, command: &mut Command) -> Result<Self> {
         let log = folder.join(format!("{name}.log"));
         let file = File::options().create(true).append(true).open(&log)?;
-        let inner = command
-            .stdin(Stdio::null())
-            .stdout(file.try_clone()?)
-            .stderr(file)
-            .spawn()
-            .with_context(|| format!("start {name}: {:?}", command.get_program()))?;
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        let one_at_a_time = COPIES.lock();
+        let inner = command.spawn();
+        drop(one_at_a_time);
+        let inner = inner.with_context(|| format!("start {name}: {:?}", command.get_program()))?;
         Ok(Self { name: name.to_owned(), log, inner })
     }
 
@@ -100,6 +100,13 @@ impl Drop for Child {
 /// would otherwise take one between its choice and its use.
 const PORTS: Range<u16> = 15_000..32_000;
 
+/// Ports that [`bind_both`] tries.
+const BOTH_TRIES: usize = 50;
+
+/// Held while a copy of this process is made that becomes another program, and while ports are tried: the copy would hold
+/// them for a moment longer.
+static COPIES: Mutex<()> = Mutex::new(());
+
 /// Ports that this process has asked for so far.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
@@ -109,6 +116,7 @@ static TAKEN: AtomicUsize = AtomicUsize::new(0);
 /// # Errors
 /// When no port can be bound.
 pub fn free_port() -> Result<u16> {
+    let _one_at_a_time = COPIES.lock();
     let start = std::process::id() as usize * 997;
     for _ in PORTS {
         let step = (start + TAKEN.fetch_add(1, Ordering::Relaxed)) % PORTS.len();
@@ -119,4 +127,22 @@ pub fn free_port() -> Result<u16> {
         }
     }
     bail!("no port of {PORTS:?} is free")
+}
+
+/// Sockets of one port on 127.0.0.1 for both protocols, not blocking, for servers of this process. A port that one protocol
+/// has free may be taken for the other, so several are tried. [`free_port`] is not for them: a process that is being started
+/// elsewhere may hold what it tried a moment longer.
+///
+/// # Errors
+/// When no port can be bound.
+pub fn bind_both() -> Result<(UdpSocket, TcpListener)> {
+    for _ in 0..BOTH_TRIES {
+        let tcp = TcpListener::bind(("127.0.0.1", 0))?;
+        if let Ok(udp) = UdpSocket::bind(tcp.local_addr()?) {
+            tcp.set_nonblocking(true)?;
+            udp.set_nonblocking(true)?;
+            return Ok((udp, tcp));
+        }
+    }
+    bail!("of {BOTH_TRIES} ports none was free for both protocols")
 }

@@ -1,6 +1,6 @@
 //! The server that everything outside the cluster is asked of.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use anyhow::Result;
 use hickory_proto::op::{Message, OpCode, ResponseCode};
@@ -9,7 +9,7 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinSet;
-use tombolo_testkit::free_port;
+use tombolo_testkit::bind_both;
 
 /// Knows that every name has one address, except those that begin with `missing`; ends when dropped.
 pub(crate) struct Elsewhere {
@@ -19,10 +19,9 @@ pub(crate) struct Elsewhere {
 
 impl Elsewhere {
     pub(crate) async fn start() -> Result<Self> {
-        // One port for both protocols.
-        let address: SocketAddr = (Ipv4Addr::LOCALHOST, free_port()?).into();
-        let udp = UdpSocket::bind(address).await?;
-        let tcp = TcpListener::bind(address).await?;
+        let (udp, tcp) = bind_both()?;
+        let (udp, tcp) = (UdpSocket::from_std(udp)?, TcpListener::from_std(tcp)?);
+        let address = tcp.local_addr()?;
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             let mut buffer = [0; 4096];

@@ -1,8 +1,6 @@
 //! Names outside the cluster domain.
 
-use std::net::Ipv4Addr;
-
-use tombolo_testkit::free_port;
+use tombolo_testkit::bind_both;
 
 use super::*;
 
@@ -19,10 +17,9 @@ enum Manner {
 
 /// A server that answers one address to every question; gives where it listens.
 async fn server(manner: Manner, address: &'static str) -> SocketAddr {
-    // One port for both protocols.
-    let here: SocketAddr = (Ipv4Addr::LOCALHOST, free_port().unwrap()).into();
-    let udp = UdpSocket::bind(here).await.unwrap();
-    let tcp = TcpListener::bind(here).await.unwrap();
+    let (udp, tcp) = bind_both().unwrap();
+    let (udp, tcp) = (UdpSocket::from_std(udp).unwrap(), TcpListener::from_std(tcp).unwrap());
+    let here = tcp.local_addr().unwrap();
     tokio::spawn(async move {
         let mut buffer = [0; 4096];
         while let Ok((length, peer)) = udp.recv_from(&mut buffer).await {
