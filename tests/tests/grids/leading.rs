@@ -65,7 +65,7 @@ async fn a_leader_that_was_frozen_does_no_harm_when_it_wakes_up() {
     kill_process(process, Signal::CONT).unwrap();
     wait_for("the first to see that it no longer leads", DEADLINE, || async {
         match grids.world.cloud_metric("tombolo_cloud_grid_leading").await {
-            Ok(leading) if leading == 0.0 => Ok(()),
+            Ok(0.0) => Ok(()),
             other => Err(format!("{other:?}")),
         }
     })
