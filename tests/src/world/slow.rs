@@ -101,6 +101,8 @@ async fn relay_tcp(listener: TcpListener, target: u16, rate: u32, passed: Arc<Pa
         let passed = Arc::clone(&passed);
         connections.spawn(async move {
             let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, target)).await else { return };
+            // The last piece of a message must not wait for the acknowledgement of those before it.
+            let _ = (client.set_nodelay(true), server.set_nodelay(true));
             // Small kernel buffers: what waits must wait in the sender, as behind a slow modem.
             let _ = socket2::SockRef::from(&server).set_recv_buffer_size(16 * 1024);
             let (client_read, client_write) = client.into_split();
