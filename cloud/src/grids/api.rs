@@ -107,7 +107,8 @@ pub struct StatefulSetGridSpec {
     validation = Rule::new("self.metadata.name.size() <= 59").message("the Service is called NAME-svc, in at most 63 characters: at most 59 for that of the grid"),
     validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')").message("the Service is called NAME-svc: lower case letters, digits and '-', beginning with a letter"),
     printcolumn = r#"{"name": "Key", "type": "string", "jsonPath": ".spec.gridUniqKey", "description": "Label of nodes whose values are the units"}"#,
-    printcolumn = r#"{"name": "Synced", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Synced\")].status", "description": "Whether the Service is as the grid wants it"}"#,
+    printcolumn = r#"{"name": "Units", "type": "integer", "jsonPath": ".status.units", "description": "Units that have nodes"}"#,
+    printcolumn = r#"{"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Synced\")].status", "description": "Whether the Service is as the grid wants it"}"#,
     printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase", default)]

@@ -19,7 +19,6 @@ use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client, ResourceExt};
 use parking_lot::Mutex;
 use tombolo_grid::labels::GRID_SELECTOR;
-use tombolo_grid::name::ChildKind;
 
 use super::api::GridKind;
 use super::children::{Children, resource, slim};
@@ -58,11 +57,7 @@ pub(super) async fn run<K: GridKind>(
     let queue = stream::select_all([
         own::<K>(client, grids_writer, memory).boxed(),
         of_children::<K>(client, &resource, children_writer, grids.clone()).boxed(),
-        match K::CHILD {
-            // One Service serves all units, whichever there are.
-            ChildKind::Service => stream::pending().boxed(),
-            _ => of_nodes::<K>(client, units, grids.clone()).boxed(),
-        },
+        of_nodes::<K>(client, units, grids.clone()).boxed(),
     ]);
     let config = controller::Config::default().concurrency(CONCURRENCY).debounce(DEBOUNCE);
     applier(

@@ -113,21 +113,19 @@ async fn pass<K: GridKind>(object: &K, context: &Context) -> Result<Action, Pass
     if object.removes_unused() {
         remove_unused(object, &grid, context).await?;
     }
-    let units = match grid.kind {
-        ChildKind::Service => Vec::new(),
-        _ => context.units.of(&grid.spec.key).await,
-    };
+    let units = context.units.of(&grid.spec.key).await;
     let units: Vec<&str> = units.iter().map(String::as_str).collect();
     let (plan, mut found) = match settled_plan(object, &grid, &units, context).await? {
         Ok(settled) => settled,
         Err(refused) => {
-            let outcome = Outcome { refused: Some(refused.clone()), ..Outcome::default() };
+            let outcome =
+                Outcome { refused: Some(refused.clone()), units: units.len(), ..Outcome::default() };
             tell(object, &refused, context).await;
             write_status(object, &grid, &outcome, context).await?;
             return Ok(Action::requeue(LOOK_AGAIN));
         }
     };
-    let mut outcome = Outcome::default();
+    let mut outcome = Outcome { units: units.len(), ..Outcome::default() };
     for (unit, trouble) in &plan.troubles {
         let error = UnitError { reason: trouble.reason().to_owned(), message: trouble.to_string() };
         outcome.errors.insert(unit.clone(), error);

@@ -30,6 +30,8 @@ pub struct Outcome {
     pub shared: BTreeMap<String, Vec<String>>,
     /// Why nothing was done at all.
     pub refused: Option<UnitError>,
+    /// How many units have nodes. Said of ServiceGrids, whose one child is for all units.
+    pub units: usize,
 }
 
 /// The status of a grid after a pass. `before` is the status that it has; `now` is the time in RFC 3339.
@@ -46,6 +48,7 @@ pub fn status(grid: &Grid, before: &Value, outcome: &Outcome, now: &str) -> Valu
         let balancer = outcome.children.get("").map(|service| service["status"]["loadBalancer"].clone());
         return json!({
             "loadBalancer": balancer.filter(Value::is_object).unwrap_or_else(|| json!({})),
+            "units": outcome.units,
             "observedGeneration": grid.generation,
             "conditions": conditions,
         });

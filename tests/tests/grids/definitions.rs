@@ -27,9 +27,17 @@ async fn come_back(api: Api) {
     grids.create("DeploymentGrid", grid("late", "zone", &super::deployment())).await;
     grids.until("Deployment", "late-a", Value::is_object).await;
     let columns = grids.world.kubectl(&["get", "dg,sg"]).unwrap();
-    for word in ["KEY", "UNITS", "READY", "AGE", "SYNCED", "late", "0/1", "early", "True"] {
+    for word in ["late", "0/1", "early", "True"] {
         assert!(columns.contains(word), "{word}: {columns}");
     }
+    let headings = columns.lines().filter(|line| line.starts_with("NAME"));
+    let headings: Vec<Vec<&str>> = headings.map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(
+        headings,
+        [["NAME", "KEY", "UNITS", "READY", "AGE"], ["NAME", "KEY", "UNITS", "READY", "AGE"]]
+    );
+    let early = grids.until("ServiceGrid", "early", |grid| grid["status"]["units"] == 1).await;
+    assert_eq!(condition(&early, "Synced")["status"], "True");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
