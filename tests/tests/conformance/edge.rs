@@ -53,6 +53,7 @@ const DIFFERENCES: &[(&str, &str)] = &[
 const REAL_DIFFERENCES: &[(&str, &str)] = &[
     ("*/apis/apps/v1/namespaces/default/*", "controllers write the status"),
     ("GET /api/v1/namespaces/default/events", "controllers tell what they do"),
+    ("DELETE /api/v1/namespaces/default/configmaps/a", "a controller collects what is to be deleted"),
     (
         r#"PATCH /api/v1/namespaces/default/configmaps/a?fieldManager=m {"metadata":{"finalizers":null}}"#,
         "a controller collects what is to be deleted",
