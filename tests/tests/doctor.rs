@@ -98,6 +98,10 @@ async fn breaks_and_names(world: &mut World) {
     .unwrap();
     Objects::all(client.clone()).create(&PostParams::default(), &node).await.unwrap();
     has(&lines(&options).await, "warn", &["edge nodes", "gone (last heard never)"]);
+    // After this, the credentials of a running cloudcore are worth nothing.
+    let accounts: Objects<ServiceAccount> = Objects::namespaced(client, "kubeedge");
+    accounts.delete("cloudcore", &DeleteParams::default()).await.unwrap();
+    has(&lines(&options).await, "warn", &["service account kubeedge/cloudcore", "does not exist"]);
     world.kill_cloud();
     if world.plane.is_some() {
         fails(&options, &["join endpoints", "Is cloudcore running"]).await;
@@ -169,9 +173,6 @@ async fn rights(client: &Client, options: &DoctorOptions) {
         &["impersonation of nodes", "could act as anybody", "impersonation.yaml instead"],
     )
     .await;
-    let accounts: Objects<ServiceAccount> = Objects::namespaced(client.clone(), "kubeedge");
-    accounts.delete("cloudcore", &DeleteParams::default()).await.unwrap();
-    has(&lines(options).await, "warn", &["service account kubeedge/cloudcore", "does not exist"]);
     grant(client).await;
 }
 

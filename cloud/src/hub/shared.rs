@@ -1,6 +1,6 @@
 //! One watch of the cloud that any number of subscriptions share (design 9.13).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch as channel};
 use tokio::time::Instant;
 use tombolo_proto::limits::INVENTORY_MAX;
-use tombolo_proto::object::SharedObject;
+use tombolo_proto::object::{ObjectVersion, SharedObject};
 use tombolo_proto::session::Lookup;
 use tombolo_proto::{CloudRevision, ObjectKey, Resource, ScopeId};
 
@@ -20,6 +20,9 @@ use crate::kube::{ObjectEvent, RawObject};
 
 /// Events that wait for a shared watch's own task.
 pub(super) const EVENTS_MAX: usize = 256;
+
+/// Deletions of which is known what was deleted. Sessions ask soon after the deletion.
+const GONE_MAX: usize = 256;
 
 /// How far a shared watch has come.
 #[derive(Debug, Clone)]
@@ -38,6 +41,8 @@ pub(super) struct SharedWatch {
     resource: Resource,
     kind: String,
     objects: DashMap<ObjectKey, Arc<SharedObject>>,
+    /// What was deleted last, oldest first: an edge that holds a newer incarnation by a write of its own keeps it.
+    gone: Mutex<VecDeque<(ObjectKey, ObjectVersion)>>,
     revision: AtomicU64,
     stage: channel::Sender<Stage>,
     followers: Mutex<Followers>,
@@ -57,6 +62,7 @@ impl SharedWatch {
             resource,
             kind,
             objects: DashMap::new(),
+            gone: Mutex::default(),
             revision: AtomicU64::new(0),
             stage: channel::Sender::new(Stage::Listing),
             followers: Mutex::new(followers),
@@ -71,9 +77,14 @@ impl SharedWatch {
     pub(super) fn lookup(&self, key: &ObjectKey) -> Lookup {
         match self.objects.get(key) {
             Some(object) => Lookup::Present(Arc::clone(&object)),
-            None if matches!(*self.stage.borrow(), Stage::Following) => Lookup::Unwanted(None),
+            None if self.is_following() => Lookup::Unwanted(self.last_version(key)),
             None => Lookup::Pending,
         }
+    }
+
+    fn last_version(&self, key: &ObjectKey) -> Option<ObjectVersion> {
+        let gone = self.gone.lock();
+        gone.iter().rev().find(|(other, _)| other == key).map(|(_, version)| version.clone())
     }
 
     pub(super) fn revision(&self) -> CloudRevision {
@@ -170,15 +181,23 @@ impl SharedWatch {
     }
 
     fn delete(&self, key: &ObjectKey) {
-        if self.objects.remove(key).is_some() {
+        if let Some((_, object)) = self.objects.remove(key) {
+            let mut gone = self.gone.lock();
+            if gone.len() == GONE_MAX {
+                gone.pop_front();
+            }
+            gone.push_back((key.clone(), object.version.clone()));
+            drop(gone);
             self.tell(key);
         }
     }
 
+    /// What a list does not have was deleted while nobody watched, perhaps in an incarnation that was never seen here.
     fn keep_only(&self, listed: &HashSet<ObjectKey>) {
+        self.gone.lock().clear();
         for key in self.keys() {
-            if !listed.contains(&key) {
-                self.delete(&key);
+            if !listed.contains(&key) && self.objects.remove(&key).is_some() {
+                self.tell(&key);
             }
         }
     }
@@ -187,5 +206,54 @@ impl SharedWatch {
         for ((_, scope), session) in &self.followers.lock().sessions {
             session.mailbox.offer(*scope, key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn raw(name: &str, uid: &str, revision: u64) -> RawObject {
+        let version = revision.to_string();
+        let metadata = json!({"name": name, "namespace": "default", "uid": uid, "resourceVersion": version});
+        serde_json::from_value(json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata})).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_deletion_that_was_watched_tells_what_went_and_one_that_a_list_shows_does_not() {
+        let services = Resource::new("", "v1", "services");
+        let watch = Arc::new(SharedWatch::new(services.clone(), "Service".to_owned()));
+        let (events, receiver) = mpsc::channel(EVENTS_MAX);
+        let running = tokio::spawn(Arc::clone(&watch).run(receiver));
+        let many = (0..=GONE_MAX as u64).map(|number| raw(&format!("s{number}"), "u", number + 1));
+        let many: Vec<RawObject> = many.collect();
+        events.send(ObjectEvent::RelistStart).await.unwrap();
+        for object in many.iter().cloned().chain([raw("last", "u", 900)]) {
+            events.send(ObjectEvent::Applied(object)).await.unwrap();
+        }
+        events.send(ObjectEvent::RelistEnd).await.unwrap();
+        for object in many {
+            events.send(ObjectEvent::Deleted(object)).await.unwrap();
+        }
+        let key = |name: &str| ObjectKey::new(services.clone(), "default", name);
+        let went = |name: &str| match watch.lookup(&key(name)) {
+            Lookup::Unwanted(version) => version.map(|version| version.revision.0),
+            other => panic!("{name}: {other:?}"),
+        };
+        events.send(ObjectEvent::RelistStart).await.unwrap();
+        while events.capacity() < EVENTS_MAX {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(
+            (went("s0"), went("s1"), went("none")),
+            (None, Some(2), None),
+            "the last {GONE_MAX} are known"
+        );
+        events.send(ObjectEvent::RelistEnd).await.unwrap();
+        drop(events);
+        running.await.unwrap();
+        assert_eq!((went("s1"), went("last")), (None, None));
     }
 }

@@ -118,7 +118,7 @@ impl<'t> Batch<'t> {
                 Ok(()) => self.upsert(scope, &place, object)?,
                 Err(refused) => return Ok(Err(refused)),
             },
-            Change::Delete { key, .. } => self.delete(scope, &place, key)?,
+            Change::Delete { key, version } => self.deleted(scope, &place, key, version.as_ref())?,
             Change::Absent { key } => self.absent(scope, &place, key)?,
             Change::Adopt { version, .. } => return self.adopt(scope, &place, version),
         }
@@ -128,6 +128,11 @@ impl<'t> Batch<'t> {
 
     fn upsert(&mut self, scope: u32, place: &[u8], object: &SharedObject) -> Result<(), WriteError> {
         let old = self.row(place)?;
+        if let Some(held) =
+            old.as_ref().filter(|held| self.is_later_incarnation(held, scope, &object.version))
+        {
+            return self.enter(scope, place, &object.key, held.clone());
+        }
         let mut scopes = old.as_ref().map(|row| row.scopes.clone()).unwrap_or_default();
         add(&mut scopes, scope);
         let same =
@@ -185,6 +190,17 @@ impl<'t> Batch<'t> {
             && (held.version == object.version || object.version.revision < held.version.revision)
     }
 
+    /// Whether what is held was created after the object that the cloud tells of had gone: the reply to a write is here
+    /// before the cloud's watch has seen it. The pushed set, which knows more than a subscription, takes nothing over from one.
+    fn is_later_incarnation(&self, held: &ObjectRow, scope: u32, told: &ObjectVersion) -> bool {
+        let from_other = scope == ScopeId::NODE.0 && !held.scopes.contains(&scope);
+        held.state != State::Absent
+            && !from_other
+            && held.era == self.state.era
+            && held.version.uid != told.uid
+            && held.version.revision > told.revision
+    }
+
     /// Adds a scope to those that want an object which is held already.
     fn enter(
         &mut self,
@@ -203,6 +219,20 @@ impl<'t> Batch<'t> {
         row.body = view::plain(self.sealer, key, &held)?;
         row.sealed = false;
         self.replace(place, key, Some(held), row)
+    }
+
+    /// The cloud tells that an object went.
+    fn deleted(
+        &mut self,
+        scope: u32,
+        place: &[u8],
+        key: &ObjectKey,
+        gone: Option<&ObjectVersion>,
+    ) -> Result<(), WriteError> {
+        match (self.row(place)?, gone) {
+            (Some(held), Some(gone)) if self.is_later_incarnation(&held, scope, gone) => Ok(()),
+            _ => self.delete(scope, place, key),
+        }
     }
 
     fn delete(&mut self, scope: u32, place: &[u8], key: &ObjectKey) -> Result<(), WriteError> {

@@ -43,6 +43,7 @@ const DIFFERENCES: &[(&str, &str)] = &[
         r#"DELETE /api/v1/namespaces/default/configmaps/a {"preconditions":{"resourceVersion":"1"}}"#,
         "revisions at an edge are its own: it looks at the precondition itself",
     ),
+    ("DELETE /api/v1/namespaces/default/configmaps/a", "a controller collects what is to be deleted"),
     (
         "GET /api/v1/namespaces/default/secrets?labelSelector=a=b",
         "lists come from a copy, which the deletion of a collection may reach a moment later",
@@ -53,7 +54,6 @@ const DIFFERENCES: &[(&str, &str)] = &[
 const REAL_DIFFERENCES: &[(&str, &str)] = &[
     ("*/apis/apps/v1/namespaces/default/*", "controllers write the status"),
     ("GET /api/v1/namespaces/default/events", "controllers tell what they do"),
-    ("DELETE /api/v1/namespaces/default/configmaps/a", "a controller collects what is to be deleted"),
     (
         r#"PATCH /api/v1/namespaces/default/configmaps/a?fieldManager=m {"metadata":{"finalizers":null}}"#,
         "a controller collects what is to be deleted",

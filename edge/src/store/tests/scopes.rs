@@ -139,3 +139,31 @@ async fn the_history_of_the_pushed_set_begins_before_it_is_complete() {
     store.close().await;
     assert_eq!(seen(&open(&disk), shown).len(), 1, "also after a restart");
 }
+
+#[tokio::test]
+async fn what_is_told_of_an_object_that_went_leaves_the_one_that_a_write_has_created_since() {
+    use ChangeKind::{Added, Deleted};
+    let (store, scope) = with_subscription(&FaultyDisk::new(37)).await;
+    let map = key("configmaps", "app");
+    let copy = store.scoped(scope);
+    let told = |revision: u64| {
+        let Change::Upsert(object) = upsert(&map, "u1", revision, &[]).change else { unreachable!() };
+        let gone = Change::Delete { key: map.clone(), version: Some(object.version.clone()) };
+        [Change::Upsert(object), gone].map(|change| Delivery { scope, change })
+    };
+    let [first, first_gone] = told(10);
+    apply(&store, &[first]).await;
+    let reply = body(&map, "u2", &json!({}));
+    let mut reply: Value = reply;
+    reply["metadata"]["resourceVersion"] = "13".into();
+    let reply = Learned { key: map.clone(), body: reply.to_string().into(), keep: false };
+    store.learn(reply).await.unwrap().expect("the subscription wants it");
+    let [late, _] = told(11);
+    apply(&store, &[late, first_gone]).await;
+    let held = copy.get(&map).unwrap().expect("it is there");
+    assert_eq!(value(&held)["metadata"]["uid"], "u2");
+    assert_eq!(seen(&copy, 1), [(Added, 2), (Deleted, 3), (Added, 4)], "and never went");
+    // Without a version, or after the later one was seen, it goes.
+    apply(&store, &[in_scope(scope, delete(&map))]).await;
+    assert_eq!(copy.get(&map).unwrap(), None);
+}
