@@ -2,6 +2,7 @@
 
 mod controllers;
 mod grids;
+mod parts;
 mod ports;
 mod system;
 mod table;
@@ -9,7 +10,7 @@ mod table;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use clap::Args;
 use tombolo_runtime::signals::Signals;
 use tombolo_runtime::{Drain, Trigger, drain};
@@ -17,6 +18,7 @@ use tombolo_runtime::{Drain, Trigger, drain};
 use crate::manifest::{self, Document};
 use crate::transport::TransportOption;
 use controllers::Binaries;
+use parts::Parts;
 use system::System;
 use table::Table;
 
@@ -97,20 +99,26 @@ async fn serve(
     trigger: &Trigger,
     drain: &Drain,
 ) -> Result<()> {
-    let system = tokio::select! {
-        system = System::start(options, binaries, drain) => system?,
-        () = drain.started() => bail!("stopped before everything had started"),
+    let mut parts = Parts::new();
+    let started = tokio::select! {
+        system = System::start(options, binaries, drain, &mut parts) => system,
+        () = drain.started() => Err(anyhow!("stopped before everything had started")),
     };
-    println!("kubeconfig: {}", system.kubeconfig().display());
-    let outcome = tokio::select! {
-        outcome = attend(options, documents, &system) => outcome,
-        error = system.failed() => Err(error.into()),
-        () = drain.started() => Ok(()),
+    let outcome = match started {
+        Ok(system) => {
+            println!("kubeconfig: {}", system.kubeconfig().display());
+            tokio::select! {
+                outcome = attend(options, documents, &system) => outcome,
+                error = parts.failed() => Err(error.into()),
+                () = drain.started() => Ok(()),
+            }
+        }
+        Err(error) => Err(error),
     };
     if !drain.is_started() {
         trigger.start();
     }
-    system.stop(trigger).await;
+    parts.stop(trigger).await;
     outcome
 }
 

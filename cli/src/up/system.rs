@@ -1,4 +1,4 @@
-//! The parts of `tombolo up`, started in order and stopped together.
+//! The parts of `tombolo up`, started in order.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,11 +10,12 @@ use tombolo_cloud::embedded;
 use tombolo_edge::identity::{EnrollOptions, Identity};
 use tombolo_edge::{JoinOptions, join};
 use tombolo_proto::NodeId;
-use tombolo_runtime::{Drain, TaskError, Tasks, Trigger, drain};
+use tombolo_runtime::{Drain, Tasks, drain};
 
 use super::UpOptions;
 use super::controllers::{self, Binaries, ClusterFiles};
 use super::grids;
+use super::parts::{Parts, TASK_GRACE};
 use super::ports::Ports;
 use super::table::Row;
 use crate::transport::TransportOption;
@@ -23,26 +24,12 @@ use crate::{cluster, synced};
 /// How long cloudcore may take to have a join token.
 const TOKEN_DEADLINE: Duration = Duration::from_secs(30);
 
-/// How long drained parts may take to return, and the API server to answer what it has begun.
-const TASK_GRACE: Duration = Duration::from_secs(1);
-
-/// Everything that runs.
+/// The parts by what they can be asked.
 pub(super) struct System {
-    tasks: Tasks,
-    // Apart from the others: they still write to it while they drain.
-    api_server: Option<ApiServer>,
     kubeconfig: PathBuf,
     client: Client,
     cloud: tombolo_cloud::StatusHandle,
     edges: Vec<Edge>,
-}
-
-/// The embedded API server.
-struct ApiServer {
-    tasks: Tasks,
-    trigger: Trigger,
-    kubeconfig: PathBuf,
-    pki: PathBuf,
 }
 
 struct Edge {
@@ -70,29 +57,30 @@ impl System {
         options: &UpOptions,
         binaries: Option<&Binaries>,
         drain: &Drain,
+        parts: &mut Parts,
     ) -> Result<Self> {
         let mut ports = Ports::open(&options.data_dir)?;
         let data_dir = options.data_dir.canonicalize()?;
-        let tasks = Tasks::new();
         let api_server = match &options.kubeconfig {
             Some(_) => None,
-            None => Some(ApiServer::start(&data_dir, &mut ports, binaries.is_some()).await?),
+            None => Some(start_api_server(&data_dir, &mut ports, binaries.is_some(), parts).await?),
         };
-        let embedded = api_server.as_ref().map(|server| &server.kubeconfig);
+        let tasks = &parts.tasks;
+        let embedded = api_server.as_ref().map(|files| &files.kubeconfig);
         let kubeconfig = options.kubeconfig.as_ref().or(embedded).context("no API server")?.clone();
         let kube = cluster::config(&kubeconfig).await?;
         let client = Client::try_from(kube.clone())?;
-        if let (Some(binaries), Some(server)) = (binaries, &api_server) {
-            controllers::start(binaries, &server.files(), &data_dir, &tasks, drain)?;
+        if let (Some(binaries), Some(files)) = (binaries, &api_server) {
+            controllers::start(binaries, files, &data_dir, tasks, drain)?;
         }
-        let (cloud, addresses) = start_cloud(kube, &data_dir, &mut ports, &tasks, drain).await?;
+        let (cloud, addresses) = start_cloud(kube, &data_dir, &mut ports, tasks, drain).await?;
         let mut edges = Vec::with_capacity(options.edges);
         for number in 1..=options.edges {
             let node = NodeId::parse(&format!("edge-{number}"))?;
             let config = edge_config(options, &node, &data_dir, &ports, &addresses);
-            edges.push(start_edge(node, config, &addresses.token, &mut ports, &tasks, drain).await?);
+            edges.push(start_edge(node, config, &addresses.token, &mut ports, tasks, drain).await?);
         }
-        Ok(Self { tasks, api_server, kubeconfig, client, cloud, edges })
+        Ok(Self { kubeconfig, client, cloud, edges })
     }
 
     /// The administrator's kubeconfig.
@@ -103,26 +91,6 @@ impl System {
     /// The administrator's client.
     pub(super) fn client(&self) -> &Client {
         &self.client
-    }
-
-    /// Waits until a part fails.
-    pub(super) async fn failed(&self) -> TaskError {
-        match &self.api_server {
-            None => self.tasks.failed().await,
-            Some(server) => tokio::select! {
-                error = self.tasks.failed() => error,
-                error = server.tasks.failed() => error,
-            },
-        }
-    }
-
-    /// Waits until all parts have drained, or the drain is aborted; the API server goes last.
-    pub(super) async fn stop(self, trigger: &Trigger) {
-        end(trigger, &self.tasks).await;
-        if let Some(server) = self.api_server {
-            server.trigger.start();
-            end(&server.trigger, &server.tasks).await;
-        }
     }
 
     /// Compares every edge with the API server.
@@ -195,32 +163,24 @@ struct CloudAddresses {
     token: String,
 }
 
-async fn end(trigger: &Trigger, tasks: &Tasks) {
-    let outcome = trigger.finished().await;
-    tracing::debug!(?outcome, "drained");
-    if let Err(error) = tasks.shutdown(TASK_GRACE).await {
-        eprintln!("while stopping: {error}");
-    }
-}
-
-impl ApiServer {
-    async fn start(data_dir: &Path, ports: &mut Ports, stock_controllers: bool) -> Result<Self> {
-        let mut options = embedded::Options::new(data_dir.join("cluster"));
-        options.stock_controllers = stock_controllers;
-        options.listen = ports.address("kubernetes");
-        let bound = embedded::Embedded::start(options).await?;
-        ports.keep("kubernetes", bound.addr())?;
-        let (kubeconfig, pki) = (data_dir.join("kubeconfig"), bound.pki_folder().to_owned());
-        std::fs::copy(bound.kubeconfig(), &kubeconfig)
-            .with_context(|| format!("cannot write {}", kubeconfig.display()))?;
-        let (tasks, (trigger, drain)) = (Tasks::new(), drain::channel(TASK_GRACE));
-        tasks.spawn("embedded API server", bound.run(drain));
-        Ok(Self { tasks, trigger, kubeconfig, pki })
-    }
-
-    fn files(&self) -> ClusterFiles {
-        ClusterFiles { kubeconfig: self.kubeconfig.clone(), pki: self.pki.clone() }
-    }
+async fn start_api_server(
+    data_dir: &Path,
+    ports: &mut Ports,
+    stock_controllers: bool,
+    parts: &mut Parts,
+) -> Result<ClusterFiles> {
+    let mut options = embedded::Options::new(data_dir.join("cluster"));
+    options.stock_controllers = stock_controllers;
+    options.listen = ports.address("kubernetes");
+    let bound = embedded::Embedded::start(options).await?;
+    ports.keep("kubernetes", bound.addr())?;
+    let (kubeconfig, pki) = (data_dir.join("kubeconfig"), bound.pki_folder().to_owned());
+    std::fs::copy(bound.kubeconfig(), &kubeconfig)
+        .with_context(|| format!("cannot write {}", kubeconfig.display()))?;
+    let (tasks, (trigger, drain)) = (Tasks::new(), drain::channel(TASK_GRACE));
+    tasks.spawn("embedded API server", bound.run(drain));
+    parts.serve_api(tasks, trigger);
+    Ok(ClusterFiles { kubeconfig, pki })
 }
 
 async fn start_cloud(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::{WatchStreamExt, watcher};
@@ -14,6 +14,9 @@ use super::api::definitions;
 
 /// Time between two looks at definitions that nobody seems to have touched.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Changes come in bunches, the first of them when a watch begins: one look is enough for what comes within this time.
+const BUNCH: Duration = Duration::from_millis(100);
 
 /// Keeps the definitions as they are meant to be, for as long as it is polled. `ready` says whether all are established.
 /// Without `install` nothing is written: what is missing is named in the log.
@@ -41,6 +44,8 @@ pub(super) async fn keep(client: &Client, install: bool, ready: &watch::Sender<b
             },
             () = tokio::time::sleep(CHECK_INTERVAL) => {}
         }
+        tokio::time::sleep(BUNCH).await;
+        while changes.next().now_or_never().flatten().is_some() {}
     }
 }
 
