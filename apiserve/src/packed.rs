@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use lz4_flex::block::{compress_with_dict, decompress_into_with_dict};
+use lz4_flex::block::{compress_into_with_dict, decompress_into_with_dict, get_maximum_output_size};
 use parking_lot::Mutex;
 use tombolo_proto::object::Resource;
 
@@ -31,18 +31,25 @@ const SAMPLE_LEN_MAX: usize = 4 * 1024;
 /// time, and so must what it is compared with.
 const SAMPLE_USES_MAX: u32 = 1024;
 
+/// Bytes of room to work in that are kept from one body to the next, at most.
+const BENCH_LEN_MAX: usize = 16 * 1024;
+
 /// What packing has to save, in bytes, to be worth it: about what the two ways of holding differ by.
 const GAIN_MIN: usize = 64;
 
 /// The text of one object.
 pub(crate) struct Text {
     held: Mutex<Held>,
-    len: usize,
 }
 
 enum Held {
-    Plain(Bytes),
-    Packed { packed: Box<[u8]>, sample: Arc<Sample> },
+    /// Behind a pointer: few are held so, and there is one [`Held`] for every object.
+    Plain(Box<Bytes>),
+    Packed {
+        packed: Box<[u8]>,
+        sample: Arc<Sample>,
+        len: usize,
+    },
 }
 
 /// What bodies of a resource are compared with.
@@ -52,18 +59,21 @@ struct Sample {
 
 impl Text {
     pub(crate) fn new(body: Bytes) -> Self {
-        Self { len: body.len(), held: Mutex::new(Held::Plain(body)) }
+        Self { held: Mutex::new(Held::Plain(Box::new(body))) }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.len
+        match &*self.held.lock() {
+            Held::Plain(body) => body.len(),
+            Held::Packed { len, .. } => *len,
+        }
     }
 
     pub(crate) fn read(&self) -> Bytes {
         match &*self.held.lock() {
-            Held::Plain(body) => body.clone(),
-            Held::Packed { packed, sample } => {
-                let mut body = vec![0; self.len];
+            Held::Plain(body) => body.as_ref().clone(),
+            Held::Packed { packed, sample, len } => {
+                let mut body = vec![0; *len];
                 unpack(packed, sample, &mut body);
                 body.into()
             }
@@ -74,32 +84,54 @@ impl Text {
     pub(crate) fn append(&self, from: usize, out: &mut BytesMut) {
         match &*self.held.lock() {
             Held::Plain(body) => out.extend_from_slice(&body[from..]),
-            Held::Packed { packed, sample } => {
+            Held::Packed { packed, sample, len } => {
                 let start = out.len();
-                out.resize(start + self.len, 0);
+                out.resize(start + len, 0);
                 unpack(packed, sample, &mut out[start..]);
                 out.copy_within(start + from.., start);
-                out.truncate(start + self.len - from);
+                out.truncate(start + len - from);
             }
         }
     }
 
-    fn pack(&self, sample: &Arc<Sample>) {
+    fn pack(&self, sample: &Arc<Sample>, bench: &mut Bench) {
         let plain = match &*self.held.lock() {
-            Held::Plain(body) => body.clone(),
+            Held::Plain(body) => body.as_ref().clone(),
             Held::Packed { .. } => return,
         };
-        let packed = compress_with_dict(&plain, &sample.text);
-        if packed.len() + GAIN_MIN > plain.len() {
-            return;
+        let Some(packed) = bench.pack(&plain, sample) else { return };
+        // Copied, so that what stays has the length that it needs: a long buffer that is cut leaves a hole behind every
+        // object.
+        let (packed, len) = (packed.into(), plain.len());
+        *self.held.lock() = Held::Packed { packed, sample: Arc::clone(sample), len };
+    }
+}
+
+/// Room to work in, of the size of the largest body so far but no more than [`BENCH_LEN_MAX`] between two bodies.
+#[derive(Default)]
+struct Bench {
+    packed: Vec<u8>,
+    again: Vec<u8>,
+}
+
+impl Bench {
+    /// The packed form of a body; `None` when it is not worth keeping.
+    fn pack(&mut self, plain: &[u8], sample: &Sample) -> Option<&[u8]> {
+        self.packed.truncate(BENCH_LEN_MAX);
+        self.packed.shrink_to(BENCH_LEN_MAX);
+        self.again.truncate(BENCH_LEN_MAX);
+        self.again.shrink_to(BENCH_LEN_MAX);
+        self.packed.resize(get_maximum_output_size(plain.len()), 0);
+        let len = compress_into_with_dict(plain, &mut self.packed, &sample.text).ok()?;
+        if len + GAIN_MIN > plain.len() {
+            return None;
         }
-        let mut again = vec![0; plain.len()];
-        unpack(&packed, sample, &mut again);
+        self.again.clear();
+        self.again.resize(plain.len(), 0);
+        let packed = self.packed.get(..len)?;
+        unpack(packed, sample, &mut self.again);
         // A fault of the library must not become one of the store.
-        if again == plain {
-            let packed = packed.into_boxed_slice();
-            *self.held.lock() = Held::Packed { packed, sample: Arc::clone(sample) };
-        }
+        (self.again == plain).then_some(packed)
     }
 }
 
@@ -122,6 +154,7 @@ pub struct Packer {
     fresh_len: usize,
     /// By resource: one each, for those that have objects.
     samples: HashMap<Resource, Used>,
+    bench: Bench,
 }
 
 struct Used {
@@ -153,12 +186,12 @@ impl Packer {
         let resource = object.key.resource();
         if let Some(used) = self.samples.get_mut(resource).filter(|used| used.uses < SAMPLE_USES_MAX) {
             used.uses += 1;
-            return object.text.pack(&used.sample);
+            return object.text.pack(&used.sample, &mut self.bench);
         }
         let body = object.body();
         let text = body[..body.len().min(SAMPLE_LEN_MAX)].into();
         let sample = Arc::new(Sample { text });
-        object.text.pack(&sample);
+        object.text.pack(&sample, &mut self.bench);
         self.samples.insert(resource.clone(), Used { sample, uses: 1 });
     }
 

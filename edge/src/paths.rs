@@ -1,10 +1,10 @@
 //! Paths of the Kubernetes API.
 
-use tombolo_proto::object::{ObjectKey, Resource};
+use tombolo_proto::object::{ObjectKey, Resource, ResourceParts};
 
 /// Where objects of a resource are listed and created; of one namespace unless that is empty.
 pub(crate) fn collection(resource: &Resource, namespace: &str) -> String {
-    let Resource { group, version, name } = resource;
+    let ResourceParts { group, version, name } = &**resource;
     let root = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
     if namespace.is_empty() {
         return format!("{root}/{name}");

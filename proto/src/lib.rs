@@ -29,4 +29,6 @@ pub use error::IdError;
 pub use frame::Frame;
 pub use ids::{CloudRevision, Epoch, Lane, Moment, NodeId, RequestId, ScopeId, Seq, StoreId, Uid};
 pub use message::Message;
-pub use object::{ContentHash, Held, InventoryEntry, ObjectKey, ObjectVersion, Resource, SharedObject};
+pub use object::{
+    ContentHash, Held, InventoryEntry, ObjectKey, ObjectVersion, Resource, ResourceParts, SharedObject,
+};

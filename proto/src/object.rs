@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
+use std::ops::Deref;
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use bytes::Bytes;
@@ -14,9 +15,14 @@ use crate::ids::{CloudRevision, Uid};
 use crate::limits;
 use crate::message::Content;
 
-/// Group, version and plural name of a kind, for example `apps`/`v1`/`deployments`. The core group is empty.
+/// Group, version and plural name of a kind, for example `apps`/`v1`/`deployments`. The core group is empty. Cheap to
+/// clone, and no longer than a pointer: the key of every object has one.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Resource {
+pub struct Resource(Arc<ResourceParts>);
+
+/// The texts of a [`Resource`].
+#[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ResourceParts {
     /// API group; empty for core.
     pub group: Arc<str>,
     /// API version, for example `v1`.
@@ -29,7 +35,15 @@ impl Resource {
     /// Puts a resource together.
     #[must_use]
     pub fn new(group: &str, version: &str, name: &str) -> Self {
-        Self { group: group.into(), version: version.into(), name: name.into() }
+        Self(Arc::new(ResourceParts { group: group.into(), version: version.into(), name: name.into() }))
+    }
+}
+
+impl Deref for Resource {
+    type Target = ResourceParts;
+
+    fn deref(&self) -> &ResourceParts {
+        &self.0
     }
 }
 
@@ -51,11 +65,32 @@ impl fmt::Display for Resource {
 /// Hashes the texts of keys, differently in each process: peers name keys and must not choose what collides.
 static TEXT_HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-#[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// Namespace and name are one text: there is a key for every object, and each text of its own costs an allocation.
+#[derive(PartialEq, Eq, Hash)]
 struct KeyParts {
     resource: Resource,
-    namespace: Box<str>,
-    name: Box<str>,
+    namespace_len: usize,
+    text: Box<str>,
+}
+
+impl KeyParts {
+    fn namespace_and_name(&self) -> (&str, &str) {
+        // The length is that of a text which stands at the beginning.
+        self.text.split_at_checked(self.namespace_len).unwrap_or_default()
+    }
+}
+
+impl Ord for KeyParts {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let by_resource = self.resource.cmp(&other.resource);
+        by_resource.then_with(|| self.namespace_and_name().cmp(&other.namespace_and_name()))
+    }
+}
+
+impl PartialOrd for KeyParts {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 struct HashedParts {
@@ -72,7 +107,8 @@ impl ObjectKey {
     /// Puts a key together; `namespace` is empty for cluster-scoped objects.
     #[must_use]
     pub fn new(resource: Resource, namespace: &str, name: &str) -> Self {
-        let parts = KeyParts { resource, namespace: namespace.into(), name: name.into() };
+        let text = [namespace, name].concat().into_boxed_str();
+        let parts = KeyParts { resource, namespace_len: namespace.len(), text };
         let hash = TEXT_HASHES.hash_one(&parts);
         Self(Arc::new(HashedParts { parts, hash }))
     }
@@ -86,13 +122,13 @@ impl ObjectKey {
     /// Namespace; empty for cluster-scoped objects.
     #[must_use]
     pub fn namespace(&self) -> &str {
-        &self.0.parts.namespace
+        self.0.parts.namespace_and_name().0
     }
 
     /// Object name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.0.parts.name
+        self.0.parts.namespace_and_name().1
     }
 }
 

@@ -9,7 +9,7 @@ use tombolo_apiserve::kinds::KindInfo;
 use tombolo_apiserve::status::ApiError;
 use tombolo_apiserve::store::{Revision, Snapshot, Store as ServedStore, StoreError, Stored};
 use tombolo_proto::ids::Uid;
-use tombolo_proto::object::{ObjectKey, Resource};
+use tombolo_proto::object::{ObjectKey, Resource, ResourceParts};
 
 use crate::store::Store;
 use crate::store::splice::{facts, stamp};
@@ -104,7 +104,7 @@ impl ServedStore for Listed {
 
 /// An item, which in a list does not say what it is.
 fn listed(store: &Store, kind: &KindInfo, mut item: Value) -> Result<Stored, ApiError> {
-    let Resource { group, version, .. } = &kind.storage;
+    let ResourceParts { group, version, .. } = &*kind.storage;
     let api_version = if group.is_empty() { version.to_string() } else { format!("{group}/{version}") };
     let object = item.as_object_mut().ok_or_else(|| unreadable("an item is no object"))?;
     object.insert("apiVersion".to_owned(), api_version.into());

@@ -6,7 +6,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableErro
 use serde::{Deserialize, Serialize};
 use tombolo_apiserve::store::Revision;
 use tombolo_proto::ids::{Epoch, StoreId, Uid};
-use tombolo_proto::object::Resource;
+use tombolo_proto::object::{Resource, ResourceParts};
 
 use super::error::{ReadError, WriteError, reading, storage};
 use super::scope::Selection;
@@ -140,7 +140,7 @@ pub(super) struct SubscriptionRow {
 
 impl From<&Selection> for SubscriptionRow {
     fn from(selection: &Selection) -> Self {
-        let Resource { group, version, name } = &selection.resource;
+        let ResourceParts { group, version, name } = &*selection.resource;
         Self {
             group: group.to_string(),
             version: version.to_string(),
