@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::backend::PatchType;
 use crate::schema::decode::Strict;
-use crate::status::ApiError;
+use crate::status::{ApiError, Details};
 
 #[cfg(test)]
 mod tests;
@@ -22,15 +22,18 @@ pub fn content_type(headers: &HeaderMap) -> String {
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// The kind of patch that a media type announces.
+/// The kind of patch that a media type announces. Objects of `custom` kinds have no strategic merge.
 ///
 /// # Errors
 /// 415 for any other.
-pub fn patch_type(content_type: &str) -> Result<PatchType, ApiError> {
+pub fn patch_type(content_type: &str, custom: bool) -> Result<PatchType, ApiError> {
     let all = [PatchType::Json, PatchType::Merge, PatchType::Strategic, PatchType::Apply];
-    all.into_iter().find(|patch| patch.media_type() == content_type).ok_or_else(|| {
-        let names: Vec<&str> = all.iter().map(|patch| patch.media_type()).collect();
-        unknown_format(&names)
+    let mut known = all.into_iter().filter(|patch| !custom || *patch != PatchType::Strategic);
+    known.clone().find(|patch| patch.media_type() == content_type).ok_or_else(|| match custom {
+        true => unknown_format(&known.by_ref().map(PatchType::media_type).collect::<Vec<_>>()),
+        // Of built-in kinds already the routes of the real server tell media types apart.
+        false => ApiError::unsupported_media_type("415: Unsupported Media Type".to_owned())
+            .with_details(Details::default()),
     })
 }
 

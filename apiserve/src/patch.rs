@@ -100,8 +100,8 @@ fn reach(object: &Value, one: &Value, copied: &mut usize) -> Result<usize, Patch
     let value = match op {
         "add" | "replace" => one.get("value"),
         "copy" | "move" => {
-            let from = one["from"].as_str();
-            from.and_then(|from| object.pointer(&operation::resolved(object, from, 0)))
+            let from = operation::pointer(one, "from");
+            object.pointer(&operation::resolved(object, from, 0))
         }
         _ => None,
     };

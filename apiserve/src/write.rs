@@ -170,7 +170,19 @@ fn decode(
     } else {
         kind.decode(body)
     };
-    let Decoded { object, strict } = decoded.map_err(|error| unreadable(&error))?;
+    let Decoded { object, strict } = decoded.map_err(|error| match &error {
+        DecodeError::OtherKind { found, .. } if kind.custom => {
+            let sent = input::parse(content_type, body).unwrap_or_default();
+            other_kind(kind, found, meta::text(&sent, "name"))
+        }
+        DecodeError::Syntax(_) | DecodeError::NotAnObject(_) | DecodeError::KindMissing(_) => {
+            let (kind, body) = (&kind.kind, summary(body));
+            ApiError::bad_request(format!(
+                "the object provided is unrecognized (must be of type {kind}): {error} ({body})"
+            ))
+        }
+        _ => unreadable(&error),
+    })?;
     let (kind, version) = (&kind.kind, &kind.resource.version);
     judge(&strict, validation, warnings, |message| {
         ApiError::bad_request(format!(
@@ -178,6 +190,31 @@ fn decode(
         ))
     })?;
     Ok(object)
+}
+
+/// 422 for an object that says that it is of another kind than the custom one it is sent as.
+fn other_kind(kind: &KindInfo, found: &str, name: &str) -> ApiError {
+    let message = format!("Invalid value: {found:?}: must be {}", kind.kind);
+    let causes = vec![Cause::new("FieldValueInvalid", "kind", &message)];
+    ApiError::invalid(&kind.storage.group, found, name, causes)
+}
+
+/// Bytes of a body that a refusal repeats, at most.
+const SUMMARY_LEN_MAX: usize = 30;
+
+/// The beginning of a body that is no object of a known kind, as kube-apiserver repeats it: JSON as text, all else in
+/// hexadecimal digits.
+fn summary(body: &[u8]) -> String {
+    let start = &body[..body.len().min(SUMMARY_LEN_MAX)];
+    let more = if body.len() > SUMMARY_LEN_MAX { " ..." } else { "" };
+    match start.first() {
+        None => "<empty>".to_owned(),
+        Some(b'{') => format!("{}{more}", String::from_utf8_lossy(start)),
+        Some(_) => {
+            let digits: String = start.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("{digits}{more}")
+        }
+    }
 }
 
 fn judge(

@@ -21,6 +21,7 @@ use crate::protobuf::{self, Expected, Typed};
 use crate::query::params::{self, ListParams, OptionsKind, write_options};
 use crate::query::path::{ResourcePath, Target};
 use crate::registry::Catalog;
+use crate::schema::gofmt;
 use crate::selector::Selection;
 use crate::sources::Read;
 use crate::status::ApiError;
@@ -56,6 +57,7 @@ impl ApiServer {
             return self.call_endpoint(answer, admitted, kind, request_body).await;
         }
         check_verb(&kind, &path, admitted.query.verb)?;
+        path.name.as_deref().map_or(Ok(()), check_name)?;
         if admitted.head.method == Method::HEAD {
             return Err(ApiError::method_not_allowed());
         }
@@ -158,7 +160,7 @@ impl ApiServer {
         let shown: &KindInfo = if is_scale { scale_kind() } else { &shown };
         let encoder = Encoder::new(shown, accepted.form, &admitted.query.params)?;
         let content_type = input::content_type(&admitted.head.headers);
-        let (verb, options_kind) = write_verb(admitted.query.verb, &content_type)?;
+        let (verb, options_kind) = write_verb(admitted.query.verb, &content_type, kind.custom)?;
         let user_agent = header(&admitted, "user-agent").unwrap_or_default();
         let options = write_options(&admitted.query.params, options_kind, &user_agent)?;
         let body = Typed { media_type: content_type, bytes: read_body(request_body).await? };
@@ -318,6 +320,16 @@ fn check_verb(kind: &KindInfo, path: &ResourcePath, verb: &str) -> Result<(), Ap
     Ok(())
 }
 
+/// What no object can be called, because it means something in a path (Kubernetes `IsValidPathSegmentName`).
+fn check_name(name: &str) -> Result<(), ApiError> {
+    let odd = match name {
+        "." | ".." => format!("may not be '{name}'"),
+        _ if name.contains('%') => "may not contain '%'".to_owned(),
+        _ => return Ok(()),
+    };
+    Err(ApiError::bad_request(format!("Name parameter invalid: {}: {odd}", gofmt::quoted(name))))
+}
+
 fn selection(admitted: &Admitted, kind: &KindInfo, path: &ResourcePath) -> Result<Selection, ApiError> {
     let attributes = &admitted.attributes;
     let mut selection = Selection::parse(
@@ -335,14 +347,14 @@ fn selection(admitted: &Admitted, kind: &KindInfo, path: &ResourcePath) -> Resul
     Ok(selection)
 }
 
-fn write_verb(verb: &str, content_type: &str) -> Result<(WriteVerb, OptionsKind), ApiError> {
+fn write_verb(verb: &str, content_type: &str, custom: bool) -> Result<(WriteVerb, OptionsKind), ApiError> {
     Ok(match verb {
         "create" => (WriteVerb::Create, OptionsKind::Create),
         "update" => (WriteVerb::Update, OptionsKind::Update),
         "delete" => (WriteVerb::Delete, OptionsKind::Delete),
         "deletecollection" => (WriteVerb::DeleteCollection, OptionsKind::Delete),
         "patch" => {
-            let patch = input::patch_type(content_type)?;
+            let patch = input::patch_type(content_type, custom)?;
             let options = if patch == PatchType::Apply { OptionsKind::Apply } else { OptionsKind::Patch };
             (WriteVerb::Patch(patch), options)
         }

@@ -58,7 +58,7 @@ impl Token {
         if token.start.matches('/').count() != 1
             || token.start.split('/').any(|part| matches!(part, "." | ".."))
         {
-            return Err(refuse(&format!("{:?}", token.start)));
+            return Err(refuse(&token.start));
         }
         Ok(token)
     }

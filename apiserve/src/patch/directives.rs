@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::PatchError;
+use crate::schema::gofmt;
 
 /// `$patch`: what to do with the object that carries it.
 pub(super) const PATCH: &str = "$patch";
@@ -21,7 +22,6 @@ pub(super) fn order_of(field: &str) -> String {
 /// What `$patch` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Directive {
-    Merge,
     Replace,
     Delete,
 }
@@ -53,31 +53,41 @@ pub(super) fn key(key: &str) -> Key<'_> {
 
 /// The `$patch` of an object.
 pub(super) fn directive(map: &Map<String, Value>) -> Result<Option<Directive>, PatchError> {
-    match map.get(PATCH) {
-        None => Ok(None),
-        Some(value) => match value.as_str() {
-            Some("merge") => Ok(Some(Directive::Merge)),
-            Some("replace") => Ok(Some(Directive::Replace)),
-            Some("delete") => Ok(Some(Directive::Delete)),
-            _ => Err(PatchError::Malformed(format!("unknown patch type found: {value}"))),
-        },
+    let Some(value) = map.get(PATCH) else { return Ok(None) };
+    match value.as_str() {
+        Some("replace") => Ok(Some(Directive::Replace)),
+        Some("delete") => Ok(Some(Directive::Delete)),
+        _ => {
+            let shown = match value {
+                Value::String(text) => text.clone(),
+                // As Go prints what is no text in the place of one.
+                other => format!("%!s({}={})", gofmt::type_name(other), gofmt::value(other)),
+            };
+            let map = gofmt::value(&Value::Object(map.clone()));
+            Err(PatchError::Unmergeable(format!("unknown patch type: {shown} in map: {map}")))
+        }
     }
 }
 
-/// The list that a field of the patch must hold.
-pub(super) fn list<'a>(value: &'a Value, what: &str) -> Result<&'a [Value], PatchError> {
-    match value {
-        Value::Array(items) => Ok(items),
-        _ => Err(PatchError::Malformed(format!("{what} must be a list"))),
+/// The `$patch` of an item of a list.
+pub(super) fn item_directive(map: &Map<String, Value>) -> Result<Option<Directive>, PatchError> {
+    match map.get(PATCH).and_then(Value::as_str) {
+        Some("merge") => {
+            Err(PatchError::Unmergeable("merging lists cannot yet be specified in the patch".to_owned()))
+        }
+        _ => directive(map),
     }
 }
 
-/// A value of the patch without directives and without nulls, as it is put where nothing was.
+/// A value of the patch without directives and without nulls, as it is put where nothing was. An object with a directive
+/// is nothing.
 pub(super) fn stripped(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
-            let kept =
-                map.iter().filter(|(name, value)| !value.is_null() && matches!(key(name), Key::Field(_)));
+            let is_directive = |value: &Value| value.get(PATCH).is_some();
+            let kept = map.iter().filter(|(name, value)| {
+                !value.is_null() && !is_directive(value) && matches!(key(name), Key::Field(_))
+            });
             Value::Object(kept.map(|(name, value)| (name.clone(), stripped(value))).collect())
         }
         Value::Array(items) => {

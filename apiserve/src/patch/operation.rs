@@ -8,7 +8,8 @@ use super::PatchError;
 /// What is done for one operation: nothing, itself, or several.
 ///
 /// Where the library of kube-apiserver is more lenient than the RFC, clients have come to depend on it: negative
-/// indices count from the end, `replace` also adds a member, and a `test` for null holds where there is nothing.
+/// indices count from the end, `replace` also adds a member, a `test` for null holds where there is nothing, and what
+/// stands before the first slash of a path is overlooked.
 ///
 /// # Errors
 /// [`PatchError::Malformed`] when the operation is no object of texts, [`PatchError::Rejected`] when it lacks something
@@ -63,8 +64,10 @@ fn check_types(operation: &Value) -> Result<(), PatchError> {
     odd.map_or(Ok(()), |key| Err(wrong(key)))
 }
 
-fn pointer<'a>(operation: &'a Value, key: &str) -> &'a str {
-    operation[key].as_str().unwrap_or_default()
+/// A path of an operation, from its first slash on.
+pub(super) fn pointer<'a>(operation: &'a Value, key: &str) -> &'a str {
+    let path = operation[key].as_str().unwrap_or_default();
+    path.find('/').map_or(path, |at| &path[at..])
 }
 
 fn parent(path: &str) -> &str {

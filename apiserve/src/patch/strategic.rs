@@ -15,7 +15,7 @@ pub(super) fn merge(place: Place<'_>, old: Option<&Value>, patch: &Value) -> Res
     match directives::directive(patch)? {
         Some(Directive::Delete) => return Ok(Value::Object(Map::new())),
         Some(Directive::Replace) => return Ok(directives::stripped(&Value::Object(patch.clone()))),
-        Some(Directive::Merge) | None => {}
+        None => {}
     }
     let empty = Map::new();
     let old = old.and_then(Value::as_object).unwrap_or(&empty);
@@ -44,10 +44,11 @@ pub(super) fn merge(place: Place<'_>, old: Option<&Value>, patch: &Value) -> Res
 
 fn retain(out: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result<(), PatchError> {
     let Some(keys) = patch.get(RETAIN_KEYS) else { return Ok(()) };
-    let keys = directives::list(keys, RETAIN_KEYS)?;
+    let wrong = PatchError::Contradiction("invalid patch format of retainKeys");
+    let Value::Array(keys) = keys else { return Err(wrong) };
     let known = |name: &str| keys.iter().any(|key| key == name);
     if patch.keys().any(|name| matches!(directives::key(name), Key::Field(_)) && !known(name)) {
-        return Err(PatchError::Contradiction("invalid patch format of retainKeys"));
+        return Err(wrong);
     }
     out.retain(|name, _| known(name));
     Ok(())
@@ -65,13 +66,13 @@ fn field(
             out.remove(name);
             return Ok(());
         }
-        (Value::Object(patch), old) => {
-            if directives::directive(patch)? == Some(Directive::Delete) {
-                out.remove(name);
-                return Ok(());
-            }
-            merge(child, old.filter(|old| old.is_object()), value)?
+        (Value::Object(_), Some(old @ Value::Object(_))) => merge(child, Some(old), value)?,
+        // Where nothing is to be changed, whatever a directive says is nothing too.
+        (Value::Object(patch), _) if patch.contains_key(directives::PATCH) => {
+            out.remove(name);
+            return Ok(());
         }
+        (Value::Object(_), _) => merge(child, None, value)?,
         (Value::Array(items), old) => {
             let old = old.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
             Value::Array(list(child, old, items)?)
@@ -152,7 +153,7 @@ fn objects(place: Place<'_>, old: &[Value], patch: &[Value], key: &str) -> Resul
                 gofmt::value(&lists)
             )));
         };
-        let directive = directives::directive(map)?;
+        let directive = directives::item_directive(map)?;
         let identity = identity(item, key)?;
         let found = index.get(&identity).cloned().unwrap_or_default();
         if directive == Some(Directive::Delete) {

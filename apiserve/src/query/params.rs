@@ -3,6 +3,7 @@
 use http::StatusCode;
 
 use crate::backend::{FieldValidation, WriteOptions};
+use crate::schema::gofmt;
 use crate::status::{ApiError, Cause};
 use crate::store::Revision;
 
@@ -88,7 +89,7 @@ pub struct ListParams {
     pub bookmarks: bool,
     /// `sendInitialEvents`. A watch that says nothing, not even a revision, gets them too.
     pub initial_events: Option<bool>,
-    /// `timeoutSeconds`, when above 0.
+    /// `timeoutSeconds`, when it is not 0. A time that is over before it begins ends a watch at once.
     pub timeout_seconds: Option<u64>,
 }
 
@@ -119,8 +120,8 @@ impl ListParams {
             bookmarks: params.flag("allowWatchBookmarks"),
             initial_events: params.maybe_flag("sendInitialEvents").or(legacy),
             timeout_seconds: timeout
-                .and_then(|seconds| u64::try_from(seconds).ok())
-                .filter(|seconds| *seconds > 0),
+                .filter(|seconds| *seconds != 0)
+                .map(|seconds| u64::try_from(seconds).unwrap_or(0)),
         })
     }
 }
@@ -314,9 +315,10 @@ fn check_manager(manager: &str, causes: &mut Vec<Cause>) {
         let message = format!("Too long: may not be more than {FIELD_MANAGER_LEN_MAX} bytes");
         causes.push(Cause::new("FieldValueTooLong", "fieldManager", &message));
     }
-    if let Some(odd) = manager.chars().find(|c| c.is_control()) {
-        let message =
-            format!("Invalid value: {manager:?}: should only contain printable characters: {odd:?}");
+    if let Some((at, odd)) = manager.char_indices().find(|(_, c)| c.is_control()) {
+        let shown = gofmt::quoted(manager);
+        let number = u32::from(odd);
+        let message = format!("Invalid value: {shown}: invalid character U+{number:04X} (at position {at})");
         causes.push(Cause::new("FieldValueInvalid", "fieldManager", &message));
     }
 }

@@ -4,7 +4,7 @@ mod parse;
 mod strict;
 mod walk;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use self::parse::Expected;
 pub(crate) use self::strict::STRICT_ERRORS_MAX;
@@ -32,6 +32,9 @@ pub enum DecodeError {
         "couldn't get version/kind; json parse error: json: cannot unmarshal {0} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
     )]
     NotAnObject(&'static str),
+    /// An object of a custom kind does not say of which kind it is; the object.
+    #[error("Object 'Kind' is missing in '{0}'")]
+    KindMissing(String),
     /// The body says that it is of another version.
     #[error("the API version in the data ({found}) does not match the expected API version ({expected})")]
     OtherVersion {
@@ -128,11 +131,18 @@ pub(crate) fn depth_over(value: &Value, max: usize) -> bool {
 }
 
 fn identify(target: &Target<'_>, object: &mut Value) -> Result<(), DecodeError> {
+    if object.is_null() && !target.is_custom() {
+        // To a Go struct null is as good as nothing.
+        *object = Value::Object(Map::new());
+    }
     let kind = super::types::json_type(object);
     let Value::Object(map) = object else { return Err(DecodeError::NotAnObject(kind)) };
     let said = |key: &str| map.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (found_version, found_kind) = (said("apiVersion"), said("kind"));
-    if !found_version.is_empty() && found_version != target.api_version {
+    if target.is_custom() && found_kind.is_empty() {
+        return Err(DecodeError::KindMissing(Value::from(std::mem::take(map)).to_string()));
+    }
+    if (target.is_custom() || !found_version.is_empty()) && found_version != target.api_version {
         return Err(DecodeError::OtherVersion {
             found: found_version,
             expected: target.api_version.to_owned(),

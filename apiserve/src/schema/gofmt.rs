@@ -1,5 +1,7 @@
 //! Values as the Go verb `%v` writes them, which messages of kube-apiserver contain.
 
+use std::fmt::Write as _;
+
 use serde_json::Value;
 
 /// `map[a:1 b:[x y]]`: without quotes, members sorted by name.
@@ -35,6 +37,27 @@ pub(crate) fn syntax(value: &Value) -> String {
         }
         scalar => scalar.to_string(),
     }
+}
+
+/// What `%q` writes of a text: other escapes than Rust's for what is not printable.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut out = String::from('"');
+    for next in text.chars() {
+        match next {
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{b}' => out.push_str("\\v"),
+            '\u{c}' => out.push_str("\\f"),
+            '\'' => out.push(next),
+            '\n' | '\r' | '\t' => out.extend(next.escape_debug()),
+            '\0'..='\u{1f}' | '\u{7f}' => {
+                let _ = write!(out, "\\x{:02x}", u32::from(next));
+            }
+            _ => out.extend(next.escape_debug()),
+        }
+    }
+    out.push('"');
+    out
 }
 
 /// What `%T` writes of a value that was read from JSON.

@@ -17,9 +17,12 @@ pub enum FieldSelectorError {
         /// The term.
         term: String,
     },
-    /// A character that must be escaped, or an unknown escape.
-    #[error("invalid field selector: unescaped character in value {0:?}")]
-    Unescaped(String),
+    /// A character that must be escaped: its number, as the real server says it.
+    #[error("invalid field selector: unescaped character in value: {0}")]
+    Unescaped(u32),
+    /// An escape that there is not.
+    #[error("invalid field selector: invalid escape sequence: {0}")]
+    InvalidEscape(String),
     /// Too long to be read.
     #[error("the field selector is longer than {SELECTOR_LEN_MAX} bytes")]
     TooLong,
@@ -140,9 +143,12 @@ fn unescape(text: &str) -> Result<String, FieldSelectorError> {
         match next {
             '\\' => match chars.next() {
                 Some(literal @ ('\\' | ',' | '=')) => out.push(literal),
-                _ => return Err(FieldSelectorError::Unescaped(text.to_owned())),
+                other => {
+                    let sequence = ['\\'].into_iter().chain(other).collect();
+                    return Err(FieldSelectorError::InvalidEscape(sequence));
+                }
             },
-            ',' | '=' => return Err(FieldSelectorError::Unescaped(text.to_owned())),
+            ',' | '=' => return Err(FieldSelectorError::Unescaped(u32::from(next))),
             other => out.push(other),
         }
     }

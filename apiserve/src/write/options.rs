@@ -5,6 +5,8 @@ use serde_json::Value;
 use crate::backend::WriteRequest;
 use crate::input;
 use crate::query::params::{self, Params};
+use crate::schema::decode::DecodeError;
+use crate::schema::types::json_type;
 use crate::status::{ApiError, Cause};
 
 /// What happens to dependents.
@@ -41,11 +43,17 @@ impl DeleteOptions {
             return Self::from_params(&request.query, request.options.dry_run);
         }
         let body = input::parse(&request.content_type, &request.body)?;
-        if !body.is_object() {
-            return Err(ApiError::bad_request("the body of a deletion must be a DeleteOptions object"));
+        if !body.is_object() && !body.is_null() {
+            let error = DecodeError::NotAnObject(json_type(&body));
+            return Err(ApiError::bad_request(error.to_string()));
         }
-        let kind = body.get("kind").and_then(Value::as_str).unwrap_or("DeleteOptions");
-        if kind != "DeleteOptions" {
+        let kind = body.get("kind").unwrap_or(&Value::Null);
+        let unreadable = || {
+            let error = unmarshal(kind, "Go struct field .kind of type string");
+            ApiError::bad_request(DecodeError::Syntax(error).to_string())
+        };
+        let kind = if kind.is_null() { "" } else { kind.as_str().ok_or_else(unreadable)? };
+        if !matches!(kind, "" | "DeleteOptions") {
             return Err(ApiError::bad_request(format!(
                 "the body of a deletion must be DeleteOptions, not {kind}"
             )));
@@ -54,26 +62,27 @@ impl DeleteOptions {
     }
 
     fn from_body(body: &Value, dry_run: bool) -> Result<Self, ApiError> {
-        let text = |pointer: &str| body.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-        let grace = match body.get("gracePeriodSeconds") {
-            None | Some(Value::Null) => None,
-            Some(value) => Some(value.as_i64().ok_or_else(|| {
-                ApiError::bad_request("gracePeriodSeconds must be a whole number of seconds")
-            })?),
+        let grace = field(body, "gracePeriodSeconds", "int64", Value::as_i64)?;
+        let dry = field(body, "dryRun", "[]string", Value::as_array)?;
+        let orphan = field(body, "orphanDependents", "bool", Value::as_bool)?;
+        let policy = field(body, "propagationPolicy", "v1.DeletionPropagation", Value::as_str)?;
+        field(body, "preconditions", "v1.Preconditions", Value::as_object)?;
+        let condition = |name: &str, go: &str| {
+            let value = &body["preconditions"][name];
+            let place = format!("Go struct field Preconditions.preconditions.{name} of type {go}");
+            typed(value, &place, Value::as_str).map(|text| text.map(str::to_owned))
         };
         let mut causes = Vec::new();
         let dry: Vec<&str> =
-            body["dryRun"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            dry.map_or(&[][..], Vec::as_slice).iter().map(dry_run_value).collect::<Result<_, _>>()?;
         let dry_run = params::dry_run(&dry, &mut causes) || dry_run;
-        let policy = text("/propagationPolicy");
-        let orphan = body.get("orphanDependents").and_then(Value::as_bool);
-        let propagation = propagation(policy.as_deref(), orphan, &mut causes);
+        let propagation = propagation(policy, orphan, &mut causes);
         refuse(causes)?;
         Ok(Self {
             grace,
             propagation,
-            uid: text("/preconditions/uid"),
-            revision: text("/preconditions/resourceVersion"),
+            uid: condition("uid", "types.UID")?,
+            revision: condition("resourceVersion", "string")?,
             dry_run,
             accepted: orphan == Some(false),
         })
@@ -87,6 +96,40 @@ impl DeleteOptions {
         refuse(causes)?;
         Ok(Self { grace, propagation, dry_run, accepted: orphan == Some(false), ..Self::default() })
     }
+}
+
+/// A field of the options; what is of another type is refused: a deletion that was meant to be tried only, or to hold
+/// under a condition, must not happen because that was written wrongly.
+fn field<'v, T>(
+    body: &'v Value,
+    name: &str,
+    go: &str,
+    read: impl Fn(&'v Value) -> Option<T>,
+) -> Result<Option<T>, ApiError> {
+    typed(&body[name], &format!("Go struct field DeleteOptions.{name} of type {go}"), read)
+}
+
+fn dry_run_value(value: &Value) -> Result<&str, ApiError> {
+    let text = typed(value, "Go struct field DeleteOptions.dryRun of type string", Value::as_str)?;
+    Ok(text.unwrap_or_default())
+}
+
+fn typed<'v, T>(
+    value: &'v Value,
+    place: &str,
+    read: impl Fn(&'v Value) -> Option<T>,
+) -> Result<Option<T>, ApiError> {
+    if value.is_null() {
+        return Ok(None);
+    }
+    read(value).map(Some).ok_or_else(|| ApiError::bad_request(unmarshal(value, place)))
+}
+
+/// That a value does not fit into a Go type, in the words of Go's decoder.
+fn unmarshal(value: &Value, place: &str) -> String {
+    let number =
+        if value.is_number() && place.ends_with("int64") { format!(" {value}") } else { String::new() };
+    format!("json: cannot unmarshal {}{number} into {place}", json_type(value))
 }
 
 fn propagation(policy: Option<&str>, orphan: Option<bool>, causes: &mut Vec<Cause>) -> Option<Propagation> {

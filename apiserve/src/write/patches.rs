@@ -22,28 +22,16 @@ pub(super) fn patched(
     request: &WriteRequest,
     live: &Value,
 ) -> Result<Value, ApiError> {
-    let (patched, strict) = change(context.kind.custom, kind, patch, &request.body, live)?;
+    let (patched, strict) = change(kind, patch, &request.body, live)?;
     decode_patched(context, kind, patch, patched, strict)
 }
 
 /// The patched object as it comes, and what strict field validation finds in the patch itself.
-fn change(
-    custom: bool,
-    kind: &KindInfo,
-    patch: PatchType,
-    body: &[u8],
-    live: &Value,
-) -> Result<(Value, Strict), ApiError> {
+fn change(kind: &KindInfo, patch: PatchType, body: &[u8], live: &Value) -> Result<(Value, Strict), ApiError> {
     let unreadable = |error: String| ApiError::bad_request(format!("error decoding patch: {error}"));
     if patch == PatchType::Json {
         let strict = decode::operations(body).map_err(unreadable)?;
         return Ok((patch::json_patch(live, body).map_err(|error| refused_patch(&error))?, strict));
-    }
-    if patch == PatchType::Strategic && custom {
-        return Err(ApiError::unsupported_media_type(
-            "the body of the request was in an unknown format - accepted media types include: \
-             application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
-        ));
     }
     let (document, strict) = decode::parse_untyped(body).map_err(unreadable)?;
     let outcome = match patch {
@@ -85,6 +73,7 @@ fn decode_patched(
     };
     let decoded = kind.decode_value(patched).map_err(|error| match error {
         DecodeError::WrongType { problem, .. } => invalid(&problem),
+        DecodeError::OtherKind { found, .. } if kind.custom => super::other_kind(kind, &found, &context.name),
         error => invalid(&error.to_string()),
     })?;
     context.judge_strictness(&strict.then(decoded.strict), invalid)?;

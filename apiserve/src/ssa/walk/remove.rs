@@ -7,12 +7,9 @@ use crate::schema::types::Place;
 use crate::ssa::path::Element;
 use crate::ssa::set::Set;
 
-/// `value` without the fields and items of `set`. Containers that become empty go with their content.
+/// `value` without the fields and items of `set`. A container whose last part goes is null, as structured-merge-diff
+/// has it: of a built-in type that is as good as absent, in a custom resource it can be seen.
 pub(in crate::ssa) fn remove(place: Place<'_>, value: &Value, set: &Set) -> Value {
-    kept(place, value, set).unwrap_or_else(|| Value::Object(Map::new()))
-}
-
-fn kept(place: Place<'_>, value: &Value, set: &Set) -> Option<Value> {
     match (form(place, value), value) {
         (Form::Map, Value::Object(map)) => {
             let mut out = Map::new();
@@ -22,14 +19,12 @@ fn kept(place: Place<'_>, value: &Value, set: &Set) -> Option<Value> {
                     continue;
                 }
                 let item = match set.below(&element) {
-                    Some(below) => kept(place.child(key).0, item, below),
-                    None => Some(item.clone()),
+                    Some(below) => remove(place.child(key).0, item, below),
+                    None => item.clone(),
                 };
-                if let Some(item) = item {
-                    out.insert(key.clone(), item);
-                }
+                out.insert(key.clone(), item);
             }
-            (!out.is_empty()).then_some(Value::Object(out))
+            if out.is_empty() { Value::Null } else { Value::Object(out) }
         }
         (Form::List(list), Value::Array(items)) => {
             let mut out = Vec::new();
@@ -41,15 +36,15 @@ fn kept(place: Place<'_>, value: &Value, set: &Set) -> Option<Value> {
                 if set.has(&element) {
                     continue;
                 }
-                match set.below(&element) {
-                    Some(below) => out.extend(kept(place.item(), item, below)),
-                    None => out.push(item.clone()),
-                }
+                out.push(match set.below(&element) {
+                    Some(below) => remove(place.item(), item, below),
+                    None => item.clone(),
+                });
             }
-            (!out.is_empty()).then_some(Value::Array(out))
+            if out.is_empty() { Value::Null } else { Value::Array(out) }
         }
         // A whole that is named only in part does not exist in this type; it goes.
-        (Form::Leaf, Value::Array(_) | Value::Object(_)) => None,
-        (_, scalar) => Some(scalar.clone()),
+        (Form::Leaf, Value::Array(_) | Value::Object(_)) => Value::Null,
+        (_, scalar) => scalar.clone(),
     }
 }
