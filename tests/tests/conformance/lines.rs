@@ -28,11 +28,12 @@ pub(crate) const PATCH: &str = "application/json-patch+json";
 pub(crate) const APPLY: &str = "application/apply-patch+yaml";
 
 /// Long sequences, one request a line: method, path, content type without what all have in common, body.
-const SEQUENCES: [&str; 4] = [
+const SEQUENCES: [&str; 5] = [
     include_str!("lines/owners.txt"),
     include_str!("lines/patches.txt"),
     include_str!("lines/listmaps.txt"),
     include_str!("lines/versions.txt"),
+    include_str!("lines/odd.txt"),
 ];
 
 fn sequences() -> impl Iterator<Item = Line> {
@@ -48,6 +49,7 @@ fn sequences() -> impl Iterator<Item = Line> {
             "strategic" => STRATEGIC,
             "patch" => PATCH,
             "apply" => APPLY,
+            "text/plain" => "text/plain",
             other => panic!("no content type {other}"),
         };
         Line::new(&(method, path, content_type, body))
