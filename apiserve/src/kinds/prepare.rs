@@ -39,6 +39,7 @@ pub(crate) fn create(kind: &KindInfo, object: &mut Value, now: Timestamp) {
         ("apps", "DaemonSet") => template_generation(map, 1),
         ("apps", "StatefulSet") => drop_unavailable(map),
         ("discovery.k8s.io", "EndpointSlice") => drop_topology(map),
+        ("coordination.k8s.io", "Lease") => drop_election(map, &Value::Null),
         // What is in use is kept from vanishing by the controllers that remove these finalizers.
         ("", "PersistentVolume") => add_finalizer(map, "kubernetes.io/pv-protection"),
         ("", "PersistentVolumeClaim") => {
@@ -106,6 +107,16 @@ fn drop_topology(map: &mut Map<String, Value>) {
     }
 }
 
+/// How a leader is elected among candidates, which kube-apiserver keeps only where it is switched on or was there before.
+fn drop_election(map: &mut Map<String, Value>, old: &Value) {
+    let Some(spec) = map.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    for field in ["strategy", "preferredHolder"] {
+        if old[field].is_null() {
+            spec.remove(field);
+        }
+    }
+}
+
 fn template_generation(map: &mut Map<String, Value>, number: i64) {
     let annotations = object_at(object_at(map, "metadata"), "annotations");
     annotations.insert(TEMPLATE_GENERATION.into(), number.to_string().into());
@@ -136,6 +147,7 @@ pub(crate) fn update(kind: &KindInfo, new: &mut Value, old: &Value, subresource:
         ("", ("discovery.k8s.io", "EndpointSlice")) if new["endpoints"] != old["endpoints"] => {
             drop_topology(object(new));
         }
+        ("", ("coordination.k8s.io", "Lease")) => drop_election(object(new), &old["spec"]),
         ("", ("apps", "StatefulSet")) if at(old, &UNAVAILABLE).is_null() => drop_unavailable(object(new)),
         ("", ("apps", "DaemonSet")) => {
             let number = text(old, &["metadata", "annotations", TEMPLATE_GENERATION]).parse().unwrap_or(0);
