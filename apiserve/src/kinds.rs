@@ -33,6 +33,7 @@ pub(crate) use self::registry::scale as scale_kind;
 use self::rules::Rules;
 pub use self::validate::Verdict;
 use crate::schema::decode::{self, DecodeError, Decoded, Target};
+use crate::schema::default::Nulls;
 use crate::schema::types::Place;
 use crate::schema::{Schema, canonical};
 
@@ -185,8 +186,17 @@ impl KindInfo {
 
     /// Puts defaults in, and for built-in kinds the form in which the Go types would write the object back.
     pub fn default(&self, object: &mut Value) {
+        self.default_with(object, Nulls::Removed);
+    }
+
+    /// The same for what a server-side apply made: nulls that a custom type does not allow stay, for validation to refuse.
+    pub fn default_applied(&self, object: &mut Value) {
+        self.default_with(object, Nulls::Kept);
+    }
+
+    fn default_with(&self, object: &mut Value, nulls: Nulls) {
         match self.definition.is_some() {
-            true => crate::schema::default::default(self.place(), object),
+            true => crate::schema::default::default(self.place(), object, nulls),
             false => {
                 defaults::default(self, object);
                 self.canonical(object);

@@ -358,6 +358,19 @@ mod tests {
     }
 
     #[test]
+    fn keys_are_ordered_by_namespace_then_name() {
+        let key = |namespace: &str, name: &str| {
+            let key = ObjectKey::new(Resource::new("", "v1", "things"), namespace, name);
+            assert_eq!((key.namespace(), key.name()), (namespace, name));
+            key
+        };
+        // All but the last two are the same text without what stands between the two parts.
+        let ordered = [key("", "abc"), key("a", "bc"), key("ab", "c"), key("abc", ""), key("é", "a")];
+        assert!(ordered.is_sorted());
+        assert!(ordered.windows(2).all(|pair| pair[0] != pair[1]));
+    }
+
+    #[test]
     fn keys_compare_by_their_texts() {
         let key = |group: &str, name: &str| ObjectKey::new(Resource::new(group, "v1", "things"), "d", name);
         let hash = |key: &ObjectKey| RandomState::hash_one(&TEXT_HASHES, key);

@@ -314,8 +314,10 @@ fn check_manager(manager: &str, causes: &mut Vec<Cause>) {
     if manager.len() > FIELD_MANAGER_LEN_MAX {
         let message = format!("Too long: may not be more than {FIELD_MANAGER_LEN_MAX} bytes");
         causes.push(Cause::new("FieldValueTooLong", "fieldManager", &message));
+        // Each of the others would repeat all of it.
+        return;
     }
-    if let Some((at, odd)) = manager.char_indices().find(|(_, c)| c.is_control()) {
+    for (at, odd) in manager.char_indices().filter(|(_, c)| c.is_control()) {
         let shown = gofmt::quoted(manager);
         let number = u32::from(odd);
         let message = format!("Invalid value: {shown}: invalid character U+{number:04X} (at position {at})");

@@ -124,7 +124,10 @@ fn list_parameters_are_read() {
     let params =
         list("limit=5&resourceVersion=7&resourceVersionMatch=Exact&timeoutSeconds=-1", false).unwrap();
     assert_eq!(params.revision, Some(crate::store::Revision(7)));
-    assert_eq!((params.limit, params.revision_match, params.timeout_seconds), (5, Some(Match::Exact), Some(0)));
+    assert_eq!(
+        (params.limit, params.revision_match, params.timeout_seconds),
+        (5, Some(Match::Exact), Some(0))
+    );
     let watch =
         "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=9";
     let params = list(watch, true).unwrap();

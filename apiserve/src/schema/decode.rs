@@ -88,6 +88,9 @@ impl Target<'_> {
 /// resources first all duplicates are reported, then the unknown fields by name.
 pub(crate) fn decode(target: &Target<'_>, body: &[u8]) -> Result<Decoded, DecodeError> {
     let expected = if target.is_custom() { Expected::Untyped } else { Expected::Typed(target.place()) };
+    if body.trim_ascii().is_empty() {
+        return Err(DecodeError::Syntax("unexpected end of JSON input".to_owned()));
+    }
     let (object, found) = parse::parse(body, expected).map_err(DecodeError::Syntax)?;
     let decoded = decode_value(target, object)?;
     let found = Strict::of_fields(found);
@@ -99,6 +102,9 @@ pub(crate) fn decode(target: &Target<'_>, body: &[u8]) -> Result<Decoded, Decode
 pub(crate) fn decode_value(target: &Target<'_>, mut object: Value) -> Result<Decoded, DecodeError> {
     if depth_over(&object, DEPTH_MAX) {
         return Err(DecodeError::Syntax(format!("exceeded max depth of {DEPTH_MAX}")));
+    }
+    if target.is_custom() {
+        settle_numbers(&mut object);
     }
     identify(target, &mut object)?;
     let mut walk = walk::Walk::default();
@@ -121,6 +127,24 @@ pub(crate) fn operations(patch: &[u8]) -> Result<Strict, String> {
     Ok(Strict::of_fields(found.iter().map(|field| format!("json patch {field}")).collect()))
 }
 
+/// Makes integers of floating point numbers without a fraction: so Go writes them, and a client that reads integers does
+/// not read `2.0`.
+pub(crate) fn settle_numbers(value: &mut Value) {
+    // Of the type whose numbers are written as integers; 2⁶³ is the first that does not fit.
+    const END: f64 = 9_223_372_036_854_775_808.0;
+    match value {
+        Value::Number(number) => {
+            let float = number.as_f64().filter(|_| number.is_f64());
+            if let Some(float) = float.filter(|float| float.fract() == 0.0 && float.abs() < END) {
+                *number = (float as i64).into();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(settle_numbers),
+        Value::Object(map) => map.values_mut().for_each(settle_numbers),
+        _ => {}
+    }
+}
+
 /// Whether a value nests deeper than `max`.
 pub(crate) fn depth_over(value: &Value, max: usize) -> bool {
     match value {
@@ -131,7 +155,10 @@ pub(crate) fn depth_over(value: &Value, max: usize) -> bool {
 }
 
 fn identify(target: &Target<'_>, object: &mut Value) -> Result<(), DecodeError> {
-    if object.is_null() && !target.is_custom() {
+    if object.is_null() {
+        if target.is_custom() {
+            return Err(DecodeError::KindMissing(object.to_string()));
+        }
         // To a Go struct null is as good as nothing.
         *object = Value::Object(Map::new());
     }

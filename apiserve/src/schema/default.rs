@@ -4,9 +4,17 @@ use serde_json::{Map, Value};
 
 use super::types::{Place, Shape};
 
-/// Fills absent fields from the schema's defaults. Nulls that the type does not allow are replaced by the default, or
-/// removed where there is none.
-pub(crate) fn default(place: Place<'_>, value: &mut Value) {
+/// What becomes of nulls that the type does not allow and for which it has no default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Nulls {
+    /// They are removed: what a client sends.
+    Removed,
+    /// They stay, and validation refuses them: what a server-side apply leaves, as kube-apiserver has it.
+    Kept,
+}
+
+/// Fills absent fields from the schema's defaults, which also replace nulls that the type does not allow.
+pub(crate) fn default(place: Place<'_>, value: &mut Value, nulls: Nulls) {
     match (&place.node().shape, value) {
         (Shape::Struct(shape), Value::Object(map)) => {
             for field in &shape.fields {
@@ -16,9 +24,9 @@ pub(crate) fn default(place: Place<'_>, value: &mut Value) {
             map.retain(|key, item| {
                 let (child, known) = place.child(key);
                 if known {
-                    default(child, item);
+                    default(child, item, nulls);
                 }
-                !known || !is_misplaced_null(child, item)
+                !known || nulls == Nulls::Kept || !is_misplaced_null(child, item)
             });
         }
         (Shape::Map { .. }, Value::Object(map)) => {
@@ -30,9 +38,9 @@ pub(crate) fn default(place: Place<'_>, value: &mut Value) {
                 {
                     *item = (**value).clone();
                 }
-                default(place.child("").0, item);
+                default(place.child("").0, item, nulls);
             }
-            map.retain(|key, item| !is_misplaced_null(place.child(key).0, item));
+            map.retain(|key, item| nulls == Nulls::Kept || !is_misplaced_null(place.child(key).0, item));
         }
         (Shape::List(_), Value::Array(items)) => {
             let node = place.item().node();
@@ -43,7 +51,7 @@ pub(crate) fn default(place: Place<'_>, value: &mut Value) {
                 {
                     *item = (**value).clone();
                 }
-                default(place.item(), item);
+                default(place.item(), item, nulls);
             }
         }
         _ => {}

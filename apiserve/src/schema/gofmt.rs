@@ -82,6 +82,12 @@ mod tests {
     use serde_json::json;
 
     #[test]
+    fn texts_are_quoted_as_go_does() {
+        let quoted = super::quoted("a\"b\\c'\n\t\0\u{1b}\u{7f}\u{b}é");
+        assert_eq!(quoted, r#""a\"b\\c'\n\t\x00\x1b\x7f\vé""#);
+    }
+
+    #[test]
     fn values_are_written_as_go_does() {
         let written = super::value(&json!({"b": [1, "x", null], "a": {"c": true}}));
         assert_eq!(written, "map[a:map[c:true] b:[1 x <nil>]]");

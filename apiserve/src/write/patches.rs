@@ -33,10 +33,13 @@ fn change(kind: &KindInfo, patch: PatchType, body: &[u8], live: &Value) -> Resul
         let strict = decode::operations(body).map_err(unreadable)?;
         return Ok((patch::json_patch(live, body).map_err(|error| refused_patch(&error))?, strict));
     }
-    let (document, strict) = decode::parse_untyped(body).map_err(unreadable)?;
+    let (mut document, strict) = decode::parse_untyped(body).map_err(unreadable)?;
     let outcome = match patch {
         PatchType::Merge => patch::merge_patch(live, &document),
-        _ => patch::strategic_merge_patch(kind.schema(), live, &document),
+        _ => {
+            decode::settle_numbers(&mut document);
+            patch::strategic_merge_patch(kind.schema(), live, &document)
+        }
     };
     Ok((outcome.map_err(|error| refused_patch(&error))?, strict))
 }

@@ -115,9 +115,12 @@ impl LocalWrites {
         let mut object = new_state(context, source, live)?;
         let uid = meta::text(&object, "uid").to_owned();
         let conditional = settle_metadata(context, &mut object, live)?;
-        kind.default(&mut object);
-        let tracked =
-            context.subresource() == "scale" || matches!(source, Source::Patch(PatchType::Apply, _));
+        let applied = matches!(source, Source::Patch(PatchType::Apply, _));
+        match applied {
+            true => kind.default_applied(&mut object),
+            false => kind.default(&mut object),
+        }
+        let tracked = applied || context.subresource() == "scale";
         if matches!(source, Source::Object(_)) {
             context.warnings.extend(owners::dedup(&mut object, ""));
         }

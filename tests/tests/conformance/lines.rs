@@ -49,6 +49,7 @@ fn sequences() -> impl Iterator<Item = Line> {
             "strategic" => STRATEGIC,
             "patch" => PATCH,
             "apply" => APPLY,
+            "yaml" => YAML,
             "text/plain" => "text/plain",
             other => panic!("no content type {other}"),
         };
