@@ -79,13 +79,13 @@ fn defaults_fill_what_is_absent_and_nulls_that_are_no_values() {
     }}}}))
     .unwrap();
     let mut value = json!({"spec": {"a": null, "n": null, "list": [{}, {"p": 2}], "map": {"k": {}}}});
-    default::default(Place(Some(schema.cursor())), &mut value);
+    default::default(Place(Some(schema.cursor())), &mut value, default::Nulls::Removed);
     assert_eq!(
         value,
         json!({"spec": {"a": "x", "n": null, "list": [{"p": 1}, {"p": 2}], "map": {"k": {"q": true}}}})
     );
     let mut empty = json!({});
-    default::default(Place(Some(schema.cursor())), &mut empty);
+    default::default(Place(Some(schema.cursor())), &mut empty, default::Nulls::Removed);
     assert_eq!(empty, json!({"spec": {"a": "x", "n": "y"}}));
 }
 
@@ -178,7 +178,10 @@ fn nulls_that_a_type_does_not_allow_are_removed() {
     .unwrap();
     let mut value =
         json!({"plain": null, "nullable": null, "free": {"a": null}, "map": {"a": null, "b": "c"}});
-    default::default(Place(Some(schema.cursor())), &mut value);
+    let mut applied = value.clone();
+    default::default(Place(Some(schema.cursor())), &mut applied, default::Nulls::Kept);
+    assert_eq!(applied, value, "but for what an apply leaves");
+    default::default(Place(Some(schema.cursor())), &mut value, default::Nulls::Removed);
     assert_eq!(value, json!({"nullable": null, "free": {"a": null}, "map": {"b": "c"}}));
 }
 
@@ -317,7 +320,7 @@ proptest! {
         if let Ok(schema) = compile(&spec)
             && let Ok(mut decoded) = decode_as(&schema, json!({"spec": value}))
         {
-            default::default(Place(Some(schema.cursor())), &mut decoded.object);
+            default::default(Place(Some(schema.cursor())), &mut decoded.object, default::Nulls::Removed);
             let _ = check::check(Place(Some(schema.cursor())), &decoded.object, None);
         }
     }
