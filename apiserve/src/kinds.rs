@@ -36,6 +36,7 @@ use crate::schema::decode::{self, DecodeError, Decoded, Target};
 use crate::schema::default::Nulls;
 use crate::schema::types::Place;
 use crate::schema::{Schema, canonical};
+use crate::selector::field::FieldSelector;
 
 /// One subresource as discovery shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -261,6 +262,17 @@ impl KindInfo {
         storage::convert(object, &self.storage, &self.resource);
         if !self.identical_storage() {
             self.canonical(object);
+        }
+    }
+
+    /// A field selector of the served version, as the stored version words it. One that is malformed stays as it is.
+    #[must_use]
+    pub fn stored_selector(&self, fields: &str) -> String {
+        match FieldSelector::parse(fields) {
+            Ok(parsed) if self.resource != self.storage => parsed
+                .renamed(|field| storage::stored_field(field, &self.resource, &self.storage))
+                .to_string(),
+            _ => fields.to_owned(),
         }
     }
 

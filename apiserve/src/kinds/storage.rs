@@ -1,5 +1,7 @@
 //! Conversion between the version in which objects are served and the one in which they are stored.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value, json};
 use tombolo_proto::object::Resource;
 
@@ -44,6 +46,18 @@ pub(crate) fn convert(object: &mut Value, from: &Resource, to: &Resource) {
             autoscaler_status(map, &to.version);
         }
         _ => {}
+    }
+}
+
+/// The name under which a field that a selector names is stored.
+pub(crate) fn stored_field<'a>(field: &'a str, served: &Resource, stored: &Resource) -> Cow<'a, str> {
+    if (&*served.name, &*served.group, &*stored.group) != ("events", "events.k8s.io", "") {
+        return Cow::Borrowed(field);
+    }
+    let (first, rest) = field.split_at(field.find('.').unwrap_or(field.len()));
+    match EVENT_FIELDS.iter().find(|(_, own)| *own == first) {
+        Some((core, _)) => Cow::Owned(format!("{core}{rest}")),
+        None => Cow::Borrowed(field),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Field selectors: `a.b=c,d!=e`, with `\` before a literal comma, equals sign or backslash.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use thiserror::Error;
 
@@ -86,6 +87,13 @@ impl FieldSelector {
         self.terms.push(Term { field: field.to_owned(), value: value.to_owned(), equal: true });
     }
 
+    /// The same comparisons of fields with other names.
+    #[must_use]
+    pub(crate) fn renamed<'a>(&'a self, name: impl Fn(&'a str) -> Cow<'a, str>) -> Self {
+        let renamed = |term: &'a Term| Term { field: name(&term.field).into_owned(), ..term.clone() };
+        Self { terms: self.terms.iter().map(renamed).collect() }
+    }
+
     /// Whether the terms over those fields that `of_interest` picks hold.
     pub(super) fn matches_where<'a>(
         &self,
@@ -94,6 +102,16 @@ impl FieldSelector {
     ) -> bool {
         let mut terms = self.terms.iter().filter(|term| of_interest(&term.field));
         terms.all(|term| (value(&term.field) == term.value.as_str()) == term.equal)
+    }
+}
+
+impl fmt::Display for FieldSelector {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, Term { field, value, equal }) in self.terms.iter().enumerate() {
+            let (comma, operator) = (if index == 0 { "" } else { "," }, if *equal { "=" } else { "!=" });
+            write!(out, "{comma}{field}{operator}{}", escape(value))?;
+        }
+        Ok(())
     }
 }
 
@@ -134,6 +152,17 @@ fn term(selector: &str, part: &str) -> Result<Term, FieldSelectorError> {
         }
     }
     Err(FieldSelectorError::NoOperator { selector: selector.to_owned(), term: part.to_owned() })
+}
+
+fn escape(value: &str) -> String {
+    let mut out = String::with_capacity(value.len());
+    for next in value.chars() {
+        if matches!(next, '\\' | ',' | '=') {
+            out.push('\\');
+        }
+        out.push(next);
+    }
+    out
 }
 
 fn unescape(text: &str) -> Result<String, FieldSelectorError> {

@@ -96,6 +96,29 @@ fn field_selectors_split_escape_and_compare() {
     }
 }
 
+#[test]
+fn selectors_are_worded_as_the_stored_version_has_them() {
+    let kinds = crate::kinds::Kinds::builtin();
+    let events = |group: &str| {
+        kinds.get(&tombolo_proto::object::Resource::new(group, "v1", "events")).unwrap().clone()
+    };
+    let (core, named) = (events(""), events("events.k8s.io"));
+    for (served, stored) in [
+        ("", ""),
+        ("regarding.kind=Pod,reason!=x", "involvedObject.kind=Pod,reason!=x"),
+        (r"reportingController=a\,b,type==Normal", r"reportingComponent=a\,b,type=Normal"),
+        ("metadata.name=x", "metadata.name=x"),
+        ("malformed", "malformed"),
+    ] {
+        assert_eq!(named.stored_selector(served), stored);
+    }
+    assert_eq!(
+        core.stored_selector("regarding.kind=Pod"),
+        "regarding.kind=Pod",
+        "the core group has no such field"
+    );
+}
+
 proptest! {
     #[test]
     fn no_text_makes_the_parsers_panic(text in "[a-z!=<>(),\\\\ ./\\-\u{e9}]{0,40}") {

@@ -13,7 +13,7 @@ use tombolo_apiserve::auth::Attributes;
 use tombolo_apiserve::sources::Read;
 use tombolo_apiserve::status::ApiError;
 use tombolo_apiserve::store::Store as ServedStore;
-use tombolo_proto::object::{ObjectKey, Resource};
+use tombolo_proto::object::ObjectKey;
 
 use super::reads::{copy, refused};
 use super::rights::{Rights, Verdict};
@@ -145,12 +145,12 @@ impl AccountReads {
             borrowed: true,
             ..Selection::all(read.kind.storage.clone())
         };
-        copy(&self.subscriptions, wide, about, Some(token)).await
+        copy(&self.subscriptions, wide, read, Some(token)).await
     }
 
     /// A list that cannot be followed, read in the cloud by the caller.
     async fn listed(&self, read: Read<'_>, token: &str) -> Result<Listed, ApiError> {
-        let call = pass::get(&query(&read.kind.storage, read.attributes), "application/json");
+        let call = pass::get(&query(read), "application/json");
         let answer = pass::ask(&self.hub, call, TIMEOUT, Some(token.to_owned())).await?;
         if !answer.status.is_success() {
             return Err(pass::refusal(answer.status, &answer.body));
@@ -167,12 +167,13 @@ fn unknown(about: &Attributes) -> ApiError {
     ApiError::unavailable(sentence).retry_after(RETRY_AFTER_SECONDS)
 }
 
-/// Path and query of a list in the API of the cluster.
-fn query(resource: &Resource, about: &Attributes) -> String {
-    let selectors = [("labelSelector", &about.label_selector), ("fieldSelector", &about.field_selector)];
+/// Path and query of a list in the API of the cluster, of the version that the store keeps.
+fn query(Read { kind, attributes: about, .. }: Read<'_>) -> String {
+    let fields = kind.stored_selector(&about.field_selector);
+    let selectors = [("labelSelector", &about.label_selector), ("fieldSelector", &fields)];
     let mut query = form_urlencoded::Serializer::new(String::new());
     query.extend_pairs(selectors.iter().filter(|(_, selector)| !selector.is_empty()));
-    let path = paths::collection(resource, &about.namespace);
+    let path = paths::collection(&kind.storage, &about.namespace);
     match query.finish().as_str() {
         "" => path,
         query => format!("{path}?{query}"),

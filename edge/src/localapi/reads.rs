@@ -46,7 +46,7 @@ impl Reads {
         if is_pushed(resource) && self.is_own(resource, about) {
             return Ok(Arc::new(self.store.clone()));
         }
-        copy(&self.subscriptions, wide, about, None)
+        copy(&self.subscriptions, wide, read, None)
             .await
             .map(|scoped| Arc::new(scoped) as Arc<dyn ServedStore>)
             .map_err(|error| refused(error, about))
@@ -91,12 +91,12 @@ impl Sources for Reads {
 pub(super) async fn copy(
     subscriptions: &Subscriptions,
     wide: Selection,
-    about: &Attributes,
+    read: Read<'_>,
     token: Option<&str>,
 ) -> Result<Scoped, Unreadable> {
     let narrow = Selection {
-        label_selector: about.label_selector.clone(),
-        field_selector: about.field_selector.clone(),
+        label_selector: read.attributes.label_selector.clone(),
+        field_selector: read.kind.stored_selector(&read.attributes.field_selector),
         ..wide.clone()
     };
     match subscriptions.reader(&wide, token).await {
