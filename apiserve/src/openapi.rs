@@ -6,6 +6,7 @@
 
 mod descriptions;
 mod dialect;
+mod foreign;
 mod operations;
 mod published;
 mod schemas;
@@ -20,13 +21,9 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use self::dialect::Dialect;
+pub use self::foreign::ForeignDocuments;
+pub(crate) use self::foreign::selectable_fields;
 use crate::kinds::{KindInfo, Kinds};
-
-/// Has OpenAPI 3.0 documents of groups that another server defines.
-pub trait ForeignDocuments: Send + Sync + 'static {
-    /// The document of a group and version as JSON; none when it is not here.
-    fn document(&self, group: &str, version: &str) -> Option<Arc<[u8]>>;
-}
 
 /// The index under `/openapi/v3`: where the document of each group and version is, with a hash of its content.
 #[must_use]

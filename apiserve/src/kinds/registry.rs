@@ -159,7 +159,7 @@ impl Kinds {
         let is_builtin = |group: &str| self.iter().any(|kind| !kind.custom && &*kind.resource.group == group);
         let mut by_resource = self.0.by_resource.clone();
         by_resource.retain(|_, kind| !kind.custom);
-        for found in custom::discovered::resources(discovery, declared, is_builtin) {
+        for found in custom::discovered::resources(discovery, declared, &*documents, is_builtin) {
             let known = |kind: &&Arc<KindInfo>| {
                 (&*kind.resource.group, &*kind.resource.name) == (&*found.group, &*found.plural)
                     && kind.definition().is_some_and(|own| own.fingerprint == found.fingerprint)

@@ -16,6 +16,7 @@ use tombolo_apiserve::auth::{Attributes, Authorizer, Decision};
 use tombolo_apiserve::kinds::DeclaredColumns;
 use tombolo_apiserve::openapi::ForeignDocuments;
 use tombolo_apiserve::registry::Registry;
+use tombolo_apiserve::selector::field::FieldSelector;
 use tombolo_proto::object::Resource;
 use tracing::{debug, warn};
 
@@ -34,6 +35,10 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(12 * 3600);
 /// What clients are answered from, at most.
 const AGE_MAX: Duration = Duration::from_secs(10);
 
+/// The same of the index of OpenAPI, which is shorter, for selectors of fields that no document names. An API server publishes
+/// documents a moment after the kinds.
+const INDEX_AGE_MAX: Duration = Duration::from_secs(1);
+
 /// Wait after a failure.
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -49,6 +54,8 @@ pub(super) struct Discovery {
     registry: Registry,
     /// When the cloud was last asked.
     asked: tokio::sync::Mutex<Option<Instant>>,
+    /// When the cloud was last asked for the index of OpenAPI.
+    index_asked: tokio::sync::Mutex<Option<Instant>>,
     /// What the cloud's index says of each OpenAPI document that is kept.
     indexed: Mutex<BTreeMap<String, String>>,
     /// Of the definitions that were read; no more than there are kinds in discovery.
@@ -69,8 +76,14 @@ impl ForeignDocuments for Kept {
 impl Discovery {
     /// Serves the kinds that the store keeps.
     pub(super) fn load(documents: Documents, registry: Registry) -> Arc<Self> {
-        let (asked, indexed) = (tokio::sync::Mutex::default(), Mutex::default());
-        let discovery = Self { documents, registry, asked, indexed, columns: Mutex::default() };
+        let discovery = Self {
+            documents,
+            registry,
+            asked: tokio::sync::Mutex::default(),
+            index_asked: tokio::sync::Mutex::default(),
+            indexed: Mutex::default(),
+            columns: Mutex::default(),
+        };
         discovery.serve_kept();
         Arc::new(discovery)
     }
@@ -137,18 +150,28 @@ impl Discovery {
         if groups["kind"] != "APIGroupDiscoveryList" {
             return Err(format!("{GROUPS} is no APIGroupDiscoveryList"));
         }
-        let news = self.documents.keep(GROUPS, body).await?;
-        if news {
+        if self.documents.keep(GROUPS, body).await? {
             self.serve(&groups);
         }
-        if self.fetch_documents().await? && !news {
-            self.serve(&groups);
+        self.refresh_documents(Duration::ZERO).await
+    }
+
+    /// Asks for the OpenAPI documents alone, as [`Self::refresh`] does for everything. What they say about kinds that are
+    /// served already is served, too.
+    async fn refresh_documents(&self, age: Duration) -> Result<(), String> {
+        if self.fetch_documents(age).await? {
+            self.serve_kept();
         }
         Ok(())
     }
 
-    /// Fetches the OpenAPI documents that have changed. Whether there were any.
-    async fn fetch_documents(&self) -> Result<bool, String> {
+    /// Fetches the OpenAPI documents that have changed, unless that was done less than `age` ago. Whether there were any.
+    async fn fetch_documents(&self, age: Duration) -> Result<bool, String> {
+        let mut asked = self.index_asked.lock().await;
+        if asked.is_some_and(|at| at.elapsed() < age) {
+            return Ok(false);
+        }
+        *asked = Some(Instant::now());
         let index = self.documents.fetch(OPENAPI, "application/json", TIMEOUT).await?;
         let index: Value = serde_json::from_slice(&index).map_err(|error| error.to_string())?;
         let mut news = false;
@@ -195,6 +218,32 @@ impl Discovery {
         }
         asked.path.starts_with(GROUPS) || asked.path.starts_with(OPENAPI)
     }
+
+    /// Whether a selector names a field of a custom kind of which no document tells.
+    fn selects_unknown(&self, asked: &Attributes) -> bool {
+        if !asked.is_resource || asked.field_selector.is_empty() {
+            return false;
+        }
+        let resource = Resource::new(&asked.group, &asked.version, &asked.resource);
+        let catalog = self.registry.catalog();
+        let Some(kind) = catalog.kinds.get(&resource).filter(|kind| kind.custom) else { return false };
+        let selector = FieldSelector::parse(&asked.field_selector).unwrap_or_default();
+        selector.fields().any(|field| !kind.is_selectable(field))
+    }
+
+    /// Brings what a request needs to be answered well.
+    async fn learn(&self, asked: &Attributes) {
+        let mut outcome = Ok(());
+        if self.concerns(asked) {
+            outcome = self.refresh(AGE_MAX).await;
+        }
+        if outcome.is_ok() && self.selects_unknown(asked) {
+            outcome = self.refresh_documents(INDEX_AGE_MAX).await;
+        }
+        if let Err(error) = outcome {
+            debug!(error, "discovery is answered from what was kept");
+        }
+    }
 }
 
 /// Lets a request be judged once the kinds that it may be about are known.
@@ -211,11 +260,7 @@ impl<A: Authorizer> Authorizer for Informed<A> {
             if decision != Decision::Allow {
                 return decision;
             }
-            if self.discovery.concerns(asked)
-                && let Err(error) = self.discovery.refresh(AGE_MAX).await
-            {
-                debug!(error, "discovery is answered from what was kept");
-            }
+            self.discovery.learn(asked).await;
             self.definitions.read(asked).await;
             decision
         })

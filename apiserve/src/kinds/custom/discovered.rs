@@ -1,14 +1,16 @@
 //! Kinds that another server serves, as far as its discovery tells: names, scope, verbs, subresources. Their types are not
 //! known, so whatever that server sends is shown as it is; in tables with the columns of their
-//! definitions where these are known.
+//! definitions where these are known. What field selectors may name its OpenAPI documents tell.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use super::super::jsonpath::JsonPath;
 use super::super::value::{items, text};
 use super::{Fingerprint, KindInfo, SubresourceInfo, compile};
+use crate::openapi::{ForeignDocuments, selectable_fields};
 use crate::schema::types::Types;
 
 /// Resources that are taken from one document, at most.
@@ -52,12 +54,15 @@ pub(crate) struct Discovered {
     /// Version, and the entry of the resource.
     versions: Vec<(String, Value)>,
     columns: ByVersion,
+    /// What field selectors may name beside name and namespace, by version: as its OpenAPI document tells.
+    selectable: BTreeMap<String, Vec<String>>,
 }
 
 /// The resources of an `APIGroupDiscoveryList` that are in none of the groups that are known already.
 pub(crate) fn resources(
     document: &Value,
     declared: &DeclaredColumns,
+    documents: &dyn ForeignDocuments,
     is_known: impl Fn(&str) -> bool,
 ) -> Vec<Discovered> {
     let mut found: Vec<Discovered> = Vec::new();
@@ -67,31 +72,48 @@ pub(crate) fn resources(
             continue;
         }
         for version in items(group, &["versions"]) {
+            let number = text(version, &["version"]);
+            let mut fields = match documents.document(name, number) {
+                Some(document) => selectable_fields(&document, name, number),
+                None => BTreeMap::new(),
+            };
             for resource in items(version, &["resources"]) {
                 let plural = text(resource, &["resource"]);
-                let entry = (text(version, &["version"]).to_owned(), resource.clone());
-                match found.iter().position(|known| known.group == name && known.plural == plural) {
-                    Some(known) => found[known].versions.push(entry),
-                    None if found.len() < RESOURCES_MAX => found.push(Discovered {
-                        group: name.to_owned(),
-                        plural: plural.to_owned(),
-                        fingerprint: Fingerprint { content: [0; 32], terminating: false },
-                        versions: vec![entry],
-                        columns: declared.of(name, plural),
-                    }),
-                    None => {}
+                let known = found.iter().position(|known| known.group == name && known.plural == plural);
+                let at = match known {
+                    Some(at) => at,
+                    None if found.len() < RESOURCES_MAX => {
+                        found.push(Discovered::new(name, plural, declared));
+                        found.len() - 1
+                    }
+                    None => continue,
+                };
+                found[at].versions.push((number.to_owned(), resource.clone()));
+                if let Some(fields) = fields.remove(text(resource, &["responseKind", "kind"])) {
+                    found[at].selectable.insert(number.to_owned(), fields);
                 }
             }
         }
     }
     for resource in &mut found {
-        let content = json!([resource.versions, resource.columns]);
+        let content = json!([resource.versions, resource.columns, resource.selectable]);
         resource.fingerprint.content = Sha256::digest(content.to_string()).into();
     }
     found
 }
 
 impl Discovered {
+    fn new(group: &str, plural: &str, declared: &DeclaredColumns) -> Self {
+        Self {
+            group: group.to_owned(),
+            plural: plural.to_owned(),
+            fingerprint: Fingerprint { content: [0; 32], terminating: false },
+            versions: Vec::new(),
+            columns: declared.of(group, plural),
+            selectable: BTreeMap::new(),
+        }
+    }
+
     /// The kinds of all versions; none when the names are none.
     pub(crate) fn kinds(&self, builtin: &Types) -> Vec<KindInfo> {
         let make = |columns: &ByVersion| compile(&self.definition(columns), self.fingerprint, None, builtin);
@@ -103,6 +125,13 @@ impl Discovered {
                 items(entry, &["verbs"]).iter().filter_map(|verb| Some(verb.as_str()?.into())).collect()
             };
             kind.verbs = verbs(entry);
+            if let (Some(custom), Some(fields)) =
+                (&mut kind.definition, self.selectable.get(&*kind.resource.version))
+            {
+                let path =
+                    |field: &String| Some((field.clone(), JsonPath::parse(&format!(".{field}")).ok()?));
+                custom.selectable = fields.iter().filter_map(path).collect();
+            }
             let own = |entry: &Value, key: &str, otherwise: &str| match text(entry, &["responseKind", key]) {
                 "" => otherwise.into(),
                 named => named.into(),
@@ -212,6 +241,45 @@ mod tests {
         assert_eq!(other.get(&thing.resource).unwrap().verbs.len(), 1);
         let empty = other.with_discovered(&json!({"items": []}), &none, Arc::new(One));
         assert!(empty.get(&thing.resource).is_none());
+    }
+
+    /// Documents that tell of one selectable field of version v1.
+    struct Selectable;
+
+    impl ForeignDocuments for Selectable {
+        fn document(&self, _: &str, version: &str) -> Option<Arc<[u8]>> {
+            let fields = match version {
+                "v1" => json!([{"fieldPath": "spec.size"}]),
+                _ => json!([]),
+            };
+            let schema = |kind: &str| {
+                json!({"type": "object", "x-kubernetes-selectable-fields": fields,
+                    "x-kubernetes-group-version-kind": [{"group": "a.example", "version": version, "kind": kind}]})
+            };
+            let document = json!({"openapi": "3.0.0", "components": {"schemas": {
+                "example.a.Thing": schema("Thing"), "example.a.Other": schema("Other"), "example.a.Plain": {},
+            }}});
+            Some(document.to_string().into_bytes().into())
+        }
+    }
+
+    #[test]
+    fn field_selectors_name_what_the_other_server_says() {
+        let none = DeclaredColumns::default();
+        let discovered = discovery(&["get", "list"]);
+        let kinds = Kinds::builtin().with_discovered(&discovered, &none, Arc::new(Selectable));
+        let kind = |kinds: &Kinds, version: &str| {
+            Arc::clone(kinds.get(&Resource::new("a.example", version, "things")).unwrap())
+        };
+        let thing = kind(&kinds, "v1");
+        let object = json!({"spec": {"size": 3, "other": "x"}});
+        assert_eq!(thing.field_value(&object, "spec.size").as_deref(), Some("3"));
+        assert!(!thing.is_selectable("spec.other"));
+        assert!(!kind(&kinds, "v1beta1").is_selectable("spec.size"), "each version has its own");
+        let again = kinds.with_discovered(&discovered, &none, Arc::new(Selectable));
+        assert!(Arc::ptr_eq(&thing, &kind(&again, "v1")), "what has not changed stays");
+        let without = again.with_discovered(&discovered, &none, Arc::new(One));
+        assert!(!kind(&without, "v1").is_selectable("spec.size"), "One is no document");
     }
 
     #[test]

@@ -456,9 +456,10 @@ async fn kinds_of_the_cluster_are_found_and_explained_without_it() {
     let place = "/openapi/v3/apis/example.com/v1?hash=1";
     let index = json!({"paths": {"apis/example.com/v1": {"serverRelativeURL": place}}});
     cloud.script("GET /openapi/v3", move |_, _| (200, index.clone()));
-    cloud.script(&format!("GET {place}"), |_, _| {
-        (200, json!({"openapi": "3.0.0", "info": {"title": "of the cloud"}}))
-    });
+    let schema = json!({"x-kubernetes-group-version-kind": [kind], "x-kubernetes-selectable-fields": [{"fieldPath": "spec.size"}]});
+    let openapi = json!({"openapi": "3.0.0", "info": {"title": "of the cloud"},
+        "components": {"schemas": {"com.example.v1.Widget": schema}}});
+    cloud.script(&format!("GET {place}"), move |_, _| (200, openapi.clone()));
     let agent = Agent::start(folder.path(), &cloud, false).await;
     wait_for("a session", DEADLINE, async || agent.status.look().transport.is_some()).await;
     let widgets = "/apis/example.com/v1/namespaces/default/widgets";
@@ -490,14 +491,25 @@ async fn kinds_of_the_cluster_are_found_and_explained_without_it() {
         assert_eq!(explained["info"]["title"], "of the cloud", "{explained}");
         let (_, one) = agent.get(&format!("{widgets}/w")).await;
         assert_eq!(one["spec"]["size"], 3, "{one}");
+        widgets_are_selected(&agent, widgets).await;
         cloud.set_away(true);
     }
     agent.stop().await;
     let agent = Agent::start(folder.path(), &cloud, false).await;
     assert_eq!(agent.names(widgets).await, ["w"]);
     assert_eq!(row(&agent, widgets).await, sized);
+    widgets_are_selected(&agent, widgets).await;
     let (_, explained) = agent.get("/openapi/v3/apis/example.com/v1").await;
     assert_eq!(explained["info"]["title"], "of the cloud", "{explained}");
     assert_eq!(agent.get("/apis/example.com/v1/gadgets").await.0, StatusCode::NOT_FOUND);
     agent.stop().await;
+}
+
+/// Field selectors name what the OpenAPI document of the kind tells.
+async fn widgets_are_selected(agent: &Agent, widgets: &str) {
+    let select = |selector: &str| format!("{widgets}?fieldSelector={selector}");
+    assert_eq!(agent.names(&select("spec.size%3D3")).await, ["w"]);
+    assert_eq!(agent.names(&select("spec.size!%3D3")).await, Vec::<String>::new());
+    let (code, status) = agent.get(&select("spec.color%3Dred")).await;
+    assert_eq!((code, &status["reason"]), (StatusCode::BAD_REQUEST, &json!("BadRequest")), "{status}");
 }
