@@ -144,7 +144,9 @@ fn revision(params: &Params) -> Result<Option<Revision>, String> {
         let why = number_error(text);
         format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: {why}")
     };
-    text.parse().map(|number| Some(Revision(number))).map_err(refuse)
+    // Go reads no sign before an unsigned number.
+    let digits = if text.starts_with('+') { "" } else { text };
+    digits.parse().map(|number| Some(Revision(number))).map_err(refuse)
 }
 
 /// Why Go does not read a text as a number of its type.

@@ -20,12 +20,14 @@ use line::Line;
 use lines::{JSON, combinations};
 use target::Target;
 
-/// A definition whose two versions differ in nothing but their name.
+/// A definition whose two versions differ in their name, in what field selectors may name, and in their description: fields to
+/// select by are refused where all versions have the same schema.
 fn definition() -> Value {
     let version = |name: &str, storage: bool| {
         json!({
             "name": name, "served": true, "storage": storage,
-            "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+            "selectableFields": if storage { json!([{"jsonPath": ".spec.size"}]) } else { json!(null) },
+            "schema": {"openAPIV3Schema": {"type": "object", "description": name, "properties": {
                 "spec": {"type": "object", "properties": {
                     "size": {"type": "integer"},
                     "open": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
@@ -50,8 +52,11 @@ async fn prepare(target: &Target) {
     let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     assert_eq!(target.ask(&Line::new(&("POST", path, JSON, &body))).await.code, 201);
     default_account(target).await;
-    for version in ["v1", "v1beta1"] {
-        let list = Line::get(&format!("/apis/conformance.example/{version}/namespaces/default/widgets"));
+    // An edge knows by which fields only once the cluster has published that.
+    for query in
+        ["v1/namespaces/default/widgets?fieldSelector=spec.size=0", "v1beta1/namespaces/default/widgets"]
+    {
+        let list = Line::get(&format!("/apis/conformance.example/{query}"));
         wait_for("the custom kind", Duration::from_secs(30), || async {
             let answer = target.ask(&list).await;
             if answer.code == 200 { Ok(()) } else { Err(format!("{answer:?}")) }

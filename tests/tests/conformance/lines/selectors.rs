@@ -57,5 +57,9 @@ pub(crate) const LINES: &[Row] = reads![
     "/apis/discovery.k8s.io/v1/endpointslices?fieldSelector=addressType=x"
     "/apis/storage.k8s.io/v1/storageclasses?fieldSelector=provisioner=x"
     "/apis/conformance.example/v1/widgets?fieldSelector=spec.size=1"
+    "/apis/conformance.example/v1/widgets?fieldSelector=spec.size=1,metadata.name=x"
+    "/apis/conformance.example/v1/widgets?fieldSelector=spec.open.x=1"
+    "/apis/conformance.example/v1/widgets?fieldSelector=spec=1"
+    "/apis/conformance.example/v1beta1/widgets?fieldSelector=spec.size=1"
     "/apis/conformance.example/v1/widgets?fieldSelector=metadata.name=x,metadata.namespace=y"
 ];

@@ -51,6 +51,20 @@ const READS: &[&str] = &[
     maps!("/wire?resourceVersion=zz"),
     maps!("?resourceVersion=99999999999999999999"),
     maps!("?watch=1&timeoutSeconds=1&resourceVersion=zz"),
+    // What is no revision, and what is one too large.
+    maps!("/wire?resourceVersion=-7"),
+    maps!("/wire?resourceVersion=%2B7"),
+    maps!("?resourceVersion=%2B7"),
+    maps!("?resourceVersion=18446744073709551616"),
+    maps!("?limit=%2B1&labelSelector=wire"),
+    maps!("?limit=1_0"),
+    maps!("?watch=1&timeoutSeconds=1&resourceVersion=-7"),
+    maps!("?watch=1&timeoutSeconds=1&resourceVersion=%2B7"),
+    maps!("?watch=1&timeoutSeconds=1&resourceVersion=18446744073709551615"),
+    maps!("?watch=1&timeoutSeconds=1&resourceVersion=18446744073709551616"),
+    maps!(
+        "?watch=1&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=-7"
+    ),
     maps!("?watch=1&timeoutSeconds=1&continue=x"),
     maps!("?watch=1&timeoutSeconds=1&resourceVersion=0&continue=x"),
     maps!("?watch=1&timeoutSeconds=1&resourceVersion=99999999"),
