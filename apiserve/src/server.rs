@@ -10,11 +10,12 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::ApiServer;
@@ -118,7 +119,7 @@ async fn connection(
     let stream = StallGuard::new(stream, WRITE_STALL_MAX);
     let Some(config) = tls else {
         let peer = Peer { remote, ..Peer::default() };
-        return http(stream, peer, api, watcher).await;
+        return http(Either::Left(stream), peer, api, watcher).await;
     };
     let handshake = TlsAcceptor::from(config).accept(stream);
     let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
@@ -129,14 +130,14 @@ async fn connection(
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let certificates = certificates.iter().map(|certificate| certificate.clone().into_owned()).collect();
     let peer = Peer { remote, certificates, encrypted: true };
-    http(stream, peer, api, watcher).await;
+    http(Either::Right(Box::new(stream)), peer, api, watcher).await;
 }
 
+/// A connection without TLS or with it. Of one type: the code of HTTP is large, and a device has it in memory once.
+type Channel = Either<StallGuard<TcpStream>, Box<TlsStream<StallGuard<TcpStream>>>>;
+
 /// Serves HTTP on one stream until it ends.
-async fn http<S>(stream: S, peer: Peer, api: ApiServer, watcher: hyper_util::server::graceful::Watcher)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+async fn http(stream: Channel, peer: Peer, api: ApiServer, watcher: hyper_util::server::graceful::Watcher) {
     let remote = peer.remote;
     let peer = Arc::new(peer);
     let service = service_fn(move |request: Request<Incoming>| {

@@ -4,12 +4,13 @@ use std::io::IsTerminal;
 use std::str::FromStr;
 
 use thiserror::Error;
+use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
+use tracing_subscriber::{Registry, fmt, reload};
 
 /// Environment variable whose filter wins over the configured one, in the syntax of
-/// `tracing_subscriber::EnvFilter` ("info,tombolo_link=debug").
+/// `tracing_subscriber::filter::Targets` ("info,tombolo_link=debug").
 pub const FILTER_VARIABLE: &str = "TOMBOLO_LOG";
 
 /// How log lines look.
@@ -77,7 +78,7 @@ pub fn init(format: Format, default_filter: &str) -> Result<FilterHandle, Teleme
 /// Changes the log filter of the running process.
 #[derive(Debug, Clone)]
 pub struct FilterHandle {
-    handle: reload::Handle<EnvFilter, Registry>,
+    handle: reload::Handle<Targets, Registry>,
 }
 
 impl FilterHandle {
@@ -91,15 +92,17 @@ impl FilterHandle {
     }
 }
 
-fn choose_filter(from_env: Option<&str>, default: &str) -> Result<EnvFilter, TelemetryError> {
+fn choose_filter(from_env: Option<&str>, default: &str) -> Result<Targets, TelemetryError> {
     match from_env {
         Some(filter) if !filter.trim().is_empty() => parse(filter, FILTER_VARIABLE),
         _ => parse(default, "configuration"),
     }
 }
 
-fn parse(filter: &str, origin: &'static str) -> Result<EnvFilter, TelemetryError> {
-    EnvFilter::try_new(filter).map_err(|error| TelemetryError::Filter {
+fn parse(filter: &str, origin: &'static str) -> Result<Targets, TelemetryError> {
+    // A target with a space before it would be one that nothing has.
+    let parts: Vec<&str> = filter.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+    parts.join(",").parse().map_err(|error: ParseError| TelemetryError::Filter {
         filter: filter.to_owned(),
         origin,
         reason: error.to_string(),
@@ -115,6 +118,9 @@ mod tests {
         assert_eq!(choose_filter(Some("debug"), "info").unwrap().to_string(), "debug");
         assert_eq!(choose_filter(Some(" "), "info").unwrap().to_string(), "info");
         assert_eq!(choose_filter(None, "info").unwrap().to_string(), "info");
+        let several = choose_filter(Some("warn, tombolo_link=debug,"), "info").unwrap();
+        assert!(several.would_enable("tombolo_link::quic", &tracing::Level::DEBUG));
+        assert!(!several.would_enable("tombolo_edge", &tracing::Level::INFO));
         let error = choose_filter(Some("a=b=c"), "info").unwrap_err().to_string();
         assert!(error.starts_with("bad log filter \"a=b=c\" (TOMBOLO_LOG): "), "{error}");
     }

@@ -26,7 +26,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let assets = components::ensure()?;
     run::check(run::cargo().args(["build", "--release", "--locked", "--workspace", "--bins"]))?;
     if options.dialect.is_none() {
-        let agent = ["build", "--profile", "device", "--locked", "--workspace", "--bin", "edgecore"];
+        let agent = ["build", "--profile", "device", "--locked", "--package", "tombolo-edge"];
         run::check(run::cargo().args(agent))?;
     }
     // `cargo run` would pick other features than the workspace has, and compile it all once more.

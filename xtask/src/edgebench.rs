@@ -21,7 +21,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<()> {
     run::check(run::cargo().args(["build", "--release", "--locked", "--workspace", "--bins"]))?;
     if !options.quick {
-        let agent = ["build", "--profile", "device", "--locked", "--workspace", "--bin", "edgecore"];
+        let agent = ["build", "--profile", "device", "--locked", "--package", "tombolo-edge"];
         run::check(run::cargo().args(agent))?;
     }
     let mut command = Command::new(run::program("release", "edgebench")?);

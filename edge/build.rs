@@ -1,0 +1,13 @@
+//! How `edgecore` is linked where its size counts.
+
+use std::env;
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    let is = |name: &str, value: &str| env::var(name).is_ok_and(|found| found == value);
+    // Profile `device`, for the target whose linker is LLD without further settings: functions that are compiled to the same
+    // instructions are there once. Nothing of Rust's may depend on the address of a function.
+    if is("OPT_LEVEL", "z") && is("TARGET", "x86_64-unknown-linux-gnu") {
+        println!("cargo::rustc-link-arg-bin=edgecore=-Wl,--icf=all");
+    }
+}
