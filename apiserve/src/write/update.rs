@@ -47,8 +47,11 @@ impl LocalWrites {
         if request.may_create && self.read(context)?.is_none() && creates(request) {
             // There is nothing that could have the identity that the request names.
             check_uid(context, &object, "")?;
-            let created = self.create_named(context, object, fields::track).await?;
-            return Ok(context.reply(StatusCode::CREATED, &created));
+            let warnings = context.warnings.len();
+            let created = self.create_named(context, object.clone(), fields::track).await;
+            if !self.is_overtaken(context, &created, warnings)? {
+                return Ok(context.reply(StatusCode::CREATED, &created?));
+            }
         }
         let updated = self.replace(context, &Source::Object(object)).await?;
         reply(context, &updated)
@@ -61,14 +64,34 @@ impl LocalWrites {
     ) -> Result<WriteReply, ApiError> {
         let request = context.request;
         if request.may_create && creates(request) && self.read(context)?.is_none() {
-            return self.apply_new(context).await;
+            let warnings = context.warnings.len();
+            let created = self.apply_new(context).await;
+            if !self.is_overtaken(context, &created, warnings)? {
+                return Ok(context.reply(StatusCode::CREATED, &created?));
+            }
         }
         let updated = self.replace(context, &Source::Patch(patch, request)).await?;
         reply(context, &updated)
     }
 
+    /// Whether somebody else has created the object that an update or an apply would have created: then there is something
+    /// to change. What was warned of after the first `warnings` is said again.
+    fn is_overtaken(
+        &self,
+        context: &mut Context<'_>,
+        created: &Result<Value, ApiError>,
+        warnings: usize,
+    ) -> Result<bool, ApiError> {
+        let refused = created.as_ref().is_err_and(|error| error.reason == "AlreadyExists");
+        let overtaken = refused && self.read(context)?.is_some();
+        if overtaken {
+            context.warnings.truncate(warnings);
+        }
+        Ok(overtaken)
+    }
+
     /// A server-side apply of an object that is not there.
-    async fn apply_new(&self, context: &mut Context<'_>) -> Result<WriteReply, ApiError> {
+    async fn apply_new(&self, context: &mut Context<'_>) -> Result<Value, ApiError> {
         let kind = Arc::clone(context.kind);
         let (applied, mut object) = patches::apply(context, &kind, None)?;
         let uid = meta::text(&applied, "uid");
@@ -86,8 +109,7 @@ impl LocalWrites {
         check_name(context, &object)?;
         let mut object = patches::decode_merged(context.kind, object)?;
         create::check_namespace(context, &mut object)?;
-        let created = self.create_named(context, object, |_, _, _| {}).await?;
-        Ok(context.reply(StatusCode::CREATED, &created))
+        self.create_named(context, object, |_, _, _| {}).await
     }
 
     /// Tries until nobody else writes in between.
