@@ -44,7 +44,7 @@ fn unknown_fields_are_pruned_unless_they_are_preserved() {
             "x-kubernetes-preserve-unknown-fields": true},
     }}}}))
     .unwrap();
-    let value = json!({"metadata": {"name": "x", "odd": 1}, "spec": {
+    let value = json!({"apiVersion": "a.example/v1", "kind": "Thing", "metadata": {"name": "x", "odd": 1}, "spec": {
         "known": "k", "unknown": 1,
         "open": {"free": {"deep": 1}, "typed": {"a": "1", "b": "2"}},
         "embedded": {"apiVersion": "v1", "kind": "X", "metadata": {"name": "n", "odd": 1}, "spec": {"any": 1}},
