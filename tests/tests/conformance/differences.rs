@@ -109,6 +109,7 @@ const DIFFERENCES: &[Difference] = &[
     raced("GET /api/v1/namespaces/default/replicationcontrollers?watch=1*", COLLECTED),
     raced("GET /apis/batch/v1/namespaces/default/jobs?watch=1*", COLLECTED),
     raced("GET /api/v1/namespaces?watch=1*", COLLECTED),
+    raced("GET /api/v1/namespaces/round", COLLECTED),
     raced(
         "* /api/v1/namespaces/default/resourcequotas*",
         "the embedded server fills in the status of a quota, which a controller does beside the real one",
