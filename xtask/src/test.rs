@@ -31,9 +31,10 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let started = Instant::now();
-    require_components(options)?;
+    prepare(options)?;
     let skip_log = std::env::temp_dir().join(format!("tombolo-skipped-{}", std::process::id()));
-    let outcome = build_programs().and_then(|()| run_tests(options, &skip_log));
+    let command = cargo_test(options, &skip_log)?;
+    let outcome = build_programs().and_then(|()| run_tests(options, command, &skip_log));
     let skipped = take_lines(&skip_log);
     eprintln!("tests ran {} s; skipped: {}", started.elapsed().as_secs(), skipped.len());
     for test in &skipped {
@@ -46,8 +47,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Builds or finds what the tests start that is not of this workspace.
-fn require_components(options: &Options) -> Result<()> {
+/// Says at once what is missing for the tests, or installs it.
+fn prepare(options: &Options) -> Result<()> {
     if options.without_cluster {
         return Ok(());
     }
@@ -58,8 +59,6 @@ fn require_components(options: &Options) -> Result<()> {
             components::ASSETS_VARIABLE
         );
     }
-    components::ensure()?;
-    goclients::ensure()?;
     if options.install {
         components::runtime::install()?;
     }
@@ -68,8 +67,7 @@ fn require_components(options: &Options) -> Result<()> {
 
 /// Every test once, and those that failed once more by themselves: whole-system tests start dozens of programs on two
 /// cores, and a deadline that is missed then says nothing of the product. Both outcomes are printed.
-fn run_tests(options: &Options, skip_log: &Path) -> Result<()> {
-    let mut command = cargo_test(options, skip_log)?;
+fn run_tests(options: &Options, mut command: Command, skip_log: &Path) -> Result<()> {
     let first = Report::of(command.args(&options.cargo_arguments))?;
     if first.success() {
         return Ok(());
@@ -88,7 +86,7 @@ fn run_tests(options: &Options, skip_log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// `cargo test` with what the tests look for in their environment.
+/// `cargo test` with what the tests look for in their environment, which is built where it is missing.
 fn cargo_test(options: &Options, skip_log: &Path) -> Result<Command> {
     let mut command = run::cargo();
     command.args(["test", "--locked", "--no-fail-fast"]).env("TOMBOLO_SKIP_LOG", skip_log);

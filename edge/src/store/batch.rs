@@ -229,14 +229,28 @@ impl<'t> Batch<'t> {
         key: &ObjectKey,
         gone: Option<&ObjectVersion>,
     ) -> Result<(), WriteError> {
-        match (self.row(place)?, gone) {
-            (Some(held), Some(gone)) if self.is_later_incarnation(&held, scope, gone) => Ok(()),
-            _ => self.delete(scope, place, key),
+        let Some(held) = self.row(place)? else { return Ok(()) };
+        if gone.is_some_and(|gone| self.is_later_incarnation(&held, scope, gone)) {
+            return Ok(());
         }
+        self.release(scope, place, key, held)
     }
 
     fn delete(&mut self, scope: u32, place: &[u8], key: &ObjectKey) -> Result<(), WriteError> {
-        let Some(mut row) = self.row(place)? else { return Ok(()) };
+        match self.row(place)? {
+            Some(held) => self.release(scope, place, key, held),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes a scope from those that want an object; the object goes with the last of them.
+    fn release(
+        &mut self,
+        scope: u32,
+        place: &[u8],
+        key: &ObjectKey,
+        mut row: ObjectRow,
+    ) -> Result<(), WriteError> {
         if !row.scopes.contains(&scope) {
             return Ok(());
         }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::store::kept::{EVENTS_MAX as KEPT_EVENTS_MAX, OBJECTS_MAX};
 
-fn answer(key: &ObjectKey, uid: &str, revision: u64, size: usize) -> Learned {
+pub(super) fn answer(key: &ObjectKey, uid: &str, revision: u64, size: usize) -> Learned {
     let mut body = body(key, uid, &json!({"a": "x".repeat(size), "at": revision.to_string()}));
     body["metadata"]["resourceVersion"] = revision.to_string().into();
     Learned { key: key.clone(), body: body.to_string().into(), keep: true }

@@ -2,6 +2,7 @@
 
 use tombolo_proto::ids::ScopeId;
 
+use super::kept::answer;
 use super::*;
 
 fn in_scope(scope: ScopeId, delivery: Delivery) -> Delivery {
@@ -153,10 +154,7 @@ async fn what_is_told_of_an_object_that_went_leaves_the_one_that_a_write_has_cre
     };
     let [first, first_gone] = told(10);
     apply(&store, &[first]).await;
-    let reply = body(&map, "u2", &json!({}));
-    let mut reply: Value = reply;
-    reply["metadata"]["resourceVersion"] = "13".into();
-    let reply = Learned { key: map.clone(), body: reply.to_string().into(), keep: false };
+    let reply = Learned { keep: false, ..answer(&map, "u2", 13, 1) };
     store.learn(reply).await.unwrap().expect("the subscription wants it");
     let [late, _] = told(11);
     apply(&store, &[late, first_gone]).await;
