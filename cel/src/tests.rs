@@ -281,6 +281,27 @@ fn sets_and_maps_are_equal_in_any_order_and_their_sums_have_each_element_once() 
 }
 
 #[test]
+fn values_of_different_kinds_are_not_equal() {
+    let (environment, given) = dynamic(json!({"name": "a", "list": ["a", {"a": 1}], "map": {"a": 1}}));
+    for text in [
+        "self.map == 1",
+        "1 == self.map",
+        "self.map == self.list",
+        "self.list == self.map",
+        "self.map == [self.name]",
+        "self.list == self.name",
+        "self.list == {'a': 1}",
+        "[self.name] == self.map",
+        "self == null",
+        "2 in self.list",
+        "self.list.exists(x, x == 5)",
+    ] {
+        let expression = environment.compile(text).unwrap();
+        assert_eq!(expression.evaluate_json(&given, CALL_COST_MAX).result, Ok(json!(false)), "{text}");
+    }
+}
+
+#[test]
 fn estimates_follow_the_sizes_of_the_schema() {
     let numbers = |most: Option<u64>| {
         let mut list = json!({"type": "array", "items": {"type": "integer"}});

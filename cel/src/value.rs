@@ -10,7 +10,7 @@ use base64::Engine as _;
 use cel::ExecutionError;
 use cel::common::traits::{Container, Indexer, Iterable, Iterator as Items, Sizer, Zeroer};
 use cel::common::types::{
-    CelBool, CelBytes, CelDouble, CelInt, CelList, CelNull, CelString, CelUInt, MAP_TYPE,
+    CelBool, CelBytes, CelDouble, CelInt, CelList, CelNull, CelString, CelUInt, Kind, MAP_TYPE,
 };
 use cel::common::value::{CowVal, Val};
 use serde_json::Value;
@@ -152,7 +152,7 @@ impl<'v> Val for Map<'v> {
     }
 
     fn equals(&self, other: &dyn Val) -> bool {
-        equal(self, other)
+        other.get_type().kind() == Kind::Map && equal_maps(self, other)
     }
 
     fn clone_as_boxed<'w>(&self) -> Box<dyn Val + 'w>
@@ -243,10 +243,14 @@ pub(crate) fn equal(a: &dyn Val, b: &dyn Val) -> bool {
     let kinds = (a.get_type().kind(), b.get_type().kind());
     match kinds {
         // Those of the evaluator do not know the lists of JSON; the others know what makes them equal.
-        (cel::common::types::Kind::List, cel::common::types::Kind::List) => {
-            if a.downcast_ref::<CelList<'_>>().is_some() { equal_in_order(a, b) } else { a.equals(b) }
+        (Kind::List, Kind::List) => {
+            if a.downcast_ref::<CelList<'_>>().is_some() {
+                equal_in_order(a, b)
+            } else {
+                a.equals(b)
+            }
         }
-        (cel::common::types::Kind::Map, cel::common::types::Kind::Map) => equal_maps(a, b),
+        (Kind::Map, Kind::Map) => equal_maps(a, b),
         _ => a.equals(b),
     }
 }
@@ -283,7 +287,6 @@ fn equal_maps(a: &dyn Val, b: &dyn Val) -> bool {
 /// # Errors
 /// The type of what JSON cannot hold.
 pub(crate) fn json(value: &dyn Val) -> Result<Value, String> {
-    use cel::common::types::Kind;
     let wrong = || format!("a value of type {} has no form in JSON", value.get_type().name());
     match value.get_type().kind() {
         Kind::NullType => Ok(Value::Null),

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use cel::ExecutionError;
 use cel::common::traits::{Adder, Container, Indexer, Iterable, Iterator as Items, Sizer, Zeroer};
-use cel::common::types::{CelInt, CelList, CelString, CelUInt, LIST_TYPE};
+use cel::common::types::{CelInt, CelList, CelString, CelUInt, Kind, LIST_TYPE};
 use cel::common::value::{CowVal, Val};
 use serde_json::Value;
 
@@ -123,6 +123,9 @@ impl<'v> Val for List<'v> {
     }
 
     fn equals(&self, other: &dyn Val) -> bool {
+        if other.get_type().kind() != Kind::List {
+            return false;
+        }
         match self.kind() {
             ListKind::Atomic => equal_in_order(self, other),
             ListKind::Set | ListKind::Map(_) => self.has_same_elements(other),
