@@ -2,7 +2,8 @@
 //!
 //! HTTP/2 gives every frame of more than a few hundred bytes to its stream alone and asks for it to be flushed: a TLS
 //! record and a system call each. An event that a hundred watches of one connection get would be a hundred of both. Here
-//! what a connection writes waits until every task that is ready to add to it has had its turn.
+//! what a connection writes waits until every task that is ready to add to it has had its turn. A connection of HTTP/1 has
+//! one answer at a time, for which nothing is worth waiting.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -17,8 +18,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 #[cfg(test)]
 mod tests;
 
-/// Bytes that wait, at most: the content of one TLS record. Longer writes are passed on, uncopied.
-const WAITING_MAX: usize = 16 * 1024;
+/// Writes longer than this are passed on, uncopied: the content of one TLS record.
+const COPIED_MAX: usize = 16 * 1024;
+
+/// Bytes that wait, at most: as many TLS records as leave with one system call.
+const WAITING_MAX: usize = 4 * COPIED_MAX;
 
 /// The stream as a connection uses it. Flushing it is [`Outlet::drive`]'s business.
 pub(crate) struct Corked<S>(Arc<Mutex<Pipe<S>>>);
@@ -28,6 +32,8 @@ pub(crate) struct Outlet<S>(Arc<Mutex<Pipe<S>>>);
 
 struct Pipe<S> {
     stream: S,
+    /// Whether several answers share the connection; known from the first write.
+    shared: Option<bool>,
     waiting: BytesMut,
     /// Whether something was passed on and not flushed.
     unflushed: bool,
@@ -35,7 +41,8 @@ struct Pipe<S> {
 
 /// Puts a cork on a stream.
 pub(crate) fn cork<S>(stream: S) -> (Corked<S>, Outlet<S>) {
-    let pipe = Arc::new(Mutex::new(Pipe { stream, waiting: BytesMut::new(), unflushed: false }));
+    let pipe =
+        Arc::new(Mutex::new(Pipe { stream, shared: None, waiting: BytesMut::new(), unflushed: false }));
     (Corked(Arc::clone(&pipe)), Outlet(pipe))
 }
 
@@ -75,17 +82,29 @@ impl<S> Pipe<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Pipe<S> {
+    /// Whether what is written waits. A server of HTTP/2 begins with a frame.
+    fn is_shared(&mut self, slices: &[IoSlice<'_>]) -> bool {
+        if self.shared.is_none() {
+            let first = slices.iter().find(|slice| !slice.is_empty());
+            self.shared = first.map(|first| !first.starts_with(b"HTTP/1"));
+        }
+        self.shared != Some(false)
+    }
+
     fn poll_write(&mut self, context: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        if !self.is_shared(slices) {
+            return Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        }
         let length = slices.iter().map(|slice| slice.len()).sum();
-        if self.waiting.len() + length > WAITING_MAX {
+        if length > COPIED_MAX || self.waiting.len() + length > WAITING_MAX {
             ready!(self.poll_pass_on(context))?;
         }
-        if length > WAITING_MAX {
+        if length > COPIED_MAX {
             self.unflushed = true;
             return Pin::new(&mut self.stream).poll_write_vectored(context, slices);
         }
         if self.waiting.capacity() == 0 {
-            self.waiting.reserve(WAITING_MAX);
+            self.waiting.reserve(COPIED_MAX);
         }
         slices.iter().for_each(|slice| self.waiting.extend_from_slice(slice));
         Poll::Ready(Ok(length))
@@ -141,8 +160,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Corked<S> {
         true
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut pipe = self.0.lock();
+        match pipe.shared {
+            Some(false) => Pin::new(&mut pipe.stream).poll_flush(context),
+            _ => Poll::Ready(Ok(())),
+        }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -160,12 +160,6 @@ impl<'a> Encoder<'a> {
         self.table(version, &[self.served(stored)], meta, columns)
     }
 
-    /// Whether objects are sent as they are stored, byte for byte.
-    #[must_use]
-    pub fn is_verbatim(&self) -> bool {
-        !matches!(self.form, Form::Table(_) | Form::Metadata(_)) && self.kind.identical_storage()
-    }
-
     /// A list, as pieces of JSON text.
     #[must_use]
     pub fn list(&self, items: &[Arc<Stored>], mut meta: ListMeta) -> Vec<Part> {

@@ -18,11 +18,12 @@ use crate::store::Stored;
 #[cfg(test)]
 mod tests;
 
-/// The newest objects, up to this number, stay as they are: watchers are about to read them.
-pub const FRESH_COUNT_MAX: usize = 256;
+/// The newest objects, up to this number, stay as they are: watchers are about to read them. A watcher that comes later pays
+/// the microsecond of unpacking, once for all that watch the same.
+pub const FRESH_COUNT_MAX: usize = 32;
 
 /// Bytes of bodies of the newest objects that stay as they are, at most.
-pub const FRESH_BYTES_MAX: usize = 1024 * 1024;
+pub const FRESH_BYTES_MAX: usize = 128 * 1024;
 
 /// Longest sample, in bytes: the beginning of a body, with its metadata.
 const SAMPLE_LEN_MAX: usize = 4 * 1024;

@@ -15,8 +15,8 @@ use crate::store::Revision;
 #[cfg(test)]
 mod tests;
 
-/// Lines that one store keeps, at most.
-const LINES_MAX: usize = 4096;
+/// Lines that one store keeps, at most: for as long as it takes until all watchers have had their turn.
+const LINES_MAX: usize = 512;
 
 /// What one line of a watch depends on, beside the objects of its change.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -254,7 +254,10 @@ impl Feed {
             self.timer.as_mut().reset(wake);
         }
         tokio::select! {
+            // What wakes a watch is a change nearly always: the rest is looked at when there is none.
+            biased;
             batch = changes.next() => match batch {
+                Ok(Some(_)) if Instant::now() >= self.deadline => self.ended = true,
                 // The client watches again from here on, under the definition that is current then.
                 Ok(Some(_)) if self.is_superseded() => self.ended = true,
                 Ok(Some(batch)) => self.changes(changes.shown(), &batch),
@@ -307,10 +310,6 @@ impl Feed {
             // An object that left the selection is shown as it was, under the revision at which it left.
             let left =
                 change.previous.as_ref().filter(|_| event == DELETED && change.kind != ChangeKind::Deleted);
-            if left.is_none() && self.encoder().is_verbatim() {
-                self.out.event(event, &change.object.body());
-                continue;
-            }
             let key = self.key(event, change.revision());
             let line = shown.line(&key, || {
                 let encoder = self.encoder();
@@ -379,12 +378,15 @@ fn event_type(request: &WatchRequest, change: &Change) -> Option<&'static str> {
 /// Bytes on their way out. Bounded: filled only when empty, by one batch at a time.
 #[derive(Default)]
 struct Out {
+    /// The only line so far: most events come alone, and leave as they are shared with other watchers.
+    alone: Option<Bytes>,
     small: BytesMut,
     ready: VecDeque<Bytes>,
 }
 
 impl Out {
     fn event(&mut self, event: &str, object: &Bytes) {
+        self.join();
         if object.len() < PIECE_LEN {
             let around = LINE_TYPE.len() + event.len() + LINE_OBJECT.len() + LINE_END.len();
             self.small.reserve(around + object.len());
@@ -392,12 +394,28 @@ impl Out {
         for part in [LINE_TYPE, event.as_bytes(), LINE_OBJECT] {
             self.small.extend_from_slice(part);
         }
-        self.line(object);
+        self.append(object);
         self.small.extend_from_slice(LINE_END);
     }
 
-    /// Whole lines, or a part of one.
+    /// A whole line.
     fn line(&mut self, text: &Bytes) {
+        if self.alone.is_none() && self.small.is_empty() && self.ready.is_empty() {
+            self.alone = Some(text.clone());
+        } else {
+            self.join();
+            self.append(text);
+        }
+    }
+
+    /// The line that was alone is no longer.
+    fn join(&mut self) {
+        if let Some(first) = self.alone.take() {
+            self.append(&first);
+        }
+    }
+
+    fn append(&mut self, text: &Bytes) {
         if text.len() < PIECE_LEN {
             self.small.extend_from_slice(text);
             if self.small.len() >= PIECE_LEN {
@@ -420,6 +438,9 @@ impl Out {
     }
 
     fn take(&mut self) -> Option<Bytes> {
+        if let Some(line) = self.alone.take() {
+            return Some(line);
+        }
         if self.ready.is_empty() {
             self.flush();
         }

@@ -51,7 +51,7 @@ async fn what_is_written_in_one_turn_leaves_at_once() {
             assert_eq!(pipe.lock().written().len(), round, "nothing leaves before the others' turn");
             left(&pipe).await;
         }
-        let long = vec![7; WAITING_MAX + 1];
+        let long = vec![7; COPIED_MAX + 1];
         corked.write_all(&[1]).await.unwrap();
         corked.write_all(&long).await.unwrap();
         left(&pipe).await;
@@ -59,8 +59,24 @@ async fn what_is_written_in_one_turn_leaves_at_once() {
     outlet.drive(writes).await.unwrap();
     let pipe = pipe.lock();
     let lengths: Vec<usize> = pipe.written().iter().map(Vec::len).collect();
-    assert_eq!(lengths, [15, 15, 1, WAITING_MAX + 1], "long writes keep their place");
+    assert_eq!(lengths, [15, 15, 1, COPIED_MAX + 1], "long writes keep their place");
     assert_eq!((pipe.stream.flushes, pipe.waiting.capacity()), (3, 0));
+}
+
+#[tokio::test]
+async fn an_answer_of_http_1_waits_for_nobody() {
+    let (mut corked, outlet) = cork(Pieces::default());
+    let pipe = Arc::clone(&corked.0);
+    let writes = async {
+        for text in ["HTTP/1.1 200 OK\r\n\r\n", "a piece"] {
+            corked.write_all(text.as_bytes()).await.unwrap();
+            corked.flush().await.unwrap();
+        }
+    };
+    outlet.drive(writes).await.unwrap();
+    let pipe = pipe.lock();
+    let lengths: Vec<usize> = pipe.written().iter().map(Vec::len).collect();
+    assert_eq!((lengths, pipe.stream.flushes), (vec![19, 7], 2));
 }
 
 impl Pipe<Pieces> {
