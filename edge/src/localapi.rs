@@ -164,8 +164,7 @@ impl LocalApi {
         let keys = Keys::load(documents.clone());
         let tls = certificate.config()?;
         let served = Served::new(parts, documents, Arc::clone(&keys), stop);
-        let store = served.store.clone();
-        spawn_until(tasks, "local-certificate", stop, certificate.follow(store, services));
+        spawn_until(tasks, "local-certificate", stop, certificate.follow(Arc::new(services)));
         spawn_until(tasks, "issuer-keys", stop, keys.keep());
         spawn_until(tasks, "discovery", stop, Arc::clone(&served.discovery).keep());
         let serving = |tls| Serving { tls, stop: stop.clone(), grace: GRACE };

@@ -61,6 +61,7 @@ pub use scope::{Held, Kept, Scoped, Selection};
 pub use seal::Sealer;
 
 use shared::Shared;
+use view::Tally;
 use writer::{Command, Done, Job};
 
 /// Memory for pages of the file, in bytes. Small: the operating system keeps the file in its own cache, and the agent has
@@ -294,7 +295,7 @@ impl Store {
     /// [`ReadError`] when the file cannot be read.
     pub fn counts(&self) -> Result<Counts, ReadError> {
         self.read(|view| {
-            let [visible, hidden, absent] = view.counts()?;
+            let Tally { visible, hidden, absent } = view.tally;
             Ok(Counts { visible, hidden, absent, reports: view.reports_waiting()? })
         })
     }

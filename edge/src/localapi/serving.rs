@@ -16,7 +16,7 @@ use tracing::warn;
 
 use super::credentials::LocalCredentials;
 use super::{LocalApiError, certificate};
-use crate::store::Store;
+use crate::follow::{Following, News};
 
 /// Under what clients reach the local API.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,31 +89,39 @@ impl ServingCertificate {
     }
 
     /// Follows the addresses of the Service until the agent stops.
-    pub(super) async fn follow(self: Arc<Self>, store: Store, services: impl ServedStore) {
-        let mut commits = store.commits();
-        let mut named = self.names.with_service(&services);
+    pub(super) async fn follow(self: Arc<Self>, services: Arc<dyn ServedStore>) {
+        let service = kubernetes_service();
+        let mut following =
+            Following::new(Arc::clone(&services), [service.resource().clone()]).without_lists();
+        let mut named = self.names.with_service(&*services);
         loop {
-            let names = self.names.with_service(&services);
-            if names != named {
-                match self.credentials.certify(&names) {
-                    Ok(key) => self.current.store(Arc::new(key)),
-                    Err(error) => {
-                        warn!(%error, "the local API keeps its certificate without the Service's address");
-                    }
+            if let News::Changed(_, changes) = following.next().await
+                && !changes.iter().any(|change| change.object.key == service)
+            {
+                continue;
+            }
+            let names = self.names.with_service(&*services);
+            if names == named {
+                continue;
+            }
+            match self.credentials.certify(&names) {
+                Ok(key) => self.current.store(Arc::new(key)),
+                Err(error) => {
+                    warn!(%error, "the local API keeps its certificate without the Service's address");
                 }
-                named = names;
             }
-            if commits.changed().await.is_err() {
-                return;
-            }
+            named = names;
         }
     }
 }
 
+fn kubernetes_service() -> ObjectKey {
+    ObjectKey::new(Resource::new("", "v1", "services"), "default", "kubernetes")
+}
+
 /// Addresses of the Service `default/kubernetes`, as far as this node knows them.
 fn service_addresses(services: &dyn ServedStore) -> Vec<IpAddr> {
-    let key = ObjectKey::new(Resource::new("", "v1", "services"), "default", "kubernetes");
-    let Ok(Some(service)) = services.get(&key) else { return Vec::new() };
+    let Ok(Some(service)) = services.get(&kubernetes_service()) else { return Vec::new() };
     let service: Value = serde_json::from_slice(&service.body()).unwrap_or_default();
     let addresses = service.pointer("/spec/clusterIPs").and_then(Value::as_array);
     addresses.into_iter().flatten().filter_map(|address| address.as_str()?.parse().ok()).collect()

@@ -16,9 +16,10 @@ use super::answers::{self, Answer, Answers, Question};
 use super::error::{WriteError, storage};
 use super::outbox::{self, Report, ReportKind};
 use super::row::{LogRow, LogVersion, ObjectRow, State};
-use super::schema::{self, ANSWERS, HIDDEN, KEPT, LOG, META, OBJECTS, OUTBOX, SCOPES, SLOTS, StateRow};
+use super::schema::{self, ANSWERS, HIDDEN, KEPT, LOG, OBJECTS, OUTBOX, SCOPES, SLOTS, StateRow};
 use super::seal::Sealer;
 use super::shared::Shared;
+use super::view::{Left, Scopes, Tally, View};
 use super::{Delivery, LogBounds, Refused, is_pod, keys, splice, view};
 
 mod kept;
@@ -35,6 +36,12 @@ pub(super) struct Publication {
     pub(super) object: Arc<Stored>,
     /// What clients saw before.
     pub(super) previous: Option<Arc<Stored>>,
+}
+
+impl Publication {
+    pub(super) fn versions(&self) -> impl Iterator<Item = &Arc<Stored>> {
+        self.previous.iter().chain([&self.object])
+    }
 }
 
 /// What readers must be told after a commit.
@@ -65,6 +72,9 @@ pub(super) struct Batch<'t> {
     answers: Answers<'t>,
     kept: Table<'t, &'static [u8], (u64, u64)>,
     state: StateRow,
+    /// What is in `scopes`: reading it from there again would cost every commit more than its object does.
+    scope_rows: Arc<Scopes>,
+    tally: Tally,
     pub(super) sealer: &'t Sealer,
     bounds: LogBounds,
     /// The CA that clients are shown beside the cluster's.
@@ -75,11 +85,13 @@ pub(super) struct Batch<'t> {
 }
 
 impl<'t> Batch<'t> {
-    pub(super) fn open(txn: &'t WriteTransaction, shared: &'t Shared) -> Result<Self, WriteError> {
-        let state = schema::read_state(&txn.open_table(META).map_err(storage)?)?;
-        let scopes = txn.open_table(SCOPES).map_err(storage)?;
-        let rows = schema::read_scopes(&scopes)?;
-        let synced = rows.iter().filter(|(_, row)| row.synced).map(|(number, _)| *number);
+    /// `base` is the newest committed state.
+    pub(super) fn open(
+        txn: &'t WriteTransaction,
+        shared: &'t Shared,
+        base: &View,
+    ) -> Result<Self, WriteError> {
+        let synced = base.scopes.iter().filter(|(_, row)| row.synced).map(|(number, _)| *number);
         let read = synced.chain([ScopeId::NODE.0]).collect();
         Ok(Self {
             objects: txn.open_table(OBJECTS).map_err(storage)?,
@@ -87,10 +99,12 @@ impl<'t> Batch<'t> {
             log: txn.open_table(LOG).map_err(storage)?,
             outbox: txn.open_table(OUTBOX).map_err(storage)?,
             slots: txn.open_table(SLOTS).map_err(storage)?,
-            scopes,
+            scopes: txn.open_table(SCOPES).map_err(storage)?,
             answers: txn.open_table(ANSWERS).map_err(storage)?,
             kept: txn.open_table(KEPT).map_err(storage)?,
-            state,
+            state: base.state.clone(),
+            scope_rows: Arc::clone(&base.scopes),
+            tally: base.tally,
             sealer: &shared.sealer,
             bounds: shared.bounds,
             trusted: shared.trusted.load_full(),
@@ -100,11 +114,11 @@ impl<'t> Batch<'t> {
     }
 
     /// Writes what is kept once, and hands out what clients will see after the commit.
-    pub(super) fn finish(mut self, txn: &WriteTransaction) -> Result<Published, WriteError> {
+    pub(super) fn finish(mut self, txn: &WriteTransaction) -> Result<(Published, Left), WriteError> {
         self.trim_log()?;
-        let Self { state, published, .. } = self;
+        let Self { state, scope_rows: scopes, tally, published, .. } = self;
         schema::write_state(txn, &state)?;
-        Ok(published)
+        Ok((published, Left { state, scopes, tally }))
     }
 
     /// Applies one delivery. The inner error says why the edge does not take it.
@@ -265,6 +279,7 @@ impl<'t> Batch<'t> {
             return self.put(place, &row);
         }
         self.objects.remove(place).map_err(storage)?;
+        self.tally.remove(row.state);
         self.hidden.remove(place).map_err(storage)?;
         Ok(())
     }
@@ -471,7 +486,11 @@ impl<'t> Batch<'t> {
     }
 
     fn put(&mut self, place: &[u8], row: &ObjectRow) -> Result<(), WriteError> {
-        self.objects.insert(place, row.encode().as_slice()).map_err(storage)?;
+        let old = self.objects.insert(place, row.encode().as_slice()).map_err(storage)?;
+        if let Some(old) = old {
+            self.tally.remove(ObjectRow::state_of(old.value())?);
+        }
+        self.tally.add(row.state);
         Ok(())
     }
 }
@@ -488,6 +507,7 @@ fn check(object: &SharedObject) -> Result<(), Refused> {
         );
         return Err(Refused { reason: RefusalReason::TooLarge, message });
     }
+    // Also says that stamping will work later, inside a transaction with other objects.
     let facts = splice::facts(&object.body).map_err(|problem| malformed(&problem))?;
     if Uid::parse(&facts.uid).ok().as_ref() != Some(&object.version.uid) {
         return Err(malformed(&format!(
@@ -498,8 +518,7 @@ fn check(object: &SharedObject) -> Result<(), Refused> {
     if facts.name != object.key.name() || facts.namespace != object.key.namespace() {
         return Err(malformed(&format!("the object names itself {:?} in {:?}", facts.name, facts.namespace)));
     }
-    // Stamping must work later, inside a transaction with other objects.
-    splice::stamp(&object.body, 0).map_err(|problem| malformed(&problem)).map(drop)
+    Ok(())
 }
 
 fn malformed(problem: &str) -> Refused {

@@ -111,15 +111,14 @@ impl ObjectRow {
         Self::read(bytes).ok_or(ReadError::Damaged("object"))
     }
 
+    /// The state that a row says, without reading the rest.
+    pub(super) fn state_of(bytes: &[u8]) -> Result<State, ReadError> {
+        In(bytes).state().ok_or(ReadError::Damaged("object"))
+    }
+
     fn read(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let mut input = In(bytes);
-        input.format()?;
-        let state = match input.u8()? {
-            0 => State::Absent,
-            1 => State::Visible,
-            2 => State::Hidden,
-            _ => return None,
-        };
+        let state = input.state()?;
         let sealed = input.flag()?;
         let local = input.u64()?;
         let (revision, hash, era) = (CloudRevision(input.u64()?), ContentHash(input.u64()?), input.u32()?);
@@ -216,6 +215,17 @@ impl<'a> In<'a> {
 
     fn format(&mut self) -> Option<()> {
         (self.u8()? == FORMAT).then_some(())
+    }
+
+    /// The beginning of an object's row.
+    fn state(&mut self) -> Option<State> {
+        self.format()?;
+        match self.u8()? {
+            0 => Some(State::Absent),
+            1 => Some(State::Visible),
+            2 => Some(State::Hidden),
+            _ => None,
+        }
     }
 
     fn u8(&mut self) -> Option<u8> {

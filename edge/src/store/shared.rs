@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use redb::{Database, DatabaseError, StorageError};
 use tokio::sync::watch;
 use tombolo_apiserve::history::{Change, ChangeKind, Histories, Log, LogLimits};
+use tombolo_apiserve::packed::Packer;
 use tombolo_apiserve::store::{Revision, Stored};
 use tombolo_proto::ids::ScopeId;
 use tombolo_proto::object::Resource;
@@ -39,6 +40,8 @@ pub(super) struct Shared {
     pub(super) commits: watch::Sender<u64>,
     /// Keeps other agents out of the data folder until the store is closed.
     lock: Mutex<Option<File>>,
+    /// Packs the bodies of the history, of which next to none is read again.
+    packer: Mutex<Packer>,
 }
 
 /// Swapped in one step, so that a client never reads a state older than an event that it has seen.
@@ -62,11 +65,17 @@ impl Shared {
             Current { view: None, logs: HashMap::new(), histories: Histories::new(MEMORY_LOG), floor };
         let rows = view.log()?;
         current.view = Some(Arc::new(view));
-        rows.into_iter().for_each(|row| current.push(published(row)));
+        let mut packer = Packer::default();
+        for publication in rows.into_iter().map(published) {
+            publication.versions().for_each(|version| packer.add(version));
+            current.push(publication);
+        }
         current.fit();
+        packer.settle();
         let (commits, lock) = (watch::Sender::new(0), Mutex::new(lock));
         let trusted = ArcSwapOption::empty();
-        Ok(Self { current: RwLock::new(current), sealer, bounds, trusted, medium, commits, lock })
+        let (current, packer) = (RwLock::new(current), Mutex::new(packer));
+        Ok(Self { current, sealer, bounds, trusted, medium, commits, lock, packer })
     }
 
     /// The newest state; `None` when the store is closed.
@@ -85,13 +94,22 @@ impl Shared {
 
     /// Shows a new state and tells watchers what has changed.
     pub(super) fn publish(&self, view: View, published: Published) {
+        let mut packer = self.packer.lock();
         let mut current = self.current.write();
         current.view = Some(Arc::new(view));
-        published.changes.into_iter().for_each(|change| current.push(change));
+        for change in published.changes {
+            change.versions().for_each(|version| packer.add(version));
+            current.push(change);
+        }
         current.close(&published.closed);
         current.fit();
         drop(current);
         self.commits.send_modify(|commits| *commits = commits.wrapping_add(1));
+    }
+
+    /// Packs what is not new any more. To be called when nobody waits for what was published.
+    pub(super) fn settle(&self) {
+        self.packer.lock().settle();
     }
 
     /// Lets go of the file and ends all watches.

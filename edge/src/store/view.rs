@@ -23,7 +23,46 @@ pub(super) struct View {
     txn: ReadTransaction,
     sealer: Arc<Sealer>,
     pub(super) state: StateRow,
-    pub(super) scopes: BTreeMap<u32, ScopeRow>,
+    pub(super) scopes: Arc<Scopes>,
+    /// Objects of each state.
+    pub(super) tally: Tally,
+}
+
+/// Every scope by its number.
+pub(super) type Scopes = BTreeMap<u32, ScopeRow>;
+
+/// What a transaction leaves behind that readers need at once.
+pub(super) struct Left {
+    pub(super) state: StateRow,
+    pub(super) scopes: Arc<Scopes>,
+    pub(super) tally: Tally,
+}
+
+/// Objects of each state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    pub(super) visible: u64,
+    pub(super) hidden: u64,
+    pub(super) absent: u64,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, state: State) {
+        *self.of(state) += 1;
+    }
+
+    pub(super) fn remove(&mut self, state: State) {
+        let count = self.of(state);
+        *count = count.saturating_sub(1);
+    }
+
+    fn of(&mut self, state: State) -> &mut u64 {
+        match state {
+            State::Visible => &mut self.visible,
+            State::Hidden => &mut self.hidden,
+            State::Absent => &mut self.absent,
+        }
+    }
 }
 
 /// What a reader finds under a key.
@@ -40,12 +79,23 @@ pub(super) enum Found {
 }
 
 impl View {
-    /// The newest committed state.
+    /// The newest committed state, read from the file. Looks at every row.
     pub(super) fn read(db: &Database, sealer: Arc<Sealer>) -> Result<Self, ReadError> {
         let txn = db.begin_read().map_err(reading)?;
         let state = schema::read_state(&txn.open_table(META).map_err(reading)?)?;
-        let scopes = schema::read_scopes(&txn.open_table(SCOPES).map_err(reading)?)?;
-        Ok(Self { txn, sealer, state, scopes })
+        let scopes = Arc::new(schema::read_scopes(&txn.open_table(SCOPES).map_err(reading)?)?);
+        let mut tally = Tally::default();
+        for entry in txn.open_table(OBJECTS).map_err(reading)?.iter().map_err(reading)? {
+            tally.add(ObjectRow::head(entry.map_err(reading)?.1.value())?.0.state);
+        }
+        Ok(Self { txn, sealer, state, scopes, tally })
+    }
+
+    /// The state after a commit of which the writer tells what it has left behind.
+    pub(super) fn after(db: &Database, sealer: Arc<Sealer>, left: Left) -> Result<Self, ReadError> {
+        let txn = db.begin_read().map_err(reading)?;
+        let Left { state, scopes, tally } = left;
+        Ok(Self { txn, sealer, state, scopes, tally })
     }
 
     pub(super) fn revision(&self) -> Revision {
@@ -211,21 +261,6 @@ impl View {
         }
         self.log()?;
         self.reports(0, usize::MAX).map(drop)
-    }
-
-    /// How many objects of each state there are: visible, hidden, absent.
-    pub(super) fn counts(&self) -> Result<[u64; 3], ReadError> {
-        let table = self.txn.open_table(OBJECTS).map_err(reading)?;
-        let mut counts = [0; 3];
-        for entry in table.iter().map_err(reading)? {
-            let at = match ObjectRow::head(entry.map_err(reading)?.1.value())?.0.state {
-                State::Visible => 0,
-                State::Hidden => 1,
-                State::Absent => 2,
-            };
-            counts[at] += 1;
-        }
-        Ok(counts)
     }
 
     fn row(&self, key: &ObjectKey) -> Result<Option<ObjectRow>, ReadError> {

@@ -16,7 +16,7 @@ use super::outbox::Report;
 use super::own::{Accepted, OwnWrite};
 use super::scope::Selection;
 use super::shared::Shared;
-use super::view::View;
+use super::view::{Left, View};
 use super::{Delivery, Learned, Refused, Welcome};
 
 /// Commands that wait for the writer, at most; senders wait beyond it.
@@ -93,6 +93,7 @@ impl Writer {
             if self.execute(group) {
                 break;
             }
+            self.shared.settle();
         }
         self.shared.close();
         self.db = None;
@@ -139,10 +140,11 @@ impl Writer {
         }
         let db =
             self.db.as_ref().ok_or_else(|| WriteError::Storage("its file cannot be opened".to_owned()))?;
-        match commit(db, &self.shared, group) {
-            Ok((done, published)) => {
+        let Some(base) = self.shared.view() else { return Err(WriteError::Closed) };
+        match commit(db, &self.shared, &base, group) {
+            Ok((done, published, left)) => {
                 self.unpublished.append(published);
-                self.publish();
+                self.publish(left);
                 Ok(done)
             }
             Err(error) => {
@@ -156,9 +158,9 @@ impl Writer {
         }
     }
 
-    fn publish(&mut self) {
+    fn publish(&mut self, left: Left) {
         let Some(db) = &self.db else { return };
-        match View::read(db, Arc::clone(&self.shared.sealer)) {
+        match View::after(db, Arc::clone(&self.shared.sealer), left) {
             Ok(view) => self.shared.publish(view, std::mem::take(&mut self.unpublished)),
             Err(error) => {
                 warn!(%error, "the store could not read what it has committed");
@@ -187,21 +189,26 @@ impl Writer {
 }
 
 /// Executes commands in one transaction. Nothing is left of it when one fails.
-fn commit(db: &Database, shared: &Shared, group: &[Job]) -> Result<(Vec<Done>, Published), WriteError> {
+fn commit(
+    db: &Database,
+    shared: &Shared,
+    base: &View,
+    group: &[Job],
+) -> Result<(Vec<Done>, Published, Left), WriteError> {
     for job in group {
         if let Command::TrustLocally(ca) = &job.command {
             shared.trusted.store(ca.clone().map(Arc::new));
         }
     }
     let txn = db.begin_write().map_err(storage)?;
-    let mut batch = Batch::open(&txn, shared)?;
+    let mut batch = Batch::open(&txn, shared, base)?;
     let mut done = Vec::with_capacity(group.len());
     for job in group {
         done.push(run(&mut batch, &job.command)?);
     }
-    let published = batch.finish(&txn)?;
+    let (published, left) = batch.finish(&txn)?;
     txn.commit().map_err(storage)?;
-    Ok((done, published))
+    Ok((done, published, left))
 }
 
 fn run(batch: &mut Batch<'_>, command: &Command) -> Result<Done, WriteError> {

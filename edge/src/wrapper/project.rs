@@ -31,6 +31,8 @@ pub(super) struct Projector {
     /// Revision of the source that objects with endpoints are shown as of: asking the source again may be ahead of the
     /// changes that it tells.
     seen: KeyMap<Revision>,
+    /// Since they were last counted.
+    services_changed: bool,
     metrics: Arc<WrapperMetrics>,
 }
 
@@ -46,6 +48,7 @@ impl Projector {
             graph: Graph::new(node),
             kubernetes: *kubernetes,
             seen: KeyMap::default(),
+            services_changed: false,
             metrics,
         }
     }
@@ -127,6 +130,7 @@ impl Projector {
                 body
             }),
             (Part::Services, _) => Reach::of(&body).map(|reach| {
+                self.services_changed = true;
                 affected.extend(self.graph.set_service(service_name(&object.key), Some(reach)));
                 body
             }),
@@ -145,7 +149,10 @@ impl Projector {
     async fn remove(&mut self, part: Part, key: &ObjectKey, affected: &mut Affected) {
         match part {
             Part::Nodes => affected.extend(self.graph.set_node(key.name(), None)),
-            Part::Services => affected.extend(self.graph.set_service(service_name(key), None)),
+            Part::Services => {
+                self.services_changed = true;
+                affected.extend(self.graph.set_service(service_name(key), None));
+            }
             Part::EndpointSlices | Part::Endpoints => {
                 self.graph.set_link(key.clone(), None);
                 self.seen.remove(key);
@@ -203,9 +210,11 @@ impl Projector {
         }
     }
 
-    fn count(&self) {
-        let closed = self.graph.services().filter(|(_, reach)| **reach == Reach::Nowhere).count();
-        self.metrics.closed_services.set(i64::try_from(closed).unwrap_or(i64::MAX));
+    fn count(&mut self) {
+        if std::mem::take(&mut self.services_changed) {
+            let closed = self.graph.services().filter(|(_, reach)| **reach == Reach::Nowhere).count();
+            self.metrics.closed_services.set(i64::try_from(closed).unwrap_or(i64::MAX));
+        }
         self.metrics.objects.set(i64::try_from(self.served.object_count()).unwrap_or(i64::MAX));
     }
 }

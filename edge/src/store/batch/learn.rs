@@ -7,7 +7,6 @@ use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion};
 
 use super::super::error::WriteError;
 use super::super::row::{ObjectRow, State};
-use super::super::schema;
 use super::super::{Learned, is_pushed, kept, keys, splice, view};
 use super::Batch;
 
@@ -28,7 +27,7 @@ impl Batch<'_> {
         let old = self.row(&place)?;
         let mut wanted = match &old {
             Some(row) if row.state != State::Absent => row.scopes.clone(),
-            _ => self.wanting(&learned.key, old.as_ref())?,
+            _ => self.wanting(&learned.key, old.as_ref()),
         };
         if learned.keep {
             super::add(&mut wanted, kept::SCOPE.0);
@@ -80,18 +79,18 @@ impl Batch<'_> {
 
     /// The scopes that want a new object: complete subscriptions of its whole resource or namespace, and the pushed set
     /// where a pod refers to what did not exist.
-    pub(super) fn wanting(&self, key: &ObjectKey, old: Option<&ObjectRow>) -> Result<Vec<u32>, WriteError> {
+    pub(super) fn wanting(&self, key: &ObjectKey, old: Option<&ObjectRow>) -> Vec<u32> {
         let mut wanting = old.map(|row| row.scopes.clone()).unwrap_or_default();
-        for (number, row) in schema::read_scopes(&self.scopes)? {
-            let Some(subscription) = row.subscription.filter(|_| row.synced) else { continue };
+        for (number, row) in self.scope_rows.iter() {
+            let Some(subscription) = row.subscription.as_ref().filter(|_| row.synced) else { continue };
             let selection = subscription.selection();
             let whole = selection.label_selector.is_empty() && selection.field_selector.is_empty();
             let here = selection.namespace.is_empty() || selection.namespace == key.namespace();
             if whole && here && selection.resource == *key.resource() {
-                super::add(&mut wanting, number);
+                super::add(&mut wanting, *number);
             }
         }
-        Ok(wanting)
+        wanting
     }
 
     /// Whether the hash of what came in a reply is that which the cloud would send: it trims by the same rules, and of

@@ -51,7 +51,7 @@ impl Batch<'_> {
 
     /// The row of an object that the cloud has not heard of.
     fn unconfirmed(&self, write: &OwnWrite, old: Option<&ObjectRow>) -> Result<ObjectRow, WriteError> {
-        let mut scopes = self.wanting(&write.key, old)?;
+        let mut scopes = self.wanting(&write.key, old);
         super::add(&mut scopes, kept::SCOPE.0);
         let version =
             ObjectVersion { uid: write.uid.clone(), revision: CloudRevision(0), hash: ContentHash(0) };

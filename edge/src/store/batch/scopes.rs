@@ -1,6 +1,7 @@
 //! Sessions and scopes: where each part of the store was left in the cloud's history.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use redb::ReadableTable;
 use tombolo_proto::ids::{CloudRevision, Epoch, ScopeId};
@@ -8,8 +9,9 @@ use tombolo_proto::object::Resource;
 
 use super::super::error::{WriteError, storage};
 use super::super::row::ObjectRow;
-use super::super::schema::{self, EpochRow, ScopeRow, SubscriptionRow};
+use super::super::schema::{EpochRow, ScopeRow, SubscriptionRow};
 use super::super::scope::Selection;
+use super::super::view::Scopes;
 use super::super::{Welcome, keys};
 use super::{Batch, damaged};
 
@@ -27,11 +29,11 @@ impl Batch<'_> {
         }
         self.state.trim_version = welcome.trim_version;
         let holding = self.holding_scopes()?;
-        let mut scopes = schema::read_scopes(&self.scopes)?;
+        let mut scopes = Scopes::clone(&self.scope_rows);
         scopes.entry(ScopeId::NODE.0).or_default();
         for (scope, mut row) in scopes {
             row.epoch = (!holding.contains(&scope)).then(|| epoch.clone());
-            self.put_scope(scope, &row)?;
+            self.put_scope(scope, row)?;
         }
         Ok(())
     }
@@ -43,27 +45,27 @@ impl Batch<'_> {
         epoch: &Epoch,
         revision: CloudRevision,
     ) -> Result<(), WriteError> {
-        let mut row = schema::read_scopes(&self.scopes)?.remove(&scope.0).unwrap_or_default();
+        let mut row = self.scope_rows.get(&scope.0).cloned().unwrap_or_default();
         row.synced = true;
         if self.read.insert(scope.0) {
             row.since = self.state.revision;
         }
         row.epoch = Some(epoch.into());
         row.revision = revision.0;
-        self.put_scope(scope.0, &row)
+        self.put_scope(scope.0, row)
     }
 
     /// The number under which a selection is kept.
     pub(in crate::store) fn open_scope(&mut self, selection: &Selection) -> Result<ScopeId, WriteError> {
         let subscription = SubscriptionRow::from(selection);
-        let rows = schema::read_scopes(&self.scopes)?;
+        let rows = &self.scope_rows;
         let kept = rows.iter().find(|(_, row)| row.subscription.as_ref() == Some(&subscription));
         if let Some((number, _)) = kept {
             return Ok(ScopeId(*number));
         }
         let number = rows.keys().max().copied().unwrap_or_default().saturating_add(1);
         let row = ScopeRow { subscription: Some(subscription), ..ScopeRow::default() };
-        self.put_scope(number, &row)?;
+        self.put_scope(number, row)?;
         Ok(ScopeId(number))
     }
 
@@ -71,17 +73,18 @@ impl Batch<'_> {
     pub(in crate::store) fn drop_scope(&mut self, scope: ScopeId) -> Result<(), WriteError> {
         self.clear_scope(scope)?;
         self.scopes.remove(scope.0).map_err(storage)?;
+        Arc::make_mut(&mut self.scope_rows).remove(&scope.0);
         Ok(())
     }
 
     /// Forgets what only a subscription holds, as if it had never been complete. Its watches end, so nothing is told to
     /// them.
     pub(in crate::store) fn clear_scope(&mut self, scope: ScopeId) -> Result<(), WriteError> {
-        let row = schema::read_scopes(&self.scopes)?.remove(&scope.0);
-        let Some(subscription) = row.and_then(|row| row.subscription) else { return Ok(()) };
+        let row = self.scope_rows.get(&scope.0);
+        let Some(subscription) = row.and_then(|row| row.subscription.clone()) else { return Ok(()) };
         self.read.remove(&scope.0);
         let Selection { resource, namespace, .. } = subscription.selection();
-        self.put_scope(scope.0, &ScopeRow { subscription: Some(subscription), ..ScopeRow::default() })?;
+        self.put_scope(scope.0, ScopeRow { subscription: Some(subscription), ..ScopeRow::default() })?;
         let namespace = Some(namespace.as_str()).filter(|namespace| !namespace.is_empty());
         for place in self.places(&resource, namespace)? {
             let key = keys::decode(&place).ok_or_else(|| damaged("key"))?;
@@ -101,9 +104,10 @@ impl Batch<'_> {
         rows.map(|entry| Ok(entry.map_err(storage)?.0.value().to_vec())).collect()
     }
 
-    fn put_scope(&mut self, scope: u32, row: &ScopeRow) -> Result<(), WriteError> {
-        let text = serde_json::to_vec(row).map_err(|error| WriteError::Storage(error.to_string()))?;
+    fn put_scope(&mut self, scope: u32, row: ScopeRow) -> Result<(), WriteError> {
+        let text = serde_json::to_vec(&row).map_err(|error| WriteError::Storage(error.to_string()))?;
         self.scopes.insert(scope, text.as_slice()).map_err(storage)?;
+        Arc::make_mut(&mut self.scope_rows).insert(scope, row);
         Ok(())
     }
 
