@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 use clap::Args;
 
-use crate::{components, run};
+use crate::{components, device, run};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -26,8 +26,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let assets = components::ensure()?;
     run::check(run::cargo().args(["build", "--release", "--locked", "--workspace", "--bins"]))?;
     if options.dialect.is_none() {
-        let agent = ["build", "--profile", "device", "--locked", "--package", "tombolo-edge"];
-        run::check(run::cargo().args(agent))?;
+        device::build(None)?;
     }
     // `cargo run` would pick other features than the workspace has, and compile it all once more.
     let mut command = Command::new(run::program("release", "bench")?);

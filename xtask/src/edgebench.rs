@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 use clap::Args;
 
-use crate::run;
+use crate::{device, run};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -21,8 +21,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<()> {
     run::check(run::cargo().args(["build", "--release", "--locked", "--workspace", "--bins"]))?;
     if !options.quick {
-        let agent = ["build", "--profile", "device", "--locked", "--package", "tombolo-edge"];
-        run::check(run::cargo().args(agent))?;
+        device::build(None)?;
     }
     let mut command = Command::new(run::program("release", "edgebench")?);
     command.args(["--seconds", &options.seconds.to_string()]);

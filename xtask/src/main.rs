@@ -8,6 +8,7 @@ mod apibench;
 mod bench;
 mod components;
 mod crash;
+mod device;
 mod e2e;
 mod edgebench;
 mod facts;
@@ -43,6 +44,8 @@ enum Recipe {
     E2e(e2e::Options),
     /// Measure the embedded API server beside kube-apiserver with etcd and print a table.
     ApiBench(apibench::Options),
+    /// Build edgecore for a device: small, and without shared libraries.
+    Device(device::Options),
     /// Kill edgecore and cut the power of its disk, thousands of times.
     Crash(crash::Options),
     /// Measure the DNS server, the wrapper and the memory of a node's agent and print a table.
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Recipe::E2e(options) => e2e::run(&options),
         Recipe::ApiBench(options) => apibench::run(&options),
         Recipe::Crash(options) => crash::run(&options),
+        Recipe::Device(options) => device::run(&options),
         Recipe::EdgeBench(options) => edgebench::run(&options),
         Recipe::Bench(options) => bench::run(&options),
     };
