@@ -27,6 +27,9 @@ mod learn;
 mod own;
 mod scopes;
 
+/// When the log is too long, this share of it goes besides.
+const LOG_SLACK_SHARE: u64 = 64;
+
 /// A change, and the scopes in which clients see it.
 #[derive(Debug)]
 pub(super) struct Publication {
@@ -461,9 +464,14 @@ impl<'t> Batch<'t> {
         Ok(())
     }
 
+    /// Makes room for the next changes too: not every commit has to rewrite the old end of the log.
     fn trim_log(&mut self) -> Result<(), WriteError> {
-        while self.log.len().map_err(storage)? > self.bounds.rows || self.state.log_bytes > self.bounds.bytes
-        {
+        let LogBounds { rows, bytes } = self.bounds;
+        if self.log.len().map_err(storage)? <= rows && self.state.log_bytes <= bytes {
+            return Ok(());
+        }
+        let (rows, bytes) = (rows - rows / LOG_SLACK_SHARE, bytes - bytes / LOG_SLACK_SHARE);
+        while self.log.len().map_err(storage)? > rows || self.state.log_bytes > bytes {
             let Some((revision, row)) = self.log.pop_first().map_err(storage)? else { break };
             self.state.log_bytes = self.state.log_bytes.saturating_sub(row.value().len() as u64);
             self.state.floor = revision.value();

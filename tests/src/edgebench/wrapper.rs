@@ -6,11 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::api::{Patch, PatchParams, WatchEvent, WatchParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client};
+use kube::Api;
+use kube::api::{Patch, PatchParams};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -95,14 +93,14 @@ pub(crate) struct Watched {
 /// When each change was seen, by its mark.
 type Seen = Arc<Mutex<HashMap<String, Instant>>>;
 
-/// Changes slices one at a time: how much later than its first byte left the hub does a watcher of the wrapper hear of it?
+/// Changes slices one at a time: how much later than its first byte left the hub does it come out of the socket of a watcher of
+/// the wrapper?
 pub(crate) async fn watches(cluster: &Cluster, agent: Process, watchers: usize) -> Result<Watched> {
-    let wrapper = client(cluster.wrapper).await?;
     let here = Seen::default();
     let mut tasks = JoinSet::new();
-    tasks.spawn(watch(&wrapper, Arc::clone(&here)).await?);
+    tasks.spawn(note(watch(cluster.wrapper).await?, Arc::clone(&here)));
     for _ in 1..watchers {
-        tasks.spawn(drain(cluster.wrapper).await?);
+        tasks.spawn(drain(watch(cluster.wrapper).await?));
     }
     let slices: Api<EndpointSlice> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let before = agent.read()?.cpu;
@@ -130,44 +128,46 @@ pub(crate) async fn watches(cluster: &Cluster, agent: Process, watchers: usize) 
     Ok(Watched { p50, p99, cpu })
 }
 
-async fn client(server: SocketAddr) -> Result<Client> {
-    let config: Kubeconfig = serde_json::from_value(json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "wrapper",
-        "clusters": [{"name": "wrapper", "cluster": {"server": format!("http://{server}")}}],
-        "contexts": [{"name": "wrapper", "context": {"cluster": "wrapper", "user": ""}}],
-    }))?;
-    let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
-    Ok(Client::try_from(config)?)
-}
-
-/// Notes when marked slices are seen.
-async fn watch(client: &Client, seen: Seen) -> Result<impl Future<Output = ()> + use<>> {
-    let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), NAMESPACE);
-    let listed = slices.list(&Default::default()).await?;
-    let revision = listed.metadata.resource_version.context("a list has a revision")?;
-    let mut events = slices.watch(&WatchParams::default(), &revision).await?.boxed();
-    Ok(async move {
-        while let Ok(Some(event)) = events.try_next().await {
-            if let WatchEvent::Modified(slice) = event {
-                let mark = slice.metadata.annotations.and_then(|mut all| all.remove("mark"));
-                if let Some(mark) = mark {
-                    seen.lock().entry(mark).or_insert_with(Instant::now);
-                }
-            }
-        }
-    })
-}
-
-/// A watcher that reads and understands nothing: what it costs is the agent's.
-async fn drain(server: SocketAddr) -> Result<impl Future<Output = ()> + use<>> {
+/// A watch of all slices, as bytes: decoding them is the client's own cost. It has begun when this returns.
+async fn watch(server: SocketAddr) -> Result<TcpStream> {
     let mut stream = TcpStream::connect(server).await?;
     let request = format!(
         "GET /apis/discovery.k8s.io/v1/endpointslices?watch=true&timeoutSeconds=3600 HTTP/1.1\r\nhost: {server}\r\n\
          accept: application/json\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).await?;
-    // The head of the answer: the watch has begun.
+    let mut head = [0; b"HTTP/1.1 200".len()];
+    stream.read_exact(&mut head).await?;
+    ensure!(&head == b"HTTP/1.1 200", "{}", String::from_utf8_lossy(&head));
+    Ok(stream)
+}
+
+/// Notes when the marks of slices come out of the socket.
+async fn note(mut stream: TcpStream, seen: Seen) {
+    let mut bytes = Vec::new();
+    while matches!(stream.read_buf(&mut bytes).await, Ok(length) if length > 0) {
+        let now = Instant::now();
+        for mark in marks(&bytes) {
+            seen.lock().entry(mark).or_insert(now);
+        }
+        // The beginning of a line whose end is still to come.
+        let rest = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        bytes.drain(..rest);
+    }
+}
+
+/// The marks in these lines.
+fn marks(bytes: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(bytes);
+    let marks = text.split(MARK).skip(1).filter_map(|rest| rest.split_once('"'));
+    marks.map(|(mark, _)| mark.to_owned()).collect()
+}
+
+/// What stands before a mark in the text of a slice.
+const MARK: &str = "\"mark\":\"";
+
+/// Reads and understands nothing: what this watcher costs is the agent's.
+async fn drain(mut stream: TcpStream) {
     let mut buffer = vec![0; 64 << 10];
-    ensure!(stream.read(&mut buffer).await? > 0, "the watch is refused");
-    Ok(async move { while matches!(stream.read(&mut buffer).await, Ok(length) if length > 0) {} })
+    while matches!(stream.read(&mut buffer).await, Ok(length) if length > 0) {}
 }

@@ -16,6 +16,9 @@ use tokio::time::{Instant, sleep_until};
 /// Largest piece that is passed on at once: small, so that pacing is even.
 const PIECE: usize = 1400;
 
+/// The same on a link that is not paced: as much as waits.
+const UNPACED_PIECE: usize = 64 * 1024;
+
 /// Datagrams that wait in each direction, as in a router's buffer; more are dropped.
 const DATAGRAMS_MAX: usize = 32;
 
@@ -123,7 +126,8 @@ async fn copy(
     rate: u32,
     note: impl Fn(usize),
 ) {
-    let (mut pace, mut piece) = (Pace::new(rate), [0; PIECE]);
+    let length = if rate == u32::MAX { UNPACED_PIECE } else { PIECE };
+    let (mut pace, mut piece) = (Pace::new(rate), vec![0; length]);
     while let Ok(read @ 1..) = from.read(&mut piece).await {
         pace.pass(read).await;
         note(read);
