@@ -24,6 +24,7 @@ use tombolo_runtime::Tasks;
 use tombolo_runtime::listen::{ListenError, tcp};
 
 use crate::config::WrapperConfig;
+use crate::localapi::spawn_until;
 
 mod access;
 mod debug;
@@ -43,6 +44,7 @@ pub use tombolo_grid::LocalApi;
 use follow::Follower;
 use part::Part;
 use project::Projector;
+use tls::WrapperCertificate;
 use view::View;
 
 /// Time for requests under way when the agent stops.
@@ -116,7 +118,9 @@ pub struct WrapperParts {
 pub struct Wrapper {
     listener: TcpListener,
     address: SocketAddr,
-    tls: Option<Arc<rustls::ServerConfig>>,
+    tls: Option<WrapperCertificate>,
+    /// How often its files are read.
+    reread: Duration,
     debug: bool,
 }
 
@@ -156,10 +160,10 @@ impl Wrapper {
     /// [`WrapperError`] names the setting to change.
     pub async fn bind(settings: &WrapperConfig) -> Result<Option<Self>, WrapperError> {
         let Some(address) = settings.address else { return Ok(None) };
-        let tls = settings.tls.as_ref().map(tls::server_config).transpose()?.map(Arc::new);
+        let tls = settings.tls.as_ref().map(WrapperCertificate::load).transpose()?;
         let listener = tcp("wrapper.address", address).await?;
         let address = listener.local_addr().unwrap_or(address);
-        Ok(Some(Self { listener, address, tls, debug: settings.debug }))
+        Ok(Some(Self { listener, address, tls, reread: tls::REREAD, debug: settings.debug }))
     }
 
     /// Where it listens.
@@ -181,7 +185,11 @@ impl Wrapper {
         if self.debug {
             api = api.route(debug::PREFIX, Arc::new(debug::Debug::new(node.clone(), view.clone())));
         }
-        let serving = Serving { tls: self.tls, stop: stop.clone(), grace: GRACE };
+        let tls = self.tls.as_ref().map(WrapperCertificate::config);
+        if let Some(certificate) = self.tls {
+            spawn_until(tasks, "wrapper-certificate", stop, certificate.follow(self.reread));
+        }
+        let serving = Serving { tls, stop: stop.clone(), grace: GRACE };
         tasks.spawn("wrapper", serve(self.listener, api.build(), serving));
     }
 }

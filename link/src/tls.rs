@@ -4,6 +4,7 @@
 //! effect with the next handshake, on WebSocket and QUIC alike. Sessions are never resumed: a resumed session
 //! would skip the check of a certificate that has expired or whose CA was withdrawn since.
 
+mod https;
 mod reload;
 
 use std::fmt;
@@ -22,6 +23,8 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use crate::error::TlsError;
 use crate::{HTTP_ALPN, QUIC_ALPN};
 use reload::{CertificateSlot, ClientCheck, ServerCheck};
+
+pub use https::HttpsTls;
 
 /// TLS 1.2 suites for stock peers (reference 2.2); TLS 1.3 suites are always on.
 const TLS12_SUITES: [CipherSuite; 3] = [
@@ -170,16 +173,21 @@ impl ServerTls {
         versions: &[&'static SupportedProtocolVersion],
         alpn: &[u8],
     ) -> Result<ServerConfig, TlsError> {
-        let mut config = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
+        let config = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_protocol_versions(versions)
             .map_err(|error| TlsError::Config(error.to_string()))?
             .with_client_cert_verifier(self.clients.clone())
             .with_cert_resolver(self.certificate.clone());
-        config.alpn_protocols = vec![alpn.to_vec()];
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.send_tls13_tickets = 0;
-        Ok(config)
+        Ok(without_resumption(config, &[alpn]))
     }
+}
+
+/// See the module: every connection checks and shows certificates anew.
+fn without_resumption(mut config: ServerConfig, alpn: &[&[u8]]) -> ServerConfig {
+    config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    config
 }
 
 /// The edge's side: the CAs that sign hubs, and the node's certificate. Clones share both.

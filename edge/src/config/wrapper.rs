@@ -32,7 +32,7 @@ pub struct WrapperConfig {
     pub watch_queue: usize,
 }
 
-/// TLS of the wrapper. The files are read when the agent starts.
+/// TLS of the wrapper. The files are read when the agent starts, and every 10 seconds after that.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WrapperTls {

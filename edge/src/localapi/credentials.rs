@@ -9,10 +9,9 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType, date_time_ymd,
 };
-use rustls::sign::CertifiedKey;
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::json;
-use tombolo_link::tls::provider;
+use tombolo_link::tls::Identity as TlsIdentity;
 use tombolo_proto::ids::NodeId;
 
 use super::serving::Names;
@@ -64,7 +63,7 @@ impl LocalCredentials {
     }
 
     /// A new certificate for these names and addresses, and its key.
-    pub(super) fn certify(&self, names: &Names) -> Result<CertifiedKey, LocalApiError> {
+    pub(super) fn certify(&self, names: &Names) -> Result<TlsIdentity, LocalApiError> {
         let issuer = Issuer::from_ca_cert_pem(&self.ca_pem, &self.ca_key).map_err(certificate)?;
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(certificate)?;
         let mut params = CertificateParams::new(names.hosts.clone()).map_err(certificate)?;
@@ -75,7 +74,7 @@ impl LocalCredentials {
         (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2120, 1, 1));
         let leaf = params.signed_by(&key, &issuer).map_err(certificate)?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        CertifiedKey::from_der(vec![leaf.der().clone()], key, &provider()).map_err(certificate)
+        Ok(TlsIdentity::new(vec![leaf.der().clone()], key))
     }
 
     /// The kubeconfig for a local API at `address`.

@@ -5,12 +5,9 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
-use rustls::server::{ClientHello, ResolvesServerCert};
-use rustls::sign::CertifiedKey;
 use serde_json::Value;
 use tombolo_apiserve::store::Store as ServedStore;
-use tombolo_link::tls::provider;
+use tombolo_link::tls::HttpsTls;
 use tombolo_proto::object::{ObjectKey, Resource};
 use tracing::warn;
 
@@ -52,19 +49,7 @@ impl Names {
 pub(super) struct ServingCertificate {
     credentials: LocalCredentials,
     names: Names,
-    current: ArcSwap<CertifiedKey>,
-}
-
-impl std::fmt::Debug for ServingCertificate {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ServingCertificate").field("names", &self.names).finish_non_exhaustive()
-    }
-}
-
-impl ResolvesServerCert for ServingCertificate {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.current.load_full())
-    }
+    tls: HttpsTls,
 }
 
 impl ServingCertificate {
@@ -73,23 +58,19 @@ impl ServingCertificate {
         credentials: LocalCredentials,
         names: Names,
         services: &dyn ServedStore,
-    ) -> Result<Arc<Self>, LocalApiError> {
-        let current = credentials.certify(&names.with_service(services))?;
-        Ok(Arc::new(Self { credentials, names, current: ArcSwap::from_pointee(current) }))
+    ) -> Result<Self, LocalApiError> {
+        let identity = credentials.certify(&names.with_service(services))?;
+        let tls = HttpsTls::new(identity, None).map_err(certificate)?;
+        Ok(Self { credentials, names, tls })
     }
 
     /// TLS of a listener.
-    pub(super) fn config(self: &Arc<Self>) -> Result<Arc<rustls::ServerConfig>, LocalApiError> {
-        let config = rustls::ServerConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .map_err(certificate)?;
-        let mut config = config.with_no_client_auth().with_cert_resolver(Arc::clone(self) as _);
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Arc::new(config))
+    pub(super) fn config(&self) -> Result<Arc<rustls::ServerConfig>, LocalApiError> {
+        self.tls.config().map_err(certificate)
     }
 
     /// Follows the addresses of the Service until the agent stops.
-    pub(super) async fn follow(self: Arc<Self>, services: Arc<dyn ServedStore>) {
+    pub(super) async fn follow(self, services: Arc<dyn ServedStore>) {
         let service = kubernetes_service();
         let mut following =
             Following::new(Arc::clone(&services), [service.resource().clone()]).without_lists();
@@ -104,14 +85,15 @@ impl ServingCertificate {
             if names == named {
                 continue;
             }
-            match self.credentials.certify(&names) {
-                Ok(key) => self.current.store(Arc::new(key)),
-                Err(error) => {
-                    warn!(%error, "the local API keeps its certificate without the Service's address");
-                }
+            if let Err(error) = self.certify(&names) {
+                warn!(%error, "the local API keeps its certificate without the Service's address");
             }
             named = names;
         }
+    }
+
+    fn certify(&self, names: &Names) -> Result<(), LocalApiError> {
+        self.tls.replace_identity(self.credentials.certify(names)?).map_err(certificate)
     }
 }
 

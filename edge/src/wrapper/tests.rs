@@ -25,6 +25,7 @@ use super::project::Projector;
 use super::view::View;
 use super::{Kubernetes, LocalApi, WrapperMetrics, WrapperParts};
 
+mod certificates;
 mod changes;
 mod http_api;
 mod random;

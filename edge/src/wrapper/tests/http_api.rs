@@ -1,38 +1,35 @@
 //! The wrapper on a socket, asked as kube-proxy asks.
 
 use std::net::SocketAddr;
-use std::path::Path;
 
 use http::{HeaderValue, Method, header};
-use rcgen::{CertificateParams, KeyPair, SanType};
 use tombolo_apiserve::history::Change;
-use tombolo_proto::ids::NodeId;
 use tombolo_runtime::Tasks;
 
 use super::*;
-use crate::config::{WrapperConfig, WrapperTls};
-use crate::identity::Identity;
-use crate::identity::testing::{fetch_plain, get_plain, get_tls, identity_for, pem, test_ca};
-use crate::wrapper::{Projection, Wrapper, WrapperError};
+use crate::config::WrapperConfig;
+use crate::identity::testing::{fetch_plain, get_plain};
+use crate::wrapper::{Projection, Wrapper};
 
 /// What kube-proxy 1.36 accepts.
 const ACCEPT: &str = "application/vnd.kubernetes.protobuf, */*";
 
-struct Served {
+pub(super) struct Served {
     source: Arc<Source>,
-    address: SocketAddr,
+    pub(super) address: SocketAddr,
     events: Arc<Events>,
     tasks: Tasks,
     stop: CancellationToken,
 }
 
-fn settings() -> WrapperConfig {
+pub(super) fn settings() -> WrapperConfig {
     WrapperConfig { address: Some("127.0.0.1:0".parse().unwrap()), ..WrapperConfig::default() }
 }
 
 impl Served {
-    async fn start(source: &Arc<Source>, settings: &WrapperConfig) -> Self {
-        let wrapper = Wrapper::bind(settings).await.unwrap().unwrap();
+    pub(super) async fn start(source: &Arc<Source>, settings: &WrapperConfig) -> Self {
+        let mut wrapper = Wrapper::bind(settings).await.unwrap().unwrap();
+        wrapper.reread = Duration::from_millis(10);
         let (tasks, stop, address) = (Tasks::new(), CancellationToken::new(), wrapper.local_addr());
         let events = Arc::new(Events::default());
         let parts = WrapperParts {
@@ -109,7 +106,7 @@ impl Served {
         text.lines().map(shown).collect()
     }
 
-    async fn end(self) {
+    pub(super) async fn end(self) {
         self.stop.cancel();
         self.tasks.shutdown(DEADLINE).await.unwrap();
     }
@@ -271,64 +268,6 @@ async fn the_inside_is_shown_only_when_the_settings_say_so() {
     served.end().await;
 }
 
-/// A certificate for loopback in a folder, and who has signed it.
-fn certificate(folder: &Path) -> (WrapperTls, rustls_pki_types::CertificateDer<'static>) {
-    let ca = test_ca();
-    let key = KeyPair::generate().unwrap();
-    let mut params = CertificateParams::default();
-    params.subject_alt_names.push(SanType::IpAddress("127.0.0.1".parse().unwrap()));
-    let leaf = params.signed_by(&key, &ca.issuer).unwrap();
-    let (cert_file, key_file) = (folder.join("cert.pem"), folder.join("key.pem"));
-    std::fs::write(&cert_file, leaf.pem()).unwrap();
-    std::fs::write(&key_file, key.serialize_pem()).unwrap();
-    (WrapperTls { cert_file, key_file, ca_file: None }, ca.certificate)
-}
-
-#[tokio::test]
-async fn tls_asks_for_certificates_where_a_ca_is_set() {
-    let folder = tempfile::tempdir().unwrap();
-    let (mut tls, ca) = certificate(folder.path());
-    let client = identity_for(&NodeId::parse("proxy").unwrap());
-    let stranger = identity_for(&NodeId::parse("proxy").unwrap());
-    for checked in [false, true] {
-        if checked {
-            let file = folder.path().join("ca.pem");
-            std::fs::write(&file, pem("CERTIFICATE", &client.ca)).unwrap();
-            tls.ca_file = Some(file);
-        }
-        let served =
-            Served::start(&Source::new(), &WrapperConfig { tls: Some(tls.clone()), ..settings() }).await;
-        let ask = async |identity: Option<&Identity>| get_tls(served.address, &ca, identity, "/livez").await;
-        assert_eq!(ask(Some(&client)).await, Ok(StatusCode::OK));
-        assert_eq!(ask(None).await.is_ok(), !checked);
-        assert_eq!(ask(Some(&stranger)).await.is_ok(), !checked);
-        served.end().await;
-    }
-}
-
-#[tokio::test]
-async fn files_that_cannot_be_used_name_their_setting() {
-    let folder = tempfile::tempdir().unwrap();
-    let (good, _) = certificate(folder.path());
-    let garbage = folder.path().join("garbage.pem");
-    std::fs::write(&garbage, "garbage").unwrap();
-    let missing = folder.path().join("missing.pem");
-    for (tls, setting) in [
-        (WrapperTls { cert_file: garbage.clone(), ..good.clone() }, "wrapper.tls.certFile"),
-        (WrapperTls { key_file: missing.clone(), ..good.clone() }, "wrapper.tls.keyFile"),
-        (WrapperTls { key_file: good.cert_file.clone(), ..good.clone() }, "wrapper.tls.keyFile"),
-        (WrapperTls { ca_file: Some(missing), ..good.clone() }, "wrapper.tls.caFile"),
-        (WrapperTls { ca_file: Some(garbage), ..good.clone() }, "wrapper.tls.caFile"),
-    ] {
-        let error = Wrapper::bind(&WrapperConfig { tls: Some(tls), ..settings() }).await.err().unwrap();
-        assert!(error.to_string().contains(setting), "{error}");
-    }
-    let used = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = WrapperConfig { address: used.local_addr().ok(), ..settings() };
-    assert!(matches!(Wrapper::bind(&taken).await.err().unwrap(), WrapperError::Listen(_)));
-    assert!(Wrapper::bind(&WrapperConfig { address: None, ..settings() }).await.unwrap().is_none());
-}
-
 /// Row W11: the queue of a watcher is bounded, and others are not affected.
 #[test]
 fn a_watcher_that_falls_behind_is_ended_alone() {
@@ -344,6 +283,39 @@ fn a_watcher_that_falls_behind_is_ended_alone() {
     }
     assert!(matches!(slow.poll_ready(), Err(StoreError::Expired { .. })));
     assert_eq!(taken.len(), 17);
+}
+
+/// The bound of a watcher's queue is that of the settings.
+#[tokio::test]
+async fn the_queue_of_a_watcher_is_as_long_as_it_was_told() {
+    for queue in [16, 64] {
+        let (source, tasks, stop) = (Source::new(), Tasks::new(), CancellationToken::new());
+        let parts = WrapperParts {
+            node: "n1".to_owned(),
+            source: Arc::clone(&source) as _,
+            writes: Arc::new(Events::default()),
+            kubernetes: Kubernetes::AsItIs,
+        };
+        let view = Projection::spawn(&tasks, parts, queue, Arc::default(), &stop).view;
+        let services = Part::Services.resource();
+        let until = async |count: usize| {
+            let holds = async {
+                while !view.list(&services, None).is_ok_and(|list| list.items.len() == count) {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            tokio::time::timeout(DEADLINE, holds).await.expect("the Services to be shown");
+        };
+        until(0).await;
+        let mut slow = view.watch(&services, view.revision()).unwrap();
+        for number in 0..17 {
+            put(&source.store(), Part::Services, &format!("s{number}"), service(false));
+        }
+        until(17).await;
+        assert_eq!(slow.poll_ready().map(|changes| changes.len()).ok(), (queue >= 17).then_some(17));
+        stop.cancel();
+        tasks.shutdown(DEADLINE).await.unwrap();
+    }
 }
 
 /// Idle watches cost memory: there is an end to them, and who is beyond it is told so.
