@@ -19,6 +19,7 @@ mod reads;
 mod wrapper;
 
 const DEADLINE: Duration = Duration::from_secs(20);
+mod watches;
 
 fn key(resource: &str, name: &str) -> ObjectKey {
     ObjectKey::new(Resource::new("", "v1", resource), "default", name)
