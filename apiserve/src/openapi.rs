@@ -21,8 +21,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use self::dialect::Dialect;
-pub use self::foreign::ForeignDocuments;
-pub(crate) use self::foreign::selectable_fields;
+pub use self::foreign::{ForeignDocuments, SelectableFields, selectable_fields};
 use crate::kinds::{KindInfo, Kinds};
 
 /// The index under `/openapi/v3`: where the document of each group and version is, with a hash of its content.

@@ -11,7 +11,8 @@ use tombolo_tests::world::{Api, DEADLINE, Transport, World, kubectl};
 const NODE: &str = "edge-a";
 const DESCRIPTION: &str = "How many teeth the wheel has.";
 
-/// A definition, and the right of nodes (and of cloudcore, which follows for them) to read it and such objects.
+/// A definition, and the right of nodes (and of cloudcore, which follows and writes for them) to read it and such objects,
+/// and to make another one.
 const MANIFESTS: &str = r#"
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -47,6 +48,15 @@ rules:
   resources: [customresourcedefinitions]
   resourceNames: [wheels.parts.example.com]
   verbs: [get, list, watch]
+- apiGroups: [apiextensions.k8s.io]
+  resources: [customresourcedefinitions]
+  verbs: [get, create, patch]
+- apiGroups: [spare.example.com]
+  resources: [spokes]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [apiextensions.k8s.io, spare.example.com]
+  resources: [customresourcedefinitions, spokes]
+  verbs: ["impersonate-on:arbitrary-node:get", "impersonate-on:arbitrary-node:create", "impersonate-on:arbitrary-node:patch"]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -55,6 +65,24 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: wheels}
 subjects:
 - {apiGroup: rbac.authorization.k8s.io, kind: Group, name: "system:nodes"}
 - {kind: ServiceAccount, name: cloudcore, namespace: kubeedge}
+"#;
+
+/// A definition that is made through the edge.
+const DEFINITION: &str = r#"
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: spokes.spare.example.com
+spec:
+  group: spare.example.com
+  scope: Namespaced
+  names: {plural: spokes, singular: spoke, kind: Spoke}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}
 "#;
 
 /// A kubeconfig in a folder of its own: kubectl keeps what it has discovered beside it.
@@ -93,6 +121,27 @@ async fn finds_reads_and_explains(kubeconfig: &Path, name: &str) {
     .await;
 }
 
+/// A definition and then an object of it are applied through the edge, with one cache of what kubectl has discovered.
+async fn defines_and_uses(kubeconfig: &Path) {
+    let edge = fresh(kubeconfig, "defines");
+    let file = |name: &str, text: &str| {
+        let path = edge.with_file_name(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let definition = file("definition.yaml", DEFINITION);
+    kubectl(&edge, &["apply", "-f", &definition]).unwrap();
+    let spoke = json!({"apiVersion": "spare.example.com/v1", "kind": "Spoke",
+        "metadata": {"name": "steel", "namespace": "default"}, "spec": {"length": 29}});
+    let object = file("object.json", &spoke.to_string());
+    wait_for("an object of the new kind", DEADLINE, || async {
+        kubectl(&edge, &["apply", "-f", &object]).map(drop).map_err(|error| error.to_string())
+    })
+    .await;
+    let read = kubectl(&edge, &["get", "spoke", "steel", "-o", "jsonpath={.spec.length}"]).unwrap();
+    assert_eq!(read.trim(), "29");
+}
+
 async fn play(api: Api, transport: Transport) {
     let mut world = World::start(api, transport).await.unwrap();
     world.start_edge(NODE).await.unwrap();
@@ -111,6 +160,7 @@ async fn play(api: Api, transport: Transport) {
     })
     .await;
     finds_reads_and_explains(&edge, "with").await;
+    defines_and_uses(&edge).await;
 
     world.kill_cloud();
     finds_reads_and_explains(&edge, "without").await;

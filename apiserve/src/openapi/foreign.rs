@@ -12,7 +12,18 @@ const FIELDS: &str = "x-kubernetes-selectable-fields";
 pub trait ForeignDocuments: Send + Sync + 'static {
     /// The document of a group and version as JSON; none when it is not here.
     fn document(&self, group: &str, version: &str) -> Option<Arc<[u8]>>;
+
+    /// What field selectors may name of its kinds. It is asked for whenever the kinds change: who keeps what
+    /// [`selectable_fields`] has found saves reading documents again.
+    fn selectable(&self, group: &str, version: &str) -> SelectableFields {
+        self.document(group, version)
+            .map(|document| selectable_fields(&document, group, version))
+            .unwrap_or_default()
+    }
 }
+
+/// Paths that field selectors may name, by kind.
+pub type SelectableFields = BTreeMap<String, Vec<String>>;
 
 /// The parts that are read; the others, which may be large, are passed over.
 #[derive(Deserialize)]
@@ -47,14 +58,11 @@ struct Field {
     path: String,
 }
 
-/// What field selectors may name of the kinds of a group and version, beside name and namespace: paths by kind. Of a document
-/// that cannot be understood, nothing.
-pub(crate) fn selectable_fields(
-    document: &[u8],
-    group: &str,
-    version: &str,
-) -> BTreeMap<String, Vec<String>> {
-    let mut found = BTreeMap::new();
+/// What field selectors may name of the kinds of a group and version, beside name and namespace. Of a document that cannot be
+/// understood, nothing.
+#[must_use]
+pub fn selectable_fields(document: &[u8], group: &str, version: &str) -> SelectableFields {
+    let mut found = SelectableFields::new();
     // Few kinds have such fields, and documents are long.
     if !document.windows(FIELDS.len()).any(|text| text == FIELDS.as_bytes()) {
         return found;

@@ -10,16 +10,17 @@ use super::*;
 use crate::identity::testing::{fetch_local, identity_for};
 use cloud::{FakeCloud, FakeDialer};
 
+
+const DEADLINE: Duration = Duration::from_secs(20);
 mod access;
 mod bad_input;
 mod cloud;
+mod kinds;
 mod kubectl;
 mod offline;
 mod reads;
-mod wrapper;
-
-const DEADLINE: Duration = Duration::from_secs(20);
 mod watches;
+mod wrapper;
 
 fn key(resource: &str, name: &str) -> ObjectKey {
     ObjectKey::new(Resource::new("", "v1", resource), "default", name)

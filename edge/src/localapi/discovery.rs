@@ -1,7 +1,8 @@
 //! Kinds that the cluster defines beyond the built-in ones (custom and aggregated APIs): their discovery and OpenAPI come
 //! from the cloud and are kept on disk, so that plain kubectl finds and explains them here, also without a cloud.
 //!
-//! An idle node asks seldom. Who asks for discovery, or for a kind that is not known, has it asked for anew.
+//! An idle node asks seldom. Who asks for discovery, or for a kind that is not known, has it asked for anew ([`Pace`] says how
+//! often), and who has written a definition finds what has become of it.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -14,7 +15,6 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tombolo_apiserve::auth::{Attributes, Authorizer, Decision};
 use tombolo_apiserve::kinds::DeclaredColumns;
-use tombolo_apiserve::openapi::ForeignDocuments;
 use tombolo_apiserve::registry::Registry;
 use tombolo_apiserve::selector::field::FieldSelector;
 use tombolo_proto::object::Resource;
@@ -22,22 +22,20 @@ use tracing::{debug, warn};
 
 use super::definitions::Definitions;
 use super::documents::Documents;
+use super::openapi::{Kept, OPENAPI, path};
+use super::pace::{INTERVAL, Pace};
 use crate::hub::HubState;
 
 /// The form in which one document tells of all groups.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 const GROUPS: &str = "/apis";
-const OPENAPI: &str = "/openapi/v3";
 
 /// How often the documents are asked for without need: they are large for a node that should be quiet.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(12 * 3600);
 
-/// What clients are answered from, at most.
-const AGE_MAX: Duration = Duration::from_secs(10);
-
-/// The same of the index of OpenAPI, which is shorter, for selectors of fields that no document names. An API server publishes
-/// documents a moment after the kinds.
-const INDEX_AGE_MAX: Duration = Duration::from_secs(1);
+/// How old the index of OpenAPI may be for selectors of fields that no document names. An API server publishes documents a
+/// moment after the kinds.
+const INDEX_AGE_MAX: Duration = INTERVAL;
 
 /// Wait after a failure.
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
@@ -51,9 +49,12 @@ const DOCUMENTS_MAX: usize = 96;
 /// See the module.
 pub(super) struct Discovery {
     documents: Documents,
+    openapi: Arc<Kept>,
     registry: Registry,
-    /// When the cloud was last asked.
-    asked: tokio::sync::Mutex<Option<Instant>>,
+    /// Held while the cloud is asked.
+    pace: tokio::sync::Mutex<Pace>,
+    /// When a client of this node last wrote a definition.
+    written: Mutex<Option<Instant>>,
     /// When the cloud was last asked for the index of OpenAPI.
     index_asked: tokio::sync::Mutex<Option<Instant>>,
     /// What the cloud's index says of each OpenAPI document that is kept.
@@ -62,24 +63,15 @@ pub(super) struct Discovery {
     columns: Mutex<DeclaredColumns>,
 }
 
-/// The documents that are kept.
-struct Kept(Documents);
-
-impl ForeignDocuments for Kept {
-    fn document(&self, group: &str, version: &str) -> Option<Arc<[u8]>> {
-        let path = format!("{OPENAPI}/apis/{group}/{version}");
-        let kept = self.0.kept(&path).ok()??;
-        Some(Arc::from(&*kept))
-    }
-}
-
 impl Discovery {
     /// Serves the kinds that the store keeps.
     pub(super) fn load(documents: Documents, registry: Registry) -> Arc<Self> {
         let discovery = Self {
+            openapi: Kept::new(documents.clone()),
             documents,
             registry,
-            asked: tokio::sync::Mutex::default(),
+            pace: tokio::sync::Mutex::default(),
+            written: Mutex::default(),
             index_asked: tokio::sync::Mutex::default(),
             indexed: Mutex::default(),
             columns: Mutex::default(),
@@ -98,11 +90,11 @@ impl Discovery {
     }
 
     fn serve(&self, groups: &Value) {
-        let documents = Arc::new(Kept(self.documents.clone()));
         let columns = self.columns.lock().clone();
-        let Ok(()) = self
-            .registry
-            .update(|kinds| Ok::<_, Infallible>(kinds.with_discovered(groups, &columns, documents)));
+        let Ok(()) = self.registry.update(|kinds| {
+            let documents = Arc::clone(&self.openapi) as _;
+            Ok::<_, Infallible>(kinds.with_discovered(groups, &columns, documents))
+        });
     }
 
     /// Shows the objects of a definition with its columns from now on.
@@ -124,7 +116,8 @@ impl Discovery {
             let Ok(session) = state.wait_for(HubState::online).await.map(|state| state.sessions) else {
                 return;
             };
-            let wait = match self.refresh(Duration::ZERO).await {
+            let outcome = self.refresh(&mut *self.pace.lock().await).await;
+            let wait = match outcome {
                 Ok(()) => REFRESH_INTERVAL,
                 Err(error) => {
                     debug!(error, "the discovery of the cluster cannot be fetched");
@@ -138,13 +131,18 @@ impl Discovery {
         }
     }
 
-    /// Asks the cloud unless that was done less than `age` ago. Who comes while somebody asks waits for the same answer.
-    async fn refresh(&self, age: Duration) -> Result<(), String> {
-        let mut asked = self.asked.lock().await;
-        if asked.is_some_and(|at| at.elapsed() < age) {
-            return Ok(());
-        }
-        *asked = Some(Instant::now());
+    /// Asks the cloud, unless what was heard last is new enough for who comes now. Who comes while somebody asks waits for the
+    /// same answer.
+    async fn renew(&self) -> Result<(), String> {
+        let mut pace = self.pace.lock().await;
+        let written = *self.written.lock();
+        let Some(due) = pace.due(Instant::now(), written) else { return Ok(()) };
+        tokio::time::sleep_until(due).await;
+        self.refresh(&mut pace).await
+    }
+
+    async fn refresh(&self, pace: &mut Pace) -> Result<(), String> {
+        pace.ask(Instant::now());
         let body = self.documents.fetch(GROUPS, AGGREGATED, TIMEOUT).await?;
         let groups: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
         if groups["kind"] != "APIGroupDiscoveryList" {
@@ -152,17 +150,22 @@ impl Discovery {
         }
         if self.documents.keep(GROUPS, body).await? {
             self.serve(&groups);
+            pace.news();
         }
-        self.refresh_documents(Duration::ZERO).await
-    }
-
-    /// Asks for the OpenAPI documents alone, as [`Self::refresh`] does for everything. What they say about kinds that are
-    /// served already is served, too.
-    async fn refresh_documents(&self, age: Duration) -> Result<(), String> {
-        if self.fetch_documents(age).await? {
-            self.serve_kept();
+        if self.refresh_documents(Duration::ZERO).await? {
+            pace.news();
         }
         Ok(())
+    }
+
+    /// Asks for the OpenAPI documents alone, unless that was done less than `age` ago. What they say about kinds that are
+    /// served already is served, too. Whether there were others than before.
+    async fn refresh_documents(&self, age: Duration) -> Result<bool, String> {
+        let news = self.fetch_documents(age).await?;
+        if news {
+            self.serve_kept();
+        }
+        Ok(news)
     }
 
     /// Fetches the OpenAPI documents that have changed, unless that was done less than `age` ago. Whether there were any.
@@ -174,8 +177,12 @@ impl Discovery {
         *asked = Some(Instant::now());
         let index = self.documents.fetch(OPENAPI, "application/json", TIMEOUT).await?;
         let index: Value = serde_json::from_slice(&index).map_err(|error| error.to_string())?;
+        let mut paths = self.foreign();
+        paths.truncate(DOCUMENTS_MAX);
+        self.openapi.retain(&paths);
+        self.indexed.lock().retain(|path, _| paths.contains(path));
         let mut news = false;
-        for path in self.foreign().into_iter().take(DOCUMENTS_MAX) {
+        for path in paths {
             let Some(place) = index["paths"][&path]["serverRelativeURL"].as_str() else { continue };
             let known = self.indexed.lock().get(&path).is_some_and(|known| known == place);
             if known {
@@ -196,7 +203,7 @@ impl Discovery {
     /// Fetches one of them. Whether it is another one than before.
     async fn fetch_document(&self, path: &str, place: &str) -> Result<bool, String> {
         let body = self.documents.fetch(place, "application/json", TIMEOUT).await?;
-        self.documents.keep(&format!("{OPENAPI}/{path}"), body).await
+        self.openapi.keep(path, body).await
     }
 
     /// Paths of the groups and versions that are not built in, as the index of OpenAPI names them.
@@ -204,7 +211,7 @@ impl Discovery {
         let catalog = self.registry.catalog();
         let custom = catalog.kinds.iter().filter(|kind| kind.custom);
         let mut paths: Vec<String> =
-            custom.map(|kind| format!("apis/{}/{}", kind.resource.group, kind.resource.version)).collect();
+            custom.map(|kind| path(&kind.resource.group, &kind.resource.version)).collect();
         paths.sort();
         paths.dedup();
         paths
@@ -214,9 +221,22 @@ impl Discovery {
     fn concerns(&self, asked: &Attributes) -> bool {
         if asked.is_resource {
             let resource = Resource::new(&asked.group, &asked.version, &asked.resource);
-            return self.registry.catalog().kinds.get(&resource).is_none();
+            let kinds = &self.registry.catalog().kinds;
+            // What a cluster adds to a group that is built in is not served here.
+            let is_builtin = || kinds.iter().any(|kind| !kind.custom && *kind.resource.group == *asked.group);
+            return kinds.get(&resource).is_none() && !is_builtin();
         }
         asked.path.starts_with(GROUPS) || asked.path.starts_with(OPENAPI)
+    }
+
+    /// Whether a request changes what kinds there are.
+    fn defines(asked: &Attributes) -> bool {
+        let definitions = [
+            ("apiextensions.k8s.io", "customresourcedefinitions"),
+            ("apiregistration.k8s.io", "apiservices"),
+        ];
+        definitions.contains(&(asked.group.as_str(), asked.resource.as_str()))
+            && !matches!(asked.verb.as_str(), "get" | "list" | "watch")
     }
 
     /// Whether a selector names a field of a custom kind of which no document tells.
@@ -233,12 +253,15 @@ impl Discovery {
 
     /// Brings what a request needs to be answered well.
     async fn learn(&self, asked: &Attributes) {
+        if Self::defines(asked) {
+            *self.written.lock() = Some(Instant::now());
+        }
         let mut outcome = Ok(());
         if self.concerns(asked) {
-            outcome = self.refresh(AGE_MAX).await;
+            outcome = self.renew().await;
         }
         if outcome.is_ok() && self.selects_unknown(asked) {
-            outcome = self.refresh_documents(INDEX_AGE_MAX).await;
+            outcome = self.refresh_documents(INDEX_AGE_MAX).await.map(drop);
         }
         if let Err(error) = outcome {
             debug!(error, "discovery is answered from what was kept");

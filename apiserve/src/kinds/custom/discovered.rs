@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::super::jsonpath::JsonPath;
 use super::super::value::{items, text};
 use super::{Fingerprint, KindInfo, SubresourceInfo, compile};
-use crate::openapi::{ForeignDocuments, selectable_fields};
+use crate::openapi::ForeignDocuments;
 use crate::schema::types::Types;
 
 /// Resources that are taken from one document, at most.
@@ -73,10 +73,7 @@ pub(crate) fn resources(
         }
         for version in items(group, &["versions"]) {
             let number = text(version, &["version"]);
-            let mut fields = match documents.document(name, number) {
-                Some(document) => selectable_fields(&document, name, number),
-                None => BTreeMap::new(),
-            };
+            let mut fields = documents.selectable(name, number);
             for resource in items(version, &["resources"]) {
                 let plural = text(resource, &["resource"]);
                 let known = found.iter().position(|known| known.group == name && known.plural == plural);

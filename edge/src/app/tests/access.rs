@@ -5,8 +5,7 @@ use std::time::UNIX_EPOCH;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use http::header::ACCEPT;
-use http::{HeaderMap, HeaderValue};
+use http::HeaderMap;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use rcgen::KeyPair;
 use rustls_pki_types::pem::PemObject;
@@ -410,106 +409,4 @@ async fn nobody_gets_no_secrets_and_no_tokens_by_any_path() {
         assert!(!cloud.calls().contains(&format!("{method} {path}")), "{method} {path} went to the cloud");
     }
     agent.stop().await;
-}
-
-fn define_widgets(cloud: &FakeCloud) {
-    let resource = Resource::new("apiextensions.k8s.io", "v1", "customresourcedefinitions");
-    let columns = json!([{"name": "Size", "type": "integer", "jsonPath": ".spec.size"}]);
-    let spec = json!({"versions": [{"name": "v1", "additionalPrinterColumns": columns}]});
-    let key = ObjectKey::new(resource, "", "widgets.example.com");
-    cloud.put(&key, "d1", &json!({"spec": spec}), &[]);
-}
-
-/// Names of the columns, and the last cell of the first row, of a list as a table.
-async fn row(agent: &Agent, path: &str) -> (Value, Value) {
-    let accept = "application/json;as=Table;v=v1;g=meta.k8s.io";
-    let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
-    let (_, text) = fetch_plain(agent.http, Method::GET, path, headers, "").await;
-    let table: Value = serde_json::from_str(&text).unwrap_or_default();
-    let columns = table["columnDefinitions"].as_array().cloned().unwrap_or_default();
-    let names = columns.iter().map(|column| column["name"].clone()).collect();
-    let cells = &table["rows"][0]["cells"];
-    // An age changes.
-    let cell = if columns.len() == 2 && columns[1]["name"] == "Age" { &cells[0] } else { &cells[1] };
-    (names, cell.clone())
-}
-
-#[tokio::test]
-async fn kinds_of_the_cluster_are_found_and_explained_without_it() {
-    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
-    let widget = ObjectKey::new(Resource::new("example.com", "v1", "widgets"), "default", "w");
-    cloud.put(
-        &widget,
-        "w1",
-        &json!({"apiVersion": "example.com/v1", "kind": "Widget", "spec": {"size": 3}}),
-        &[],
-    );
-    let kind = json!({"group": "example.com", "version": "v1", "kind": "Widget"});
-    let entry = json!({"resource": "widgets", "responseKind": kind, "scope": "Namespaced", "singularResource": "widget",
-        "shortNames": ["wi"], "verbs": ["get", "list", "watch"],
-        "subresources": [{"subresource": "status", "responseKind": kind, "verbs": ["get", "patch"]}]});
-    let builtin = json!({"resource": "deployments", "responseKind": {"kind": "Strange"}, "scope": "Cluster", "verbs": []});
-    let group = |name: &str, entry: &Value| json!({"metadata": {"name": name}, "versions": [{"version": "v1", "resources": [entry]}]});
-    let document = json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2",
-        "items": [group("example.com", &entry), group("apps", &builtin)]});
-    cloud.script("GET /apis", move |_, _| (200, document.clone()));
-    let place = "/openapi/v3/apis/example.com/v1?hash=1";
-    let index = json!({"paths": {"apis/example.com/v1": {"serverRelativeURL": place}}});
-    cloud.script("GET /openapi/v3", move |_, _| (200, index.clone()));
-    let schema = json!({"x-kubernetes-group-version-kind": [kind], "x-kubernetes-selectable-fields": [{"fieldPath": "spec.size"}]});
-    let openapi = json!({"openapi": "3.0.0", "info": {"title": "of the cloud"},
-        "components": {"schemas": {"com.example.v1.Widget": schema}}});
-    cloud.script(&format!("GET {place}"), move |_, _| (200, openapi.clone()));
-    let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("a session", DEADLINE, async || agent.status.look().transport.is_some()).await;
-    let widgets = "/apis/example.com/v1/namespaces/default/widgets";
-    wait_for("the widget", DEADLINE, async || agent.names(widgets).await == ["w"]).await;
-    assert_eq!(
-        row(&agent, widgets).await,
-        (json!(["Name", "Age"]), json!("w")),
-        "nobody knows its definition"
-    );
-    define_widgets(&cloud);
-    let sized = (json!(["Name", "Size"]), json!(3));
-    wait_for("the columns", DEADLINE, async || row(&agent, widgets).await == sized).await;
-    for _ in 0..2 {
-        assert_eq!(row(&agent, widgets).await, sized);
-        let (_, found) = agent.get("/apis/example.com/v1").await;
-        let names: Vec<_> =
-            found["resources"].as_array().unwrap().iter().map(|entry| &entry["name"]).collect();
-        assert_eq!(names, ["widgets", "widgets/status"], "{found}");
-        assert_eq!(
-            (&found["resources"][0]["verbs"], &found["resources"][0]["shortNames"]),
-            (&json!(["get", "list", "watch"]), &json!(["wi"]))
-        );
-        let (_, known) = agent.get("/apis/apps/v1").await;
-        assert!(
-            known["resources"].as_array().unwrap().iter().any(|entry| entry["kind"] == "Deployment"),
-            "{known}"
-        );
-        let (_, explained) = agent.get("/openapi/v3/apis/example.com/v1").await;
-        assert_eq!(explained["info"]["title"], "of the cloud", "{explained}");
-        let (_, one) = agent.get(&format!("{widgets}/w")).await;
-        assert_eq!(one["spec"]["size"], 3, "{one}");
-        widgets_are_selected(&agent, widgets).await;
-        cloud.set_away(true);
-    }
-    agent.stop().await;
-    let agent = Agent::start(folder.path(), &cloud, false).await;
-    assert_eq!(agent.names(widgets).await, ["w"]);
-    assert_eq!(row(&agent, widgets).await, sized);
-    widgets_are_selected(&agent, widgets).await;
-    let (_, explained) = agent.get("/openapi/v3/apis/example.com/v1").await;
-    assert_eq!(explained["info"]["title"], "of the cloud", "{explained}");
-    assert_eq!(agent.get("/apis/example.com/v1/gadgets").await.0, StatusCode::NOT_FOUND);
-    agent.stop().await;
-}
-
-/// Field selectors name what the OpenAPI document of the kind tells.
-async fn widgets_are_selected(agent: &Agent, widgets: &str) {
-    let select = |selector: &str| format!("{widgets}?fieldSelector={selector}");
-    assert_eq!(agent.names(&select("spec.size%3D3")).await, ["w"]);
-    assert_eq!(agent.names(&select("spec.size!%3D3")).await, Vec::<String>::new());
-    let (code, status) = agent.get(&select("spec.color%3Dred")).await;
-    assert_eq!((code, &status["reason"]), (StatusCode::BAD_REQUEST, &json!("BadRequest")), "{status}");
 }

@@ -1,0 +1,68 @@
+//! The OpenAPI documents of custom kinds that are kept, and what was found in them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tombolo_apiserve::openapi::{ForeignDocuments, SelectableFields, selectable_fields};
+
+use super::documents::Documents;
+
+/// The index of the documents; each is below it.
+pub(super) const OPENAPI: &str = "/openapi/v3";
+
+/// See the module.
+pub(super) struct Kept {
+    documents: Documents,
+    /// What was found, by path: documents are long, and are looked at each time that the kinds change.
+    selectable: Mutex<BTreeMap<String, SelectableFields>>,
+}
+
+/// The path of a document, as the index names it.
+pub(super) fn path(group: &str, version: &str) -> String {
+    format!("apis/{group}/{version}")
+}
+
+impl Kept {
+    pub(super) fn new(documents: Documents) -> Arc<Self> {
+        Arc::new(Self { documents, selectable: Mutex::default() })
+    }
+
+    /// Keeps a document; whether it is another one than before.
+    ///
+    /// # Errors
+    /// Why it cannot be kept, as text.
+    pub(super) async fn keep(&self, path: &str, body: Bytes) -> Result<bool, String> {
+        let changed = self.documents.keep(&format!("{OPENAPI}/{path}"), body).await?;
+        if changed {
+            self.selectable.lock().remove(path);
+        }
+        Ok(changed)
+    }
+
+    /// Forgets what it knows of documents of kinds that are gone.
+    pub(super) fn retain(&self, paths: &[String]) {
+        self.selectable.lock().retain(|path, _| paths.contains(path));
+    }
+}
+
+impl ForeignDocuments for Kept {
+    fn document(&self, group: &str, version: &str) -> Option<Arc<[u8]>> {
+        let kept = self.documents.kept(&format!("{OPENAPI}/{}", path(group, version))).ok()??;
+        Some(Arc::from(&*kept))
+    }
+
+    fn selectable(&self, group: &str, version: &str) -> SelectableFields {
+        let place = path(group, version);
+        // Held while a document is read, so that nothing of an older one comes in once another one is kept.
+        let mut known = self.selectable.lock();
+        if let Some(found) = known.get(&place) {
+            return found.clone();
+        }
+        let Some(document) = self.document(group, version) else { return SelectableFields::new() };
+        let found = selectable_fields(&document, group, version);
+        known.insert(place, found.clone());
+        found
+    }
+}
