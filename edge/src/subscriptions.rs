@@ -5,6 +5,7 @@
 //! evicted. Everything else is followed from the first question until nobody has read it for [`IDLE_LIMIT`]; its copy
 //! stays on disk until room is needed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ const REFUSAL_BELIEVED: Duration = Duration::from_secs(30);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Selections that are kept on disk, at most; of those that nobody reads the one that was read longest ago goes first.
-const KEPT_MAX: usize = 256;
+pub(crate) const KEPT_MAX: usize = 256;
 
 /// Bytes of objects that only selections outside the warm set keep, at most.
 const COPIES_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -174,7 +175,7 @@ impl Subscriptions {
     }
 
     async fn add(&self, selection: &Selection) -> Result<ScopeId, Unreadable> {
-        if self.board.count() >= KEPT_MAX && !self.evict_one().await {
+        if self.board.count() >= KEPT_MAX && !self.evict_one().await? {
             return Err(Unreadable::Unknown(format!(
                 "{KEPT_MAX} selections are read at this moment: end one"
             )));
@@ -184,12 +185,22 @@ impl Subscriptions {
         Ok(scope)
     }
 
-    /// Forgets the selection that was read longest ago. False when all are being read.
-    async fn evict_one(&self) -> bool {
-        let Some(scope) = self.board.evictable(|scope, selection| self.readers(scope, selection)) else {
-            return false;
+    /// Forgets the selection that was read longest ago. Without a cloud one that has no copy goes first: it costs nothing,
+    /// and a copy could not be had again. False when all are being read.
+    async fn evict_one(&self) -> Result<bool, Unreadable> {
+        let idle = |scope, selection: &Selection| self.readers(scope, selection) == 0;
+        let empty = match self.board.has_session() {
+            true => None,
+            false => {
+                let kept = self.store.subscriptions()?;
+                let has_copy = |scope: ScopeId| kept.iter().any(|kept| kept.scope == scope && kept.synced);
+                self.board.evictable(|scope, selection| !has_copy(scope) && idle(scope, selection))
+            }
         };
-        self.forget(scope).await
+        match empty.or_else(|| self.board.evictable(idle)) {
+            Some(scope) => Ok(self.forget(scope).await),
+            None => Ok(false),
+        }
     }
 
     async fn forget(&self, scope: ScopeId) -> bool {
@@ -242,15 +253,17 @@ impl Subscriptions {
     }
 
     async fn fit(&self) -> Result<(), Unreadable> {
-        let mut bytes = 0;
+        let mut weights = BTreeMap::new();
         for scope in self.board.cold() {
-            bytes += self.store.weight(scope)?;
+            weights.insert(scope, self.store.weight(scope)?);
         }
+        let mut bytes: u64 = weights.values().sum();
         while bytes > COPIES_BYTES_MAX {
-            let Some(scope) = self.board.evictable(|scope, selection| self.readers(scope, selection)) else {
-                break;
-            };
-            bytes = bytes.saturating_sub(self.store.weight(scope)?);
+            let weight = |scope| weights.get(&scope).copied().unwrap_or(0);
+            let idle =
+                |scope, selection: &Selection| weight(scope) > 0 && self.readers(scope, selection) == 0;
+            let Some(scope) = self.board.evictable(idle) else { break };
+            bytes = bytes.saturating_sub(weight(scope));
             self.forget(scope).await;
         }
         Ok(())

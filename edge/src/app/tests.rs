@@ -15,6 +15,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 mod access;
 mod bad_input;
 mod cloud;
+mod copies;
 mod kinds;
 mod kubectl;
 mod offline;

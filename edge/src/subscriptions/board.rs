@@ -243,11 +243,10 @@ impl Board {
         self.tell();
     }
 
-    /// The selection outside the warm set that was read longest ago and that nobody reads now.
-    pub(super) fn evictable(&self, readers: impl Fn(ScopeId, &Selection) -> usize) -> Option<ScopeId> {
+    /// Of those that fit, the selection outside the warm set that was read longest ago.
+    pub(super) fn evictable(&self, fits: impl Fn(ScopeId, &Selection) -> bool) -> Option<ScopeId> {
         let entries = self.entries.lock();
-        let idle =
-            entries.iter().filter(|(scope, entry)| !entry.warm && readers(**scope, &entry.selection) == 0);
+        let idle = entries.iter().filter(|(scope, entry)| !entry.warm && fits(**scope, &entry.selection));
         idle.min_by_key(|(_, entry)| entry.used).map(|(scope, _)| *scope)
     }
 

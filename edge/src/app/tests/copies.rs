@@ -1,0 +1,58 @@
+//! How many copies of the cluster a node keeps, and which of them go.
+
+use super::*;
+use crate::subscriptions::KEPT_MAX;
+
+const SERVICES: &str = "/api/v1/services";
+
+fn leases(namespace: &str) -> String {
+    format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases")
+}
+
+/// An agent that follows the leases of one namespace beside the warm set.
+async fn with_leases(folder: &Path, cloud: &FakeCloud) -> Agent {
+    let lease = Resource::new("coordination.k8s.io", "v1", "leases");
+    cloud.put(&ObjectKey::new(lease, "default", "a"), "l1", &json!({"spec": {}}), &[]);
+    cloud.put(&key("services", "web"), "s1", &json!({"spec": {}}), &[]);
+    let agent = Agent::start(folder, cloud, false).await;
+    wait_for("the warm set", DEADLINE, async || agent.names(SERVICES).await == ["web"]).await;
+    wait_for("leases", DEADLINE, async || agent.names(&leases("default")).await == ["a"]).await;
+    agent
+}
+
+async fn away(agent: &Agent, cloud: &FakeCloud) {
+    cloud.set_away(true);
+    wait_for("the loss to be noticed", DEADLINE, async || agent.status.look().transport.is_none()).await;
+}
+
+#[tokio::test]
+async fn questions_that_nobody_can_answer_push_no_copies_out() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let agent = with_leases(folder.path(), &cloud).await;
+    away(&agent, &cloud).await;
+    agent.stop().await;
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    for number in 0..KEPT_MAX + 8 {
+        let (code, status) = agent.get(&leases(&format!("n{number}"))).await;
+        assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE, "{status}");
+    }
+    assert_eq!(agent.names(&leases("default")).await, ["a"]);
+    assert_eq!(agent.names(SERVICES).await, ["web"]);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn the_copy_that_was_read_longest_ago_makes_room_and_the_warm_set_never() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let agent = with_leases(folder.path(), &cloud).await;
+    for number in 0..KEPT_MAX {
+        let (code, list) = agent.get(&leases(&format!("n{number}"))).await;
+        assert_eq!(code, StatusCode::OK, "{list}");
+    }
+    away(&agent, &cloud).await;
+    let last = format!("n{}", KEPT_MAX - 1);
+    assert_eq!(agent.get(&leases(&last)).await.0, StatusCode::OK, "the newest is kept");
+    assert_eq!(agent.get(&leases("default")).await.0, StatusCode::SERVICE_UNAVAILABLE, "the oldest is not");
+    assert_eq!(agent.names(SERVICES).await, ["web"]);
+    agent.stop().await;
+}
