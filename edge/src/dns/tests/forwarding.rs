@@ -13,6 +13,10 @@ enum Manner {
     Truncates,
     /// First sends answers to other questions.
     Misleads,
+    /// Sends more than was asked for.
+    Floods,
+    /// Sends records whose owner is a name that never ends.
+    Loops,
 }
 
 /// A server that answers one address to every question; gives where it listens.
@@ -25,7 +29,12 @@ async fn server(manner: Manner, address: &'static str) -> SocketAddr {
         while let Ok((length, peer)) = udp.recv_from(&mut buffer).await {
             let asked = Message::from_vec(&buffer[..length]).unwrap();
             let answers: Vec<Message> = match manner {
-                Manner::Answers => vec![reply(&asked, address)],
+                Manner::Answers | Manner::Loops => vec![reply(&asked, address)],
+                Manner::Floods => {
+                    let mut long = reply(&asked, address);
+                    long.answers = vec![long.answers[0].clone(); 200];
+                    vec![long]
+                }
                 Manner::IsSilent => Vec::new(),
                 Manner::Truncates => {
                     let mut cut = reply(&asked, address);
@@ -42,7 +51,13 @@ async fn server(manner: Manner, address: &'static str) -> SocketAddr {
                 }
             };
             for answer in answers {
-                udp.send_to(&answer.to_vec().unwrap(), peer).await.unwrap();
+                let mut packet = answer.to_vec().unwrap();
+                if matches!(manner, Manner::Loops) {
+                    // The owner of the only record is a pointer to the question, right behind that.
+                    let owner = asked.to_vec().unwrap().len() - edns_len(&asked);
+                    packet[owner..owner + 2].copy_from_slice(&[0xc0, owner as u8]);
+                }
+                udp.send_to(&packet, peer).await.unwrap();
             }
         }
     });
@@ -57,6 +72,11 @@ async fn server(manner: Manner, address: &'static str) -> SocketAddr {
         }
     });
     here
+}
+
+/// Length of the record with which a client says what it can take.
+fn edns_len(asked: &Message) -> usize {
+    if asked.edns.is_some() { 11 } else { 0 }
 }
 
 fn reply(asked: &Message, address: &str) -> Message {
@@ -156,4 +176,25 @@ async fn questions_beyond_the_bound_fail_at_once() {
     let answer = Message::from_vec(&buffer[..length]).unwrap();
     assert_eq!(answer.metadata.response_code, ResponseCode::ServFail);
     assert!(began.elapsed() < Duration::from_secs(10), "it waited for the silent server");
+}
+
+#[tokio::test]
+async fn what_other_servers_send_is_bounded_and_cannot_loop() {
+    let floods = server(Manner::Floods, "192.0.2.1").await;
+    let running = Running::with_cluster(&[floods]).await;
+    let plain = question("www.example", RecordType::A);
+    let mut greedy = plain.clone();
+    let mut edns = Edns::new();
+    edns.set_max_payload(u16::MAX);
+    greedy.set_edns(edns);
+    for (asked, most) in [(&plain, 512), (&greedy, usize::from(message::UDP_PAYLOAD_MAX))] {
+        let answer = running.send(&asked.to_vec().unwrap()).await;
+        assert!(answer.len() <= most, "{} bytes", answer.len());
+        assert!(Message::from_vec(&answer).unwrap().metadata.truncation, "the client is told");
+    }
+    let loops = server(Manner::Loops, "192.0.2.1").await;
+    let running = Running::with_cluster(&[loops]).await;
+    running.until_code("out.shop.svc.cluster.local", ResponseCode::NoError).await;
+    let answer = running.ask("out.shop.svc.cluster.local", RecordType::A).await;
+    assert_eq!(answer.answers.len(), 1, "the alias alone: {answer:?}");
 }

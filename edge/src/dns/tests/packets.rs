@@ -38,16 +38,46 @@ async fn what_is_no_question_is_refused_by_its_code() {
     );
 }
 
+/// A question whose header says these counts, with these bytes after it.
+fn packet(counts: [u8; 4], rest: &[u8]) -> Vec<u8> {
+    let [questions, answers, authorities, additionals] = counts;
+    let head = [7, 9, 1, 0, 0, questions, 0, answers, 0, authorities, 0, additionals];
+    [&head, rest].concat()
+}
+
 #[tokio::test]
-async fn a_name_that_points_at_itself_is_malformed() {
+async fn names_that_never_end_are_malformed() {
+    const TYPE_A: [u8; 4] = [0, 1, 0, 1];
     let running = Running::with_cluster(&[]).await;
-    let mut packet = question("web.shop.svc.cluster.local", RecordType::A).to_vec().unwrap();
-    packet.truncate(12);
-    packet.extend_from_slice(&[0xc0, 12, 0, 1, 0, 1]);
-    let answer = Message::from_vec(&running.send(&packet).await).unwrap();
-    assert_eq!(answer.metadata.response_code, ResponseCode::FormErr);
-    assert_eq!(answer.metadata.id.to_be_bytes(), packet[..2]);
-    assert!(answer.queries.is_empty());
+    let good = &question("web.shop.svc.cluster.local", RecordType::A).to_vec().unwrap()[12..];
+    let pointers = |targets: &[u8]| targets.iter().flat_map(|at| [0xc0, *at]).collect::<Vec<u8>>();
+    for (what, malformed) in [
+        ("points at itself", packet([1, 0, 0, 0], &[&[0xc0, 12][..], &TYPE_A].concat())),
+        ("points ahead", packet([1, 0, 0, 0], &[&[0xc0, 18][..], &TYPE_A, &[1, b'a', 0]].concat())),
+        ("two point at each other", packet([1, 0, 0, 0], &[&pointers(&[14, 12])[..], &TYPE_A].concat())),
+        ("a label before a loop", packet([1, 0, 0, 0], &[&[1, b'a', 0xc0, 12][..], &TYPE_A].concat())),
+        ("points beyond the end", packet([1, 0, 0, 0], &[&[0xff, 0xff][..], &TYPE_A].concat())),
+        (
+            "the owner of a record points at itself",
+            packet(
+                [1, 0, 0, 1],
+                &[good, &[0xc0, 12 + good.len() as u8, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4, 192, 0, 2, 1]].concat(),
+            ),
+        ),
+        (
+            "longer than a name",
+            packet([1, 0, 0, 0], &[&[&[63][..], &[b'a'; 63]].concat().repeat(5)[..], &[0], &TYPE_A].concat()),
+        ),
+    ] {
+        let reply = Message::from_vec(&running.send(&malformed).await).unwrap();
+        assert_eq!(
+            (reply.metadata.response_code, reply.metadata.id),
+            (ResponseCode::FormErr, 0x0709),
+            "{what}"
+        );
+        assert!(reply.queries.is_empty(), "{what}: nothing of it is repeated");
+    }
+    assert_eq!(addresses(&running.ask("web.shop.svc.cluster.local", RecordType::A).await), ["10.96.0.1"]);
 }
 
 #[tokio::test]
