@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::{Args, Parser, Subcommand};
 use serde_json::Value;
 use tombolo_proto::ids::NodeId;
@@ -197,7 +197,12 @@ fn kubelet_config(config: &Config, arguments: &KubeletConfigArguments) -> anyhow
         if arguments.of.is_some_and(|only| only != which) {
             continue;
         }
-        let made = document(which, config, &arguments.machine, &local);
+        let Some(made) = document(which, config, &arguments.machine, &local) else {
+            let why = "kube-proxy reads from the wrapper, which is off: set wrapper.address";
+            ensure!(arguments.of.is_none(), why);
+            text.push_str(&format!("# {}: {why}\n", which.file()));
+            continue;
+        };
         let path = arguments.machine.folder.join(which.file());
         if arguments.of.is_none() {
             text.push_str("---\n");
@@ -285,5 +290,16 @@ mod tests {
             let only = KubeletConfigArguments { of: Some(which), machine: all.machine.clone() };
             assert_eq!(kubelet_config(&config, &only).unwrap(), text);
         }
+        let mut off = config.clone();
+        off.wrapper.address = None;
+        let text = kubelet_config(&off, &all).unwrap();
+        assert_eq!(text.matches("---\n").count(), 2, "{text}");
+        assert!(
+            text.contains("# kube-proxy.yaml: kube-proxy reads from the wrapper, which is off"),
+            "{text}"
+        );
+        let only = KubeletConfigArguments { of: Some(Document::KubeProxy), machine: all.machine };
+        let refusal = kubelet_config(&off, &only).unwrap_err().to_string();
+        assert!(refusal.contains("wrapper.address"), "{refusal}");
     }
 }

@@ -1,11 +1,11 @@
 //! Settings with which stock kubelet and kube-proxy run on this node: what `edgecore kubelet-config` prints.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::config::Config;
+use crate::config::{Config, DNS_PORT};
 
 /// What is printed, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -44,7 +44,7 @@ pub(crate) struct Machine {
     /// Socket of the container runtime
     #[arg(long, default_value = "unix:///run/containerd/containerd.sock")]
     pub(crate) container_runtime: String,
-    /// Address of the DNS server that pods ask; may be repeated
+    /// Address of the DNS server that pods ask; may be repeated [default: that of dns.address]
     #[arg(long)]
     pub(crate) cluster_dns: Vec<IpAddr>,
     /// Addresses of pods in this cluster, as kube-proxy tells them from others
@@ -52,13 +52,18 @@ pub(crate) struct Machine {
     pub(crate) cluster_cidr: Option<String>,
 }
 
-/// One document. `kubeconfig` is that of the local API.
-pub(crate) fn document(which: Document, config: &Config, machine: &Machine, kubeconfig: &Value) -> Value {
+/// One document; none of kube-proxy where the wrapper is off, which it reads from. `kubeconfig` is that of the local API.
+pub(crate) fn document(
+    which: Document,
+    config: &Config,
+    machine: &Machine,
+    kubeconfig: &Value,
+) -> Option<Value> {
     match which {
-        Document::Kubeconfig => kubeconfig.clone(),
-        Document::Kubelet => kubelet(config, machine),
-        Document::KubeProxyKubeconfig => wrapper_kubeconfig(config),
-        Document::KubeProxy => kube_proxy(config, machine),
+        Document::Kubeconfig => Some(kubeconfig.clone()),
+        Document::Kubelet => Some(kubelet(config, machine)),
+        Document::KubeProxyKubeconfig => Some(wrapper_kubeconfig(config, config.wrapper.address?)),
+        Document::KubeProxy => config.wrapper.address.map(|_| kube_proxy(config, machine)),
     }
 }
 
@@ -81,23 +86,27 @@ fn kubelet(config: &Config, machine: &Machine) -> Value {
         "nodeStatusReportFrequency": "5m",
         "nodeLeaseDurationSeconds": 40,
     });
-    if !machine.cluster_dns.is_empty() {
-        let addresses: Vec<String> = machine.cluster_dns.iter().map(ToString::to_string).collect();
+    // Pods ask at the port of DNS and at no other.
+    let own = config.dns.address.filter(|address| address.port() == DNS_PORT).map(|address| address.ip());
+    let named = machine.cluster_dns.iter().copied();
+    let addresses: Vec<String> = named
+        .chain(own.filter(|_| machine.cluster_dns.is_empty()))
+        .map(|address| address.to_string())
+        .collect();
+    if !addresses.is_empty() {
         settings["clusterDNS"] = addresses.into();
     }
     settings
 }
 
-fn wrapper_kubeconfig(config: &Config) -> Value {
+fn wrapper_kubeconfig(config: &Config, address: SocketAddr) -> Value {
     let name = config.node_name.as_str();
-    let server = config.wrapper.address.map(|address| {
-        let scheme = if config.wrapper.tls.is_some() { "https" } else { "http" };
-        format!("{scheme}://{address}")
-    });
+    let scheme = if config.wrapper.tls.is_some() { "https" } else { "http" };
+    let server = format!("{scheme}://{address}");
     json!({
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": name, "cluster": {"server": server.unwrap_or_default()}}],
+        "clusters": [{"name": name, "cluster": {"server": server}}],
         "users": [{"name": "kube-proxy", "user": {}}],
         "contexts": [{"name": name, "context": {"cluster": name, "user": "kube-proxy"}}],
         "current-context": name,
@@ -145,7 +154,7 @@ mod tests {
         let mut config = Config::new(NodeId::parse("edge-a").unwrap(), "/data");
         config.dns.cluster_domain = "edge.local".to_owned();
         config.node.max_pods = 30;
-        let made = |which| document(which, &config, &machine(), &json!({"kind": "Config"}));
+        let made = |which| document(which, &config, &machine(), &json!({"kind": "Config"})).unwrap();
         assert_eq!(made(Document::Kubeconfig), json!({"kind": "Config"}));
         let kubelet = made(Document::Kubelet);
         assert_eq!((&kubelet["clusterDomain"], &kubelet["maxPods"]), (&json!("edge.local"), &json!(30)));
@@ -157,5 +166,20 @@ mod tests {
         assert_eq!(proxy["clusterCIDR"], "10.1.0.0/16");
         let server = made(Document::KubeProxyKubeconfig)["clusters"][0]["cluster"]["server"].clone();
         assert_eq!(server, "http://127.0.0.1:51006");
+    }
+    #[test]
+    fn what_the_agent_serves_is_what_the_components_are_led_to() {
+        let mut config = Config::new(NodeId::parse("edge-a").unwrap(), "/data");
+        let machine = Machine { cluster_dns: Vec::new(), ..machine() };
+        let made = |config: &Config, which| document(which, config, &machine, &json!({"kind": "Config"}));
+        assert!(made(&config, Document::Kubelet).unwrap().get("clusterDNS").is_none());
+        config.dns.address = Some("169.254.20.10:53".parse().unwrap());
+        assert_eq!(made(&config, Document::Kubelet).unwrap()["clusterDNS"], json!(["169.254.20.10"]));
+        config.dns.address = Some("169.254.20.10:5353".parse().unwrap());
+        assert!(made(&config, Document::Kubelet).unwrap().get("clusterDNS").is_none(), "pods ask port 53");
+        config.wrapper.address = None;
+        for which in [Document::KubeProxyKubeconfig, Document::KubeProxy] {
+            assert_eq!(made(&config, which), None);
+        }
     }
 }
