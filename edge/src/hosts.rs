@@ -5,7 +5,7 @@
 //! that decides is not known here: the last known names are right, an empty file would be a lie.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -149,7 +149,7 @@ impl HostsFile {
     fn write(&mut self, hosts: &Hosts, compare: bool) {
         let text = hosts.text();
         let is_written = match compare {
-            true => std::fs::read(&self.path).is_ok_and(|found| found == text.as_bytes()),
+            true => says(&self.path, &text),
             false => self.written.as_ref() == Some(hosts),
         };
         let result =
@@ -172,4 +172,10 @@ impl HostsFile {
             }
         }
     }
+}
+
+/// Whether a file has this text. What others have put there may be of any size, or no file at all.
+fn says(path: &Path, text: &str) -> bool {
+    let fits = std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() == text.len() as u64);
+    fits && std::fs::read(path).is_ok_and(|found| found == text.as_bytes())
 }
