@@ -10,18 +10,19 @@ use super::*;
 use crate::identity::testing::{fetch_local, identity_for};
 use cloud::{FakeCloud, FakeDialer};
 
-
-const DEADLINE: Duration = Duration::from_secs(20);
 mod access;
 mod bad_input;
 mod cloud;
 mod copies;
 mod kinds;
 mod kubectl;
+mod names;
 mod offline;
 mod reads;
 mod watches;
 mod wrapper;
+
+const DEADLINE: Duration = Duration::from_secs(20);
 
 fn key(resource: &str, name: &str) -> ObjectKey {
     ObjectKey::new(Resource::new("", "v1", resource), "default", name)
@@ -46,6 +47,7 @@ struct Agent {
     pods: SocketAddr,
     http: SocketAddr,
     wrapper: SocketAddr,
+    dns: Option<SocketAddr>,
     kubeconfig: Value,
 }
 
@@ -88,12 +90,22 @@ impl Agent {
         let bound = App::with_dialer(config, dialer).await.unwrap();
         let bound = bound.with_clock(move || SystemTime::now() + later);
         let (https, http) = (bound.local_api_addr(), bound.local_http_addr().unwrap());
-        let wrapper = bound.wrapper_addr().unwrap();
+        let (wrapper, dns) = (bound.wrapper_addr().unwrap(), bound.dns_addr());
         let kubeconfig = serde_json::from_str(&bound.kubeconfig().unwrap()).unwrap();
         let (trigger, drain) = drain::channel(Duration::from_secs(5));
         let status = bound.status();
         let pods = bound.local_pods_addr().unwrap();
-        Self { trigger, done: tokio::spawn(bound.run(drain)), status, https, pods, http, wrapper, kubeconfig }
+        Self {
+            trigger,
+            done: tokio::spawn(bound.run(drain)),
+            status,
+            https,
+            pods,
+            http,
+            wrapper,
+            dns,
+            kubeconfig,
+        }
     }
 
     async fn stop(self) {

@@ -1,3 +1,5 @@
+use serde_json::Value;
+
 use super::*;
 
 fn problem(text: &str) -> String {
@@ -10,12 +12,11 @@ fn a_node_name_is_enough() {
     assert_eq!(config, Config::new(NodeId::parse("edge-a").unwrap(), "/var/lib/tombolo/edge"));
 }
 
-#[test]
-fn every_setting_reads_back_as_it_was_written() {
+/// Settings of which each has another value than by default, and something in it.
+fn everything() -> Config {
     let mut config = Config::new(NodeId::parse("edge-a").unwrap(), "/data");
     config.cloud = CloudConfig::at("fd00::1");
     config.cloud.transport = Transport::Quic;
-    assert_eq!(config.local_api.pods, None, "pods are not served unless it is said where");
     config.local_api.http = Some("127.0.0.1:10551".parse().unwrap());
     config.local_api.pods = Some("169.254.20.11:10552".parse().unwrap());
     config.wrapper = WrapperConfig {
@@ -48,6 +49,12 @@ fn every_setting_reads_back_as_it_was_written() {
     });
     config.node.address = Some("10.0.0.7".parse().unwrap());
     config.simulate_pods = true;
+    config
+}
+
+#[test]
+fn every_setting_reads_back_as_it_was_written() {
+    let config = everything();
     let text = serde_saphyr::to_string(&config).unwrap();
     assert_eq!(Config::parse(&text, "edge.yaml").unwrap(), config, "{text}");
 }
@@ -138,5 +145,68 @@ fn names_have_defaults_and_limits() {
         ("forwardTimeoutMillis: 99", "dns.forwardTimeoutMillis"),
     ] {
         assert!(problem(&with(settings)).contains(named), "{settings}: {}", problem(&with(settings)));
+    }
+}
+
+/// Paths of settings and their values, as a file has them; what users name themselves is part of a value.
+fn leaves(config: &Config) -> BTreeMap<String, Value> {
+    fn descend(path: &str, value: &Value, found: &mut BTreeMap<String, Value>) {
+        match value {
+            Value::Object(members) if path != "node.labels" => {
+                for (name, member) in members {
+                    let inner = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                    descend(&inner, member, found);
+                }
+            }
+            _ => drop(found.insert(path.to_owned(), value.clone())),
+        }
+    }
+    let mut found = BTreeMap::new();
+    descend("", &serde_json::to_value(config).unwrap(), &mut found);
+    found
+}
+
+/// Settings that the documents have in tables, with what these say is the default. A row may have several of both.
+fn documented() -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for document in ["edge-node.md", "dns.md"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(document);
+        let text = std::fs::read_to_string(path).unwrap();
+        let (_, rest) = text.split_once("| setting | default | meaning |").expect("a table of settings");
+        for row in rest.lines().skip(2).take_while(|line| line.starts_with('|')) {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            let names: Vec<&str> = cells[1].split(", ").map(|name| name.trim_matches('`')).collect();
+            let defaults: Vec<&str> = cells[2].split(", ").collect();
+            for (index, name) in names.iter().enumerate().filter(|(_, name)| !name.ends_with('*')) {
+                let default = if defaults.len() == names.len() { defaults[index] } else { cells[2] };
+                assert!(found.insert((*name).to_owned(), default.to_owned()).is_none(), "{name} twice");
+                assert!(!cells[3].is_empty(), "{name}: its meaning");
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_setting_is_documented_with_its_default() {
+    let (named, defaults) =
+        (documented(), leaves(&Config::new(NodeId::parse("a").unwrap(), "/var/lib/tombolo/edge")));
+    let all: Vec<String> = leaves(&everything()).into_keys().collect();
+    assert_eq!(named.keys().cloned().collect::<Vec<_>>(), all);
+    for (name, said) in named {
+        let text = match defaults.get(&name).unwrap_or(&Value::Null) {
+            _ if name == "nodeName" => String::new(),
+            // Nothing is said in words: that it is off, or what takes its place.
+            Value::Null => {
+                let words = ["none", "off", "the address from which the cloud is reached", "`nodeName`"];
+                assert!(words.iter().any(|word| said.starts_with(word)), "{name}: {said}");
+                continue;
+            }
+            Value::String(text) => format!("`{text}`"),
+            Value::Bool(flag) => format!("`{flag}`"),
+            Value::Number(number) => number.to_string(),
+            Value::Array(_) | Value::Object(_) => "none".to_owned(),
+        };
+        assert_eq!(said, text, "{name}");
     }
 }
