@@ -66,3 +66,42 @@ impl ForeignDocuments for Kept {
         found
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::hub::HubHandle;
+    use crate::identity::WallClock;
+    use crate::store::Store;
+
+    fn document(field: &str) -> Bytes {
+        let named = json!([{"group": "example.com", "version": "v1", "kind": "Widget"}]);
+        let fields = json!([{"fieldPath": field}]);
+        let schema =
+            json!({"x-kubernetes-group-version-kind": named, "x-kubernetes-selectable-fields": fields});
+        json!({"components": {"schemas": {"com.example.v1.Widget": schema}}}).to_string().into()
+    }
+
+    #[tokio::test]
+    async fn a_document_is_read_once_until_it_is_another_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap().store;
+        let documents = Documents { store, hub: HubHandle::new().0, clock: WallClock::system() };
+        let kept = Kept::new(documents.clone());
+        let place = path("example.com", "v1");
+        let fields = || kept.selectable("example.com", "v1").remove("Widget").unwrap_or_default();
+        assert_eq!(fields(), [] as [&str; 0], "nothing is kept");
+        assert_eq!(kept.keep(&place, document("spec.a")).await, Ok(true));
+        assert_eq!(fields(), ["spec.a"]);
+        // Behind its back: who read the document again would see it.
+        documents.keep(&format!("{OPENAPI}/{place}"), document("spec.b")).await.unwrap();
+        assert_eq!(fields(), ["spec.a"], "it is not read again");
+        assert_eq!(kept.keep(&place, document("spec.c")).await, Ok(true));
+        assert_eq!(fields(), ["spec.c"]);
+        documents.keep(&format!("{OPENAPI}/{place}"), document("spec.d")).await.unwrap();
+        kept.retain(&[]);
+        assert_eq!(fields(), ["spec.d"], "of kinds that are gone nothing is remembered");
+    }
+}
