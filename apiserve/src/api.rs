@@ -56,6 +56,10 @@ impl ApiServer {
         Self { parts: Arc::new(parts) }
     }
 
+    pub(crate) fn connections_max(&self) -> usize {
+        self.parts.connections_max
+    }
+
     /// Answers one request. A panic on the way becomes a 500 and is logged.
     pub async fn handle<B>(&self, request: Request<B>, peer: &Peer) -> Response<Body>
     where

@@ -23,7 +23,8 @@ use crate::auth::Peer;
 use crate::cork::cork;
 use crate::stall::StallGuard;
 
-/// Connections at the same time, at most; further ones wait in the listen queue of the operating system.
+/// Connections at the same time, at most, unless the server says otherwise; further ones wait in the listen queue of the
+/// operating system.
 pub const CONNECTIONS_MAX: usize = 16 * 1024;
 
 /// Time for a TLS handshake.
@@ -70,7 +71,7 @@ pub struct Serving {
 /// When the listener's address cannot be read. Errors of single connections are logged, not returned.
 pub async fn serve(listener: TcpListener, api: ApiServer, serving: Serving) -> io::Result<()> {
     tracing::debug!(address = %listener.local_addr()?, tls = serving.tls.is_some(), "serving the Kubernetes API");
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let places = Arc::new(Semaphore::new(api.connections_max()));
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     loop {

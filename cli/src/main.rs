@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         eprintln!("error: --log: {error}");
         return ExitCode::from(64);
     }
+    tombolo_runtime::raise_open_files();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -78,6 +78,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
         return std::io::stdout().write_all(text.as_bytes()).context("cannot print the configuration");
     }
     let _filter = telemetry::init(arguments.log_format, &arguments.log)?;
+    tombolo_runtime::raise_open_files();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start tokio")?;
     runtime.block_on(serve(arguments))

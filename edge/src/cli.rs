@@ -106,6 +106,7 @@ async fn execute(arguments: Arguments) -> anyhow::Result<()> {
 
 async fn run(path: &Path) -> anyhow::Result<()> {
     let _filter = telemetry::init(telemetry::Format::default(), "info")?;
+    tombolo_runtime::raise_open_files();
     let (trigger, drain) = drain::channel(DRAIN_GRACE);
     let signals = Signals::register()?;
     let agent = App::build(Config::load(path)?).await?;

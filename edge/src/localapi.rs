@@ -74,6 +74,9 @@ const RETRY_AFTER_SECONDS: u32 = 1;
 /// and Secret of its pods, over few connections; an idle one takes about 10 KB, and 30 KB with a connection of its own.
 pub(crate) const WATCHES_MAX: usize = 2048;
 
+/// Connections of each listener at the same time, at most; further ones wait to be accepted.
+pub(crate) const CONNECTIONS_MAX: usize = WATCHES_MAX + 512;
+
 /// Time for requests under way when the agent stops.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -232,6 +235,7 @@ impl Served {
             }))
             .sources(Arc::clone(&self.reads) as Arc<dyn Sources>)
             .watches_max(WATCHES_MAX)
+            .connections_max(CONNECTIONS_MAX)
             .stop(self.stop.clone())
     }
 

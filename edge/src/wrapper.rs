@@ -54,6 +54,9 @@ const GRACE: Duration = Duration::from_secs(2);
 /// a connection of its own.
 const WATCHES_MAX: usize = 1024;
 
+/// Connections at the same time, at most; further ones wait to be accepted.
+const CONNECTIONS_MAX: usize = WATCHES_MAX + 256;
+
 /// Bits of a revision below the milliseconds at which the wrapper was started: a restart goes on above every revision
 /// that it has given out, unless the clock went back, and then clients list again.
 const REVISIONS_PER_MILLI_BITS: u32 = 20;
@@ -181,6 +184,7 @@ impl Wrapper {
             .writes(Arc::clone(writes))
             .check(Arc::new(view.clone()))
             .watches_max(WATCHES_MAX)
+            .connections_max(CONNECTIONS_MAX)
             .stop(stop.clone());
         if self.debug {
             api = api.route(debug::PREFIX, Arc::new(debug::Debug::new(node.clone(), view.clone())));

@@ -18,6 +18,7 @@ use crate::auth::{
 use crate::backend::{Endpoint, WriteBackend, WriteReply, WriteRequest};
 use crate::body::Body;
 use crate::registry::Registry;
+use crate::server::CONNECTIONS_MAX;
 use crate::sources::{Single, Sources};
 use crate::status::ApiError;
 use crate::store::Store;
@@ -68,6 +69,7 @@ pub(crate) struct Parts {
     pub(crate) rng: Mutex<StdRng>,
     pub(crate) stop: CancellationToken,
     pub(crate) load: Arc<Load>,
+    pub(crate) connections_max: usize,
 }
 
 /// Collects the parts of an [`ApiServer`]. Without further calls it is a read-only server that lets everybody in.
@@ -95,6 +97,7 @@ impl Builder {
             rng: Mutex::new(StdRng::from_os_rng()),
             stop: CancellationToken::new(),
             load: Arc::new(Load::new(WATCHES_MAX)),
+            connections_max: CONNECTIONS_MAX,
         };
         Self { parts }
     }
@@ -182,6 +185,13 @@ impl Builder {
     /// How many watches there may be at the same time. Default: [`WATCHES_MAX`].
     pub fn watches_max(mut self, max: usize) -> Self {
         self.parts.load = Arc::new(Load::new(max));
+        self
+    }
+
+    /// How many connections a listener of this server may have at the same time; further ones wait in the listen queue of
+    /// the operating system. More than there may be watches, or these are never refused. Default: [`CONNECTIONS_MAX`].
+    pub fn connections_max(mut self, max: usize) -> Self {
+        self.parts.connections_max = max;
         self
     }
 

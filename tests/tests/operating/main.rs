@@ -2,4 +2,5 @@
 
 mod deploy;
 mod local_api;
+mod open_files;
 mod stop;

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 
 use super::*;
 use crate::identity::testing::fetch_plain;
-use crate::localapi::WATCHES_MAX;
+use crate::localapi::{CONNECTIONS_MAX, WATCHES_MAX};
 
 /// What a client gets rid of before it is told that it is too much: what is read, and what is in buffers on the way.
 const TAKEN_MAX: usize = 32 * 1024 * 1024;
@@ -163,5 +163,26 @@ async fn idle_watches_of_the_local_api_are_bounded() {
     );
     drop(idle);
     wait_for("the places to be given back", DEADLINE, async || watch().await.0 == "200").await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn connections_of_the_local_api_are_bounded() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let agent = with_services(folder.path(), &cloud).await;
+    let mut idle = Vec::new();
+    for _ in 0..CONNECTIONS_MAX {
+        idle.push(TcpStream::connect(agent.http).await.unwrap());
+    }
+    let next = tokio::spawn({
+        let address = agent.http;
+        async move { ask(address, "/api/v1/services").await.0 }
+    });
+    for _ in 0..10 {
+        assert_eq!(agent.names("/api/v1/services").await, ["web"], "another listener has places of its own");
+    }
+    assert!(!next.is_finished(), "there is no place for one more");
+    drop(idle.pop());
+    assert_eq!(tokio::time::timeout(DEADLINE, next).await.expect("a place was given back").unwrap(), 200);
     agent.stop().await;
 }
