@@ -22,10 +22,10 @@ mod tests {
     #[test]
     fn a_limit_that_was_low_is_as_high_as_it_may_be() {
         let before = getrlimit(Resource::Nofile);
-        setrlimit(Resource::Nofile, Rlimit { current: Some(512), ..before.clone() }).unwrap();
+        setrlimit(Resource::Nofile, Rlimit { current: Some(512), ..before }).unwrap();
         raise_limit();
         let raised = getrlimit(Resource::Nofile);
-        setrlimit(Resource::Nofile, before.clone()).unwrap();
+        setrlimit(Resource::Nofile, before).unwrap();
         assert_eq!((raised.current, raised.maximum), (before.maximum, before.maximum));
     }
 }
