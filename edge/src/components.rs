@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::config::{Config, DNS_PORT};
+use crate::localapi::on_this_machine;
 
 /// What is printed, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -102,7 +103,7 @@ fn kubelet(config: &Config, machine: &Machine) -> Value {
 fn wrapper_kubeconfig(config: &Config, address: SocketAddr) -> Value {
     let name = config.node_name.as_str();
     let scheme = if config.wrapper.tls.is_some() { "https" } else { "http" };
-    let server = format!("{scheme}://{address}");
+    let server = format!("{scheme}://{}", on_this_machine(address));
     json!({
         "apiVersion": "v1",
         "kind": "Config",
@@ -177,6 +178,9 @@ mod tests {
         assert_eq!(made(&config, Document::Kubelet).unwrap()["clusterDNS"], json!(["169.254.20.10"]));
         config.dns.address = Some("169.254.20.10:5353".parse().unwrap());
         assert!(made(&config, Document::Kubelet).unwrap().get("clusterDNS").is_none(), "pods ask port 53");
+        config.wrapper.address = Some("0.0.0.0:51006".parse().unwrap());
+        let kubeconfig = made(&config, Document::KubeProxyKubeconfig).unwrap();
+        assert_eq!(kubeconfig["clusters"][0]["cluster"]["server"], "http://127.0.0.1:51006");
         config.wrapper.address = None;
         for which in [Document::KubeProxyKubeconfig, Document::KubeProxy] {
             assert_eq!(made(&config, which), None);

@@ -64,7 +64,7 @@ mod singles;
 mod tokens;
 mod write;
 
-pub(crate) use credentials::{KUBECONFIG_FILE, LocalCredentials};
+pub(crate) use credentials::{KUBECONFIG_FILE, LocalCredentials, on_this_machine};
 
 /// Seconds after which a client should try again when the cloud is away. Short: client-go tries ten times before it tells its
 /// caller, and a kubelet starts static pods only after that.

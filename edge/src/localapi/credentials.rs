@@ -79,10 +79,7 @@ impl LocalCredentials {
 
     /// The kubeconfig for a local API at `address`.
     pub(crate) fn kubeconfig(&self, node: &NodeId, address: SocketAddr) -> String {
-        let host = match address.ip() {
-            ip if ip.is_unspecified() => SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), address.port()),
-            ip => SocketAddr::new(ip, address.port()),
-        };
+        let host = on_this_machine(address);
         let name = node.as_str();
         let config = json!({
             "apiVersion": "v1",
@@ -109,6 +106,14 @@ impl LocalCredentials {
         let path = data_dir.join(KUBECONFIG_FILE);
         let text = self.kubeconfig(node, address);
         files::replace(&path, text.as_bytes(), files::PRIVATE).map_err(|source| io(&path, source))
+    }
+}
+
+/// Where programs of this machine reach a listener.
+pub(crate) fn on_this_machine(listener: SocketAddr) -> SocketAddr {
+    match listener.ip() {
+        ip if ip.is_unspecified() => SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), listener.port()),
+        _ => listener,
     }
 }
 
