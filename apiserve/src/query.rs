@@ -76,7 +76,7 @@ fn fixed_name(field_selector: &str) -> Option<String> {
 }
 
 fn resource_verb(method: &Method, path: &ResourcePath, params: &Params) -> &'static str {
-    let named = path.name.is_some();
+    let named = path.name.as_deref().is_some_and(|name| !name.is_empty());
     match *method {
         Method::GET | Method::HEAD if path.watch || (!named && params.flag("watch")) => "watch",
         Method::GET | Method::HEAD if named => "get",

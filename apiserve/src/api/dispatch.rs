@@ -28,7 +28,7 @@ use crate::status::ApiError;
 use crate::watch::{self, Surroundings, WatchRequest};
 use crate::write;
 
-use super::plain::missing;
+use super::plain::{is_elsewhere, missing, no_such_page};
 use super::{Admitted, ApiServer, Slot, streams};
 
 /// Largest request body that is read, in bytes (as kube-apiserver's default).
@@ -51,13 +51,18 @@ impl ApiServer {
         }
         let kind = match find(&catalog, &path) {
             Ok(kind) => kind,
-            Err(error) => return missing(&catalog, &path, error),
+            Err(error) => return missing(&catalog, &path, admitted.query.verb, error),
         };
+        if is_elsewhere(&kind, &path, admitted.query.verb) {
+            return Ok(no_such_page());
+        }
         if let Some(answer) = self.endpoint(&admitted, &kind, &path) {
             return self.call_endpoint(answer, admitted, kind, request_body).await;
         }
+        check_place(&path, admitted.query.verb)?;
         check_verb(&kind, &path, admitted.query.verb)?;
         path.name.as_deref().map_or(Ok(()), check_name)?;
+        check_key(&kind, &path, admitted.query.verb)?;
         if admitted.head.method == Method::HEAD {
             return Err(ApiError::method_not_allowed());
         }
@@ -286,7 +291,9 @@ impl ApiServer {
 fn find(catalog: &Catalog, path: &ResourcePath) -> Result<Arc<KindInfo>, ApiError> {
     let kind = catalog.find(path).ok_or_else(ApiError::no_such_path)?;
     let one_object = path.name.is_some();
-    let scope_fits = match (kind.namespaced, path.namespace.is_some()) {
+    // To the routes of built-in kinds an empty namespace is one, to those of custom kinds it is none.
+    let in_namespace = path.namespace.as_deref().is_some_and(|name| !(kind.custom && name.is_empty()));
+    let scope_fits = match (kind.namespaced, in_namespace) {
         (true, true) | (false, false) => true,
         // Lists and watches over all namespaces.
         (true, false) => !one_object,
@@ -320,6 +327,39 @@ fn check_verb(kind: &KindInfo, path: &ResourcePath, verb: &str) -> Result<(), Ap
     Ok(())
 }
 
+/// Who speaks of one object, or deletes what is in one place, names both.
+fn check_place(path: &ResourcePath, verb: &str) -> Result<(), ApiError> {
+    if path.name.as_deref() == Some("") {
+        return Err(ApiError::bad_request("name must be provided"));
+    }
+    let in_one_place = path.name.is_some() || verb == "deletecollection";
+    if path.namespace.as_deref() == Some("") && in_one_place && verb != "create" {
+        return Err(ApiError::bad_request("Namespace parameter required."));
+    }
+    Ok(())
+}
+
+/// Reads in a namespace whose name means something in a path. What the real server refuses is the key in its store, with
+/// a 500.
+fn check_key(kind: &KindInfo, path: &ResourcePath, verb: &str) -> Result<(), ApiError> {
+    let Some(namespace @ ("." | "..")) = path.namespace.as_deref() else { return Ok(()) };
+    if !matches!(verb, "get" | "list") {
+        return Ok(());
+    }
+    let resource = &kind.storage;
+    let prefix = match &*resource.name {
+        name if kind.custom => format!("{}/{name}", resource.group),
+        "services" => "services/specs".to_owned(),
+        "endpoints" => "services/endpoints".to_owned(),
+        "replicationcontrollers" => "controllers".to_owned(),
+        "ingresses" => "ingress".to_owned(),
+        name => name.to_owned(),
+    };
+    let name = path.name.as_deref().map(|name| format!("/{name}")).unwrap_or_default();
+    let message = format!("invalid key: {}", gofmt::quoted(&format!("/{prefix}/{namespace}{name}")));
+    Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "", message))
+}
+
 /// What no object can be called, because it means something in a path (Kubernetes `IsValidPathSegmentName`).
 fn check_name(name: &str) -> Result<(), ApiError> {
     let odd = match name {
@@ -334,7 +374,7 @@ fn selection(admitted: &Admitted, kind: &KindInfo, path: &ResourcePath) -> Resul
     let attributes = &admitted.attributes;
     let mut selection = Selection::parse(
         kind,
-        path.namespace.as_deref(),
+        path.namespace.as_deref().filter(|namespace| !namespace.is_empty()),
         &attributes.label_selector,
         &attributes.field_selector,
     )?;

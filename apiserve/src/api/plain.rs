@@ -10,6 +10,7 @@ use crate::accept::{Accepted, Form, Kind};
 use crate::body::{self, Body};
 use crate::discovery;
 use crate::encode::to_bytes;
+use crate::kinds::KindInfo;
 use crate::query::path::ResourcePath;
 use crate::registry::Catalog;
 use crate::status::ApiError;
@@ -64,8 +65,9 @@ impl ApiServer {
 
 /// The answer for a resource that is not served. Custom resources are served behind built-in groups, and what is not
 /// found there is nobody's.
-pub(super) fn missing(catalog: &Catalog, path: &ResourcePath, error: ApiError) -> Answer {
+pub(super) fn missing(catalog: &Catalog, path: &ResourcePath, verb: &str, error: ApiError) -> Answer {
     match (catalog.find(path), &path.name) {
+        (Some(kind), _) if is_elsewhere(kind, path, verb) => Ok(no_such_page()),
         (Some(kind), Some(name)) if kind.custom && path.subresource.is_some() => {
             Err(ApiError::not_found(&path.group, &path.resource, name))
         }
@@ -73,6 +75,13 @@ pub(super) fn missing(catalog: &Catalog, path: &ResourcePath, error: ApiError) -
         (None, _) if is_builtin(catalog, &path.group) => Err(error),
         (None, _) => Ok(no_such_page()),
     }
+}
+
+/// Whether a path does not name objects of a custom kind, though it names the kind: the scope is another one.
+pub(super) fn is_elsewhere(kind: &KindInfo, path: &ResourcePath, verb: &str) -> bool {
+    let in_namespace = path.namespace.as_deref().is_some_and(|namespace| !namespace.is_empty());
+    let across_all = matches!(verb, "list" | "watch");
+    kind.custom && kind.namespaced != in_namespace && !(kind.namespaced && across_all)
 }
 
 /// The answer for a path that is no resource: a `Status` for an unknown version of a built-in group, else a page.

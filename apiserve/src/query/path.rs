@@ -18,11 +18,11 @@ pub struct ResourcePath {
     pub group: String,
     /// API version.
     pub version: String,
-    /// Namespace, when the path has one.
+    /// Namespace, when the path has one. It may be empty, which stands for all of them.
     pub namespace: Option<String>,
     /// Plural resource name.
     pub resource: String,
-    /// Object name.
+    /// Object name, when the path has one. No object has the empty one.
     pub name: Option<String>,
     /// Subresource.
     pub subresource: Option<String>,
@@ -38,10 +38,10 @@ pub fn decode(path: &str) -> String {
     percent_decode_str(path).decode_utf8_lossy().into_owned()
 }
 
-/// What a decoded path names.
+/// What a decoded path names. Slashes at its end mean nothing, while those within it part what may be empty.
 #[must_use]
 pub fn target(path: &str) -> Target {
-    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let parts: Vec<&str> = path.strip_prefix('/').unwrap_or(path).trim_end_matches('/').split('/').collect();
     let (group, version, rest) = match parts.as_slice() {
         ["api", version, rest @ ..] if !rest.is_empty() => ("", *version, rest),
         ["apis", group, version, rest @ ..] if !rest.is_empty() => (*group, *version, rest),

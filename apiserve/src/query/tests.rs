@@ -39,6 +39,12 @@ fn paths_name_what_kubernetes_says_they_name() {
         ("GET", "/api/v1/pods?watch=false", "list /v1 - pods - -"),
         ("GET", "/api/v1/pods?watch=0", "list /v1 - pods - -"),
         ("HEAD", "/api/v1/namespaces/a/pods/b", "get /v1 a pods b -"),
+        ("GET", "/api/v1/namespaces/a/pods//", "list /v1 a pods - -"),
+        ("GET", "/api/v1/namespaces//pods", "list /v1  pods - -"),
+        ("GET", "/api/v1/namespaces//pods/b", "get /v1  pods b -"),
+        ("GET", "/api/v1/namespaces/a//pods", "get /v1 a  pods -"),
+        ("DELETE", "/api/v1/namespaces//status", "deletecollection /v1 - namespaces  status"),
+        ("GET", "/api//v1/pods", "get / - v1 pods -"),
     ];
     for (method, url, wanted) in table {
         let query = parse(method, url);
@@ -56,8 +62,9 @@ fn paths_name_what_kubernetes_says_they_name() {
         );
         assert_eq!(found, wanted, "{method} {url}");
     }
-    for url in ["/", "/api", "/api/v1", "/apis/apps", "/apis/apps/v1", "/version", "/healthz", "/openapi/v3"]
-    {
+    let others =
+        ["/", "/api", "/api/v1", "/apis/apps", "/apis/apps/v1", "/version", "/healthz", "/openapi/v3"];
+    for url in others.into_iter().chain(["//api/v1/pods", "/api/v1//", "/apis//"]) {
         assert_eq!(parse("GET", url).target, Target::Other, "{url}");
     }
 }

@@ -132,7 +132,8 @@ pub(super) fn settle_namespace(kind: &KindInfo, namespace: &str, object: &mut Va
         if !own.is_empty() {
             meta::set(object, "namespace", Value::Null);
         }
-    } else if own.is_empty() {
+    } else if own.is_empty() || namespace.is_empty() {
+        // An empty namespace in the path is refused by the validation.
         meta::set(object, "namespace", namespace.into());
     } else if own != namespace {
         return Err(ApiError::bad_request(
