@@ -12,7 +12,7 @@ use crate::schema::gofmt;
 use crate::schema::types::json_type;
 use crate::status::{ApiError, Cause, Details};
 
-use super::{Context, fields, meta};
+use super::{Context, fields, meta, update};
 
 /// What a patch makes of an object of a kind.
 pub(super) fn patched(
@@ -23,6 +23,11 @@ pub(super) fn patched(
     live: &Value,
 ) -> Result<Value, ApiError> {
     let (patched, strict) = change(kind, patch, &request.body, live)?;
+    // What the server wrote itself may be stored without its version.
+    let unversioned = is_unversioned(&patched) && !is_unversioned(live);
+    if unversioned && !kind.custom && patch != PatchType::Strategic {
+        return Err(internal_type(context, &patched, strict));
+    }
     decode_patched(context, kind, patch, patched, strict)
 }
 
@@ -70,17 +75,56 @@ fn decode_patched(
         }
         _ => patched.to_string(),
     };
-    let invalid = |message: &str| {
-        let message = format!("Invalid value: {shown:?}: {message}");
-        ApiError::invalid("", "", "", vec![Cause::new("FieldValueInvalid", "patch", &message)])
-    };
+    let invalid = |message: &str| invalid_patch(&shown, message);
     let decoded = kind.decode_value(patched).map_err(|error| match error {
         DecodeError::WrongType { problem, .. } => invalid(&problem),
+        DecodeError::OtherVersion { found, .. } if kind.custom => {
+            other_version(kind, &found, &context.name).unwrap_or_else(|problem| invalid(&problem))
+        }
         DecodeError::OtherKind { found, .. } if kind.custom => super::other_kind(kind, &found, &context.name),
         error => invalid(&error.to_string()),
     })?;
     context.judge_strictness(&strict.then(decoded.strict), invalid)?;
     Ok(decoded.object)
+}
+
+/// Whether an object does not say its version, though it may say its kind.
+fn is_unversioned(object: &Value) -> bool {
+    object.is_object() && (object["apiVersion"].is_null() || object["apiVersion"] == "")
+}
+
+/// The refusal of a built-in object that a patch takes its version from. To the real decoder it is one of the types inside
+/// the server, whose fields have other names.
+fn internal_type(context: &mut Context<'_>, patched: &Value, strict: Strict) -> ApiError {
+    let members = patched.as_object().into_iter().flatten();
+    let unknown = members.filter(|(name, _)| !matches!(name.as_str(), "apiVersion" | "kind"));
+    let unknown = unknown.map(|(name, _)| format!("unknown field {name:?}")).collect();
+    let refuse = |message: &str| invalid_patch(&patched.to_string(), message);
+    let judged = context.judge_strictness(&strict.then(Strict::of_fields(unknown)), refuse);
+    judged.err().unwrap_or_else(|| update::nameless(&context.name))
+}
+
+/// 422 for what a patch makes.
+fn invalid_patch(shown: &str, message: &str) -> ApiError {
+    let message = format!("Invalid value: {shown:?}: {message}");
+    ApiError::invalid("", "", "", vec![Cause::new("FieldValueInvalid", "patch", &message)])
+}
+
+/// The refusal of a custom object that a patch makes one of another version; what is wrong when it is no version.
+fn other_version(kind: &KindInfo, version: &str, name: &str) -> Result<ApiError, String> {
+    let parts: Vec<&str> = version.split('/').collect();
+    let group = match parts.as_slice() {
+        [""] => {
+            let message = "Object 'apiVersion' is missing in 'object has no apiVersion field'";
+            return Ok(ApiError::internal(message));
+        }
+        [_] => "",
+        [group, _] => group,
+        _ => return Err(format!("unexpected GroupVersion string: {version}")),
+    };
+    let message = format!("Invalid value: {version:?}: must be {}", kind.api_version());
+    let cause = Cause::new("FieldValueInvalid", "apiVersion", &message);
+    Ok(ApiError::invalid(group, &kind.kind, name, vec![cause]))
 }
 
 /// A server-side apply: what is applied, and what it makes of the object.

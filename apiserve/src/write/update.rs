@@ -15,9 +15,8 @@ use crate::store::{Expect, Stored};
 use super::owners::{self, AFTER_ADMISSION};
 use super::{ATTEMPTS_MAX, Change, Context, LocalWrites, create, fields, meta, patches, scales};
 
-/// Server-set metadata that updates cannot change.
-const SERVER_METADATA: [&str; 5] =
-    ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"];
+/// Metadata of the server: what an update says of it is overlooked.
+const SERVER_METADATA: [&str; 3] = ["uid", "creationTimestamp", "selfLink"];
 
 /// Where the new state of an update comes from.
 pub(super) enum Source<'a> {
@@ -262,10 +261,7 @@ fn new_state(context: &mut Context<'_>, source: &Source<'_>, live: &Value) -> Re
 pub(super) fn check_name(context: &Context<'_>, object: &Value) -> Result<(), ApiError> {
     let (name, wanted) = (meta::text(object, "name"), &context.name);
     if name.is_empty() {
-        let message = format!(
-            "the name of the object ({wanted} based on URL) was undeterminable: name must be provided"
-        );
-        return Err(ApiError::bad_request(message));
+        return Err(nameless(wanted));
     }
     if name != wanted {
         let message =
@@ -273,6 +269,13 @@ pub(super) fn check_name(context: &Context<'_>, object: &Value) -> Result<(), Ap
         return Err(ApiError::bad_request(message));
     }
     Ok(())
+}
+
+/// 400 for an object that does not say its name.
+pub(super) fn nameless(wanted: &str) -> ApiError {
+    let message =
+        format!("the name of the object ({wanted} based on URL) was undeterminable: name must be provided");
+    ApiError::bad_request(message)
 }
 
 /// In a patch a UID is no condition but a change of what cannot change: every kind finds that, and so do all together. As
@@ -316,6 +319,10 @@ fn settle_metadata(context: &Context<'_>, object: &mut Value, live: &Value) -> R
         return Err(context.modified());
     }
     meta::copy(object, live, &SERVER_METADATA);
+    if meta::is_deleting(live) {
+        // An update that would begin a deletion is left to the validation, which refuses it.
+        meta::copy(object, live, &["deletionTimestamp"]);
+    }
     meta::set(object, "resourceVersion", current.into());
     // A patch that does not speak of the version carries the one it was applied to, and may be tried again.
     Ok(!patch && !matches!(wanted.as_str(), "" | "0"))

@@ -8,8 +8,12 @@ use super::{FieldError, IMMUTABLE, KindInfo, canonical, names};
 /// Together the keys and values of annotations may not be larger.
 const ANNOTATIONS_LEN_MAX: usize = 256 * 1024;
 
+/// What the garbage collector is asked to do with dependents: leave them, or delete them first.
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+
 /// Finalizers whose name needs no domain.
-const PLAIN_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
+const PLAIN_FINALIZERS: [&str; 3] = ["kubernetes", ORPHAN, FOREGROUND];
 
 /// Checks the metadata of an object.
 pub(super) fn object(kind: &KindInfo, object: &Value, errors: &mut Vec<FieldError>) {
@@ -28,16 +32,29 @@ pub(super) fn object(kind: &KindInfo, object: &Value, errors: &mut Vec<FieldErro
     labels(&metadata["labels"], "metadata.labels", errors);
     annotations(&metadata["annotations"], "metadata.annotations", errors);
     owners(metadata, errors);
-    for (index, finalizer) in items(metadata, &["finalizers"]).iter().enumerate() {
-        let finalizer = finalizer.as_str().unwrap_or_default();
-        for problem in names::qualified_name(finalizer) {
-            errors.push(FieldError::invalid(format!("metadata.finalizers[{index}]"), finalizer, problem));
+    finalizers(kind, items(metadata, &["finalizers"]), errors);
+}
+
+fn finalizers(kind: &KindInfo, list: &[Value], errors: &mut Vec<FieldError>) {
+    let path = "metadata.finalizers";
+    let names: Vec<&str> = list.iter().map(|finalizer| finalizer.as_str().unwrap_or_default()).collect();
+    for name in &names {
+        for problem in names::qualified_name(name) {
+            errors.push(FieldError::invalid(path, *name, problem));
         }
-        // Definitions carry a plain finalizer of their own; the real server checks neither them nor custom kinds.
-        let free = kind.custom || &*kind.resource.group == "apiextensions.k8s.io";
-        if !finalizer.contains('/') && !PLAIN_FINALIZERS.contains(&finalizer) && !free {
+    }
+    if [ORPHAN, FOREGROUND].iter().all(|name| names.contains(name)) {
+        let text = format!("finalizer {ORPHAN} and {FOREGROUND} cannot be both set");
+        errors.push(FieldError::invalid(path, list.to_vec(), text));
+    }
+    // Definitions carry a plain finalizer of their own; the real server checks neither them nor custom kinds.
+    if kind.custom || &*kind.resource.group == "apiextensions.k8s.io" {
+        return;
+    }
+    for (index, name) in names.iter().enumerate() {
+        if !name.contains('/') && !PLAIN_FINALIZERS.contains(name) {
             let text = "name is neither a standard finalizer name nor is it fully qualified";
-            errors.push(FieldError::invalid(format!("metadata.finalizers[{index}]"), finalizer, text));
+            errors.push(FieldError::invalid(format!("{path}[{index}]"), *name, text));
         }
     }
 }
@@ -96,33 +113,36 @@ pub(super) fn annotations(annotations: &Value, path: &str, errors: &mut Vec<Fiel
     }
 }
 
+/// Checks who owns the object. The real server does not say which of the references is wrong.
 fn owners(metadata: &Value, errors: &mut Vec<FieldError>) {
-    let mut controllers = std::collections::HashSet::new();
-    for (index, owner) in items(metadata, &["ownerReferences"]).iter().enumerate() {
-        let path = format!("metadata.ownerReferences[{index}]");
-        if text(owner, &["apiVersion"]).is_empty() {
+    let path = "metadata.ownerReferences";
+    let mut controllers = Vec::new();
+    for owner in items(metadata, &["ownerReferences"]) {
+        let [api_version, kind, name] = ["apiVersion", "kind", "name"].map(|field| text(owner, &[field]));
+        let version = api_version.split_once('/').map_or(api_version, |(_, version)| version);
+        if version.is_empty() || version.contains('/') {
             let text = "version must not be empty";
-            errors.push(FieldError::invalid(format!("{path}.apiVersion"), "", text));
+            errors.push(FieldError::invalid(format!("{path}.apiVersion"), api_version, text));
         }
-        for (field, message) in
-            [("kind", "must not be empty"), ("name", "must not be empty"), ("uid", "must not be empty")]
-        {
+        for field in ["kind", "name", "uid"] {
             if text(owner, &[field]).is_empty() {
-                errors.push(FieldError::required(format!("{path}.{field}"), message));
+                errors.push(FieldError::invalid(format!("{path}.{field}"), "", "must not be empty"));
             }
         }
-        // The real server compares names, so that one controller may be named twice.
+        if (api_version, kind) == ("v1", "Event") {
+            let text = "/v1, Kind=Event is disallowed from being an owner";
+            errors.push(FieldError::invalid(path, owner.clone(), text));
+        }
         if owner["controller"] == true {
-            controllers.insert(text(owner, &["name"]));
+            controllers.push(format!("{kind}/{name}"));
         }
     }
-    if controllers.len() > 1 {
-        let text = "Only one reference can have Controller set to true";
-        errors.push(FieldError::invalid(
-            "metadata.ownerReferences",
-            metadata["ownerReferences"].clone(),
-            text,
-        ));
+    let Some((first, others)) = controllers.split_first() else { return };
+    for other in others {
+        let text = format!(
+            "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {other}"
+        );
+        errors.push(FieldError::invalid(path, metadata["ownerReferences"].clone(), text));
     }
 }
 
@@ -135,7 +155,9 @@ pub(super) fn update(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
             errors.push(FieldError::invalid(format!("metadata.{key}"), shown, IMMUTABLE));
         }
     }
-    for key in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
+    let deletion = ["deletionTimestamp", "deletionGracePeriodSeconds"];
+    // Every kind finds it, and so do all together.
+    for key in deletion.into_iter().chain(deletion) {
         let (now, before) = (at(new, &["metadata", key]), at(old, &["metadata", key]));
         if now != before {
             errors.push(FieldError::invalid(format!("metadata.{key}"), now.clone(), IMMUTABLE));
