@@ -122,7 +122,7 @@ pub(crate) fn compile(
     stored: Option<&str>,
     builtin: &Types,
 ) -> Result<Vec<KindInfo>, Vec<FieldError>> {
-    let errors = check(definition, builtin);
+    let errors = check(definition, builtin, false);
     if !errors.is_empty() {
         return Err(errors);
     }

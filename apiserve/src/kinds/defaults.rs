@@ -229,7 +229,7 @@ fn binding(map: &mut Map<String, Value>) {
 }
 
 fn definition(spec: &mut Map<String, Value>) {
-    or_insert(object_at(spec, "conversion"), "strategy", "None");
+    or_default(spec, "conversion", json!({"strategy": "None"}));
     let names = object_at(spec, "names");
     let kind = names.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
     if !kind.is_empty() {

@@ -60,6 +60,15 @@ impl ErrorKind {
         }
     }
 
+    /// Whether a value that is wrong so may not be what the rules of a definition are written for
+    /// (`hasBlockingErr` of apiextensions).
+    pub(crate) fn is_blocking(self) -> bool {
+        matches!(
+            self,
+            Self::Required | Self::TypeInvalid | Self::NotSupported | Self::TooLong | Self::TooMany
+        )
+    }
+
     fn words(self) -> &'static str {
         match self {
             Self::Required => "Required value",

@@ -32,6 +32,7 @@ mod policies;
 mod quantities;
 mod quota;
 mod rbac;
+mod replicas;
 mod runtime_class;
 mod scheduling;
 mod service;
@@ -65,6 +66,7 @@ pub(crate) fn create(kind: &KindInfo, object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     meta::object(kind, object, &mut errors);
     content(kind, object, None, &mut errors);
+    replicas::check(kind, object, "", &mut errors);
     rules(kind, object, None, &mut errors);
     errors.truncate(CAUSES_MAX);
     errors
@@ -78,6 +80,7 @@ pub(crate) fn update(kind: &KindInfo, new: &Value, old: &Value, subresource: &st
     meta::update(new, old, &mut errors);
     if kind.custom || subresource.is_empty() {
         content(kind, new, Some(old), &mut errors);
+        replicas::check(kind, new, subresource, &mut errors);
         overlooked = rules(kind, new, Some(old), &mut errors);
     }
     if !kind.custom && subresource.is_empty() {
@@ -104,16 +107,20 @@ pub(crate) fn update(kind: &KindInfo, new: &Value, old: &Value, subresource: &st
     Verdict { errors, overlooked }
 }
 
-/// Rules of a custom kind's definition: they are written for values that fit the schema. What is given back is overlooked.
+/// Rules of a custom kind's definition: they are written for values that fit the schema, and not asked of others. What
+/// is given back is overlooked.
 fn rules(kind: &KindInfo, new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) -> Vec<FieldError> {
-    let nothing_to_overlook = old.is_none();
-    if !kind.custom || (nothing_to_overlook && !errors.is_empty()) {
+    if !kind.custom {
+        return Vec::new();
+    }
+    if errors.iter().any(|error| error.kind.is_blocking()) {
+        if kind.schema().types().has_rules() {
+            errors.push(FieldError::invalid("<nil>", Value::Null, UNCHECKED));
+        }
         return Vec::new();
     }
     let judgement = judge(kind.place(), new, old);
-    if errors.is_empty() {
-        errors.extend(judgement.errors);
-    }
+    errors.extend(judgement.errors);
     judgement.overlooked
 }
 
@@ -125,7 +132,7 @@ fn content(kind: &KindInfo, object: &Value, old: Option<&Value>, errors: &mut Ve
     match kind.group_kind() {
         ("", kind) => core::check(kind, object, old, errors),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => {
-            errors.extend(custom::check(object, kind.schema().types()));
+            errors.extend(custom::check(object, kind.schema().types(), old.is_none()));
         }
         (group, name) => of_group(group, name, object, old, errors),
     }
@@ -171,3 +178,7 @@ fn changes(kind: &KindInfo, new: &Value, old: &Value, errors: &mut Vec<FieldErro
 }
 
 const IMMUTABLE: &str = "field is immutable";
+
+/// Said of a custom object that is too wrong for the rules of its definition.
+const UNCHECKED: &str = "some validation rules were not checked because the object was invalid; correct the existing \
+                         errors to complete validation";

@@ -35,6 +35,10 @@ fn walk(place: Place<'_>, value: &Value, old: Option<&Value>, path: &str, errors
     }
     match (&node.shape, value) {
         (Shape::Struct(shape), Value::Object(map)) => {
+            for (key, item) in map {
+                let before = correlate::member(node, old, key);
+                walk(place.child(key).0, item, before, &join(path, key), errors);
+            }
             for field in shape.fields.iter().filter(|field| field.required) {
                 if !map.contains_key(field.name.as_ref()) {
                     errors.push(FieldError::required(join(path, &field.name), ""));
@@ -42,10 +46,6 @@ fn walk(place: Place<'_>, value: &Value, old: Option<&Value>, path: &str, errors
             }
             if shape.embedded && !path.is_empty() {
                 embedded(map, path, errors);
-            }
-            for (key, item) in map {
-                let before = correlate::member(node, old, key);
-                walk(place.child(key).0, item, before, &join(path, key), errors);
             }
         }
         (Shape::Map { .. }, Value::Object(map)) => {
@@ -79,11 +79,11 @@ fn embedded(map: &serde_json::Map<String, Value>, path: &str, errors: &mut Vec<F
                     errors.push(FieldError::invalid(at, text.as_str(), problem));
                 }
             }
-            Some(other) => errors.push(type_error(&at, "string", other)),
+            Some(other) => errors.push(type_error(&at, "string", type_name(other))),
         }
     }
     if let Some(other) = map.get("metadata").filter(|metadata| !metadata.is_object()) {
-        errors.push(type_error(&join(path, "metadata"), "object", other));
+        errors.push(type_error(&join(path, "metadata"), "object", type_name(other)));
     }
 }
 
@@ -102,13 +102,17 @@ pub(crate) fn join(path: &str, key: &str) -> String {
     }
 }
 
-fn type_error(path: &str, expected: &str, value: &Value) -> FieldError {
-    let found = match json_type(value) {
+/// The type of a value as OpenAPI names it.
+fn type_name(value: &Value) -> &'static str {
+    match json_type(value) {
         "bool" => "boolean",
-        "number" if value.is_f64() => "number",
+        "number" if value.as_i64().is_none() => "number",
         "number" => "integer",
         other => other,
-    };
+    }
+}
+
+fn type_error(path: &str, expected: &str, found: &str) -> FieldError {
     let place = if path.is_empty() { "<nil>" } else { path };
     FieldError {
         kind: ErrorKind::TypeInvalid,

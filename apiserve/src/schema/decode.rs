@@ -4,7 +4,7 @@ mod parse;
 mod strict;
 mod walk;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use self::parse::Expected;
 pub(crate) use self::strict::STRICT_ERRORS_MAX;
@@ -127,22 +127,28 @@ pub(crate) fn operations(patch: &[u8]) -> Result<Strict, String> {
     Ok(Strict::of_fields(found.iter().map(|field| format!("json patch {field}")).collect()))
 }
 
-/// Makes integers of floating point numbers without a fraction: so Go writes them, and a client that reads integers does
-/// not read `2.0`.
+/// Writes numbers as Go does that has read them without knowing their type. A client that reads integers does not read
+/// `2.0`.
 pub(crate) fn settle_numbers(value: &mut Value) {
-    // Of the type whose numbers are written as integers; 2⁶³ is the first that does not fit.
-    const END: f64 = 9_223_372_036_854_775_808.0;
     match value {
         Value::Number(number) => {
-            let float = number.as_f64().filter(|_| number.is_f64());
-            if let Some(float) = float.filter(|float| float.fract() == 0.0 && float.abs() < END) {
-                *number = (float as i64).into();
+            if let Some(settled) = settled(number) {
+                *number = settled;
             }
         }
         Value::Array(items) => items.iter_mut().for_each(settle_numbers),
         Value::Object(map) => map.values_mut().for_each(settle_numbers),
         _ => {}
     }
+}
+
+/// What becomes of a number that is no integer of 64 bits with a sign: a floating point number, of which as few digits are
+/// written as tell it apart. Without a fraction it is an integer to whoever reads it next.
+fn settled(number: &Number) -> Option<Number> {
+    let float = number.as_f64().filter(|float| float.fract() == 0.0 && number.as_i64().is_none())?;
+    let text = float.to_string();
+    let integer = text.parse::<i64>().map(Number::from).or_else(|_| text.parse::<u64>().map(Number::from));
+    integer.ok().or_else(|| Number::from_f64(float))
 }
 
 /// Whether a value nests deeper than `max`.
@@ -164,6 +170,14 @@ fn identify(target: &Target<'_>, object: &mut Value) -> Result<(), DecodeError> 
     }
     let kind = super::types::json_type(object);
     let Value::Object(map) = object else { return Err(DecodeError::NotAnObject(kind)) };
+    for key in ["apiVersion", "kind"] {
+        if let Some(other) = map.get(key).filter(|value| !value.is_string() && !value.is_null()) {
+            let found = super::types::json_type(other);
+            let problem =
+                format!("json: cannot unmarshal {found} into Go struct field .{key} of type string");
+            return Err(DecodeError::Syntax(problem));
+        }
+    }
     let said = |key: &str| map.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (found_version, found_kind) = (said("apiVersion"), said("kind"));
     if target.is_custom() && found_kind.is_empty() {

@@ -102,9 +102,9 @@ fn alternatives_and_embedded_objects_are_checked() {
         (json!({"port": "http"}), None),
         (json!({"port": true}), Some("spec.port")),
         (json!({"all": 2}), None),
-        // Messages about alternatives name no field.
-        (json!({"all": 1}), Some("<nil>")),
-        (json!({"all": 5}), Some("<nil>")),
+        // Messages about alternatives name no field, and come after those of what must hold together.
+        (json!({"all": 1}), Some("spec.all")),
+        (json!({"all": 5}), Some("spec.all")),
         (json!({"all": 3}), Some("<nil>")),
         (json!({"object": {"apiVersion": "a/b/c", "kind": "Pod"}}), Some("spec.object.apiVersion")),
         (json!({"object": {"apiVersion": "v1", "kind": "p_d"}}), Some("spec.object.kind")),
@@ -140,8 +140,8 @@ fn alternatives_say_what_the_real_server_says() {
         (
             json!({"all": 5}),
             vec![
-                "<nil>: Invalid value: \"\": \"all\" must validate all the schemas (allOf)".to_owned(),
                 format!("all: Invalid value: 5: all in body {below}"),
+                "<nil>: Invalid value: \"\": \"all\" must validate all the schemas (allOf)".to_owned(),
             ],
         ),
         (
@@ -227,6 +227,32 @@ fn fields_are_reported_once_and_in_the_order_of_the_document() {
     ];
     assert_eq!(decoded.strict.warnings().collect::<Vec<_>>(), found);
     assert_eq!(decoded.object["data"], json!({"a": "2", "b": ""}));
+}
+
+#[test]
+fn numbers_of_custom_objects_are_those_that_go_keeps() {
+    let schema = compile(&json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})).unwrap();
+    // As it is sent, as it is kept.
+    let numbers = [
+        ("9223372036854775807", "9223372036854775807"),
+        ("9223372036854775808", "9223372036854776000"),
+        ("18446744073709551615", "1.8446744073709552e+19"),
+        ("-9223372036854775809", "-9.223372036854776e+18"),
+        ("1234567890123456789.0", "1234567890123456800"),
+        ("1e19", "10000000000000000000"),
+        ("2.0", "2"),
+        ("-0.0", "0"),
+        ("1.5", "1.5"),
+    ];
+    for (sent, kept) in numbers {
+        let body = format!(r#"{{"apiVersion":"a.example/v1","kind":"Thing","n":{sent}}}"#);
+        let mut object = serde_json::from_str(&body).unwrap();
+        // Twice: what is stored is read again.
+        for _ in 0..2 {
+            object = decode_as(&schema, object).unwrap().object;
+            assert_eq!(object["n"].to_string(), kept, "{sent}");
+        }
+    }
 }
 
 #[test]

@@ -233,6 +233,12 @@ impl Types {
         &mut self.nodes[id.0 as usize]
     }
 
+    /// Whether a definition has rules (`x-kubernetes-validations`) anywhere.
+    pub(crate) fn has_rules(&self) -> bool {
+        let with_rules = |node: &Node| node.checks.as_ref().is_some_and(|checks| !checks.rules.is_empty());
+        self.nodes.iter().any(with_rules)
+    }
+
     /// Copies a type and all it refers to from another arena.
     pub(crate) fn import(&mut self, from: &Self, id: NodeId) -> NodeId {
         let mut seen = HashMap::new();

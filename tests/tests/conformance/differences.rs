@@ -104,6 +104,13 @@ const DIFFERENCES: &[Difference] = &[
         r#"PATCH /api/v1/namespaces/default/configmaps/a?fieldManager=m {"metadata":{"finalizers":null}}"#,
         COLLECTED,
     ),
+    Difference {
+        of: Where::Both,
+        line: r#"PATCH /apis/apps/v1/namespaces/default/deployments/lm?fieldManager=s {"spec":{"template":{"spec":{"volumes":[{"name":"v","$retainKeys":["name","configMap"],"configMap":{"name":"x"}}],"containers":[{"name":"r","volumeMounts":[{"name":"v","mountPath":"/v"}]}]}}}}"#,
+        code: false,
+        sure: false,
+        _why: "the real server warns at times that it does not know the directive",
+    },
     raced("GET /api/v1/namespaces/default/replicationcontrollers/round", COLLECTED),
     raced("GET /apis/batch/v1/namespaces/default/jobs/round", COLLECTED),
     raced("GET /api/v1/namespaces/default/replicationcontrollers?watch=1*", COLLECTED),

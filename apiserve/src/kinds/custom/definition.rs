@@ -16,17 +16,26 @@ use crate::schema::types::{Types, object_at};
 /// Longest deprecation warning, in bytes.
 const WARNING_LEN_MAX: usize = 256;
 
-/// What is wrong with a definition.
-pub(crate) fn check(definition: &Value, builtin: &Types) -> Vec<FieldError> {
+/// What is wrong with a definition, in the order of kube-apiserver. A new one is looked at as a whole; of one that is there
+/// already the stored versions are checked apart.
+pub(crate) fn check(definition: &Value, builtin: &Types, is_new: bool) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let spec = &definition["spec"];
-    names::check(definition, &mut errors);
+    let versions = items(spec, &["versions"]);
+    names::check_own(definition, &mut errors);
     match text(spec, &["scope"]) {
         "Cluster" | "Namespaced" => {}
         "" => errors.push(FieldError::required("spec.scope", "")),
         other => errors.push(FieldError::not_supported("spec.scope", other, &["Cluster", "Namespaced"])),
     }
+    check_versions(spec, builtin, &mut errors);
+    names::check_kind(&spec["names"], &mut errors);
+    check_parts(versions, None, builtin, &mut errors);
     check_conversion(&spec["conversion"], &mut errors);
+    if is_new {
+        check_stored_versions(definition, &mut errors);
+    }
+    names::check_approval(definition, &mut errors);
     if spec["preserveUnknownFields"] == true {
         errors.push(FieldError::invalid(
             "spec.preserveUnknownFields",
@@ -35,7 +44,6 @@ pub(crate) fn check(definition: &Value, builtin: &Types) -> Vec<FieldError> {
              spec.versions[*].schema instead",
         ));
     }
-    check_versions(spec, builtin, &mut errors);
     errors
 }
 
@@ -66,6 +74,11 @@ fn check_conversion(conversion: &Value, errors: &mut Vec<FieldError>) {
 
 fn check_versions(spec: &Value, builtin: &Types, errors: &mut Vec<FieldError>) {
     let versions = items(spec, &["versions"]);
+    for (index, version) in versions.iter().enumerate() {
+        if !at(version, &["schema", "openAPIV3Schema"]).is_object() {
+            errors.push(FieldError::required(format!("spec.versions[{index}].schema.openAPIV3Schema"), ""));
+        }
+    }
     let (mut seen, mut are_unique) = (HashSet::new(), true);
     for (index, version) in versions.iter().enumerate() {
         let name = text(version, &["name"]);
@@ -75,8 +88,7 @@ fn check_versions(spec: &Value, builtin: &Types, errors: &mut Vec<FieldError>) {
         }
         are_unique &= seen.insert(name);
         check_warning(version, &at, errors);
-        check_schema(versions, index, builtin, errors);
-        check_parts(versions, index, errors);
+        check_parts(versions, Some(index), builtin, errors);
     }
     if !are_unique {
         let text = "must contain unique version names";
@@ -113,41 +125,39 @@ fn check_warning(version: &Value, path: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_schema(versions: &[Value], index: usize, builtin: &Types, errors: &mut Vec<FieldError>) {
-    let schema = at(&versions[index], &["schema", "openAPIV3Schema"]);
-    if !schema.is_object() {
-        errors.push(FieldError::required(format!("spec.versions[{index}].schema.openAPIV3Schema"), ""));
-    } else if let Err(found) = crate::schema::crd::compile(schema, &schema_path(versions, index), builtin) {
-        // Equal schemas of several versions are one schema of all.
-        let new: Vec<FieldError> = found.into_iter().filter(|error| !errors.contains(error)).collect();
-        errors.extend(new);
-    }
-}
-
-/// What versions have beside their schema. What is equal in all of them is checked once, at one place.
-fn check_parts(versions: &[Value], index: usize, errors: &mut Vec<FieldError>) {
-    let version = &versions[index];
-    let mut part = |key: &str, check: &dyn Fn(&str, &mut Vec<FieldError>)| {
-        let shared = is_shared(versions, key);
-        if !shared || index == 0 {
-            let at = if shared { format!("spec.{key}") } else { format!("spec.versions[{index}].{key}") };
-            check(&at, errors);
-        }
+/// The schema of a version, and what it has beside that: what all versions have in common is a part of the specification
+/// itself (no `index`), everything else one of the version.
+fn check_parts(versions: &[Value], index: Option<usize>, builtin: &Types, errors: &mut Vec<FieldError>) {
+    let Some(version) = versions.get(index.unwrap_or(0)) else { return };
+    let is_here = |key: &str| is_shared(versions, key) == index.is_none();
+    let path = |key: &str| match index {
+        Some(index) => format!("spec.versions[{index}].{key}"),
+        None => format!("spec.{key}"),
     };
-    part("subresources", &|at, errors| check_scale(&version["subresources"]["scale"], at, errors));
-    part("additionalPrinterColumns", &|at, errors| {
-        columns::check(items(version, &["additionalPrinterColumns"]), at, errors);
-    });
-    part("selectableFields", &|path, errors| {
-        let fields = items(version, &["selectableFields"]);
-        if !fields.is_empty() && path != "spec.selectableFields" && is_shared(versions, "schema") {
-            // What all versions have is not in the versions when the real server looks at it.
-            let detail = "may only be set when `version.schema.openAPIV3Schema` is not included";
-            return errors.push(FieldError::invalid(path, "", detail));
-        }
-        let schema = at(version, &["schema", "openAPIV3Schema"]);
-        selectable::check(fields, schema, path, errors);
-    });
+    let schema = at(version, &["schema", "openAPIV3Schema"]);
+    if is_here("schema") && schema.is_object() {
+        let compiled =
+            crate::schema::crd::compile(schema, &schema_path(versions, index.unwrap_or(0)), builtin);
+        errors.extend(compiled.err().into_iter().flatten());
+    }
+    if is_here("subresources") {
+        check_scale(&version["subresources"]["scale"], &path("subresources"), errors);
+    }
+    if is_here("additionalPrinterColumns") {
+        let columns = items(version, &["additionalPrinterColumns"]);
+        columns::check(columns, &path("additionalPrinterColumns"), errors);
+    }
+    let fields = items(version, &["selectableFields"]);
+    if !is_here("selectableFields") || fields.is_empty() {
+        return;
+    }
+    let path = path("selectableFields");
+    if index.is_some() && (is_shared(versions, "schema") || !schema.is_object()) {
+        // What all versions have is not in the versions when the real server looks at it.
+        let detail = "may only be set when `version.schema.openAPIV3Schema` is not included";
+        return errors.push(FieldError::invalid(path, "", detail));
+    }
+    selectable::check(fields, schema, &path, errors);
 }
 
 fn is_shared(versions: &[Value], key: &str) -> bool {
@@ -189,23 +199,24 @@ pub(crate) fn check_stored_versions(definition: &Value, errors: &mut Vec<FieldEr
         errors.push(FieldError::invalid(path, shown(), "must have at least one stored version"));
         return;
     }
-    let versions = items(definition, &["spec", "versions"]);
-    for version in versions.iter().filter(|version| version["storage"] == true) {
-        if !stored.contains(&version["name"]) {
+    // A name that two versions have is looked for twice and found once.
+    let mut missing: Vec<&Value> = stored.iter().collect();
+    for version in items(definition, &["spec", "versions"]) {
+        let found = missing.contains(&&version["name"]);
+        if version["storage"] == true && !found {
             let detail = format!("must have the storage version {}", text(version, &["name"]));
             errors.push(FieldError::invalid(path, shown(), detail));
         }
+        missing.retain(|name| **name != version["name"]);
     }
-    for (index, name) in stored.iter().enumerate() {
-        if !versions.iter().any(|version| version["name"] == *name) {
-            let version = name.as_str().unwrap_or_default();
-            let detail = format!(
-                "missing from spec.versions; {version} was previously a storage version, and must remain in \
-                 spec.versions until a storage migration ensures no data remains persisted in {version} and \
-                 removes {version} from status.storedVersions"
-            );
-            errors.push(FieldError::invalid(format!("{path}[{index}]"), name.clone(), detail));
-        }
+    for (index, name) in stored.iter().enumerate().filter(|(_, name)| missing.contains(name)) {
+        let version = name.as_str().unwrap_or_default();
+        let detail = format!(
+            "missing from spec.versions; {version} was previously a storage version, and must remain in \
+             spec.versions until a storage migration ensures no data remains persisted in {version} and \
+             removes {version} from status.storedVersions"
+        );
+        errors.push(FieldError::invalid(format!("{path}[{index}]"), name.clone(), detail));
     }
 }
 

@@ -37,9 +37,8 @@ pub(super) fn initial(
         ("apiextensions.k8s.io", _) => {
             let versions = object.get("spec").map_or(&[][..], |spec| items(spec, &["versions"]));
             let stored = versions.iter().find(|version| version["storage"] == true);
-            Some(
-                json!({"storedVersions": stored.map(|version| vec![text(version, &["name"])]).unwrap_or_default()}),
-            )
+            let status = |version: &Value| json!({"storedVersions": [text(version, &["name"])]});
+            Some(stored.map_or_else(|| json!({}), status))
         }
         _ => None,
     }

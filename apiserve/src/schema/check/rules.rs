@@ -5,13 +5,19 @@ use std::sync::Arc;
 use regex::Regex;
 use serde_json::Value;
 
-use super::{join, type_error};
+use super::{join, type_error, type_name};
 use crate::kinds::error::{ErrorKind, FieldError};
 use crate::schema::format;
 use crate::schema::rules::CompiledRule;
 
-/// Numbers above it do not fit into 64 bits with a sign: two to the power of 63.
-const INT64_LIMIT: f64 = 9_223_372_036_854_775_808.0;
+/// The first number that does not fit into 64 bits with a sign: two to the power of 63.
+const INT64_END: f64 = 9_223_372_036_854_775_808.0;
+
+/// The same of 32 bits.
+const INT32_END: f64 = 2_147_483_648.0;
+
+/// Floating point numbers above it need not be whole, whatever they look like: two to the power of 53, less one.
+const WHOLE_MAX: f64 = 9_007_199_254_740_991.0;
 
 /// `type` of a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,18 +84,26 @@ impl Checks {
         }
         let misfit = self.ty.filter(|ty| !ty.admits(value));
         if let Some(expected) = misfit {
-            errors.push(type_error(path, expected.name(), value));
+            let numeric = matches!(expected, JsonType::Integer | JsonType::Number);
+            errors.push(match (&self.format, value) {
+                // Of a fraction the real server names the formats.
+                (Some(format), Value::Number(_)) if numeric => type_error(path, format, "float64"),
+                _ => type_error(path, expected.name(), type_name(value)),
+            });
         }
-        // Rules go by what the value is: those of another type do not speak of it.
+        // Rules go by what the value is: those of another type do not speak of it. Here and below, the order is that of
+        // kube-openapi's validators.
+        self.alternatives(value, old, path, errors);
         match value {
             Value::Number(number) => self.number(number.as_f64().unwrap_or_default(), value, path, errors),
             Value::String(text) => self.string(text, path, errors),
             Value::Array(items) => self.array(items, path, errors),
-            Value::Object(map) => self.object(map, old, path, errors),
-            Value::Null | Value::Bool(_) => {}
+            Value::Object(_) | Value::Null | Value::Bool(_) => {}
         }
         self.values(value, path, errors);
-        self.alternatives(value, old, path, errors);
+        if let Value::Object(map) = value {
+            self.object(map, old, path, errors);
+        }
         misfit.is_none()
     }
 
@@ -113,14 +127,16 @@ impl Checks {
     }
 
     fn number(&self, number: f64, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
-        if self.ty == Some(JsonType::Integer) && number.fract() != 0.0 {
-            let text = format!("Checked value must be of type integer (default format) in {path}");
-            errors.push(FieldError::invalid("<nil>", "", text));
-        }
-        self.width(value, path, errors);
+        self.width(number, value, path, errors);
         let mut report = |text: String| {
             errors.push(FieldError::invalid(place(path), value.clone(), format!("{path} in body {text}")));
         };
+        if let Some(factor) = self.multiple_of.filter(|factor| *factor > 0.0) {
+            let quotient = number / factor;
+            if (quotient - quotient.round()).abs() > 1e-9 {
+                report(format!("should be a multiple of {factor}"));
+            }
+        }
         if let Some(bound) = &self.minimum {
             match bound.exclusive {
                 true if number <= bound.value => report(format!("should be greater than {}", bound.value)),
@@ -139,21 +155,24 @@ impl Checks {
                 _ => {}
             }
         }
-        if let Some(factor) = self.multiple_of.filter(|factor| *factor > 0.0) {
-            let quotient = number / factor;
-            if (quotient - quotient.round()).abs() > 1e-9 {
-                report(format!("should be a multiple of {factor}"));
-            }
-        }
     }
 
-    /// Integers with a format have room for so many bits.
-    fn width(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
-        let Some(format @ ("int32" | "int64")) = self.format.as_deref() else { return };
-        let max = if format == "int32" { f64::from(i32::MAX) } else { INT64_LIMIT };
-        let is_whole = |number: &f64| number.fract() == 0.0;
-        if value.as_f64().filter(is_whole).is_some_and(|number| number > max || number < -max - 1.0) {
-            let text = format!("Checked value must be of type integer with format {format} in {path}");
+    /// Integers have room for so many bits, and so have other numbers with the format of one.
+    fn width(&self, number: f64, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
+        let is_integer = self.ty == Some(JsonType::Integer);
+        let (end, words) = match self.format.as_deref() {
+            Some("int32") => (INT32_END, "with format int32"),
+            Some("int64") => (INT64_END, "with format int64"),
+            _ if is_integer => (INT64_END, "(default format)"),
+            _ => return,
+        };
+        let is_whole = number.fract() == 0.0;
+        let has_room = match value.as_i64() {
+            Some(number) => end > INT32_END || i32::try_from(number).is_ok(),
+            None => (-end..end).contains(&number),
+        };
+        if (is_whole && !has_room) || (is_integer && !is_whole) {
+            let text = format!("Checked value must be of type integer {words} in {path}");
             errors.push(FieldError::invalid("<nil>", "", text));
         }
     }
@@ -176,17 +195,17 @@ impl Checks {
     }
 
     fn array(&self, items: &[Value], path: &str, errors: &mut Vec<FieldError>) {
-        if let Some(max) = self.max_items.filter(|max| items.len() > *max) {
-            errors.push(FieldError::too_many(place(path), items.len(), max));
+        if let Some(checks) = &self.items {
+            for (index, item) in items.iter().enumerate() {
+                checks.value(item, None, &format!("{path}[{index}]"), errors);
+            }
         }
         if let Some(min) = self.min_items.filter(|min| items.len() < *min) {
             let text = format!("{path} in body should have at least {min} items");
             errors.push(FieldError::invalid(place(path), items.len(), text));
         }
-        if let Some(checks) = &self.items {
-            for (index, item) in items.iter().enumerate() {
-                checks.value(item, None, &format!("{path}[{index}]"), errors);
-            }
+        if let Some(max) = self.max_items.filter(|max| items.len() > *max) {
+            errors.push(FieldError::too_many(place(path), items.len(), max));
         }
     }
 
@@ -198,25 +217,25 @@ impl Checks {
         errors: &mut Vec<FieldError>,
     ) {
         let before = |name: &str| old.and_then(|old| old.get(name));
-        if let Some(max) = self.max_properties.filter(|max| map.len() > *max) {
-            errors.push(FieldError::too_many(place(path), map.len(), max));
-        }
         if let Some(min) = self.min_properties.filter(|min| map.len() < *min) {
             let text = format!("{path} in body should have at least {min} properties");
             errors.push(FieldError::invalid(place(path), map.len(), text));
         }
-        for name in self.required.iter().filter(|name| !map.contains_key(*name)) {
-            errors.push(FieldError::required(join(path, name), ""));
+        if let Some(max) = self.max_properties.filter(|max| map.len() > *max) {
+            errors.push(FieldError::too_many(place(path), map.len(), max));
+        }
+        if let Some(checks) = &self.entries {
+            for (name, value) in map {
+                checks.value(value, before(name), &join(path, name), errors);
+            }
         }
         for (name, checks) in &self.properties {
             if let Some(value) = map.get(name) {
                 checks.value(value, before(name), &join(path, name), errors);
             }
         }
-        if let Some(checks) = &self.entries {
-            for (name, value) in map {
-                checks.value(value, before(name), &join(path, name), errors);
-            }
+        for name in self.required.iter().filter(|name| !map.contains_key(*name)) {
+            errors.push(FieldError::required(join(path, name), ""));
         }
     }
 
@@ -226,6 +245,11 @@ impl Checks {
         };
         // Messages about alternatives name no field but in their text.
         let report = |rule: &str| FieldError::invalid("<nil>", "", format!("{path:?} {rule}"));
+        let any_of = found(&self.any_of);
+        if !any_of.is_empty() && !any_of.iter().any(Vec::is_empty) {
+            errors.push(report("must validate at least one schema (anyOf)"));
+            errors.extend(any_of.into_iter().next().unwrap_or_default());
+        }
         let one_of = found(&self.one_of);
         match one_of.iter().filter(|problems| problems.is_empty()).count() {
             _ if one_of.is_empty() => {}
@@ -240,17 +264,12 @@ impl Checks {
                 errors.push(report(&text));
             }
         }
-        let any_of = found(&self.any_of);
-        if !any_of.is_empty() && !any_of.iter().any(Vec::is_empty) {
-            errors.push(report("must validate at least one schema (anyOf)"));
-            errors.extend(any_of.into_iter().next().unwrap_or_default());
-        }
         let all_of = found(&self.all_of);
         let valid = all_of.iter().filter(|problems| problems.is_empty()).count();
         if valid < all_of.len() {
             let none = if valid == 0 { ". None validated" } else { "" };
-            errors.push(report(&format!("must validate all the schemas (allOf){none}")));
             errors.extend(all_of.into_iter().flatten());
+            errors.push(report(&format!("must validate all the schemas (allOf){none}")));
         }
         if self.not.as_ref().is_some_and(|checks| checks.problems(value, old, path).is_empty()) {
             errors.push(report("must not validate the schema (not)"));
@@ -271,7 +290,8 @@ impl JsonType {
             | (Self::Number, Value::Number(_))
             | (Self::Boolean, Value::Bool(_)) => true,
             (Self::Integer | Self::IntOrString, Value::Number(number)) => {
-                number.is_i64() || number.is_u64() || number.as_f64().is_some_and(|n| n.fract() == 0.0)
+                let is_whole = |float: f64| float.fract() == 0.0 && float.abs() <= WHOLE_MAX;
+                number.is_i64() || number.as_f64().is_some_and(is_whole)
             }
             _ => false,
         }

@@ -165,12 +165,13 @@ impl Checker<'_, '_> {
         if keys.is_empty() {
             self.required(list, "must not be empty if x-kubernetes-list-type is map");
         }
-        match items["type"].as_str() {
-            Some("object") | None => {}
-            Some(other) => {
-                let text = "must be object if parent array's x-kubernetes-list-type is map";
-                return self.invalid("items.type", other, text);
-            }
+        if !items.is_object() {
+            return self.required("items", "must have a schema if x-kubernetes-list-type is map");
+        }
+        let ty = items["type"].as_str().unwrap_or_default();
+        if ty != "object" {
+            let text = "must be object if parent array's x-kubernetes-list-type is map";
+            return self.invalid("items.type", ty, text);
         }
         let names: Vec<&str> = keys.iter().filter_map(Value::as_str).collect();
         let property = |name: &str| items["properties"].get(name);

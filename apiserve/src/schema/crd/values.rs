@@ -81,6 +81,8 @@ fn own(schema: &Value, path: &str, errors: &mut Vec<FieldError>) -> Checks {
         schema[key].as_f64().map(|value| Bound { value, exclusive: schema[exclusive] == true })
     };
     let count = |key: &str| schema[key].as_u64().map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+    // A negative limit is accepted, and then everything is too long; here what is empty is not.
+    let most = |key: &str| if schema[key].as_i64().is_some_and(|n| n < 0) { Some(0) } else { count(key) };
     let pattern = schema["pattern"].as_str().filter(|pattern| !pattern.is_empty()).and_then(|pattern| {
         match RegexBuilder::new(pattern).size_limit(PATTERN_BYTES_MAX).build() {
             Ok(regex) => Some(regex),
@@ -101,13 +103,13 @@ fn own(schema: &Value, path: &str, errors: &mut Vec<FieldError>) -> Checks {
         maximum: bound("maximum", "exclusiveMaximum"),
         multiple_of: schema["multipleOf"].as_f64(),
         min_length: count("minLength"),
-        max_length: count("maxLength"),
+        max_length: most("maxLength"),
         pattern,
         format: schema["format"].as_str().filter(|format| is_checked(schema, format)).map(str::to_owned),
         min_items: count("minItems"),
-        max_items: count("maxItems"),
+        max_items: most("maxItems"),
         min_properties: count("minProperties"),
-        max_properties: count("maxProperties"),
+        max_properties: most("maxProperties"),
         one_of_values: schema["enum"].as_array().filter(|values| !values.is_empty()).cloned(),
         ..Checks::default()
     }

@@ -10,8 +10,8 @@ const APPROVED: &str = "api-approved.kubernetes.io";
 
 const PROPOSAL: &str = "see https://github.com/kubernetes/enhancements/pull/1111";
 
-/// Checks the names of a definition.
-pub(super) fn check(definition: &Value, errors: &mut Vec<FieldError>) {
+/// Checks the name of a definition and its group.
+pub(super) fn check_own(definition: &Value, errors: &mut Vec<FieldError>) {
     let spec = &definition["spec"];
     let (group, plural) = (text(spec, &["group"]), text(spec, &["names", "plural"]));
     let name = text(definition, &["metadata", "name"]);
@@ -19,17 +19,26 @@ pub(super) fn check(definition: &Value, errors: &mut Vec<FieldError>) {
         errors.push(FieldError::invalid("metadata.name", name, "must be spec.names.plural+\".\"+spec.group"));
     }
     check_group(group, errors);
-    check_approval(group, &definition["metadata"]["annotations"][APPROVED], errors);
-    for key in ["plural", "singular", "kind", "listKind"] {
-        check_name(&spec["names"], key, errors);
+}
+
+/// Checks the names of the kind.
+pub(super) fn check_kind(names: &Value, errors: &mut Vec<FieldError>) {
+    const OWN: [&str; 4] = ["plural", "singular", "kind", "listKind"];
+    let kind = text(names, &["kind"]);
+    for key in OWN {
+        // Singular and list kind have defaults that are made of the kind.
+        let has_default = matches!(key, "singular" | "listKind") && !kind.is_empty();
+        if text(names, &[key]).is_empty() && !has_default {
+            errors.push(FieldError::required(format!("spec.names.{key}"), ""));
+        }
     }
-    let kind = text(spec, &["names", "kind"]);
+    OWN.iter().for_each(|key| check_name(names, key, errors));
     for list in ["shortNames", "categories"] {
-        if list == "categories" && !kind.is_empty() && kind == text(spec, &["names", "listKind"]) {
+        if list == "categories" && !kind.is_empty() && kind == text(names, &["listKind"]) {
             let detail = "kind and listKind may not be the same";
             errors.push(FieldError::invalid("spec.names.listKind", kind, detail));
         }
-        for (index, value) in items(spec, &["names", list]).iter().enumerate() {
+        for (index, value) in items(names, &[list]).iter().enumerate() {
             let value = value.as_str().unwrap_or_default();
             if let Some(problem) = rules::dns1035_label(value) {
                 errors.push(FieldError::invalid(format!("spec.names.{list}[{index}]"), value, problem));
@@ -48,7 +57,10 @@ fn check_group(group: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_approval(group: &str, annotation: &Value, errors: &mut Vec<FieldError>) {
+/// Checks that a definition in a group of Kubernetes says why it is there.
+pub(super) fn check_approval(definition: &Value, errors: &mut Vec<FieldError>) {
+    let (group, annotation) =
+        (text(definition, &["spec", "group"]), &definition["metadata"]["annotations"][APPROVED]);
     let protected = |own: &str| group == own || group.ends_with(&format!(".{own}"));
     if !protected("k8s.io") && !protected("kubernetes.io") {
         return;
@@ -75,10 +87,6 @@ fn check_name(names: &Value, key: &str, errors: &mut Vec<FieldError>) {
     let name = text(names, &[key]);
     let at = format!("spec.names.{key}");
     if name.is_empty() {
-        // Singular and list kind have defaults that are made of the kind.
-        if matches!(key, "plural" | "kind") || text(names, &["kind"]).is_empty() {
-            errors.push(FieldError::required(at, ""));
-        }
         return;
     }
     let mixed_case = matches!(key, "kind" | "listKind");
