@@ -16,6 +16,7 @@ mod runtime_class;
 pub(super) mod service_account;
 pub(super) mod services;
 mod taints;
+pub(super) mod topology;
 pub(super) mod webhooks;
 
 use std::sync::Arc;
@@ -83,6 +84,7 @@ impl Plugins {
             ("", "pods", Operation::Create) if main => {
                 service_account::admit(&self.objects, request).await?;
                 pods::admit_new(&self.objects, request)?;
+                topology::complete(&self.objects, request);
                 runtime_class::complete(&self.objects, request)
             }
             ("", "pods", Operation::Update) if main => {

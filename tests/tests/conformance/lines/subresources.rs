@@ -1,4 +1,4 @@
-//! What the paths of a kind may change: approvals, finalizers of namespaces, ephemeral containers, sizes.
+//! What the paths of a kind may change: approvals, finalizers of namespaces, ephemeral containers, sizes, bindings.
 
 use super::*;
 
@@ -16,6 +16,8 @@ macro_rules! pods {
         concat!("/api/v1/namespaces/default/pods", $path)
     };
 }
+
+const BINDINGS: &str = "/api/v1/namespaces/default/bindings";
 
 pub(crate) const LINES: &[Row] = &[
     ("POST", csr!("?fieldManager=m"), JSON, REQUEST),
@@ -89,4 +91,44 @@ pub(crate) const LINES: &[Row] = &[
         r#"{"status":{"phase":"Failed"},"metadata":{"labels":{"a":"b"}}}"#,
     ),
     ("DELETE", pods!("/sub?gracePeriodSeconds=0"), "", ""),
+    (
+        "POST",
+        pods!("?fieldManager=m"),
+        JSON,
+        r#"{"metadata":{"name":"bound"},"spec":{"serviceAccountName":"default","automountServiceAccountToken":false,"containers":[{"name":"c","image":"i"}]}}"#,
+    ),
+    ("POST", BINDINGS, JSON, r#"{"metadata":{"name":"bound"}}"#),
+    ("POST", BINDINGS, JSON, r#"{"metadata":{"name":"bound"},"target":{"kind":"Pod"}}"#),
+    ("POST", BINDINGS, JSON, r#"{"target":{"name":"n"}}"#),
+    ("POST", BINDINGS, JSON, r#"{"metadata":{"name":"none"},"target":{"name":"n"}}"#),
+    ("POST", BINDINGS, JSON, r#"{"metadata":{"name":"bound","namespace":"other"},"target":{"name":"n"}}"#),
+    (
+        "POST",
+        pods!("/bound/binding"),
+        JSON,
+        r#"{"metadata":{"name":"bound"},"target":{"kind":"Pod","name":"x"}}"#,
+    ),
+    ("POST", pods!("/bound/binding"), JSON, r#"{"target":{"name":"n"}}"#),
+    ("POST", pods!("/bound/binding"), JSON, r#"{"metadata":{"name":"other"},"target":{"name":"n"}}"#),
+    (
+        "POST",
+        pods!("/bound/binding"),
+        JSON,
+        r#"{"metadata":{"name":"bound","namespace":"other"},"target":{"name":"n"}}"#,
+    ),
+    ("POST", pods!("/none/binding"), JSON, r#"{"metadata":{"name":"none"},"target":{"name":"n"}}"#),
+    (
+        "POST",
+        pods!("/bound/binding"),
+        JSON,
+        r#"{"metadata":{"name":"bound","labels":{"l":"m"},"annotations":{"a":"b"}},"target":{"kind":"Node","name":"n"}}"#,
+    ),
+    (
+        "POST",
+        pods!("/bound/binding"),
+        JSON,
+        r#"{"metadata":{"name":"bound"},"target":{"kind":"Node","name":"n"}}"#,
+    ),
+    ("GET", pods!("/bound"), "", ""),
+    ("DELETE", pods!("/bound?gracePeriodSeconds=0"), "", ""),
 ];
