@@ -33,6 +33,10 @@ pub const REQUESTS_MAX: usize = 1024;
 /// Watches at the same time, at most, unless [`Builder::watches_max`] says otherwise; the next one is answered with 429.
 pub const WATCHES_MAX: usize = 20_000;
 
+/// Headers that say what a request counted to (`k8s.io/api/flowcontrol/v1`).
+const FLOW_SCHEMA: &str = "x-kubernetes-pf-flowschema-uid";
+const PRIORITY_LEVEL: &str = "x-kubernetes-pf-prioritylevel-uid";
+
 /// A Kubernetes API server over a store. Cheap to clone: clones share everything.
 #[derive(Clone)]
 pub struct ApiServer {
@@ -121,7 +125,12 @@ impl ApiServer {
         };
         let wanted = self.parts.audit.is_some() || self.parts.observer.is_some();
         let noted = wanted.then(|| (attributes.clone(), Instant::now()));
-        let response = self.permitted(Admitted { head, query, attributes }, request_body, slot).await;
+        let classes = self.parts.classifier.as_ref().and_then(|hook| hook.classify(&attributes));
+        let mut response = self.permitted(Admitted { head, query, attributes }, request_body, slot).await;
+        if let Some(classes) = classes {
+            response.headers_mut().insert(FLOW_SCHEMA, classes.flow_schema);
+            response.headers_mut().insert(PRIORITY_LEVEL, classes.priority_level);
+        }
         if let Some((attributes, started)) = noted {
             let code = response.status().as_u16();
             self.record(&attributes, impersonator.as_ref(), code);

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use http::HeaderValue;
 use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -208,6 +209,22 @@ pub trait Impersonator: Send + Sync + 'static {
         headers: &'a http::HeaderMap,
         attributes: &'a Attributes,
     ) -> BoxFuture<'a, Result<Identity, ApiError>>;
+}
+
+/// Which share of a server a request counts to, by Kubernetes' API priority and fairness.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Classification {
+    /// UID of the FlowSchema that the request fits.
+    pub flow_schema: HeaderValue,
+    /// UID of the PriorityLevelConfiguration that the FlowSchema names.
+    pub priority_level: HeaderValue,
+}
+
+/// Sorts requests into flows. Called after the [`Impersonator`] and before the [`Authorizer`], which may refuse what is
+/// sorted.
+pub trait Classifier: Send + Sync + 'static {
+    /// What a request counts to; the answer says it. None for a request that nothing is said of.
+    fn classify(&self, attributes: &Attributes) -> Option<Classification>;
 }
 
 /// One answered request, for an audit log.

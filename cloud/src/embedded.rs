@@ -13,6 +13,7 @@ mod controllers;
 mod datadir;
 mod endpoints;
 mod error;
+mod flows;
 mod health;
 mod indexed;
 mod journal;
@@ -81,6 +82,7 @@ impl Embedded {
             reservations: Reservations::default(),
             webhooks: admission::webhooks::Index::default(),
             policies: admission::policies::Policies::default(),
+            flows: flows::Flows::default(),
         };
         let (store, journal) = open_store(&data_dir, storage, &indexes)?;
         let disk = Disk { journal, data_dir };

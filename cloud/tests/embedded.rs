@@ -11,6 +11,8 @@ mod codes;
 mod durable;
 #[path = "embedded/escalation.rs"]
 mod escalation;
+#[path = "embedded/flows.rs"]
+mod flows;
 #[path = "embedded/harness.rs"]
 mod harness;
 #[path = "embedded/identity.rs"]

@@ -13,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{ApiServer, Load, WATCHES_MAX, info::ServerInfo};
 use crate::auth::{
-    AllowAll, Always, Attributes, Audit, Authenticator, Authorizer, Identity, Impersonator, Observer,
+    AllowAll, Always, Attributes, Audit, Authenticator, Authorizer, Classifier, Identity, Impersonator,
+    Observer,
 };
 use crate::backend::{Endpoint, WriteBackend, WriteReply, WriteRequest};
 use crate::body::Body;
@@ -57,6 +58,7 @@ pub(crate) struct Parts {
     pub(crate) authenticator: Arc<dyn Authenticator>,
     pub(crate) authorizer: Arc<dyn Authorizer>,
     pub(crate) impersonator: Option<Arc<dyn Impersonator>>,
+    pub(crate) classifier: Option<Arc<dyn Classifier>>,
     pub(crate) audit: Option<Arc<dyn Audit>>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) writes: Arc<dyn WriteBackend>,
@@ -87,6 +89,7 @@ impl Builder {
             authenticator: Arc::new(Always(Identity::anonymous())),
             authorizer: Arc::new(AllowAll),
             impersonator: None,
+            classifier: None,
             audit: None,
             observer: None,
             writes: Arc::new(ReadOnly),
@@ -117,6 +120,12 @@ impl Builder {
     /// Lets callers act as others. Default: 403.
     pub fn impersonator(mut self, hook: Arc<dyn Impersonator>) -> Self {
         self.parts.impersonator = Some(hook);
+        self
+    }
+
+    /// Sorts requests into flows. Default: answers say nothing of them.
+    pub fn classifier(mut self, hook: Arc<dyn Classifier>) -> Self {
+        self.parts.classifier = Some(hook);
         self
     }
 

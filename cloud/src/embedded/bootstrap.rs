@@ -1,5 +1,6 @@
-//! What every cluster has: system namespaces, priority classes, the default service range, RBAC.
+//! What every cluster has: system namespaces, priority classes, the default service range, RBAC, flow schemas.
 
+pub(super) mod flows;
 mod rbac;
 
 use std::net::Ipv4Addr;
@@ -37,7 +38,8 @@ pub(super) async fn ensure(objects: &Objects, facts: &Facts<'_>) -> Result<(), E
         let name = format!("{resource} {}", value["metadata"]["name"].as_str().unwrap_or_default());
         objects.ensure(resource, value).await.map_err(|e| failed(&name, &e))?;
     }
-    rbac::ensure(objects).await
+    rbac::ensure(objects).await?;
+    flows::ensure(objects).await
 }
 
 fn failed(object: &str, error: &dyn std::fmt::Display) -> EmbeddedError {

@@ -10,6 +10,7 @@ pub(super) mod definitions;
 pub(super) mod deletion;
 pub(super) mod events;
 pub(super) mod feed;
+pub(super) mod flows;
 pub(super) mod garbage;
 pub(super) mod identity;
 pub(super) mod namespaces;
@@ -32,6 +33,7 @@ use self::deletion::Deletions;
 use self::ownership::Ownership;
 use self::stock::Stock;
 use super::authz::Authorization;
+use super::flows::Flows;
 use super::objects::{Object, Objects};
 use super::pki::Pki;
 
@@ -47,6 +49,8 @@ pub(super) struct Context {
     pub(super) ownership: Ownership,
     /// What is allowed.
     pub(super) authorization: Authorization,
+    /// Flow schemas and priority levels.
+    pub(super) flows: Flows,
     /// Keys and certificates.
     pub(super) pki: Arc<Pki>,
     /// Whether kube-controller-manager is at work.
@@ -75,6 +79,7 @@ pub(super) fn start(context: &Arc<Context>, tasks: &Tasks) {
         csr,
         definitions,
         events,
+        flows,
         identity,
         namespaces,
         service_addresses,

@@ -8,6 +8,7 @@ use super::admission::policies::Policies;
 use super::admission::webhooks;
 use super::authz::Authorization;
 use super::controllers::ownership::Ownership;
+use super::flows::Flows;
 
 /// What is derived from the objects and must be right as soon as a change is visible.
 #[derive(Debug, Clone)]
@@ -22,6 +23,8 @@ pub(super) struct Indexes {
     pub(super) webhooks: webhooks::Index,
     /// Admission policies.
     pub(super) policies: Policies,
+    /// Flow schemas and priority levels.
+    pub(super) flows: Flows,
 }
 
 impl Indexes {
@@ -31,6 +34,7 @@ impl Indexes {
         self.ownership.apply(stored, deleted);
         self.webhooks.apply(stored, deleted);
         self.policies.apply(stored, deleted);
+        self.flows.apply(stored, deleted);
         let resource = stored.key.resource();
         if (&*resource.group, &*resource.name) == ("", "services")
             && let Ok(service) = serde_json::from_slice(&stored.body())

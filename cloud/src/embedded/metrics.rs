@@ -22,6 +22,7 @@ use tombolo_apiserve::registry::Registry;
 use tombolo_apiserve::status::ApiError;
 use tombolo_proto::object::Resource;
 
+use super::flows::Flows;
 use super::objects::Objects;
 
 const PATH: &str = "/metrics";
@@ -54,6 +55,11 @@ struct Answer {
     code: u16,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Level {
+    priority_level: String,
+}
+
 /// Counts requests and shows the counts.
 pub(super) struct RequestMetrics {
     registry: Registry,
@@ -61,14 +67,21 @@ pub(super) struct RequestMetrics {
     requests: Family<Answer, Counter>,
     durations: Family<Labels, Histogram>,
     stored: Gauge,
+    seats: Family<Level, Gauge>,
     objects: Objects,
+    flows: Flows,
     checks: Vec<Arc<dyn Check>>,
     series: AtomicUsize,
 }
 
 impl RequestMetrics {
     /// Knows resources by this registry, and health by these checks.
-    pub(super) fn new(registry: Registry, objects: Objects, checks: Vec<Arc<dyn Check>>) -> Self {
+    pub(super) fn new(
+        registry: Registry,
+        objects: Objects,
+        flows: Flows,
+        checks: Vec<Arc<dyn Check>>,
+    ) -> Self {
         let mut metrics = Metrics::default();
         let requests = Family::default();
         metrics.register("apiserver_request", "Requests that were answered", requests.clone());
@@ -77,8 +90,12 @@ impl RequestMetrics {
         metrics.register("apiserver_request_duration_seconds", help, durations.clone());
         let stored = Gauge::default();
         metrics.register("apiserver_storage_objects", "Objects in the store", stored.clone());
+        let seats = Family::default();
+        let help =
+            "Requests at a time that a priority level has a right to by its shares; nothing is held to it";
+        metrics.register("apiserver_flowcontrol_nominal_limit_seats", help, seats.clone());
         let series = AtomicUsize::new(0);
-        Self { registry, metrics, requests, durations, stored, objects, checks, series }
+        Self { registry, metrics, requests, durations, stored, seats, objects, flows, checks, series }
     }
 
     /// Has a server count here and show the counts.
@@ -108,6 +125,11 @@ impl RequestMetrics {
 
     fn text(&self) -> String {
         self.stored.set(i64::try_from(self.objects.store().object_count()).unwrap_or(i64::MAX));
+        // Levels come and go.
+        self.seats.clear();
+        for (priority_level, seats) in self.flows.nominal_seats().into_iter().take(SERIES_MAX) {
+            self.seats.get_or_create(&Level { priority_level }).set(seats);
+        }
         let mut text = String::new();
         // Writing into a string cannot fail.
         let _ = encode(&mut text, &self.metrics);
@@ -215,7 +237,8 @@ mod tests {
     #[test]
     fn requests_are_counted_by_what_exists() {
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
-        let metrics = RequestMetrics::new(Registry::new(Kinds::builtin()), objects, Vec::new());
+        let metrics =
+            RequestMetrics::new(Registry::new(Kinds::builtin()), objects, Flows::default(), Vec::new());
         let duration = Duration::from_millis(3);
         for (resource, code) in [("pods", 200), ("pods", 200), ("made-up", 404), ("made-up-2", 404)] {
             let attributes = asked(resource, "a");

@@ -8,6 +8,7 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_util::sync::CancellationToken;
 use tombolo_apiserve::api::ApiServer;
+use tombolo_apiserve::api::builder::Builder;
 use tombolo_apiserve::auth::{Attributes, Identity, Impersonator};
 use tombolo_apiserve::backend::WriteBackend;
 use tombolo_apiserve::kinds::Kinds;
@@ -103,24 +104,18 @@ pub(super) fn build(parts: Parts<'_>) -> Result<Built, EmbeddedError> {
         .authenticator(Arc::clone(&authentication) as _)
         .authorizer(Arc::new(authorization.clone()))
         .impersonator(Arc::new(Impersonation(authorization.clone())))
+        .classifier(Arc::new(indexes.flows.clone()))
         .writes(writes)
         .stop(stop);
     let started = Started::default();
     let checks = health::checks(&objects, &started);
     builder = checks.iter().fold(builder, |builder, check| builder.check(Arc::clone(check)));
-    builder = Arc::new(RequestMetrics::new(registry.clone(), objects.clone(), checks)).add(builder);
+    builder = Arc::new(RequestMetrics::new(registry.clone(), objects.clone(), indexes.flows.clone(), checks))
+        .add(builder);
     if let Some(path) = &options.audit_log {
         builder = builder.audit(Arc::new(AuditLog::open(path)?));
     }
-    for (group, resource, review) in REVIEWS {
-        let (authorization, authentication) = (authorization.clone(), Arc::clone(&authentication));
-        builder = builder.endpoint(
-            group,
-            resource,
-            "",
-            Arc::new(Reviews { review, authorization, authentication }),
-        );
-    }
+    builder = with_reviews(builder, &authorization, &authentication);
     let bindings = Arc::new(Bindings(objects.clone()));
     let evictions = Evictions { objects: objects.clone(), deletions: Arc::clone(&deletions) };
     let issue = Tokens { objects: objects.clone(), key: Arc::clone(&tokens) };
@@ -135,8 +130,23 @@ pub(super) fn build(parts: Parts<'_>) -> Result<Built, EmbeddedError> {
         .build();
     let tls = tls(&pki, &provider)?;
     let ownership = indexes.ownership;
-    let context = Context { objects, deletions, registry, ownership, authorization, pki, stock };
+    let flows = indexes.flows;
+    let context = Context { objects, deletions, registry, ownership, authorization, flows, pki, stock };
     Ok(Built { api, context: Arc::new(context), tls, started })
+}
+
+/// Answers questions about identities and rights.
+fn with_reviews(
+    mut builder: Builder,
+    authorization: &Authorization,
+    authentication: &Arc<Authentication>,
+) -> Builder {
+    for (group, resource, review) in REVIEWS {
+        let (authorization, authentication) = (authorization.clone(), Arc::clone(authentication));
+        let reviews = Reviews { review, authorization, authentication };
+        builder = builder.endpoint(group, resource, "", Arc::new(reviews));
+    }
+    builder
 }
 
 const AUTHORIZATION: &str = "authorization.k8s.io";
