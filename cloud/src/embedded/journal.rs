@@ -32,7 +32,7 @@ const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 const REVISION: &str = "revision";
 
 /// redb's page cache. Objects live in memory, so the cache only serves the inner pages of the tree.
-const CACHE_BYTES: usize = 1024 * 1024;
+const CACHE_BYTES: usize = 256 * 1024;
 
 /// The file is compacted at start when it is this many times larger than what it holds.
 const SLACK_FACTOR: u64 = 4;
