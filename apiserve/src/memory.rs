@@ -72,6 +72,8 @@ struct Shared {
     queue: Mutex<Queue>,
     /// Held by whoever makes changes, so that checks and effects are one step.
     turn: Mutex<Packer>,
+    /// Whether what is current stays as it is, and only what it has replaced is packed.
+    unpacked: bool,
 }
 
 #[derive(Default)]
@@ -96,6 +98,12 @@ impl MemoryStore {
         Self::restore(start, Vec::new(), None, limits)
     }
 
+    /// The same for a store whose lists count more than its memory: what is current is not packed.
+    #[must_use]
+    pub fn unpacked(start: Revision, limits: LogLimits) -> Self {
+        Self::with(State::new(start, Histories::new(limits)), start, None, Packer::default(), true)
+    }
+
     /// A usual start for stores whose clients have never seen another one.
     pub const START: Revision = Revision(1);
 
@@ -115,12 +123,23 @@ impl MemoryStore {
             let table = state.table(object.key.resource());
             table.objects.insert(object.key.clone(), Arc::new(object));
         }
+        Self::with(state, newest, journal, packer, false)
+    }
+
+    fn with(
+        state: State,
+        newest: Revision,
+        journal: Option<Box<dyn Journal>>,
+        packer: Packer,
+        unpacked: bool,
+    ) -> Self {
         let shared = Shared {
             state: RwLock::new(state),
             revision: AtomicU64::new(newest.0),
             journal,
             queue: Mutex::default(),
             turn: Mutex::new(packer),
+            unpacked,
         };
         Self { shared: Arc::new(shared) }
     }
@@ -277,7 +296,8 @@ impl Shared {
             }
         }
         for change in &staged {
-            packer.add(&change.object);
+            let settled = if self.unpacked { change.previous.as_ref() } else { Some(&change.object) };
+            settled.into_iter().for_each(|version| packer.add(version));
         }
         self.publish(staged);
         answers

@@ -3,7 +3,9 @@ use tombolo_proto::ids::Uid;
 use tombolo_proto::object::ObjectKey;
 
 use super::*;
-use crate::store::Revision;
+use crate::history::LogLimits;
+use crate::memory::MemoryStore;
+use crate::store::{Expect, Mutation, Revision, Store, Write, WriteStore};
 
 fn object(name: &str, body: impl Into<Bytes>) -> Arc<Stored> {
     let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", name);
@@ -101,4 +103,23 @@ proptest! {
         prop_assert_eq!(&out[..6], b"before");
         prop_assert_eq!(&out[6..], &body[from..]);
     }
+}
+
+#[test]
+fn a_store_that_is_not_packed_packs_what_was_replaced() {
+    let store = MemoryStore::unpacked(MemoryStore::START, LogLimits::default());
+    let count = FRESH_COUNT_MAX + 10;
+    for number in (0..count).chain(0..count) {
+        let key = object(&format!("object-{number}"), config_map(number)).key.clone();
+        let write = Write::Put { uid: Uid::parse("u").unwrap(), body: config_map(number).into() };
+        let mutation = Mutation { key, expected: Expect::Any, write };
+        futures::executor::block_on(store.commit(mutation)).unwrap();
+    }
+    let resource = object("any", config_map(0)).key.resource().clone();
+    let items = store.list(&resource, None).unwrap().items;
+    assert_eq!(items.iter().filter(|stored| is_packed(stored)).count(), 0);
+    let changes = store.watch(&resource, MemoryStore::START).unwrap().poll_ready().unwrap();
+    let replaced: Vec<_> = changes.iter().filter_map(|change| change.previous.as_ref()).collect();
+    assert_eq!(replaced.len(), count);
+    assert_eq!(replaced.iter().filter(|stored| is_packed(stored)).count(), 10);
 }

@@ -53,7 +53,7 @@ impl View {
             Gate { closed, wanted: !part.is_on_demand() }
         };
         let gates = Gates { parts: RwLock::new(Part::ALL.map(gate)), asked: Notify::new() };
-        Self { served: MemoryStore::new(start, limits), gates: Arc::new(gates) }
+        Self { served: MemoryStore::unpacked(start, limits), gates: Arc::new(gates) }
     }
 
     /// What is shown where nothing is missing.
