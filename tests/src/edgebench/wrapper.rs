@@ -84,8 +84,7 @@ async fn response<'a>(stream: &mut TcpStream, bytes: &'a mut Vec<u8>) -> Result<
 }
 
 pub(crate) struct Watched {
-    pub(crate) p50: Duration,
-    pub(crate) p99: Duration,
+    pub(crate) times: Spread,
     /// Of the agent, for one change.
     pub(crate) cpu: Duration,
 }
@@ -95,7 +94,12 @@ type Seen = Arc<Mutex<HashMap<String, Instant>>>;
 
 /// Changes slices one at a time: how much later than its first byte left the hub does it come out of the socket of a watcher of
 /// the wrapper?
-pub(crate) async fn watches(cluster: &Cluster, agent: Process, watchers: usize) -> Result<Watched> {
+pub(crate) async fn watches(
+    cluster: &Cluster,
+    agent: Process,
+    watchers: usize,
+    run: usize,
+) -> Result<Watched> {
     let here = Seen::default();
     let mut tasks = JoinSet::new();
     tasks.spawn(note(watch(cluster.wrapper).await?, Arc::clone(&here)));
@@ -106,8 +110,8 @@ pub(crate) async fn watches(cluster: &Cluster, agent: Process, watchers: usize) 
     let before = agent.read()?.cpu;
     let mut times = Vec::new();
     for turn in 0..CHANGES {
-        let mut object = slice(turn % SLICES, turn + watchers);
-        let mark = format!("{watchers}-{turn}");
+        let mut object = slice(turn % SLICES, turn + watchers + run);
+        let mark = format!("{watchers}-{run}-{turn}");
         object["metadata"]["annotations"] = json!({"mark": mark});
         let name = object["metadata"]["name"].as_str().context("it has a name")?.to_owned();
         cluster.world.take_from_cloud();
@@ -124,8 +128,7 @@ pub(crate) async fn watches(cluster: &Cluster, agent: Process, watchers: usize) 
         times.push(seen.saturating_duration_since(left));
     }
     let cpu = (agent.read()?.cpu - before) / u32::try_from(CHANGES)?;
-    let Spread { p50, p99 } = Spread::of(times);
-    Ok(Watched { p50, p99, cpu })
+    Ok(Watched { times: Spread::of(times), cpu })
 }
 
 /// A watch of all slices, as bytes: decoding them is the client's own cost. It has begun when this returns.
