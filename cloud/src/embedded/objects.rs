@@ -79,6 +79,31 @@ pub(super) fn list_member<'a>(parent: &'a mut Map<String, Value>, name: &str) ->
     list.as_array_mut().expect("the line above made it a list")
 }
 
+/// Sets a condition of an object's status; one that says so already keeps its time. Whether it was changed.
+pub(super) fn set_condition(
+    object: &mut Value,
+    kind: &str,
+    (status, reason, message): (&str, &str, String),
+) -> bool {
+    let conditions = list_member(member(object, "status"), "conditions");
+    let own = conditions.iter_mut().find(|condition| text(condition, "/type") == kind);
+    let same = |own: &Value| {
+        text(own, "/status") == status && text(own, "/reason") == reason && text(own, "/message") == message
+    };
+    if own.as_deref().is_some_and(same) {
+        return false;
+    }
+    let condition = json!({
+        "type": kind, "status": status, "reason": reason, "message": message,
+        "lastTransitionTime": timestamp(jiff::Timestamp::now()),
+    });
+    match own {
+        Some(own) => *own = condition,
+        None => conditions.push(condition),
+    }
+    true
+}
+
 fn make_object(value: &mut Value) -> &mut Map<String, Value> {
     if !value.is_object() {
         *value = Value::Object(Map::new());

@@ -15,11 +15,11 @@ use tombolo_apiserve::memory::MemoryStore;
 use tombolo_apiserve::registry::Registry;
 use tombolo_proto::object::{ObjectKey, Resource};
 
-use self::conditions::{is_true, set_condition};
+use self::conditions::is_true;
 use self::names::{Holder, Verdict};
 use super::Context;
 use super::feed::Feed;
-use crate::embedded::objects::{Edit, Object, member, text, v1};
+use crate::embedded::objects::{Edit, Object, member, set_condition, text, v1};
 
 const GROUP: &str = "apiextensions.k8s.io";
 

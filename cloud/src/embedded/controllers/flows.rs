@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use tombolo_apiserve::store::StoreError;
 use tombolo_proto::object::ObjectKey;
 
@@ -11,7 +10,7 @@ use super::Context;
 use super::feed::Feed;
 use crate::embedded::bootstrap;
 use crate::embedded::flows::{Flows, LEVELS, SCHEMAS, resource};
-use crate::embedded::objects::{Edit, Object, list_member, member, text, timestamp};
+use crate::embedded::objects::{Edit, Object, set_condition};
 
 /// How often what belongs to every cluster is looked for (kube-apiserver's interval).
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -64,25 +63,12 @@ fn judge(schema: &mut Object, flows: &Flows) -> bool {
         true => ("False", "Found", format!("{about} and it exists")),
         false => ("True", "NotFound", format!("{about} but there is no such object")),
     };
-    let conditions = list_member(member(&mut schema.value, "status"), "conditions");
-    let own = conditions.iter_mut().find(|condition| text(condition, "/type") == DANGLING);
-    let said = own.as_ref().map(|own| [text(own, "/status"), text(own, "/reason"), text(own, "/message")]);
-    if said == Some([status, reason, &message]) {
-        return false;
-    }
-    let condition: Value = json!({
-        "type": DANGLING, "status": status, "reason": reason, "message": message,
-        "lastTransitionTime": timestamp(jiff::Timestamp::now()),
-    });
-    match own {
-        Some(own) => *own = condition,
-        None => conditions.push(condition),
-    }
-    true
+    set_condition(&mut schema.value, DANGLING, (status, reason, message))
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
     use tombolo_apiserve::history::LogLimits;
     use tombolo_apiserve::memory::MemoryStore;
 

@@ -1,15 +1,13 @@
 //! Which requests the rules of a FlowSchema speak of.
 
 use serde_json::Value;
+use tombolo_apiserve::accounts::USER_PREFIX;
 use tombolo_apiserve::auth::{Attributes, Identity};
 
 use crate::embedded::objects::{items, text};
 
 /// Stands for everything, alone in its list.
 const ALL: &str = "*";
-
-/// What the user name of a ServiceAccount begins with; its namespace and its name follow.
-const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 
 /// Some users and what they ask for.
 #[derive(Debug)]
@@ -108,8 +106,7 @@ impl Subject {
             Self::User(name) => name == ALL || *name == identity.user,
             Self::Group(name) => name == ALL || identity.in_group(name),
             Self::Account { namespace, name } => {
-                let account =
-                    identity.user.strip_prefix(ACCOUNT_PREFIX).and_then(|place| place.split_once(':'));
+                let account = identity.user.strip_prefix(USER_PREFIX).and_then(|place| place.split_once(':'));
                 account.is_some_and(|(own_namespace, own_name)| {
                     own_namespace == namespace && (name == ALL || name == own_name)
                 })

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use tombolo_apiserve::write::CLEANUP;
 
-use super::conditions::{is_true, set_condition};
+use super::conditions::is_true;
 use super::{publish, resources_of};
 use crate::embedded::controllers::deletion::Deletion;
 use crate::embedded::controllers::garbage::without_finalizer;
 use crate::embedded::controllers::{Context, is_settled};
-use crate::embedded::objects::{Edit, Object, text};
+use crate::embedded::objects::{Edit, Object, set_condition, text};
 
 /// Name under which it deletes.
 const CONTROLLER: &str = "customresourcedefinition-controller";

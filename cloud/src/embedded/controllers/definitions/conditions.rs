@@ -1,8 +1,8 @@
 //! Conditions of a definition's status.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::embedded::objects::{items, list_member, member, text, timestamp};
+use crate::embedded::objects::{items, text};
 
 /// Annotation that definitions in the groups of Kubernetes itself carry.
 const APPROVED: &str = "api-approved.kubernetes.io";
@@ -12,30 +12,6 @@ pub(super) fn is_true(definition: &Value, kind: &str) -> bool {
     items(definition, "/status/conditions")
         .iter()
         .any(|condition| text(condition, "/type") == kind && text(condition, "/status") == "True")
-}
-
-/// Sets a condition; one that says so already keeps its time.
-pub(super) fn set_condition(
-    definition: &mut Value,
-    kind: &str,
-    (status, reason, message): (&str, &str, String),
-) {
-    let conditions = list_member(member(definition, "status"), "conditions");
-    let own = conditions.iter_mut().find(|condition| text(condition, "/type") == kind);
-    let same = |own: &Value| {
-        text(own, "/status") == status && text(own, "/reason") == reason && text(own, "/message") == message
-    };
-    if own.as_deref().is_some_and(same) {
-        return;
-    }
-    let condition = json!({
-        "type": kind, "status": status, "reason": reason, "message": message,
-        "lastTransitionTime": timestamp(jiff::Timestamp::now()),
-    });
-    match own {
-        Some(own) => *own = condition,
-        None => conditions.push(condition),
-    }
 }
 
 /// Whether a definition in a group of Kubernetes itself was approved; `None` for other groups. Definitions without a
