@@ -67,8 +67,7 @@ impl Shared {
         current.view = Some(Arc::new(view));
         let mut packer = Packer::default();
         for publication in rows.into_iter().map(published) {
-            publication.versions().for_each(|version| packer.add(version));
-            current.push(publication);
+            current.push(publication, &mut packer);
         }
         current.fit();
         packer.settle();
@@ -98,8 +97,7 @@ impl Shared {
         let mut current = self.current.write();
         current.view = Some(Arc::new(view));
         for change in published.changes {
-            change.versions().for_each(|version| packer.add(version));
-            current.push(change);
+            current.push(change, &mut packer);
         }
         current.close(&published.closed);
         current.fit();
@@ -138,7 +136,8 @@ impl Current {
         self.logs.entry(place).or_insert_with(|| self.histories.log(floor))
     }
 
-    fn push(&mut self, publication: Publication) {
+    fn push(&mut self, publication: Publication, packer: &mut Packer) {
+        publication.versions().for_each(|version| packer.add(version));
         let Publication { views, object, previous } = publication;
         for (scope, kind) in views {
             let previous = previous.clone().filter(|_| kind != ChangeKind::Added);
