@@ -30,6 +30,7 @@ mod faulty;
 mod inspect;
 mod kept;
 mod keys;
+mod lazy;
 mod medium;
 mod open;
 mod outbox;
@@ -304,6 +305,12 @@ impl Store {
     #[must_use]
     pub fn commits(&self) -> watch::Receiver<u64> {
         self.shared.commits.subscribe()
+    }
+
+    /// A counter that grows when other reports wait than before.
+    #[must_use]
+    pub fn reports_changed(&self) -> watch::Receiver<u64> {
+        self.shared.reports.subscribe()
     }
 
     /// The newest local revision.

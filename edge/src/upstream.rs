@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use jiff::Timestamp;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tombolo_apiserve::history::ChangeStream;
+use tombolo_apiserve::store::{Store as ServedStore, StoreError};
 use tombolo_proto::ids::NodeId;
 use tombolo_proto::object::{ObjectKey, Resource};
 use tombolo_runtime::Tasks;
@@ -80,13 +83,14 @@ impl Upstream {
         loop {
             writes.borrow_and_update();
             commits.borrow_and_update();
+            let changes = self.store.watch(&nodes(), self.store.revision());
             if self.is_own_turn() == own {
                 return;
             }
             tokio::select! {
-                // None of the two ends before the agent does.
+                // None of them ends before the agent does.
                 Ok(()) = writes.changed() => {}
-                Ok(()) = commits.changed() => {}
+                () = changed(changes, &mut commits) => {}
                 () = sleep_until(self.kubelet.gone_at()) => {}
             }
         }
@@ -99,9 +103,21 @@ impl Upstream {
     }
 
     fn is_kubelets(&self) -> bool {
-        let key = ObjectKey::new(Resource::new("", "v1", "nodes"), "", self.node.as_str());
+        let key = ObjectKey::new(nodes(), "", self.node.as_str());
         let held = self.store.visible(&key).ok().flatten();
         held.and_then(|node| serde_json::from_slice(&node.body()).ok()).is_some_and(|node| is_kubelets(&node))
+    }
+}
+
+fn nodes() -> Resource {
+    Resource::new("", "v1", "nodes")
+}
+
+/// Waits for a change of what is watched; where nothing is known that could be watched, for anything.
+async fn changed(changes: Result<ChangeStream, StoreError>, commits: &mut watch::Receiver<u64>) {
+    match changes {
+        Ok(mut changes) => drop(changes.next().await),
+        Err(_) => drop(commits.changed().await),
     }
 }
 

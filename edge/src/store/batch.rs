@@ -12,8 +12,9 @@ use tombolo_proto::ids::{ScopeId, Uid};
 use tombolo_proto::limits;
 use tombolo_proto::object::{ObjectKey, ObjectVersion, SharedObject};
 
-use super::answers::{self, Answer, Answers, Question};
+use super::answers::{self, Answer, Question};
 use super::error::{WriteError, storage};
+use super::lazy::Lazy;
 use super::outbox::{self, Report, ReportKind};
 use super::row::{LogRow, LogVersion, ObjectRow, State};
 use super::schema::{self, ANSWERS, HIDDEN, KEPT, LOG, OBJECTS, OUTBOX, SCOPES, SLOTS, StateRow};
@@ -53,27 +54,30 @@ pub(super) struct Published {
     pub(super) changes: Vec<Publication>,
     /// Scopes that are gone.
     pub(super) closed: Vec<ScopeId>,
+    /// Whether other reports wait than before.
+    pub(super) reports: bool,
 }
 
 impl Published {
     pub(super) fn append(&mut self, later: Self) {
         self.changes.extend(later.changes);
         self.closed.extend(later.closed);
+        self.reports |= later.reports;
     }
 }
 
 type Bodies<'t> = Table<'t, &'static [u8], &'static [u8]>;
 
-/// A write transaction with its tables open.
+/// A write transaction with the tables that most commits touch open.
 pub(super) struct Batch<'t> {
     objects: Bodies<'t>,
-    hidden: Table<'t, &'static [u8], ()>,
+    hidden: Lazy<'t, &'static [u8], ()>,
     log: Table<'t, u64, &'static [u8]>,
-    outbox: outbox::Rows<'t>,
-    slots: outbox::Slots<'t>,
-    scopes: Table<'t, u32, &'static [u8]>,
-    answers: Answers<'t>,
-    kept: Table<'t, &'static [u8], (u64, u64)>,
+    outbox: Lazy<'t, u64, &'static [u8]>,
+    slots: Lazy<'t, &'static [u8], u64>,
+    scopes: Lazy<'t, u32, &'static [u8]>,
+    answers: Lazy<'t, &'static [u8], &'static [u8]>,
+    kept: Lazy<'t, &'static [u8], (u64, u64)>,
     state: StateRow,
     /// What is in `scopes`: reading it from there again would cost every commit more than its object does.
     scope_rows: Arc<Scopes>,
@@ -98,13 +102,13 @@ impl<'t> Batch<'t> {
         let read = synced.chain([ScopeId::NODE.0]).collect();
         Ok(Self {
             objects: txn.open_table(OBJECTS).map_err(storage)?,
-            hidden: txn.open_table(HIDDEN).map_err(storage)?,
+            hidden: Lazy::new(txn, HIDDEN),
             log: txn.open_table(LOG).map_err(storage)?,
-            outbox: txn.open_table(OUTBOX).map_err(storage)?,
-            slots: txn.open_table(SLOTS).map_err(storage)?,
-            scopes: txn.open_table(SCOPES).map_err(storage)?,
-            answers: txn.open_table(ANSWERS).map_err(storage)?,
-            kept: txn.open_table(KEPT).map_err(storage)?,
+            outbox: Lazy::new(txn, OUTBOX),
+            slots: Lazy::new(txn, SLOTS),
+            scopes: Lazy::new(txn, SCOPES),
+            answers: Lazy::new(txn, ANSWERS),
+            kept: Lazy::new(txn, KEPT),
             state: base.state.clone(),
             scope_rows: Arc::clone(&base.scopes),
             tally: base.tally,
@@ -119,6 +123,7 @@ impl<'t> Batch<'t> {
     /// Writes what is kept once, and hands out what clients will see after the commit.
     pub(super) fn finish(mut self, txn: &WriteTransaction) -> Result<(Published, Left), WriteError> {
         self.trim_log()?;
+        self.published.reports = self.outbox.is_open();
         let Self { state, scope_rows: scopes, tally, published, .. } = self;
         schema::write_state(txn, &state)?;
         Ok((published, Left { state, scopes, tally }))
@@ -181,10 +186,10 @@ impl<'t> Batch<'t> {
     }
 
     /// What the cloud has sent of an object, with the part that this node has reported and the cloud has not confirmed yet.
-    fn with_own(&self, held: &ObjectRow, key: &ObjectKey, sent: &Bytes) -> Result<Bytes, WriteError> {
+    fn with_own(&mut self, held: &ObjectRow, key: &ObjectKey, sent: &Bytes) -> Result<Bytes, WriteError> {
         let kind = ReportKind::shown_in(key.resource());
         let Some(slot) = outbox::slot(kind, key) else { return Ok(sent.clone()) };
-        if self.slots.get(slot.as_slice()).map_err(storage)?.is_none() {
+        if self.slots.open()?.get(slot.as_slice()).map_err(storage)?.is_none() {
             return Ok(sent.clone());
         }
         let own = view::plain(self.sealer, key, held)?;
@@ -282,8 +287,8 @@ impl<'t> Batch<'t> {
             return self.put(place, &row);
         }
         self.objects.remove(place).map_err(storage)?;
+        self.uncover(place)?;
         self.tally.remove(row.state);
-        self.hidden.remove(place).map_err(storage)?;
         Ok(())
     }
 
@@ -297,8 +302,16 @@ impl<'t> Batch<'t> {
             }
             self.forget_answers(key, &row)?;
         }
-        self.hidden.remove(place).map_err(storage)?;
+        self.uncover(place)?;
         self.put(place, &ObjectRow::absent(scopes))
+    }
+
+    /// What lies here is hidden no longer.
+    fn uncover(&mut self, place: &[u8]) -> Result<(), WriteError> {
+        if self.tally.hidden > 0 {
+            self.hidden.open()?.remove(place).map_err(storage)?;
+        }
+        Ok(())
     }
 
     fn adopt(
@@ -326,7 +339,7 @@ impl<'t> Batch<'t> {
     /// Puts a report into the outbox and shows its status to clients, in one step.
     pub(super) fn report(&mut self, report: &Report) -> Result<(), WriteError> {
         let number = self.state.next_report;
-        outbox::put(&mut self.outbox, &mut self.slots, number, report)?;
+        outbox::put(self.outbox.open()?, self.slots.open()?, number, report)?;
         self.state.next_report = number.saturating_add(1);
         let Some(status) = &report.status else { return Ok(()) };
         let Some(place) = keys::encode(&report.key) else { return Ok(()) };
@@ -340,17 +353,21 @@ impl<'t> Batch<'t> {
 
     /// Takes a report out of the outbox, unless a newer one about the same thing waits.
     pub(super) fn settle(&mut self, number: u64) -> Result<(), WriteError> {
-        outbox::settle(&mut self.outbox, &mut self.slots, number)
+        outbox::settle(self.outbox.open()?, self.slots.open()?, number)
     }
 
     /// Keeps an answer of the cloud.
     pub(super) fn keep_answer(&mut self, question: &Question, answer: &Answer) -> Result<(), WriteError> {
-        answers::put(&mut self.answers, self.sealer, question, answer)
+        answers::put(self.answers.open()?, self.sealer, question, answer)
     }
 
     /// A pod leaves this node: what the cloud has answered for it goes with it.
     fn forget_answers(&mut self, key: &ObjectKey, pod: &ObjectRow) -> Result<(), WriteError> {
-        if is_pod(key.resource()) { answers::forget_pod(&mut self.answers, &pod.version.uid) } else { Ok(()) }
+        if is_pod(key.resource()) {
+            answers::forget_pod(self.answers.open()?, &pod.version.uid)
+        } else {
+            Ok(())
+        }
     }
 
     /// Writes a row in the place of the old one and tells clients what that means for them.
@@ -373,9 +390,9 @@ impl<'t> Batch<'t> {
             seen => seen,
         };
         if row.state == State::Hidden {
-            self.hidden.insert(place, ()).map_err(storage)?;
+            self.hidden.open()?.insert(place, ()).map_err(storage)?;
         } else {
-            self.hidden.remove(place).map_err(storage)?;
+            self.uncover(place)?;
             let before = seen.as_ref().map(|old| old.scopes.clone()).unwrap_or_default();
             let previous = seen.map(|old| self.stored(key, &old)).transpose()?;
             let kind = |scope| if before.contains(&scope) { ChangeKind::Modified } else { ChangeKind::Added };
@@ -394,11 +411,11 @@ impl<'t> Batch<'t> {
 
     /// Shows the hidden pods whose references are all known now.
     fn reveal(&mut self) -> Result<(), WriteError> {
-        if self.hidden.is_empty().map_err(storage)? {
+        if self.tally.hidden == 0 {
             return Ok(());
         }
         let mut waiting = Vec::new();
-        for entry in self.hidden.iter().map_err(storage)? {
+        for entry in self.hidden.open()?.iter().map_err(storage)? {
             waiting.push(entry.map_err(storage)?.0.value().to_vec());
         }
         for place in waiting {

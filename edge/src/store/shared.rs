@@ -38,6 +38,8 @@ pub(super) struct Shared {
     pub(super) medium: Box<dyn Medium>,
     /// Grows with every commit.
     pub(super) commits: watch::Sender<u64>,
+    /// Grows when other reports wait than before.
+    pub(super) reports: watch::Sender<u64>,
     /// Keeps other agents out of the data folder until the store is closed.
     lock: Mutex<Option<File>>,
     /// Packs the bodies of the history, of which next to none is read again.
@@ -71,10 +73,10 @@ impl Shared {
         }
         current.fit();
         packer.settle();
-        let (commits, lock) = (watch::Sender::new(0), Mutex::new(lock));
+        let (commits, reports, lock) = (watch::Sender::new(0), watch::Sender::new(0), Mutex::new(lock));
         let trusted = ArcSwapOption::empty();
         let (current, packer) = (RwLock::new(current), Mutex::new(packer));
-        Ok(Self { current, sealer, bounds, trusted, medium, commits, lock, packer })
+        Ok(Self { current, sealer, bounds, trusted, medium, commits, reports, lock, packer })
     }
 
     /// The newest state; `None` when the store is closed.
@@ -103,6 +105,9 @@ impl Shared {
         current.fit();
         drop(current);
         self.commits.send_modify(|commits| *commits = commits.wrapping_add(1));
+        if published.reports {
+            self.reports.send_modify(|reports| *reports = reports.wrapping_add(1));
+        }
     }
 
     /// Packs what is not new any more. To be called when nobody waits for what was published.

@@ -49,16 +49,16 @@ pub(super) async fn run(upstream: Arc<Upstream>) {
     let mut rng = StdRng::seed_from_u64(upstream.seed);
     let mut failures = Failures::default();
     let mut state = upstream.hub.state();
-    let mut commits = upstream.store.commits();
+    let mut waiting = upstream.store.reports_changed();
     loop {
         // An error says that the agent ends.
         if state.wait_for(crate::hub::HubState::online).await.is_err() {
             return;
         }
-        commits.borrow_and_update();
+        waiting.borrow_and_update();
         let due = round(&upstream, &mut failures, &mut rng).await;
         tokio::select! {
-            changed = commits.changed() => if changed.is_err() { return },
+            changed = waiting.changed() => if changed.is_err() { return },
             changed = state.changed() => if changed.is_err() { return },
             () = sleep_until(due) => {}
         }

@@ -30,7 +30,7 @@ impl Batch<'_> {
     /// What was answered about an object may not be told any more.
     pub(in crate::store) fn forget(&mut self, key: &ObjectKey) -> Result<(), WriteError> {
         let Some(place) = keys::encode(key) else { return Ok(()) };
-        self.kept.remove(place.as_slice()).map_err(storage)?;
+        self.kept.open()?.remove(place.as_slice()).map_err(storage)?;
         self.delete(SCOPE.0, &place, key)
     }
 
@@ -39,13 +39,13 @@ impl Batch<'_> {
     pub(super) fn note_question(&mut self, place: &[u8]) -> Result<(), WriteError> {
         let Some(row) = self.row(place)? else { return Ok(()) };
         let len = if row.state == State::Absent { 0 } else { row.body.len() as u64 };
-        let known = self.kept.get(place).map_err(storage)?.map(|entry| entry.value());
+        let known = self.kept.open()?.get(place).map_err(storage)?.map(|entry| entry.value());
         let recent = |asked: u64| self.state.questions.saturating_sub(asked) < OBJECTS_MAX / 4;
         if known.is_some_and(|(asked, known)| known == len && recent(asked)) {
             return Ok(());
         }
         self.state.questions = self.state.questions.saturating_add(1);
-        self.kept.insert(place, (self.state.questions, len)).map_err(storage)?;
+        self.kept.open()?.insert(place, (self.state.questions, len)).map_err(storage)?;
         self.fit_kept()
     }
 
@@ -53,7 +53,7 @@ impl Batch<'_> {
     /// own: there are always new ones.
     fn fit_kept(&mut self) -> Result<(), WriteError> {
         let (mut events, mut others) = (Vec::new(), Vec::new());
-        for entry in self.kept.iter().map_err(storage)? {
+        for entry in self.kept.open()?.iter().map_err(storage)? {
             let (place, value) = entry.map_err(storage)?;
             let (asked, len) = value.value();
             let key = keys::decode(place.value()).ok_or_else(|| damaged("kept key"))?;

@@ -63,7 +63,7 @@ impl Batch<'_> {
     fn succeed(&mut self, report: &Report, replaced: Option<u64>) -> Result<bool, WriteError> {
         let slot = outbox::slot(report.kind, &report.key);
         let slot = slot.ok_or_else(|| WriteError::Rejected(format!("{} cannot be reported", report.key)))?;
-        let waiting = self.slots.get(slot.as_slice()).map_err(storage)?.map(|number| number.value());
+        let waiting = self.slots.open()?.get(slot.as_slice()).map_err(storage)?.map(|number| number.value());
         if waiting != replaced {
             return Ok(false);
         }

@@ -72,7 +72,7 @@ impl Batch<'_> {
     /// Forgets a subscription.
     pub(in crate::store) fn drop_scope(&mut self, scope: ScopeId) -> Result<(), WriteError> {
         self.clear_scope(scope)?;
-        self.scopes.remove(scope.0).map_err(storage)?;
+        self.scopes.open()?.remove(scope.0).map_err(storage)?;
         Arc::make_mut(&mut self.scope_rows).remove(&scope.0);
         Ok(())
     }
@@ -106,7 +106,7 @@ impl Batch<'_> {
 
     fn put_scope(&mut self, scope: u32, row: ScopeRow) -> Result<(), WriteError> {
         let text = serde_json::to_vec(&row).map_err(|error| WriteError::Storage(error.to_string()))?;
-        self.scopes.insert(scope, text.as_slice()).map_err(storage)?;
+        self.scopes.open()?.insert(scope, text.as_slice()).map_err(storage)?;
         Arc::make_mut(&mut self.scope_rows).insert(scope, row);
         Ok(())
     }

@@ -89,3 +89,19 @@ async fn events_are_bounded_oldest_first() {
     assert_eq!(waiting.len() as u64, EVENTS_MAX);
     assert_eq!(waiting[0].key.name(), "e3");
 }
+
+#[tokio::test]
+async fn who_sends_reports_is_woken_by_reports_alone() {
+    let store = synced(&FaultyDisk::new(1)).await;
+    let pod = key("pods", "web");
+    let mut changed = store.reports_changed();
+    apply(&store, &[upsert(&pod, "u1", 1, &[])]).await;
+    assert!(!changed.has_changed().unwrap());
+
+    store.report(status_report(&pod, "Running")).await.unwrap();
+    assert!(changed.has_changed().unwrap());
+    changed.mark_unchanged();
+    let number = store.reports(0, 10).unwrap()[0].number;
+    store.settle(number, None).await.unwrap();
+    assert!(changed.has_changed().unwrap());
+}
