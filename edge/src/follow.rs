@@ -1,4 +1,5 @@
-//! Following resources of a store: a list first, then every change; again when the history is lost.
+//! Following resources of a store: a list first, then every change, a moment after it was shown; again when the history is
+//! lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +14,16 @@ use tombolo_proto::object::Resource;
 /// How soon what is not known is asked for again.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// How long changes are held back. Names, the hosts file and the certificate are for those who ask; kube-proxy waits for what the
+/// wrapper shows, and a device has few processors.
+const STAND_BACK: Duration = Duration::from_millis(2);
+
 /// See the module.
 pub(crate) struct Following {
     store: Arc<dyn Store>,
     followed: Vec<Followed>,
+    /// What is told at its time.
+    held_back: Option<(Instant, usize, Vec<Arc<Change>>)>,
     /// Whether all objects are told before their changes.
     lists: bool,
 }
@@ -40,7 +47,8 @@ impl Following {
     pub(crate) fn new(store: Arc<dyn Store>, resources: impl IntoIterator<Item = Resource>) -> Self {
         let ask_at = Instant::now();
         let followed = |resource| Followed { resource, stream: None, ask_at };
-        Self { store, followed: resources.into_iter().map(followed).collect(), lists: true }
+        let followed = resources.into_iter().map(followed).collect();
+        Self { store, followed, held_back: None, lists: true }
     }
 
     /// For those who ask the store themselves: instead of all objects, which would be read for nothing, an empty list says
@@ -52,6 +60,12 @@ impl Following {
     /// Waits for the next news. Cancel-safe.
     pub(crate) async fn next(&mut self) -> News {
         loop {
+            if let Some((due, ..)) = &self.held_back {
+                sleep_until(*due).await;
+            }
+            if let Some((_, index, changes)) = self.held_back.take() {
+                return News::Changed(index, changes);
+            }
             if let Some((index, snapshot)) = self.begin() {
                 return News::All(index, snapshot);
             }
@@ -62,7 +76,7 @@ impl Following {
                 () = until(ask_at) => continue,
             };
             match changes {
-                Ok(Some(changes)) => return News::Changed(index, changes),
+                Ok(Some(changes)) => self.held_back = Some((Instant::now() + STAND_BACK, index, changes)),
                 // Overtaken, or no longer followed: read again.
                 Ok(None) | Err(_) => self.followed[index].stream = None,
             }
@@ -107,5 +121,59 @@ pub(crate) async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
         None => pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use tokio::time::advance;
+    use tombolo_apiserve::history::LogLimits;
+    use tombolo_apiserve::memory::MemoryStore;
+    use tombolo_apiserve::store::{Expect, Mutation, Revision, Write, WriteStore};
+    use tombolo_proto::ids::Uid;
+    use tombolo_proto::object::ObjectKey;
+
+    use super::*;
+
+    fn services() -> Resource {
+        Resource::new("", "v1", "services")
+    }
+
+    async fn put(store: &MemoryStore, name: &str) {
+        let body = format!(r#"{{"metadata":{{"namespace":"shop","name":"{name}","uid":"{name}"}}}}"#);
+        let write = Write::Put { uid: Uid::parse(name).unwrap(), body: body.into() };
+        let key = ObjectKey::new(services(), "shop", name);
+        store.commit(Mutation { key, expected: Expect::Any, write }).await.unwrap();
+    }
+
+    /// The names that are told now, without waiting; whoever asks is gone afterwards.
+    fn told(following: &mut Following) -> Option<Vec<String>> {
+        let name = |key: &ObjectKey| key.name().to_owned();
+        Some(match pin!(following.next()).now_or_never()? {
+            News::All(_, snapshot) => snapshot.items.iter().map(|item| name(&item.key)).collect(),
+            News::Changed(_, changes) => changes.iter().map(|change| name(&change.object.key)).collect(),
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_is_told_after_those_who_go_first_and_never_lost() {
+        let store = MemoryStore::new(Revision(1), LogLimits::default());
+        put(&store, "first").await;
+        let mut following = Following::new(Arc::new(store.clone()), [services()]);
+        assert_eq!(told(&mut following), Some(vec!["first".to_owned()]));
+
+        put(&store, "second").await;
+        assert_eq!(told(&mut following), None);
+        put(&store, "third").await;
+        advance(STAND_BACK - Duration::from_millis(1)).await;
+        assert_eq!(told(&mut following), None);
+        advance(Duration::from_millis(1)).await;
+        assert_eq!(told(&mut following), Some(vec!["second".to_owned()]));
+
+        assert_eq!(told(&mut following), None);
+        advance(STAND_BACK).await;
+        assert_eq!(told(&mut following), Some(vec!["third".to_owned()]));
     }
 }
