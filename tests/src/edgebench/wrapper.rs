@@ -36,9 +36,7 @@ const WITHIN: Duration = Duration::from_secs(20);
 pub(crate) async fn lists(server: SocketAddr) -> Result<Spread> {
     let mut stream = TcpStream::connect(server).await?;
     stream.set_nodelay(true)?;
-    let request = format!(
-        "GET /apis/discovery.k8s.io/v1/endpointslices HTTP/1.1\r\nhost: {server}\r\naccept: application/json\r\n\r\n"
-    );
+    let request = request(server, "");
     let (mut times, mut bytes) = (Vec::new(), Vec::new());
     for _ in 0..WARM_UP + LISTS {
         let began = Instant::now();
@@ -50,6 +48,13 @@ pub(crate) async fn lists(server: SocketAddr) -> Result<Spread> {
         ensure!(count > SLICES, "{count} slices are listed");
     }
     Ok(Spread::of(times.split_off(WARM_UP)))
+}
+
+/// A request about all slices.
+fn request(server: SocketAddr, query: &str) -> String {
+    format!(
+        "GET /apis/discovery.k8s.io/v1/endpointslices{query} HTTP/1.1\r\nhost: {server}\r\naccept: application/json\r\n\r\n"
+    )
 }
 
 const ADDRESS_TYPE: &[u8] = b"\"addressType\"";
@@ -89,6 +94,16 @@ pub(crate) struct Watched {
     pub(crate) cpu: Duration,
 }
 
+/// The resourceVersion of a list of all slices.
+async fn newest(server: SocketAddr) -> Result<String> {
+    let mut stream = TcpStream::connect(server).await?;
+    stream.write_all(request(server, "").as_bytes()).await?;
+    let mut bytes = Vec::new();
+    let body = String::from_utf8_lossy(response(&mut stream, &mut bytes).await?).into_owned();
+    let (_, rest) = body.split_once("\"resourceVersion\":\"").context("the list has a resourceVersion")?;
+    Ok(rest.split('"').next().unwrap_or_default().to_owned())
+}
+
 /// When each change was seen, by its mark.
 type Seen = Arc<Mutex<HashMap<String, Instant>>>;
 
@@ -102,9 +117,10 @@ pub(crate) async fn watches(
 ) -> Result<Watched> {
     let here = Seen::default();
     let mut tasks = JoinSet::new();
-    tasks.spawn(note(watch(cluster.wrapper).await?, Arc::clone(&here)));
+    let since = newest(cluster.wrapper).await?;
+    tasks.spawn(note(watch(cluster.wrapper, &since).await?, Arc::clone(&here)));
     for _ in 1..watchers {
-        tasks.spawn(drain(watch(cluster.wrapper).await?));
+        tasks.spawn(drain(watch(cluster.wrapper, &since).await?));
     }
     let slices: Api<EndpointSlice> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let before = agent.read()?.cpu;
@@ -131,14 +147,11 @@ pub(crate) async fn watches(
     Ok(Watched { times: Spread::of(times), cpu })
 }
 
-/// A watch of all slices, as bytes: decoding them is the client's own cost. It has begun when this returns.
-async fn watch(server: SocketAddr) -> Result<TcpStream> {
+/// A watch of all changes after a list, as bytes: decoding them is the client's own cost. It has begun when this returns.
+async fn watch(server: SocketAddr, since: &str) -> Result<TcpStream> {
     let mut stream = TcpStream::connect(server).await?;
-    let request = format!(
-        "GET /apis/discovery.k8s.io/v1/endpointslices?watch=true&timeoutSeconds=3600 HTTP/1.1\r\nhost: {server}\r\n\
-         accept: application/json\r\n\r\n"
-    );
-    stream.write_all(request.as_bytes()).await?;
+    let query = format!("?watch=true&timeoutSeconds=3600&resourceVersion={since}");
+    stream.write_all(request(server, &query).as_bytes()).await?;
     let mut head = [0; b"HTTP/1.1 200".len()];
     stream.read_exact(&mut head).await?;
     ensure!(&head == b"HTTP/1.1 200", "{}", String::from_utf8_lossy(&head));
