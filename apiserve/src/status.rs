@@ -16,6 +16,22 @@ const RETRY_AFTER_SECONDS: u32 = 1;
 /// Cause of a 504 for a revision that is not reached yet (client-go looks for this text).
 pub const CAUSE_TOO_LARGE: &str = "ResourceVersionTooLarge";
 
+/// Several errors as one text, in the form of k8s.io/apimachinery's `Aggregate`: one alone stands for itself, and what was
+/// found twice is said once.
+#[must_use]
+pub fn aggregate(errors: impl IntoIterator<Item = String>) -> String {
+    let mut texts: Vec<String> = Vec::new();
+    for text in errors {
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    match texts.as_slice() {
+        [one] => one.clone(),
+        several => format!("[{}]", several.join(", ")),
+    }
+}
+
 /// One detail of a refusal, usually about one field.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Cause {
@@ -234,21 +250,10 @@ impl ApiError {
     /// 422 `Invalid` with one cause a field.
     #[must_use]
     pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Self {
-        let mut texts: Vec<String> = Vec::new();
-        for cause in &causes {
-            let text = match cause.field.as_str() {
-                "" => cause.message.clone(),
-                field => format!("{field}: {}", cause.message),
-            };
-            // What was found twice is said once.
-            if !texts.contains(&text) {
-                texts.push(text);
-            }
-        }
-        let text = match texts.as_slice() {
-            [one] => one.clone(),
-            several => format!("[{}]", several.join(", ")),
-        };
+        let text = aggregate(causes.iter().map(|cause| match cause.field.as_str() {
+            "" => cause.message.clone(),
+            field => format!("{field}: {}", cause.message),
+        }));
         let message = format!("{} {name:?} is invalid: {text}", qualified(group, kind));
         let details = Details { causes, ..about(group, kind, name) };
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).with_details(details)

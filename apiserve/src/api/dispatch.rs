@@ -292,8 +292,8 @@ fn find(catalog: &Catalog, path: &ResourcePath) -> Result<Arc<KindInfo>, ApiErro
     let kind = catalog.find(path).ok_or_else(ApiError::no_such_path)?;
     let one_object = path.name.is_some();
     // To the routes of built-in kinds an empty namespace is one, to those of custom kinds it is none.
-    let in_namespace = path.namespace.as_deref().is_some_and(|name| !(kind.custom && name.is_empty()));
-    let scope_fits = match (kind.namespaced, in_namespace) {
+    let namespace = if kind.custom { path.one_namespace() } else { path.namespace.as_deref() };
+    let scope_fits = match (kind.namespaced, namespace.is_some()) {
         (true, true) | (false, false) => true,
         // Lists and watches over all namespaces.
         (true, false) => !one_object,
@@ -372,12 +372,8 @@ fn check_name(name: &str) -> Result<(), ApiError> {
 
 fn selection(admitted: &Admitted, kind: &KindInfo, path: &ResourcePath) -> Result<Selection, ApiError> {
     let attributes = &admitted.attributes;
-    let mut selection = Selection::parse(
-        kind,
-        path.namespace.as_deref().filter(|namespace| !namespace.is_empty()),
-        &attributes.label_selector,
-        &attributes.field_selector,
-    )?;
+    let mut selection =
+        Selection::parse(kind, path.one_namespace(), &attributes.label_selector, &attributes.field_selector)?;
     if let (true, Some(name)) = (path.watch, &path.name) {
         if selection.fields.fixed("metadata.name").is_some_and(|other| other != name) {
             return Err(ApiError::bad_request("fieldSelector metadata.name doesn't match requested name"));

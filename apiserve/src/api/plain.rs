@@ -79,9 +79,8 @@ pub(super) fn missing(catalog: &Catalog, path: &ResourcePath, verb: &str, error:
 
 /// Whether a path does not name objects of a custom kind, though it names the kind: the scope is another one.
 pub(super) fn is_elsewhere(kind: &KindInfo, path: &ResourcePath, verb: &str) -> bool {
-    let in_namespace = path.namespace.as_deref().is_some_and(|namespace| !namespace.is_empty());
     let across_all = matches!(verb, "list" | "watch");
-    kind.custom && kind.namespaced != in_namespace && !(kind.namespaced && across_all)
+    kind.custom && kind.namespaced != path.one_namespace().is_some() && !(kind.namespaced && across_all)
 }
 
 /// The answer for a path that is no resource: a `Status` for an unknown version of a built-in group, else a page.

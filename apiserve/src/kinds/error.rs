@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
+use crate::status::aggregate;
+
 /// How many causes one answer carries at most, so that a hostile object cannot make a large answer.
 pub const CAUSES_MAX: usize = 256;
 
@@ -188,17 +190,7 @@ fn quote(text: &str) -> String {
 /// The message of a Status with reason Invalid (422). `kind` is `Kind` or `Kind.group`.
 #[must_use]
 pub fn invalid_message(kind: &str, name: &str, errors: &[FieldError]) -> String {
-    let mut texts: Vec<String> = Vec::new();
-    for error in errors.iter().take(CAUSES_MAX) {
-        let text = error.to_string();
-        if !texts.contains(&text) {
-            texts.push(text);
-        }
-    }
-    let list = match texts.as_slice() {
-        [one] => one.clone(),
-        many => format!("[{}]", many.join(", ")),
-    };
+    let list = aggregate(errors.iter().take(CAUSES_MAX).map(ToString::to_string));
     format!("{kind} {} is invalid: {list}", quote(name))
 }
 

@@ -32,6 +32,14 @@ pub struct ResourcePath {
     pub watch: bool,
 }
 
+impl ResourcePath {
+    /// The namespace that the path narrows to; none where it means all of them.
+    #[must_use]
+    pub fn one_namespace(&self) -> Option<&str> {
+        self.namespace.as_deref().filter(|namespace| !namespace.is_empty())
+    }
+}
+
 /// Percent-decodes a path. Bytes that are no UTF-8 become replacement characters, which no name contains.
 #[must_use]
 pub fn decode(path: &str) -> String {

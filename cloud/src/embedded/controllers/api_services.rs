@@ -13,7 +13,7 @@ use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::Context;
 use super::feed::Feed;
-use crate::embedded::objects::{Edit, Object, items, list_member, member, text, timestamp, v1};
+use crate::embedded::objects::{Edit, Object, set_condition, v1};
 
 const GROUP: &str = "apiregistration.k8s.io";
 
@@ -172,27 +172,13 @@ fn restore(object: &mut Object, wanted: Wanted) -> Edit {
 }
 
 fn unavailable(object: &mut Object) -> Edit {
-    let before = object.value.clone();
     let message = "this API server relays no requests to other API servers";
-    set_available(&mut object.value, "False", ("NotProxied", message));
-    if object.value == before { Edit::Keep } else { Edit::Put }
+    if set_available(&mut object.value, "False", ("NotProxied", message)) { Edit::Put } else { Edit::Keep }
 }
 
-/// Sets the condition; one that says so already keeps its time.
-fn set_available(value: &mut Value, status: &str, (reason, message): (&str, &str)) {
-    let same = |own: &Value| {
-        text(own, "/status") == status && text(own, "/reason") == reason && text(own, "/message") == message
-    };
-    let is_own = |condition: &Value| text(condition, "/type") == "Available";
-    if items(value, "/status/conditions").iter().any(|condition| is_own(condition) && same(condition)) {
-        return;
-    }
-    let conditions = list_member(member(value, "status"), "conditions");
-    conditions.retain(|condition| !is_own(condition));
-    conditions.push(json!({
-        "type": "Available", "status": status, "reason": reason, "message": message,
-        "lastTransitionTime": timestamp(jiff::Timestamp::now()),
-    }));
+/// Whether it was changed.
+fn set_available(value: &mut Value, status: &str, (reason, message): (&str, &str)) -> bool {
+    set_condition(value, "Available", (status, reason, message.to_owned()))
 }
 
 #[cfg(test)]
@@ -200,6 +186,7 @@ mod tests {
     use tombolo_apiserve::kinds::Kinds;
 
     use super::*;
+    use crate::embedded::objects::text;
 
     #[test]
     fn every_served_version_has_one_but_their_own_group() {
@@ -216,10 +203,10 @@ mod tests {
         let one = Wanted { priorities: order::CUSTOM, managed: ALWAYS };
         let mut value = api_service("v1.a.example", one);
         let before = value.clone();
-        set_available(&mut value, "True", ("Local", "Local APIServices are always available"));
+        assert!(!set_available(&mut value, "True", ("Local", "Local APIServices are always available")));
         assert_eq!(value, before);
         set_available(&mut value, "False", ("ServiceNotFound", "gone"));
-        assert_eq!(items(&value, "/status/conditions").len(), 1);
+        assert_eq!(value["status"]["conditions"].as_array().map(Vec::len), Some(1));
         assert_eq!(text(&value, "/status/conditions/0/status"), "False");
     }
 }

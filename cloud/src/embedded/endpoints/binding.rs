@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use tombolo_apiserve::auth::Attributes;
 use tombolo_apiserve::backend::{Endpoint, EndpointRequest};
 use tombolo_apiserve::kinds::FieldError;
-use tombolo_apiserve::status::ApiError;
+use tombolo_apiserve::status::{ApiError, aggregate};
 use tombolo_proto::object::ObjectKey;
 
 use super::{Answer, boxed, success};
@@ -97,18 +97,14 @@ impl Target {
         if node.is_empty() {
             wrong.push(FieldError::required("target.name", ""));
         }
-        let texts: Vec<String> = wrong.iter().map(ToString::to_string).collect();
-        let message = match texts.as_slice() {
-            [] => {
-                // The older path takes no identity from its body.
-                let uid = if asked.subresource.is_empty() { "" } else { text(binding, "/metadata/uid") };
-                let version = text(binding, "/metadata/resourceVersion").to_owned();
-                return Ok(Self { node: node.to_owned(), uid: uid.to_owned(), version });
-            }
-            [one] => one.clone(),
-            several => format!("[{}]", several.join(", ")),
-        };
-        Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "", message))
+        if !wrong.is_empty() {
+            let message = aggregate(wrong.iter().map(ToString::to_string));
+            return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "", message));
+        }
+        // The older path takes no identity from its body.
+        let uid = if asked.subresource.is_empty() { "" } else { text(binding, "/metadata/uid") };
+        let version = text(binding, "/metadata/resourceVersion").to_owned();
+        Ok(Self { node: node.to_owned(), uid: uid.to_owned(), version })
     }
 
     fn check(&self, pod: &Object) -> Result<(), ApiError> {

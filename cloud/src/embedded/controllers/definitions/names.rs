@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 use tombolo_apiserve::kinds::Kinds;
+use tombolo_apiserve::status::aggregate;
 
 use crate::embedded::objects::{items, text};
 
@@ -125,12 +126,10 @@ impl<'a> Names<'a> {
         let new = items(self.wanted, "/shortNames").iter().filter(|name| !held.contains(name));
         let refused: Vec<String> =
             new.filter_map(Value::as_str).filter(|name| taken(name)).map(in_use).collect();
-        let message = match refused.as_slice() {
-            [] => return self.take("shortNames"),
-            [one] => one.clone(),
-            many => format!("[{}]", many.join(", ")),
-        };
-        self.verdict.conflict = Some(("ShortNamesConflict", message));
+        if refused.is_empty() {
+            return self.take("shortNames");
+        }
+        self.verdict.conflict = Some(("ShortNamesConflict", aggregate(refused)));
     }
 }
 
