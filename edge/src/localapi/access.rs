@@ -13,7 +13,7 @@ use tombolo_apiserve::auth::{
 use super::accounts::Accounts;
 
 /// User of the kubeconfig that `edgecore kubeconfig` prints.
-const OPERATOR: &str = "tombolo:edge-operator";
+pub(super) const OPERATOR: &str = "tombolo:edge-operator";
 
 /// Whether this is the user of this node's own kubeconfig, for whom the cloud is asked in the node's name.
 pub(super) fn is_operator(identity: &Identity) -> bool {

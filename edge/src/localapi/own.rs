@@ -19,14 +19,12 @@ use tombolo_apiserve::write::LocalWrites;
 use tombolo_proto::ids::NodeId;
 use tombolo_proto::object::{ObjectKey, Resource};
 
+use super::access::is_operator;
 use crate::paths;
 use crate::store::{Accepted, Call, OwnWrite, Report, ReportKind, Store, Waiting, WriteError};
 
 /// Namespace of node leases (Kubernetes convention).
 const LEASE_NAMESPACE: &str = "kube-node-lease";
-
-/// Who runs in a pod does not speak for the node (Kubernetes convention for user names).
-const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 
 /// Media type of the patches that the cloud is sent.
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
@@ -34,10 +32,10 @@ const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 /// How often a write is made again when another report comes in between.
 const ATTEMPTS_MAX: usize = 10;
 
-/// What a write reports, if it is one that this node decides.
+/// What a write reports, if it is one that this node decides: only who has the node's kubeconfig speaks for the node.
 pub(super) fn kind(node: &NodeId, request: &WriteRequest) -> Option<ReportKind> {
     let about = &request.attributes;
-    if request.options.dry_run || about.identity.user.starts_with(SERVICE_ACCOUNT_PREFIX) {
+    if request.options.dry_run || !is_operator(&about.identity) {
         return None;
     }
     // An apply needs the managers of fields, which are not kept here.
@@ -267,5 +265,49 @@ impl ServedStore for Target {
 impl WriteStore for Target {
     fn commit(&self, mutation: Mutation) -> BoxFuture<'_, Result<Arc<Stored>, StoreError>> {
         Box::pin(self.write(mutation))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_apiserve::auth::{AUTHENTICATED_GROUP, Attributes, Identity};
+    use tombolo_apiserve::backend::WriteOptions;
+    use tombolo_apiserve::kinds::Kinds;
+    use tombolo_apiserve::query::params::Params;
+
+    use super::super::access::OPERATOR;
+    use super::*;
+
+    fn renewal(user: &str) -> WriteRequest {
+        let resource = Resource::new("coordination.k8s.io", "v1", "leases");
+        let attributes = Attributes {
+            identity: Identity::new(user, &[AUTHENTICATED_GROUP]),
+            verb: "update".to_owned(),
+            namespace: LEASE_NAMESPACE.to_owned(),
+            name: "edge-a".to_owned(),
+            ..Attributes::default()
+        };
+        WriteRequest {
+            attributes,
+            kind: Arc::clone(Kinds::builtin().get(&resource).unwrap()),
+            verb: WriteVerb::Update,
+            options: WriteOptions::default(),
+            may_create: false,
+            body: Default::default(),
+            content_type: String::new(),
+            query: Params::default(),
+            path_and_query: String::new(),
+            authorization: None,
+        }
+    }
+
+    #[test]
+    fn only_who_has_the_kubeconfig_of_the_node_speaks_for_it() {
+        let node = NodeId::parse("edge-a").unwrap();
+        let said = |user: &str| kind(&node, &renewal(user));
+        assert_eq!(said(OPERATOR), Some(ReportKind::Lease));
+        for user in ["system:serviceaccount:a:b", "alice", "system:node:edge-a", "system:admin", ""] {
+            assert_eq!(said(user), None, "{user}");
+        }
     }
 }
