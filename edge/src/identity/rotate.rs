@@ -29,6 +29,10 @@ const NAP_MAX: Duration = Duration::from_secs(3600);
 /// together does not renew together.
 const DUE: std::ops::Range<f64> = 0.7..0.9;
 
+/// What an operator is told whose new certificate is near its end already.
+const AHEAD: &str = "the node's certificate is renewed, and by this node's clock the new one is near its end already: \
+                     set the clock, or let certificates live longer";
+
 /// Renews with the world outside, which tests replace.
 pub(crate) trait Renewal: Send + Sync + 'static {
     /// Gets a new identity with the present one, and keeps it.
@@ -69,8 +73,7 @@ pub(crate) async fn rotate(renewal: impl Renewal, current: watch::Sender<Arc<Ide
     let mut fraction = rng.random_range(DUE);
     loop {
         let identity = Arc::clone(&current.borrow());
-        let validity = identity.validity();
-        let wait = validity.map(|validity| remaining(validity, fraction, renewal.now())).unwrap_or_default();
+        let wait = until_due(&identity, fraction, renewal.now());
         if !wait.is_zero() {
             tokio::time::sleep(wait.min(NAP_MAX)).await;
             continue;
@@ -78,9 +81,17 @@ pub(crate) async fn rotate(renewal: impl Renewal, current: watch::Sender<Arc<Ide
         match renewal.renew(identity).await {
             Ok(renewed) => {
                 info!("the node's certificate is renewed");
-                current.send_replace(Arc::new(renewed));
-                backoff.reset();
                 fraction = rng.random_range(DUE);
+                let is_due = until_due(&renewed, fraction, renewal.now()).is_zero();
+                current.send_replace(Arc::new(renewed));
+                if is_due {
+                    // The next one would be due at once too, and each ends a session.
+                    let delay = backoff.next_delay(&mut rng);
+                    warn!(retry_in = ?delay, "{AHEAD}");
+                    tokio::time::sleep(delay).await;
+                } else {
+                    backoff.reset();
+                }
             }
             Err(error) => {
                 let delay = backoff.next_delay(&mut rng);
@@ -99,6 +110,11 @@ fn report(error: &JoinError, retry_in: Duration) {
     } else {
         error!(%error, ?retry_in, advice, "the node's certificate cannot be renewed");
     }
+}
+
+/// Time until a certificate is to be renewed; one that cannot be read is due.
+fn until_due(identity: &Identity, fraction: f64, now: SystemTime) -> Duration {
+    identity.validity().map(|validity| remaining(validity, fraction, now)).unwrap_or_default()
 }
 
 /// Time until this fraction of the certificate's life is over.

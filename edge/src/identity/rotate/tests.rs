@@ -15,6 +15,8 @@ struct Virtual {
     start: Instant,
     /// How far the wall clock was set ahead.
     ahead: Arc<Mutex<Duration>>,
+    /// How far it is before the cloud's.
+    before_cloud: Duration,
     /// When renewal was asked for, on the virtual clock.
     asked: Arc<Mutex<Vec<Duration>>>,
     /// How many attempts fail before one works.
@@ -24,11 +26,18 @@ struct Virtual {
 impl Virtual {
     fn new() -> Self {
         let start = Instant::now();
-        Self { start, ahead: Arc::default(), asked: Arc::default(), failures: Arc::default() }
+        Self {
+            start,
+            ahead: Arc::default(),
+            before_cloud: Duration::ZERO,
+            asked: Arc::default(),
+            failures: Arc::default(),
+        }
     }
 
     fn certificate(&self) -> Identity {
-        identity_valid(&NodeId::parse("edge-a").unwrap(), self.now(), self.now() + LIFE)
+        let now = self.now() - self.before_cloud;
+        identity_valid(&NodeId::parse("edge-a").unwrap(), now, now + LIFE)
     }
 
     /// Runs the rotation for a while, from a certificate that begins now; whether another one was told about.
@@ -49,7 +58,12 @@ impl Virtual {
 impl Renewal for Virtual {
     fn renew(&self, _: Arc<Identity>) -> BoxFuture<'_, Result<Identity, JoinError>> {
         async move {
-            self.asked.lock().push(self.start.elapsed());
+            let times = {
+                let mut asked = self.asked.lock();
+                asked.push(self.start.elapsed());
+                asked.len()
+            };
+            assert!(times < 10_000, "renewed without a pause");
             let mut failures = self.failures.lock();
             if *failures > 0 {
                 *failures -= 1;
@@ -133,6 +147,14 @@ async fn a_clock_that_is_set_is_noticed_within_an_hour() {
     let asked = cloud.asked.lock().clone();
     assert_eq!(asked.len(), 1);
     assert!(asked[0] >= set && asked[0] - set <= NAP_MAX, "{asked:?} after {set:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_ahead_of_the_cloud_does_not_renew_without_pause() {
+    let cloud = Virtual { before_cloud: LIFE, ..Virtual::new() };
+    assert!(cloud.run(5, DAY).await);
+    let asked = cloud.asked.lock().len();
+    assert!((2..300).contains(&asked), "{asked} times in a day");
 }
 
 #[test]
