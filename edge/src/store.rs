@@ -27,6 +27,7 @@ mod answers;
 mod batch;
 mod error;
 mod faulty;
+mod gone;
 mod inspect;
 mod kept;
 mod keys;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use redb::{ReadableTable, ReadableTableMetadata, Table, WriteTransaction};
 use tombolo_apiserve::history::ChangeKind;
 use tombolo_apiserve::store::{Revision, Stored};
@@ -14,6 +15,7 @@ use tombolo_proto::object::{ObjectKey, ObjectVersion, SharedObject};
 
 use super::answers::{self, Answer, Question};
 use super::error::{WriteError, storage};
+use super::gone::Gone;
 use super::lazy::Lazy;
 use super::outbox::{self, Report, ReportKind};
 use super::row::{LogRow, LogVersion, ObjectRow, State};
@@ -58,14 +60,6 @@ pub(super) struct Published {
     pub(super) reports: bool,
 }
 
-impl Published {
-    pub(super) fn append(&mut self, later: Self) {
-        self.changes.extend(later.changes);
-        self.closed.extend(later.closed);
-        self.reports |= later.reports;
-    }
-}
-
 type Bodies<'t> = Table<'t, &'static [u8], &'static [u8]>;
 
 /// A write transaction with the tables that most commits touch open.
@@ -84,6 +78,7 @@ pub(super) struct Batch<'t> {
     tally: Tally,
     pub(super) sealer: &'t Sealer,
     bounds: LogBounds,
+    gone: &'t Mutex<Gone>,
     /// The CA that clients are shown beside the cluster's.
     pub(super) trusted: Option<Arc<String>>,
     /// Scopes whose changes clients can see.
@@ -114,6 +109,7 @@ impl<'t> Batch<'t> {
             tally: base.tally,
             sealer: &shared.sealer,
             bounds: shared.bounds,
+            gone: &shared.gone,
             trusted: shared.trusted.load_full(),
             read,
             published: Published::default(),
@@ -251,7 +247,11 @@ impl<'t> Batch<'t> {
         key: &ObjectKey,
         gone: Option<&ObjectVersion>,
     ) -> Result<(), WriteError> {
-        let Some(held) = self.row(place)? else { return Ok(()) };
+        let held = self.row(place)?;
+        if let Some(version) = gone.or(held.as_ref().map(|held| &held.version)) {
+            self.gone.lock().note(self.state.era, version.clone());
+        }
+        let Some(held) = held else { return Ok(()) };
         if gone.is_some_and(|gone| self.is_later_incarnation(&held, scope, gone)) {
             return Ok(());
         }

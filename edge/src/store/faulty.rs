@@ -30,6 +30,8 @@ struct Disk {
     pending: Vec<Pending>,
     /// Operations until the power goes.
     countdown: Option<u64>,
+    /// The next sync fails, and nobody knows what of it has happened.
+    failing: bool,
     /// Grows with each power cut: what was opened before can do nothing any more.
     boots: u64,
     capacity: u64,
@@ -52,6 +54,7 @@ impl FaultyDisk {
             durable: Vec::new(),
             pending: Vec::new(),
             countdown: None,
+            failing: false,
             boots: 0,
             capacity: u64::MAX,
             set_aside: 0,
@@ -63,6 +66,11 @@ impl FaultyDisk {
     /// Lets the power go after this many more writes, resizes and syncs.
     pub fn cut_after(&self, operations: u64) {
         self.disk.lock().countdown = Some(operations);
+    }
+
+    /// Makes the next sync fail, while readers see what was written.
+    pub fn fail_sync(&self) {
+        self.disk.lock().failing = true;
     }
 
     /// The power comes back: what was not synced is there, torn or gone.
@@ -204,6 +212,9 @@ impl StorageBackend for Backend {
 
     fn sync_data(&self) -> io::Result<()> {
         self.powered(1, |disk| {
+            if std::mem::take(&mut disk.failing) {
+                return Err(io::Error::other("the disk does not answer"));
+            }
             for pending in disk.pending.drain(..) {
                 match pending {
                     Pending::Resize(len) => disk.durable.resize(len, 0),

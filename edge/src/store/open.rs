@@ -10,7 +10,6 @@ use tokio::sync::mpsc;
 use tombolo_apiserve::store::Revision;
 use tracing::warn;
 
-use super::batch::Published;
 use super::error::OpenError;
 use super::medium::{FileMedium, Medium};
 use super::schema::{self, SCHEMA, Unusable};
@@ -92,8 +91,7 @@ pub(super) fn on_medium(
         Shared::new(medium, sealer, bounds, lock, view).map_err(|e| OpenError::Storage(e.to_string()))?;
     let shared = Arc::new(shared);
     let (jobs, queue) = mpsc::channel(QUEUE_MAX);
-    let writer =
-        Writer { db: Some(db), shared: Arc::clone(&shared), jobs: queue, unpublished: Published::default() };
+    let writer = Writer { db: Some(db), shared: Arc::clone(&shared), jobs: queue };
     std::thread::Builder::new()
         .name("store-writer".to_owned())
         .spawn(move || writer.run())

@@ -18,6 +18,7 @@ use tombolo_proto::object::Resource;
 use super::LogBounds;
 use super::batch::{Publication, Published};
 use super::error::ReadError;
+use super::gone::Gone;
 use super::medium::Medium;
 use super::open::builder;
 use super::row::{LogRow, LogVersion};
@@ -33,6 +34,7 @@ pub(super) struct Shared {
     current: RwLock<Current>,
     pub(super) sealer: Arc<Sealer>,
     pub(super) bounds: LogBounds,
+    pub(super) gone: Mutex<Gone>,
     /// The CA that clients are shown beside the cluster's.
     pub(super) trusted: ArcSwapOption<String>,
     pub(super) medium: Box<dyn Medium>,
@@ -76,7 +78,8 @@ impl Shared {
         let (commits, reports, lock) = (watch::Sender::new(0), watch::Sender::new(0), Mutex::new(lock));
         let trusted = ArcSwapOption::empty();
         let (current, packer) = (RwLock::new(current), Mutex::new(packer));
-        Ok(Self { current, sealer, bounds, trusted, medium, commits, reports, lock, packer })
+        let gone = Mutex::default();
+        Ok(Self { current, sealer, bounds, gone, trusted, medium, commits, reports, lock, packer })
     }
 
     /// The newest state; `None` when the store is closed.
@@ -108,6 +111,21 @@ impl Shared {
         if published.reports {
             self.reports.send_modify(|reports| *reports = reports.wrapping_add(1));
         }
+    }
+
+    /// What has happened between the state that readers see and one that was read from the file.
+    pub(super) fn untold(&self, view: &View) -> Result<Published, ReadError> {
+        let current = self.current.read();
+        let told = current.view.as_ref().map_or(view.revision(), |view| view.revision());
+        let mut changes: Vec<_> = view.log()?.into_iter().map(published).collect();
+        changes.retain(|change| change.object.revision > told);
+        let lost = Revision(view.state.floor) > told;
+        let readable = |scope: ScopeId| {
+            scope == ScopeId::NODE || view.scopes.get(&scope.0).is_some_and(|row| row.synced)
+        };
+        let scopes = current.logs.keys().map(|(scope, _)| *scope);
+        let closed = scopes.filter(|scope| lost || !readable(*scope)).collect();
+        Ok(Published { changes, closed, reports: true })
     }
 
     /// Packs what is not new any more. To be called when nobody waits for what was published.

@@ -23,6 +23,18 @@ pub(crate) struct Facts {
     pub(crate) namespace: String,
     pub(crate) resource_version: String,
     pub(crate) deletion_timestamp: Option<String>,
+    deletion_grace_period_seconds: Option<i64>,
+    finalizers: Option<Vec<String>>,
+}
+
+impl Facts {
+    /// Whether this is the last state of an object: it is being deleted, and neither a finalizer nor time for a graceful end
+    /// holds it (Kubernetes convention).
+    pub(crate) fn is_gone(&self) -> bool {
+        self.deletion_timestamp.is_some()
+            && self.deletion_grace_period_seconds == Some(0)
+            && self.finalizers.as_ref().is_none_or(Vec::is_empty)
+    }
 }
 
 #[derive(Deserialize)]

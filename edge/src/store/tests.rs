@@ -131,6 +131,24 @@ async fn a_pod_waits_for_what_it_refers_to_across_a_restart() {
 }
 
 #[tokio::test]
+async fn a_commit_that_failed_and_is_there_all_the_same_is_told() {
+    let disk = FaultyDisk::new(9);
+    let store = synced(&disk).await;
+    let (first, second) = (key("pods", "first"), key("pods", "second"));
+    apply(&store, &[upsert(&first, "u1", 10, &[])]).await;
+    let mut stream = store.watch(first.resource(), store.revision()).unwrap();
+    disk.fail_sync();
+    store.apply(vec![upsert(&second, "u2", 11, &[])]).await.unwrap_err();
+    assert!(store.get(&second).unwrap().is_some(), "the file has it");
+    let changes = stream.poll_ready().unwrap();
+    let names: Vec<&str> = changes.iter().map(|change| change.object.key.name()).collect();
+    assert_eq!(names, ["second"]);
+    // The cloud delivers again what was not acknowledged.
+    apply(&store, &[upsert(&second, "u2", 11, &[])]).await;
+    assert!(stream.poll_ready().unwrap().is_empty());
+}
+
+#[tokio::test]
 async fn a_new_uid_is_a_deletion_and_an_addition() {
     let store = synced(&FaultyDisk::new(3)).await;
     let map = key("configmaps", "app");

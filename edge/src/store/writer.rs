@@ -76,8 +76,6 @@ pub(super) struct Writer {
     pub(super) db: Option<Database>,
     pub(super) shared: Arc<Shared>,
     pub(super) jobs: mpsc::Receiver<Job>,
-    /// Committed changes that readers have not been told of, because the file had to be opened again first.
-    pub(super) unpublished: Published,
 }
 
 impl Writer {
@@ -143,8 +141,7 @@ impl Writer {
         let Some(base) = self.shared.view() else { return Err(WriteError::Closed) };
         match commit(db, &self.shared, &base, group) {
             Ok((done, published, left)) => {
-                self.unpublished.append(published);
-                self.publish(left);
+                self.publish(published, left);
                 Ok(done)
             }
             Err(error) => {
@@ -158,10 +155,10 @@ impl Writer {
         }
     }
 
-    fn publish(&mut self, left: Left) {
+    fn publish(&mut self, published: Published, left: Left) {
         let Some(db) = &self.db else { return };
         match View::after(db, Arc::clone(&self.shared.sealer), left) {
-            Ok(view) => self.shared.publish(view, std::mem::take(&mut self.unpublished)),
+            Ok(view) => self.shared.publish(view, published),
             Err(error) => {
                 warn!(%error, "the store could not read what it has committed");
                 self.reopen();
@@ -169,16 +166,17 @@ impl Writer {
         }
     }
 
-    /// Opens the file again and shows readers what is in it.
+    /// Opens the file again and shows readers what is in it. A commit that failed may be there all the same.
     fn reopen(&mut self) {
         self.db = None;
         let opened = self.shared.open_database().map_err(|error| error.to_string()).and_then(|db| {
             let view = View::read(&db, Arc::clone(&self.shared.sealer)).map_err(|error| error.to_string())?;
-            Ok((db, view))
+            let untold = self.shared.untold(&view).map_err(|error| error.to_string())?;
+            Ok((db, view, untold))
         });
         match opened {
-            Ok((db, view)) => {
-                self.shared.publish(view, std::mem::take(&mut self.unpublished));
+            Ok((db, view, untold)) => {
+                self.shared.publish(view, untold);
                 self.db = Some(db);
             }
             Err(error) => {

@@ -36,15 +36,14 @@ impl Batch<'_> {
             return Ok(None);
         }
         let same = old.as_ref().filter(|row| row.state != State::Absent && row.version.uid == uid);
-        let newer = same.is_none_or(|held| match held.era == self.state.era {
-            true => revision > held.version.revision,
-            // Of another history: only what no session compares is replaced by an answer.
-            false => held.scopes == [kept::SCOPE.0],
-        });
-        if newer {
+        let version = ObjectVersion { uid, revision, hash: ContentHash(0) };
+        if same.is_none() && (facts.is_gone() || self.gone.lock().includes(self.state.era, &version)) {
+            return Ok(None);
+        }
+        if self.is_news(old.as_ref(), &version) {
             let Ok((body, hash)) = splice::trimmed(&learned.body) else { return Ok(None) };
             let hash = if self.is_comparable(&learned.key) { hash } else { ContentHash(0) };
-            let version = ObjectVersion { uid, revision, hash };
+            let version = ObjectVersion { hash, ..version };
             let body = match same {
                 Some(held) => self.with_own(held, &learned.key, &body)?,
                 None => body,
@@ -62,6 +61,15 @@ impl Batch<'_> {
             self.note_question(&place)?;
         }
         self.answer(&place, learned, revision)
+    }
+
+    /// Whether a reply says more than what is held.
+    fn is_news(&self, held: Option<&ObjectRow>, told: &ObjectVersion) -> bool {
+        held.filter(|row| row.state != State::Absent).is_none_or(|held| match held.era == self.state.era {
+            true => told.revision > held.version.revision,
+            // Of another history: only another object, and what no session compares, is replaced by an answer.
+            false => held.version.uid != told.uid || held.scopes == [kept::SCOPE.0],
+        })
     }
 
     fn answer(

@@ -165,3 +165,45 @@ async fn what_is_told_of_an_object_that_went_leaves_the_one_that_a_write_has_cre
     apply(&store, &[in_scope(scope, delete(&map))]).await;
     assert_eq!(copy.get(&map).unwrap(), None);
 }
+
+fn reply(map: &ObjectKey, uid: &str, revision: u64) -> Value {
+    let mut reply = body(map, uid, &json!({"at": revision.to_string()}));
+    reply["metadata"]["resourceVersion"] = revision.to_string().into();
+    reply
+}
+
+async fn learn(store: &Store, key: &ObjectKey, reply: &Value) {
+    let learned = Learned { key: key.clone(), body: reply.to_string().into(), keep: false };
+    store.learn(learned).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_late_reply_does_not_bring_back_what_has_gone() {
+    let (store, scope) = with_subscription(&FaultyDisk::new(38)).await;
+    let (map, copy) = (key("configmaps", "app"), store.scoped(scope));
+    apply(&store, &[in_scope(scope, upsert(&map, "u1", 10, &[]))]).await;
+    let version = |uid: &str, revision: u64| ObjectVersion {
+        uid: Uid::parse(uid).unwrap(),
+        revision: CloudRevision(revision),
+        hash: ContentHash(0),
+    };
+    let change = Change::Delete { key: map.clone(), version: Some(version("u1", 13)) };
+    apply(&store, &[Delivery { scope, change }]).await;
+    learn(&store, &map, &reply(&map, "u1", 12)).await;
+    assert_eq!(copy.get(&map).unwrap(), None, "written before the deletion");
+
+    // The answer to the write that took the last finalizer away.
+    let mut last = reply(&map, "u2", 20);
+    last["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    last["metadata"]["deletionGracePeriodSeconds"] = 0.into();
+    learn(&store, &map, &last).await;
+    assert_eq!(copy.get(&map).unwrap(), None);
+    last["metadata"]["finalizers"] = json!(["a.example/b"]);
+    learn(&store, &map, &last).await;
+    assert!(copy.get(&map).unwrap().is_some(), "a finalizer holds it");
+
+    learn(&store, &map, &reply(&map, "u1", 15)).await;
+    assert_eq!(copy.get(&map).unwrap().unwrap().uid.as_str(), "u2", "of an earlier incarnation");
+    learn(&store, &map, &reply(&map, "u3", 30)).await;
+    assert_eq!(copy.get(&map).unwrap().unwrap().uid.as_str(), "u3");
+}
