@@ -22,8 +22,9 @@ use tombolo_link::{SUBPROTOCOL, tls};
 use tombolo_proto::frame::Goodbye;
 use tombolo_proto::package::{Header, Package, Reader};
 use tombolo_proto::{Frame, Lane, codec};
+use tombolo_testkit::wait_for_value;
 
-use crate::world::World;
+use crate::world::{DEADLINE, World};
 
 /// How long a peer waits to be told why its connection ends.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -63,7 +64,8 @@ pub fn signing_request(names: &Names<'_>) -> Result<(Vec<u8>, KeyPair)> {
 /// # Errors
 /// When there is no answer.
 pub async fn ask_certificate(world: &World, node: &str, request: &[u8]) -> Result<(u16, Vec<u8>)> {
-    let token = world.join_token().await.map_err(anyhow::Error::msg)?;
+    // A hub that has just been started for the first time is still making it.
+    let token = wait_for_value("a join token", DEADLINE, || world.join_token()).await;
     let (_, jwt) = token.split_once('.').context("no dot")?;
     let ca = world.hub_secret("casecret", "cadata").await.map_err(anyhow::Error::msg)?;
     let config = verifying(ca.into())?.with_no_client_auth();
