@@ -1,6 +1,6 @@
 //! One agent: everything is bound first, then run.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -17,7 +17,8 @@ use tombolo_runtime::listen::ListenError;
 use tombolo_runtime::{Drain, Readiness, TaskError, Tasks};
 use tracing::warn;
 
-use crate::config::{Config, ConfigError, host_and_port};
+use crate::address::NodeAddress;
+use crate::config::{Config, ConfigError};
 use crate::dns::{Dns, DnsMetrics, DnsParts};
 use crate::hosts::{self, HostsParts};
 use crate::hub::{Client, ClientParts, Dial, HubHandle, NetworkDialer};
@@ -29,7 +30,7 @@ use crate::status::StatusHandle;
 use crate::store::{OpenError, Store};
 use crate::subscriptions::{Board, Subscriptions};
 use crate::upstream::Upstream;
-use crate::wrapper::{self, Kubernetes, Projection, Wrapper, WrapperError, WrapperMetrics, WrapperParts};
+use crate::wrapper::{Kubernetes, Projection, Wrapper, WrapperError, WrapperMetrics, WrapperParts};
 
 /// Time for tasks to end when the agent stops.
 const GRACE: Duration = Duration::from_secs(5);
@@ -80,6 +81,7 @@ pub struct Bound {
     network: Network,
     admin: Option<admin::Bound>,
     hub: HubHandle,
+    address: NodeAddress,
     clock: WallClock,
 }
 
@@ -123,7 +125,8 @@ impl App {
         let clock = WallClock::system();
         let line = Line { identity, dialer, client };
         let network = Network { wrapper, dns, queue: config.wrapper.watch_queue };
-        Ok(Bound { config, line, store, subscriptions, local, network, admin, hub, clock })
+        let address = NodeAddress::find(&config).await;
+        Ok(Bound { config, line, store, subscriptions, local, network, admin, hub, address, clock })
     }
 }
 
@@ -229,21 +232,22 @@ impl Bound {
         stop: &CancellationToken,
         drain: &Drain,
     ) -> Result<Option<admin::AdminHandle>, AppError> {
-        let Self { config, line, store, subscriptions, local, network, admin, hub, clock } = self;
+        let Self { config, line, store, subscriptions, local, network, admin, hub, address, clock } = self;
         let mut rng = StdRng::from_os_rng();
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let readiness = Readiness::new();
         let synced = readiness.wait_for("first synchronisation with the cloud");
         let writer = Writer { node: config.node_name.clone(), hub: hub.clone(), kubelet: Kubelet::default() };
-        let address = config.node.address.or_else(|| local_address(&config.cloud.websocket));
+        let told = address.told();
         let listener = local.pods_addr().unwrap_or_else(|| local.https_addr(&config));
-        let kubernetes = kubernetes(&config, listener, address);
+        let kubernetes = kubernetes(&config, listener);
         let parts = WrapperParts {
             node: config.wrapper.node_name.as_ref().unwrap_or(&config.node_name).as_str().to_owned(),
             source: Arc::new(subscriptions.whole()),
             writes: cloud_writes(&store, &writer),
             kubernetes,
+            address: told.clone(),
         };
         let names = spawn_names(tasks, &config, &subscriptions, network.dns.is_some(), stop);
         network.spawn(tasks, parts, names, &mut registry, stop);
@@ -252,17 +256,18 @@ impl Bound {
             subscriptions: subscriptions.clone(),
             writer: writer.clone(),
             clock,
-            address,
+            address: told.clone(),
         };
         local.spawn(tasks, parts, stop)?;
         spawn_until(tasks, "subscriptions", stop, subscriptions.clone().keep());
         line.spawn(tasks, &config, (&store, subscriptions.board()), &metrics, &mut rng, (stop, drain));
+        spawn_until(tasks, "address", stop, address.keep(hub.state()));
         spawn_until(tasks, "measure", stop, measure(store.clone(), Arc::clone(&metrics), synced));
         let upstream = Upstream {
             node: config.node_name,
             settings: config.node,
             simulate_pods: config.simulate_pods,
-            address,
+            address: told,
             store,
             hub,
             kubelet: writer.kubelet,
@@ -341,14 +346,9 @@ impl Network {
 }
 
 /// Where the wrapper lets the Service `default/kubernetes` lead: to the local API for pods where there is one, else to the
-/// local API where that listens on an address that pods reach.
-fn kubernetes(config: &Config, listener: SocketAddr, node: Option<IpAddr>) -> Kubernetes {
-    if !config.wrapper.local_rewrite {
-        return Kubernetes::AsItIs;
-    }
-    let address = if listener.ip().is_unspecified() { node } else { Some(listener.ip()) };
-    let reached = address.filter(|address| !address.is_loopback() && !address.is_unspecified());
-    Kubernetes::Local(reached.map(|address| wrapper::LocalApi { address, port: listener.port() }))
+/// local API itself.
+fn kubernetes(config: &Config, listener: SocketAddr) -> Kubernetes {
+    if config.wrapper.local_rewrite { Kubernetes::Local(listener) } else { Kubernetes::AsItIs }
 }
 
 /// Computes uniform names where somebody wants them: the hosts file or the DNS server.
@@ -398,16 +398,6 @@ async fn measure(store: Store, metrics: Arc<Metrics>, synced: tombolo_runtime::R
             return;
         }
     }
-}
-
-/// The address from which packets to the cloud leave this machine. Nothing is sent to find out.
-fn local_address(cloud: &str) -> Option<IpAddr> {
-    let (host, port) = host_and_port("cloud.websocket", cloud).ok()?;
-    let target = std::net::ToSocketAddrs::to_socket_addrs(&(host, port)).ok()?.next()?;
-    let any: SocketAddr = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().ok()?;
-    let socket = std::net::UdpSocket::bind(any).ok()?;
-    socket.connect(target).ok()?;
-    Some(socket.local_addr().ok()?.ip())
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! outbound connection, reports upwards through a durable outbox, and serves a local Kubernetes API. Nothing is
 //! global: several agents run in one process, each with its own data folder.
 
+mod address;
 mod app;
 pub mod cli;
 mod components;

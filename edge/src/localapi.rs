@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tombolo_apiserve::api::ApiServer;
 use tombolo_apiserve::api::builder::Builder;
@@ -115,7 +116,7 @@ pub(crate) struct LocalApiParts {
     /// Judges tokens.
     pub(crate) clock: WallClock,
     /// Address of the node, which its pods reach.
-    pub(crate) address: Option<IpAddr>,
+    pub(crate) address: watch::Receiver<Option<IpAddr>>,
 }
 
 impl LocalApi {
@@ -161,9 +162,9 @@ impl LocalApi {
         let services = parts.subscriptions.whole();
         let listeners = [Some(&self.https), self.pods.as_ref()].into_iter().flatten();
         let bound = listeners.filter_map(|listener| Some(listener.local_addr().ok()?.ip()));
-        let names = Names::new(&self.domain, bound.chain(parts.address));
+        let names = Names::new(&self.domain, bound);
         let operator = self.credentials.token().to_owned();
-        let certificate = ServingCertificate::new(self.credentials, names, &services)?;
+        let certificate = ServingCertificate::new(self.credentials, names, parts.address.clone(), &services)?;
         let (store, hub, clock) = (parts.store.clone(), parts.writer.hub.clone(), parts.clock.clone());
         let documents = Documents { store, hub, clock };
         let keys = Keys::load(documents.clone());

@@ -5,13 +5,14 @@
 //! annotated, without a change of the object, so everything here has revisions of the wrapper's own. Nobody else may
 //! mix them with those of the local API: the wrapper is for programs that read, and takes nothing but events.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use thiserror::Error;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tombolo_apiserve::api::ApiServer;
 use tombolo_apiserve::backend::WriteBackend;
@@ -19,6 +20,7 @@ use tombolo_apiserve::kinds::Kinds;
 use tombolo_apiserve::registry::Registry;
 use tombolo_apiserve::server::{Serving, serve};
 use tombolo_apiserve::store::{Revision, Store};
+use tombolo_grid::LocalApi;
 use tombolo_proto::object::Resource;
 use tombolo_runtime::Tasks;
 use tombolo_runtime::listen::{ListenError, tcp};
@@ -39,7 +41,6 @@ mod view;
 mod tests;
 
 pub use metrics::WrapperMetrics;
-pub use tombolo_grid::LocalApi;
 
 use follow::Follower;
 use part::Part;
@@ -101,8 +102,17 @@ impl WrapperError {
 pub enum Kubernetes {
     /// To the API servers of the cluster.
     AsItIs,
-    /// To the API of this node: at this address, or without one where annotations of the object say.
-    Local(Option<LocalApi>),
+    /// To the API of this node, which listens there; on an address that pods do not reach, where annotations of the object say.
+    Local(SocketAddr),
+}
+
+impl Kubernetes {
+    /// Where pods reach a listener of a node with this address.
+    fn reached(listener: SocketAddr, node: Option<IpAddr>) -> Option<LocalApi> {
+        let address = if listener.ip().is_unspecified() { node } else { Some(listener.ip()) };
+        let address = address.filter(|address| !address.is_loopback() && !address.is_unspecified())?;
+        Some(LocalApi { address, port: listener.port() })
+    }
 }
 
 /// What the wrapper works on.
@@ -115,6 +125,8 @@ pub struct WrapperParts {
     pub writes: Arc<dyn WriteBackend>,
     /// Where `default/kubernetes` leads.
     pub kubernetes: Kubernetes,
+    /// Address of this node.
+    pub address: watch::Receiver<Option<IpAddr>>,
 }
 
 /// The wrapper with its listener bound.
@@ -145,7 +157,7 @@ impl Projection {
     ) -> Self {
         let view = View::new(start(SystemTime::now()), watch_queue);
         let projector = Projector::new(&parts, view.served(), metrics);
-        let follower = Follower::new(parts.source, view.clone(), projector);
+        let follower = Follower::new(parts.source, parts.address, view.clone(), projector);
         tasks.spawn("wrapper-view", follower.run(stop.clone()));
         Self { view, node: parts.node, writes: parts.writes }
     }

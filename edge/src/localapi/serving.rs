@@ -1,11 +1,12 @@
 //! The certificate with which the local API serves: it has the names under which pods know the API of a cluster, so that
-//! their usual configuration leads here (design 9.5). It is made anew when the addresses of the Service change.
+//! their usual configuration leads here (design 9.5). It is made anew when the addresses of the Service or of the node change.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use serde_json::Value;
+use tokio::sync::watch;
 use tombolo_apiserve::store::Store as ServedStore;
 use tombolo_link::tls::HttpsTls;
 use tombolo_proto::object::{ObjectKey, Resource};
@@ -37,9 +38,10 @@ impl Names {
         }
     }
 
-    /// The same with the addresses of the Service, if it is known.
-    fn with_service(&self, services: &dyn ServedStore) -> Self {
+    /// The same with the address of the node and those of the Service, as far as they are known.
+    fn with(&self, node: Option<IpAddr>, services: &dyn ServedStore) -> Self {
         let mut names = self.clone();
+        names.addresses.extend(node);
         names.addresses.extend(service_addresses(services));
         names
     }
@@ -49,6 +51,8 @@ impl Names {
 pub(super) struct ServingCertificate {
     credentials: LocalCredentials,
     names: Names,
+    /// Of this node.
+    address: watch::Receiver<Option<IpAddr>>,
     tls: HttpsTls,
 }
 
@@ -57,11 +61,12 @@ impl ServingCertificate {
     pub(super) fn new(
         credentials: LocalCredentials,
         names: Names,
+        address: watch::Receiver<Option<IpAddr>>,
         services: &dyn ServedStore,
     ) -> Result<Self, LocalApiError> {
-        let identity = credentials.certify(&names.with_service(services))?;
+        let identity = credentials.certify(&names.with(*address.borrow(), services))?;
         let tls = HttpsTls::new(identity, None).map_err(certificate)?;
-        Ok(Self { credentials, names, tls })
+        Ok(Self { credentials, names, address, tls })
     }
 
     /// TLS of a listener.
@@ -69,24 +74,27 @@ impl ServingCertificate {
         self.tls.config().map_err(certificate)
     }
 
-    /// Follows the addresses of the Service until the agent stops.
-    pub(super) async fn follow(self, services: Arc<dyn ServedStore>) {
+    /// Follows the addresses of the node and of the Service until the agent stops.
+    pub(super) async fn follow(mut self, services: Arc<dyn ServedStore>) {
         let service = kubernetes_service();
         let mut following =
             Following::new(Arc::clone(&services), [service.resource().clone()]).without_lists();
-        let mut named = self.names.with_service(&*services);
+        let mut named = self.names.with(*self.address.borrow(), &*services);
         loop {
-            if let News::Changed(_, changes) = following.next().await
-                && !changes.iter().any(|change| change.object.key == service)
-            {
-                continue;
+            tokio::select! {
+                Ok(()) = self.address.changed() => {}
+                news = following.next() => if let News::Changed(_, changes) = news
+                    && !changes.iter().any(|change| change.object.key == service)
+                {
+                    continue;
+                }
             }
-            let names = self.names.with_service(&*services);
+            let names = self.names.with(*self.address.borrow_and_update(), &*services);
             if names == named {
                 continue;
             }
             if let Err(error) = self.certify(&names) {
-                warn!(%error, "the local API keeps its certificate without the Service's address");
+                warn!(%error, "the local API keeps its certificate without a new address");
             }
             named = names;
         }

@@ -58,7 +58,7 @@ impl NodeFacts {
             name: upstream.node.as_str().to_owned(),
             labels: settings.labels.iter().map(|(k, v)| (k.clone(), v.as_str().into())).collect(),
             taints: settings.taints.iter().filter_map(|taint| serde_json::to_value(taint).ok()).collect(),
-            address: settings.address.or(upstream.address),
+            address: *upstream.address.borrow(),
             cpus: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             memory_kib: memory.and_then(|kib| kib.trim().parse().ok()),
             max_pods: settings.max_pods,

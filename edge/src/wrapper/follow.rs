@@ -1,10 +1,12 @@
 //! Following the source: list once, then every change; again when its history is lost.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{pending, select_all};
+use tokio::sync::watch;
 use tokio::time::{Instant, interval};
 use tokio_util::sync::CancellationToken;
 use tombolo_apiserve::history::{Change, ChangeStream};
@@ -27,6 +29,8 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 /// Owns the projection: the one task that changes what is shown.
 pub(super) struct Follower {
     source: Arc<dyn Store>,
+    /// Of this node.
+    address: watch::Receiver<Option<IpAddr>>,
     view: View,
     projector: Projector,
     followed: Vec<Followed>,
@@ -52,11 +56,16 @@ impl Followed {
 type News = (usize, Result<Option<Vec<Arc<Change>>>, StoreError>);
 
 impl Follower {
-    pub(super) fn new(source: Arc<dyn Store>, view: View, projector: Projector) -> Self {
+    pub(super) fn new(
+        source: Arc<dyn Store>,
+        address: watch::Receiver<Option<IpAddr>>,
+        view: View,
+        projector: Projector,
+    ) -> Self {
         let now = Instant::now();
         let followed =
             Part::ALL.map(|part| Followed { part, changes: None, ask_at: now, pause: RETRY_FIRST });
-        Self { source, view, projector, followed: followed.into() }
+        Self { source, address, view, projector, followed: followed.into() }
     }
 
     /// Follows until `stop` is cancelled.
@@ -69,10 +78,20 @@ impl Follower {
             tokio::select! {
                 () = stop.cancelled() => return,
                 news = news(&mut self.followed) => self.take(news).await,
+                Ok(()) = self.address.changed() => self.lead().await,
                 () = view.asked() => {}
                 () = until(ask_at) => {}
                 _ = tick.tick() => view.served().tick(std::time::Instant::now()),
             }
+        }
+    }
+
+    /// Lets what leads to this node lead to its present address.
+    async fn lead(&mut self) {
+        let address = *self.address.borrow_and_update();
+        let affected = self.projector.set_address(address);
+        if let Err(error) = self.projector.refresh(affected).await {
+            self.start_again(&error);
         }
     }
 

@@ -1,6 +1,7 @@
 //! From what the source holds to what this node sees.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -28,6 +29,8 @@ pub(super) struct Projector {
     served: MemoryStore,
     graph: Graph<ObjectKey>,
     kubernetes: Kubernetes,
+    /// Of this node.
+    address: Option<IpAddr>,
     /// Revision of the source that objects with endpoints are shown as of: asking the source again may be ahead of the
     /// changes that it tells.
     seen: KeyMap<Revision>,
@@ -41,12 +44,13 @@ pub(super) type Affected = BTreeSet<ObjectKey>;
 
 impl Projector {
     pub(super) fn new(parts: &WrapperParts, served: MemoryStore, metrics: Arc<WrapperMetrics>) -> Self {
-        let WrapperParts { node, source, kubernetes, .. } = parts;
+        let WrapperParts { node, source, kubernetes, address, .. } = parts;
         Self {
             source: Arc::clone(source),
             served,
             graph: Graph::new(node),
             kubernetes: *kubernetes,
+            address: *address.borrow(),
             seen: KeyMap::default(),
             services_changed: false,
             metrics,
@@ -83,6 +87,12 @@ impl Projector {
             ChangeKind::Deleted => self.remove(part, &object.key, affected).await,
             ChangeKind::Added | ChangeKind::Modified => self.put(part, object, affected).await,
         }
+    }
+
+    /// This node has another address. What may lead to it.
+    pub(super) fn set_address(&mut self, address: Option<IpAddr>) -> Affected {
+        self.address = address;
+        self.seen.keys().filter(|key| key.namespace() == "default").cloned().collect()
     }
 
     /// Shows objects with endpoints anew.
@@ -166,8 +176,8 @@ impl Projector {
     fn project(&mut self, carrier: Carrier, object: &Stored) -> Result<Bytes, BodyError> {
         let body = object.body();
         let link = Link::of(carrier, &body)?;
-        if let Kubernetes::Local(address) = self.kubernetes
-            && let Some(led) = lead_to_local_api(carrier, &body, address)?
+        if let Kubernetes::Local(listener) = self.kubernetes
+            && let Some(led) = lead_to_local_api(carrier, &body, Kubernetes::reached(listener, self.address))?
         {
             self.graph.set_link(object.key.clone(), Some(link));
             return Ok(led.into());

@@ -1,3 +1,4 @@
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use futures::future::BoxFuture;
 use http::StatusCode;
 use parking_lot::{Mutex, RwLock};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tombolo_apiserve::backend::{WriteBackend, WriteReply, WriteRequest};
@@ -23,7 +25,7 @@ use super::follow::Follower;
 use super::part::Part;
 use super::project::Projector;
 use super::view::View;
-use super::{Kubernetes, LocalApi, WrapperMetrics, WrapperParts};
+use super::{Kubernetes, WrapperMetrics, WrapperParts};
 
 mod certificates;
 mod changes;
@@ -172,17 +174,28 @@ struct World {
 
 impl World {
     fn start(source: &Arc<Source>, kubernetes: Kubernetes) -> Self {
+        Self::start_at(source, kubernetes, watch::channel(None).1)
+    }
+
+    fn start_at(
+        source: &Arc<Source>,
+        kubernetes: Kubernetes,
+        address: watch::Receiver<Option<IpAddr>>,
+    ) -> Self {
         let source_store: Arc<dyn Store> = Arc::clone(source) as _;
         let parts = WrapperParts {
             node: "n1".to_owned(),
             source: source_store,
             writes: Arc::new(Events::default()),
             kubernetes,
+            address,
         };
         let view = View::new(START, 1024);
         let projector = Projector::new(&parts, view.served(), Arc::new(WrapperMetrics::default()));
         let stop = CancellationToken::new();
-        let task = tokio::spawn(Follower::new(parts.source, view.clone(), projector).run(stop.clone()));
+        let task = tokio::spawn(
+            Follower::new(parts.source, parts.address, view.clone(), projector).run(stop.clone()),
+        );
         Self { view, stop, task }
     }
 

@@ -148,6 +148,7 @@ impl Served {
             source: Arc::new(store.clone()),
             writes: Arc::new(NoWrites),
             kubernetes: Kubernetes::AsItIs,
+            address: tokio::sync::watch::channel(None).1,
         };
         let metrics = Arc::new(WrapperMetrics::default());
         let projection = Projection::spawn(&tasks, parts, settings.watch_queue, metrics, &stop);

@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderValue, header};
 
 use super::*;
 use crate::identity::testing::fetch_plain;
-use crate::wrapper::{Kubernetes, LocalApi as LocalAddress};
+use crate::wrapper::Kubernetes;
 
 #[tokio::test]
 async fn the_wrapper_shows_what_this_node_knows_and_passes_events_on() {
@@ -81,22 +81,10 @@ async fn the_unit_is_that_of_the_node_that_the_settings_name() {
 }
 
 #[test]
-fn kubernetes_leads_to_addresses_that_pods_reach() {
+fn kubernetes_leads_here_unless_the_settings_say_no() {
     let mut config = Config::new(NodeId::parse("edge-a").unwrap(), "/data");
-    let to = |address: &str| {
-        let socket: SocketAddr = address.parse().unwrap();
-        Kubernetes::Local(Some(LocalAddress { address: socket.ip(), port: socket.port() }))
-    };
-    let node = Some("10.0.0.7".parse().unwrap());
-    for (https, node, expected) in [
-        ("127.0.0.1:10550", node, Kubernetes::Local(None)),
-        ("169.254.20.11:10550", node, to("169.254.20.11:10550")),
-        ("0.0.0.0:10550", node, to("10.0.0.7:10550")),
-        ("0.0.0.0:10550", None, Kubernetes::Local(None)),
-        ("[::1]:10550", node, Kubernetes::Local(None)),
-    ] {
-        assert_eq!(kubernetes(&config, https.parse().unwrap(), node), expected, "{https}");
-    }
+    let listener = "169.254.20.11:10550".parse().unwrap();
+    assert_eq!(kubernetes(&config, listener), Kubernetes::Local(listener));
     config.wrapper.local_rewrite = false;
-    assert_eq!(kubernetes(&config, "169.254.20.11:10550".parse().unwrap(), node), Kubernetes::AsItIs);
+    assert_eq!(kubernetes(&config, listener), Kubernetes::AsItIs);
 }

@@ -147,20 +147,26 @@ async fn endpoints_are_read_when_somebody_asks() {
 /// Rows P24 and P28.
 #[tokio::test(start_paused = true)]
 async fn kubernetes_leads_to_the_local_api_where_that_is_wanted() {
-    let local = LocalApi { address: "169.254.20.11".parse().unwrap(), port: 10550 };
-    for (kubernetes, expected) in [
-        (Kubernetes::AsItIs, "10.0.0.1"),
-        (Kubernetes::Local(None), "10.0.0.1"),
-        (Kubernetes::Local(Some(local)), "169.254.20.11"),
+    let local = |listener: &str| Kubernetes::Local(listener.parse().unwrap());
+    for (kubernetes, node, expected) in [
+        (Kubernetes::AsItIs, Some("10.9.9.9"), "10.0.0.1"),
+        (local("127.0.0.1:10550"), Some("10.9.9.9"), "10.0.0.1"),
+        (local("[::1]:10550"), Some("10.9.9.9"), "10.0.0.1"),
+        (local("0.0.0.0:10550"), None, "10.0.0.1"),
+        (local("0.0.0.0:10550"), Some("10.9.9.9"), "10.9.9.9"),
+        (local("169.254.20.11:10550"), None, "169.254.20.11"),
     ] {
         let source = cluster();
         put(&source.store(), Part::Services, "kubernetes", service(false));
         let mut object = slice("kubernetes", "");
         object["endpoints"] = json!([{"addresses": ["10.0.0.1"], "conditions": {"ready": true}}]);
         put(&source.store(), Part::EndpointSlices, "kubernetes", object);
-        let world = World::start(&source, kubernetes);
+        let (found, address) = watch::channel(None);
+        let world = World::start_at(&source, kubernetes, address);
         world.shown(Part::EndpointSlices).await;
-        assert_eq!(world.addresses("kubernetes").unwrap(), expected, "{kubernetes:?}");
+        // A node may learn its address later.
+        found.send_replace(node.map(|node| node.parse().unwrap()));
+        wait_for("the endpoint", || world.addresses("kubernetes").as_deref() == Some(expected)).await;
         world.end().await;
     }
 }

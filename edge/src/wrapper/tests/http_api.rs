@@ -37,6 +37,7 @@ impl Served {
             source: Arc::clone(source) as _,
             writes: Arc::clone(&events) as _,
             kubernetes: Kubernetes::AsItIs,
+            address: watch::channel(None).1,
         };
         let projection = Projection::spawn(&tasks, parts, settings.watch_queue, Arc::default(), &stop);
         wrapper.spawn(&tasks, &projection, &stop);
@@ -295,6 +296,7 @@ async fn the_queue_of_a_watcher_is_as_long_as_it_was_told() {
             source: Arc::clone(&source) as _,
             writes: Arc::new(Events::default()),
             kubernetes: Kubernetes::AsItIs,
+            address: watch::channel(None).1,
         };
         let view = Projection::spawn(&tasks, parts, queue, Arc::default(), &stop).view;
         let services = Part::Services.resource();
