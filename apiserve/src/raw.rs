@@ -222,12 +222,15 @@ fn starts_object(text: &[u8]) -> bool {
 }
 
 /// Where a part that was borrowed from `body` lies in it.
-fn span(body: &[u8], part: &RawValue) -> Range<usize> {
+#[must_use]
+pub fn span(body: &[u8], part: &RawValue) -> Range<usize> {
     let start = (part.get().as_ptr() as usize).saturating_sub(body.as_ptr() as usize);
     start..start + part.get().len()
 }
 
-fn splice(body: &[u8], place: Range<usize>, text: &str) -> Bytes {
+/// The text with something else in this place, which must lie in it.
+#[must_use]
+pub fn splice(body: &[u8], place: Range<usize>, text: &str) -> Bytes {
     let mut out = Vec::with_capacity(body.len() - place.len() + text.len());
     out.extend_from_slice(&body[..place.start]);
     out.extend_from_slice(text.as_bytes());

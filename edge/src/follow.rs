@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{pending, select_all};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tombolo_apiserve::history::{Change, ChangeStream};
 use tombolo_apiserve::store::{Snapshot, Store, StoreError};
 use tombolo_proto::object::Resource;
+use tombolo_runtime::time::sleep_until;
 
 /// How soon what is not known is asked for again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -61,7 +62,7 @@ impl Following {
     pub(crate) async fn next(&mut self) -> News {
         loop {
             if let Some((due, ..)) = &self.held_back {
-                sleep_until(*due).await;
+                sleep_until(Some(*due)).await;
             }
             if let Some((_, index, changes)) = self.held_back.take() {
                 return News::Changed(index, changes);
@@ -72,8 +73,8 @@ impl Following {
             let unread = self.followed.iter().filter(|one| one.stream.is_none());
             let ask_at = unread.map(|one| one.ask_at).min();
             let (index, changes) = tokio::select! {
-                changes = changes(&mut self.followed) => changes,
-                () = until(ask_at) => continue,
+                changes = first(self.followed.iter_mut().map(|one| one.stream.as_mut())) => changes,
+                () = sleep_until(ask_at) => continue,
             };
             match changes {
                 Ok(Some(changes)) => self.held_back = Some((Instant::now() + STAND_BACK, index, changes)),
@@ -106,22 +107,17 @@ impl Following {
     }
 }
 
-/// Waits for the first stream that has changes. Those of the others stay where they are.
-async fn changes(followed: &mut [Followed]) -> (usize, Result<Option<Vec<Arc<Change>>>, StoreError>) {
-    let streams = followed.iter_mut().enumerate().filter_map(|(index, one)| {
-        let stream = one.stream.as_mut()?;
+/// What a stream has brought, and its place among those that were waited for.
+pub(crate) type Brought = (usize, Result<Option<Vec<Arc<Change>>>, StoreError>);
+
+/// Waits for the first of some streams that has changes, for ever where there is none. What the others have stays where it is.
+pub(crate) async fn first(streams: impl Iterator<Item = Option<&mut ChangeStream>>) -> Brought {
+    let streams = streams.enumerate().filter_map(|(index, stream)| {
+        let stream = stream?;
         Some(async move { (index, stream.next().await) }.boxed())
     });
     let streams: Vec<_> = streams.collect();
     if streams.is_empty() { pending().await } else { select_all(streams).await.0 }
-}
-
-/// Waits for a time; for ever without one.
-pub(crate) async fn until(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => pending().await,
-    }
 }
 
 #[cfg(test)]

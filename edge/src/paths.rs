@@ -2,6 +2,9 @@
 
 use tombolo_proto::object::{ObjectKey, Resource, ResourceParts};
 
+/// Namespace of node leases (Kubernetes convention).
+pub(crate) const LEASE_NAMESPACE: &str = "kube-node-lease";
+
 /// Where objects of a resource are listed and created; of one namespace unless that is empty.
 pub(crate) fn collection(resource: &Resource, namespace: &str) -> String {
     let ResourceParts { group, version, name } = &**resource;

@@ -32,9 +32,6 @@ mod status;
 /// Time for one report to be answered.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Media type of Kubernetes' own patches.
-const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
-
 /// What the reporting tasks share.
 pub(crate) struct Upstream {
     pub(crate) node: NodeId,

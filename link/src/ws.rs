@@ -51,7 +51,6 @@ pub(crate) fn package_config() -> WebSocketConfig {
         .max_frame_size(largest)
 }
 
-/// Limits of a connection that carries documents.
 /// Limits of a connection that carries documents. A stock cloud may write a whole message as one frame, and is
 /// trusted with the memory of the largest; an edge is not.
 pub(crate) fn text_config(role: Role) -> WebSocketConfig {

@@ -7,8 +7,7 @@ use tombolo_proto::ids::NodeId;
 use tombolo_proto::message::{Content, Message, ObjectPath, Operation, Outcome, ResourceType};
 
 use super::calls::message;
-
-const NAMESPACE: &str = "kube-node-lease";
+use crate::paths::LEASE_NAMESPACE;
 
 /// What is known of the lease, and what is under way.
 #[derive(Debug)]
@@ -83,7 +82,7 @@ impl LeaseKeeper {
     }
 
     fn question(&self, micros: i64) -> Message {
-        let path = ObjectPath::new(NAMESPACE, ResourceType::Lease, self.node.as_str());
+        let path = ObjectPath::new(LEASE_NAMESPACE, ResourceType::Lease, self.node.as_str());
         let Some(held) = &self.held else { return message(Operation::Query, path, Content::null()) };
         let mut lease = held.clone();
         let time = Timestamp::from_microsecond(micros).unwrap_or_default();
@@ -100,7 +99,7 @@ mod tests {
 
     fn reply(content: &Value) -> Message {
         let content = Content::from_value(content).expect("JSON");
-        message(Operation::Response, ObjectPath::new(NAMESPACE, ResourceType::Lease, "n"), content)
+        message(Operation::Response, ObjectPath::new(LEASE_NAMESPACE, ResourceType::Lease, "n"), content)
     }
 
     fn found(version: &str) -> Message {

@@ -20,14 +20,8 @@ use tombolo_proto::ids::NodeId;
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::access::is_operator;
-use crate::paths;
+use crate::paths::{self, LEASE_NAMESPACE};
 use crate::store::{Accepted, Call, OwnWrite, Report, ReportKind, Store, Waiting, WriteError};
-
-/// Namespace of node leases (Kubernetes convention).
-const LEASE_NAMESPACE: &str = "kube-node-lease";
-
-/// Media type of the patches that the cloud is sent.
-const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 
 /// How often a write is made again when another report comes in between.
 const ATTEMPTS_MAX: usize = 10;
@@ -213,7 +207,7 @@ fn change(kind: ReportKind, key: &ObjectKey, new: &Value, mut difference: Value)
     Call {
         method: "PATCH".to_owned(),
         path_and_query: path,
-        content_type: STRATEGIC_MERGE.to_owned(),
+        content_type: PatchType::Strategic.media_type().to_owned(),
         body: difference.to_string(),
     }
 }

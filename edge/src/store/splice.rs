@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
+use tombolo_apiserve::raw::{span, splice};
 use tombolo_proto::inventory::content_hash;
 use tombolo_proto::object::ContentHash;
 
@@ -64,7 +64,7 @@ pub(crate) fn stamp(body: &[u8], revision: u64) -> Result<Bytes, String> {
     let version = to_raw_value(&revision.to_string()).map_err(|error| error.to_string())?;
     members.insert("resourceVersion".into(), Cow::Owned(version));
     let new = serde_json::to_string(&members).map_err(|error| error.to_string())?;
-    Ok(replace(body, span(body, old), &new))
+    Ok(splice(body, span(body, old), &new))
 }
 
 /// A member of an object, as it is in the text; `None` when there is none.
@@ -77,11 +77,11 @@ pub(crate) fn with_member(body: &[u8], name: &str, new: &str) -> Result<Bytes, S
     // An object with metadata has at least that member, so that the comma below is right.
     metadata(body)?;
     if let Some(old) = member(body, name) {
-        return Ok(replace(body, span(body, old), new));
+        return Ok(splice(body, span(body, old), new));
     }
     let brace = body.iter().position(|byte| *byte == b'{').ok_or("it is no object")?;
     let name = serde_json::to_string(name).map_err(|error| error.to_string())?;
-    Ok(replace(body, brace + 1..brace + 1, &format!("{name}:{new},")))
+    Ok(splice(body, brace + 1..brace + 1, &format!("{name}:{new},")))
 }
 
 /// Version of the cloud's trimming rules that [`trimmed`] follows.
@@ -113,16 +113,6 @@ fn metadata(body: &[u8]) -> Result<&RawValue, String> {
     let object: WithMetadata<'_> =
         serde_json::from_slice(body).map_err(|error| format!("it is no JSON object: {error}"))?;
     object.metadata.ok_or_else(|| "it has no metadata".to_owned())
-}
-
-/// Where a part that was borrowed from `body` lies in it.
-fn span(body: &[u8], part: &RawValue) -> Range<usize> {
-    let start = (part.get().as_ptr() as usize).saturating_sub(body.as_ptr() as usize);
-    start..start + part.get().len()
-}
-
-fn replace(body: &[u8], place: Range<usize>, text: &str) -> Bytes {
-    [&body[..place.start], text.as_bytes(), &body[place.end..]].concat().into()
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Map, Value, json};
 use tokio::time::MissedTickBehavior;
+use tombolo_apiserve::backend::PatchType;
 use tombolo_apiserve::store::Store as _;
 use tombolo_proto::frame::ApiRequest;
 use tombolo_proto::message::{
@@ -19,13 +20,11 @@ use tombolo_runtime::{Backoff, BackoffConfig};
 use tracing::{debug, info, warn};
 
 use super::status::{NodeFacts, node_object, node_status, stale_labels};
-use super::{CALL_TIMEOUT, STRATEGIC_MERGE, Upstream, micros};
+use super::{CALL_TIMEOUT, Upstream, micros};
 use crate::fault::Fault;
 use crate::hub::CallError;
+use crate::paths::LEASE_NAMESPACE;
 use crate::store::{Call, Report, ReportKind};
-
-/// Namespace of node leases (Kubernetes convention).
-const LEASE_NAMESPACE: &str = "kube-node-lease";
 
 /// How long a renewal is good for, in seconds (the kubelet's).
 const LEASE_SECONDS: u32 = 40;
@@ -268,7 +267,7 @@ async fn report_status(upstream: &Upstream, facts: &NodeFacts) {
     let call = Call {
         method: "PATCH".to_owned(),
         path_and_query: format!("/api/v1/nodes/{}/status", upstream.node),
-        content_type: STRATEGIC_MERGE.to_owned(),
+        content_type: PatchType::Strategic.media_type().to_owned(),
         body: json!({"status": status}).to_string(),
     };
     let report = Report { kind: ReportKind::Status, key, call, status: None, base: None };

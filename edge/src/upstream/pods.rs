@@ -8,14 +8,15 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use tombolo_apiserve::backend::PatchType;
 use tombolo_apiserve::history::ChangeKind;
 use tombolo_apiserve::store::{Store as _, StoreError, Stored};
 use tombolo_proto::object::{ObjectKey, Resource};
 use tracing::{debug, warn};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::Upstream;
 use super::status::{Step, merged, next_step};
-use super::{STRATEGIC_MERGE, Upstream};
 use crate::paths;
 use crate::store::{Call, Report, ReportKind};
 
@@ -117,7 +118,7 @@ fn status_report(pod: &Stored, object: &Value, status: &Value) -> Report {
     let call = Call {
         method: "PATCH".to_owned(),
         path_and_query: format!("{}/status", paths::object(&pod.key)),
-        content_type: STRATEGIC_MERGE.to_owned(),
+        content_type: PatchType::Strategic.media_type().to_owned(),
         // The UID keeps the status from a pod that has taken the name meanwhile.
         body: json!({"metadata": {"uid": pod.uid.as_str()}, "status": status}).to_string(),
     };

@@ -4,20 +4,19 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
-use futures::future::{pending, select_all};
 use tokio::sync::watch;
 use tokio::time::{Instant, interval};
 use tokio_util::sync::CancellationToken;
 use tombolo_apiserve::history::{Change, ChangeStream};
 use tombolo_apiserve::memory::TICK_INTERVAL;
 use tombolo_apiserve::store::{Store, StoreError};
+use tombolo_runtime::time::sleep_until;
 use tracing::debug;
 
 use super::part::Part;
 use super::project::{Affected, Projector};
 use super::view::View;
-use crate::follow::until;
+use crate::follow::{Brought, first};
 
 /// Pause before the source is asked again for what it could not say; it doubles up to [`RETRY_MAX`], because what this
 /// node never hears of must not keep its processor awake.
@@ -52,9 +51,6 @@ impl Followed {
     }
 }
 
-/// What one stream has brought.
-type News = (usize, Result<Option<Vec<Arc<Change>>>, StoreError>);
-
 impl Follower {
     pub(super) fn new(
         source: Arc<dyn Store>,
@@ -77,10 +73,10 @@ impl Follower {
             let ask_at = self.unread().map(|followed| followed.ask_at).min();
             tokio::select! {
                 () = stop.cancelled() => return,
-                news = news(&mut self.followed) => self.take(news).await,
+                news = first(self.followed.iter_mut().map(|one| one.changes.as_mut())) => self.take(news).await,
                 Ok(()) = self.address.changed() => self.lead().await,
                 () = view.asked() => {}
-                () = until(ask_at) => {}
+                () = sleep_until(ask_at) => {}
                 _ = tick.tick() => view.served().tick(std::time::Instant::now()),
             }
         }
@@ -142,7 +138,7 @@ impl Follower {
         }
     }
 
-    async fn take(&mut self, (index, news): News) {
+    async fn take(&mut self, (index, news): Brought) {
         let mut batch = Vec::new();
         match news {
             Ok(Some(changes)) => {
@@ -193,14 +189,4 @@ impl Follower {
             self.view.close(self.followed[index].part, error.to_string());
         }
     }
-}
-
-/// Waits for the first stream that has changes. Those of the others stay where they are.
-async fn news(followed: &mut [Followed]) -> News {
-    let streams = followed.iter_mut().enumerate().filter_map(|(index, followed)| {
-        let changes = followed.changes.as_mut()?;
-        Some(async move { (index, changes.next().await) }.boxed())
-    });
-    let streams: Vec<_> = streams.collect();
-    if streams.is_empty() { pending().await } else { select_all(streams).await.0 }
 }
