@@ -15,7 +15,7 @@ use crate::kube::{ObjectError, RawObject};
 pub const TRIM_VERSION: u32 = 2;
 
 /// Annotation in which `kubectl apply` keeps a second copy of the whole object.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+pub(super) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// An object ready to travel.
 #[derive(Debug)]

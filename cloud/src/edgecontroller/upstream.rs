@@ -18,6 +18,7 @@ mod outcome;
 mod rule_status;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,7 +7,7 @@ use tombolo_proto::NodeId;
 use tombolo_proto::frame::{ApiReply, ApiRequest};
 
 use super::outcome::{code_of, reason_of};
-use super::{Upstream, labels, refusal};
+use super::{Upstream, labels, refusal, whole};
 use crate::kube::{ApiCall, Caller};
 
 /// Roots of the paths that may be called: the API, its discovery and its version.
@@ -39,11 +39,13 @@ impl Upstream {
             timeout,
         };
         let registers = token.is_none() && call.method == Method::POST && path_of(&call) == NODES;
+        let caller = token.map_or(Caller::Node(node), Caller::Token);
+        let call = whole::complete(&self.kube, caller, call).await;
         let answer = match token {
-            Some(token) => self.kube.call(Caller::Token(token), call).await,
+            Some(_) => self.kube.call(caller, call).await,
             None if asks_for_token(&call) => self.call_for_token(node, call).await,
             None if is_published(&call) => self.kube.call(Caller::Own, call).await,
-            None => self.kube.call(Caller::Node(node), call).await,
+            None => self.kube.call(caller, call).await,
         };
         match answer {
             Ok(answer) => {
@@ -80,7 +82,7 @@ fn asks_for_token(call: &ApiCall) -> bool {
         && matches!(parts.as_slice(), ["api", "v1", "namespaces", _, "serviceaccounts", _, "token"])
 }
 
-fn path_of(call: &ApiCall) -> &str {
+pub(super) fn path_of(call: &ApiCall) -> &str {
     call.path_and_query.split('?').next().unwrap_or_default()
 }
 

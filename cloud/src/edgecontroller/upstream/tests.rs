@@ -457,6 +457,28 @@ impl Asked {
 }
 
 #[tokio::test]
+async fn an_update_from_an_edge_keeps_the_annotation_that_edges_are_not_sent() {
+    let annotation = "kubectl.kubernetes.io/last-applied-configuration";
+    let now = json!({"metadata": {"name": "a", "resourceVersion": "7", "annotations": {annotation: "{}"}}});
+    let (client, log) = scripted(move |_| (200, now.clone()));
+    let call = ApiRequest {
+        method: "PUT".to_owned(),
+        path_and_query: "/api/v1/namespaces/shop/configmaps/a?fieldManager=x".to_owned(),
+        content_type: "application/json".to_owned(),
+        accept: String::new(),
+        body: r#"{"metadata":{"name":"a","resourceVersion":"7"},"data":{"k":"v"}}"#.into(),
+    };
+    Asked { token: None, body: RequestBody::Api(call) }.ask(&upstream(client)).await;
+    let seen = log.lock().clone();
+    let lines: Vec<(&str, &str)> = seen.iter().map(|seen| (seen.line.as_str(), seen.user.as_str())).collect();
+    let path = "/api/v1/namespaces/shop/configmaps/a";
+    let user = "system:node:n";
+    assert_eq!(lines, [(&*format!("GET {path}"), user), (&*format!("PUT {path}"), user)]);
+    assert_eq!(seen[1].body["metadata"]["annotations"], json!({annotation: "{}"}));
+    assert_eq!(seen[1].body["data"], json!({"k": "v"}));
+}
+
+#[tokio::test]
 async fn a_kubelet_that_registers_its_node_gets_an_edge_node() {
     let created = json!({"metadata": {"name": "n"}});
     let (client, log) = scripted(move |line| {

@@ -1,0 +1,147 @@
+//! Updates of whole objects, made of what an edge was sent: what is dropped on the way there must not be taken away by them.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use http::Method;
+use serde::Deserialize;
+use serde_json::value::{RawValue, to_raw_value};
+use tombolo_apiserve::query::path::{Target, target};
+
+use super::api::path_of;
+use crate::edgecontroller::trim::LAST_APPLIED;
+use crate::kube::{ApiCall, Caller, Kube};
+
+/// Members by name, as they were written.
+type Members = BTreeMap<String, Box<RawValue>>;
+
+/// The call with the annotation of `kubectl apply` that the object has now. Only an update of the very version that it was made
+/// of gets it; all others the API server refuses. One question more, which a renewal of a lease is spared.
+pub(super) async fn complete(kube: &Kube, caller: Caller<'_>, call: ApiCall) -> ApiCall {
+    if !is_whole(&call) || has_annotation(&call.body) {
+        return call;
+    }
+    let question = ApiCall { timeout: call.timeout, ..ApiCall::get(path_of(&call)) };
+    let Ok(now) = kube.call(caller, question).await else { return call };
+    if now.code != 200 {
+        return call;
+    }
+    match with_annotation(&call.body, &now.body) {
+        Some(body) => ApiCall { body, ..call },
+        None => call,
+    }
+}
+
+/// Whether a call replaces an object, beside its status and the like.
+fn is_whole(call: &ApiCall) -> bool {
+    let Target::Resource(path) = target(path_of(call)) else { return false };
+    let json = call.content_type.is_empty() || call.content_type.starts_with("application/json");
+    let object = path.name.is_some() && path.subresource.is_none();
+    call.method == Method::PUT && object && json && path.resource != "leases"
+}
+
+#[derive(Deserialize)]
+struct Object {
+    #[serde(default)]
+    metadata: Metadata,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata {
+    resource_version: String,
+    annotations: Option<Members>,
+}
+
+impl Object {
+    fn read(body: &[u8]) -> Option<Self> {
+        serde_json::from_slice(body).ok()
+    }
+
+    fn annotation(&self) -> Option<&RawValue> {
+        Some(&**self.metadata.annotations.as_ref()?.get(LAST_APPLIED)?)
+    }
+}
+
+fn has_annotation(body: &[u8]) -> bool {
+    Object::read(body).is_none_or(|object| object.annotation().is_some())
+}
+
+/// The text of an update of `now` with its annotation; none where nothing has to be added.
+fn with_annotation(update: &[u8], now: &[u8]) -> Option<Bytes> {
+    let now = Object::read(now)?;
+    let annotation = now.annotation()?;
+    if Object::read(update)?.metadata.resource_version != now.metadata.resource_version {
+        return None;
+    }
+    let mut object: Members = serde_json::from_slice(update).ok()?;
+    let mut metadata: Members = serde_json::from_str(object.get("metadata")?.get()).ok()?;
+    let annotations = metadata.get("annotations").map(|text| serde_json::from_str(text.get()));
+    let mut annotations: Members = annotations.and_then(Result::ok).unwrap_or_default();
+    annotations.insert(LAST_APPLIED.to_owned(), annotation.to_owned());
+    metadata.insert("annotations".to_owned(), to_raw_value(&annotations).ok()?);
+    object.insert("metadata".to_owned(), to_raw_value(&metadata).ok()?);
+    serde_json::to_vec(&object).ok().map(Bytes::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object(version: &str, annotations: &Value) -> Bytes {
+        let metadata = json!({"name": "a", "resourceVersion": version, "annotations": annotations});
+        json!({"metadata": metadata, "data": {"n": "1"}}).to_string().into()
+    }
+
+    #[test]
+    fn an_update_keeps_what_the_edge_was_not_sent() {
+        let now = object("7", &json!({LAST_APPLIED: "{}", "other": "gone"}));
+        for annotations in [json!({"own": "b"}), json!({}), Value::Null] {
+            let update = object("7", &annotations);
+            assert!(!has_annotation(&update));
+            let completed: Value =
+                serde_json::from_slice(&with_annotation(&update, &now).expect("changed")).expect("JSON");
+            let mut expected = annotations.as_object().cloned().unwrap_or_default();
+            expected.insert(LAST_APPLIED.to_owned(), "{}".into());
+            assert_eq!(completed["metadata"]["annotations"], Value::Object(expected));
+            assert_eq!(completed["data"]["n"], "1");
+        }
+        let numbers = br#"{"metadata":{"resourceVersion":"7"},"n":12345678901234567890123,"f":1.50}"#;
+        let completed = with_annotation(numbers, &now).expect("changed");
+        let text = String::from_utf8_lossy(&completed);
+        assert!(text.contains("12345678901234567890123") && text.contains("1.50"), "{text}");
+    }
+
+    #[test]
+    fn other_updates_stay_as_they_are() {
+        let now = object("7", &json!({LAST_APPLIED: "{}"}));
+        assert_eq!(with_annotation(&object("6", &json!({})), &now), None, "of another version");
+        assert_eq!(with_annotation(&object("7", &json!({})), &object("7", &json!({}))), None);
+        assert!(has_annotation(&object("7", &json!({LAST_APPLIED: "{\"a\":1}"}))));
+        assert!(has_annotation(b"no JSON"));
+    }
+
+    #[test]
+    fn only_updates_of_whole_objects_are_looked_at() {
+        let call = |method: Method, path: &str, content_type: &str| ApiCall {
+            method,
+            content_type: content_type.to_owned(),
+            ..ApiCall::get(path)
+        };
+        let json = "application/json";
+        for path in ["/api/v1/namespaces/a/configmaps/b?fieldManager=x", "/apis/a.example/v1/widgets/b"] {
+            assert!(is_whole(&call(Method::PUT, path, json)), "{path}");
+            assert!(!is_whole(&call(Method::PATCH, path, json)), "{path}");
+            assert!(!is_whole(&call(Method::PUT, path, "application/vnd.kubernetes.protobuf")), "{path}");
+        }
+        for path in [
+            "/api/v1/namespaces/a/pods/b/status",
+            "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n",
+            "/api/v1/namespaces/a/configmaps",
+        ] {
+            assert!(!is_whole(&call(Method::PUT, path, json)), "{path}");
+        }
+    }
+}
