@@ -1,6 +1,6 @@
 //! The Kubernetes API itself: reachable, its clock, cloudcore's namespace, edge nodes.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use http::{Request, header};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
@@ -36,8 +36,12 @@ pub(super) struct Reached {
 /// Connects; none when everything else has to wait for that.
 pub(super) async fn reach(options: &ClusterOptions, now: SystemTime, report: &mut Report) -> Option<Reached> {
     const CHECK: &str = "api server";
-    let advice = "Check --kubeconfig and KUBECONFIG";
-    let connected = options.config().await.and_then(|config| Ok((config.clone(), Client::try_from(config)?)));
+    let (advice, began) = ("Check --kubeconfig and KUBECONFIG", Instant::now());
+    let connected = options.config().await.and_then(|mut config| {
+        // What is wrong is told at once.
+        config.default_retry = false;
+        Ok((config.clone(), Client::try_from(config)?))
+    });
     let (config, client) = match connected {
         Ok(connected) => connected,
         Err(error) => {
@@ -65,7 +69,7 @@ pub(super) async fn reach(options: &ClusterOptions, now: SystemTime, report: &mu
             return None;
         }
     }
-    clock("clock of the api server", date, now, report);
+    clock("clock of the api server", date, now + began.elapsed(), report);
     let minor = version["minor"].as_str().and_then(|text| text.trim_end_matches('+').parse().ok());
     Some(Reached { config, client, namespace: options.namespace.clone(), minor })
 }

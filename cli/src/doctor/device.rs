@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
@@ -21,6 +21,7 @@ const PRIVATE: [&str; 5] = ["pki/node.pem", "pki/local-ca.pem", "pki/local-token
 
 /// Examines an agent by its settings file, or by its data folder alone.
 pub(super) async fn examine(path: &Path, now: SystemTime, report: &mut Report) {
+    let began = Instant::now();
     let (config, data_dir) = if path.is_dir() {
         (None, path.to_owned())
     } else {
@@ -44,7 +45,7 @@ pub(super) async fn examine(path: &Path, now: SystemTime, report: &mut Report) {
         );
     };
     if let Some(identity) = identity {
-        cloud(&config, &identity, running, now, report).await;
+        cloud(&config, &identity, running, || now + began.elapsed(), report).await;
     }
 }
 
@@ -150,7 +151,9 @@ async fn local_api(data_dir: &Path, running: bool, report: &mut Report) {
         return report.warn(CHECK, "not tried: the agent does not run", "");
     }
     let answer = async {
-        let config = cluster::config(&data_dir.join("kubeconfig")).await?;
+        let mut config = cluster::config(&data_dir.join("kubeconfig")).await?;
+        // A 503 is an answer here, and not to be asked about again for minutes.
+        config.default_retry = false;
         let at = config.cluster_url.to_string();
         let nodes: Api<Node> = Api::all(Client::try_from(config)?);
         anyhow::Ok((at, nodes.list(&kube::api::ListParams::default()).await))
@@ -175,13 +178,19 @@ async fn local_api(data_dir: &Path, running: bool, report: &mut Report) {
 
 /// Whether the cloud answers, and takes this node. A running agent is asked how it stands: a second connection
 /// of the node would end the agent's.
-async fn cloud(config: &Config, identity: &Identity, running: bool, now: SystemTime, report: &mut Report) {
+async fn cloud(
+    config: &Config,
+    identity: &Identity,
+    running: bool,
+    now: impl Fn() -> SystemTime,
+    report: &mut Report,
+) {
     let join = &config.cloud.join;
     let check = format!("join endpoints at {join}");
     match show(join).await {
         Ok(shown) if shown.ca == identity.ca => {
             report.ok(check, "show the CA that this node has joined");
-            api::clock("clock of the cloud", shown.date, now, report);
+            api::clock("clock of the cloud", shown.date, now(), report);
         }
         Ok(shown) => {
             let text =
