@@ -157,9 +157,10 @@ fn is_answer(packet: &[u8], request: &[u8], question: &Question) -> bool {
     }
     let mut decoder = hickory_proto::serialize::binary::BinDecoder::new(&packet[12..]);
     let asked: Result<Query, _> = hickory_proto::serialize::binary::BinDecodable::read(&mut decoder);
-    // A server that could not read the question does not repeat it.
+    // A server that could not read the question says so and does not repeat it.
     let count = u16::from_be_bytes([packet[4], packet[5]]);
-    count == 0 || asked.is_ok_and(|asked| asked == question.query)
+    let failed = packet[3] & 0x0f != 0;
+    (count == 0 && failed) || asked.is_ok_and(|asked| asked == question.query)
 }
 
 /// An answer that is too long for the client, without its records: it asks again over TCP.

@@ -47,7 +47,9 @@ async fn server(manner: Manner, address: &'static str) -> SocketAddr {
                     other.metadata.id = other.metadata.id.wrapping_add(1);
                     let mut wrong = reply(&question("other.example", RecordType::A), "192.0.2.66");
                     wrong.metadata.id = asked.metadata.id;
-                    vec![other, wrong, reply(&asked, address)]
+                    let mut nameless = reply(&asked, "192.0.2.66");
+                    nameless.queries.clear();
+                    vec![other, wrong, nameless, reply(&asked, address)]
                 }
             };
             for answer in answers {
