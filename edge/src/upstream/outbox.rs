@@ -115,7 +115,7 @@ async fn conclude(
 ) {
     let attempts = failures.attempts(report.number);
     let verdict = match &answer {
-        Ok(reply) => verdict(reply.code, attempts),
+        Ok(reply) => verdict(&report.call.method, reply.code, attempts),
         Err(_) => Verdict::Again,
     };
     let text = match &answer {
@@ -146,8 +146,10 @@ async fn conclude(
     }
 }
 
-fn verdict(code: u16, attempts: u32) -> Verdict {
+fn verdict(method: &str, code: u16, attempts: u32) -> Verdict {
     match code {
+        // What it was to be created in is not there.
+        404 if method == "POST" => Verdict::Dropped,
         // Gone, replaced by another incarnation, or there already.
         200..=299 | 404 | 409 | 410 => Verdict::Settled,
         403 if attempts < FORBIDDEN_MAX => Verdict::Again,
@@ -186,6 +188,8 @@ mod tests {
 
     #[test]
     fn answers_settle_drop_or_repeat() {
+        assert_eq!(verdict("POST", 404, 0), Verdict::Dropped);
+        assert_eq!(verdict("POST", 409, 0), Verdict::Settled);
         for (code, attempts, expected) in [
             (200, 0, Verdict::Settled),
             (201, 0, Verdict::Settled),
@@ -198,7 +202,7 @@ mod tests {
             (429, 99, Verdict::Again),
             (503, 99, Verdict::Again),
         ] {
-            assert_eq!(verdict(code, attempts), expected, "{code} after {attempts}");
+            assert_eq!(verdict("PATCH", code, attempts), expected, "{code} after {attempts}");
         }
     }
 }
