@@ -48,9 +48,22 @@ pub(crate) struct Machine {
     /// Address of the DNS server that pods ask; may be repeated [default: that of dns.address]
     #[arg(long)]
     pub(crate) cluster_dns: Vec<IpAddr>,
-    /// Addresses of pods in this cluster, as kube-proxy tells them from others
-    #[arg(long)]
+    /// Addresses of pods in this cluster, as kube-proxy tells them from others: CIDRs, separated by commas
+    #[arg(long, value_parser = cidrs)]
     pub(crate) cluster_cidr: Option<String>,
+}
+
+/// One range of addresses, or one of each family.
+fn cidrs(text: &str) -> Result<String, String> {
+    let is_range = |range: &str| {
+        let (address, bits) = range.split_once('/')?;
+        let most = if address.parse::<IpAddr>().ok()?.is_ipv4() { 32 } else { 128 };
+        bits.parse::<u8>().ok().filter(|bits| *bits <= most)
+    };
+    match text.split(',').all(|range| is_range(range).is_some()) {
+        true => Ok(text.to_owned()),
+        false => Err("must be ADDRESS/BITS, for two families separated by a comma".to_owned()),
+    }
 }
 
 /// One document; none of kube-proxy where the wrapper is off, which it reads from. `kubeconfig` is that of the local API.
@@ -184,6 +197,18 @@ mod tests {
         config.wrapper.address = None;
         for which in [Document::KubeProxyKubeconfig, Document::KubeProxy] {
             assert_eq!(made(&config, which), None);
+        }
+    }
+
+    #[test]
+    fn ranges_of_addresses_are_checked() {
+        for good in ["10.1.0.0/16", "fd00::/48", "10.1.0.0/16,fd00::/48"] {
+            assert_eq!(cidrs(good).as_deref(), Ok(good));
+        }
+        for bad in
+            ["", "foo", "10.1.0.0", "10.1.0.0/33", "fd00::/129", "10.1.0.0/16,", "10.1.0.0/16 fd00::/48"]
+        {
+            assert!(cidrs(bad).is_err(), "{bad}");
         }
     }
 }

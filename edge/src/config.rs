@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
+use tombolo_apiserve::kinds::validate::names::{label_value, qualified_name};
 use tombolo_proto::ids::NodeId;
 use tombolo_runtime::{BackoffConfig, without_excerpt};
 
@@ -344,6 +345,12 @@ impl Config {
         }
         self.wrapper.validate()?;
         self.dns.validate()?;
+        for (key, value) in &self.node.labels {
+            if let Some(wrong) = qualified_name(key).into_iter().chain(label_value(value)).next() {
+                let problem = format!("{key:?}: {value:?} is no label: {wrong}");
+                return Err(ConfigError::Value { field: "node.labels", problem });
+            }
+        }
         let back_off = self.cloud.back_off;
         if back_off.first_millis == 0 || back_off.max_millis < back_off.first_millis {
             let problem = "firstMillis must be at least 1 and maxMillis not below it".to_owned();

@@ -5,6 +5,7 @@
 //! this node or as the account; without a connection they are refused in a way that clients try again.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -100,6 +101,17 @@ pub enum LocalApiError {
     /// The credentials cannot be kept.
     #[error(transparent)]
     Credentials(#[from] IdentityError),
+    /// A file of the credentials is not what was written there.
+    #[error(
+        "{}: {problem}; remove the file, and give the new kubeconfig to those who use the local API",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
     /// The serving certificate cannot be made.
     #[error("the local API's certificate cannot be used: {0}")]
     Certificate(String),

@@ -47,9 +47,10 @@ impl TryFrom<String> for Upstream {
         let address = text
             .parse::<SocketAddr>()
             .or_else(|_| text.parse::<IpAddr>().map(|address| SocketAddr::new(address, DNS_PORT)));
+        let address = address.ok().filter(|address| address.port() != 0);
         address
             .map(Self)
-            .map_err(|_| format!("{text:?} is no address of a DNS server: ADDRESS or ADDRESS:PORT"))
+            .ok_or_else(|| format!("{text:?} is no address of a DNS server: ADDRESS or ADDRESS:PORT"))
     }
 }
 

@@ -84,6 +84,11 @@ fn mistakes_name_their_place() {
     assert!(problem("nodeName: a\nlocalApi: {http: 0.0.0.0:1}\n").contains("loopback"));
     assert!(problem("nodeName: a\ncloud: {backOff: {firstMillis: 0}}\n").contains("cloud.backOff"));
     assert!(problem("nodeName: a\nnode: {leaseIntervalMillis: 1}\n").contains("node.leaseIntervalMillis"));
+    for labels in ["'a b': c", "zone: 'a b'", "'/zone': a"] {
+        let label = problem(&format!("nodeName: a\nnode: {{labels: {{{labels}}}}}\n"));
+        assert!(label.contains("setting node.labels: ") && label.contains("is no label"), "{label}");
+    }
+    assert!(problem("nodeName: a\ndns: {upstreams: ['192.0.2.1:0']}\n").contains("192.0.2.1:0"));
 }
 
 #[test]

@@ -29,6 +29,9 @@ const CA_FILE: &str = "local-ca.pem";
 /// The token of the kubeconfig.
 const TOKEN_FILE: &str = "local-token";
 
+/// Characters of a token that somebody may have written by hand: 128 bits as hexadecimal digits.
+const TOKEN_LEN_MIN: usize = 32;
+
 /// What the local API shows and asks for.
 pub(crate) struct LocalCredentials {
     ca_key: KeyPair,
@@ -47,9 +50,16 @@ impl LocalCredentials {
             aws_lc_rs::rand::fill(&mut token).map_err(|_| certificate("no random numbers"))?;
             Ok(hex::encode(token))
         })?;
-        let ca_key = KeyPair::from_pem(&pair).map_err(certificate)?;
-        let begin = pair.find("-----BEGIN CERTIFICATE").ok_or_else(|| certificate("no certificate"))?;
-        Ok(Self { ca_key, ca_pem: pair[begin..].to_owned(), token: token.trim().to_owned() })
+        let token = token.trim().to_owned();
+        if token.len() < TOKEN_LEN_MIN {
+            return Err(damaged(&folder.join(TOKEN_FILE), "it is too short to be a token"));
+        }
+        let broken = |problem: &dyn std::fmt::Display| damaged(&folder.join(CA_FILE), problem);
+        let ca_key = KeyPair::from_pem(&pair).map_err(|error| broken(&error))?;
+        let begin = pair.find("-----BEGIN CERTIFICATE").ok_or_else(|| broken(&"it has no certificate"))?;
+        let ca_pem = pair[begin..].to_owned();
+        Issuer::from_ca_cert_pem(&ca_pem, &ca_key).map_err(|error| broken(&error))?;
+        Ok(Self { ca_key, ca_pem, token })
     }
 
     /// The token of the kubeconfig.
@@ -136,7 +146,7 @@ fn load_or_make(
     let read = || -> Result<Option<String>, LocalApiError> {
         let content = files::read_private(path).map_err(|source| io(path, source))?;
         let text = content.map(String::from_utf8).transpose();
-        text.map_err(|_| certificate(format!("{} is not text: remove it", path.display())))
+        text.map_err(|_| damaged(path, "it is not text"))
     };
     if let Some(content) = read()? {
         return Ok(content);
@@ -149,6 +159,34 @@ fn load_or_make(
     read()?.ok_or_else(|| io(path, std::io::ErrorKind::NotFound.into()))
 }
 
+fn damaged(path: &Path, problem: impl std::fmt::Display) -> LocalApiError {
+    LocalApiError::Damaged { path: path.into(), problem: problem.to_string() }
+}
+
 fn io(path: &Path, source: std::io::Error) -> LocalApiError {
     LocalApiError::Credentials(IdentityError::Io { path: path.into(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_are_damaged_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = LocalCredentials::load(folder.path()).unwrap();
+        assert_eq!(LocalCredentials::load(folder.path()).unwrap().token(), made.token());
+        for (file, content) in [(TOKEN_FILE, ""), (TOKEN_FILE, "x\n"), (CA_FILE, "-----BEGIN"), (CA_FILE, "")]
+        {
+            let path = folder.path().join(FOLDER).join(file);
+            let whole = std::fs::read(&path).unwrap();
+            files::replace(&path, content.as_bytes(), files::PRIVATE).unwrap();
+            let error = LocalCredentials::load(folder.path()).err().expect("it is refused").to_string();
+            assert!(
+                error.contains(&path.display().to_string()) && error.contains("remove the file"),
+                "{error}"
+            );
+            files::replace(&path, &whole, files::PRIVATE).unwrap();
+        }
+    }
 }
