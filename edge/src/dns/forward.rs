@@ -160,7 +160,7 @@ fn is_answer(packet: &[u8], request: &[u8], question: &Question) -> bool {
     // A server that could not read the question says so and does not repeat it.
     let count = u16::from_be_bytes([packet[4], packet[5]]);
     let failed = packet[3] & 0x0f != 0;
-    (count == 0 && failed) || asked.is_ok_and(|asked| asked == question.query)
+    if count == 0 { failed } else { asked.is_ok_and(|asked| asked == question.query) }
 }
 
 /// An answer that is too long for the client, without its records: it asks again over TCP.
