@@ -12,7 +12,7 @@ use crate::kinds::KindInfo;
 use crate::query::params::Params;
 use crate::query::path::ResourcePath;
 use crate::status::{ApiError, Cause};
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 
 /// Parameters of a log with the least that they may say.
 const LOG_MINIMA: [(&str, i64, &str); 3] = [
@@ -42,7 +42,13 @@ pub(super) fn answer(
         check_log(name, params)?;
     }
     let key = ObjectKey::new(kind.storage.clone(), path.namespace.as_deref().unwrap_or_default(), name);
-    let stored = store.get(&key)?;
+    let no_connections =
+        || not_served(path, subresource, ": this server opens no connections to nodes and pods");
+    let stored = store.get(&key).map_err(|error| match error {
+        // Whatever the object is: to ask again would bring nothing.
+        StoreError::NotSynced { .. } => no_connections(),
+        error => error.into(),
+    })?;
     let stored =
         stored.ok_or_else(|| ApiError::not_found(&kind.resource.group, &kind.resource.name, name))?;
     if &*kind.resource.name == "pods" {
@@ -65,7 +71,7 @@ pub(super) fn answer(
             _ => {}
         }
     }
-    Err(not_served(path, subresource, ": this server opens no connections to nodes and pods"))
+    Err(no_connections())
 }
 
 fn not_served(path: &ResourcePath, subresource: &str, why: &str) -> ApiError {
