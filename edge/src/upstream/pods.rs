@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tombolo_apiserve::backend::PatchType;
 use tombolo_apiserve::history::ChangeKind;
@@ -42,11 +43,22 @@ pub(super) async fn run(upstream: Arc<Upstream>) {
 }
 
 async fn report(upstream: &Upstream) {
+    repeat(upstream.store.commits(), || follow(upstream)).await;
+}
+
+/// Follows again and again. Returns when the store is gone.
+async fn repeat<F>(mut commits: watch::Receiver<u64>, follow: impl Fn() -> F)
+where
+    F: Future<Output = Result<(), StoreError>>,
+{
     loop {
-        match follow(upstream).await {
-            // The watch has fallen behind or the store knows nothing yet: look at everything again.
-            Ok(()) | Err(StoreError::NotSynced { .. } | StoreError::Expired { .. }) => {
-                let mut commits = upstream.store.commits();
+        // What is committed from here on may be what the next attempt misses.
+        commits.borrow_and_update();
+        match follow().await {
+            // The watch has fallen behind: look at everything again.
+            Ok(()) | Err(StoreError::Expired { .. }) => {}
+            // The store knows nothing yet.
+            Err(StoreError::NotSynced { .. }) => {
                 if commits.changed().await.is_err() {
                     return;
                 }
@@ -195,7 +207,36 @@ impl Pods {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use tombolo_apiserve::store::Revision;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn no_commit_is_missed_and_a_lost_watch_begins_again_at_once() {
+        let (commits, told) = watch::channel(0_u64);
+        let attempts = Cell::new(0);
+        let not_synced = || StoreError::NotSynced { reason: String::new() };
+        let following = repeat(told, || {
+            attempts.set(attempts.get() + 1);
+            let attempt = attempts.get();
+            // The first thing arrives after the first attempt has looked.
+            if attempt == 1 {
+                commits.send_modify(|count| *count += 1);
+            }
+            async move {
+                match attempt {
+                    1 => Err(not_synced()),
+                    2 => Err(StoreError::Expired { requested: Revision(1), oldest: Revision(2) }),
+                    3 => Ok(()),
+                    _ => std::future::pending().await,
+                }
+            }
+        });
+        let _ = tokio::time::timeout(Duration::from_secs(60), following).await;
+        assert_eq!(attempts.get(), 4);
+    }
 
     #[test]
     fn addresses_are_unique_and_stay() {
