@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tombolo_apiserve::history::{Change, ChangeKind, ChangeStream};
+use tombolo_apiserve::history::{Change, ChangeKind, ChangeStream, Log};
 use tombolo_apiserve::store::{Revision, Snapshot, Store as ServedStore, StoreError, Stored};
 use tombolo_proto::ids::{Epoch, ScopeId};
 use tombolo_proto::object::{InventoryEntry, ObjectKey, Resource};
@@ -94,6 +94,11 @@ impl Store {
         self.run(writer::Command::ClearScope(scope)).await.map(drop)
     }
 
+    /// Ends the watches of a subscription whose copy stays: those who watch may come again.
+    pub(crate) fn end_watches(&self, scope: ScopeId) {
+        self.shared.end_watches(scope);
+    }
+
     /// Forgets a subscription: its watches end, and what nothing else holds goes.
     ///
     /// # Errors
@@ -139,7 +144,7 @@ impl Store {
     /// Number of watches of a scope's resource.
     #[must_use]
     pub(crate) fn watchers(&self, scope: ScopeId, resource: &Resource) -> usize {
-        self.shared.log(scope, resource).watchers()
+        self.shared.watchers(scope, resource)
     }
 
     /// The store as clients of one scope read it.
@@ -206,12 +211,17 @@ impl ServedStore for Scoped {
 
     fn watch(&self, resource: &Resource, since: Revision) -> Result<ChangeStream, StoreError> {
         self.store.reading(|view| Ok(self.known(view, resource)))??;
-        self.store.shared.log(self.scope, resource).subscribe(since)
+        history(&self.store, self.scope, resource)?.subscribe(since)
     }
 
     fn revision(&self) -> Revision {
         self.store.local_revision()
     }
+}
+
+fn history(store: &Store, scope: ScopeId, resource: &Resource) -> Result<Arc<Log>, StoreError> {
+    let taken_away = || serve::not_synced(format!("{} were just taken away from this node", resource.name));
+    store.shared.log(scope, resource).ok_or_else(taken_away)
 }
 
 /// What a scope's snapshot was at an earlier revision.
@@ -227,7 +237,7 @@ fn rewind(
     }
     let mut items: BTreeMap<ObjectKey, Arc<Stored>> =
         now.items.into_iter().map(|item| (item.key.clone(), item)).collect();
-    for change in store.shared.log(scope, resource).newest_first(revision)? {
+    for change in history(store, scope, resource)?.newest_first(revision)? {
         let elsewhere = namespace.is_some_and(|namespace| namespace != change.object.key.namespace());
         if !elsewhere && change.object.revision <= now.revision {
             undo(&mut items, &change);

@@ -87,13 +87,30 @@ impl Shared {
         self.current.read().view.clone()
     }
 
-    /// The history of a resource in a scope.
-    pub(super) fn log(&self, scope: ScopeId, resource: &Resource) -> Arc<Log> {
+    /// The history of a resource in a scope; none when clients cannot read the scope.
+    pub(super) fn log(&self, scope: ScopeId, resource: &Resource) -> Option<Arc<Log>> {
         let place = (scope, resource.clone());
         if let Some(log) = self.current.read().logs.get(&place) {
-            return Arc::clone(log);
+            return Some(Arc::clone(log));
         }
-        Arc::clone(self.current.write().log(place))
+        self.current.write().log(place).cloned()
+    }
+
+    /// Number of watches of a resource in a scope.
+    pub(super) fn watchers(&self, scope: ScopeId, resource: &Resource) -> usize {
+        let current = self.current.read();
+        current.logs.get(&(scope, resource.clone())).map_or(0, |log| log.watchers())
+    }
+
+    /// Ends the watches of a scope whose content stays. Who goes on from an earlier revision lists again.
+    pub(super) fn end_watches(&self, scope: ScopeId) {
+        let mut current = self.current.write();
+        let Current { view, logs, histories, .. } = &mut *current;
+        let Some(now) = view.as_ref().map(|view| view.revision()) else { return };
+        for (_, log) in logs.iter_mut().filter(|((other, _), _)| *other == scope) {
+            log.close();
+            *log = histories.log(now);
+        }
     }
 
     /// Shows a new state and tells watchers what has changed.
@@ -152,11 +169,15 @@ impl Shared {
 }
 
 impl Current {
-    /// The history of a resource in a scope begins where clients could first read the scope.
-    fn log(&mut self, place: (ScopeId, Resource)) -> &Arc<Log> {
+    /// The history of a resource in a scope begins where clients could first read the scope. Before that there is none: one
+    /// that was made too early would not know where it begins.
+    fn log(&mut self, place: (ScopeId, Resource)) -> Option<&Arc<Log>> {
         let row = self.view.as_ref().and_then(|view| view.scopes.get(&place.0.0));
+        if place.0 != ScopeId::NODE && !row.is_some_and(|row| row.synced) {
+            return None;
+        }
         let floor = self.floor.max(Revision(row.map_or(0, |row| row.since)));
-        self.logs.entry(place).or_insert_with(|| self.histories.log(floor))
+        Some(self.logs.entry(place).or_insert_with(|| self.histories.log(floor)))
     }
 
     fn push(&mut self, publication: Publication, packer: &mut Packer) {
@@ -165,7 +186,9 @@ impl Current {
         for (scope, kind) in views {
             let previous = previous.clone().filter(|_| kind != ChangeKind::Added);
             let change = Arc::new(Change { kind, object: Arc::clone(&object), previous });
-            self.log((ScopeId(scope), object.key.resource().clone())).push(change);
+            if let Some(log) = self.log((ScopeId(scope), object.key.resource().clone())) {
+                log.push(change);
+            }
         }
     }
 

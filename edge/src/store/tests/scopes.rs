@@ -99,6 +99,7 @@ async fn the_first_list_of_a_subscription_is_in_no_history() {
     let maps = Resource::new("", "v1", "configmaps");
     let scope = store.open_scope(Selection::all(maps.clone())).await.unwrap();
     let before = store.revision();
+    assert_eq!(store.watchers(scope, &maps), 0, "and to be asked begins none");
     apply(&store, &[in_scope(scope, upsert(&key("configmaps", "app"), "u1", 10, &[]))]).await;
     store.caught_up(scope, epoch(1), CloudRevision(10)).await.unwrap();
     let copy = store.scoped(scope);
@@ -108,6 +109,43 @@ async fn the_first_list_of_a_subscription_is_in_no_history() {
     );
     assert_eq!(copy.list(&maps, None).unwrap().items.len(), 1);
     assert_eq!(seen(&copy, store.revision().0), []);
+}
+
+#[tokio::test]
+async fn what_was_taken_away_and_came_again_has_a_new_history() {
+    let disk = FaultyDisk::new(38);
+    let (store, scope) = with_subscription(&disk).await;
+    let maps = Resource::new("", "v1", "configmaps");
+    apply(&store, &[in_scope(scope, upsert(&key("configmaps", "old"), "u1", 10, &[]))]).await;
+    let before = store.revision();
+    store.clear_scope(scope).await.unwrap();
+    // Who has found it readable a moment ago.
+    assert!(store.shared.log(scope, &maps).is_none());
+    store.close().await;
+    // The log on the disk still names the scope.
+    let store = open(&disk);
+    store.welcome(welcome(1)).await.unwrap();
+    apply(&store, &[in_scope(scope, upsert(&key("configmaps", "new"), "u2", 11, &[]))]).await;
+    store.caught_up(scope, epoch(1), CloudRevision(11)).await.unwrap();
+    let since = store.scoped(scope).watch(&maps, before);
+    assert!(matches!(since, Err(StoreError::Expired { .. })), "what happened in between is not known");
+}
+
+#[tokio::test]
+async fn watches_can_end_and_leave_the_copy() {
+    let (store, scope) = with_subscription(&FaultyDisk::new(39)).await;
+    let maps = Resource::new("", "v1", "configmaps");
+    let copy = store.scoped(scope);
+    apply(&store, &[in_scope(scope, upsert(&key("configmaps", "one"), "u1", 10, &[]))]).await;
+    let before = Revision(store.revision().0 - 1);
+    let mut watch = copy.watch(&maps, store.revision()).unwrap();
+    store.end_watches(scope);
+    assert!(watch.next().await.unwrap().is_none());
+    assert!(matches!(copy.watch(&maps, before), Err(StoreError::Expired { .. })), "that history went");
+    let listed = copy.list(&maps, None).unwrap();
+    assert_eq!(listed.items.len(), 1);
+    apply(&store, &[in_scope(scope, upsert(&key("configmaps", "two"), "u2", 11, &[]))]).await;
+    assert_eq!(seen(&copy, listed.revision.0).len(), 1, "and goes on from the list");
 }
 
 #[tokio::test]
