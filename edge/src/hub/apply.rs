@@ -149,14 +149,7 @@ fn delivery(scope: Option<ScopeId>, change: Change) -> Option<Delivery> {
 
 async fn deliver(store: &Store, group: Vec<(Lane, Seq, Option<Delivery>)>) -> Result<Outcome, WriteError> {
     let deliveries: Vec<_> = group.iter().filter_map(|(.., delivery)| delivery.clone()).collect();
-    let mut results = match store.apply(deliveries.clone()).await {
-        Ok(results) => results,
-        Err(WriteError::Closed) => return Err(WriteError::Closed),
-        Err(error) if deliveries.len() == 1 => vec![Err(refusal(&error))],
-        // One object that does not fit must not take others with it.
-        Err(_) => one_by_one(store, deliveries).await?,
-    }
-    .into_iter();
+    let mut results = write(store, deliveries).await?.into_iter();
     let mut outcome = Outcome::default();
     for (lane, seq, delivery) in group {
         let result = delivery.and_then(|delivery| Some((delivery, results.next()?)));
@@ -175,6 +168,20 @@ async fn deliver(store: &Store, group: Vec<(Lane, Seq, Option<Delivery>)>) -> Re
         }
     }
     Ok(outcome)
+}
+
+async fn write(store: &Store, deliveries: Vec<Delivery>) -> Result<Vec<Result<(), Refused>>, WriteError> {
+    // An empty commit costs the disk as much as any other, and wakes everybody.
+    if deliveries.is_empty() {
+        return Ok(Vec::new());
+    }
+    match store.apply(deliveries.clone()).await {
+        Err(WriteError::Closed) => Err(WriteError::Closed),
+        Err(error) if deliveries.len() == 1 => Ok(vec![Err(refusal(&error))]),
+        // One object that does not fit must not take others with it.
+        Err(_) => one_by_one(store, deliveries).await,
+        written => written,
+    }
 }
 
 async fn one_by_one(
@@ -207,4 +214,32 @@ fn cut(mut message: String) -> String {
     }
     message.truncate(end);
     message
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_proto::object::{ObjectKey, Resource};
+
+    use super::*;
+    use crate::store::{FaultyDisk, LogBounds, Sealer};
+
+    fn store() -> Store {
+        let disk = Box::new(FaultyDisk::new(51));
+        Store::open_on(disk, Sealer::new(&[9; 32]), LogBounds::default()).unwrap().store
+    }
+
+    fn gone(scope: Option<ScopeId>) -> Work {
+        let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", "app");
+        Work::Deliver { lane: Lane::Delivery, seq: Seq(3), scope, change: Change::Absent { key } }
+    }
+
+    #[tokio::test]
+    async fn what_nobody_wants_any_more_is_acknowledged_without_a_commit() {
+        let store = store();
+        let (commits, mut applier) = (store.commits(), Applier::new(store));
+        applier.push(gone(None));
+        let outcome = applier.applied().await.unwrap();
+        assert_eq!(outcome.committed, [(Lane::Delivery, Seq(3))]);
+        assert!(!commits.has_changed().unwrap());
+    }
 }
