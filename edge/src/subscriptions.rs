@@ -5,28 +5,37 @@
 //! evicted. Everything else is followed from the first question until nobody has read it for [`IDLE_LIMIT`]; its copy
 //! stays on disk until room is needed.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
-use tokio::runtime::Handle;
+use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 use tombolo_proto::ids::ScopeId;
 use tracing::warn;
 
-use crate::store::{ReadError, Scoped, Selection, Store, WriteError};
+use crate::store::{Kept, ReadError, Scoped, Selection, Store, WriteError};
 
 mod board;
+mod callers;
+mod entry;
+#[cfg(test)]
+mod tests;
 mod warm;
+mod weights;
 
-pub(crate) use board::{Board, Standing, Wanted};
+pub(crate) use board::{Board, Wanted};
+pub(crate) use entry::Standing;
 pub(crate) use warm::{WholeStore, warm_set};
+
+use board::Place;
+use entry::Duty;
+use weights::Weights;
 
 /// A selection that nobody has read for this long is followed no longer.
 pub(crate) const IDLE_LIMIT: Duration = Duration::from_secs(600);
 
-/// How long a client waits for a selection that was never asked for before.
+/// How long a client waits for a selection that was never asked for before, also for a place.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a refusal of the cloud is believed.
@@ -72,6 +81,8 @@ impl From<WriteError> for Unreadable {
 pub(crate) struct Subscriptions {
     store: Store,
     board: Arc<Board>,
+    /// Selections are added one by one, so that there are never more than may be.
+    adding: Arc<Mutex<()>>,
 }
 
 impl Subscriptions {
@@ -88,7 +99,7 @@ impl Subscriptions {
             let scope = store.open_scope(selection.clone()).await?;
             board.add(scope, selection, true);
         }
-        Ok(Self { store, board })
+        Ok(Self { store, board, adding: Arc::default() })
     }
 
     /// What sessions with the cloud follow, and how far they have come.
@@ -96,17 +107,34 @@ impl Subscriptions {
         Arc::clone(&self.board)
     }
 
-    /// Whole resources as one store. To be called inside a runtime.
+    /// Whole resources as one store.
     pub(crate) fn whole(&self) -> WholeStore {
-        WholeStore::new(self.clone(), Handle::current())
+        WholeStore::new(self.clone())
     }
 
-    /// Follows a selection, or a wider one, from now on, without waiting for it.
-    async fn request(&self, selection: &Selection, token: Option<&str>) -> Result<ScopeId, Unreadable> {
-        let scope = match self.board.covering(selection) {
-            Some(scope) => scope,
-            None => self.add(selection).await?,
+    /// Follows a selection, or a wider one, from now on, without waiting for its first list.
+    async fn request(
+        &self,
+        selection: &Selection,
+        token: Option<&str>,
+        deadline: Instant,
+    ) -> Result<ScopeId, Unreadable> {
+        let mut news = self.board.news();
+        let found = async {
+            loop {
+                news.borrow_and_update();
+                match self.board.place(selection) {
+                    Place::At(scope) => return Ok(scope),
+                    Place::Nowhere => return self.add(selection).await,
+                    // The board tells of its end for as long as it is there.
+                    Place::Leaving => drop(news.changed().await),
+                }
+            }
         };
+        let Ok(scope) = timeout_at(deadline, found).await else {
+            return Err(Unreadable::Unknown("room is still being made for it: ask again".to_owned()));
+        };
+        let scope = scope?;
         self.board.demand(scope, token);
         Ok(scope)
     }
@@ -122,14 +150,17 @@ impl Subscriptions {
         token: Option<&str>,
     ) -> Result<Scoped, Unreadable> {
         let deadline = Instant::now() + PATIENCE;
-        let scope = self.request(selection, token).await?;
+        let mut scope = self.request(selection, token, deadline).await?;
         let mut news = self.board.news();
         loop {
             news.borrow_and_update();
-            match self.board.standing(scope) {
+            match self.board.standing(scope, token) {
                 Some(Standing::Live) => return Ok(self.store.scoped(scope)),
                 Some(Standing::Refused { code, reason }) => return Err(Unreadable::Refused { code, reason }),
-                None => return Err(Unreadable::Unknown("it was just forgotten: ask again".to_owned())),
+                None => {
+                    scope = self.request(selection, token, deadline).await?;
+                    continue;
+                }
                 Some(Standing::Idle | Standing::Opening) => {}
             }
             if !self.board.has_session() || timeout_at(deadline, news.changed()).await.is_err() {
@@ -141,7 +172,7 @@ impl Subscriptions {
     /// A selection as a store where it, or a wider one, is kept up to date at this moment.
     pub(crate) fn live(&self, selection: &Selection) -> Option<Scoped> {
         let scope = self.board.covering(selection)?;
-        if self.board.standing(scope) != Some(Standing::Live) {
+        if self.board.standing(scope, None) != Some(Standing::Live) {
             return None;
         }
         self.board.demand(scope, None);
@@ -154,7 +185,8 @@ impl Subscriptions {
     /// [`Unreadable::Store`] when the store cannot be read.
     pub(crate) fn kept(&self, selection: &Selection) -> Result<Option<Scoped>, Unreadable> {
         let kept = self.store.subscriptions()?;
-        let covering = kept.into_iter().filter(|kept| kept.synced && kept.selection.covers(selection));
+        let readable = |kept: &Kept| kept.synced && self.board.is_readable(kept.scope);
+        let covering = kept.into_iter().filter(|kept| readable(kept) && kept.selection.covers(selection));
         // The selection itself was followed last when it was asked for last; a wider one may be older.
         let nearest = covering.min_by_key(|kept| kept.selection != *selection);
         Ok(nearest.map(|kept| self.store.scoped(kept.scope)))
@@ -174,97 +206,152 @@ impl Subscriptions {
         Err(Unreadable::Unknown(format!("{what} were never synced to this node, and {why}")))
     }
 
+    /// Opens a selection; waits for a place where all are taken. The caller bounds the time.
     async fn add(&self, selection: &Selection) -> Result<ScopeId, Unreadable> {
-        if self.board.count() >= KEPT_MAX && !self.evict_one().await? {
-            return Err(Unreadable::Unknown(format!(
-                "{KEPT_MAX} selections are read at this moment: end one"
-            )));
+        let _turn = self.adding.lock().await;
+        let mut news = self.board.news();
+        loop {
+            news.borrow_and_update();
+            if let Some(scope) = self.board.covering(selection) {
+                return Ok(scope);
+            }
+            if self.board.count() < KEPT_MAX {
+                break;
+            }
+            if !self.make_room()? {
+                return Err(Unreadable::Unknown(format!(
+                    "{KEPT_MAX} selections are read at this moment: end one"
+                )));
+            }
+            drop(news.changed().await);
         }
         let scope = self.store.open_scope(selection.clone()).await?;
         self.board.add(scope, selection.clone(), false);
         Ok(scope)
     }
 
-    /// Forgets the selection that was read longest ago. Without a cloud one that has no copy goes first: it costs nothing,
-    /// and a copy could not be had again. False when all are being read.
-    async fn evict_one(&self) -> Result<bool, Unreadable> {
+    /// Has the selection forgotten that was read longest ago, unless another one is about to go. Without a cloud one that has
+    /// no copy goes first: it costs nothing, and a copy could not be had again. False when all are being read.
+    fn make_room(&self) -> Result<bool, Unreadable> {
+        if self.board.is_any_leaving() {
+            return Ok(true);
+        }
         let idle = |scope, selection: &Selection| self.readers(scope, selection) == 0;
         let empty = match self.board.has_session() {
             true => None,
             false => {
-                let kept = self.store.subscriptions()?;
-                let has_copy = |scope: ScopeId| kept.iter().any(|kept| kept.scope == scope && kept.synced);
-                self.board.evictable(|scope, selection| !has_copy(scope) && idle(scope, selection))
+                let is_empty = self.without_copy()?;
+                self.board.evict(|scope, selection| is_empty(scope) && idle(scope, selection))
             }
         };
-        match empty.or_else(|| self.board.evictable(idle)) {
-            Some(scope) => Ok(self.forget(scope).await),
-            None => Ok(false),
-        }
+        Ok(empty.or_else(|| self.board.evict(idle)).is_some())
     }
 
-    async fn forget(&self, scope: ScopeId) -> bool {
-        self.board.remove(scope);
-        match self.store.drop_scope(scope).await {
-            Ok(()) => true,
-            Err(error) => {
-                warn!(%error, "a copy that is no longer needed cannot be removed");
-                false
-            }
-        }
+    /// Says of which selections there is no copy.
+    fn without_copy(&self) -> Result<impl Fn(ScopeId) -> bool + use<>, Unreadable> {
+        let kept = self.store.subscriptions()?;
+        Ok(move |scope: ScopeId| !kept.iter().any(|kept| kept.scope == scope && kept.synced))
     }
 
     fn readers(&self, scope: ScopeId, selection: &Selection) -> usize {
         self.store.watchers(scope, &selection.resource)
     }
 
-    /// Ends what nobody reads, and keeps the copies within their bounds, until the agent stops.
+    /// Does what the board says is to be done, ends what nobody reads, and keeps the copies within their bounds, until the
+    /// agent stops.
     pub(crate) async fn keep(self) {
         let mut news = self.board.news();
+        let mut weights = Weights::new(self.store.commits());
+        let (mut sweep, mut stuck) = (Instant::now(), false);
         loop {
-            self.board.rest(|scope, selection| self.readers(scope, selection) > 0);
-            // What the cloud has taken away is not served any more.
-            for scope in self.board.revoked() {
-                match self.store.clear_scope(scope).await {
-                    Ok(()) => self.board.cleared(scope),
-                    Err(error) => warn!(%error, "a copy that may no longer be read cannot be removed"),
+            news.borrow_and_update();
+            if !stuck {
+                stuck = !self.carry_out().await;
+                self.grant_wishes().await;
+            }
+            if Instant::now() >= sweep {
+                sweep = Instant::now() + SWEEP_INTERVAL;
+                // What the store could not do is tried again.
+                stuck = false;
+                if let Err(error) = self.sweep(&mut weights).await {
+                    warn!(%error, "the size of the copies cannot be measured");
                 }
+                continue;
             }
-            for scope in self.board.forgettable() {
-                self.forget(scope).await;
-            }
-            if let Err(error) = self.fit().await {
-                warn!(?error, "the size of the copies cannot be measured");
-            }
-            let sweep = Instant::now() + SWEEP_INTERVAL;
             // A revocation does not wait for the next round.
-            let _ = timeout_at(sweep, async {
-                loop {
-                    if news.changed().await.is_err() {
-                        return std::future::pending().await;
-                    }
-                    if !self.board.revoked().is_empty() {
-                        return;
-                    }
-                }
-            })
-            .await;
+            let _ = timeout_at(sweep, news.changed()).await;
         }
     }
 
-    async fn fit(&self) -> Result<(), Unreadable> {
-        let mut weights = BTreeMap::new();
-        for scope in self.board.cold() {
-            weights.insert(scope, self.store.weight(scope)?);
+    /// False when the store could not do all of it.
+    async fn carry_out(&self) -> bool {
+        let mut all = true;
+        for (scope, duty) in self.board.duties() {
+            let outcome = match duty {
+                Duty::EndWatches => {
+                    self.store.end_watches(scope);
+                    Ok(())
+                }
+                Duty::Clear => self.store.clear_scope(scope).await,
+                Duty::Forget => self.store.drop_scope(scope).await,
+            };
+            match outcome {
+                Ok(()) => self.board.done(scope, duty),
+                Err(error) => {
+                    all = false;
+                    warn!(%error, ?duty, "a copy that may no longer be read or is not needed cannot be removed");
+                }
+            }
         }
-        let mut bytes: u64 = weights.values().sum();
-        while bytes > COPIES_BYTES_MAX {
-            let weight = |scope| weights.get(&scope).copied().unwrap_or(0);
+        all
+    }
+
+    /// Opens what parts of this agent have wished for, as far as there is room.
+    async fn grant_wishes(&self) {
+        for selection in self.board.wishes() {
+            let granted = match self.board.place(&selection) {
+                Place::At(scope) => Ok(Some(scope)),
+                Place::Leaving => Ok(None),
+                Place::Nowhere => self.grant(&selection).await,
+            };
+            match granted {
+                Ok(Some(scope)) => {
+                    self.board.demand(scope, None);
+                    self.board.grant(&selection);
+                }
+                Ok(None) => {}
+                Err(error) if self.board.delay(&selection) => {
+                    warn!(%error, resource = %selection.resource, "a resource cannot be followed yet");
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// None: room is being made.
+    async fn grant(&self, selection: &Selection) -> Result<Option<ScopeId>, Unreadable> {
+        if self.board.count() >= KEPT_MAX {
+            return match self.make_room()? {
+                true => Ok(None),
+                false => Err(Unreadable::Unknown(format!("{KEPT_MAX} selections are being read"))),
+            };
+        }
+        let scope = self.store.open_scope(selection.clone()).await?;
+        self.board.add(scope, selection.clone(), false);
+        Ok(Some(scope))
+    }
+
+    async fn sweep(&self, weights: &mut Weights) -> Result<(), Unreadable> {
+        self.board.rest(|scope, selection| self.readers(scope, selection) > 0);
+        self.board.forget_refused(self.without_copy()?);
+        let store = self.store.clone();
+        weights.refresh(self.board.cold(), move |scope| store.weight(scope)).await?;
+        while weights.sum(&self.board.cold()) > COPIES_BYTES_MAX {
             let idle =
-                |scope, selection: &Selection| weight(scope) > 0 && self.readers(scope, selection) == 0;
-            let Some(scope) = self.board.evictable(idle) else { break };
-            bytes = bytes.saturating_sub(weight(scope));
-            self.forget(scope).await;
+                |scope, selection: &Selection| weights.of(scope) > 0 && self.readers(scope, selection) == 0;
+            if self.board.evict(idle).is_none() {
+                break;
+            }
         }
         Ok(())
     }

@@ -30,6 +30,17 @@ pub(super) enum Work {
         epoch: Epoch,
         revision: CloudRevision,
     },
+    /// The cloud has ended a scope of the store. In line with what it told before, which is not to be written after the
+    /// scope was cleared.
+    Closed(Closed),
+}
+
+/// The end of a scope of the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Closed {
+    pub(super) scope: ScopeId,
+    pub(super) code: u16,
+    pub(super) reason: String,
 }
 
 /// Work that waits. Bounded by the session's windows: no more is delivered before something is committed.
@@ -88,6 +99,7 @@ enum Group {
     Welcome(Welcome),
     Deliver(Vec<(Lane, Seq, Option<Delivery>)>),
     CaughtUp { scope: ScopeId, epoch: Epoch, revision: CloudRevision },
+    Closed(Closed),
 }
 
 /// What the session must be told.
@@ -98,6 +110,8 @@ pub(super) struct Outcome {
     pub(super) committed: Vec<(Lane, Seq)>,
     /// Scopes that are complete now.
     pub(super) caught_up: Vec<ScopeId>,
+    /// Scopes that have ended, of which nothing more will be written.
+    pub(super) closed: Vec<Closed>,
     /// The start of the session is written: scopes may be compared.
     pub(super) welcomed: bool,
 }
@@ -114,6 +128,7 @@ impl Queue {
             Work::CaughtUp { scope, epoch, revision } => {
                 return Some(Group::CaughtUp { scope, epoch, revision });
             }
+            Work::Closed(closed) => return Some(Group::Closed(closed)),
             Work::Deliver { lane, seq, scope, change } => (lane, seq, delivery(scope, change)),
         };
         let mut group = vec![first];
@@ -139,6 +154,7 @@ async fn execute(store: Store, group: Group) -> Result<Outcome, WriteError> {
             let outcome = Outcome { caught_up: vec![scope], ..Outcome::default() };
             store.caught_up(scope, epoch, revision).await.map(|()| outcome)
         }
+        Group::Closed(closed) => Ok(Outcome { closed: vec![closed], ..Outcome::default() }),
         Group::Deliver(group) => deliver(&store, group).await,
     }
 }
@@ -218,10 +234,11 @@ fn cut(mut message: String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tombolo_proto::ids::Uid;
     use tombolo_proto::object::{ObjectKey, Resource};
 
     use super::*;
-    use crate::store::{FaultyDisk, LogBounds, Sealer};
+    use crate::store::{FaultyDisk, LogBounds, Sealer, Selection};
 
     fn store() -> Store {
         let disk = Box::new(FaultyDisk::new(51));
@@ -241,5 +258,24 @@ mod tests {
         let outcome = applier.applied().await.unwrap();
         assert_eq!(outcome.committed, [(Lane::Delivery, Seq(3))]);
         assert!(!commits.has_changed().unwrap());
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_scope_comes_after_what_was_told_before() {
+        let store = store();
+        let scope = store.open_scope(Selection::all(Resource::new("", "v1", "configmaps"))).await.unwrap();
+        let epoch = Epoch { cluster: Uid::parse("cluster").unwrap(), generation: 1 };
+        let mut applier = Applier::new(store.clone());
+        let closed = Closed { scope, code: 403, reason: String::new() };
+        applier.push(gone(Some(scope)));
+        applier.push(Work::CaughtUp { scope, epoch, revision: CloudRevision(1) });
+        applier.push(Work::Closed(closed.clone()));
+        let mut told = Vec::new();
+        while !applier.is_idle() {
+            told.extend(applier.applied().await.unwrap().closed);
+            assert_eq!(!told.is_empty(), applier.is_idle(), "it is the last");
+        }
+        assert_eq!(told, [closed]);
+        assert!(store.subscriptions().unwrap()[0].synced, "what was told before is written");
     }
 }

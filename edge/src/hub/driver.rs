@@ -15,7 +15,7 @@ use tombolo_runtime::Drain;
 use tombolo_runtime::time::sleep_until;
 use tracing::{info, warn};
 
-use super::apply::{Applier, Outcome, Work};
+use super::apply::{Applier, Closed, Outcome, Work};
 use super::client::{ClientParts, Ended};
 use super::follow::Follower;
 use super::{CallError, Command};
@@ -161,7 +161,9 @@ impl Driver {
                 }
                 EdgeEvent::RoundTrip(time) => parts.state.send_modify(|state| state.round_trip = Some(time)),
                 EdgeEvent::SubscriptionClosed { scope, code, reason } => {
-                    self.follower.closed(scope, code, &reason);
+                    if let Some(scope) = self.follower.closed(scope) {
+                        self.applier.push(Work::Closed(Closed { scope, code, reason }));
+                    }
                 }
                 EdgeEvent::Closed(goodbye) => self.goodbye = Some(goodbye),
             }
@@ -205,6 +207,9 @@ impl Driver {
         for scope in outcome.caught_up {
             self.follower.caught_up(scope);
         }
+        for closed in outcome.closed {
+            self.follower.refused(closed);
+        }
     }
 
     fn leave(&mut self, message: &str) {
@@ -217,8 +222,9 @@ impl Driver {
 
     /// Waits for the store, tells whoever waits for an answer, sends the last words and closes the link.
     pub(super) async fn finish(mut self, result: Result<(), String>) -> Ended {
-        self.follower.end();
+        // Who forgets a scope waits until nothing is written into it any more.
         self.applier.settle().await;
+        self.follower.end();
         for (_, reply) in self.waiting.drain() {
             let _ = reply.send(Err(CallError::Lost));
         }

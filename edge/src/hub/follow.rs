@@ -8,6 +8,7 @@ use tombolo_proto::ids::ScopeId;
 use tombolo_proto::session::EdgeSession;
 use tracing::{debug, warn};
 
+use super::apply::Closed;
 use crate::store::Store;
 use crate::subscriptions::{Board, Standing, Wanted};
 
@@ -55,15 +56,15 @@ impl Follower {
             return Ok(());
         }
         let wanted = self.board.wanted();
-        let is_wanted = |scope: ScopeId| scope == ScopeId::NODE || wanted.iter().any(|w| w.scope == scope);
+        let is_wanted = |scope: ScopeId| scope == ScopeId::NODE || wanted.contains(&scope);
         let unwanted = self.followed.extract_if(.., |_, scope| !is_wanted(*scope));
         for (number, scope) in unwanted.collect::<Vec<_>>() {
             session.unsubscribe(number);
             self.board.stands(scope, Standing::Idle);
         }
-        for wanted in wanted {
-            if !self.follows(wanted.scope) {
-                self.follow(session, store, wanted)?;
+        for scope in wanted {
+            if !self.follows(scope) {
+                self.follow(session, store, scope)?;
             }
         }
         Ok(())
@@ -73,26 +74,27 @@ impl Follower {
         self.followed.values().any(|followed| *followed == scope)
     }
 
-    fn follow(&mut self, session: &mut EdgeSession, store: &Store, wanted: Wanted) -> Result<(), String> {
-        let held = store.held(wanted.scope).map_err(|error| error.to_string())?;
+    fn follow(&mut self, session: &mut EdgeSession, store: &Store, scope: ScopeId) -> Result<(), String> {
+        // From here on nobody clears or forgets it: the copy that is read now stays what the cloud is told.
+        let Some(Wanted { selection, token }) = self.board.open(scope) else { return Ok(()) };
+        let held = store.held(scope).map_err(|error| error.to_string())?;
         let number = session.next_scope();
-        let selection = wanted.selection;
         let subscribe = Subscribe {
             scope: number,
             resource: selection.resource,
             namespace: selection.namespace,
             label_selector: selection.label_selector,
             field_selector: selection.field_selector,
-            caller_token: wanted.token,
+            caller_token: token,
             epoch: held.epoch,
             inventory: Inventory::Full(held.inventory),
         };
         if let Err(error) = session.subscribe(subscribe) {
             debug!(%error, "a selection waits");
+            self.board.put_off(scope);
             return Ok(());
         }
-        self.followed.insert(number, wanted.scope);
-        self.board.stands(wanted.scope, Standing::Opening);
+        self.followed.insert(number, scope);
         Ok(())
     }
 
@@ -103,10 +105,14 @@ impl Follower {
         }
     }
 
-    /// The cloud has ended or refused a scope of the session.
-    pub(super) fn closed(&mut self, number: ScopeId, code: u16, reason: &str) {
-        let Some(scope) = self.followed.remove(&number) else { return };
-        let news = self.board.stands(scope, Standing::Refused { code, reason: reason.to_owned() });
+    /// The cloud has ended or refused a scope of the session: the store's number, of which nothing is taken any more.
+    pub(super) fn closed(&mut self, number: ScopeId) -> Option<ScopeId> {
+        self.followed.remove(&number)
+    }
+
+    /// A scope that was closed has all that was told of it.
+    pub(super) fn refused(&mut self, Closed { scope, code, reason }: Closed) {
+        let news = self.board.stands(scope, Standing::Refused { code, reason: reason.clone() });
         if news && LASTING.contains(&code) {
             warn!(code, %reason, "the cloud refuses a selection");
         } else {

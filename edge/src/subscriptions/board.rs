@@ -1,7 +1,7 @@
 //! What is followed, what should be, and how far it has come. State, not queues: the session with the cloud compares it
 //! with what it follows whenever it changes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -9,77 +9,45 @@ use tokio::time::Instant;
 use tombolo_proto::ids::ScopeId;
 use tombolo_proto::limits::SUBSCRIPTIONS_MAX;
 
-use super::{IDLE_LIMIT, REFUSAL_BELIEVED};
+use super::entry::{Duty, Entry, Standing};
 use crate::store::Selection;
 
-/// How far a selection has come in the session that there is now.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// Not followed.
-    Idle,
-    /// Asked for; not compared yet.
-    Opening,
-    /// Complete, and kept up to date.
-    Live,
-    /// The cloud refuses it.
-    Refused {
-        /// HTTP status code that a Kubernetes client would see.
-        code: u16,
-        /// Sentence for the operator.
-        reason: String,
-    },
-}
+/// Selections that parts of this agent may wish for at a time.
+const WISHES_MAX: usize = 16;
 
-/// A selection that a session should follow.
+/// A selection that a session follows from now on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    pub(crate) scope: ScopeId,
     pub(crate) selection: Selection,
     /// Bearer token of the client in whose name it is followed; none: the node itself.
     pub(crate) token: Option<String>,
 }
 
-#[derive(Debug)]
-struct Entry {
-    selection: Selection,
-    /// Always followed, never forgotten.
-    warm: bool,
-    /// When a client last asked for it; none before the first time in this process.
-    used: Option<Instant>,
-    token: Option<String>,
-    standing: Standing,
-    refused_at: Option<Instant>,
-    /// Code of the last refusal that the operator was told of.
-    told: Option<u16>,
-    /// Whether the copy was taken away with the right to read it.
-    cleared: bool,
-}
-
-impl Entry {
-    fn is_wanted(&self, now: Instant) -> bool {
-        let asked = self.warm || self.used.is_some_and(|used| now.duration_since(used) < IDLE_LIMIT);
-        // In nobody's name nothing is asked; the next caller brings a token.
-        let nameless = self.selection.borrowed && self.token.is_none();
-        let refused = self.refused_at.is_some_and(|at| now.duration_since(at) < REFUSAL_BELIEVED);
-        asked && !refused && !nameless
-    }
-
-    fn is_revoked(&self) -> bool {
-        !self.warm && matches!(self.standing, Standing::Refused { code: 401 | 403 | 404, .. })
-    }
+/// Where a selection is to be found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Here, or in a wider selection.
+    At(ScopeId),
+    /// Here, but about to be forgotten.
+    Leaving,
+    Nowhere,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Board {
     entries: Mutex<BTreeMap<ScopeId, Entry>>,
+    /// Selections that a part of this agent wants and nobody has opened yet, and whether the operator knows that there is no
+    /// room for them.
+    wishes: Mutex<BTreeMap<Selection, bool>>,
     /// Whether there is a session that can follow anything, and a counter of changes.
     news: watch::Sender<(bool, u64)>,
 }
 
 impl Default for Board {
     fn default() -> Self {
-        Self { entries: Mutex::default(), news: watch::Sender::new((false, 0)) }
+        let (entries, wishes) = Default::default();
+        Self { entries, wishes, news: watch::Sender::new((false, 0)) }
     }
 }
 
@@ -106,77 +74,53 @@ impl Board {
     }
 
     /// What a session should follow now: the warm set first, and no more than a session may.
-    pub(crate) fn wanted(&self) -> Vec<Wanted> {
+    pub(crate) fn wanted(&self) -> Vec<ScopeId> {
         let (now, entries) = (Instant::now(), self.entries.lock());
         let mut wanted: Vec<_> = entries.iter().filter(|(_, entry)| entry.is_wanted(now)).collect();
         wanted.sort_by_key(|(_, entry)| (!entry.warm, std::cmp::Reverse(entry.used)));
         wanted.truncate(SUBSCRIPTIONS_MAX);
-        let wanted = wanted.into_iter().map(|(scope, entry)| Wanted {
-            scope: *scope,
-            selection: entry.selection.clone(),
-            token: entry.token.clone(),
-        });
-        wanted.collect()
+        wanted.into_iter().map(|(scope, _)| *scope).collect()
+    }
+
+    /// A session follows a selection from now on; none when that is not wanted any more. Until it stands otherwise its copy
+    /// is neither cleared nor forgotten.
+    pub(crate) fn open(&self, scope: ScopeId) -> Option<Wanted> {
+        let mut entries = self.entries.lock();
+        let entry = entries.get_mut(&scope).filter(|entry| entry.is_wanted(Instant::now()))?;
+        let token = if entry.selection.borrowed { Some(entry.callers.open()?) } else { None };
+        (entry.standing, entry.refused_at) = (Standing::Opening, None);
+        // No news, which would have the session look again: nobody waits for this.
+        Some(Wanted { selection: entry.selection.clone(), token })
+    }
+
+    /// A session cannot follow a selection yet. No news: it would be tried again at once.
+    pub(crate) fn put_off(&self, scope: ScopeId) {
+        if let Some(entry) = self.entries.lock().get_mut(&scope) {
+            entry.standing = Standing::Idle;
+        }
     }
 
     /// A selection has come further in this session. Whether that is news to the operator: refusals repeat themselves for
     /// as long as something is asked for that the cloud does not have.
     pub(crate) fn stands(&self, scope: ScopeId, standing: Standing) -> bool {
-        let mut news = false;
-        if let Some(entry) = self.entries.lock().get_mut(&scope) {
-            entry.refused_at = matches!(standing, Standing::Refused { .. }).then(Instant::now);
-            entry.cleared &= standing != Standing::Live;
-            if let Standing::Refused { code, .. } = standing {
-                news = entry.told.replace(code) != Some(code);
-            } else if standing == Standing::Live {
-                entry.told = None;
-            }
-            entry.standing = standing;
-        }
+        let entry = |entry: &mut Entry| entry.stands(standing, Instant::now());
+        let news = self.entries.lock().get_mut(&scope).is_some_and(entry);
         self.tell();
         news
     }
 
     pub(super) fn add(&self, scope: ScopeId, selection: Selection, warm: bool) {
         let mut entries = self.entries.lock();
-        let entry = entries.entry(scope).or_insert_with(|| Entry {
-            selection,
-            warm,
-            used: None,
-            token: None,
-            standing: Standing::Idle,
-            refused_at: None,
-            told: None,
-            cleared: false,
-        });
-        entry.warm |= warm;
+        entries.entry(scope).or_insert_with(|| Entry::new(selection)).warm |= warm;
     }
 
-    pub(super) fn remove(&self, scope: ScopeId) {
-        self.entries.lock().remove(&scope);
-        self.tell();
-    }
-
-    /// A client asks for a selection. A refusal that is old, or that was for somebody else, is tried again.
+    /// A client asks for a selection.
     pub(super) fn demand(&self, scope: ScopeId, token: Option<&str>) {
         let now = Instant::now();
         let mut entries = self.entries.lock();
         let Some(entry) = entries.get_mut(&scope) else { return };
-        // What this node follows in its own name stays so, whoever reads it.
-        let token = token.filter(|_| entry.selection.borrowed);
         let was_wanted = entry.is_wanted(now);
-        entry.used = Some(now);
-        if let Standing::Refused { .. } = entry.standing {
-            let old = entry.refused_at.is_none_or(|at| now.duration_since(at) >= REFUSAL_BELIEVED);
-            let other = token.is_some() && entry.token.as_deref() != token;
-            if old || other {
-                entry.standing = Standing::Idle;
-                entry.refused_at = None;
-            }
-        }
-        if token.is_some() {
-            entry.token = token.map(str::to_owned);
-        }
+        entry.demand(token, now);
         let news = entry.is_wanted(now) != was_wanted;
         drop(entries);
         if news {
@@ -184,52 +128,108 @@ impl Board {
         }
     }
 
-    pub(super) fn standing(&self, scope: ScopeId) -> Option<Standing> {
-        self.entries.lock().get(&scope).map(|entry| entry.standing.clone())
-    }
-
-    /// The selection itself, or a wider one that is being followed or is warm.
-    pub(super) fn covering(&self, selection: &Selection) -> Option<ScopeId> {
+    /// How a selection stands, for a caller; none when it is not here, or not for long.
+    pub(super) fn standing(&self, scope: ScopeId, token: Option<&str>) -> Option<Standing> {
         let entries = self.entries.lock();
-        let exact = entries.iter().find(|(_, entry)| entry.selection == *selection);
-        let wider = || {
-            let mut covering = entries.iter().filter(|(_, entry)| {
-                let usable = entry.warm || entry.standing == Standing::Live;
-                usable && entry.selection.covers(selection)
-            });
-            covering.next()
-        };
-        exact.or_else(wider).map(|(scope, _)| *scope)
-    }
-
-    /// The selections outside the warm set.
-    pub(super) fn cold(&self) -> Vec<ScopeId> {
-        self.select(|entry| !entry.warm)
-    }
-
-    /// Selections outside the warm set that the cloud does not allow (any more), and whose copies are still there.
-    pub(super) fn revoked(&self) -> Vec<ScopeId> {
-        self.select(|entry| entry.is_revoked() && !entry.cleared)
-    }
-
-    /// The copy was taken away.
-    pub(super) fn cleared(&self, scope: ScopeId) {
-        if let Some(entry) = self.entries.lock().get_mut(&scope) {
-            entry.cleared = true;
+        let entry = entries.get(&scope).filter(|entry| entry.duty != Some(Duty::Forget))?;
+        let own = || entry.callers.refusal(token?).map(|(code, reason)| Standing::Refused { code, reason });
+        match entry.standing {
+            Standing::Live => Some(Standing::Live),
+            _ => Some(own().unwrap_or_else(|| entry.standing.clone())),
         }
     }
 
-    /// What was revoked so long ago that nobody waits for the reason any more.
-    pub(super) fn forgettable(&self) -> Vec<ScopeId> {
-        let now = Instant::now();
-        let old =
-            |entry: &Entry| entry.refused_at.is_none_or(|at| now.duration_since(at) >= REFUSAL_BELIEVED);
-        self.select(|entry| entry.is_revoked() && entry.cleared && old(entry))
+    /// Whether the copy of a selection may be read: it is not about to be taken away.
+    pub(super) fn is_readable(&self, scope: ScopeId) -> bool {
+        let entries = self.entries.lock();
+        entries.get(&scope).is_some_and(|entry| entry.duty < Some(Duty::Clear))
     }
 
-    fn select(&self, fits: impl Fn(&Entry) -> bool) -> Vec<ScopeId> {
+    /// The selection itself, or a wider one that is being followed or is warm.
+    pub(super) fn place(&self, selection: &Selection) -> Place {
         let entries = self.entries.lock();
-        entries.iter().filter(|(_, entry)| fits(entry)).map(|(scope, _)| *scope).collect()
+        let exact = entries.iter().find(|(_, entry)| entry.selection == *selection);
+        let leaving = exact.is_some_and(|(_, entry)| entry.duty == Some(Duty::Forget));
+        let wider = || {
+            let mut covering = entries.iter().filter(|(_, entry)| {
+                let usable = entry.warm || entry.standing == Standing::Live;
+                usable && entry.duty.is_none() && entry.selection.covers(selection)
+            });
+            covering.next()
+        };
+        match exact.filter(|_| !leaving).or_else(wider) {
+            Some((scope, _)) => Place::At(*scope),
+            None if leaving => Place::Leaving,
+            None => Place::Nowhere,
+        }
+    }
+
+    /// As [`Self::place`], where it is to be found.
+    pub(super) fn covering(&self, selection: &Selection) -> Option<ScopeId> {
+        match self.place(selection) {
+            Place::At(scope) => Some(scope),
+            Place::Leaving | Place::Nowhere => None,
+        }
+    }
+
+    /// The selections outside the warm set that stay.
+    pub(super) fn cold(&self) -> BTreeSet<ScopeId> {
+        let entries = self.entries.lock();
+        let cold = entries.iter().filter(|(_, entry)| !entry.warm && entry.duty < Some(Duty::Forget));
+        cold.map(|(scope, _)| *scope).collect()
+    }
+
+    /// What can be done now. Nothing is forgotten that a session still follows: what that tells of it would be written into
+    /// whatever has its number next.
+    pub(super) fn duties(&self) -> Vec<(ScopeId, Duty)> {
+        let entries = self.entries.lock();
+        let due = entries.iter().filter(|(_, entry)| !entry.is_followed());
+        due.filter_map(|(scope, entry)| Some((*scope, entry.duty?))).collect()
+    }
+
+    /// A duty was done, and the store has committed it.
+    pub(super) fn done(&self, scope: ScopeId, duty: Duty) {
+        let mut entries = self.entries.lock();
+        if duty == Duty::Forget {
+            entries.remove(&scope);
+        } else if let Some(entry) = entries.get_mut(&scope).filter(|entry| entry.duty == Some(duty)) {
+            entry.duty = None;
+        }
+        drop(entries);
+        self.tell();
+    }
+
+    /// Has those selections outside the warm set forgotten that the cloud refused so long ago that nobody waits for the
+    /// reason any more, and of which there is nothing to lose.
+    pub(super) fn forget_refused(&self, is_empty: impl Fn(ScopeId) -> bool) {
+        let now = Instant::now();
+        for (scope, entry) in self.entries.lock().iter_mut() {
+            let refused = matches!(entry.standing, Standing::Refused { code: 401 | 403 | 404, .. });
+            let forgettable = refused && !entry.warm && entry.duty.is_none();
+            if forgettable && entry.is_refusal_old(now) && is_empty(*scope) {
+                entry.duty = Some(Duty::Forget);
+            }
+        }
+        self.tell();
+    }
+
+    /// Has the selection forgotten that was read longest ago of those outside the warm set that fit. None fits: none.
+    pub(super) fn evict(&self, fits: impl Fn(ScopeId, &Selection) -> bool) -> Option<ScopeId> {
+        let mut entries = self.entries.lock();
+        let idle = entries.iter_mut().filter(|(scope, entry)| {
+            !entry.warm && entry.duty < Some(Duty::Forget) && fits(**scope, &entry.selection)
+        });
+        let (scope, entry) = idle.min_by_key(|(_, entry)| entry.used)?;
+        entry.duty = Some(Duty::Forget);
+        let scope = *scope;
+        drop(entries);
+        self.tell();
+        Some(scope)
+    }
+
+    /// Whether something is about to be forgotten.
+    pub(super) fn is_any_leaving(&self) -> bool {
+        self.entries.lock().values().any(|entry| entry.duty == Some(Duty::Forget))
     }
 
     /// Marks what clients read as used, and has the session compare what is still wanted.
@@ -243,15 +243,33 @@ impl Board {
         self.tell();
     }
 
-    /// Of those that fit, the selection outside the warm set that was read longest ago.
-    pub(super) fn evictable(&self, fits: impl Fn(ScopeId, &Selection) -> bool) -> Option<ScopeId> {
-        let entries = self.entries.lock();
-        let idle = entries.iter().filter(|(scope, entry)| !entry.warm && fits(**scope, &entry.selection));
-        idle.min_by_key(|(_, entry)| entry.used).map(|(scope, _)| *scope)
-    }
-
     pub(super) fn count(&self) -> usize {
         self.entries.lock().len()
+    }
+
+    /// A part of this agent wants a selection that is not here. It comes when there is room.
+    pub(super) fn wish(&self, selection: Selection) {
+        let mut wishes = self.wishes.lock();
+        if wishes.len() >= WISHES_MAX || wishes.contains_key(&selection) {
+            return;
+        }
+        wishes.insert(selection, false);
+        drop(wishes);
+        self.tell();
+    }
+
+    pub(super) fn wishes(&self) -> Vec<Selection> {
+        self.wishes.lock().keys().cloned().collect()
+    }
+
+    /// A wish was fulfilled.
+    pub(super) fn grant(&self, selection: &Selection) {
+        self.wishes.lock().remove(selection);
+    }
+
+    /// A wish has to wait. Whether that is news to the operator.
+    pub(super) fn delay(&self, selection: &Selection) -> bool {
+        self.wishes.lock().get_mut(selection).is_some_and(|told| !std::mem::replace(told, true))
     }
 
     fn tell(&self) {

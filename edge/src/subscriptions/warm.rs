@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use tokio::runtime::Handle;
 use tombolo_apiserve::history::ChangeStream;
 use tombolo_apiserve::store::{Revision, Snapshot, Store as ServedStore, StoreError, Stored};
 use tombolo_proto::object::{ObjectKey, Resource};
-use tracing::warn;
 
 use super::Subscriptions;
 use crate::store::{Scoped, Selection};
@@ -34,12 +32,11 @@ pub(crate) fn warm_set() -> Vec<Selection> {
 #[derive(Debug, Clone)]
 pub(crate) struct WholeStore {
     subscriptions: Subscriptions,
-    runtime: Handle,
 }
 
 impl WholeStore {
-    pub(super) fn new(subscriptions: Subscriptions, runtime: Handle) -> Self {
-        Self { subscriptions, runtime }
+    pub(super) fn new(subscriptions: Subscriptions) -> Self {
+        Self { subscriptions }
     }
 
     fn part(&self, resource: &Resource) -> Result<Scoped, StoreError> {
@@ -48,12 +45,7 @@ impl WholeStore {
             self.subscriptions.board.demand(scope, None);
             return Ok(self.subscriptions.store.scoped(scope));
         }
-        let subscriptions = self.subscriptions.clone();
-        self.runtime.spawn(async move {
-            if let Err(error) = subscriptions.request(&selection, None).await {
-                warn!(%error, resource = %selection.resource, "a resource cannot be followed");
-            }
-        });
+        self.subscriptions.board.wish(selection);
         Err(StoreError::NotSynced { reason: format!("{} were never asked for here", resource.name) })
     }
 }

@@ -18,23 +18,23 @@ use crate::identity::testing::{fetch_plain, fetch_trusted};
 
 const ISSUER: &str = "https://issuer.example";
 const TOKENS: &str = "/api/v1/namespaces/default/serviceaccounts/till/token";
-const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+pub(super) const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
-const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
-const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
-const USER: &str = "system:serviceaccount:default:till";
+pub(super) const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
+pub(super) const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+pub(super) const USER: &str = "system:serviceaccount:default:till";
 const YEAR: u64 = 365 * 86_400;
 
 /// A signing key of a cluster.
-struct Issuer(KeyPair);
+pub(super) struct Issuer(KeyPair);
 
 impl Issuer {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self(KeyPair::generate().unwrap())
     }
 
     /// Lets the cloud publish the key.
-    fn publish(&self, cloud: &FakeCloud) {
+    pub(super) fn publish(&self, cloud: &FakeCloud) {
         let (x, y) = self.0.public_key_raw()[1..].split_at(32);
         let (x, y) = (URL_SAFE_NO_PAD.encode(x), URL_SAFE_NO_PAD.encode(y));
         let keys = json!({"keys": [{"use": "sig", "kty": "EC", "kid": "k", "crv": "P-256", "alg": "ES256", "x": x, "y": y}]});
@@ -42,7 +42,7 @@ impl Issuer {
         cloud.script("GET /openid/v1/jwks", move |_, _| (200, keys.clone()));
     }
 
-    fn sign(&self, id: &str, pod_uid: &str, life: u64) -> String {
+    pub(super) fn sign(&self, id: &str, pod_uid: &str, life: u64) -> String {
         let bound = |name: &str, uid: &str| BoundTo { name: name.to_owned(), uid: uid.to_owned() };
         let place = Place {
             namespace: "default".to_owned(),
@@ -72,18 +72,18 @@ fn request(audience: &str, pod_uid: &str) -> String {
     .to_string()
 }
 
-fn with_pod(cloud: &FakeCloud) {
+pub(super) fn with_pod(cloud: &FakeCloud) {
     cloud.put(&key("configmaps", "app"), "u1", &json!({"data": {"a": "1"}}), &[]);
     cloud.put(&key("secrets", "hidden"), "u2", &json!({"data": {}}), &[]);
     cloud.put(&key("pods", "web"), "u3", &pod_spec(), &[]);
 }
 
-async fn away(agent: &Agent, cloud: &FakeCloud) {
+pub(super) async fn away(agent: &Agent, cloud: &FakeCloud) {
     cloud.set_away(true);
     wait_for("the loss to be noticed", DEADLINE, async || agent.status.look().transport.is_none()).await;
 }
 
-async fn with_the_pod(folder: &Path, cloud: &FakeCloud) -> Agent {
+pub(super) async fn with_the_pod(folder: &Path, cloud: &FakeCloud) -> Agent {
     let agent = Agent::start(folder, cloud, false).await;
     wait_for("the pod", DEADLINE, async || agent.names("/api/v1/pods").await == ["web"]).await;
     agent
@@ -196,13 +196,13 @@ impl Agent {
     }
 
     /// Answer of the listener for pods.
-    async fn as_pod(&self, token: &str, path: &str) -> (StatusCode, Value) {
+    pub(super) async fn as_pod(&self, token: &str, path: &str) -> (StatusCode, Value) {
         fetch_trusted(&self.ca(), token, self.pods, Method::GET, path, "").await
     }
 }
 
 /// Waits until a forged token is found to be one without asking the cloud.
-async fn knows_the_keys(agent: &Agent, cloud: &FakeCloud) {
+pub(super) async fn knows_the_keys(agent: &Agent, cloud: &FakeCloud) {
     let asked = || cloud.calls().iter().filter(|call| call.ends_with("/tokenreviews")).count();
     let forged = Issuer::new().sign("k", "u3", 3600);
     wait_for("the cluster's keys", DEADLINE, async || {

@@ -40,7 +40,20 @@ struct World {
     /// Subscriptions that were opened, and resources that nobody may follow.
     opened: Vec<Subscribe>,
     forbidden: Vec<String>,
+    /// Tokens in whose name nobody may follow anything, and the code that says so.
+    refused: BTreeMap<String, u16>,
     scripted: Scripted,
+}
+
+impl World {
+    fn refusal(&self, subscribe: &Subscribe) -> Option<u16> {
+        if self.forbidden.iter().any(|name| **name == *subscribe.resource.name) {
+            return Some(403);
+        }
+        // The right to one object is another one.
+        let token = subscribe.caller_token.as_ref().filter(|_| subscribe.field_selector.is_empty())?;
+        self.refused.get(token).copied()
+    }
 }
 
 /// Answers to calls of these methods and paths, given the body and the caller's token.
@@ -59,6 +72,7 @@ impl FakeCloud {
             caught_up: 0,
             opened: Vec::new(),
             forbidden: Vec::new(),
+            refused: BTreeMap::new(),
             scripted: BTreeMap::new(),
         };
         Self { world: Arc::new(Mutex::new(world)), news: watch::Sender::new(0) }
@@ -126,6 +140,12 @@ impl FakeCloud {
             world.forbidden.push(resource.to_owned());
         }
         drop(world);
+        self.news.send_modify(|news| *news += 1);
+    }
+
+    /// Refuses subscriptions of whole resources in the name of a token from now on, also those that are open.
+    pub(super) fn refuse(&self, token: &str, code: u16) {
+        self.world.lock().refused.insert(token.to_owned(), code);
         self.news.send_modify(|news| *news += 1);
     }
 
@@ -198,13 +218,13 @@ impl FakeCloud {
                     for key in &offered {
                         view.scopes_of(key).into_iter().for_each(|scope| session.offer(scope, key.clone()));
                     }
-                    let forbidden = self.world.lock().forbidden.clone();
+                    let world = self.world.lock();
                     view.scopes.retain(|scope, subscribe| {
-                        let keep = !forbidden.iter().any(|name| **name == *subscribe.resource.name);
-                        if !keep {
-                            session.close_subscription(*scope, 403, "not any more");
+                        let refused = world.refusal(subscribe);
+                        if let Some(code) = refused {
+                            session.close_subscription(*scope, code, "not any more");
                         }
-                        keep
+                        refused.is_none()
                     });
                 }
             }
@@ -216,9 +236,9 @@ impl FakeCloud {
             CloudEvent::Subscribe(subscribe) => {
                 let scope = subscribe.scope;
                 let mut world = self.world.lock();
-                if world.forbidden.iter().any(|name| **name == *subscribe.resource.name) {
+                if let Some(code) = world.refusal(&subscribe) {
                     drop(world);
-                    return session.close_subscription(scope, 403, "nobody may");
+                    return session.close_subscription(scope, code, "this caller may not");
                 }
                 world.opened.push(subscribe.clone());
                 drop(world);

@@ -1,0 +1,76 @@
+//! Callers with different rights and tokens that read one copy.
+
+use super::access::{
+    ACCESS_REVIEWS, Issuer, MAPS, TOKEN_REVIEWS, USER, away, knows_the_keys, with_pod, with_the_pod,
+};
+use super::*;
+
+const NARROW: &str = "system:serviceaccount:default:narrow";
+
+/// A cloud in which one account may read all ConfigMaps of the namespace, and another one of them.
+fn decides(cloud: &FakeCloud, narrow: &str) {
+    let narrow = narrow.to_owned();
+    cloud.script(&format!("POST {TOKEN_REVIEWS}"), move |review, _| {
+        let mut review = review.clone();
+        let user = if review["spec"]["token"] == narrow { NARROW } else { USER };
+        let user = json!({"username": user, "groups": ["system:serviceaccounts", "system:authenticated"]});
+        review["status"] = json!({"authenticated": true, "user": user});
+        (201, review)
+    });
+    cloud.script(&format!("POST {ACCESS_REVIEWS}"), |review, _| {
+        let mut review = review.clone();
+        let one = &review["spec"]["resourceAttributes"]["fieldSelector"]["rawSelector"];
+        let allowed = review["spec"]["user"] == USER || one == "metadata.name=app";
+        review["status"] = json!({"allowed": allowed, "reason": "by the rules"});
+        (201, review)
+    });
+}
+
+async fn maps(agent: &Agent, token: &str) -> u16 {
+    agent.as_pod(token, MAPS).await.0.as_u16()
+}
+
+#[tokio::test]
+async fn a_caller_with_a_narrower_right_leaves_the_copy_of_others_alone() {
+    let (folder, cloud, issuer) = (tempfile::tempdir().unwrap(), FakeCloud::new(), Issuer::new());
+    with_pod(&cloud);
+    issuer.publish(&cloud);
+    let [all, narrow] = [3600, 3000].map(|life| issuer.sign("k", "u3", life));
+    decides(&cloud, &narrow);
+    cloud.refuse(&narrow, 403);
+    let agent = with_the_pod(folder.path(), &cloud).await;
+    assert_eq!(maps(&agent, &all).await, 200);
+    let one = format!("{MAPS}?fieldSelector=metadata.name%3Dapp");
+    let (code, list) = agent.as_pod(&narrow, &one).await;
+    assert_eq!((code.as_u16(), list["items"].as_array().map(Vec::len)), (200, Some(1)), "{list}");
+    assert_eq!(maps(&agent, &narrow).await, 403);
+    knows_the_keys(&agent, &cloud).await;
+
+    away(&agent, &cloud).await;
+    // Nobody asks: what was read is followed again by itself, in the name of who may read it.
+    cloud.set_away(false);
+    wait_for("the copy to be followed again", DEADLINE, async || cloud.opened("configmaps") == 2).await;
+    away(&agent, &cloud).await;
+    assert_eq!(maps(&agent, &all).await, 200, "also without a cloud");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn the_token_of_a_pod_that_went_is_replaced_by_that_of_the_next() {
+    let (folder, cloud, issuer) = (tempfile::tempdir().unwrap(), FakeCloud::new(), Issuer::new());
+    with_pod(&cloud);
+    issuer.publish(&cloud);
+    let [old, new] = [3600, 3000].map(|life| issuer.sign("k", "u3", life));
+    decides(&cloud, "");
+    let agent = with_the_pod(folder.path(), &cloud).await;
+    assert_eq!(maps(&agent, &old).await, 200);
+    assert_eq!(maps(&agent, &new).await, 200);
+    assert_eq!(cloud.opened("configmaps"), 1, "one for both");
+    cloud.refuse(&old, 401);
+    wait_for("the other token to be taken", DEADLINE, async || {
+        assert_eq!(maps(&agent, &new).await, 200);
+        cloud.opened("configmaps") == 2
+    })
+    .await;
+    agent.stop().await;
+}

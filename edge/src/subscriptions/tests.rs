@@ -1,0 +1,242 @@
+//! Selections that several callers share, and those that come and go.
+
+use bytes::Bytes;
+use futures::FutureExt;
+use tokio::task::JoinHandle;
+use tombolo_apiserve::history::ChangeStream;
+use tombolo_apiserve::store::Store as _;
+use tombolo_proto::frame::Change;
+use tombolo_proto::ids::{CloudRevision, Epoch, Uid};
+use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion, Resource, SharedObject};
+
+use super::*;
+use crate::store::{Delivery, FaultyDisk, LogBounds, Sealer};
+
+fn maps() -> Resource {
+    Resource::new("", "v1", "configmaps")
+}
+
+/// What callers follow in their own names.
+fn borrowed() -> Selection {
+    Selection { namespace: "default".to_owned(), borrowed: true, ..Selection::all(maps()) }
+}
+
+async fn wait_for(what: &str, condition: impl AsyncFn() -> bool) {
+    let holds = async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), holds)
+        .await
+        .unwrap_or_else(|_| panic!("waited for {what}"));
+}
+
+/// Selections over a store, with a session that does what the test says.
+struct Edge {
+    store: Store,
+    subscriptions: Subscriptions,
+    board: Arc<Board>,
+}
+
+impl Edge {
+    async fn new(seed: u64) -> Self {
+        let disk = Box::new(FaultyDisk::new(seed));
+        let store = Store::open_on(disk, Sealer::new(&[9; 32]), LogBounds::default()).unwrap().store;
+        let subscriptions = Subscriptions::load(store.clone()).await.unwrap();
+        let board = subscriptions.board();
+        board.session(true);
+        Self { store, subscriptions, board }
+    }
+
+    fn keep(&self) -> JoinHandle<()> {
+        tokio::spawn(self.subscriptions.clone().keep())
+    }
+
+    /// A caller asks.
+    async fn ask(&self, token: &str) -> ScopeId {
+        let deadline = Instant::now() + PATIENCE;
+        self.subscriptions.request(&borrowed(), Some(token), deadline).await.unwrap()
+    }
+
+    /// The session follows a selection if that is wanted: in whose name.
+    fn subscribe(&self, scope: ScopeId) -> Option<String> {
+        self.board.wanted().contains(&scope).then(|| self.board.open(scope))??.token
+    }
+
+    async fn subscribed(&self, scope: ScopeId, token: &str) {
+        wait_for("a subscription", async || self.subscribe(scope).is_some_and(|name| name == token)).await;
+    }
+
+    /// The cloud delivers the first list, of one object.
+    async fn fill(&self, scope: ScopeId) {
+        let key = ObjectKey::new(maps(), "default", "app");
+        let body = Bytes::from_static(br#"{"metadata":{"name":"app","namespace":"default","uid":"u"}}"#);
+        let uid = Uid::parse("u").unwrap();
+        let version = ObjectVersion { uid, revision: CloudRevision(7), hash: ContentHash(1) };
+        let object = SharedObject::new(key, version, body, Vec::new());
+        let delivery = Delivery { scope, change: Change::Upsert(Arc::new(object)) };
+        self.store.apply(vec![delivery]).await.unwrap()[0].clone().unwrap();
+        let epoch = Epoch { cluster: Uid::parse("cluster").unwrap(), generation: 1 };
+        self.store.caught_up(scope, epoch, CloudRevision(7)).await.unwrap();
+        self.board.stands(scope, Standing::Live);
+    }
+
+    /// Somebody reads in the name of the token, and watches.
+    async fn live(&self, token: &str) -> (ScopeId, ChangeStream) {
+        let scope = self.ask(token).await;
+        self.subscribed(scope, token).await;
+        self.fill(scope).await;
+        (scope, self.store.scoped(scope).watch(&maps(), self.store.revision()).unwrap())
+    }
+
+    fn refuse(&self, scope: ScopeId, code: u16) {
+        self.board.stands(scope, Standing::Refused { code, reason: format!("code {code}") });
+    }
+
+    fn reconnect(&self) {
+        self.board.session(false);
+        self.board.session(true);
+    }
+
+    fn copied(&self, scope: ScopeId) -> usize {
+        self.store.scoped(scope).list(&maps(), None).map_or(0, |list| list.items.len())
+    }
+}
+
+fn goes_on(watch: &mut ChangeStream) -> bool {
+    watch.next().now_or_never().is_none()
+}
+
+#[tokio::test]
+async fn what_one_caller_may_not_read_is_taken_from_nobody_else() {
+    let edge = Edge::new(61).await;
+    let keeper = edge.keep();
+    let (scope, mut watch) = edge.live("all").await;
+    // Somebody with a narrower right is served from the same copy.
+    assert_eq!(edge.ask("narrow").await, scope);
+    edge.reconnect();
+    assert_eq!(edge.subscribe(scope).as_deref(), Some("all"), "who is known to have the right");
+    edge.fill(scope).await;
+    assert!(goes_on(&mut watch));
+
+    // After a restart nobody is known to have it.
+    let again = Subscriptions::load(edge.store.clone()).await.unwrap();
+    let again = Edge { store: edge.store.clone(), board: again.board(), subscriptions: again };
+    keeper.abort();
+    let keeper = again.keep();
+    again.board.session(true);
+    again.ask("all").await;
+    again.ask("narrow").await;
+    again.subscribed(scope, "narrow").await;
+    again.refuse(scope, 403);
+    let standing = again.board.standing(scope, Some("narrow"));
+    assert!(matches!(standing, Some(Standing::Refused { code: 403, .. })), "{standing:?}");
+    again.subscribed(scope, "all").await;
+    assert_eq!(again.copied(scope), 1, "the copy stays");
+    keeper.abort();
+}
+
+#[tokio::test]
+async fn a_token_that_has_ended_makes_room_for_another() {
+    let edge = Edge::new(62).await;
+    let keeper = edge.keep();
+    let (scope, mut watch) = edge.live("old").await;
+    edge.ask("new").await;
+    edge.refuse(scope, 401);
+    assert_eq!(edge.board.standing(scope, Some("new")), Some(Standing::Idle), "not refused to this one");
+    // Whose watch it is nobody knows: the caller comes again, and is asked who it is.
+    assert!(tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap().is_none());
+    edge.subscribed(scope, "new").await;
+    assert_eq!(edge.copied(scope), 1, "a token says nothing about the copy");
+    edge.refuse(scope, 401);
+    let standing = edge.board.standing(scope, Some("new"));
+    assert!(matches!(standing, Some(Standing::Refused { code: 401, .. })), "{standing:?}");
+    edge.ask("new").await;
+    assert_eq!(edge.subscribe(scope), None, "it is believed for a while");
+    assert_eq!(edge.ask("newest").await, scope);
+    edge.subscribed(scope, "newest").await;
+    assert_eq!(edge.copied(scope), 1);
+    keeper.abort();
+}
+
+#[tokio::test]
+async fn a_right_that_is_revoked_takes_the_copy_away() {
+    let edge = Edge::new(63).await;
+    let (scope, mut watch) = edge.live("revoked").await;
+    edge.ask("other").await;
+    edge.refuse(scope, 403);
+    assert!(edge.subscriptions.kept(&borrowed()).unwrap().is_none(), "from this moment on");
+    // Who follows it before it is gone would tell the cloud of what will not be there.
+    assert_eq!((edge.ask("another").await, edge.subscribe(scope)), (scope, None));
+    let narrow = Selection { field_selector: "metadata.name=app".to_owned(), ..borrowed() };
+    assert_eq!(edge.board.covering(&narrow), None);
+    let keeper = edge.keep();
+    assert!(tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap().is_none());
+    edge.subscribed(scope, "another").await;
+    assert_eq!(edge.store.held(scope).unwrap().inventory, []);
+    keeper.abort();
+}
+
+#[tokio::test]
+async fn a_session_that_has_no_room_is_not_asked_again_at_once() {
+    let edge = Edge::new(66).await;
+    let scope = edge.ask("some").await;
+    let mut news = edge.board.news();
+    news.borrow_and_update();
+    assert_eq!(edge.subscribe(scope).as_deref(), Some("some"));
+    edge.board.put_off(scope);
+    assert!(!news.has_changed().unwrap());
+    assert_eq!(edge.subscribe(scope).as_deref(), Some("some"), "but whenever something else has changed");
+}
+
+#[tokio::test]
+async fn what_is_forgotten_is_followed_by_nobody_and_comes_again() {
+    let edge = Edge::new(64).await;
+    let (scope, watch) = edge.live("some").await;
+    drop(watch);
+    assert_eq!(edge.board.evict(|_, _| true), Some(scope));
+    let keeper = edge.keep();
+    let asking = edge.ask("some");
+    let giving_up = async {
+        // What the session has still to write would be written into what has the number next.
+        wait_for("a turn of the keeper", async || edge.board.wishes().is_empty()).await;
+        assert!(edge.store.subscriptions().unwrap().iter().any(|kept| kept.scope == scope));
+        assert!(!edge.board.wanted().contains(&scope));
+        edge.board.stands(scope, Standing::Idle);
+    };
+    edge.board.wish(Selection::all(Resource::new("", "v1", "services")));
+    let (anew, ()) = tokio::join!(asking, giving_up);
+    edge.subscribed(anew, "some").await;
+    let kept = edge.store.subscriptions().unwrap();
+    let row = kept.iter().find(|kept| kept.scope == anew).expect("a row");
+    assert_eq!((&row.selection, row.synced), (&borrowed(), false));
+    keeper.abort();
+}
+
+#[tokio::test]
+async fn what_a_part_of_the_agent_wishes_for_comes_once_there_is_room() {
+    let edge = Edge::new(65).await;
+    let whole = edge.subscriptions.whole();
+    let mut watches = Vec::new();
+    for number in edge.board.count()..KEPT_MAX {
+        let selection = Selection { namespace: format!("n{number}"), ..Selection::all(maps()) };
+        let scope = edge.subscriptions.request(&selection, None, Instant::now() + PATIENCE).await.unwrap();
+        edge.fill(scope).await;
+        watches.push(edge.store.scoped(scope).watch(&maps(), edge.store.revision()).unwrap());
+    }
+    for _ in 0..3 {
+        assert!(whole.list(&maps(), None).is_err());
+    }
+    let wish = Selection::all(maps());
+    assert_eq!(edge.board.wishes(), std::slice::from_ref(&wish), "however often it is asked for");
+    edge.subscriptions.grant_wishes().await;
+    edge.subscriptions.grant_wishes().await;
+    assert!(!edge.board.delay(&wish), "the operator was told, and is not told again");
+    let keeper = edge.keep();
+    drop(watches.pop());
+    edge.board.session(false);
+    wait_for("a place", async || edge.board.covering(&wish).is_some()).await;
+    assert!(edge.board.wishes().is_empty() && edge.board.count() <= KEPT_MAX);
+    keeper.abort();
+}

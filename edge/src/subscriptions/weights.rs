@@ -1,0 +1,95 @@
+//! How much each copy keeps on the disk. To find out, all of it is read: only when something was written since, and where
+//! nobody waits for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tombolo_proto::ids::ScopeId;
+
+use super::Unreadable;
+use crate::store::ReadError;
+
+/// Bytes that each copy keeps and nothing else does, as they were when they were measured.
+#[derive(Debug)]
+pub(super) struct Weights {
+    commits: watch::Receiver<u64>,
+    measured: BTreeMap<ScopeId, u64>,
+}
+
+impl Weights {
+    /// Nothing is measured yet. `commits` grows with every commit of the store.
+    pub(super) fn new(mut commits: watch::Receiver<u64>) -> Self {
+        commits.mark_changed();
+        Self { commits, measured: BTreeMap::new() }
+    }
+
+    /// Measures the copies, unless they are what they were.
+    ///
+    /// # Errors
+    /// [`Unreadable::Store`] when one cannot be read; it is tried again the next time.
+    pub(super) async fn refresh(
+        &mut self,
+        copies: BTreeSet<ScopeId>,
+        weigh: impl Fn(ScopeId) -> Result<u64, ReadError> + Send + 'static,
+    ) -> Result<(), Unreadable> {
+        if !self.commits.has_changed().unwrap_or(false) {
+            return Ok(());
+        }
+        self.commits.borrow_and_update();
+        let all = move || copies.into_iter().map(|scope| Ok((scope, weigh(scope)?))).collect();
+        let measured: Result<BTreeMap<_, _>, ReadError> = match spawn_blocking(all).await {
+            Ok(measured) => measured,
+            Err(error) => Err(ReadError::Storage(error.to_string())),
+        };
+        if measured.is_err() {
+            self.commits.mark_changed();
+        }
+        self.measured = measured?;
+        Ok(())
+    }
+
+    /// Bytes of one copy.
+    pub(super) fn of(&self, scope: ScopeId) -> u64 {
+        self.measured.get(&scope).copied().unwrap_or(0)
+    }
+
+    /// Bytes of these copies.
+    pub(super) fn sum(&self, copies: &BTreeSet<ScopeId>) -> u64 {
+        copies.iter().map(|scope| self.of(*scope)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread::{ThreadId, current};
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn copies_are_read_beside_the_runtime_and_only_after_a_commit() {
+        let (commits, told) = watch::channel(0_u64);
+        let copies = BTreeSet::from([ScopeId(3), ScopeId(4)]);
+        let reads: Arc<Mutex<Vec<ThreadId>>> = Arc::default();
+        let mut weights = Weights::new(told);
+        let mut fails = false;
+        for (step, reads_in_all) in [("first", 2), ("idle", 2), ("commit", 4), ("fails", 5), ("again", 7)] {
+            if matches!(step, "commit" | "fails") {
+                commits.send_modify(|count| *count += 1);
+            }
+            fails = step == "fails";
+            let noted = Arc::clone(&reads);
+            let weigh = move |scope: ScopeId| {
+                noted.lock().push(current().id());
+                if fails { Err(ReadError::Damaged("row")) } else { Ok(u64::from(scope.0)) }
+            };
+            assert_eq!(weights.refresh(copies.clone(), weigh).await.is_err(), fails, "{step}");
+            assert_eq!(reads.lock().len(), reads_in_all, "{step}");
+            assert_eq!((weights.sum(&copies), weights.of(ScopeId(4))), (7, 4), "{step}");
+        }
+        assert!(!fails && !reads.lock().contains(&current().id()));
+    }
+}
