@@ -100,10 +100,10 @@ impl Board {
         }
     }
 
-    /// A selection has come further in this session. Whether that is news to the operator: refusals repeat themselves for
-    /// as long as something is asked for that the cloud does not have.
+    /// A selection has come further in this session. Whether that is news to the operator: what the node itself needs is refused.
+    /// Refusals repeat themselves, and of what only clients ask for these are told.
     pub(crate) fn stands(&self, scope: ScopeId, standing: Standing) -> bool {
-        let entry = |entry: &mut Entry| entry.stands(standing, Instant::now());
+        let entry = |entry: &mut Entry| entry.stands(standing, Instant::now()) && entry.warm;
         let news = self.entries.lock().get_mut(&scope).is_some_and(entry);
         self.tell();
         news
