@@ -1,6 +1,9 @@
 //! Connections: accepting, TLS, HTTP/1.1 and HTTP/2, limits, a clean end.
 
+mod usage;
+
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +12,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -23,6 +26,11 @@ use crate::auth::Peer;
 use crate::cork::cork;
 use crate::stall::StallGuard;
 
+use usage::Usage;
+
+#[cfg(test)]
+mod tests;
+
 /// Connections at the same time, at most, unless the server says otherwise; further ones wait in the listen queue of the
 /// operating system.
 pub const CONNECTIONS_MAX: usize = 16 * 1024;
@@ -30,7 +38,12 @@ pub const CONNECTIONS_MAX: usize = 16 * 1024;
 /// Time for a TLS handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time for the head of an HTTP/1.1 request, also the longest idle time of a kept-alive connection.
+/// Time from the handshake to the first request (kube-apiserver's `ReadHeaderTimeout`): who connects and says nothing holds a
+/// place that others wait for.
+pub const FIRST_REQUEST_MAX: Duration = Duration::from_secs(32);
+
+/// Time for the head of an HTTP/1.1 request, also the longest idle time of a connection that is kept alive, of HTTP/2 as
+/// well (kube-apiserver's `IdleTimeout`). A connection with an open watch is not idle.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A connection whose peer has taken nothing for this long while there is something to send is closed: that is what
@@ -48,6 +61,12 @@ const PING_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Time for an answer to a probe.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// A peer that is silent for this long is asked by the system whether it is still there.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+
+/// How often it is asked again; the system gives up after some times (Linux: 9).
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Pause after a failed accept, for example when there are no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -72,7 +91,6 @@ pub struct Serving {
 pub async fn serve(listener: TcpListener, api: ApiServer, serving: Serving) -> io::Result<()> {
     tracing::debug!(address = %listener.local_addr()?, tls = serving.tls.is_some(), "serving the Kubernetes API");
     let places = Arc::new(Semaphore::new(api.connections_max()));
-    let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     loop {
         let place = tokio::select! {
@@ -91,14 +109,15 @@ pub async fn serve(listener: TcpListener, api: ApiServer, serving: Serving) -> i
             () = serving.stop.cancelled() => break,
         };
         while connections.try_join_next().is_some() {}
-        let connection = connection(stream, api.clone(), serving.tls.clone(), graceful.watcher());
+        let connection = connection(stream, api.clone(), serving.clone());
         connections.spawn(async move {
             connection.await;
             drop(place);
         });
     }
     drop(listener);
-    if tokio::time::timeout(serving.grace, graceful.shutdown()).await.is_err() {
+    let all_ended = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(serving.grace, all_ended).await.is_err() {
         tracing::debug!(
             open = connections.len(),
             "connections were still open after the grace period; closed"
@@ -108,19 +127,16 @@ pub async fn serve(listener: TcpListener, api: ApiServer, serving: Serving) -> i
     Ok(())
 }
 
-async fn connection(
-    stream: TcpStream,
-    api: ApiServer,
-    tls: Option<Arc<rustls::ServerConfig>>,
-    watcher: hyper_util::server::graceful::Watcher,
-) {
+async fn connection(stream: TcpStream, api: ApiServer, serving: Serving) {
     let remote = stream.peer_addr().ok();
     // Small answers must not wait for an acknowledgement of the one before.
     let _ = stream.set_nodelay(true);
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL);
+    let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
     let stream = StallGuard::new(stream, WRITE_STALL_MAX);
-    let Some(config) = tls else {
+    let Some(config) = serving.tls else {
         let peer = Peer { remote, ..Peer::default() };
-        return http(Either::Left(stream), peer, api, watcher).await;
+        return http(Either::Left(stream), peer, api, serving.stop).await;
     };
     let handshake = TlsAcceptor::from(config).accept(stream);
     let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
@@ -131,22 +147,48 @@ async fn connection(
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let certificates = certificates.iter().map(|certificate| certificate.clone().into_owned()).collect();
     let peer = Peer { remote, certificates, encrypted: true };
-    http(Either::Right(Box::new(stream)), peer, api, watcher).await;
+    http(Either::Right(Box::new(stream)), peer, api, serving.stop).await;
 }
 
 /// A connection without TLS or with it. Of one type: the code of HTTP is large, and a device has it in memory once.
 type Channel = Either<StallGuard<TcpStream>, Box<TlsStream<StallGuard<TcpStream>>>>;
 
 /// Serves HTTP on one stream until it ends.
-async fn http(stream: Channel, peer: Peer, api: ApiServer, watcher: hyper_util::server::graceful::Watcher) {
+async fn http(stream: Channel, peer: Peer, api: ApiServer, stop: CancellationToken) {
     let remote = peer.remote;
-    let peer = Arc::new(peer);
+    let (peer, usage) = (Arc::new(peer), Usage::new());
+    let asked = Arc::clone(&usage);
     let service = service_fn(move |request: Request<Incoming>| {
-        let (api, peer) = (api.clone(), Arc::clone(&peer));
+        let (api, peer, used) = (api.clone(), Arc::clone(&peer), asked.begin());
         // On the heap, to be gone once there is an answer: hyper keeps the service's own future as long as the answer's
         // body, which for a watch is long.
-        Box::pin(async move { Ok::<_, std::convert::Infallible>(api.handle(request, &peer).await) })
+        Box::pin(async move {
+            let response = api.handle(request, &peer).await;
+            Ok::<_, std::convert::Infallible>(used.until_sent(response))
+        })
     });
+    let builder = builder();
+    let (stream, outlet) = cork(stream);
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    let served = async {
+        let mut connection = pin!(connection);
+        tokio::select! {
+            output = connection.as_mut() => return output.map_err(io::Error::other),
+            end = usage.end(&stop) => end?,
+        }
+        // Requests under way are answered; of HTTP/2 the client learns that what it asks now is not.
+        connection.as_mut().graceful_shutdown();
+        tokio::select! {
+            output = connection => output.map_err(io::Error::other),
+            error = usage.abandoned() => Err(error),
+        }
+    };
+    if let Err(error) = outlet.drive(served).await.and_then(|outcome| outcome) {
+        tracing::debug!(?remote, %error, "connection ended");
+    }
+}
+
+fn builder() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
@@ -161,11 +203,5 @@ async fn http(stream: Channel, peer: Peer, api: ApiServer, watcher: hyper_util::
         .max_header_list_size(HEAD_LEN_MAX)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT);
-    let (stream, outlet) = cork(stream);
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
-    match outlet.drive(watcher.watch(connection.into_owned())).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(?remote, %error, "connection ended"),
-        Err(error) => tracing::debug!(?remote, %error, "connection broke off"),
-    }
+    builder
 }
