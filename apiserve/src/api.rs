@@ -4,13 +4,13 @@ pub mod builder;
 mod deadline;
 mod dispatch;
 pub mod info;
+mod load;
 mod openapi;
 mod plain;
 mod streams;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -25,13 +25,20 @@ use crate::query::Query;
 use crate::query::path::Target;
 use crate::status::ApiError;
 
+pub(crate) use load::{Load, Sending, Slot};
+
 use builder::{Builder, Parts};
 
-/// Requests that are answered at the same time, at most, without watches; the next one is answered with 429.
+/// Requests that are answered at the same time, at most, without watches; the next one is answered with 429. An answer
+/// counts until it is sent.
 pub const REQUESTS_MAX: usize = 1024;
 
 /// Watches at the same time, at most, unless [`Builder::watches_max`] says otherwise; the next one is answered with 429.
 pub const WATCHES_MAX: usize = 20_000;
+
+/// Bytes of answers that are being sent, at most, unless [`Builder::answers_len_max`] says otherwise; what the store keeps
+/// anyway does not count. A larger answer is sent alone; another one is refused with 429.
+pub const ANSWERS_LEN_MAX: usize = 1024 * 1024 * 1024;
 
 /// Headers that say what a request counted to (`k8s.io/api/flowcontrol/v1`).
 const FLOW_SCHEMA: &str = "x-kubernetes-pf-flowschema-uid";
@@ -148,13 +155,17 @@ impl ApiServer {
     {
         let accepted = Accepted::of_refusal(&admitted.head.headers, &admitted.query.params);
         let deprecation = self.deprecation(&admitted.query.target);
+        let (ends, mut slot) = (!deadline::is_long_running(&admitted.query), Some(slot));
         let outcome = match self.parts.authorizer.authorize(&admitted.attributes).await {
-            Decision::Allow => self.dispatch(admitted, request_body, slot).await,
+            Decision::Allow => self.dispatch(admitted, request_body, &mut slot).await,
             Decision::Deny(why) | Decision::NoOpinion(why) => {
                 Err(ApiError::forbidden(&admitted.attributes, &why))
             }
         };
         let mut response = outcome.unwrap_or_else(|error| body::refusal(&error, &accepted));
+        if let (true, Some(slot)) = (ends, slot) {
+            response = load::sending(slot, response, &accepted);
+        }
         body::add_warnings(&mut response, deprecation.as_slice());
         response
     }
@@ -201,45 +212,6 @@ impl ApiServer {
     /// Requests that are being answered now, and watches, for metrics.
     #[must_use]
     pub fn load(&self) -> (usize, usize) {
-        let load = &self.parts.load;
-        (load.requests.load(Ordering::Relaxed), load.watches.load(Ordering::Relaxed))
-    }
-}
-
-/// Counts what is being answered.
-#[derive(Debug)]
-pub(crate) struct Load {
-    requests: AtomicUsize,
-    watches: AtomicUsize,
-    watches_max: usize,
-}
-
-/// One place among the requests being answered; given back when dropped.
-#[derive(Debug)]
-pub(crate) struct Slot {
-    load: Arc<Load>,
-    watch: bool,
-}
-
-impl Load {
-    pub(crate) fn new(watches_max: usize) -> Self {
-        Self { requests: AtomicUsize::new(0), watches: AtomicUsize::new(0), watches_max }
-    }
-
-    pub(crate) fn enter(self: &Arc<Self>, watch: bool) -> Option<Slot> {
-        let (counter, limit) = self.counter(watch);
-        // Taken before it is compared, so that a burst cannot pass together.
-        let slot = Slot { load: Arc::clone(self), watch };
-        (counter.fetch_add(1, Ordering::Relaxed) < limit).then_some(slot)
-    }
-
-    fn counter(&self, watch: bool) -> (&AtomicUsize, usize) {
-        if watch { (&self.watches, self.watches_max) } else { (&self.requests, REQUESTS_MAX) }
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.load.counter(self.watch).0.fetch_sub(1, Ordering::Relaxed);
+        self.parts.load.now()
     }
 }

@@ -15,7 +15,7 @@ use http::header::{
 use http::{Method, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::Frame;
+use hyper::body::{Body as _, Frame};
 use serde_json::Value;
 
 use crate::accept::{Accepted, Syntax};
@@ -55,6 +55,16 @@ pub enum Part {
     },
 }
 
+/// Bytes that an answer of unknown length keeps in memory until it is sent, beside what its store keeps anyway.
+#[derive(Debug, Clone, Copy)]
+struct Weight(usize);
+
+/// Bytes that an answer keeps in memory until it is sent; none for one that goes on as long as somebody reads.
+pub(crate) fn weight(response: &Response<Body>) -> Option<usize> {
+    let whole = response.body().size_hint().exact().map(|len| usize::try_from(len).unwrap_or(usize::MAX));
+    whole.or_else(|| response.extensions().get::<Weight>().map(|weight| weight.0))
+}
+
 impl From<Bytes> for Part {
     fn from(text: Bytes) -> Self {
         Self::Text(text)
@@ -66,6 +76,14 @@ impl Part {
         match self {
             Self::Text(text) => text.len(),
             Self::Stored { object, from } => object.body_len() - from,
+        }
+    }
+
+    /// Bytes that it keeps in memory and its store does not.
+    fn weight(&self, shared: bool) -> usize {
+        match self {
+            Self::Stored { .. } if shared => 0,
+            _ => self.len(),
         }
     }
 
@@ -99,14 +117,28 @@ pub fn document(status: StatusCode, json: Bytes, accepted: &Accepted) -> Respons
 /// A document in pieces of JSON text that are shared with the store: nothing is copied as a whole. It ends its line,
 /// unless it is indented (as Go's encoders have it).
 #[must_use]
-pub fn pieces(status: StatusCode, mut parts: Vec<Part>, accepted: &Accepted) -> Response<Body> {
+pub fn pieces(status: StatusCode, parts: Vec<Part>, accepted: &Accepted) -> Response<Body> {
+    pieces_of(status, parts, accepted, false)
+}
+
+/// The same of objects that their store keeps anyway if they are `shared`.
+pub(crate) fn pieces_of(
+    status: StatusCode,
+    mut parts: Vec<Part>,
+    accepted: &Accepted,
+    shared: bool,
+) -> Response<Body> {
     let length: usize = parts.iter().map(Part::len).sum();
     if accepted.syntax == Syntax::Yaml || accepted.pretty {
         return rewritten(status, &join(&parts, length), accepted);
     }
     parts.push(Bytes::from_static(b"\n").into());
+    let weight = parts.iter().map(|part| part.weight(shared)).sum();
     let mut response = binary(parts, "application/json", accepted.gzip);
     *response.status_mut() = status;
+    if let Some(whole) = response.extensions_mut().get_mut::<Weight>() {
+        whole.0 = weight;
+    }
     response
 }
 
@@ -127,6 +159,9 @@ pub fn binary(
         _ => streamed(parts),
     };
     let mut response = typed(StatusCode::OK, body, content_type);
+    if response.body().size_hint().exact().is_none() {
+        response.extensions_mut().insert(Weight(length));
+    }
     if compress {
         response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         varies(&mut response, "Accept-Encoding");

@@ -67,7 +67,8 @@ pub async fn respond(
         reach(store, revision).await?;
     }
     let page = page(store, request)?;
-    Ok(body::pieces(StatusCode::OK, encoder.list(&page.items, page.meta), accepted))
+    let parts = encoder.list(&page.items, page.meta);
+    Ok(body::pieces_of(StatusCode::OK, parts, accepted, store.shares_bodies()))
 }
 
 /// Waits until the store has reached a revision.

@@ -173,6 +173,10 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
+    fn shares_bodies(&self) -> bool {
+        true
+    }
+
     fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError> {
         let state = self.shared.state.read();
         Ok(state.tables.get(key.resource()).and_then(|table| table.objects.get(key)).cloned())

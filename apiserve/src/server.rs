@@ -50,6 +50,10 @@ pub const HEADER_TIMEOUT: Duration = Duration::from_secs(90);
 /// ends the watch of a client that does not read.
 pub const WRITE_STALL_MAX: Duration = Duration::from_secs(5);
 
+/// A connection is closed when nothing of an answer was taken for this long, although the peer takes others or answers
+/// probes: a stream of HTTP/2 can be without a window for ever. Watches and streams may be silent.
+pub const ANSWER_STALL_MAX: Duration = Duration::from_secs(60);
+
 /// Streams of one HTTP/2 connection at the same time, at most.
 const STREAMS_MAX: u32 = 250;
 

@@ -138,6 +138,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// The newest revision. Every change up to it is visible in lists and in watches.
     fn revision(&self) -> Revision;
+
+    /// Whether objects that are read are those that the store itself has in memory. Else every list that is not sent yet
+    /// has copies of its own.
+    fn shares_bodies(&self) -> bool {
+        false
+    }
 }
 
 /// A store that can be written to.

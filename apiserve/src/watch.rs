@@ -77,7 +77,8 @@ pub(crate) struct Surroundings<'a, R> {
     pub(crate) registry: &'a Registry,
     pub(crate) rng: &'a mut R,
     pub(crate) stop: CancellationToken,
-    pub(crate) slot: Slot,
+    /// Held while the watch goes on.
+    pub(crate) slot: Option<Slot>,
 }
 
 /// Answers a watch request. One whose revision was not reached says so in its only event, as kube-apiserver does.
@@ -188,7 +189,7 @@ struct Feed {
     /// Registered once, not anew for every event; so is the timer, which is set when the next time changes.
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
     timer: Pin<Box<Sleep>>,
-    _slot: Slot,
+    _slot: Option<Slot>,
     /// What comes next; none while it is being looked at, and after the end.
     start: Option<Start>,
     deadline: Instant,

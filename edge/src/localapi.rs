@@ -79,6 +79,10 @@ pub(crate) const WATCHES_MAX: usize = 2048;
 /// Connections of each listener at the same time, at most; further ones wait to be accepted.
 pub(crate) const CONNECTIONS_MAX: usize = WATCHES_MAX + 512;
 
+/// Bytes of answers that each listener has on their way to clients, at most: every list is a copy of its own. A larger
+/// answer is sent alone; another one is refused with 429.
+pub(crate) const ANSWERS_LEN_MAX: usize = 64 * 1024 * 1024;
+
 /// Time for requests under way when the agent stops.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -249,6 +253,7 @@ impl Served {
             .sources(Arc::clone(&self.reads) as Arc<dyn Sources>)
             .watches_max(WATCHES_MAX)
             .connections_max(CONNECTIONS_MAX)
+            .answers_len_max(ANSWERS_LEN_MAX)
             .stop(self.stop.clone())
     }
 

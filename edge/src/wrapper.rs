@@ -58,6 +58,9 @@ const WATCHES_MAX: usize = 1024;
 /// Connections at the same time, at most; further ones wait to be accepted.
 const CONNECTIONS_MAX: usize = WATCHES_MAX + 256;
 
+/// Bytes of answers on their way to clients, at most, besides the bodies that the view has anyway.
+const ANSWERS_LEN_MAX: usize = crate::localapi::ANSWERS_LEN_MAX;
+
 /// Bits of a revision below the milliseconds at which the wrapper was started: a restart goes on above every revision
 /// that it has given out, unless the clock went back, and then clients list again.
 const REVISIONS_PER_MILLI_BITS: u32 = 20;
@@ -197,6 +200,7 @@ impl Wrapper {
             .check(Arc::new(view.clone()))
             .watches_max(WATCHES_MAX)
             .connections_max(CONNECTIONS_MAX)
+            .answers_len_max(ANSWERS_LEN_MAX)
             .stop(stop.clone());
         if self.debug {
             api = api.route(debug::PREFIX, Arc::new(debug::Debug::new(node.clone(), view.clone())));

@@ -193,7 +193,13 @@ impl Builder {
 
     /// How many watches there may be at the same time. Default: [`WATCHES_MAX`].
     pub fn watches_max(mut self, max: usize) -> Self {
-        self.parts.load = Arc::new(Load::new(max));
+        self.load().watches_max = max;
+        self
+    }
+
+    /// How many bytes of answers may be on their way to clients at the same time. Default: [`crate::api::ANSWERS_LEN_MAX`].
+    pub fn answers_len_max(mut self, max: usize) -> Self {
+        self.load().answers_len_max = max;
         self
     }
 
@@ -208,6 +214,10 @@ impl Builder {
     pub fn stop(mut self, stop: CancellationToken) -> Self {
         self.parts.stop = stop;
         self
+    }
+
+    fn load(&mut self) -> &mut Load {
+        Arc::get_mut(&mut self.parts.load).expect("nobody is served before the server is finished")
     }
 
     /// The finished server.

@@ -41,7 +41,8 @@ pub(super) fn is_stream(subresource: &str) -> bool {
     STREAMS.contains(&subresource)
 }
 
-fn is_long_running(query: &Query) -> bool {
+/// Whether the answer goes on as long as somebody reads.
+pub(super) fn is_long_running(query: &Query) -> bool {
     let subresource = match &query.target {
         Target::Resource(path) => path.subresource.as_deref(),
         _ => None,

@@ -37,7 +37,13 @@ pub(crate) const BODY_LEN_MAX: usize = 3 * 1024 * 1024;
 pub(super) type Answer = Result<Response<Body>, ApiError>;
 
 impl ApiServer {
-    pub(super) async fn dispatch<B>(&self, admitted: Admitted, request_body: B, slot: Slot) -> Answer
+    /// Answers a request. A watch takes the slot; of others the caller keeps it until the answer is sent.
+    pub(super) async fn dispatch<B>(
+        &self,
+        admitted: Admitted,
+        request_body: B,
+        slot: &mut Option<Slot>,
+    ) -> Answer
     where
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
         B::Error: std::fmt::Display + Send,
@@ -73,7 +79,7 @@ impl ApiServer {
         match admitted.query.verb {
             "get" => self.get(&admitted, &kind, &path).await,
             "list" => self.list(&admitted, &kind, &path).await,
-            "watch" => self.watch(&admitted, kind, &path, slot).await,
+            "watch" => self.watch(&admitted, kind, &path, slot.take()).await,
             _ => self.write(admitted, kind, request_body).await,
         }
     }
@@ -134,7 +140,7 @@ impl ApiServer {
         admitted: &Admitted,
         kind: Arc<KindInfo>,
         path: &ResourcePath,
-        slot: Slot,
+        slot: Option<Slot>,
     ) -> Answer {
         let accepted = accept(admitted, Kind::Watch)?;
         let include = Encoder::new(&kind, accepted.form, &admitted.query.params)?.include;

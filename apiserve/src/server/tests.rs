@@ -1,26 +1,46 @@
 //! How long a connection may keep its place. The clock stands still and goes on when everybody waits.
 
+use std::net::SocketAddr;
+
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::http2;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::DropGuard;
+use tombolo_proto::ids::Uid;
+use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::*;
 use crate::history::LogLimits;
 use crate::kinds::Kinds;
 use crate::memory::MemoryStore;
 use crate::registry::Registry;
+use crate::store::{Expect, Mutation, Write, WriteStore};
 
 /// What the clock may go on over a limit before the end is seen.
 const MARGIN: Duration = Duration::from_secs(2);
 
+/// Bytes of answers that may be on their way.
+const ANSWERS_LEN: usize = 1024 * 1024;
+
+/// Length of the one ConfigMap that there is, about.
+const OBJECT_LEN: usize = 400 * 1024;
+
+const ONE: &str = "/api/v1/namespaces/default/configmaps/a";
+
 /// One place, so that who waits for it sees that it was given back.
-async fn start() -> (std::net::SocketAddr, tokio_util::sync::DropGuard) {
+async fn start() -> (SocketAddr, DropGuard) {
+    start_with(1).await
+}
+
+async fn start_with(places: usize) -> (SocketAddr, DropGuard) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
     let store = MemoryStore::new(MemoryStore::START, LogLimits::default());
-    let api = ApiServer::builder(Arc::new(store), Registry::new(Kinds::builtin())).connections_max(1).build();
+    put(&store).await;
+    let api = ApiServer::builder(Arc::new(store), Registry::new(Kinds::builtin()));
+    let api = api.connections_max(places).answers_len_max(ANSWERS_LEN).build();
     let serving = Serving { tls: None, stop: stop.clone(), grace: Duration::ZERO };
     tokio::spawn(serve(listener, api, serving));
     (address, stop.drop_guard())
@@ -50,9 +70,7 @@ async fn silence_is_ended() {
     }
 }
 
-async fn http2(
-    address: std::net::SocketAddr,
-) -> (http2::SendRequest<Empty<Bytes>>, tokio::task::JoinHandle<()>) {
+async fn http2(address: SocketAddr) -> (http2::SendRequest<Empty<Bytes>>, tokio::task::JoinHandle<()>) {
     let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
     let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
     (sender, tokio::spawn(async move { drop(connection.await) }))
@@ -88,4 +106,66 @@ async fn an_open_watch_is_no_silence() {
     answer.into_body().collect().await.unwrap();
     assert!(began.elapsed() >= Duration::from_secs(600), "ended after {:?}", began.elapsed());
     assert!(!connection.is_finished());
+}
+
+async fn put(store: &MemoryStore) {
+    let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", "a");
+    let pad = "x".repeat(OBJECT_LEN);
+    let body = format!(
+        r#"{{"kind":"ConfigMap","apiVersion":"v1","metadata":{{"name":"a","namespace":"default","uid":"u"}},"data":{{"pad":"{pad}"}}}}"#
+    );
+    let write = Write::Put { uid: Uid::parse("u").unwrap(), body: body.into() };
+    store.commit(Mutation { key, expected: Expect::Any, write }).await.unwrap();
+}
+
+/// A connection of HTTP/2 whose streams begin with this window.
+async fn windowed(
+    address: SocketAddr,
+    window: u32,
+) -> (http2::SendRequest<Empty<Bytes>>, tokio::task::JoinHandle<()>) {
+    let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    let (sender, connection) = builder.initial_stream_window_size(window).handshake(stream).await.unwrap();
+    (sender, tokio::spawn(async move { drop(connection.await) }))
+}
+
+async fn get(sender: &mut http2::SendRequest<Empty<Bytes>>, address: SocketAddr) -> http::Response<Incoming> {
+    let request = Request::get(format!("http://{address}{ONE}")).body(Empty::new()).unwrap();
+    sender.send_request(request).await.unwrap()
+}
+
+/// With a window of one byte all of a body is handed over and nothing is sent.
+#[tokio::test(start_paused = true)]
+async fn answers_that_are_not_taken_are_bounded_and_ended() {
+    for window in [0, 1] {
+        let (address, _stop) = start_with(2).await;
+        let (mut sender, connection) = windowed(address, window).await;
+        let mut unread = Vec::new();
+        for expected in [200, 200, 429, 429] {
+            let answer = get(&mut sender, address).await;
+            assert_eq!(answer.status(), expected, "window {window}, {} are unread", unread.len());
+            unread.push(answer);
+        }
+        let began = Instant::now();
+        timeout(4 * ANSWER_STALL_MAX, connection).await.expect("the connection is ended").unwrap();
+        assert!(began.elapsed() <= 2 * ANSWER_STALL_MAX + MARGIN, "{:?}", began.elapsed());
+        let (mut sender, _connection) = windowed(address, 64 * 1024).await;
+        let answer = get(&mut sender, address).await;
+        assert_eq!(answer.status(), 200, "the bytes were given back");
+        assert!(answer.into_body().collect().await.unwrap().to_bytes().len() > OBJECT_LEN);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_over_a_slow_link_arrive() {
+    let (address, _stop) = start().await;
+    let (mut sender, _connection) = windowed(address, 16 * 1024).await;
+    let mut answer = get(&mut sender, address).await.into_body();
+    let (mut taken, began) = (0, Instant::now());
+    while let Some(frame) = answer.frame().await {
+        taken += frame.unwrap().into_data().unwrap().len();
+        sleep(ANSWER_STALL_MAX / 20).await;
+    }
+    assert!(taken > OBJECT_LEN, "{taken} bytes");
+    assert!(began.elapsed() > ANSWER_STALL_MAX, "{:?}", began.elapsed());
 }

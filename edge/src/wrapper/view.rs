@@ -104,6 +104,10 @@ impl View {
 }
 
 impl Store for View {
+    fn shares_bodies(&self) -> bool {
+        true
+    }
+
     fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError> {
         self.admit(key.resource())?;
         self.served.get(key)

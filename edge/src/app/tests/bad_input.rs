@@ -5,7 +5,11 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::HeaderMap;
+use bytes::Bytes;
+use http::{HeaderMap, Request};
+use http_body_util::Empty;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -13,7 +17,7 @@ use tokio::net::TcpStream;
 
 use super::*;
 use crate::identity::testing::fetch_plain;
-use crate::localapi::{CONNECTIONS_MAX, WATCHES_MAX};
+use crate::localapi::{ANSWERS_LEN_MAX, CONNECTIONS_MAX, WATCHES_MAX};
 
 /// What a client gets rid of before it is told that it is too much: what is read, and what is in buffers on the way.
 const TAKEN_MAX: usize = 32 * 1024 * 1024;
@@ -184,5 +188,47 @@ async fn connections_of_the_local_api_are_bounded() {
     assert!(!next.is_finished(), "there is no place for one more");
     drop(idle.pop());
     assert_eq!(tokio::time::timeout(DEADLINE, next).await.expect("a place was given back").unwrap(), 200);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn copies_for_lists_that_nobody_reads_are_bounded() {
+    const SERVICES: usize = 8;
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let agent = with_services(folder.path(), &cloud).await;
+    let pad = "x".repeat(96 * 1024);
+    for number in 0..SERVICES {
+        let rest = json!({"metadata": {"annotations": {"pad": pad}}, "spec": {"clusterIP": "10.0.0.2"}});
+        cloud.put(&key("services", &format!("large{number}")), &format!("l{number}"), &rest, &[]);
+    }
+    wait_for("the Services", DEADLINE, async || agent.names("/api/v1/services").await.len() > SERVICES).await;
+    let stream = TokioIo::new(TcpStream::connect(agent.http).await.unwrap());
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    let (mut sender, connection) = builder.initial_stream_window_size(0).handshake(stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let mut unread = Vec::new();
+    let code = loop {
+        let request = Request::get(format!("http://{}/api/v1/services", agent.http));
+        let answer = sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await.unwrap();
+        let code = answer.status().as_u16();
+        unread.push(answer);
+        if code != 200 || unread.len() > 200 {
+            break code;
+        }
+    };
+    let list = SERVICES * pad.len();
+    assert_eq!(code, 429, "{} lists of {list} bytes wait", unread.len());
+    assert!((unread.len() - 1) * list <= ANSWERS_LEN_MAX, "{} lists of {list} bytes", unread.len());
+    assert_eq!(
+        agent.names("/api/v1/services").await.len(),
+        SERVICES + 1,
+        "another listener has bounds of its own"
+    );
+    drop(unread);
+    connection.abort();
+    wait_for("the bytes to be given back", DEADLINE, async || {
+        ask(agent.http, "/api/v1/services").await.0 == 200
+    })
+    .await;
     agent.stop().await;
 }
