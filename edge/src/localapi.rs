@@ -51,6 +51,7 @@ mod credentials;
 mod definitions;
 mod discovery;
 mod documents;
+mod index;
 mod keys;
 mod openapi;
 mod own;

@@ -1,10 +1,11 @@
 //! Kinds that the cluster defines beyond the built-in ones (custom and aggregated APIs): their discovery and OpenAPI come
 //! from the cloud and are kept on disk, so that plain kubectl finds and explains them here, also without a cloud.
 //!
+//! Clients wait for discovery alone. The OpenAPI documents, which are large, are fetched behind their back and one at a time.
+//!
 //! An idle node asks seldom. Who asks for discovery, or for a kind that is not known, has it asked for anew ([`Pace`] says how
 //! often), and who has written a definition finds what has become of it.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,8 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::time::Instant;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tombolo_apiserve::auth::{Attributes, Authorizer, Decision};
 use tombolo_apiserve::kinds::DeclaredColumns;
 use tombolo_apiserve::registry::Registry;
@@ -22,6 +24,7 @@ use tracing::{debug, warn};
 
 use super::definitions::Definitions;
 use super::documents::Documents;
+use super::index::Index;
 use super::openapi::{Kept, OPENAPI, path};
 use super::pace::{INTERVAL, Pace};
 use crate::hub::HubState;
@@ -43,6 +46,12 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// Time for the cloud's answer. Clients of discovery wait for it.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Time for an OpenAPI document, for which nobody waits: 4 MiB, and who else uses the link.
+const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Wait before documents that could not be had are asked for again.
+const DOCUMENT_RETRY_INTERVAL: Duration = Duration::from_secs(600);
+
 /// OpenAPI documents that are kept, at most.
 const DOCUMENTS_MAX: usize = 96;
 
@@ -57,8 +66,12 @@ pub(super) struct Discovery {
     written: Mutex<Option<Instant>>,
     /// When the cloud was last asked for the index of OpenAPI.
     index_asked: tokio::sync::Mutex<Option<Instant>>,
-    /// What the cloud's index says of each OpenAPI document that is kept.
-    indexed: Mutex<BTreeMap<String, String>>,
+    /// Which OpenAPI documents there are, and which of them are kept.
+    index: Mutex<Index>,
+    /// Held while one of them is fetched.
+    fetching: tokio::sync::Mutex<()>,
+    /// Told when a client has learnt of other kinds, of which there may be other documents.
+    wanted: Notify,
     /// Of the definitions that were read; no more than there are kinds in discovery.
     columns: Mutex<DeclaredColumns>,
 }
@@ -68,12 +81,14 @@ impl Discovery {
     pub(super) fn load(documents: Documents, registry: Registry) -> Arc<Self> {
         let discovery = Self {
             openapi: Kept::new(documents.clone()),
+            index: Mutex::new(Index::load(&documents)),
             documents,
             registry,
             pace: tokio::sync::Mutex::default(),
             written: Mutex::default(),
             index_asked: tokio::sync::Mutex::default(),
-            indexed: Mutex::default(),
+            fetching: tokio::sync::Mutex::default(),
+            wanted: Notify::new(),
             columns: Mutex::default(),
         };
         discovery.serve_kept();
@@ -117,16 +132,27 @@ impl Discovery {
                 return;
             };
             let outcome = self.refresh(&mut *self.pace.lock().await).await;
-            let wait = match outcome {
-                Ok(()) => REFRESH_INTERVAL,
+            let mut wait = match outcome {
+                Ok(()) => self.bring_documents().await,
                 Err(error) => {
                     debug!(error, "the discovery of the cluster cannot be fetched");
                     RETRY_INTERVAL
                 }
             };
-            let changed = state.wait_for(|state| state.online() && state.sessions != session);
-            if let Ok(Err(_)) = tokio::time::timeout(wait, changed).await {
-                return;
+            loop {
+                let other = async {
+                    let changed = state.wait_for(|state| state.online() && state.sessions != session);
+                    changed.await.map(drop)
+                };
+                tokio::select! {
+                    changed = other => match changed {
+                        Ok(()) => break,
+                        Err(_) => return,
+                    },
+                    () = sleep(wait) => break,
+                    () = self.wanted.notified() => {}
+                }
+                wait = self.bring_documents().await;
             }
         }
     }
@@ -137,8 +163,10 @@ impl Discovery {
         let mut pace = self.pace.lock().await;
         let written = *self.written.lock();
         let Some(due) = pace.due(Instant::now(), written) else { return Ok(()) };
-        tokio::time::sleep_until(due).await;
-        self.refresh(&mut pace).await
+        sleep_until(due).await;
+        self.refresh(&mut pace).await?;
+        self.wanted.notify_one();
+        Ok(())
     }
 
     async fn refresh(&self, pace: &mut Pace) -> Result<(), String> {
@@ -152,58 +180,74 @@ impl Discovery {
             self.serve(&groups);
             pace.news();
         }
-        if self.refresh_documents(Duration::ZERO).await? {
-            pace.news();
-        }
         Ok(())
     }
 
-    /// Asks for the OpenAPI documents alone, unless that was done less than `age` ago. What they say about kinds that are
-    /// served already is served, too. Whether there were others than before.
-    async fn refresh_documents(&self, age: Duration) -> Result<bool, String> {
-        let news = self.fetch_documents(age).await?;
+    /// Fetches the OpenAPI documents that have changed. How long to wait before the next time.
+    async fn bring_documents(&self) -> Duration {
+        if let Err(error) = self.ask_index(Duration::ZERO).await {
+            debug!(error, "the index of the cluster's OpenAPI documents cannot be fetched");
+            return RETRY_INTERVAL;
+        }
+        let (mut news, mut wait) = (false, REFRESH_INTERVAL);
+        for path in self.foreign() {
+            match self.bring_document(&path, DOCUMENT_TIMEOUT).await {
+                Ok(changed) => news |= changed,
+                // One that cannot be had, for example because it is too large, must not hide the others.
+                Err(error) => {
+                    debug!(path, error, "an OpenAPI document cannot be fetched");
+                    wait = DOCUMENT_RETRY_INTERVAL;
+                }
+            }
+        }
         if news {
             self.serve_kept();
+            self.pace.lock().await.news();
         }
-        Ok(news)
+        wait
     }
 
-    /// Fetches the OpenAPI documents that have changed, unless that was done less than `age` ago. Whether there were any.
-    async fn fetch_documents(&self, age: Duration) -> Result<bool, String> {
+    /// Asks which documents there are, unless that was done less than `age` ago.
+    async fn ask_index(&self, age: Duration) -> Result<(), String> {
         let mut asked = self.index_asked.lock().await;
         if asked.is_some_and(|at| at.elapsed() < age) {
-            return Ok(false);
+            return Ok(());
         }
         *asked = Some(Instant::now());
         let index = self.documents.fetch(OPENAPI, "application/json", TIMEOUT).await?;
         let index: Value = serde_json::from_slice(&index).map_err(|error| error.to_string())?;
-        let mut paths = self.foreign();
-        paths.truncate(DOCUMENTS_MAX);
+        let paths = self.foreign();
         self.openapi.retain(&paths);
-        self.indexed.lock().retain(|path, _| paths.contains(path));
-        let mut news = false;
-        for path in paths {
-            let Some(place) = index["paths"][&path]["serverRelativeURL"].as_str() else { continue };
-            let known = self.indexed.lock().get(&path).is_some_and(|known| known == place);
-            if known {
-                continue;
-            }
-            match self.fetch_document(&path, place).await {
-                Ok(changed) => {
-                    news |= changed;
-                    self.indexed.lock().insert(path, place.to_owned());
-                }
-                // One that cannot be had, for example because it is too large, must not hide the others.
-                Err(error) => debug!(path, error, "an OpenAPI document cannot be fetched"),
-            }
-        }
-        Ok(news)
+        self.index.lock().publish(&index, &paths);
+        Ok(())
     }
 
-    /// Fetches one of them. Whether it is another one than before.
-    async fn fetch_document(&self, path: &str, place: &str) -> Result<bool, String> {
-        let body = self.documents.fetch(place, "application/json", TIMEOUT).await?;
-        self.openapi.keep(path, body).await
+    /// Fetches a document if there is another one than the one that is kept. Whether there was.
+    async fn bring_document(&self, path: &str, time: Duration) -> Result<bool, String> {
+        let _one_at_a_time = self.fetching.lock().await;
+        let due = self.index.lock().due(path, Instant::now());
+        let Some(place) = due else { return Ok(false) };
+        let body = self.documents.fetch(&place, "application/json", time).await;
+        let outcome = match body {
+            Ok(body) => self.openapi.keep(path, body).await,
+            Err(error) => Err(error),
+        };
+        if outcome.is_err() {
+            self.index.lock().missed(path, Instant::now() + DOCUMENT_RETRY_INTERVAL);
+            return outcome;
+        }
+        let known = self.index.lock().got(path, place);
+        known.keep(&self.documents).await?;
+        outcome
+    }
+
+    /// Brings the document of one kind for a client that waits. Another one that is being fetched is waited for.
+    async fn explain(&self, path: &str) -> Result<(), String> {
+        self.ask_index(INDEX_AGE_MAX).await?;
+        if self.bring_document(path, TIMEOUT).await? {
+            self.serve_kept();
+        }
+        Ok(())
     }
 
     /// Paths of the groups and versions that are not built in, as the index of OpenAPI names them.
@@ -214,6 +258,7 @@ impl Discovery {
             custom.map(|kind| path(&kind.resource.group, &kind.resource.version)).collect();
         paths.sort();
         paths.dedup();
+        paths.truncate(DOCUMENTS_MAX);
         paths
     }
 
@@ -261,7 +306,8 @@ impl Discovery {
             outcome = self.renew().await;
         }
         if outcome.is_ok() && self.selects_unknown(asked) {
-            outcome = self.refresh_documents(INDEX_AGE_MAX).await.map(drop);
+            let explained = timeout(TIMEOUT, self.explain(&path(&asked.group, &asked.version))).await;
+            outcome = explained.unwrap_or_else(|_| Err("an OpenAPI document takes too long".to_owned()));
         }
         if let Err(error) = outcome {
             debug!(error, "discovery is answered from what was kept");

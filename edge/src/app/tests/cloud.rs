@@ -56,6 +56,9 @@ impl World {
     }
 }
 
+/// Code of a script whose calls are never answered.
+pub(super) const NO_ANSWER: u16 = 0;
+
 /// Answers to calls of these methods and paths, given the body and the caller's token.
 type Scripted = BTreeMap<String, Arc<dyn Fn(&Value, Option<&str>) -> (u16, Value) + Send + Sync>>;
 
@@ -250,14 +253,18 @@ impl FakeCloud {
                 self.world.lock().leases += 1;
                 session.lease_renewed(renew_time_micros, 200);
             }
-            CloudEvent::Request(request) => session.reply(self.answer(request)),
+            CloudEvent::Request(request) => {
+                if let Some(reply) = self.answer(request) {
+                    session.reply(reply);
+                }
+            }
             CloudEvent::Acked { .. } => self.world.lock().acknowledged += 1,
             CloudEvent::CaughtUp { .. } => self.world.lock().caught_up += 1,
             _ => {}
         }
     }
 
-    fn answer(&self, request: Request) -> Reply {
+    fn answer(&self, request: Request) -> Option<Reply> {
         let body = match request.body {
             RequestBody::Message(message) => {
                 let text = format!("{:?} {}", message.route.operation, message.route.resource.to_wire());
@@ -271,6 +278,9 @@ impl FakeCloud {
             RequestBody::Api(call) => {
                 self.world.lock().calls.push(format!("{} {}", call.method, call.path_and_query));
                 let (code, body) = self.api(&call, request.caller_token.as_deref());
+                if code == NO_ANSWER {
+                    return None;
+                }
                 ReplyBody::Api(ApiReply {
                     code,
                     content_type: "application/json".to_owned(),
@@ -278,7 +288,7 @@ impl FakeCloud {
                 })
             }
         };
-        Reply { id: request.id, body }
+        Some(Reply { id: request.id, body })
     }
 
     fn api(&self, call: &ApiRequest, token: Option<&str>) -> (u16, Value) {

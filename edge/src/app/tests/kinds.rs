@@ -196,3 +196,63 @@ async fn kinds_that_do_not_exist_cost_little() {
     assert!(questions(&cloud) - before <= most, "{:?}", cloud.calls());
     agent.stop().await;
 }
+
+/// How often something was asked for.
+fn count(cloud: &FakeCloud, call: &str) -> usize {
+    cloud.calls().iter().filter(|other| *other == call).count()
+}
+
+/// A cloud with kinds of two groups, `a.example` and `b.example`, and their documents at these places.
+fn with_two_groups(cloud: &FakeCloud, places: [&'static str; 2]) {
+    cloud.script("GET /apis", |_, _| {
+        let entry = widgets_entry();
+        (200, discovery(&[("a.example", &entry), ("b.example", &entry)]))
+    });
+    cloud.script("GET /openapi/v3", move |_, _| {
+        let [a, b] = places.map(|place| json!({"serverRelativeURL": place}));
+        (200, json!({"paths": {"apis/a.example/v1": a, "apis/b.example/v1": b}}))
+    });
+}
+
+#[tokio::test]
+async fn nobody_waits_for_documents_that_do_not_come() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    with_two_groups(&cloud, ["/a?1", "/b?1"]);
+    for place in ["GET /a?1", "GET /b?1"] {
+        cloud.script(place, |_, _| (super::cloud::NO_ANSWER, Value::Null));
+    }
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    wait_for("a document to be asked for", DEADLINE, async || count(&cloud, "GET /a?1") > 0).await;
+    let asked = questions(&cloud);
+    wait_for("the cloud to be asked for a client", DEADLINE, async || {
+        for path in ["/apis", "/apis/a.example/v1", "/apis/nothing.example/v1/things"] {
+            let answer = tokio::time::timeout(Duration::from_secs(3), agent.get(path)).await;
+            assert!(answer.is_ok(), "{path} waits for documents");
+        }
+        questions(&cloud) > asked
+    })
+    .await;
+    assert_eq!(agent.get("/apis/a.example/v1").await.0, StatusCode::OK);
+    assert_eq!(count(&cloud, "GET /b?1"), 0, "one at a time");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn documents_that_are_kept_are_not_fetched_again_after_a_restart() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    for place in ["GET /a?1", "GET /b?1", "GET /b?2"] {
+        cloud.script(place, move |_, _| (200, json!({"openapi": "3.0.0", "info": {"title": place}})));
+    }
+    with_two_groups(&cloud, ["/a?1", "/b?1"]);
+    let title =
+        async |agent: &Agent| agent.get("/openapi/v3/apis/b.example/v1").await.1["info"]["title"].clone();
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    wait_for("the documents", DEADLINE, async || title(&agent).await == "GET /b?1").await;
+    agent.stop().await;
+
+    with_two_groups(&cloud, ["/a?1", "/b?2"]);
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    wait_for("the other document", DEADLINE, async || title(&agent).await == "GET /b?2").await;
+    assert_eq!(count(&cloud, "GET /a?1"), 1, "this one is the same");
+    agent.stop().await;
+}
