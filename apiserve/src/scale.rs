@@ -5,12 +5,21 @@ use serde_json::{Map, Value, json};
 use crate::kinds::KindInfo;
 use crate::status::{ApiError, Cause};
 
+/// Whether this is a Scale. A source that has no right to the object answers with one in the object's place.
+#[must_use]
+pub fn is_scale(object: &Value) -> bool {
+    object["kind"] == "Scale" && object["apiVersion"] == "autoscaling/v1"
+}
+
 /// The `autoscaling/v1` Scale of an object.
 ///
 /// # Errors
 /// 404 when the kind has no such subresource.
 pub fn of(kind: &KindInfo, object: &Value) -> Result<Value, ApiError> {
     let paths = kind.scale.as_ref().ok_or_else(ApiError::no_such_path)?;
+    if is_scale(object) {
+        return Ok(object.clone());
+    }
     let mut metadata = Map::new();
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         if let Some(value) = object.pointer(&format!("/metadata/{field}")) {

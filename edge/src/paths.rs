@@ -20,6 +20,12 @@ pub(crate) fn object(key: &ObjectKey) -> String {
     format!("{}/{}", collection(key.resource(), key.namespace()), key.name())
 }
 
+/// Where a part of an object is; the object itself if `subresource` is empty.
+pub(crate) fn part(key: &ObjectKey, subresource: &str) -> String {
+    let whole = object(key);
+    if subresource.is_empty() { whole } else { format!("{whole}/{subresource}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

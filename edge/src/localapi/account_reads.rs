@@ -58,7 +58,8 @@ impl AccountReads {
         about: &Attributes,
         token: &str,
     ) -> Result<One, ApiError> {
-        let call = pass::get(&paths::object(key), "application/json");
+        // A right to a part is none to the whole, nor the other way round.
+        let call = pass::get(&paths::part(key, &about.subresource), "application/json");
         let reply = pass::heard(&self.hub, call, TIMEOUT, Some(token.to_owned())).await?;
         let revision = self.store.local_revision();
         let status = StatusCode::from_u16(reply.code).unwrap_or(StatusCode::BAD_GATEWAY);
@@ -69,6 +70,9 @@ impl AccountReads {
             _ => {}
         }
         match status {
+            StatusCode::OK if about.subresource == "scale" => {
+                One::scale(&self.store, key.clone(), reply.body)
+            }
             StatusCode::OK => {
                 let learned = Learned { key: key.clone(), body: reply.body.clone(), keep: false };
                 let local = self.store.learn(learned).await.ok().flatten();

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use tombolo_apiserve::history::ChangeStream;
 use tombolo_apiserve::kinds::KindInfo;
+use tombolo_apiserve::scale::is_scale;
 use tombolo_apiserve::status::ApiError;
 use tombolo_apiserve::store::{Revision, Snapshot, Store as ServedStore, StoreError, Stored};
 use tombolo_proto::ids::Uid;
@@ -27,6 +28,19 @@ impl One {
     /// 503 when it is no object.
     pub(super) fn of(key: ObjectKey, body: Bytes, revision: Revision) -> Result<Self, ApiError> {
         Ok(Self { object: Some(Arc::new(stored(key, body)?)), revision })
+    }
+
+    /// The Scale of an object, with the local version where this node holds the object as it is.
+    ///
+    /// # Errors
+    /// 503 when it is no Scale.
+    pub(super) fn scale(store: &Store, key: ObjectKey, body: Bytes) -> Result<Self, ApiError> {
+        let scale: Value = serde_json::from_slice(&body).map_err(|error| unreadable(&error.to_string()))?;
+        if !is_scale(&scale) {
+            return Err(unreadable("it is no Scale"));
+        }
+        let body = localized(store, &key, body)?;
+        Self::of(key, body, store.local_revision())
     }
 
     /// The cloud has no such object.
@@ -112,13 +126,18 @@ fn listed(store: &Store, kind: &KindInfo, mut item: Value) -> Result<Stored, Api
     let body = Bytes::from(item.to_string());
     let facts = facts(&body).map_err(|why| unreadable(&why))?;
     let key = ObjectKey::new(kind.storage.clone(), &facts.namespace, &facts.name);
-    let held = store.revisions(&key).ok().flatten();
-    let same = held.filter(|(_, cloud)| cloud.0.to_string() == facts.resource_version);
-    let body = match same {
-        Some((local, _)) => stamp(&body, local.0).map_err(|why| unreadable(&why))?,
-        None => body,
-    };
+    let body = localized(store, &key, body)?;
     stored(key, body)
+}
+
+/// What the cloud says of an object, under the local version of the object if this node holds the same.
+fn localized(store: &Store, key: &ObjectKey, body: Bytes) -> Result<Bytes, ApiError> {
+    let facts = facts(&body).map_err(|why| unreadable(&why))?;
+    let held = store.revisions(key).ok().flatten();
+    match held.filter(|(_, cloud)| cloud.0.to_string() == facts.resource_version) {
+        Some((local, _)) => stamp(&body, local.0).map_err(|why| unreadable(&why)),
+        None => Ok(body),
+    }
 }
 
 fn stored(key: ObjectKey, body: Bytes) -> Result<Stored, ApiError> {

@@ -271,6 +271,59 @@ async fn a_pod_reads_what_its_account_may_read_with_and_without_a_cloud() {
 }
 
 #[tokio::test]
+async fn a_right_to_a_part_is_none_to_the_whole() {
+    let (folder, cloud, issuer) = (tempfile::tempdir().unwrap(), FakeCloud::new(), Issuer::new());
+    with_pod(&cloud);
+    issuer.publish(&cloud);
+    let token = issuer.sign("k", "u3", 3600);
+    decides(&cloud, &token);
+    let [may_scale, may_read] =
+        ["one", "other"].map(|name| format!("/apis/apps/v1/namespaces/default/deployments/{name}"));
+    let metadata =
+        |name: &str| json!({"name": name, "namespace": "default", "uid": "d1", "resourceVersion": "101"});
+    let deployment = |name: &str| {
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata(name),
+        "spec": {"replicas": 3}, "status": {"replicas": 2}})
+    };
+    let scale = |name: &str| {
+        json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": metadata(name),
+        "spec": {"replicas": 3}, "status": {"replicas": 2, "selector": "app=web"}})
+    };
+    let refused = || (403, json!({"kind": "Status", "code": 403, "message": "it is forbidden"}));
+    let (of_one, of_other) = (scale("one"), deployment("other"));
+    cloud.script(&format!("GET {may_scale}/scale"), move |_, _| (200, of_one.clone()));
+    cloud.script(&format!("GET {may_read}"), move |_, _| (200, of_other.clone()));
+    for path in [
+        may_scale.clone(),
+        format!("{may_scale}/status"),
+        format!("{may_read}/scale"),
+        format!("{may_read}/status"),
+    ] {
+        cloud.script(&format!("GET {path}"), move |_, _| refused());
+    }
+    let agent = with_the_pod(folder.path(), &cloud).await;
+    let get = async |path: &str| agent.as_pod(&token, path).await;
+    let (code, found) = get(&format!("{may_scale}/scale")).await;
+    assert_eq!((code.as_u16(), &found), (200, &scale("one")));
+    assert_eq!(get(&may_read).await.0, 200);
+    let closed = [
+        may_scale.clone(),
+        format!("{may_scale}/status"),
+        format!("{may_read}/scale"),
+        format!("{may_read}/status"),
+    ];
+    for path in &closed {
+        assert_eq!(get(path).await.0, 403, "{path}");
+    }
+    knows_the_keys(&agent, &cloud).await;
+    away(&agent, &cloud).await;
+    for path in &closed {
+        assert_eq!(get(path).await.0, 403, "{path}: the decision about the other part is not about this one");
+    }
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn reviews_without_a_cloud_have_a_ground_or_are_not_given() {
     let (folder, cloud, issuer) = (tempfile::tempdir().unwrap(), FakeCloud::new(), Issuer::new());
     with_pod(&cloud);
