@@ -5,7 +5,7 @@ use super::*;
 
 const LIMIT: Duration = Duration::from_millis(300);
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_peer_that_stops_reading_is_given_up() {
     let (near, _far) = duplex(16);
     let mut guarded = StallGuard::new(near, LIMIT);
@@ -15,7 +15,7 @@ async fn a_peer_that_stops_reading_is_given_up() {
     assert!(begin.elapsed() >= LIMIT, "{:?}", begin.elapsed());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_slow_peer_is_waited_for() {
     let (near, mut far) = duplex(16);
     let mut guarded = StallGuard::new(near, LIMIT);
