@@ -174,15 +174,19 @@ async fn http(stream: Channel, peer: Peer, api: ApiServer, stop: CancellationTok
     let builder = builder();
     let (stream, outlet) = cork(stream);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
+    // One of its own: whoever waits for a token takes its lock each time, and a connection does so with all that it does.
+    let stop = stop.child_token();
     let served = async {
         let mut connection = pin!(connection);
         tokio::select! {
+            biased;
             output = connection.as_mut() => return output.map_err(io::Error::other),
             end = usage.end(&stop) => end?,
         }
         // Requests under way are answered; of HTTP/2 the client learns that what it asks now is not.
         connection.as_mut().graceful_shutdown();
         tokio::select! {
+            biased;
             output = connection => output.map_err(io::Error::other),
             error = usage.abandoned() => Err(error),
         }
