@@ -15,11 +15,11 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use futures::FutureExt;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use hyper::body::Body as HttpBody;
 
 use crate::accept::Accepted;
-use crate::auth::{Attributes, AuditRecord, BadCredentials, Decision, Identity, Observation, Peer};
+use crate::auth::{Attributes, AuditRecord, BadCredentials, Identity, Observation, Peer};
 use crate::body::{self, Body};
 use crate::query::Query;
 use crate::query::path::Target;
@@ -39,6 +39,10 @@ pub const WATCHES_MAX: usize = 20_000;
 /// Bytes of answers that are being sent, at most, unless [`Builder::answers_len_max`] says otherwise; what the store keeps
 /// anyway does not count. A larger answer is sent alone; another one is refused with 429.
 pub const ANSWERS_LEN_MAX: usize = 1024 * 1024 * 1024;
+
+/// Bytes of bodies of requests that are being received or answered, at most, unless [`Builder::bodies_len_max`] says
+/// otherwise; a request beyond it is answered with 429.
+pub const BODIES_LEN_MAX: usize = 1024 * 1024 * 1024;
 
 /// Headers that say what a request counted to (`k8s.io/api/flowcontrol/v1`).
 const FLOW_SCHEMA: &str = "x-kubernetes-pf-flowschema-uid";
@@ -156,11 +160,10 @@ impl ApiServer {
         let accepted = Accepted::of_refusal(&admitted.head.headers, &admitted.query.params);
         let deprecation = self.deprecation(&admitted.query.target);
         let (ends, mut slot) = (!deadline::is_long_running(&admitted.query), Some(slot));
-        let outcome = match self.parts.authorizer.authorize(&admitted.attributes).await {
-            Decision::Allow => self.dispatch(admitted, request_body, &mut slot).await,
-            Decision::Deny(why) | Decision::NoOpinion(why) => {
-                Err(ApiError::forbidden(&admitted.attributes, &why))
-            }
+        let decision = self.parts.authorizer.authorize(&admitted.attributes).await;
+        let outcome = match decision.permit(&admitted.attributes) {
+            Ok(()) => self.dispatch(admitted, request_body, &mut slot).await,
+            Err(error) => Err(error),
         };
         let mut response = outcome.unwrap_or_else(|error| body::refusal(&error, &accepted));
         if let (true, Some(slot)) = (ends, slot) {
@@ -189,6 +192,9 @@ impl ApiServer {
             match error {
                 BadCredentials::Wrong { .. } => ApiError::unauthorized(),
                 BadCredentials::Undecided { reason } => ApiError::unavailable(reason),
+                BadCredentials::Misdirected { reason } => {
+                    ApiError::new(StatusCode::MISDIRECTED_REQUEST, "", reason)
+                }
             }
         })?;
         let mut attributes = query.attributes(caller);

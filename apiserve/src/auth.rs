@@ -109,6 +109,12 @@ pub enum BadCredentials {
         /// What is missing, for the client.
         reason: String,
     },
+    /// The request was meant for another server, or for nobody who may be asked without credentials. Becomes 421.
+    #[error("{reason}")]
+    Misdirected {
+        /// Why.
+        reason: String,
+    },
 }
 
 /// Finds out who asks.
@@ -164,6 +170,22 @@ pub enum Decision {
     Deny(String),
     /// No opinion; refused when nobody allows. The text may say why.
     NoOpinion(String),
+    /// What the request is about is not known yet. Becomes 503.
+    Undecided(String),
+}
+
+impl Decision {
+    /// Whether a request is allowed.
+    ///
+    /// # Errors
+    /// What is answered to one that is not.
+    pub fn permit(self, attributes: &Attributes) -> Result<(), ApiError> {
+        match self {
+            Self::Allow => Ok(()),
+            Self::Deny(why) | Self::NoOpinion(why) => Err(ApiError::forbidden(attributes, &why)),
+            Self::Undecided(why) => Err(ApiError::unavailable(why)),
+        }
+    }
 }
 
 /// Decides whether a request is allowed.

@@ -31,6 +31,7 @@ use crate::kubelet::Kubelet;
 use crate::store::Store;
 use crate::subscriptions::Subscriptions;
 
+pub(crate) use access::Anonymous;
 use access::TokenAuthenticator;
 use account_reads::AccountReads;
 use accounts::Accounts;
@@ -83,6 +84,9 @@ pub(crate) const CONNECTIONS_MAX: usize = WATCHES_MAX + 512;
 /// Bytes of answers that each listener has on their way to clients, at most: every list is a copy of its own. A larger
 /// answer is sent alone; another one is refused with 429.
 pub(crate) const ANSWERS_LEN_MAX: usize = 64 * 1024 * 1024;
+
+/// Bytes of bodies that one listener receives at the same time, at most: ten of the largest.
+pub(crate) const BODIES_LEN_MAX: usize = 32 * 1024 * 1024;
 
 /// Time for requests under way when the agent stops.
 const GRACE: Duration = Duration::from_secs(2);
@@ -255,6 +259,7 @@ impl Served {
             .watches_max(WATCHES_MAX)
             .connections_max(CONNECTIONS_MAX)
             .answers_len_max(ANSWERS_LEN_MAX)
+            .bodies_len_max(BODIES_LEN_MAX)
             .stop(self.stop.clone())
     }
 
@@ -271,7 +276,7 @@ impl Served {
     }
 
     fn anonymous(&self) -> ApiServer {
-        self.builder().authenticator(Arc::new(access::Anonymous)).build()
+        self.builder().authenticator(Arc::new(Anonymous)).build()
     }
 }
 

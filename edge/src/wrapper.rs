@@ -26,7 +26,7 @@ use tombolo_runtime::Tasks;
 use tombolo_runtime::listen::{ListenError, tcp};
 
 use crate::config::WrapperConfig;
-use crate::localapi::spawn_until;
+use crate::localapi::{Anonymous, spawn_until};
 
 mod access;
 mod debug;
@@ -60,6 +60,9 @@ const CONNECTIONS_MAX: usize = WATCHES_MAX + 256;
 
 /// Bytes of answers on their way to clients, at most, besides the bodies that the view has anyway.
 const ANSWERS_LEN_MAX: usize = crate::localapi::ANSWERS_LEN_MAX;
+
+/// Bytes of events that are received at the same time, at most.
+const BODIES_LEN_MAX: usize = crate::localapi::BODIES_LEN_MAX;
 
 /// Bits of a revision below the milliseconds at which the wrapper was started: a restart goes on above every revision
 /// that it has given out, unless the clock went back, and then clients list again.
@@ -201,9 +204,13 @@ impl Wrapper {
             .watches_max(WATCHES_MAX)
             .connections_max(CONNECTIONS_MAX)
             .answers_len_max(ANSWERS_LEN_MAX)
+            .bodies_len_max(BODIES_LEN_MAX)
             .stop(stop.clone());
         if self.debug {
             api = api.route(debug::PREFIX, Arc::new(debug::Debug::new(node.clone(), view.clone())));
+        }
+        if self.tls.is_none() {
+            api = api.authenticator(Arc::new(Anonymous));
         }
         let tls = self.tls.as_ref().map(WrapperCertificate::config);
         if let Some(certificate) = self.tls {

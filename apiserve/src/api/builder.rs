@@ -203,6 +203,13 @@ impl Builder {
         self
     }
 
+    /// How many bytes of bodies may be received at the same time: room for some of the largest. Default:
+    /// [`crate::api::BODIES_LEN_MAX`].
+    pub fn bodies_len_max(mut self, max: usize) -> Self {
+        self.load().bodies_len_max = max;
+        self
+    }
+
     /// How many connections a listener of this server may have at the same time; further ones wait in the listen queue of
     /// the operating system. More than there may be watches, or these are never refused. Default: [`CONNECTIONS_MAX`].
     pub fn connections_max(mut self, max: usize) -> Self {

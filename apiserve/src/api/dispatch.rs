@@ -10,7 +10,7 @@ use serde_json::Value;
 use tombolo_proto::object::ObjectKey;
 
 use crate::accept::{Accepted, Kind};
-use crate::auth::{Attributes, Decision};
+use crate::auth::Attributes;
 use crate::backend::{EndpointRequest, PatchType, WriteReply, WriteRequest, WriteVerb};
 use crate::body::{self, Body};
 use crate::encode::{Encoder, to_bytes};
@@ -28,6 +28,7 @@ use crate::status::ApiError;
 use crate::watch::{self, Surroundings, WatchRequest};
 use crate::write;
 
+use super::load::Receiving;
 use super::plain::{is_elsewhere, missing, no_such_page};
 use super::{Admitted, ApiServer, Slot, streams};
 
@@ -174,7 +175,8 @@ impl ApiServer {
         let (verb, options_kind) = write_verb(admitted.query.verb, &content_type, kind.custom)?;
         let user_agent = header(&admitted, "user-agent").unwrap_or_default();
         let options = write_options(&admitted.query.params, options_kind, &user_agent)?;
-        let body = Typed { media_type: content_type, bytes: read_body(request_body).await? };
+        let (bytes, _received) = self.read_body(request_body).await?;
+        let body = Typed { media_type: content_type, bytes };
         let body = self.read_protobuf(body, &admitted, &kind)?;
         let mut request = WriteRequest {
             may_create: false,
@@ -216,10 +218,7 @@ impl ApiServer {
             return Ok(false);
         }
         let attributes = Attributes { verb: "create".to_owned(), ..attributes.clone() };
-        match self.parts.authorizer.authorize(&attributes).await {
-            Decision::Allow => Ok(true),
-            Decision::Deny(why) | Decision::NoOpinion(why) => Err(ApiError::forbidden(&attributes, &why)),
-        }
+        self.parts.authorizer.authorize(&attributes).await.permit(&attributes).map(|()| true)
     }
 
     fn endpoint(
@@ -251,7 +250,8 @@ impl ApiServer {
         let user_agent = header(&admitted, "user-agent").unwrap_or_default();
         let options = write_options(&admitted.query.params, OptionsKind::Create, &user_agent)?;
         let media_type = input::content_type(&admitted.head.headers);
-        let body = Typed { media_type, bytes: read_body(request_body).await? };
+        let (bytes, _received) = self.read_body(request_body).await?;
+        let body = Typed { media_type, bytes };
         let body = self.read_protobuf(body, &admitted, &kind)?;
         let (attributes, mut warnings) = (&admitted.attributes, Vec::new());
         let parsed = if attributes.subresource.is_empty() {
@@ -288,7 +288,7 @@ impl ApiServer {
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
         B::Error: std::fmt::Display + Send,
     {
-        let bytes = read_body(request_body).await?;
+        let (bytes, _received) = self.read_body(request_body).await?;
         let request = Request::from_parts(admitted.head, bytes);
         route.call(request, &admitted.attributes).await
     }
@@ -427,27 +427,37 @@ pub(super) fn header(admitted: &Admitted, name: &str) -> Option<String> {
 /// connection ends sees a reset, not the refusal.
 const DISCARD_MAX: usize = 3 * BODY_LEN_MAX;
 
-/// Reads a whole body, of at most [`BODY_LEN_MAX`].
-async fn read_body<B>(request_body: B) -> Result<Bytes, ApiError>
-where
-    B: HttpBody<Data = Bytes>,
-    B::Error: std::fmt::Display,
-{
-    if request_body.size_hint().lower() > DISCARD_MAX as u64 {
-        return Err(ApiError::too_large(BODY_LEN_MAX));
-    }
-    let (mut bytes, mut received) = (Vec::new(), 0);
-    let mut request_body = std::pin::pin!(request_body);
-    while let Some(frame) = request_body.frame().await {
-        let frame =
-            frame.map_err(|error| ApiError::bad_request(format!("the body could not be read: {error}")))?;
-        let Ok(data) = frame.into_data() else { continue };
-        received += data.len();
-        match received {
-            0..=BODY_LEN_MAX => bytes.extend_from_slice(&data),
-            _ if received > DISCARD_MAX => break,
-            _ => bytes = Vec::new(),
+impl ApiServer {
+    /// Reads a whole body, of at most [`BODY_LEN_MAX`]. It counts for as long as what comes with it is kept.
+    async fn read_body<B>(&self, request_body: B) -> Result<(Bytes, Receiving), ApiError>
+    where
+        B: HttpBody<Data = Bytes>,
+        B::Error: std::fmt::Display,
+    {
+        if request_body.size_hint().lower() > DISCARD_MAX as u64 {
+            return Err(ApiError::too_large(BODY_LEN_MAX));
         }
+        let (mut bytes, mut received) = (Vec::new(), 0);
+        let mut receiving = Receiving::begin(&self.parts.load);
+        let mut request_body = std::pin::pin!(request_body);
+        while let Some(frame) = request_body.frame().await {
+            let unread = |error| ApiError::bad_request(format!("the body could not be read: {error}"));
+            let Ok(data) = frame.map_err(unread)?.into_data() else { continue };
+            received += data.len();
+            match received {
+                0..=BODY_LEN_MAX if !receiving.more(data.len()) => {
+                    return Err(ApiError::too_many_requests(
+                        "Too many bodies are being received, please try again later.",
+                    ));
+                }
+                0..=BODY_LEN_MAX => bytes.extend_from_slice(&data),
+                _ if received > DISCARD_MAX => break,
+                _ => bytes = Vec::new(),
+            }
+        }
+        if received > BODY_LEN_MAX {
+            return Err(ApiError::too_large(BODY_LEN_MAX));
+        }
+        Ok((bytes.into(), receiving))
     }
-    if received > BODY_LEN_MAX { Err(ApiError::too_large(BODY_LEN_MAX)) } else { Ok(bytes.into()) }
 }

@@ -7,7 +7,7 @@ use http::Response;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{ANSWERS_LEN_MAX, REQUESTS_MAX};
+use super::{ANSWERS_LEN_MAX, BODIES_LEN_MAX, REQUESTS_MAX};
 use crate::accept::Accepted;
 use crate::body::{self, Body};
 use crate::status::ApiError;
@@ -21,6 +21,9 @@ pub(crate) struct Load {
     /// Bytes of answers that are being sent.
     answers_len: AtomicUsize,
     pub(super) answers_len_max: usize,
+    /// Bytes of bodies of requests that were received and are not done with.
+    bodies_len: AtomicUsize,
+    pub(super) bodies_len_max: usize,
 }
 
 /// One place among the requests being answered; given back when dropped.
@@ -47,6 +50,8 @@ impl Load {
             watches_max,
             answers_len: AtomicUsize::new(0),
             answers_len_max: ANSWERS_LEN_MAX,
+            bodies_len: AtomicUsize::new(0),
+            bodies_len_max: BODIES_LEN_MAX,
         }
     }
 
@@ -70,6 +75,31 @@ impl Load {
 impl Drop for Slot {
     fn drop(&mut self) {
         self.load.counter(self.watch).0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The body of a request. What has come of it counts until this is dropped.
+#[derive(Debug)]
+pub(super) struct Receiving {
+    load: Arc<Load>,
+    len: usize,
+}
+
+impl Receiving {
+    pub(super) fn begin(load: &Arc<Load>) -> Self {
+        Self { load: Arc::clone(load), len: 0 }
+    }
+
+    /// So much more has come. False: together, too much is being received.
+    pub(super) fn more(&mut self, len: usize) -> bool {
+        self.len += len;
+        self.load.bodies_len.fetch_add(len, Ordering::Relaxed) + len <= self.load.bodies_len_max
+    }
+}
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        self.load.bodies_len.fetch_sub(self.len, Ordering::Relaxed);
     }
 }
 

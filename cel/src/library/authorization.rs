@@ -216,7 +216,9 @@ fn check_resource(check: &ResourceCheck, verb: &CelString<'_>) -> Answer {
 fn ask(authorizer: &Authorizer, asked: &Attributes) -> Answer {
     match authorizer.hook.decide(asked) {
         Decision::Allow => Answer { allowed: true, reason: String::new() },
-        Decision::Deny(reason) | Decision::NoOpinion(reason) => Answer { allowed: false, reason },
+        Decision::Deny(reason) | Decision::NoOpinion(reason) | Decision::Undecided(reason) => {
+            Answer { allowed: false, reason }
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Who may do what on this machine.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
@@ -78,17 +79,42 @@ impl Authenticator for TokenAuthenticator {
     }
 }
 
-/// Everybody is nobody: the plain listener.
-pub(super) struct Anonymous;
+/// Everybody is nobody: listeners for programs of this machine. A browser is one too, and must not ask for a page of somebody
+/// else, which leads it here by a name of its own (DNS rebinding) or sends to this address from another site.
+pub(crate) struct Anonymous;
 
 impl Authenticator for Anonymous {
     fn authenticate<'a>(
         &'a self,
-        _: &'a Parts,
+        request: &'a Parts,
         _: &'a Peer,
     ) -> BoxFuture<'a, Result<Identity, BadCredentials>> {
-        Box::pin(std::future::ready(Ok(Identity::anonymous())))
+        let header = |name| request.headers.get(name).map(|value| value.to_str().unwrap_or_default());
+        let host = request.uri.authority().map(http::uri::Authority::as_str).or_else(|| header(header::HOST));
+        let origin = header(header::ORIGIN).map(|origin| origin.split_once("://").unwrap_or_default().1);
+        let elsewhere = [host, origin].into_iter().flatten().find(|host| !is_this_machine(host));
+        Box::pin(std::future::ready(match elsewhere {
+            None => Ok(Identity::anonymous()),
+            Some(host) => Err(BadCredentials::Misdirected {
+                reason: format!(
+                    "{host:?} is not this machine: name this listener by its address or as localhost"
+                ),
+            }),
+        }))
     }
+}
+
+/// Whether an authority names this machine in a way that no one else can: by an address, or as `localhost`.
+fn is_this_machine(authority: &str) -> bool {
+    let named = |host: &str| host.eq_ignore_ascii_case("localhost") || host.parse::<Ipv4Addr>().is_ok();
+    if authority.is_empty() {
+        // What a page says that hides where it comes from.
+        return false;
+    }
+    if let Some(rest) = authority.strip_prefix('[') {
+        return rest.split_once(']').is_some_and(|(host, _)| host.parse::<Ipv6Addr>().is_ok());
+    }
+    named(authority.split_once(':').map_or(authority, |(host, _)| host))
 }
 
 /// The operator may do what the node may do; anonymous readers may read what is no Secret; what a service account may do
@@ -142,6 +168,28 @@ mod tests {
             resource: resource.to_owned(),
             is_resource: !resource.is_empty(),
             ..Attributes::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn pages_of_other_sites_are_not_answered() {
+        let ask = async |headers: &[(&str, &str)]| {
+            let mut request = http::Request::get("/api/v1/services");
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            Anonymous.authenticate(&parts, &Peer::default()).await.is_ok()
+        };
+        assert!(ask(&[]).await, "HTTP/1.0 names no host");
+        for host in ["127.0.0.1:51006", "localhost:51006", "[::1]:51006", "169.254.20.10", "LOCALHOST"] {
+            assert!(ask(&[("host", host)]).await, "{host}");
+            assert!(ask(&[("host", host), ("origin", &format!("http://{host}"))]).await, "{host}");
+            assert!(!ask(&[("host", host), ("origin", "http://evil.example")]).await, "{host}");
+            assert!(!ask(&[("host", host), ("origin", "null")]).await, "{host}");
+        }
+        for host in ["evil.example", "127.0.0.1.evil.example:51006", "localhost.evil.example", "[::1", ""] {
+            assert!(!ask(&[("host", host)]).await, "{host}");
         }
     }
 

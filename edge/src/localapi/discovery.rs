@@ -296,14 +296,19 @@ impl Discovery {
         selector.fields().any(|field| !kind.is_selectable(field))
     }
 
-    /// Brings what a request needs to be answered well.
-    async fn learn(&self, asked: &Attributes) {
+    /// Brings what a request needs to be answered well. Why it cannot be answered: nothing was ever heard of the cluster's
+    /// own kinds, so that nobody can say that it has no such kind.
+    async fn learn(&self, asked: &Attributes) -> Result<(), String> {
         if Self::defines(asked) {
             *self.written.lock() = Some(Instant::now());
         }
         let mut outcome = Ok(());
         if self.concerns(asked) {
             outcome = self.renew().await;
+            if asked.is_resource && matches!(self.documents.kept(GROUPS), Ok(None)) {
+                let name = Resource::new(&asked.group, &asked.version, &asked.resource);
+                return Err(format!("{name} are not known here: this node has not heard from the cloud yet"));
+            }
         }
         if outcome.is_ok() && self.selects_unknown(asked) {
             let explained = timeout(TIMEOUT, self.explain(&path(&asked.group, &asked.version))).await;
@@ -312,6 +317,7 @@ impl Discovery {
         if let Err(error) = outcome {
             debug!(error, "discovery is answered from what was kept");
         }
+        Ok(())
     }
 }
 
@@ -329,7 +335,9 @@ impl<A: Authorizer> Authorizer for Informed<A> {
             if decision != Decision::Allow {
                 return decision;
             }
-            self.discovery.learn(asked).await;
+            if let Err(why) = self.discovery.learn(asked).await {
+                return Decision::Undecided(why);
+            }
             self.definitions.read(asked).await;
             decision
         })

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use futures::future::BoxFuture;
 use http::HeaderMap;
 use tombolo_apiserve::auth::{
-    ANONYMOUS, AUTHENTICATED_GROUP, Attributes, Authorizer, Decision, Identity, UNAUTHENTICATED_GROUP,
+    ANONYMOUS, AUTHENTICATED_GROUP, Attributes, Authorizer, Identity, UNAUTHENTICATED_GROUP,
 };
 use tombolo_apiserve::status::ApiError;
 
@@ -296,10 +296,7 @@ impl Check<'_> {
     }
 
     async fn allowed(&self, asked: &Attributes) -> Result<(), ApiError> {
-        match self.authorizer.authorize(asked).await {
-            Decision::Allow => Ok(()),
-            Decision::Deny(why) | Decision::NoOpinion(why) => Err(ApiError::forbidden(asked, &why)),
-        }
+        self.authorizer.authorize(asked).await.permit(asked)
     }
 }
 

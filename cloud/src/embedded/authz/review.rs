@@ -148,7 +148,7 @@ fn decision(decision: &Decision) -> Value {
     let (allowed, denied, reason) = match decision {
         Decision::Allow => (true, false, ""),
         Decision::Deny(reason) => (false, true, reason.as_str()),
-        Decision::NoOpinion(reason) => (false, false, reason.as_str()),
+        Decision::NoOpinion(reason) | Decision::Undecided(reason) => (false, false, reason.as_str()),
     };
     let mut status = Map::from_iter([("allowed".to_owned(), json!(allowed))]);
     if denied {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http::{HeaderMap, Request};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Request};
 use http_body_util::Empty;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -17,7 +18,7 @@ use tokio::net::TcpStream;
 
 use super::*;
 use crate::identity::testing::fetch_plain;
-use crate::localapi::{ANSWERS_LEN_MAX, CONNECTIONS_MAX, WATCHES_MAX};
+use crate::localapi::{ANSWERS_LEN_MAX, BODIES_LEN_MAX, CONNECTIONS_MAX, WATCHES_MAX};
 
 /// What a client gets rid of before it is told that it is too much: what is read, and what is in buffers on the way.
 const TAKEN_MAX: usize = 32 * 1024 * 1024;
@@ -115,8 +116,7 @@ async fn endless(stream: impl AsyncRead + AsyncWrite, request: &str) -> (String,
 async fn ten_gibibytes_are_refused_and_not_taken() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let agent = with_services(folder.path(), &cloud).await;
-    let request =
-        "POST /api/v1/namespaces/default/events HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n";
+    let request = "POST /api/v1/namespaces/default/events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
     let stream = TcpStream::connect(agent.wrapper).await.unwrap();
     let (code, taken) = endless(stream, request).await;
     assert_eq!(code, "413", "the wrapper");
@@ -147,7 +147,7 @@ async fn idle_watches_of_the_local_api_are_bounded() {
     let agent = with_services(folder.path(), &cloud).await;
     let watch = async || {
         let mut stream = TcpStream::connect(agent.http).await.unwrap();
-        stream.write_all(b"GET /api/v1/services?watch=1 HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        stream.write_all(b"GET /api/v1/services?watch=1 HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
         let mut first = [0; 12];
         stream.read_exact(&mut first).await.unwrap();
         (String::from_utf8_lossy(&first[9..]).into_owned(), stream)
@@ -188,6 +188,61 @@ async fn connections_of_the_local_api_are_bounded() {
     assert!(!next.is_finished(), "there is no place for one more");
     drop(idle.pop());
     assert_eq!(tokio::time::timeout(DEADLINE, next).await.expect("a place was given back").unwrap(), 200);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn bodies_that_do_not_end_are_bounded() {
+    const LEN: usize = 2_900_000;
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let agent = with_services(folder.path(), &cloud).await;
+    let body = vec![b' '; LEN];
+    let begin = async || {
+        let mut stream = TcpStream::connect(agent.wrapper).await.unwrap();
+        let head = "POST /api/v1/namespaces/default/events HTTP/1.1\r\nhost: localhost\r\n\
+                    content-type: application/json\r\ncontent-length: 3000000\r\n\r\n";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // Who is refused meanwhile does not read on.
+        let _ = stream.write_all(&body).await;
+        stream
+    };
+    let mut waiting = Vec::new();
+    for _ in 0..2 * BODIES_LEN_MAX / LEN {
+        waiting.push(begin().await);
+    }
+    let waiting = parking_lot::Mutex::new(waiting);
+    wait_for("refusals", DEADLINE, async || {
+        let mut waiting = waiting.lock();
+        waiting.retain(|stream| {
+            let mut first = [0; 12];
+            match stream.try_read(&mut first) {
+                Ok(read) => assert_eq!(&first[9..read], b"429"),
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
+            false
+        });
+        waiting.len() * LEN <= BODIES_LEN_MAX
+    })
+    .await;
+    assert!(!waiting.lock().is_empty(), "some are received");
+    assert_eq!(ask(agent.wrapper, "/api/v1/services").await.0, 200, "questions without a body go on");
+    drop(waiting);
+    let post = async || {
+        let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
+        let path = "/api/v1/namespaces/default/events";
+        fetch_plain(agent.wrapper, Method::POST, path, headers, &" ".repeat(LEN)).await.0
+    };
+    wait_for("room for another one", DEADLINE, async || post().await != StatusCode::TOO_MANY_REQUESTS).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn connections_that_are_not_made_here_are_not_to_be_asked_for_again() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let agent = with_services(folder.path(), &cloud).await;
+    for path in ["/api/v1/namespaces/default/services/web/proxy/", "/api/v1/nodes/edge-a/proxy"] {
+        assert_eq!(ask(agent.http, path).await.0, 501, "{path}");
+    }
     agent.stop().await;
 }
 

@@ -50,6 +50,20 @@ async fn row(agent: &Agent, path: &str) -> (Value, Value) {
 }
 
 #[tokio::test]
+async fn before_the_cloud_was_heard_nobody_says_what_kinds_there_are() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    cloud.set_away(true);
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    for path in [WIDGETS, "/apis/superedge.io/v1/statefulsetgrids"] {
+        let (code, text) = fetch_plain(agent.http, Method::GET, path, HeaderMap::new(), "").await;
+        let status: Value = serde_json::from_str(&text).unwrap_or_default();
+        assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE, "{path}: {text}");
+        assert_eq!(status["details"]["retryAfterSeconds"], 1, "{path}: {text}");
+    }
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn kinds_of_the_cluster_are_found_and_explained_without_it() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let widget = ObjectKey::new(Resource::new("example.com", "v1", "widgets"), "default", "w");

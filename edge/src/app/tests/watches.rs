@@ -44,7 +44,7 @@ struct Watch(Lines<BufReader<TcpStream>>);
 impl Watch {
     async fn open(address: SocketAddr, path: &str) -> Self {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut lines = BufReader::new(stream).lines();
         let first = lines.next_line().await.unwrap().unwrap_or_default();

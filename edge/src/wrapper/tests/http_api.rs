@@ -326,7 +326,7 @@ async fn idle_watches_are_bounded_and_disturb_nobody() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let served = Served::with_cluster(&settings()).await;
     let head = async |stream: &mut tokio::net::TcpStream| {
-        let request = "GET /api/v1/services?watch=true HTTP/1.1\r\nhost: wrapper\r\n\r\n";
+        let request = "GET /api/v1/services?watch=true HTTP/1.1\r\nhost: localhost\r\n\r\n";
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut buffer = [0; 12];
         stream.read_exact(&mut buffer).await.unwrap();

@@ -1,5 +1,6 @@
 use http::HeaderValue;
 use serde_json::json;
+use tombolo_apiserve::auth::Decision;
 
 use super::*;
 use crate::embedded::authz::rules::Rule;
