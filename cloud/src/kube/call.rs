@@ -70,6 +70,12 @@ impl ApiCall {
         Self::new(Method::PATCH, path_and_query, content_type, body)
     }
 
+    /// The path without its query.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.path_and_query.split('?').next().unwrap_or_default()
+    }
+
     fn new(method: Method, path_and_query: impl Into<String>, content_type: &str, body: Bytes) -> Self {
         Self {
             method,

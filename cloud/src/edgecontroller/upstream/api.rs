@@ -38,7 +38,7 @@ impl Upstream {
             body: request.body,
             timeout,
         };
-        let registers = token.is_none() && call.method == Method::POST && path_of(&call) == NODES;
+        let registers = token.is_none() && call.method == Method::POST && call.path() == NODES;
         let caller = token.map_or(Caller::Node(node), Caller::Token);
         let call = whole::complete(&self.kube, caller, call).await;
         let answer = match token {
@@ -64,7 +64,7 @@ impl Upstream {
 /// Whether a call reads a document that the cluster publishes to whoever is authenticated: version, discovery, OpenAPI,
 /// and the keys of its tokens. They are no resources, for which alone the right to act as a node is given.
 fn is_published(call: &ApiCall) -> bool {
-    let path = path_of(call);
+    let path = call.path();
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let published = match parts.as_slice() {
         ["version" | "api" | "apis"] | ["api", _] | ["apis", _] | ["apis", _, _] => true,
@@ -76,14 +76,10 @@ fn is_published(call: &ApiCall) -> bool {
 
 /// Whether a call is a TokenRequest.
 fn asks_for_token(call: &ApiCall) -> bool {
-    let path = path_of(call);
+    let path = call.path();
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     call.method == Method::POST
         && matches!(parts.as_slice(), ["api", "v1", "namespaces", _, "serviceaccounts", _, "token"])
-}
-
-pub(super) fn path_of(call: &ApiCall) -> &str {
-    call.path_and_query.split('?').next().unwrap_or_default()
 }
 
 /// Whether this is a call with one bounded answer, to a path that cannot be read in two ways.

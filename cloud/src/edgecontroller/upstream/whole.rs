@@ -8,7 +8,6 @@ use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 use tombolo_apiserve::query::path::{Target, target};
 
-use super::api::path_of;
 use crate::edgecontroller::trim::LAST_APPLIED;
 use crate::kube::{ApiCall, Caller, Kube};
 
@@ -21,7 +20,7 @@ pub(super) async fn complete(kube: &Kube, caller: Caller<'_>, call: ApiCall) -> 
     if !is_whole(&call) || has_annotation(&call.body) {
         return call;
     }
-    let question = ApiCall { timeout: call.timeout, ..ApiCall::get(path_of(&call)) };
+    let question = ApiCall { timeout: call.timeout, ..ApiCall::get(call.path()) };
     let Ok(now) = kube.call(caller, question).await else { return call };
     if now.code != 200 {
         return call;
@@ -34,7 +33,7 @@ pub(super) async fn complete(kube: &Kube, caller: Caller<'_>, call: ApiCall) -> 
 
 /// Whether a call replaces an object, beside its status and the like.
 fn is_whole(call: &ApiCall) -> bool {
-    let Target::Resource(path) = target(path_of(call)) else { return false };
+    let Target::Resource(path) = target(call.path()) else { return false };
     let json = call.content_type.is_empty() || call.content_type.starts_with("application/json");
     let object = path.name.is_some() && path.subresource.is_none();
     call.method == Method::PUT && object && json && path.resource != "leases"
