@@ -88,7 +88,7 @@ impl NodeAddress {
     fn found(&self, address: Option<IpAddr>) {
         let Some(address) = address.filter(|address| *self.told.borrow() != Some(*address)) else { return };
         info!(%address, "this node's address");
-        if let Err(error) = files::replace(&self.kept, address.to_string().as_bytes(), 0o600) {
+        if let Err(error) = files::replace(&self.kept, address.to_string().as_bytes(), files::PRIVATE) {
             warn!(%error, path = %self.kept.display(), "the node's address cannot be kept");
         }
         self.told.send_replace(Some(address));

@@ -215,19 +215,33 @@ impl Subscriptions {
             if let Some(scope) = self.board.covering(selection) {
                 return Ok(scope);
             }
-            if self.board.count() < KEPT_MAX {
-                break;
-            }
-            if !self.make_room()? {
-                return Err(Unreadable::Unknown(format!(
-                    "{KEPT_MAX} selections are read at this moment: end one"
-                )));
+            if self.has_room()? {
+                return self.open(selection).await;
             }
             drop(news.changed().await);
         }
+    }
+
+    async fn open(&self, selection: &Selection) -> Result<ScopeId, Unreadable> {
         let scope = self.store.open_scope(selection.clone()).await?;
         self.board.add(scope, selection.clone(), false);
         Ok(scope)
+    }
+
+    /// Whether one more may be opened; false: room is being made.
+    ///
+    /// # Errors
+    /// [`Unreadable::Unknown`] when all are being read.
+    fn has_room(&self) -> Result<bool, Unreadable> {
+        if self.board.count() < KEPT_MAX {
+            return Ok(true);
+        }
+        match self.make_room()? {
+            true => Ok(false),
+            false => {
+                Err(Unreadable::Unknown(format!("{KEPT_MAX} selections are read at this moment: end one")))
+            }
+        }
     }
 
     /// Has the selection forgotten that was read longest ago, unless another one is about to go. Without a cloud one that has
@@ -330,15 +344,10 @@ impl Subscriptions {
 
     /// None: room is being made.
     async fn grant(&self, selection: &Selection) -> Result<Option<ScopeId>, Unreadable> {
-        if self.board.count() >= KEPT_MAX {
-            return match self.make_room()? {
-                true => Ok(None),
-                false => Err(Unreadable::Unknown(format!("{KEPT_MAX} selections are being read"))),
-            };
+        if !self.has_room()? {
+            return Ok(None);
         }
-        let scope = self.store.open_scope(selection.clone()).await?;
-        self.board.add(scope, selection.clone(), false);
-        Ok(Some(scope))
+        self.open(selection).await.map(Some)
     }
 
     async fn sweep(&self, weights: &mut Weights) -> Result<(), Unreadable> {

@@ -39,7 +39,8 @@ impl One {
         if !is_scale(&scale) {
             return Err(unreadable("it is no Scale"));
         }
-        let body = localized(store, &key, body)?;
+        let version = scale["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+        let body = localized(store, &key, version, body)?;
         Self::of(key, body, store.local_revision())
     }
 
@@ -126,15 +127,14 @@ fn listed(store: &Store, kind: &KindInfo, mut item: Value) -> Result<Stored, Api
     let body = Bytes::from(item.to_string());
     let facts = facts(&body).map_err(|why| unreadable(&why))?;
     let key = ObjectKey::new(kind.storage.clone(), &facts.namespace, &facts.name);
-    let body = localized(store, &key, body)?;
+    let body = localized(store, &key, &facts.resource_version, body)?;
     stored(key, body)
 }
 
-/// What the cloud says of an object, under the local version of the object if this node holds the same.
-fn localized(store: &Store, key: &ObjectKey, body: Bytes) -> Result<Bytes, ApiError> {
-    let facts = facts(&body).map_err(|why| unreadable(&why))?;
+/// What the cloud says of an object in this version, under the local version of the object if this node holds the same.
+fn localized(store: &Store, key: &ObjectKey, version: &str, body: Bytes) -> Result<Bytes, ApiError> {
     let held = store.revisions(key).ok().flatten();
-    match held.filter(|(_, cloud)| cloud.0.to_string() == facts.resource_version) {
+    match held.filter(|(_, cloud)| cloud.0.to_string() == version) {
         Some((local, _)) => stamp(&body, local.0).map_err(|why| unreadable(&why)),
         None => Ok(body),
     }

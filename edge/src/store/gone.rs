@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 
-use tombolo_proto::ids::CloudRevision;
 use tombolo_proto::object::ObjectVersion;
 
 /// Objects that are remembered, at most. A reply is under way for seconds.
@@ -24,7 +23,8 @@ impl Gone {
 
     /// Whether the object has gone at this revision of it or later.
     pub(super) fn includes(&self, era: u32, object: &ObjectVersion) -> bool {
-        let later = |at: CloudRevision| at >= object.revision;
-        self.0.iter().any(|(of, gone)| *of == era && gone.uid == object.uid && later(gone.revision))
+        self.0
+            .iter()
+            .any(|(of, gone)| *of == era && gone.uid == object.uid && gone.revision >= object.revision)
     }
 }
