@@ -107,6 +107,7 @@ async fn serve(
     let outcome = match started {
         Ok(system) => {
             println!("kubeconfig: {}", system.kubeconfig().display());
+            println!("when something does not work: {}", system.doctor());
             tokio::select! {
                 outcome = attend(options, documents, &system) => outcome,
                 error = parts.failed() => Err(error.into()),

@@ -1,5 +1,6 @@
 //! The parts of `tombolo up`, started in order.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -29,6 +30,7 @@ pub(super) struct System {
     kubeconfig: PathBuf,
     client: Client,
     cloud: tombolo_cloud::StatusHandle,
+    doctor: String,
     edges: Vec<Edge>,
 }
 
@@ -74,13 +76,19 @@ impl System {
             controllers::start(binaries, files, &data_dir, tasks, drain)?;
         }
         let (cloud, addresses) = start_cloud(kube, &data_dir, &mut ports, tasks, drain).await?;
+        let doctor = addresses.doctor(&kubeconfig);
         let mut edges = Vec::with_capacity(options.edges);
         for number in 1..=options.edges {
             let node = NodeId::parse(&format!("edge-{number}"))?;
             let config = edge_config(options, &node, &data_dir, &ports, &addresses);
             edges.push(start_edge(node, config, &addresses.token, &mut ports, tasks, drain).await?);
         }
-        Ok(Self { kubeconfig, client, cloud, edges })
+        Ok(Self { kubeconfig, client, cloud, doctor, edges })
+    }
+
+    /// The command that examines this system, whose ports are not the ones that it takes by itself.
+    pub(super) fn doctor(&self) -> &str {
+        &self.doctor
     }
 
     /// The administrator's kubeconfig.
@@ -157,10 +165,22 @@ impl System {
 
 /// Where the hub listens, and the token to join with.
 struct CloudAddresses {
-    websocket: String,
-    quic: String,
-    join: String,
+    websocket: SocketAddr,
+    quic: SocketAddr,
+    join: SocketAddr,
     token: String,
+}
+
+impl CloudAddresses {
+    fn doctor(&self, kubeconfig: &Path) -> String {
+        format!(
+            "tombolo doctor --kubeconfig {} --websocket-port {} --quic-port {} --join-port {}",
+            kubeconfig.display(),
+            self.websocket.port(),
+            self.quic.port(),
+            self.join.port()
+        )
+    }
 }
 
 async fn start_api_server(
@@ -196,10 +216,10 @@ async fn start_cloud(
     config.listen.join = ports.address("join");
     config.listen.admin = Some(ports.address("cloudcore admin"));
     let bound = tombolo_cloud::App::build(config, tombolo_cloud::Kube::from_config(kube)?).await?;
-    let mut keep = |name: &str, address: Option<std::net::SocketAddr>| -> Result<String> {
+    let mut keep = |name: &str, address: Option<SocketAddr>| -> Result<SocketAddr> {
         let address = address.with_context(|| format!("cloudcore has no {name} listener"))?;
         ports.keep(name, address)?;
-        Ok(address.to_string())
+        Ok(address)
     };
     let websocket = keep("websocket", bound.websocket_addr())?;
     let quic = keep("quic", bound.quic_addr())?;
@@ -222,9 +242,9 @@ fn edge_config(
     addresses: &CloudAddresses,
 ) -> tombolo_edge::Config {
     let mut config = tombolo_edge::Config::new(node.clone(), data_dir.join("edges").join(node.as_str()));
-    config.cloud.websocket.clone_from(&addresses.websocket);
-    config.cloud.quic.clone_from(&addresses.quic);
-    config.cloud.join.clone_from(&addresses.join);
+    config.cloud.websocket = addresses.websocket.to_string();
+    config.cloud.quic = addresses.quic.to_string();
+    config.cloud.join = addresses.join.to_string();
     config.cloud.transport = match options.transport {
         TransportOption::Quic => tombolo_edge::config::Transport::Quic,
         TransportOption::Websocket => tombolo_edge::config::Transport::Websocket,

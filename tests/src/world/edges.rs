@@ -13,10 +13,15 @@ use tombolo_testkit::{Child, free_port, wait_for_value};
 use super::{DEADLINE, World, binary, client_of};
 use crate::network::Namespace;
 
-/// The variables that the unit file of a device sets.
-fn unit_environment() -> impl Iterator<Item = (&'static str, &'static str)> {
+/// A program with the variables and the priority that the unit file of a device gives it; the latter only to root.
+fn as_unit(program: &Path) -> Command {
     let unit = include_str!("../../../deploy/edge/edgecore.service");
-    unit.lines().filter_map(|line| line.strip_prefix("Environment=")?.split_once('='))
+    let set =
+        |name: &'static str| unit.lines().filter_map(move |line| line.strip_prefix(name)?.strip_prefix('='));
+    let mut command = Command::new("nice");
+    command.args(set("Nice").flat_map(|niceness| ["-n", niceness])).arg(program);
+    command.envs(set("Environment").filter_map(|variable| variable.split_once('=')));
+    command
 }
 
 /// An agent that was set up.
@@ -35,15 +40,15 @@ impl World {
         self.start_edge_program(node, &binary("edgecore")?).await
     }
 
-    /// As [`Self::start_edge`], with a program that was built in another way, in the environment that the unit file gives
-    /// it on a device.
+    /// As [`Self::start_edge`], with a program that was built in another way, with the environment and the priority that
+    /// the unit file gives it on a device.
     ///
     /// # Errors
     /// As [`Self::start_edge`].
     pub async fn start_edge_program(&mut self, node: &str, program: &Path) -> Result<()> {
         self.join_edge(node).await?;
-        let mut command = Command::new(program);
-        command.envs(unit_environment()).arg("--config").arg(self.edge_config(node));
+        let mut command = as_unit(program);
+        command.arg("--config").arg(self.edge_config(node));
         self.run_edge(node, &mut command)
     }
 

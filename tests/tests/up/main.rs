@@ -118,6 +118,17 @@ impl Running {
         .await;
     }
 
+    /// The command that it prints for the time when something does not work finds nothing that is broken.
+    fn examines_itself(&self) {
+        let log = self.process.log();
+        let command =
+            log.lines().find_map(|line| line.strip_prefix("when something does not work: tombolo "));
+        let arguments = command.unwrap_or_else(|| panic!("no command in {log}")).split_whitespace();
+        let output = Command::new(binary("tombolo").unwrap()).args(arguments).output().unwrap();
+        let report = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && !report.contains("FAIL"), "{}: {report}", output.status);
+    }
+
     fn operate(&self, command: &str) -> Result<String> {
         let program = binary("tombolo")?;
         let output = Command::new(program).arg(command).arg("--kubeconfig").arg(&self.kubeconfig).output()?;
@@ -173,6 +184,7 @@ async fn it_can_be_used_while_it_runs_and_ctrl_c_drains() {
     assert!(["edge-1", "edge-2", "edge-3"].iter().all(|node| nodes.contains(node)), "{nodes}");
     let token = running.operate("token").unwrap();
     assert_eq!(token.trim().split('.').count(), 4, "a CA hash and a JWT: {token}");
+    running.examines_itself();
 
     let change =
         ["-n", "quickstart", "patch", "configmap", "shop-settings", "-p", r#"{"data":{"currency":"SEK"}}"#];
