@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tombolo_apiserve::api::ApiServer;
 use tombolo_apiserve::history::LogLimits;
@@ -56,6 +57,12 @@ use self::pki::Pki;
 
 /// Time for requests that are being answered when the server stops.
 const STOP_GRACE: Duration = Duration::from_secs(5);
+
+/// How long the port of the last run is tried for: whoever had it may still be ending, and kubeconfigs name it.
+const KEPT_PORT_WITHIN: Duration = Duration::from_secs(1);
+
+/// Wait between two tries.
+const KEPT_PORT_RETRY: Duration = Duration::from_millis(20);
 
 /// Starts embedded API servers.
 #[derive(Debug)]
@@ -150,9 +157,16 @@ async fn listen(options: &Options, data_dir: &DataDir) -> Result<TcpListener, Em
     };
     if let (0, Some(kept)) = (options.listen.port(), data_dir.port()) {
         let addr = SocketAddr::new(options.listen.ip(), kept);
-        match bind(addr).await {
-            Ok(listener) => return Ok(listener),
-            Err(error) => tracing::warn!(%error, "the port of the last run is taken; using another one"),
+        let until = Instant::now() + KEPT_PORT_WITHIN;
+        loop {
+            match bind(addr).await {
+                Ok(listener) => return Ok(listener),
+                Err(_) if Instant::now() < until => tokio::time::sleep(KEPT_PORT_RETRY).await,
+                Err(error) => {
+                    tracing::warn!(%error, "the port of the last run is taken; using another one");
+                    break;
+                }
+            }
         }
     }
     bind(options.listen).await

@@ -70,8 +70,15 @@ async fn silence_is_ended() {
     }
 }
 
+/// A connection on which nothing waits for more: the paused clock jumps while both ends wait.
+async fn connected(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
 async fn http2(address: SocketAddr) -> (http2::SendRequest<Empty<Bytes>>, tokio::task::JoinHandle<()>) {
-    let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
+    let stream = TokioIo::new(connected(address).await);
     let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
     (sender, tokio::spawn(async move { drop(connection.await) }))
 }
@@ -123,7 +130,7 @@ async fn windowed(
     address: SocketAddr,
     window: u32,
 ) -> (http2::SendRequest<Empty<Bytes>>, tokio::task::JoinHandle<()>) {
-    let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
+    let stream = TokioIo::new(connected(address).await);
     let mut builder = http2::Builder::new(TokioExecutor::new());
     let (sender, connection) = builder.initial_stream_window_size(window).handshake(stream).await.unwrap();
     (sender, tokio::spawn(async move { drop(connection.await) }))

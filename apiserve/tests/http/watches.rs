@@ -8,6 +8,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tombolo_apiserve::history::LogLimits;
+use tombolo_apiserve::store::{Expect, Mutation, Write, WriteStore as _};
+use tombolo_proto::ids::Uid;
+use tombolo_proto::object::{ObjectKey, Resource};
 
 use crate::server::*;
 
@@ -123,7 +126,7 @@ async fn a_watch_ends_cleanly_at_its_timeout() {
 #[tokio::test]
 async fn a_bookmark_comes_shortly_before_the_timeout() {
     let server = Server::start().await;
-    let query = "watch=1&resourceVersion=1&allowWatchBookmarks=true&timeoutSeconds=3";
+    let query = "watch=1&resourceVersion=1&allowWatchBookmarks=true&timeoutSeconds=6";
     let mut watch = server.watch(&format!("{CONFIGMAPS}?{query}")).await;
     // A change of another resource: the bookmark moves on, so that the client does not resume from too far back.
     server.post(PODS, &pod("p", "n1")).await.expect(201);
@@ -219,9 +222,12 @@ async fn a_watch_that_falls_behind_the_history_is_told_to_list_again() {
     let mut body = server.open(request).await.into_body();
     let text = "x".repeat(400_000);
     server.post(CONFIGMAPS, &configmap("a", &text)).await.expect(201);
+    // Past the server: its connection is ended when nothing is read from it for a few seconds.
     for round in 0..60 {
         let body = configmap("a", &format!("{round}{text}"));
-        server.put(&format!("{CONFIGMAPS}/a"), &body).await.expect(200);
+        let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", "a");
+        let write = Write::Put { uid: Uid::parse("u").unwrap(), body: body.to_string().into() };
+        server.store.commit(Mutation { key, expected: Expect::Any, write }).await.unwrap();
     }
     let mut bytes = Vec::new();
     while let Some(Ok(frame)) = tokio::time::timeout(PATIENCE, body.frame()).await.unwrap() {

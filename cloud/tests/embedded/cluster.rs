@@ -24,6 +24,7 @@ async fn pods_are_completed_as_the_real_server_does() {
     let server = Server::start().await;
     let api = server.api().await;
     namespace(&api, "shop").await;
+    api.wait_code("/api/v1/namespaces/shop/serviceaccounts/default", 200).await;
     let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
     let pod = api.create("/api/v1/namespaces/shop/pods", &pod).await;
     let spec = &pod["spec"];

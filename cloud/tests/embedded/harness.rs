@@ -35,9 +35,17 @@ impl Server {
     }
 
     pub(crate) async fn start_in(dir: TempDir) -> Self {
-        let mut options = Options::new(dir.path().join("data"));
-        options.audit_log = Some(dir.path().join("audit.log"));
-        Self::run(dir, Embedded::start(options).await.unwrap())
+        // A program that another test is just starting has the locks of its parent for a moment.
+        let bound = tombolo_testkit::wait_for_value("an embedded server", DEADLINE, || async {
+            let mut options = Options::new(dir.path().join("data"));
+            options.audit_log = Some(dir.path().join("audit.log"));
+            match Embedded::start(options).await {
+                Err(error @ EmbeddedError::InUse(_)) => Err(error.to_string()),
+                started => Ok(started.unwrap()),
+            }
+        })
+        .await;
+        Self::run(dir, bound)
     }
 
     fn run(dir: TempDir, bound: Bound) -> Self {

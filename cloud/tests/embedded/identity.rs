@@ -31,6 +31,16 @@ async fn with_token(api: &Api, method: &str, path: &str, token: &str) -> (u16, V
 async fn a_token_speaks_for_its_account_while_its_pod_lives() {
     let server = Server::start().await;
     let (api, stranger) = (server.api().await, stranger(&server).await);
+    api.wait_code("/api/v1/namespaces/default/serviceaccounts/default", 200).await;
+    tombolo_testkit::wait_for("role view to be summed up", DEADLINE, || async {
+        let (_, role) = api.get("/apis/rbac.authorization.k8s.io/v1/clusterroles/view").await;
+        if role["rules"].as_array().is_some_and(|rules| rules.len() > 5) {
+            Ok(())
+        } else {
+            Err(role.to_string())
+        }
+    })
+    .await;
     let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
     let pod = api.create("/api/v1/namespaces/default/pods", &pod).await;
     let bound = json!({"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": pod["metadata"]["uid"]});

@@ -96,7 +96,13 @@ async fn registration_and_reports(world: &World) {
     assert_eq!(edge.lease, Some(404), "the lease has to be created first");
     let lease = json!({"metadata": {"name": "first"}, "spec": {"holderIdentity": "first", "leaseDurationSeconds": 40}});
     let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
-    // kube-node-lease is made by the API server a moment after its start.
+    // The API server makes it a moment after its start.
+    tombolo_testkit::wait_for("kube-node-lease", Duration::from_secs(30), || async {
+        let list = world.admin("GET", "/api/v1/namespaces", &Value::Null).await;
+        let mut names = list["items"].as_array().into_iter().flatten().map(|item| &item["metadata"]["name"]);
+        if names.any(|name| name == "kube-node-lease") { Ok(()) } else { Err(list.to_string()) }
+    })
+    .await;
     let created = edge.api("POST", leases, "application/json", &lease).await;
     assert_eq!(created.code, 201, "{}", String::from_utf8_lossy(&created.body));
     edge.renew_lease(1_790_000_001_000_001);

@@ -24,6 +24,9 @@ mod packets;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
+/// Milliseconds for a server of a test to answer.
+const FORWARD_WITHIN: u64 = 2_000;
+
 struct Running {
     address: SocketAddr,
     store: MemoryStore,
@@ -34,7 +37,7 @@ struct Running {
 impl Running {
     async fn start(upstreams: &[SocketAddr]) -> Self {
         let store = MemoryStore::new(Revision(1), LogLimits::default());
-        Self::on(Arc::new(store.clone()), store, upstreams, 300).await
+        Self::on(Arc::new(store.clone()), store, upstreams, FORWARD_WITHIN).await
     }
 
     /// A server on a source, which may not be the store that a test changes.
@@ -185,7 +188,7 @@ async fn what_was_never_heard_of_fails_and_is_not_denied() {
         StoreError::NotSynced { reason: "a test".to_owned() }
     }
     let store = MemoryStore::new(Revision(1), LogLimits::default());
-    let running = Running::on(Arc::new(Nothing), store, &[], 300).await;
+    let running = Running::on(Arc::new(Nothing), store, &[], FORWARD_WITHIN).await;
     let answer = running.ask("web.shop.svc.cluster.local", RecordType::A).await;
     assert_eq!(answer.metadata.response_code, ResponseCode::ServFail);
     let answer = running.ask("cluster.local", RecordType::SOA).await;

@@ -18,6 +18,9 @@ const SECONDS: RangeInclusive<u64> = 1..=30;
 /// How long when the request does not say.
 const SECONDS_DEFAULT: u64 = 10;
 
+/// Libraries in whose code no sample is taken: a stack is walked where the signal comes, and they may hold a lock there.
+const NOT_SAMPLED: [&str; 4] = ["libc", "libgcc", "pthread", "vdso"];
+
 /// The timer that takes samples is the process's.
 static TURN: Mutex<()> = Mutex::const_new(());
 
@@ -35,8 +38,8 @@ pub(super) async fn take(query: &str) -> Result<String, ApiError> {
     let _turn = TURN
         .try_lock()
         .map_err(|_| ApiError::too_many_requests("a profile is being taken; try again later"))?;
-    let guard =
-        ProfilerGuardBuilder::default().frequency(FREQUENCY).build().map_err(|error| failed(&error))?;
+    let sampling = ProfilerGuardBuilder::default().frequency(FREQUENCY).blocklist(&NOT_SAMPLED);
+    let guard = sampling.build().map_err(|error| failed(&error))?;
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     // Finding the names of functions takes a while.
     let stacks = tokio::task::spawn_blocking(move || stacks(&guard));
