@@ -127,7 +127,8 @@ async fn a_kill_at_any_time_loses_no_answered_write() {
             .unwrap()
             .parse()
             .unwrap();
-        assert!(revision > newest, "the revision went back from {newest} to {revision}");
+        // Nothing may have been written in so short a time.
+        assert!(revision >= newest, "the revision went back from {newest} to {revision}");
         newest = revision;
     }
     let answered = beliefs.lock().values().filter(|known| known.answered.is_some()).count();

@@ -35,8 +35,13 @@ async fn play(api: Api, transport: Transport) {
         serde_json::from_str(&ask(&["-n", NAMESPACE, "get", "service", "web", "-o", "json"]).unwrap())
             .unwrap();
     assert_eq!(one["spec"]["ports"][0]["port"], 80);
-    assert!(ask(&["get", "nodes", "-o", "name"]).unwrap().contains(NODE));
-    assert!(ask(&["get", "namespaces", "-o", "name"]).unwrap().contains(NAMESPACE));
+    for (kind, name) in [("nodes", NODE), ("namespaces", NAMESPACE)] {
+        wait_for(&format!("{name} among the {kind}"), DEADLINE, || async {
+            let names = ask(&["get", kind, "-o", "name"]).map_err(|error| error.to_string())?;
+            if names.contains(name) { Ok(()) } else { Err(names) }
+        })
+        .await;
+    }
     // What was not asked for before comes when it is asked for.
     wait_for("Endpoints, which are followed on demand", DEADLINE, || async {
         ask(&["get", "endpoints", "-A"]).map(drop).map_err(|error| error.to_string())

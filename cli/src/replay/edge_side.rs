@@ -32,7 +32,7 @@ const WATCH_LAG_MAX: Duration = Duration::from_secs(10);
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
 /// Silence after which the cloud is taken to have said everything at the end.
-const QUIET: Duration = Duration::from_millis(500);
+const QUIET: Duration = Duration::from_secs(1);
 
 /// A run.
 #[derive(Debug)]

@@ -46,6 +46,12 @@ const TOKEN_PATIENCE: Duration = Duration::from_secs(2);
 /// Wait between two of these attempts.
 const TOKEN_RETRY: Duration = Duration::from_millis(200);
 
+/// How long a new node's labels are tried to be set: nothing sets them later.
+const LABEL_PATIENCE: Duration = Duration::from_secs(4);
+
+/// Wait between two of these attempts.
+const LABEL_RETRY: Duration = Duration::from_millis(500);
+
 /// Namespace of node leases.
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 

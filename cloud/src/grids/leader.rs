@@ -17,8 +17,9 @@ use tombolo_runtime::Drain;
 /// Name of the Lease.
 pub const LEASE: &str = "tombolo-grid-controllers";
 
-/// How long the others wait for a holder that is silent.
-const LEASE_DURATION: Duration = Duration::from_secs(12);
+/// How long the others wait for a holder that is silent. They see a renewal up to [`RETRY`] late, and try again up to
+/// [`RETRY`] after that time: 15 s in all (docs/application-grid.md).
+const LEASE_DURATION: Duration = Duration::from_secs(10);
 
 /// A holder that has not renewed for so long stops before anybody takes over.
 const RENEW_DEADLINE: Duration = Duration::from_secs(8);

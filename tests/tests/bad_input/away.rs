@@ -32,7 +32,10 @@ async fn updates_for_a_node_that_is_away_are_not_queued() {
 
     world.start_edge(NODE).await.unwrap();
     world.converges(NODE).await;
-    assert_eq!(deliveries(&local, &seen).await, [UPDATES.to_string()], "one delivery, of the newest");
+    // One delivery of the newest; a second one when cloudcore's watch has not seen the newest when the edge is back.
+    let delivered = deliveries(&local, &seen).await;
+    assert_eq!(delivered.last(), Some(&UPDATES.to_string()), "{delivered:?}");
+    assert!(delivered.len() <= 2, "{delivered:?}");
     // Beside it the node's own Node object may have changed.
     let more = self::acknowledged(&world).await - acknowledged;
     assert!((1.0..f64::from(UPDATES)).contains(&more), "{more} deliveries for what had waited");

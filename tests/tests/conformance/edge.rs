@@ -51,6 +51,10 @@ const DIFFERENCES: &[(&str, &str)] = &[
         "it is being deleted already, and a controller of each cloud lets go of it in its own time",
     ),
     (
+        r#"PATCH /api/v1/namespaces/default/configmaps/a?fieldManager=m {"metadata":{"finalizers":null}}"#,
+        "a controller collects what is to be deleted",
+    ),
+    (
         r#"DELETE /api/v1/namespaces/default/configmaps/a {"preconditions":{"resourceVersion":"1"}}"#,
         "revisions at an edge are its own: it looks at the precondition itself",
     ),
@@ -60,10 +64,6 @@ const DIFFERENCES: &[(&str, &str)] = &[
 const REAL_DIFFERENCES: &[(&str, &str)] = &[
     ("*/apis/apps/v1/namespaces/default/*", "controllers write the status"),
     ("GET /api/v1/namespaces/default/events", "controllers tell what they do"),
-    (
-        r#"PATCH /api/v1/namespaces/default/configmaps/a?fieldManager=m {"metadata":{"finalizers":null}}"#,
-        "a controller collects what is to be deleted",
-    ),
     (
         "GET /api/v1/namespaces/default/configmaps?watch=1&timeoutSeconds=1 as application/yaml",
         "the real server also offers protobuf",

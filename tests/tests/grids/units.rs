@@ -152,7 +152,7 @@ async fn services_follow_their_grid_on_kube_apiserver() {
 }
 
 /// How long the workload of a unit without nodes stays in the test of that.
-const GRACE: Duration = Duration::from_secs(3);
+const GRACE: Duration = Duration::from_secs(10);
 
 async fn stay(api: Api) {
     let grids = Grids::start_with(api, json!({"unitGraceSeconds": GRACE.as_secs()})).await;

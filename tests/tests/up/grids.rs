@@ -6,7 +6,7 @@ use std::path::Path;
 use tombolo_testkit::{cluster_or_skip, wait_for};
 use tombolo_tests::world::{DEADLINE, kubectl};
 
-use crate::{Running, assert_one_line, tombolo};
+use crate::{Running, assert_one_line, choose_ports, tombolo};
 
 const COMMAND: [&str; 4] = ["--edges", "6", "--controllers", "--simulate-pods"];
 
@@ -25,6 +25,7 @@ async fn every_edge_leads_to_the_pods_of_its_unit() {
     cluster_or_skip!("every_edge_leads_to_the_pods_of_its_unit");
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
+    choose_ports(&data, 6);
     let output = tombolo(&data, &COMMAND).args(["--until-synced", "--apply", &example()]).output().unwrap();
     let log = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{log}\n{}", String::from_utf8_lossy(&output.stderr));

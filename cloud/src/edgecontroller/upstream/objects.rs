@@ -8,7 +8,7 @@ use tombolo_proto::message::{Content, Message, Operation, Outcome, StatusError};
 use tombolo_proto::{NodeId, Uid};
 
 use super::message::{STRATEGIC, Said, Target, malformed, outcome, revision_of};
-use super::{LEASE_NAMESPACE, TOKEN_PATIENCE, TOKEN_RETRY, Upstream, labels};
+use super::{LABEL_PATIENCE, LABEL_RETRY, LEASE_NAMESPACE, TOKEN_PATIENCE, TOKEN_RETRY, Upstream, labels};
 use crate::kube::{Answer, ApiCall, CallError, Caller};
 
 impl Upstream {
@@ -31,17 +31,23 @@ impl Upstream {
         Said::Wrap(outcome(Ok(body)), false)
     }
 
-    /// Adds labels in cloudcore's name. The node exists by now, so a failure is logged and the node is what it is:
-    /// it is an edge node all the same, because it joined through us.
+    /// Adds labels in cloudcore's name, and tries again while the API server has too much to do. The node exists by now, so
+    /// a failure is logged and the node is what it is: it is an edge node all the same, because it joined through us.
     pub(super) async fn grant_labels(&self, name: &str, granted: &Value, created: Bytes) -> Bytes {
         let patch = json!({"metadata": {"labels": granted}}).to_string();
         let path = format!("/api/v1/nodes/{name}");
         let call = ApiCall::patch(path, "application/merge-patch+json", patch.into());
-        match super::message::into_result(self.kube.call(Caller::Own, call).await) {
-            Ok(labelled) => labelled,
-            Err(error) => {
-                tracing::warn!(node = name, error = error.message, "cannot label a new edge node");
-                created
+        let deadline = Instant::now() + LABEL_PATIENCE;
+        loop {
+            match super::message::into_result(self.kube.call(Caller::Own, call.clone()).await) {
+                Ok(labelled) => return labelled,
+                Err(error) if is_passing(error.code) && Instant::now() < deadline => {
+                    tokio::time::sleep(LABEL_RETRY).await;
+                }
+                Err(error) => {
+                    tracing::warn!(node = name, error = error.message, "cannot label a new edge node");
+                    return created;
+                }
             }
         }
     }
@@ -151,6 +157,11 @@ impl Upstream {
         };
         done(self.as_node(node, call).await)
     }
+}
+
+/// Whether an answer with this code may be another one in a moment.
+fn is_passing(code: u16) -> bool {
+    code == 429 || code >= 500
 }
 
 pub(super) fn done(result: Result<Bytes, Box<StatusError>>) -> Said {

@@ -1,6 +1,7 @@
 //! Every message against a scripted API server: which call it becomes, and the shape of its reply.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
@@ -499,4 +500,22 @@ async fn a_kubelet_that_registers_its_node_gets_an_edge_node() {
     assert_eq!((seen[0].line.as_str(), seen[0].user.as_str()), ("POST /api/v1/nodes", "system:node:n"));
     assert_eq!((seen[1].line.as_str(), seen[1].user.as_str()), ("PATCH /api/v1/nodes/n", "cloudcore"));
     assert_eq!(seen[1].body, json!({"metadata": {"labels": {"node-role.kubernetes.io/edge": ""}}}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn labels_are_tried_again_while_the_server_is_busy_and_not_when_it_refuses() {
+    for (codes, attempts) in [(&[500, 429, 200][..], 3), (&[403, 200], 1), (&[503], 9)] {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let (client, log) = scripted(move |line| {
+            if line.starts_with("POST") {
+                return (201, json!({"metadata": {"name": "n"}}));
+            }
+            (codes[asked.fetch_add(1, Ordering::SeqCst).min(codes.len() - 1)], json!({"message": "busy"}))
+        });
+        let object = json!({"metadata": {"labels": {"node-role.kubernetes.io/edge": ""}}});
+        let request = message(Operation::Insert, path("", ResourceType::Node, "n"), &object);
+        upstream(client).answer_message(&node(), request).await;
+        let patches = log.lock().iter().filter(|call| call.line.starts_with("PATCH")).count();
+        assert_eq!(patches, attempts, "{codes:?}");
+    }
 }

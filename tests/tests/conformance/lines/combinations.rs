@@ -27,7 +27,7 @@ pub(crate) fn paths() -> Vec<String> {
                 let shared = format!("{revision}{mode}{initial}");
                 for bookmarks in of("allowWatchBookmarks", &["true"]) {
                     paths.push(format!(
-                        "{BASE}?watch=1&timeoutSeconds=3{shared}{bookmarks}&labelSelector=combined"
+                        "{BASE}?watch=1&timeoutSeconds=4{shared}{bookmarks}&labelSelector=combined"
                     ));
                 }
                 for limit in of("limit", &["1"]) {

@@ -1,7 +1,5 @@
 //! Token requests while the Node authorizer lags behind (design 9.4).
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use tokio::time::Instant;
 use tombolo_proto::{ObjectKey, Uid};
 
