@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tombolo_grid::Hosts;
+use tombolo_grid::{Hosts, OwnPods};
 use tombolo_proto::ids::NodeId;
 use tombolo_runtime::admin::{self, AdminState};
 use tombolo_runtime::listen::ListenError;
@@ -26,6 +26,7 @@ use crate::identity::{CloudRenewal, Identity, IdentityError, WallClock, rotate};
 use crate::kubelet::Kubelet;
 use crate::localapi::{LocalApi, LocalApiError, LocalApiParts, Writer, cloud_writes, spawn_until};
 use crate::metrics::Metrics;
+use crate::own_pods;
 use crate::status::StatusHandle;
 use crate::store::{OpenError, Store};
 use crate::subscriptions::{Board, Subscriptions};
@@ -242,14 +243,17 @@ impl Bound {
         let told = address.told();
         let listener = local.pods_addr().unwrap_or_else(|| local.https_addr(&config));
         let kubernetes = kubernetes(&config, listener);
+        let (told_pods, pods) = watch::channel(Arc::new(OwnPods::new(config.node_name.as_str())));
+        spawn_until(tasks, "own pods", stop, own_pods::tell(Arc::new(store.clone()), told_pods));
         let parts = WrapperParts {
-            node: config.wrapper.node_name.as_ref().unwrap_or(&config.node_name).as_str().to_owned(),
+            node: seen_from(&config).to_owned(),
             source: Arc::new(subscriptions.whole()),
             writes: cloud_writes(&store, &writer),
             kubernetes,
             address: told.clone(),
+            pods,
         };
-        let names = spawn_names(tasks, &config, &subscriptions, network.dns.is_some(), stop);
+        let names = spawn_names(tasks, &config, &parts, network.dns.is_some(), stop);
         network.spawn(tasks, parts, names, &mut registry, stop);
         let parts = LocalApiParts {
             store: store.clone(),
@@ -351,11 +355,17 @@ fn kubernetes(config: &Config, listener: SocketAddr) -> Kubernetes {
     if config.wrapper.local_rewrite { Kubernetes::Local(listener) } else { Kubernetes::AsItIs }
 }
 
-/// Computes uniform names where somebody wants them: the hosts file or the DNS server.
+/// Name of the Node object whose units decide about what this node sees, and about uniform names.
+fn seen_from(config: &Config) -> &str {
+    config.wrapper.node_name.as_ref().unwrap_or(&config.node_name).as_str()
+}
+
+/// Computes uniform names where somebody wants them: the hosts file or the DNS server. They come from where the wrapper's
+/// view comes from.
 fn spawn_names(
     tasks: &Tasks,
     config: &Config,
-    subscriptions: &Subscriptions,
+    wrapper: &WrapperParts,
     asked_here: bool,
     stop: &CancellationToken,
 ) -> watch::Receiver<Option<Arc<Hosts>>> {
@@ -364,10 +374,11 @@ fn spawn_names(
         let parts = HostsParts {
             path: config.dns.hosts_path.clone(),
             names,
-            node: config.node_name.as_str().to_owned(),
+            node: wrapper.node.clone(),
             domain: config.dns.cluster_domain.clone(),
             period: config.dns.full_sync(),
-            source: Arc::new(subscriptions.whole()),
+            source: Arc::clone(&wrapper.source),
+            pods: wrapper.pods.clone(),
         };
         spawn_until(tasks, "uniform names", stop, hosts::publish(parts));
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tombolo_apiserve::store::{Store, StoreError};
-use tombolo_grid::{Hosts, ServiceName};
+use tombolo_grid::{Hosts, OwnPods, ServiceName};
 use tombolo_runtime::files;
 use tracing::{info, warn};
 
@@ -44,12 +44,14 @@ pub(crate) struct HostsParts {
     pub(crate) period: Duration,
     /// Grids, nodes, Services and EndpointSlices.
     pub(crate) source: Arc<dyn Store>,
+    /// Where the pods of this node are.
+    pub(crate) pods: watch::Receiver<Arc<OwnPods>>,
 }
 
 /// Writes the file and tells the names until the agent stops.
 pub(crate) async fn publish(parts: HostsParts) {
     let follower = Follower::new(Arc::clone(&parts.source));
-    let source = Source { store: parts.source, me: parts.node };
+    let source = Source { store: parts.source, me: parts.node, pods: parts.pods };
     let file = parts.path.map(|path| HostsFile { path, written: None, unwritten: Fault::default() });
     let hosts = Hosts::new(&parts.domain);
     let mut writer = Writer { hosts, names: parts.names, file, source, unknown: Fault::default() };
@@ -72,6 +74,7 @@ impl Writer {
         loop {
             let mut affected = tokio::select! {
                 affected = follower.changed() => affected,
+                () = self.source.moved() => Affected::Everything,
                 () = sleep_until(whole_at) => Affected::Everything,
             };
             let settled = Instant::now() + SETTLE;
@@ -165,8 +168,8 @@ impl HostsFile {
                 if self.unwritten.failed(&error.to_string()) {
                     warn!(
                         path = %self.path.display(), %error,
-                        "the hosts file cannot be written: uniform names are not up to date for CoreDNS; make its folder, \
-                         or name another one in dns.hostsPath"
+                        "the hosts file cannot be written: uniform names are not up to date for CoreDNS; make its folder (and \
+                         start a service of systemd again), or name another one in dns.hostsPath"
                     );
                 }
             }

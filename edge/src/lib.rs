@@ -18,6 +18,7 @@ pub mod identity;
 mod kubelet;
 mod localapi;
 mod metrics;
+mod own_pods;
 mod paths;
 mod status;
 pub mod store;

@@ -20,7 +20,7 @@ use tombolo_apiserve::kinds::Kinds;
 use tombolo_apiserve::registry::Registry;
 use tombolo_apiserve::server::{Serving, serve};
 use tombolo_apiserve::store::{Revision, Store};
-use tombolo_grid::LocalApi;
+use tombolo_grid::{LocalApi, OwnPods};
 use tombolo_proto::object::Resource;
 use tombolo_runtime::Tasks;
 use tombolo_runtime::listen::{ListenError, tcp};
@@ -133,6 +133,8 @@ pub struct WrapperParts {
     pub kubernetes: Kubernetes,
     /// Address of this node.
     pub address: watch::Receiver<Option<IpAddr>>,
+    /// Where the pods of this node are.
+    pub pods: watch::Receiver<Arc<OwnPods>>,
 }
 
 /// The wrapper with its listener bound.
@@ -163,9 +165,10 @@ impl Projection {
     ) -> Self {
         let view = View::new(start(SystemTime::now()), watch_queue);
         let projector = Projector::new(&parts, view.served(), metrics);
-        let follower = Follower::new(parts.source, parts.address, view.clone(), projector);
+        let (node, writes) = (parts.node.clone(), Arc::clone(&parts.writes));
+        let follower = Follower::new(parts, view.clone(), projector);
         tasks.spawn("wrapper-view", follower.run(stop.clone()));
-        Self { view, node: parts.node, writes: parts.writes }
+        Self { view, node, writes }
     }
 
     /// Everything that is seen, as a store.

@@ -100,6 +100,11 @@ impl<C: Ord + Clone> Graph<C> {
         }
     }
 
+    /// Objects that have an endpoint on a node.
+    pub fn mentioning(&self, node: &str) -> impl Iterator<Item = &C> {
+        self.links.iter().filter(move |(_, link)| link.mentions(node)).map(|(carrier, _)| carrier)
+    }
+
     /// What this node sees of an object that refers to `link`.
     #[must_use]
     pub fn verdict(&self, link: &Link) -> Verdict<'_> {

@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use tombolo_apiserve::store::{Store, StoreError, Stored};
 use tombolo_grid::endpoints::service_of;
 use tombolo_grid::{
-    Carrier, GridName, Metadata, Names, Node, Nodes, PodAddress, ServiceName, StatefulSetGrid, pod_addresses,
+    Carrier, GridName, Metadata, Names, Node, Nodes, OwnPods, PodAddress, ServiceName, StatefulSetGrid,
+    pod_addresses,
 };
 use tombolo_proto::object::{ObjectKey, Resource};
 use tracing::debug;
@@ -37,9 +39,18 @@ impl Part {
 pub(super) struct Source {
     pub(super) store: Arc<dyn Store>,
     pub(super) me: String,
+    /// Of this node.
+    pub(super) pods: watch::Receiver<Arc<OwnPods>>,
 }
 
 impl Source {
+    /// Waits until pods of this node are elsewhere. Cancel-safe.
+    pub(super) async fn moved(&mut self) {
+        if self.pods.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
     /// The names of all grids.
     ///
     /// # Errors
@@ -94,7 +105,9 @@ impl Source {
             let named = metadata.and_then(|metadata| service_of(Carrier::EndpointSlice, &metadata));
             named.is_some_and(|named| named.name == service)
         };
-        let pods = slices.items.iter().filter(of_service).filter_map(|slice| read(slice, pod_addresses));
+        let own = Arc::clone(&self.pods.borrow());
+        let addresses = |body: &[u8]| pod_addresses(&own.relocate(Carrier::EndpointSlice, body)?);
+        let pods = slices.items.iter().filter(of_service).filter_map(|slice| read(slice, addresses));
         Ok(pods.flatten().collect())
     }
 

@@ -91,6 +91,7 @@ impl Publisher {
             domain: "cluster.local".to_owned(),
             period: PERIOD,
             source: Arc::new(store.clone()),
+            pods: watch::channel(Arc::new(OwnPods::new("n1"))).1,
         };
         let until = stop.clone();
         tasks.spawn("hosts", async move {

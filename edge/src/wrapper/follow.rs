@@ -10,9 +10,11 @@ use tokio_util::sync::CancellationToken;
 use tombolo_apiserve::history::{Change, ChangeStream};
 use tombolo_apiserve::memory::TICK_INTERVAL;
 use tombolo_apiserve::store::{Store, StoreError};
+use tombolo_grid::OwnPods;
 use tombolo_runtime::time::sleep_until;
 use tracing::debug;
 
+use super::WrapperParts;
 use super::part::Part;
 use super::project::{Affected, Projector};
 use super::view::View;
@@ -30,6 +32,8 @@ pub(super) struct Follower {
     source: Arc<dyn Store>,
     /// Of this node.
     address: watch::Receiver<Option<IpAddr>>,
+    /// Of this node.
+    pods: watch::Receiver<Arc<OwnPods>>,
     view: View,
     projector: Projector,
     followed: Vec<Followed>,
@@ -52,16 +56,12 @@ impl Followed {
 }
 
 impl Follower {
-    pub(super) fn new(
-        source: Arc<dyn Store>,
-        address: watch::Receiver<Option<IpAddr>>,
-        view: View,
-        projector: Projector,
-    ) -> Self {
+    pub(super) fn new(parts: WrapperParts, view: View, projector: Projector) -> Self {
+        let WrapperParts { source, address, pods, .. } = parts;
         let now = Instant::now();
         let followed =
             Part::ALL.map(|part| Followed { part, changes: None, ask_at: now, pause: RETRY_FIRST });
-        Self { source, address, view, projector, followed: followed.into() }
+        Self { source, address, pods, view, projector, followed: followed.into() }
     }
 
     /// Follows until `stop` is cancelled.
@@ -75,6 +75,7 @@ impl Follower {
                 () = stop.cancelled() => return,
                 news = first(self.followed.iter_mut().map(|one| one.changes.as_mut())) => self.take(news).await,
                 Ok(()) = self.address.changed() => self.lead().await,
+                Ok(()) = self.pods.changed() => self.relocate().await,
                 () = view.asked() => {}
                 () = sleep_until(ask_at) => {}
                 _ = tick.tick() => view.served().tick(std::time::Instant::now()),
@@ -86,6 +87,17 @@ impl Follower {
     async fn lead(&mut self) {
         let address = *self.address.borrow_and_update();
         let affected = self.projector.set_address(address);
+        self.refresh(affected).await;
+    }
+
+    /// Lets endpoints of this node's pods be where those are now.
+    async fn relocate(&mut self) {
+        let pods = Arc::clone(&self.pods.borrow_and_update());
+        let affected = self.projector.set_pods(pods);
+        self.refresh(affected).await;
+    }
+
+    async fn refresh(&mut self, affected: Affected) {
         if let Err(error) = self.projector.refresh(affected).await {
             self.start_again(&error);
         }
@@ -156,9 +168,7 @@ impl Follower {
         for (part, change) in batch {
             self.projector.change(part, &change, &mut affected).await;
         }
-        if let Err(error) = self.projector.refresh(affected).await {
-            self.start_again(&error);
-        }
+        self.refresh(affected).await;
     }
 
     /// Takes what a stream has now.

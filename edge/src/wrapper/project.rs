@@ -1,5 +1,6 @@
 //! From what the source holds to what this node sees.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use tombolo_apiserve::memory::MemoryStore;
 use tombolo_apiserve::raw;
 use tombolo_apiserve::store::{Expect, Mutation, Revision, Store, StoreError, Stored, Write, WriteStore};
 use tombolo_grid::local_api::lead_to_local_api;
-use tombolo_grid::{BodyError, Carrier, Graph, Link, Node, Reach, ServiceName, prune};
+use tombolo_grid::{BodyError, Carrier, Graph, Link, Node, OwnPods, Reach, ServiceName, prune};
 use tombolo_proto::object::{KeyMap, ObjectKey};
 use tracing::warn;
 
@@ -31,6 +32,8 @@ pub(super) struct Projector {
     kubernetes: Kubernetes,
     /// Of this node.
     address: Option<IpAddr>,
+    /// Of this node.
+    pods: Arc<OwnPods>,
     /// Revision of the source that objects with endpoints are shown as of: asking the source again may be ahead of the
     /// changes that it tells.
     seen: KeyMap<Revision>,
@@ -44,13 +47,14 @@ pub(super) type Affected = BTreeSet<ObjectKey>;
 
 impl Projector {
     pub(super) fn new(parts: &WrapperParts, served: MemoryStore, metrics: Arc<WrapperMetrics>) -> Self {
-        let WrapperParts { node, source, kubernetes, address, .. } = parts;
+        let WrapperParts { node, source, kubernetes, address, pods, .. } = parts;
         Self {
             source: Arc::clone(source),
             served,
             graph: Graph::new(node),
             kubernetes: *kubernetes,
             address: *address.borrow(),
+            pods: Arc::clone(&pods.borrow()),
             seen: KeyMap::default(),
             services_changed: false,
             metrics,
@@ -93,6 +97,12 @@ impl Projector {
     pub(super) fn set_address(&mut self, address: Option<IpAddr>) -> Affected {
         self.address = address;
         self.seen.keys().filter(|key| key.namespace() == "default").cloned().collect()
+    }
+
+    /// The pods of this node are elsewhere. What may lead to them.
+    pub(super) fn set_pods(&mut self, pods: Arc<OwnPods>) -> Affected {
+        self.pods = pods;
+        self.graph.mentioning(self.pods.node()).cloned().collect()
     }
 
     /// Shows objects with endpoints anew.
@@ -182,10 +192,11 @@ impl Projector {
             self.graph.set_link(object.key.clone(), Some(link));
             return Ok(led.into());
         }
-        let shown = match prune(carrier, &body, &self.graph.verdict(&link))? {
-            std::borrow::Cow::Borrowed(_) => body.clone(),
-            std::borrow::Cow::Owned(pruned) => pruned.into(),
+        let body = match link.mentions(self.pods.node()) {
+            true => kept(self.pods.relocate(carrier, &body)?, &body),
+            false => body,
         };
+        let shown = kept(prune(carrier, &body, &self.graph.verdict(&link))?, &body);
         self.graph.set_link(object.key.clone(), Some(link));
         Ok(shown)
     }
@@ -226,6 +237,14 @@ impl Projector {
             self.metrics.closed_services.set(i64::try_from(closed).unwrap_or(i64::MAX));
         }
         self.metrics.objects.set(i64::try_from(self.served.object_count()).unwrap_or(i64::MAX));
+    }
+}
+
+/// The text itself, or what was made of it.
+fn kept(text: Cow<'_, [u8]>, whole: &Bytes) -> Bytes {
+    match text {
+        Cow::Borrowed(_) => whole.clone(),
+        Cow::Owned(other) => other.into(),
     }
 }
 

@@ -18,6 +18,7 @@ use tombolo_apiserve::status::ApiError;
 use tombolo_apiserve::store::{
     Expect, Mutation, Revision, Snapshot, Store, StoreError, Stored, Write, WriteStore,
 };
+use tombolo_grid::{OwnPod, OwnPods};
 use tombolo_proto::ids::Uid;
 use tombolo_proto::object::{ObjectKey, Resource};
 
@@ -165,6 +166,11 @@ fn slice(service: &str, endpoints: &str) -> Value {
     })
 }
 
+/// Of a node of which nothing is known.
+fn no_pods() -> watch::Receiver<Arc<OwnPods>> {
+    watch::channel(Arc::new(OwnPods::new("n1"))).1
+}
+
 /// A running view of a source, as node n1 sees it.
 struct World {
     view: View,
@@ -182,6 +188,15 @@ impl World {
         kubernetes: Kubernetes,
         address: watch::Receiver<Option<IpAddr>>,
     ) -> Self {
+        Self::start_with(source, kubernetes, address, no_pods())
+    }
+
+    fn start_with(
+        source: &Arc<Source>,
+        kubernetes: Kubernetes,
+        address: watch::Receiver<Option<IpAddr>>,
+        pods: watch::Receiver<Arc<OwnPods>>,
+    ) -> Self {
         let source_store: Arc<dyn Store> = Arc::clone(source) as _;
         let parts = WrapperParts {
             node: "n1".to_owned(),
@@ -189,13 +204,12 @@ impl World {
             writes: Arc::new(Events::default()),
             kubernetes,
             address,
+            pods,
         };
         let view = View::new(START, 1024);
         let projector = Projector::new(&parts, view.served(), Arc::new(WrapperMetrics::default()));
         let stop = CancellationToken::new();
-        let task = tokio::spawn(
-            Follower::new(parts.source, parts.address, view.clone(), projector).run(stop.clone()),
-        );
+        let task = tokio::spawn(Follower::new(parts, view.clone(), projector).run(stop.clone()));
         Self { view, stop, task }
     }
 

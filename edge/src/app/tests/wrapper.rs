@@ -61,8 +61,9 @@ async fn the_unit_is_that_of_the_node_that_the_settings_name() {
         "metadata": {"labels": {"kubernetes.io/service-name": "web"}}, "addressType": "IPv4",
         "endpoints": [endpoint("edge-a"), endpoint("edge-b")],
     });
-    cloud.put(&slice, "e1", &body, &[]);
-    for (named, expected) in [(None, "edge-a"), (Some("edge-b"), "edge-b")] {
+    cloud.put(&slice, "w1", &body, &[]);
+    with_grid(&cloud, &[("10.0.0.1", "db-a-0", "edge-a"), ("10.0.0.2", "db-b-0", "edge-b")]);
+    for (named, expected, own) in [(None, "edge-a", "10.0.0.1"), (Some("edge-b"), "edge-b", "10.0.0.2")] {
         let named = named.map(|name| NodeId::parse(name).unwrap());
         let agent = Agent::start_with(folder.path(), &cloud, Duration::ZERO, |config| {
             config.wrapper.node_name = named;
@@ -76,6 +77,11 @@ async fn the_unit_is_that_of_the_node_that_the_settings_name() {
             endpoints.iter().map(|endpoint| endpoint["nodeName"].clone()).collect::<Vec<_>>()
         };
         wait_for(expected, DEADLINE, async || nodes().await == [expected]).await;
+        let line = format!("{own} db-0.db.default.svc.cluster.local\n");
+        wait_for("its uniform name", DEADLINE, async || {
+            std::fs::read_to_string(folder.path().join("hosts")).unwrap_or_default() == line
+        })
+        .await;
         agent.stop().await;
     }
 }
@@ -87,4 +93,77 @@ fn kubernetes_leads_here_unless_the_settings_say_no() {
     assert_eq!(kubernetes(&config, listener), Kubernetes::Local(listener));
     config.wrapper.local_rewrite = false;
     assert_eq!(kubernetes(&config, listener), Kubernetes::AsItIs);
+}
+
+/// A pod of a StatefulSetGrid whose kubelet starts it anew while there is no cloud, which alone writes slices.
+#[tokio::test]
+async fn pods_that_were_started_anew_without_a_cloud_are_found_at_their_new_address() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let node = ObjectKey::new(Resource::new("", "v1", "nodes"), "", "edge-a");
+    let kubelet = json!({"nodeInfo": {"kubeletVersion": "v1.36.3"}});
+    cloud.put(&node, "n1", &json!({"metadata": {"labels": {"zone": "a"}}, "status": kubelet}), &[]);
+    cloud.put(&key("pods", "db-a-0"), "p1", &pod_spec(), &[]);
+    with_grid(&cloud, &[("10.0.0.1", "db-a-0", "edge-a")]);
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    let hosts = folder.path().join("hosts");
+    found_at("10.0.0.1", &agent, &hosts).await;
+
+    cloud.set_away(true);
+    wait_for("the loss to be noticed", DEADLINE, async || agent.status.look().transport.is_none()).await;
+    starts_anew(&agent, "10.0.0.9").await;
+    found_at("10.0.0.9", &agent, &hosts).await;
+    agent.stop().await;
+    std::fs::remove_file(&hosts).unwrap();
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    found_at("10.0.0.9", &agent, &hosts).await;
+
+    // With a cloud it is the same, and what the cloud then makes of it agrees.
+    cloud.set_away(false);
+    wait_for("a session", DEADLINE, async || agent.status.look().transport.is_some()).await;
+    wait_for("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
+    starts_anew(&agent, "10.0.0.8").await;
+    found_at("10.0.0.8", &agent, &hosts).await;
+    agent.stop().await;
+}
+
+/// Says what a kubelet says of a pod that it has started anew.
+async fn starts_anew(agent: &Agent, address: &str) {
+    let status = json!({"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}});
+    let path = "/api/v1/namespaces/default/pods/db-a-0/status";
+    let (code, answer) = agent.call(Method::PATCH, path, &status.to_string()).await;
+    assert_eq!(code, StatusCode::OK, "{answer}");
+}
+
+/// A StatefulSetGrid with its Service and these pods, each with its address and its node.
+fn with_grid(cloud: &FakeCloud, pods: &[(&str, &str, &str)]) {
+    let labels = json!({"superedge.io/grid-uniq-key": "zone"});
+    cloud.put(&key("services", "db"), "s1", &json!({"metadata": {"labels": labels}, "spec": {}}), &[]);
+    let grid = ObjectKey::new(Resource::new("superedge.io", "v1", "statefulsetgrids"), "default", "db");
+    let spec = json!({"gridUniqKey": "zone", "template": {"serviceName": "db"}});
+    cloud.put(&grid, "g1", &json!({"spec": spec}), &[]);
+    let endpoint = |(address, pod, node): &(&str, &str, &str)| {
+        let target = json!({"kind": "Pod", "name": pod, "namespace": "default", "uid": "p1"});
+        json!({"addresses": [address], "nodeName": node, "targetRef": target})
+    };
+    let endpoints: Vec<Value> = pods.iter().map(endpoint).collect();
+    let slice = ObjectKey::new(Resource::new("discovery.k8s.io", "v1", "endpointslices"), "default", "db-1");
+    let labels = json!({"kubernetes.io/service-name": "db"});
+    let body = json!({"metadata": {"labels": labels}, "addressType": "IPv4", "endpoints": endpoints});
+    cloud.put(&slice, "e1", &body, &[]);
+}
+
+/// Where the one endpoint is for clients of the wrapper, and the pod by its uniform name.
+async fn found_at(address: &str, agent: &Agent, hosts: &Path) {
+    let path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/db-1";
+    wait_for(&format!("{address} in the slice"), DEADLINE, async || {
+        let (_, text) = fetch_plain(agent.wrapper, Method::GET, path, HeaderMap::new(), "").await;
+        let shown: Value = serde_json::from_str(&text).unwrap();
+        shown["endpoints"][0]["addresses"] == json!([address])
+    })
+    .await;
+    let line = format!("{address} db-0.db.default.svc.cluster.local\n");
+    wait_for(&format!("{address} in the hosts file"), DEADLINE, async || {
+        std::fs::read_to_string(hosts).unwrap_or_default() == line
+    })
+    .await;
 }

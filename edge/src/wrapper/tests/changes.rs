@@ -171,6 +171,38 @@ async fn kubernetes_leads_to_the_local_api_where_that_is_wanted() {
     }
 }
 
+/// The pod of the endpoint on n1, at an address.
+fn own_pod(address: &str) -> Arc<OwnPods> {
+    let pod = json!({"metadata": {"uid": "p1"}, "status": {"podIPs": [{"ip": address}]}}).to_string();
+    let mut pods = OwnPods::new("n1");
+    pods.set("default", "web-0", Some(OwnPod::of(pod.as_bytes()).unwrap()));
+    Arc::new(pods)
+}
+
+#[tokio::test(start_paused = true)]
+async fn endpoints_of_own_pods_follow_what_their_kubelet_says() {
+    let source = cluster();
+    let mut object = slice("web", "10.0.0.1@n1 10.0.0.2@n2");
+    object["endpoints"][0]["targetRef"] = json!({"kind": "Pod", "name": "web-0", "uid": "p1"});
+    put(&source.store(), Part::EndpointSlices, "web-1", object.clone());
+    let (told, pods) = watch::channel(own_pod("10.0.0.1"));
+    let world = World::start_with(&source, Kubernetes::AsItIs, watch::channel(None).1, pods);
+    let mut slices = world.watch(Part::EndpointSlices).await;
+    assert_eq!(world.addresses("web-1").unwrap(), "10.0.0.1 10.0.0.2");
+    told.send_replace(own_pod("10.0.0.9"));
+    let moved = |to: &str| [(ChangeKind::Modified, format!("web-1: {to} 10.0.0.2"))];
+    assert_eq!(next(&mut slices, 1).await, moved("10.0.0.9"));
+    // Whatever else the cloud says of the slice meanwhile, and when it has heard of the address itself.
+    object["metadata"]["annotations"] = json!({"changed": "1"});
+    put(&source.store(), Part::EndpointSlices, "web-1", object.clone());
+    assert_eq!(next(&mut slices, 1).await, moved("10.0.0.9"));
+    object["endpoints"][0]["addresses"] = json!(["10.0.0.9"]);
+    put(&source.store(), Part::EndpointSlices, "web-1", object);
+    told.send_replace(own_pod("10.0.0.8"));
+    assert_eq!(next(&mut slices, 1).await, moved("10.0.0.8"));
+    world.end().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_read_is_not_shown() {
     let source = cluster();

@@ -38,6 +38,7 @@ impl Served {
             writes: Arc::clone(&events) as _,
             kubernetes: Kubernetes::AsItIs,
             address: watch::channel(None).1,
+            pods: no_pods(),
         };
         let projection = Projection::spawn(&tasks, parts, settings.watch_queue, Arc::default(), &stop);
         wrapper.spawn(&tasks, &projection, &stop);
@@ -297,6 +298,7 @@ async fn the_queue_of_a_watcher_is_as_long_as_it_was_told() {
             writes: Arc::new(Events::default()),
             kubernetes: Kubernetes::AsItIs,
             address: watch::channel(None).1,
+            pods: no_pods(),
         };
         let view = Projection::spawn(&tasks, parts, queue, Arc::default(), &stop).view;
         let services = Part::Services.resource();

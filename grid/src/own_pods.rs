@@ -1,0 +1,147 @@
+//! Where this node's own pods are. Their kubelet tells it here first, and without a cloud nobody else hears of it: no
+//! controller writes the address of a pod that was started anew into slices.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use core::net::IpAddr;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::body::{BodyError, Edits, Metadata, or_default, view};
+use crate::endpoints::{Carrier, items, lists, node_of};
+
+#[cfg(test)]
+mod tests;
+
+/// The pods of one node with their addresses. It holds as many as are bound to the node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OwnPods {
+    node: String,
+    pods: BTreeMap<(String, String), OwnPod>,
+}
+
+/// Where a pod is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnPod {
+    uid: String,
+    addresses: Vec<IpAddr>,
+}
+
+impl OwnPod {
+    /// Reads a Pod. One whose status says no address is told from one that is gone by nothing here.
+    ///
+    /// # Errors
+    /// [`BodyError`] for text that is no such object.
+    pub fn of(body: &[u8]) -> Result<Self, BodyError> {
+        #[derive(Deserialize)]
+        struct Pod {
+            metadata: Identity,
+            #[serde(default, deserialize_with = "or_default")]
+            status: Status,
+        }
+        #[derive(Deserialize)]
+        struct Identity {
+            #[serde(default)]
+            uid: String,
+        }
+        #[derive(Deserialize, Default)]
+        #[serde(rename_all = "camelCase")]
+        struct Status {
+            #[serde(default, rename = "podIP", deserialize_with = "or_default")]
+            pod_ip: String,
+            #[serde(default, rename = "podIPs", deserialize_with = "or_default")]
+            pod_ips: Vec<Address>,
+        }
+        #[derive(Deserialize)]
+        struct Address {
+            #[serde(default)]
+            ip: String,
+        }
+        let pod: Pod = view(body)?;
+        let all = pod.status.pod_ips.iter().map(|address| &address.ip).chain([&pod.status.pod_ip]);
+        let mut addresses: Vec<IpAddr> = all.filter_map(|text| text.parse().ok()).collect();
+        addresses.dedup();
+        Ok(Self { uid: pod.metadata.uid, addresses })
+    }
+}
+
+impl OwnPods {
+    /// None are known yet of the node with this name.
+    #[must_use]
+    pub fn new(node: &str) -> Self {
+        Self { node: node.to_owned(), pods: BTreeMap::new() }
+    }
+
+    /// Name of the node.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// Whether there is nothing to say.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
+    /// A pod is as given, or gone. Tells whether that says something else than before.
+    pub fn set(&mut self, namespace: &str, name: &str, pod: Option<OwnPod>) -> bool {
+        let key = (namespace.to_owned(), name.to_owned());
+        match pod.filter(|pod| !pod.addresses.is_empty()) {
+            Some(pod) => self.pods.insert(key, pod.clone()) != Some(pod),
+            None => self.pods.remove(&key).is_some(),
+        }
+    }
+
+    /// The object with endpoints at the addresses where this node's pods are now; everything else in it is as it was. An
+    /// endpoint of another incarnation of a pod stays, and so does one of a family in which the pod has no address.
+    ///
+    /// # Errors
+    /// [`BodyError`] for text that is no such object.
+    pub fn relocate<'b>(&self, carrier: Carrier, body: &'b [u8]) -> Result<Cow<'b, [u8]>, BodyError> {
+        if self.is_empty() {
+            return Ok(Cow::Borrowed(body));
+        }
+        let namespace = Metadata::of(body)?.namespace;
+        let mut edits = Edits::new(body);
+        for list in lists(carrier, body)? {
+            for endpoint in items(list)? {
+                if node_of(endpoint)?.as_deref() != Some(self.node.as_str()) {
+                    continue;
+                }
+                let mut moved: Value = serde_json::from_str(endpoint.get())?;
+                if self.move_one(carrier, &namespace, &mut moved) {
+                    edits.replace(endpoint, moved.to_string());
+                }
+            }
+        }
+        Ok(if edits.is_empty() { Cow::Borrowed(body) } else { Cow::Owned(edits.apply()) })
+    }
+
+    /// Whether the endpoint was elsewhere.
+    fn move_one(&self, carrier: Carrier, namespace: &str, endpoint: &mut Value) -> bool {
+        let Some(pod) = self.pod_of(namespace, &endpoint["targetRef"]) else { return false };
+        let place = match carrier {
+            Carrier::EndpointSlice => endpoint.pointer_mut("/addresses/0"),
+            Carrier::Endpoints => endpoint.get_mut("ip"),
+        };
+        let Some(place) = place else { return false };
+        let Some(old) = place.as_str().and_then(|text| text.parse::<IpAddr>().ok()) else { return false };
+        let same_family = |address: &&IpAddr| address.is_ipv4() == old.is_ipv4();
+        match pod.addresses.iter().find(same_family) {
+            Some(address) if *address != old => {
+                *place = address.to_string().into();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn pod_of(&self, namespace: &str, target: &Value) -> Option<&OwnPod> {
+        let text = |name: &str| target[name].as_str().unwrap_or_default();
+        let pod = self.pods.get(&(namespace.to_owned(), text("name").to_owned()))?;
+        (text("kind") == "Pod" && text("uid") == pod.uid).then_some(pod)
+    }
+}
