@@ -164,17 +164,21 @@ async fn play(api: Api, transport: Transport) {
     assert_eq!(code(elsewhere.list(&ListParams::default()).await), 503, "never decided");
 
     world.kill_edge(NODE);
-    long_after(&world.edge_config(NODE), &edge, &issued).await;
+    long_after(&world.edge_config(NODE), &edge, &pod, &issued).await;
 }
 
 /// The agent of the same data, judging tokens by a clock that is ahead.
-async fn long_after(config: &Path, edge: &Client, issued: &str) {
+async fn long_after(config: &Path, edge: &Client, pod: &Client, issued: &str) {
     for (later, answered) in [(SIX_HOURS, true), (LONGER_THAN_ANY_TOKEN, false)] {
         let bound = App::build(Config::load(config).unwrap()).await.unwrap();
         let (trigger, drain) = drain::channel(Duration::from_secs(5));
         let running = tokio::spawn(bound.with_clock(move || SystemTime::now() + later).run(drain));
         match token(edge).await {
-            Ok(token) => assert!(answered && token == issued, "after {later:?}"),
+            Ok(token) => {
+                assert!(answered && token == issued, "after {later:?}");
+                // A pod that its kubelet starts anew with this token works as before.
+                assert_eq!(reads(pod).await, [200, 200, 403, 403], "after {later:?}");
+            }
             Err(kube::Error::Api(status)) => {
                 assert!(!answered && status.code == 503, "after {later:?}: {status:?}");
             }
