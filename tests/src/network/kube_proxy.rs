@@ -1,42 +1,57 @@
-//! Stock kube-proxy on the wrapper of a node.
+//! Stock kube-proxy on the wrapper of a node, with the settings that `edgecore kubelet-config` prints.
 
 use std::net::SocketAddr;
 use std::path::Path;
 
-use anyhow::{Context, Result};
-use serde_json::json;
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
 use tombolo_testkit::{Child, kube_proxy};
 
 use super::Namespace;
+use crate::world::World;
 
-/// Starts it inside a namespace, with the wrapper at an address of its loopback interface.
+/// What of the settings is the tests' own. Machines of tests need not have the programs of nftables, and limits of the kernel
+/// are not those of a namespace.
+fn own() -> Value {
+    json!({
+        "mode": "iptables",
+        "iptables": {"minSyncPeriod": "100ms", "syncPeriod": "5s"},
+        "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+    })
+}
+
+/// Starts it inside a namespace. `wrapper` is where the wrapper is reached there, when that is not the address of the agent's
+/// settings.
 ///
 /// # Errors
-/// When there is no kube-proxy or it cannot be started.
+/// When there is no kube-proxy, its settings are not printed, or it cannot be started.
 pub fn start_kube_proxy(
+    world: &World,
+    node: &str,
     namespace: &Namespace,
     folder: &Path,
-    node: &str,
-    wrapper: SocketAddr,
+    wrapper: Option<SocketAddr>,
 ) -> Result<Child> {
-    let kubeconfig = folder.join("kube-proxy.kubeconfig");
-    let access = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "wrapper",
-        "clusters": [{"name": "wrapper", "cluster": {"server": format!("http://{wrapper}")}}],
-        "contexts": [{"name": "wrapper", "context": {"cluster": "wrapper", "user": ""}}],
-    });
-    std::fs::write(&kubeconfig, access.to_string())?;
+    let mut access = printed(world, node, folder, "kube-proxy-kubeconfig")?;
+    if let Some(wrapper) = wrapper {
+        access["clusters"][0]["cluster"]["server"] = format!("http://{wrapper}").into();
+    }
+    std::fs::write(folder.join("kube-proxy.kubeconfig"), access.to_string())?;
+    let mut settings = printed(world, node, folder, "kube-proxy")?;
+    ensure!(settings["hostnameOverride"] == node, "{settings}");
+    for (member, value) in own().as_object().into_iter().flatten() {
+        settings[member] = value.clone();
+    }
     let config = folder.join("kube-proxy.yaml");
-    let settings = json!({
-        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
-        "clientConnection": {"kubeconfig": kubeconfig},
-        "mode": "iptables", "hostnameOverride": node, "clusterCIDR": "10.0.0.0/8",
-        "iptables": {"minSyncPeriod": "100ms", "syncPeriod": "5s"},
-        // Limits of the kernel that are not those of a namespace.
-        "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
-        "healthzBindAddress": "127.0.0.1:10256", "metricsBindAddress": "127.0.0.1:10249",
-    });
     std::fs::write(&config, settings.to_string())?;
     let program = kube_proxy().context("kube-proxy is built by `cargo xtask test`")?;
     Child::spawn("kube-proxy", folder, namespace.command(program).arg("--config").arg(config))
+}
+
+fn printed(world: &World, node: &str, folder: &Path, document: &str) -> Result<Value> {
+    let folder = folder.display().to_string();
+    let arguments = ["kubelet-config", "--of", document, "--folder", &folder, "--cluster-cidr", "10.0.0.0/8"];
+    let output = world.edge_command(node, &arguments)?;
+    ensure!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(serde_saphyr::from_str(&String::from_utf8(output.stdout)?)?)
 }

@@ -74,9 +74,11 @@ impl Node {
         })
     }
 
-    pub(crate) fn start_proxy(&mut self) -> Result<()> {
+    /// Starts kube-proxy (again).
+    pub(crate) fn start_proxy(&mut self, world: &World) -> Result<()> {
         self.proxy = None;
-        self.proxy = Some(start_kube_proxy(&self.network, self.folder.path(), &self.name, WRAPPER)?);
+        let folder = self.folder.path();
+        self.proxy = Some(start_kube_proxy(world, &self.name, &self.network, folder, None)?);
         Ok(())
     }
 

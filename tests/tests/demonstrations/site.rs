@@ -42,7 +42,7 @@ impl Site {
             let mut node = Node::new(&switch, &world, u8::try_from(number)?)?;
             world.set_edge_settings(node.settings(&world));
             world.start_edge_in(&node.network, &node.name).await?;
-            node.start_proxy()?;
+            node.start_proxy(&world)?;
             nodes.push(node);
         }
         let networks: Networks = nodes.iter().map(|node| (node.name.clone(), node.network.clone())).collect();
@@ -134,7 +134,7 @@ impl Site {
             self.world.kill_edge(&node.name);
             node.stop()?;
             self.world.start_edge_in(&node.network, &node.name).await?;
-            node.start_proxy()?;
+            node.start_proxy(&self.world)?;
             if names {
                 node.start_coredns(&self.world)?;
             }

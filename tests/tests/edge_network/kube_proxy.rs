@@ -59,7 +59,7 @@ async fn kube_proxy_sends_requests_to_pods_of_this_unit() {
     let mut cluster = Cluster::start(dns, elsewhere.address).await.unwrap();
     let api = namespace.let_reach(cluster.wrapper, (Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let mut proxy = start_kube_proxy(&namespace, folder.path(), NODE, api).unwrap();
+    let mut proxy = start_kube_proxy(&cluster.world, NODE, &namespace, folder.path(), Some(api)).unwrap();
     let rules = Rules { namespace: &namespace };
     const PLAIN: (&str, &[&str]) = ("shop/plain:http", &["10.1.0.2:8080", "10.2.0.2:8080"]);
     rules.are(&proxy, &[PLAIN, ("shop/web:http", &["10.1.0.1:8080"])]).await;
@@ -92,7 +92,7 @@ async fn kube_proxy_sends_requests_to_pods_of_this_unit() {
     namespace.flush_rules().unwrap();
     assert_eq!(endpoints(&namespace.rules().unwrap()), BTreeMap::new());
     cluster.world.start_edge(NODE).await.unwrap();
-    let mut proxy = start_kube_proxy(&namespace, folder.path(), NODE, api).unwrap();
+    let mut proxy = start_kube_proxy(&cluster.world, NODE, &namespace, folder.path(), Some(api)).unwrap();
     rules.are(&proxy, here).await;
 
     // A Service is opened by somebody else while kube-proxy goes on.
