@@ -122,6 +122,28 @@ impl Cluster {
         }
     }
 
+    /// Whether a change may make a slice look different.
+    fn concerns(&self, change: &Change, slice: &str) -> bool {
+        let of = |slice: &Value| {
+            slice["metadata"]["labels"]["kubernetes.io/service-name"].as_str().map(str::to_owned)
+        };
+        match change {
+            Change::Slice(number, _) => *slice == format!("e{number}"),
+            Change::Service(number, _) => of(&self.slices[slice]) == Some(format!("s{number}")),
+            Change::Node(number, _) => {
+                let (node, slice) = (format!("n{number}"), &self.slices[slice]);
+                let service =
+                    of(slice).and_then(|service| self.services.get(&service)).unwrap_or(&Value::Null);
+                let annotation =
+                    service["metadata"]["annotations"]["topologyKeys"].as_str().unwrap_or_default();
+                let keys: Vec<String> = serde_json::from_str(annotation).unwrap_or_default();
+                let endpoints = slice["endpoints"].as_array().unwrap();
+                let on_node = endpoints.iter().any(|endpoint| endpoint["nodeName"] == node);
+                !keys.is_empty() && (node == ME || on_node)
+            }
+        }
+    }
+
     /// What the node must see of a slice, by the rules of app-grid reference 3.4 read aloud.
     fn expected(&self, slice: &Value) -> Value {
         let mut expected = slice.clone();
@@ -178,13 +200,8 @@ proptest! {
         let mut served: BTreeMap<String, Value> = BTreeMap::new();
         for change in &changes {
             let affected: BTreeSet<String> = cluster.make(change, &mut graph).into_iter().collect();
-            if let Change::Node(number, _) = change {
-                let node = format!("n{number}");
-                for name in &affected {
-                    let endpoints = cluster.slices[name]["endpoints"].as_array().unwrap();
-                    let on_node = endpoints.iter().any(|endpoint| endpoint["nodeName"] == node);
-                    prop_assert!(node == ME || on_node, "{name} has nothing on {node}");
-                }
+            for name in &affected {
+                prop_assert!(cluster.concerns(change, name), "{:?} does not concern {}", change, name);
             }
             for name in affected {
                 let now = shown(&cluster, &graph, &name);
