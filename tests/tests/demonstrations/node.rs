@@ -69,7 +69,7 @@ impl Node {
             "localApi": {"pods": SocketAddr::from((self.address, PODS_PORT))},
             "dns": {
                 "address": SocketAddr::new(OWN_DNS, DNS_PORT), "upstreams": [],
-                "hostsPath": world.edge_dir(&self.name).join("hosts"), "fullSyncSeconds": 5,
+                "hostsPath": world.edge_dir(&self.name).join("hosts"), "fullSyncSeconds": 3600,
             },
         })
     }

@@ -24,17 +24,27 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts everything; the agent asks `upstream` for what is elsewhere.
+    /// Starts everything; the agent asks `upstream` for what is elsewhere. Names come with changes alone.
     pub(crate) async fn start(dns: SocketAddr, upstream: SocketAddr) -> Result<Self> {
+        Self::start_comparing(dns, upstream, 3600).await
+    }
+
+    /// As [`Self::start`], and compares the hosts file with what it should be every so many seconds.
+    pub(crate) async fn start_comparing(
+        dns: SocketAddr,
+        upstream: SocketAddr,
+        full_sync: u32,
+    ) -> Result<Self> {
         let mut world = World::start(Kubernetes::Embedded, Transport::WebSocket).await?;
         let client = world.client().await?;
         let folder = tempfile::tempdir()?;
         let hosts = folder.path().join("hosts");
         let wrapper: SocketAddr = format!("127.0.0.1:{}", free_port()?).parse()?;
         world.set_edge_settings(json!({
+            "simulatePods": false,
             "wrapper": {"address": wrapper, "localRewrite": false},
             "dns": {
-                "hostsPath": hosts, "fullSyncSeconds": 5, "address": dns,
+                "hostsPath": hosts, "fullSyncSeconds": full_sync, "address": dns,
                 "upstreams": [upstream], "forwardTimeoutMillis": 1000,
             },
         }));
@@ -77,7 +87,7 @@ impl Cluster {
     }
 
     /// A slice of a Service; endpoints as `ADDRESS@NODE`, with `!` before those that are not ready and `=NAME` after
-    /// those of pods with a hostname.
+    /// those of pods with a hostname, and `#UID` after those that are there.
     pub(crate) async fn slice(&self, service: &str, port: u16, endpoints: &[&str]) {
         let six = endpoints.iter().any(|text| text.matches(':').count() > 1);
         let endpoints: Vec<Value> = endpoints.iter().map(|text| endpoint(text)).collect();
@@ -172,8 +182,9 @@ fn endpoint(text: &str) -> Value {
     let (node, pod) = rest.split_once('=').map_or((rest, None), |(node, pod)| (node, Some(pod)));
     let mut endpoint = json!({"addresses": [address], "nodeName": node, "conditions": {"ready": ready}});
     if let Some(pod) = pod {
+        let (pod, uid) = pod.split_once('#').unwrap_or((pod, ""));
         endpoint["hostname"] = pod.into();
-        endpoint["targetRef"] = json!({"kind": "Pod", "name": pod, "namespace": NAMESPACE});
+        endpoint["targetRef"] = json!({"kind": "Pod", "name": pod, "namespace": NAMESPACE, "uid": uid});
     }
     endpoint
 }

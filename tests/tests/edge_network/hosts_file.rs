@@ -48,7 +48,7 @@ async fn a_read_only_folder_is_told_once_and_disturbs_nothing_else() {
     }
     let elsewhere = Elsewhere::start().await.unwrap();
     let dns: SocketAddr = format!("127.0.0.1:{}", free_port().unwrap()).parse().unwrap();
-    let mut cluster = Cluster::start(dns, elsewhere.address).await.unwrap();
+    let mut cluster = Cluster::start_comparing(dns, elsewhere.address, 5).await.unwrap();
     leads_to(dns, UNIFORM, &["10.1.0.10"]).await;
     cluster.world.kill_edge(NODE);
     let before = refusals(&cluster);

@@ -3,8 +3,14 @@
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
 use hickory_proto::rr::RecordType;
-use tombolo_testkit::{cluster_or_skip, free_port};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use tombolo_testkit::{cluster_or_skip, free_port, wait_for, wait_for_value};
 use tombolo_tests::network::{CoreDns, Program, cannot};
+use tombolo_tests::world::DEADLINE;
+use tombolo_tests::world::objects::Objects;
 
 use crate::ask::{Way, ask, leads_to};
 use crate::cluster::{Cluster, NAMESPACE, NODE};
@@ -35,12 +41,19 @@ async fn names_follow_pods_and_outlive_the_cloud_and_restarts() {
         CoreDns::start(&cluster.coredns(stock, elsewhere.address, true), folder.path()).unwrap();
     all_lead_to(&[dns, stock], "10.1.0.10", "10.1.0.11").await;
     // A pod starts again, at another address.
-    cluster.pods(&["10.1.0.12@edge-a=db-a-0", "10.1.0.11@edge-a=db-a-1", "10.2.0.10@node-b=db-b-0"]).await;
+    let own = own_pod(&cluster, "db-a-0").await;
+    let first = format!("10.1.0.10@edge-a=db-a-0#{own}");
+    cluster.pods(&[&first, "10.1.0.11@edge-a=db-a-1", "10.2.0.10@node-b=db-b-0"]).await;
+    let moved = first.replace("10.1.0.10", "10.1.0.15");
+    cluster.pods(&[&moved, "10.1.0.11@edge-a=db-a-1", "10.2.0.10@node-b=db-b-0"]).await;
+    all_lead_to(&[dns, stock], "10.1.0.15", "10.1.0.11").await;
+
+    // And again without a cloud, which alone could write its slice.
+    cluster.world.kill_cloud();
+    all_lead_to(&[dns, stock], "10.1.0.15", "10.1.0.11").await;
+    starts_anew(&cluster, "db-a-0", "10.1.0.12").await;
     all_lead_to(&[dns, stock], "10.1.0.12", "10.1.0.11").await;
     resolves_as_a_pod_does(&[dns, stock]).await;
-
-    cluster.world.kill_cloud();
-    all_lead_to(&[dns, stock], "10.1.0.12", "10.1.0.11").await;
     cluster.world.kill_edge(NODE);
     drop(coredns);
     cluster.world.start_edge(NODE).await.unwrap();
@@ -51,7 +64,9 @@ async fn names_follow_pods_and_outlive_the_cloud_and_restarts() {
     // The cloud is back, and what happens there is heard of.
     cluster.world.start_cloud().await.unwrap();
     cluster.client = cluster.world.client().await.unwrap();
-    cluster.pods(&["10.1.0.13@edge-a=db-a-0", "10.1.0.14@edge-a=db-a-1"]).await;
+    cluster.pods(&[&first.replace("10.1.0.10", "10.1.0.12"), "10.1.0.14@edge-a=db-a-1"]).await;
+    all_lead_to(&[dns, stock], "10.1.0.12", "10.1.0.14").await;
+    starts_anew(&cluster, "db-a-0", "10.1.0.13").await;
     all_lead_to(&[dns, stock], "10.1.0.13", "10.1.0.14").await;
     cluster.label(NODE, "b").await;
     for server in [dns, stock] {
@@ -59,6 +74,29 @@ async fn names_follow_pods_and_outlive_the_cloud_and_restarts() {
     }
     cluster.world.check_edge(NODE).unwrap();
     println!("{}", coredns.log());
+}
+
+/// Binds a pod to the node; its uid, once the node's local API has it.
+async fn own_pod(cluster: &Cluster, name: &str) -> String {
+    let objects = Objects::in_namespace(cluster.client.clone(), NAMESPACE).await.unwrap();
+    objects.accepted_pod(name, NODE, &[], &[]).await;
+    let here = objects.seen_by(cluster.world.edge_client(NODE).await.unwrap());
+    wait_for_value("the pod on its node", DEADLINE, || async {
+        let pod = here.pods().get(name).await.map_err(|error| error.to_string())?;
+        pod.metadata.uid.ok_or_else(|| "no uid".to_owned())
+    })
+    .await
+}
+
+/// Says at the node's local API what a kubelet says of a pod that it has started anew.
+async fn starts_anew(cluster: &Cluster, name: &str, address: &str) {
+    let pods: Api<Pod> = Api::namespaced(cluster.world.impatient_edge_client(NODE).await.unwrap(), NAMESPACE);
+    let status = json!({"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}});
+    wait_for("the status to be taken", DEADLINE, || async {
+        let taken = pods.patch_status(name, &PatchParams::default(), &Patch::Merge(&status)).await;
+        taken.map(drop).map_err(|error| error.to_string())
+    })
+    .await;
 }
 
 async fn all_lead_to(servers: &[SocketAddr], first: &str, second: &str) {
