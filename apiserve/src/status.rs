@@ -346,7 +346,7 @@ impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::NotSynced { reason } => Self::unavailable(reason),
-            StoreError::Expired { .. } => Self::expired(error.to_string()),
+            StoreError::Expired { .. } | StoreError::Unreached { .. } => Self::expired(error.to_string()),
             StoreError::Conflict { key, .. } => {
                 Self::modified(&key.resource().group, &key.resource().name, key.name())
             }

@@ -25,6 +25,14 @@ impl Revision {
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
+
+    /// Refuses a revision above this one, the newest of a store that may begin anew.
+    ///
+    /// # Errors
+    /// [`StoreError::Unreached`] when it is above.
+    pub fn reaches(self, requested: Self) -> Result<(), StoreError> {
+        if requested <= self { Ok(()) } else { Err(StoreError::Unreached { requested, newest: self }) }
+    }
 }
 
 impl fmt::Display for Revision {
@@ -132,8 +140,8 @@ pub trait Store: Send + Sync + 'static {
     /// yet is waited for.
     ///
     /// # Errors
-    /// [`StoreError::Expired`] when the history no longer reaches that far. A store that may begin anew also says so of
-    /// a revision that it has not reached: whoever names it knows another history.
+    /// [`StoreError::Expired`] when the history no longer reaches that far. A store that may begin anew does not wait but
+    /// answers [`StoreError::Unreached`]: whoever names such a revision knows another history.
     fn watch(&self, resource: &Resource, since: Revision) -> Result<ChangeStream, StoreError>;
 
     /// The newest revision. Every change up to it is visible in lists and in watches.
@@ -213,6 +221,14 @@ pub enum StoreError {
         requested: Revision,
         /// The oldest revision that can be served.
         oldest: Revision,
+    },
+    /// The history, which may have begun anew, has not come to the revision. Becomes 410 Expired.
+    #[error("resource version of another history: {requested} (the newest is {newest})")]
+    Unreached {
+        /// The revision that was asked for.
+        requested: Revision,
+        /// The newest revision.
+        newest: Revision,
     },
     /// Another version is stored than the one expected.
     #[error("{key} was changed: revision {expected} was expected, {found} is stored")]

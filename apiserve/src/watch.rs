@@ -159,7 +159,9 @@ impl Start {
         if let Some(since) = since {
             return match store.watch(resource, since) {
                 Ok(changes) => Ok(Self::Changes(changes)),
-                Err(error @ StoreError::Expired { .. }) => Ok(Self::Refused(error.into())),
+                Err(error @ (StoreError::Expired { .. } | StoreError::Unreached { .. })) => {
+                    Ok(Self::Refused(error.into()))
+                }
                 Err(error) => Err(error.into()),
             };
         }

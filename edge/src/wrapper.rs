@@ -65,7 +65,8 @@ const ANSWERS_LEN_MAX: usize = crate::localapi::ANSWERS_LEN_MAX;
 const BODIES_LEN_MAX: usize = crate::localapi::BODIES_LEN_MAX;
 
 /// Bits of a revision below the milliseconds at which the wrapper was started: a restart goes on above every revision
-/// that it has given out, unless the clock went back, and then clients list again.
+/// that it has given out. When the clock went back it goes on below, and never comes so far: what is above is refused with
+/// 410 like what is older, and clients list again.
 const REVISIONS_PER_MILLI_BITS: u32 = 20;
 
 /// Why the wrapper cannot be served.
@@ -163,7 +164,18 @@ impl Projection {
         metrics: Arc<WrapperMetrics>,
         stop: &CancellationToken,
     ) -> Self {
-        let view = View::new(start(SystemTime::now()), watch_queue);
+        Self::spawn_at(start(SystemTime::now()), tasks, parts, watch_queue, metrics, stop)
+    }
+
+    fn spawn_at(
+        start: Revision,
+        tasks: &Tasks,
+        parts: WrapperParts,
+        watch_queue: usize,
+        metrics: Arc<WrapperMetrics>,
+        stop: &CancellationToken,
+    ) -> Self {
+        let view = View::new(start, watch_queue);
         let projector = Projector::new(&parts, view.served(), metrics);
         let (node, writes) = (parts.node.clone(), Arc::clone(&parts.writes));
         let follower = Follower::new(parts, view.clone(), projector);

@@ -56,8 +56,8 @@ pub(super) fn in_folder(folder: &Path) -> Result<Opened, OpenError> {
 }
 
 /// Where the revisions of a new store begin: above all that an older store in this folder has given out, of which clients
-/// may still remember some. A watch from a revision that is not reached yet would wait. A node makes fewer changes than one
-/// a millisecond; a clock that went back costs the clients no more than a new list.
+/// may still remember some. A node makes fewer changes than one a millisecond. When the clock went back, a client may
+/// remember a revision that is not reached: its watch is refused with 410, and it lists again.
 fn first_revision() -> Revision {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Revision(u64::try_from(time.as_millis()).unwrap_or(1).max(1))

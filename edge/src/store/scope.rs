@@ -210,7 +210,9 @@ impl ServedStore for Scoped {
     }
 
     fn watch(&self, resource: &Resource, since: Revision) -> Result<ChangeStream, StoreError> {
-        self.store.reading(|view| Ok(self.known(view, resource)))??;
+        // What a client was told of is in the state that is read here, and no reply names what is not committed.
+        self.store
+            .reading(|view| Ok(self.known(view, resource).and_then(|()| view.revision().reaches(since))))??;
         history(&self.store, self.scope, resource)?.subscribe(since)
     }
 

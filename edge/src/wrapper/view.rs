@@ -130,7 +130,10 @@ impl Store for View {
 
     fn watch(&self, resource: &Resource, since: Revision) -> Result<ChangeStream, StoreError> {
         self.admit(resource)?;
-        self.served.watch(resource, since)
+        let changes = self.served.watch(resource, since)?;
+        // After the store's lock was held: whatever a client was shown is in the revision now.
+        self.revision().reaches(since)?;
+        Ok(changes)
     }
 
     fn revision(&self) -> Revision {

@@ -132,6 +132,47 @@ async fn what_was_taken_away_and_came_again_has_a_new_history() {
 }
 
 #[tokio::test]
+async fn a_revision_of_a_store_that_was_lost_is_not_waited_for() {
+    let maps = Resource::new("", "v1", "configmaps");
+    let (store, _) = with_subscription(&FaultyDisk::new(40)).await;
+    for revision in 10..20 {
+        apply(&store, &[upsert(&key("configmaps", "app"), "u1", revision, &[])]).await;
+    }
+    let old = store.revision();
+    // Behind a clock that went back: the new store begins where the old one did.
+    let (store, scope) = with_subscription(&FaultyDisk::new(41)).await;
+    assert!(store.revision() < old);
+    let copy = store.scoped(scope);
+    for side in [&store as &dyn tombolo_apiserve::store::Store, &copy] {
+        assert!(matches!(side.watch(&maps, old), Err(StoreError::Unreached { .. })));
+        assert!(side.watch(&maps, store.revision()).is_ok(), "the newest is resumed from");
+    }
+}
+
+/// A client that watches from the revision of the event that it has just been given.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_that_was_told_is_never_one_of_another_history() {
+    const CHANGES: u64 = 100;
+    let (store, _) = with_subscription(&FaultyDisk::new(42)).await;
+    let maps = Resource::new("", "v1", "configmaps");
+    let mut told = store.watch(&maps, store.revision()).unwrap();
+    let (writer, reader) = (store.clone(), store.clone());
+    let reading = tokio::task::spawn_blocking(move || {
+        let mut count = 0;
+        while count < CHANGES {
+            for change in told.poll_ready().expect("a history that is long enough") {
+                reader.watch(&maps, change.revision()).expect("a revision that was told");
+                count += 1;
+            }
+        }
+    });
+    for revision in 1..=CHANGES {
+        apply(&writer, &[upsert(&key("configmaps", "app"), "u1", revision, &[])]).await;
+    }
+    reading.await.unwrap();
+}
+
+#[tokio::test]
 async fn watches_can_end_and_leave_the_copy() {
     let (store, scope) = with_subscription(&FaultyDisk::new(39)).await;
     let maps = Resource::new("", "v1", "configmaps");

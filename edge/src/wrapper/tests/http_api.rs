@@ -1,6 +1,7 @@
 //! The wrapper on a socket, asked as kube-proxy asks.
 
 use std::net::SocketAddr;
+use std::time::SystemTime;
 
 use http::{HeaderValue, Method, header};
 use tombolo_apiserve::history::Change;
@@ -9,7 +10,7 @@ use tombolo_runtime::Tasks;
 use super::*;
 use crate::config::WrapperConfig;
 use crate::identity::testing::{fetch_plain, get_plain};
-use crate::wrapper::{Projection, Wrapper};
+use crate::wrapper::{self, Projection, Wrapper};
 
 /// What kube-proxy 1.36 accepts.
 const ACCEPT: &str = "application/vnd.kubernetes.protobuf, */*";
@@ -28,6 +29,11 @@ pub(super) fn settings() -> WrapperConfig {
 
 impl Served {
     pub(super) async fn start(source: &Arc<Source>, settings: &WrapperConfig) -> Self {
+        Self::start_at(SystemTime::now(), source, settings).await
+    }
+
+    /// By a clock that shows this time.
+    async fn start_at(now: SystemTime, source: &Arc<Source>, settings: &WrapperConfig) -> Self {
         let mut wrapper = Wrapper::bind(settings).await.unwrap().unwrap();
         wrapper.reread = Duration::from_millis(10);
         let (tasks, stop, address) = (Tasks::new(), CancellationToken::new(), wrapper.local_addr());
@@ -40,7 +46,8 @@ impl Served {
             address: watch::channel(None).1,
             pods: no_pods(),
         };
-        let projection = Projection::spawn(&tasks, parts, settings.watch_queue, Arc::default(), &stop);
+        let (start, queue) = (wrapper::start(now), settings.watch_queue);
+        let projection = Projection::spawn_at(start, &tasks, parts, queue, Arc::default(), &stop);
         wrapper.spawn(&tasks, &projection, &stop);
         Self { source: Arc::clone(source), address, events, tasks, stop }
     }
@@ -82,6 +89,12 @@ impl Served {
     async fn get(&self, path: &str) -> (StatusCode, Value) {
         let (code, text) = self.text(path).await;
         (code, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}: {text}")))
+    }
+
+    /// That of a list.
+    async fn revision(&self, path: &str) -> u64 {
+        let (_, list) = self.get(path).await;
+        list["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
     }
 
     async fn names(&self, path: &str) -> Vec<String> {
@@ -155,18 +168,17 @@ async fn lists_and_watches_are_those_of_kubernetes() {
     for list in ["watch=false", "watch=0", ""] {
         assert_eq!(served.names(&format!("{slices}?{list}")).await, ["headless-1", "web-1"]);
     }
-    let revision: u64 =
-        served.get(slices).await.1["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+    let revision = served.revision(slices).await;
     let store = served.source.store();
     put(&store, Part::Nodes, "n2", node("a"));
     let changed =
         served.events(&format!("{slices}?watch=true&timeoutSeconds=1&resourceVersion={revision}")).await;
     assert_eq!(changed, ["MODIFIED web-1"]);
-    // What is too old is told at once, what is not reached yet is waited for, as kube-apiserver does.
-    for (other, told) in [(1, &["ERROR 410"][..]), (revision + (1 << 30), &[])] {
-        let events =
-            served.events(&format!("{slices}?watch=true&timeoutSeconds=1&resourceVersion={other}")).await;
-        assert_eq!(events, told, "{other}");
+    // What is too old is told at once, and so is what this wrapper has not said: it is of another one.
+    let newest = served.revision(slices).await;
+    for (since, told) in [(1, &["ERROR 410"][..]), (newest, &[]), (newest + 1, &["ERROR 410"])] {
+        let path = format!("{slices}?watch=true&timeoutSeconds=1&resourceVersion={since}");
+        assert_eq!(served.events(&path).await, told, "{since}, and the newest is {newest}");
     }
     let (code, status) = served.get(&format!("{slices}?resourceVersion={}", revision + (1 << 30))).await;
     assert_eq!(code, StatusCode::GATEWAY_TIMEOUT);
@@ -183,15 +195,20 @@ async fn lists_and_watches_are_those_of_kubernetes() {
 #[tokio::test]
 async fn a_restart_makes_clients_list_again() {
     let served = Served::with_cluster(&settings()).await;
-    let revision =
-        served.get("/api/v1/services").await.1["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    let revision = served.revision("/api/v1/services").await;
     let source = Arc::clone(&served.source);
     served.end().await;
-    let again = Served::start(&source, &settings()).await;
-    again.ready().await;
-    let path = format!("/api/v1/services?watch=true&timeoutSeconds=1&resourceVersion={revision}");
-    assert_eq!(again.events(&path).await, ["ERROR 410"]);
-    again.end().await;
+    let watch = format!("/api/v1/services?watch=true&timeoutSeconds=1&resourceVersion={revision}");
+    // A clock that went back makes the old revision one that the new wrapper has not reached.
+    for back in [Duration::ZERO, Duration::from_secs(24 * 3600)] {
+        let again = Served::start_at(SystemTime::now() - back, &source, &settings()).await;
+        again.ready().await;
+        assert_eq!(again.events(&watch).await, ["ERROR 410"], "{back:?}");
+        let newest = again.revision("/api/v1/services").await;
+        let path = format!("/api/v1/services?watch=true&timeoutSeconds=1&resourceVersion={newest}");
+        assert_eq!(again.events(&path).await, [""; 0], "{back:?}: what it says itself is resumed from");
+        again.end().await;
+    }
 }
 
 /// Row W20.
@@ -285,6 +302,35 @@ fn a_watcher_that_falls_behind_is_ended_alone() {
     }
     assert!(matches!(slow.poll_ready(), Err(StoreError::Expired { .. })));
     assert_eq!(taken.len(), 17);
+}
+
+/// A client that watches from the revision of the event that it has just been given.
+#[test]
+fn a_change_that_was_shown_is_never_one_of_another_history() {
+    const CHANGES: u64 = 20_000;
+    let view = View::new(START, 4096);
+    view.open(Part::Services);
+    let resource = Part::Services.resource();
+    let mut seen = view.watch(&resource, view.revision()).unwrap();
+    let served = view.served();
+    let writing = std::thread::spawn(move || {
+        (0..CHANGES).for_each(|number| {
+            put(&served, Part::Services, "web", json!({"spec": {"number": number}}));
+        });
+    });
+    while view.revision().0 < START.0 + CHANGES {
+        // Without waiting: a change is there before whoever makes it has ended. Who has fallen behind begins again.
+        let Ok(changes) = seen.poll_ready() else {
+            seen = view.watch(&resource, view.revision()).unwrap_or(seen);
+            continue;
+        };
+        let Some(shown) = changes.last().map(|change| change.revision()) else { continue };
+        let again = view.watch(&resource, shown);
+        assert!(!matches!(again, Err(StoreError::Unreached { .. })), "{shown} was shown: {again:?}");
+    }
+    writing.join().unwrap();
+    let next = view.revision().next();
+    assert!(matches!(view.watch(&resource, next), Err(StoreError::Unreached { .. })));
 }
 
 /// The bound of a watcher's queue is that of the settings.
