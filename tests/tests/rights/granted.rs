@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::{Value, json};
 use tombolo_testkit::AuditEvent;
 use tombolo_tests::rights::{CLOUDCORE, Right, Unused, granted, not_asked, right_of};
+use tombolo_tests::source::{documents, root};
 
 /// Granted and not asked for while the table is played, with the reason.
 const NOT_PLAYED: [Unused; 12] = [
@@ -50,4 +52,64 @@ pub(super) fn check(events: &[AuditEvent]) {
     let asked: BTreeSet<Right> = for_nodes.into_iter().map(right_of).collect();
     let surplus = not_asked(&on_behalf, &asked, &NOT_PLAYED);
     assert!(surplus.is_empty(), "granted by impersonation.yaml and never asked for: {surplus:?}");
+}
+
+/// All that deploy/cloudcore/edge-network.yaml lets every node read: API group, resource, and names where only these may be
+/// read. The table of the embedded server has the same rules (`cloud/src/embedded/bootstrap/rbac.rs`).
+const EDGE_NETWORK: [(&str, &str, &[&str]); 11] = [
+    ("", "services", &[]),
+    ("", "endpoints", &[]),
+    ("", "namespaces", &[]),
+    ("", "nodes", &[]),
+    ("discovery.k8s.io", "endpointslices", &[]),
+    ("superedge.io", "statefulsetgrids", &[]),
+    ("networking.k8s.io", "servicecidrs", &[]),
+    ("node.k8s.io", "runtimeclasses", &[]),
+    ("storage.k8s.io", "csidrivers", &[]),
+    ("storage.k8s.io", "csinodes", &[]),
+    // The columns of the grids for kubectl on a node.
+    ("apiextensions.k8s.io", "customresourcedefinitions", &["statefulsetgrids.superedge.io"]),
+];
+
+/// Every member of a rule, one verb, group and resource at a time.
+fn expanded(rule: &Value) -> Vec<Value> {
+    let members: Vec<&str> = rule.as_object().unwrap().keys().map(String::as_str).collect();
+    let known = ["apiGroups", "resourceNames", "resources", "verbs"];
+    assert!(members.iter().all(|member| known.contains(member)), "{rule}");
+    let list = |member: &str| rule[member].as_array().cloned().unwrap_or_default();
+    let mut rights = Vec::new();
+    for verb in list("verbs") {
+        for group in list("apiGroups") {
+            let of = |resource| json!([verb, group, resource, list("resourceNames")]);
+            rights.extend(list("resources").into_iter().map(of));
+        }
+    }
+    rights
+}
+
+/// What every node may read is not asked for by one cluster's run: more than is meant would not be seen there.
+#[test]
+fn the_edge_network_is_granted_what_is_listed_here_and_no_more() {
+    let manifest = documents(&root().join("deploy/cloudcore/edge-network.yaml")).unwrap();
+    let rules = manifest.iter().flat_map(|document| document["rules"].as_array().into_iter().flatten());
+    let mut granted: Vec<String> = rules.flat_map(expanded).map(|right| right.to_string()).collect();
+    let mut expected: Vec<String> = EDGE_NETWORK
+        .into_iter()
+        .flat_map(|(group, resource, names)| {
+            ["get", "list", "watch"].map(|verb| json!([verb, group, resource, names]).to_string())
+        })
+        .collect();
+    granted.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(granted, expected);
+
+    let kinds: Vec<&Value> = manifest.iter().map(|document| &document["kind"]).collect();
+    assert_eq!(kinds, ["ClusterRole", "ClusterRoleBinding"]);
+    assert_eq!(manifest[1]["roleRef"]["name"], manifest[0]["metadata"]["name"]);
+    let subjects = manifest[1]["subjects"].as_array().unwrap().iter();
+    let subjects: Vec<_> = subjects.map(|one| json!([one["kind"], one["namespace"], one["name"]])).collect();
+    assert_eq!(
+        subjects,
+        [json!(["Group", null, "system:nodes"]), json!(["ServiceAccount", "kubeedge", "cloudcore"])]
+    );
 }
