@@ -237,6 +237,23 @@ mod tests {
     }
 
     #[test]
+    fn only_the_nodes_of_others_lose_their_images() {
+        let value = json!({
+            "metadata": {"name": "n", "uid": "u", "resourceVersion": "1"},
+            "status": {"images": [{"names": ["x"]}], "nodeInfo": {"architecture": "arm64"}}
+        });
+        let shown = |resource: &Resource| for_others(resource, RawObject::new(value.clone())).into_value();
+        let mut expected = value.clone();
+        expected["status"].as_object_mut().expect("a status").remove("images");
+        assert_eq!(shown(&resources::nodes()), expected);
+        for other in [resources::pods(), Resource::new("example.org", "v1", "nodes")] {
+            assert_eq!(shown(&other), value, "{other}");
+        }
+        let bare = json!({"metadata": {"name": "n", "uid": "u", "resourceVersion": "1"}});
+        assert_eq!(for_others(&resources::nodes(), RawObject::new(bare.clone())).into_value(), bare);
+    }
+
+    #[test]
     fn the_revision_can_be_put_back() {
         let object = pod(|_| {}).object;
         let value: Value = object.with_revision().expect("has metadata").read().expect("JSON");

@@ -222,6 +222,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn other_nodes_are_shown_without_their_images() {
+        let nodes = Resource::new("", "v1", "nodes");
+        let watch = Arc::new(SharedWatch::new(nodes.clone(), "Node".to_owned()));
+        let metadata = json!({"name": "n", "uid": "u", "resourceVersion": "5"});
+        let status = json!({"images": [{"names": ["x"]}], "phase": "Running"});
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status});
+        let (events, receiver) = mpsc::channel(EVENTS_MAX);
+        events.send(ObjectEvent::Applied(serde_json::from_value(node).unwrap())).await.unwrap();
+        drop(events);
+        Arc::clone(&watch).run(receiver).await;
+        let Lookup::Present(object) = watch.lookup(&ObjectKey::new(nodes, "", "n")) else {
+            panic!("the node is not there");
+        };
+        let body: serde_json::Value = serde_json::from_slice(&object.body).unwrap();
+        assert_eq!(body["status"], json!({"phase": "Running"}));
+    }
+
+    #[tokio::test]
     async fn a_deletion_that_was_watched_tells_what_went_and_one_that_a_list_shows_does_not() {
         let services = Resource::new("", "v1", "services");
         let watch = Arc::new(SharedWatch::new(services.clone(), "Service".to_owned()));
