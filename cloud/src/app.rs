@@ -392,7 +392,8 @@ const RESTORE_SPREAD: Duration = Duration::from_secs(2);
 /// Time between two rounds of housekeeping.
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(10);
 
-async fn keep_house(hub: Arc<Hub>) {
+/// Counts, and closes what nobody needs any more, for ever.
+pub(crate) async fn keep_house(hub: Arc<Hub>) {
     let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     loop {
         hub.subscriptions.sweep();

@@ -15,8 +15,10 @@ use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
 use tombolo_proto::{Epoch, InventoryEntry, ScopeId, StoreId, Uid};
 
 use super::super::access::REVIEW_INTERVAL;
+use super::super::registry::{Admission, SessionHandle};
 use super::super::{ClusterLedgers, Hub, Ledgers, Registry};
 use super::*;
+use crate::app::keep_house;
 use crate::config::KubeEdgeSessions;
 use crate::edgecontroller::Downstream;
 use crate::edgecontroller::upstream::Upstream;
@@ -241,4 +243,56 @@ async fn a_subscription_is_closed_with_403_when_the_right_is_taken_away() {
         assert!(reason.contains(part), "{part:?} is not in {reason}");
     }
     assert!(begin.elapsed() <= REVIEW_INTERVAL, "closed after {:?}", begin.elapsed());
+}
+
+/// A session that follows nothing yet.
+fn session(hub: &Hub) -> Arc<SessionHandle> {
+    let (link, ..) = mem::pair(node());
+    match hub.registry.admit(&node(), link.peer()) {
+        Admission::Admitted(admitted) => admitted.handle,
+        Admission::Full(limit) => panic!("{limit} nodes are there"),
+    }
+}
+
+/// Design 9.13: ten minutes after its last client.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_nobody_follows_is_closed_after_ten_minutes() {
+    let hub = hub(&scripted(&Arc::default()));
+    let subscriptions = &hub.subscriptions;
+    let watch = subscriptions.open(&node(), &subscribe(ScopeId(1))).await.expect("allowed");
+    let (first, last) = (session(&hub), session(&hub));
+    watch.follow(&first, ScopeId(1));
+    watch.follow(&last, ScopeId(4));
+    tokio::time::advance(2 * IDLE_LIMIT).await;
+    subscriptions.sweep();
+    watch.unfollow(&first, ScopeId(1));
+    tokio::time::advance(IDLE_LIMIT).await;
+    subscriptions.sweep();
+    assert_eq!(subscriptions.running.len(), 1, "somebody follows");
+
+    watch.unfollow(&last, ScopeId(4));
+    tokio::time::advance(Duration::from_secs(599)).await;
+    subscriptions.sweep();
+    let tasks = subscriptions.running.iter().next().expect("it is kept").tasks.clone();
+    assert!(tasks.iter().all(|task| !task.is_finished()));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    subscriptions.sweep();
+    assert_eq!((subscriptions.running.len(), hub.metrics.shared_watches.get()), (0, 0));
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert!(tasks.iter().all(AbortHandle::is_finished), "nobody reads the API server for it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn housekeeping_closes_what_nobody_follows() {
+    let hub = hub(&scripted(&Arc::default()));
+    let watch = hub.subscriptions.open(&node(), &subscribe(ScopeId(1))).await.expect("allowed");
+    let session = session(&hub);
+    watch.follow(&session, ScopeId(1));
+    tokio::spawn(keep_house(Arc::clone(&hub)));
+    tokio::time::sleep(IDLE_LIMIT).await;
+    watch.unfollow(&session, ScopeId(1));
+    tokio::time::sleep(Duration::from_secs(599)).await;
+    assert_eq!(hub.subscriptions.running.len(), 1);
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    assert_eq!(hub.subscriptions.running.len(), 0);
 }
