@@ -197,7 +197,12 @@ impl Agent {
 
     /// Answer of the listener for pods.
     pub(super) async fn as_pod(&self, token: &str, path: &str) -> (StatusCode, Value) {
-        fetch_trusted(&self.ca(), token, self.pods, Method::GET, path, "").await
+        self.pod_calls(token, Method::GET, path, "").await
+    }
+
+    /// Answer of the listener for pods to any request.
+    async fn pod_calls(&self, token: &str, method: Method, path: &str, body: &str) -> (StatusCode, Value) {
+        fetch_trusted(&self.ca(), token, self.pods, method, path, body).await
     }
 }
 
@@ -267,6 +272,59 @@ async fn a_pod_reads_what_its_account_may_read_with_and_without_a_cloud() {
     agent.stop().await;
     let agent = Agent::start_later(folder.path(), &cloud, false, Duration::from_secs(3700)).await;
     assert_eq!(code(&agent, &token, MAPS).await, 401, "expired");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_pod_writes_in_its_own_name_and_is_told_to_wait_without_a_cloud() {
+    let (folder, cloud, issuer) = (tempfile::tempdir().unwrap(), FakeCloud::new(), Issuer::new());
+    with_pod(&cloud);
+    issuer.publish(&cloud);
+    let token = issuer.sign("k", "u3", 3600);
+    decides(&cloud, &token);
+    let (app, leases) = (format!("{MAPS}/app"), LEASES.to_owned());
+    let events = "/api/v1/namespaces/default/events".to_owned();
+    let body = |version: &str, kind: &str, name: &str| {
+        json!({"apiVersion": version, "kind": kind, "metadata": {"name": name}}).to_string()
+    };
+    // An event too: what a node decides itself is decided for the kubelet, and not for pods.
+    let writes = [
+        (Method::PATCH, app.clone(), r#"{"data":{"a":"2"}}"#.to_owned(), 200),
+        (Method::PUT, app.clone(), body("v1", "ConfigMap", "app"), 200),
+        (Method::DELETE, app, String::new(), 200),
+        (Method::POST, leases, body("coordination.k8s.io/v1", "Lease", "l"), 201),
+        (Method::POST, events, body("v1", "Event", "web.1"), 201),
+    ];
+    for (method, path, _, code) in &writes {
+        let code = *code;
+        cloud.script(&format!("{method} {path}"), move |_, caller| (code, json!({"asked by": caller})));
+    }
+    let agent = with_the_pod(folder.path(), &cloud).await;
+    for (method, path, body, expected) in &writes {
+        let (code, answer) = agent.pod_calls(&token, method.clone(), path, body).await;
+        assert_eq!(code.as_u16(), *expected, "{method} {path}: {answer}");
+        assert_eq!(answer["asked by"], json!(token), "{method} {path}: in whose name");
+    }
+    let refusal = json!({"kind": "Status", "code": 403, "message": "configmaps \"app\" is forbidden"});
+    let refused = refusal.clone();
+    cloud.script(&format!("PATCH {MAPS}/app"), move |_, _| (403, refused.clone()));
+    let (method, path, body, _) = &writes[0];
+    let (code, status) = agent.pod_calls(&token, method.clone(), path, body).await;
+    assert_eq!((code, &status), (StatusCode::FORBIDDEN, &refusal), "as the cluster says it");
+
+    knows_the_keys(&agent, &cloud).await;
+    away(&agent, &cloud).await;
+    for (method, path, body, _) in &writes {
+        let (code, status) = agent.pod_calls(&token, method.clone(), path, body).await;
+        assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE, "{method} {path}: {status}");
+        assert_eq!(
+            (&status["kind"], &status["reason"]),
+            (&json!("Status"), &json!("ServiceUnavailable")),
+            "{method} {path}"
+        );
+        assert!(status["details"]["retryAfterSeconds"].as_u64().is_some_and(|wait| wait > 0), "{status}");
+    }
+    assert_eq!(agent.status.look().reports_waiting, 0, "nothing is told to the cloud in the node's name");
     agent.stop().await;
 }
 
