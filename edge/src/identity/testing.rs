@@ -68,7 +68,7 @@ pub(crate) async fn fetch_local(
     fetch_trusted(&ca, token, address, method, path, body).await
 }
 
-/// Asks a local API of this CA with a bearer token.
+/// Asks a local API of this CA with a bearer token. Patches are strategic ones, as a kubelet sends them.
 pub(crate) async fn fetch_trusted(
     ca: &CertificateDer<'static>,
     token: &str,
@@ -79,7 +79,8 @@ pub(crate) async fn fetch_trusted(
 ) -> (StatusCode, Value) {
     let mut headers = HeaderMap::new();
     headers.insert(header::AUTHORIZATION, HeaderValue::from_str(&format!("Bearer {token}")).unwrap());
-    let form = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
+    let is_patch = method == Method::PATCH;
+    let form = if is_patch { "application/strategic-merge-patch+json" } else { "application/json" };
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(form));
     let endpoint = address.to_string();
     let ask = Ask { endpoint: &endpoint, method, path, headers, body: body.to_owned().into() };

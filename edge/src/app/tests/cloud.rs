@@ -8,6 +8,9 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tombolo_apiserve::backend::PatchType;
+use tombolo_apiserve::kinds::Kinds;
+use tombolo_apiserve::patch::strategic_merge_patch;
 use tombolo_link::{Clock, Link, LinkEvent, mem, pump};
 use tombolo_proto::frame::{ApiReply, ApiRequest, Reply, ReplyBody, Request, RequestBody, Subscribe};
 use tombolo_proto::ids::{CloudRevision, Epoch, NodeId, ScopeId, Uid};
@@ -332,7 +335,11 @@ impl FakeCloud {
             return (200, object);
         }
         let patch: Value = serde_json::from_slice(&call.body).unwrap();
-        json_patch::merge(&mut object, &patch);
+        if call.content_type == PatchType::Strategic.media_type() {
+            object = patched(&key, &object, &patch);
+        } else {
+            json_patch::merge(&mut object, &patch);
+        }
         let uid = object["metadata"]["uid"].as_str().unwrap().to_owned();
         let refers = self.world.lock().objects[&key].dependencies.clone();
         let revision = self.store(&key, &uid, &object, refers);
@@ -401,6 +408,12 @@ impl Dial for FakeDialer {
         };
         Box::pin(std::future::ready(link))
     }
+}
+
+/// The object after a strategic merge patch.
+pub(super) fn patched(key: &ObjectKey, object: &Value, patch: &Value) -> Value {
+    let kinds = Kinds::builtin();
+    strategic_merge_patch(kinds.get(key.resource()).unwrap().schema(), object, patch).unwrap()
 }
 
 fn kind(key: &ObjectKey) -> &'static str {

@@ -1,10 +1,18 @@
 //! What this node writes and reads without a cloud, as a kubelet does.
 
+use std::collections::BTreeMap;
+
+use super::cloud::patched;
 use super::*;
 
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/edge-a";
 const POD: &str = "/api/v1/namespaces/default/pods/web";
 const EVENTS: &str = "/api/v1/namespaces/default/events";
+const NODE: &str = "/api/v1/nodes/edge-a";
+
+fn node() -> ObjectKey {
+    ObjectKey::new(Resource::new("", "v1", "nodes"), "", "edge-a")
+}
 
 fn lease() -> ObjectKey {
     ObjectKey::new(Resource::new("coordination.k8s.io", "v1", "leases"), "kube-node-lease", "edge-a")
@@ -33,10 +41,9 @@ async fn with_lease() -> (tempfile::TempDir, FakeCloud, Agent) {
     cloud.put(&lease(), "l1", &body, &[]);
     // A kubelet has registered the node, so that the agent does not speak for it.
     let status = json!({"status": {"nodeInfo": {"kubeletVersion": "v1.36.3"}}});
-    cloud.put(&ObjectKey::new(Resource::new("", "v1", "nodes"), "", "edge-a"), "n1", &status, &[]);
+    cloud.put(&node(), "n1", &status, &[]);
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the Node", DEADLINE, async || agent.get("/api/v1/nodes/edge-a").await.0 == StatusCode::OK)
-        .await;
+    wait_for("the Node", DEADLINE, async || agent.get(NODE).await.0 == StatusCode::OK).await;
     wait_for("the lease", DEADLINE, async || agent.get(LEASE).await.0 == StatusCode::OK).await;
     (folder, cloud, agent)
 }
@@ -163,6 +170,74 @@ async fn statuses_of_pods_are_taken_without_a_cloud_and_arrive_as_what_changed()
     .await;
     let status = cloud.object(&web).unwrap()["status"].clone();
     assert_eq!((status.get("reason"), &status["message"]), (None, &json!("by another, later")));
+    agent.stop().await;
+}
+
+/// The reason of each condition of a node.
+fn reasons(node: &Value) -> BTreeMap<&str, &str> {
+    let conditions = node["status"]["conditions"].as_array().unwrap();
+    conditions.iter().map(|one| (one["type"].as_str().unwrap(), one["reason"].as_str().unwrap())).collect()
+}
+
+fn condition(name: &str, reason: &str) -> Value {
+    json!({"type": name, "status": "True", "reason": reason})
+}
+
+#[tokio::test]
+async fn the_status_of_the_node_is_taken_without_a_cloud_and_the_newest_arrives() {
+    let (folder, cloud, agent) = with_lease().await;
+    // The network's condition is somebody else's, in one status with the kubelet's.
+    let put = |network: &str| {
+        let conditions = [condition("Ready", "Old"), condition("NetworkUnavailable", network)];
+        let status = json!({"nodeInfo": {"kubeletVersion": "v1.36.3"}, "conditions": conditions});
+        cloud.put(&node(), "n1", &json!({"status": status}), &[]);
+    };
+    put("First");
+    wait_for("the conditions", DEADLINE, async || {
+        agent.get(NODE).await.1["status"]["conditions"].as_array().is_some_and(|all| all.len() == 2)
+    })
+    .await;
+    // What the agent said for itself until it heard of the kubelet.
+    wait_for("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
+    gone(&agent, &cloud).await;
+    let mut versions = vec![agent.get(NODE).await.1];
+    for reason in ["Alone", "StillAlone"] {
+        let status = json!({"conditions": [condition("Ready", reason)], "phase": reason});
+        let patch = json!({"metadata": {"uid": "n1"}, "status": status}).to_string();
+        let (code, answer) = agent.call(Method::PATCH, &format!("{NODE}/status"), &patch).await;
+        assert_eq!(code, StatusCode::OK, "{answer}");
+        assert_eq!(reasons(&answer), BTreeMap::from([("NetworkUnavailable", "First"), ("Ready", reason)]));
+        assert_eq!(agent.get(NODE).await.1, answer, "what was written is read");
+        versions.push(answer);
+    }
+    assert!(versions.is_sorted_by(|older, newer| revision(older) < revision(newer)), "{versions:?}");
+    let (since, last) = (revision(&versions[1]), &versions[2]);
+    let watch = format!("/api/v1/nodes?watch=true&resourceVersion={since}&timeoutSeconds=1");
+    let (_, watched) = agent.get(&watch).await;
+    assert_eq!((&watched["type"], &watched["object"]), (&json!("MODIFIED"), last));
+    agent.stop().await;
+
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    assert_eq!(agent.get(NODE).await.1, *last, "the version too");
+    assert_eq!(agent.status.look().reports_waiting, 1, "of several about one thing the newest");
+    // Meanwhile somebody else has written the other condition.
+    put("Second");
+    let (world, calls) = (cloud.clone(), cloud.calls().len());
+    let patch = format!("PATCH {NODE}/status");
+    cloud.script(&patch, move |body, _| {
+        let node_there = patched(&node(), &world.object(&node()).unwrap(), body);
+        world.put(&node(), "n1", &node_there, &[]);
+        (200, world.object(&node()).unwrap())
+    });
+    cloud.set_away(false);
+    let expected = BTreeMap::from([("NetworkUnavailable", "Second"), ("Ready", "StillAlone")]);
+    wait_for("the status in the cloud", DEADLINE, async || {
+        reasons(&cloud.object(&node()).unwrap()) == expected
+    })
+    .await;
+    wait_for("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
+    assert_eq!(cloud.calls()[calls..].iter().filter(|call| **call == patch).count(), 1);
+    wait_for("the whole status here", DEADLINE, async || reasons(&agent.get(NODE).await.1) == expected).await;
     agent.stop().await;
 }
 
