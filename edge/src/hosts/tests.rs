@@ -17,6 +17,10 @@ use super::*;
 const DEADLINE: Duration = Duration::from_secs(90);
 const PERIOD: Duration = Duration::from_secs(30);
 
+/// A period in which no test ends, and the time of the paused clock for what does not wait for it.
+const RARELY: Duration = Duration::from_secs(3600);
+const SOON: Duration = Duration::from_secs(2);
+
 fn key(part: Part, name: &str) -> ObjectKey {
     let namespace = if part == Part::Nodes { "" } else { "shop" };
     ObjectKey::new(part.resource(), namespace, name)
@@ -75,6 +79,7 @@ struct Publisher {
     folder: tempfile::TempDir,
     stop: CancellationToken,
     tasks: Tasks,
+    patience: Duration,
 }
 
 impl Publisher {
@@ -82,14 +87,28 @@ impl Publisher {
         Self::start_at(store, "hosts", watch::channel(None).0)
     }
 
+    /// One whose full syncs are too far apart to bring what it missed.
+    fn start_following(store: &MemoryStore) -> Self {
+        Self { patience: SOON, ..Self::start_with(store, "hosts", watch::channel(None).0, RARELY) }
+    }
+
     fn start_at(store: &MemoryStore, path: &str, names: watch::Sender<Option<Arc<Hosts>>>) -> Self {
+        Self::start_with(store, path, names, PERIOD)
+    }
+
+    fn start_with(
+        store: &MemoryStore,
+        path: &str,
+        names: watch::Sender<Option<Arc<Hosts>>>,
+        period: Duration,
+    ) -> Self {
         let (folder, stop, tasks) = (tempfile::tempdir().unwrap(), CancellationToken::new(), Tasks::new());
         let parts = HostsParts {
             path: Some(folder.path().join(path)),
             names,
             node: "n1".to_owned(),
             domain: "cluster.local".to_owned(),
-            period: PERIOD,
+            period,
             source: Arc::new(store.clone()),
             pods: watch::channel(Arc::new(OwnPods::new("n1"))).1,
         };
@@ -97,7 +116,7 @@ impl Publisher {
         tasks.spawn("hosts", async move {
             until.run_until_cancelled(publish(parts)).await;
         });
-        Self { folder, stop, tasks }
+        Self { folder, stop, tasks, patience: DEADLINE }
     }
 
     fn path(&self) -> PathBuf {
@@ -105,7 +124,7 @@ impl Publisher {
     }
 
     async fn says(&self, expected: &str) {
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + self.patience;
         loop {
             let text = std::fs::read_to_string(self.path()).unwrap_or_default();
             if text == expected {
@@ -127,7 +146,7 @@ const OF_A: &str = "10.0.0.1 db-0.db.shop.svc.cluster.local\n";
 #[tokio::test(start_paused = true)]
 async fn the_file_follows_pods_services_grids_and_the_node() {
     let store = cluster().await;
-    let publisher = Publisher::start(&store);
+    let publisher = Publisher::start_following(&store);
     publisher.says(OF_A).await;
     put(&store, Part::Slices, "db-1", slice(&["db-a-0=10.0.0.9@n1", "db-a-1=10.0.0.8@n1"])).await;
     let two = "10.0.0.9 db-0.db.shop.svc.cluster.local\n10.0.0.8 db-1.db.shop.svc.cluster.local\n";
