@@ -191,6 +191,33 @@ async fn a_session_that_has_no_room_is_not_asked_again_at_once() {
 }
 
 #[tokio::test]
+async fn what_nobody_has_read_for_ten_minutes_is_followed_no_longer() {
+    let edge = Edge::new(67).await;
+    let (scope, watch) = edge.live("some").await;
+    let is_wanted = || edge.board.wanted().contains(&scope);
+    let mut weights = Weights::new(edge.store.commits());
+    // Only now: the store has threads of its own, for which a paused clock does not wait.
+    tokio::time::pause();
+    let almost = Duration::from_secs(9 * 60 + 59);
+    tokio::time::advance(almost).await;
+    assert!(is_wanted());
+    // Whoever watches reads all the time.
+    edge.subscriptions.sweep(&mut weights).await.unwrap();
+    tokio::time::advance(almost).await;
+    assert!(is_wanted());
+    edge.subscriptions.sweep(&mut weights).await.unwrap();
+    drop(watch);
+    tokio::time::advance(almost).await;
+    edge.subscriptions.sweep(&mut weights).await.unwrap();
+    assert!(is_wanted());
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(!is_wanted(), "nobody reads it any more");
+    assert_eq!(edge.copied(scope), 1, "the copy stays");
+    edge.board.demand(scope, Some("some"));
+    assert!(is_wanted(), "until somebody asks again");
+}
+
+#[tokio::test]
 async fn what_is_forgotten_is_followed_by_nobody_and_comes_again() {
     let edge = Edge::new(64).await;
     let (scope, watch) = edge.live("some").await;
