@@ -129,9 +129,14 @@ impl Agent {
         if code != StatusCode::OK {
             return vec![code.to_string()];
         }
-        let items = list["items"].as_array().unwrap();
-        items.iter().map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+        names(&list)
     }
+}
+
+/// Names in a list.
+fn names(list: &Value) -> Vec<String> {
+    let items = list["items"].as_array().unwrap();
+    items.iter().map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect()
 }
 
 fn pod_spec() -> Value {

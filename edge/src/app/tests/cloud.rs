@@ -40,6 +40,8 @@ struct World {
     /// Acknowledged deliveries, and scopes caught up.
     acknowledged: usize,
     caught_up: usize,
+    /// The session ends with this many acknowledged deliveries, and there is no other one.
+    cut_at: Option<usize>,
     /// Subscriptions that were opened, and resources that nobody may follow.
     opened: Vec<Subscribe>,
     forbidden: Vec<String>,
@@ -76,6 +78,7 @@ impl FakeCloud {
             leases: 0,
             acknowledged: 0,
             caught_up: 0,
+            cut_at: None,
             opened: Vec::new(),
             forbidden: Vec::new(),
             refused: BTreeMap::new(),
@@ -131,6 +134,17 @@ impl FakeCloud {
         world.generation += u64::from(away);
         drop(world);
         self.news.send_modify(|news| *news += 1);
+    }
+
+    /// Goes away in the middle of what it has to say: after so many more acknowledged deliveries.
+    pub(super) fn cut_after(&self, deliveries: usize) {
+        let mut world = self.world.lock();
+        world.cut_at = Some(world.acknowledged + deliveries);
+    }
+
+    /// Whether nobody can reach it.
+    pub(super) fn is_away(&self) -> bool {
+        self.world.lock().away
     }
 
     pub(super) fn object(&self, key: &ObjectKey) -> Option<Value> {
@@ -261,7 +275,14 @@ impl FakeCloud {
                     session.reply(reply);
                 }
             }
-            CloudEvent::Acked { .. } => self.world.lock().acknowledged += 1,
+            CloudEvent::Acked { .. } => {
+                let mut world = self.world.lock();
+                world.acknowledged += 1;
+                if world.cut_at == Some(world.acknowledged) {
+                    world.away = true;
+                    world.generation += 1;
+                }
+            }
             CloudEvent::CaughtUp { .. } => self.world.lock().caught_up += 1,
             _ => {}
         }

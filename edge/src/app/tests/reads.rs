@@ -1,4 +1,4 @@
-//! What local clients read beside the pushed set.
+//! What local clients read beside the pushed set; rows O11 and O12 of the application grid's reference.
 
 use super::*;
 
@@ -72,6 +72,101 @@ async fn a_first_question_is_followed_and_shared() {
     cloud.set_away(false);
     cloud.delete(&lease("a"));
     wait_for("what was missed", DEADLINE, async || agent.names(LEASES).await == ["b"]).await;
+    agent.stop().await;
+}
+
+/// Leases of this version, as many as no page has: their names.
+fn many_leases(cloud: &FakeCloud, version: u32) -> Vec<String> {
+    let names: Vec<String> = (0..1200).map(|number| format!("l{number:04}")).collect();
+    for name in &names {
+        let spec = json!({"leaseTransitions": version});
+        cloud.put(&lease(name), &format!("uid-{name}"), &json!({"spec": spec}), &[]);
+    }
+    names
+}
+
+/// The pages of a list, until there is no other one.
+async fn pages(agent: &Agent, limit: usize) -> Vec<Value> {
+    let (mut pages, mut token) = (Vec::new(), String::new());
+    loop {
+        let (code, page) = agent.get(&format!("{LEASES}?limit={limit}&continue={token}")).await;
+        assert_eq!(code, StatusCode::OK, "{page}");
+        token = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
+        pages.push(page);
+        if token.is_empty() {
+            return pages;
+        }
+    }
+}
+
+async fn lost(agent: &Agent, cloud: &FakeCloud) {
+    wait_for("the cut", DEADLINE, async || cloud.is_away()).await;
+    wait_for("the loss to be noticed", DEADLINE, async || agent.status.look().transport.is_none()).await;
+}
+
+#[tokio::test]
+async fn a_list_of_many_objects_is_whole_without_a_cloud_in_pages_and_at_once() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let all = many_leases(&cloud, 1);
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    wait_for("the first session", DEADLINE, async || agent.status.look().transport.is_some()).await;
+    // Nobody asks for more than the first page while there is a cloud.
+    let first = format!("{LEASES}?limit=500");
+    wait_for("the first page", DEADLINE, async || agent.get(&first).await.0 == StatusCode::OK).await;
+    cloud.set_away(true);
+    lost(&agent, &cloud).await;
+    agent.stop().await;
+
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    let (code, whole) = agent.get(LEASES).await;
+    assert_eq!((code, names(&whole)), (StatusCode::OK, all.clone()));
+    let pages = pages(&agent, 500).await;
+    assert_eq!(pages.iter().flat_map(names).collect::<Vec<_>>(), all);
+    let sizes: Vec<_> = pages
+        .iter()
+        .map(|page| (names(page).len(), page["metadata"]["remainingItemCount"].as_u64()))
+        .collect();
+    assert_eq!(sizes, [(500, Some(700)), (500, Some(200)), (200, None)]);
+    for page in &pages {
+        let version = |list: &Value| list["metadata"]["resourceVersion"].clone();
+        assert_eq!(version(page), version(&whole), "of one moment");
+    }
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_list_that_the_cloud_cuts_is_not_given_as_whole_and_leaves_the_former_one() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let all = many_leases(&cloud, 1);
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    wait_for("the first session", DEADLINE, async || agent.status.look().transport.is_some()).await;
+    cloud.cut_after(300);
+    for path in [LEASES.to_owned(), format!("{LEASES}?limit=10")] {
+        let (code, status) = agent.get(&path).await;
+        assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE, "{status}");
+        lost(&agent, &cloud).await;
+    }
+    cloud.set_away(false);
+    wait_for("the list", DEADLINE, async || agent.names(LEASES).await == all).await;
+
+    cloud.set_away(true);
+    lost(&agent, &cloud).await;
+    many_leases(&cloud, 2);
+    cloud.cut_after(300);
+    cloud.set_away(false);
+    lost(&agent, &cloud).await;
+    agent.stop().await;
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    let new = |list: &Value| {
+        let items = list["items"].as_array().unwrap();
+        items.iter().filter(|item| item["spec"]["leaseTransitions"] == 2).count()
+    };
+    let (code, list) = agent.get(LEASES).await;
+    assert_eq!(code, StatusCode::OK, "{list}");
+    assert_eq!(names(&list), all, "what has not come again is still there");
+    assert!((1..1200).contains(&new(&list)), "{} have come again", new(&list));
+    cloud.set_away(false);
+    wait_for("the rest", DEADLINE, async || new(&agent.get(LEASES).await.1) == 1200).await;
     agent.stop().await;
 }
 
