@@ -149,6 +149,7 @@ impl Served {
             writes: Arc::new(NoWrites),
             kubernetes: Kubernetes::AsItIs,
             address: tokio::sync::watch::channel(None).1,
+            pods: tokio::sync::watch::channel(Arc::default()).1,
         };
         let metrics = Arc::new(WrapperMetrics::default());
         let projection = Projection::spawn(&tasks, parts, settings.watch_queue, metrics, &stop);
