@@ -47,7 +47,7 @@ impl Source {
     /// Waits until pods of this node are elsewhere. Cancel-safe.
     pub(super) async fn moved(&mut self) {
         if self.pods.changed().await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 

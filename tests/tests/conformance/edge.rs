@@ -33,6 +33,10 @@ const DIFFERENCES: &[(&str, &str)] = &[
         "an edge takes a revision that it has not reached for one of another history",
     ),
     (
+        "GET /api/v1/namespaces/default/configmaps?watch=1&timeoutSeconds=1&resourceVersion=18446744073709551615",
+        "an edge takes a revision that it has not reached for one of another history",
+    ),
+    (
         r#"POST /api/v1/namespaces/default/configmaps {"metadata":{"name":"wire"}} as application/json;as=PartialObjectMetadataList*"#,
         "a form that the answer cannot have is refused before the cloud has answered",
     ),
