@@ -252,6 +252,7 @@ impl Bound {
             kubernetes,
             address: told.clone(),
             pods,
+            started: SystemTime::now(),
         };
         let names = spawn_names(tasks, &config, &parts, network.dns.is_some(), stop);
         network.spawn(tasks, parts, names, &mut registry, stop);

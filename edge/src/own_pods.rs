@@ -6,37 +6,46 @@ use tokio::sync::watch;
 use tombolo_apiserve::history::ChangeKind;
 use tombolo_apiserve::store::{Store, Stored};
 use tombolo_grid::{OwnPod, OwnPods};
-use tombolo_proto::object::{ObjectKey, Resource};
+use tombolo_proto::object::Resource;
 use tracing::debug;
 
 use crate::follow::{Following, News};
 
-/// Follows the pods of a store, which has those of this node alone, and tells where they are.
+/// Follows the pods of a store, which has those of this node alone, and tells where they are for as long as somebody wants to
+/// know.
 pub(crate) async fn tell(store: Arc<dyn Store>, told: watch::Sender<Arc<OwnPods>>) {
     let mut following = Following::new(store, [Resource::new("", "v1", "pods")]);
+    let mut own = OwnPods::clone(&told.borrow());
     loop {
-        let news = following.next().await;
-        told.send_if_modified(|pods| match &news {
-            News::All(_, snapshot) => {
-                let mut all = OwnPods::new(pods.node());
-                for item in &snapshot.items {
-                    all.set(item.key.namespace(), item.key.name(), placed(item));
-                }
-                let changed = **pods != all;
-                *pods = Arc::new(all);
-                changed
-            }
-            News::Changed(_, changes) => changes.iter().fold(false, |changed, change| {
-                let object = &change.object;
-                let pod = if change.kind == ChangeKind::Deleted { None } else { placed(object) };
-                set(pods, &object.key, pod) | changed
-            }),
-        });
+        let news = tokio::select! {
+            news = following.next() => news,
+            () = told.closed() => return,
+        };
+        // Of most changes of a pod nobody is told: they leave it where it is.
+        if take(&mut own, &news) {
+            told.send_replace(Arc::new(own.clone()));
+        }
     }
 }
 
-fn set(pods: &mut Arc<OwnPods>, key: &ObjectKey, pod: Option<OwnPod>) -> bool {
-    Arc::make_mut(pods).set(key.namespace(), key.name(), pod)
+/// Whether the news say something else than before.
+fn take(own: &mut OwnPods, news: &News) -> bool {
+    match news {
+        News::All(_, snapshot) => {
+            let mut all = OwnPods::new(own.node());
+            for pod in &snapshot.items {
+                all.set(pod.key.namespace(), pod.key.name(), placed(pod));
+            }
+            let changed = *own != all;
+            *own = all;
+            changed
+        }
+        News::Changed(_, changes) => changes.iter().fold(false, |changed, change| {
+            let object = &change.object;
+            let pod = if change.kind == ChangeKind::Deleted { None } else { placed(object) };
+            own.set(object.key.namespace(), object.key.name(), pod) | changed
+        }),
+    }
 }
 
 fn placed(pod: &Stored) -> Option<OwnPod> {

@@ -136,6 +136,8 @@ pub struct WrapperParts {
     pub address: watch::Receiver<Option<IpAddr>>,
     /// Where the pods of this node are.
     pub pods: watch::Receiver<Arc<OwnPods>>,
+    /// When it is started: revisions begin above all that were given out before then.
+    pub started: SystemTime,
 }
 
 /// The wrapper with its listener bound.
@@ -164,18 +166,7 @@ impl Projection {
         metrics: Arc<WrapperMetrics>,
         stop: &CancellationToken,
     ) -> Self {
-        Self::spawn_at(start(SystemTime::now()), tasks, parts, watch_queue, metrics, stop)
-    }
-
-    fn spawn_at(
-        start: Revision,
-        tasks: &Tasks,
-        parts: WrapperParts,
-        watch_queue: usize,
-        metrics: Arc<WrapperMetrics>,
-        stop: &CancellationToken,
-    ) -> Self {
-        let view = View::new(start, watch_queue);
+        let view = View::new(start(parts.started), watch_queue);
         let projector = Projector::new(&parts, view.served(), metrics);
         let (node, writes) = (parts.node.clone(), Arc::clone(&parts.writes));
         let follower = Follower::new(parts, view.clone(), projector);

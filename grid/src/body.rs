@@ -1,5 +1,6 @@
 //! JSON text of objects: the few members that decide, and changes of parts of the text in place.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -81,10 +82,6 @@ impl<'a> Edits<'a> {
         Self { text, edits: Vec::new() }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.edits.is_empty()
-    }
-
     /// Replaces a part that was borrowed from the text.
     pub(crate) fn replace(&mut self, part: &RawValue, by: String) {
         let start = (part.get().as_ptr() as usize).saturating_sub(self.text.as_ptr() as usize);
@@ -99,6 +96,11 @@ impl<'a> Edits<'a> {
         // The object has metadata, so there is a member before this one.
         let end = self.text.iter().rposition(|byte| *byte == b'}').unwrap_or(self.text.len());
         self.edits.push((end..end, format!(",\"{name}\":{value}")));
+    }
+
+    /// The text itself when there is nothing to change, or else with all changes made.
+    pub(crate) fn apply_any(self) -> Cow<'a, [u8]> {
+        if self.edits.is_empty() { Cow::Borrowed(self.text) } else { Cow::Owned(self.apply()) }
     }
 
     /// The text with all changes made.

@@ -30,7 +30,7 @@ pub struct OwnPod {
 }
 
 impl OwnPod {
-    /// Reads a Pod. One whose status says no address is told from one that is gone by nothing here.
+    /// Reads a Pod. Its status may say no address yet.
     ///
     /// # Errors
     /// [`BodyError`] for text that is no such object.
@@ -47,7 +47,6 @@ impl OwnPod {
             uid: String,
         }
         #[derive(Deserialize, Default)]
-        #[serde(rename_all = "camelCase")]
         struct Status {
             #[serde(default, rename = "podIP", deserialize_with = "or_default")]
             pod_ip: String,
@@ -86,13 +85,19 @@ impl OwnPods {
         self.pods.is_empty()
     }
 
-    /// A pod is as given, or gone. Tells whether that says something else than before.
+    /// A pod is as given, or gone; one without an address is as good as gone. Tells whether that says something else than
+    /// before.
     pub fn set(&mut self, namespace: &str, name: &str, pod: Option<OwnPod>) -> bool {
         let key = (namespace.to_owned(), name.to_owned());
-        match pod.filter(|pod| !pod.addresses.is_empty()) {
-            Some(pod) => self.pods.insert(key, pod.clone()) != Some(pod),
-            None => self.pods.remove(&key).is_some(),
+        let pod = pod.filter(|pod| !pod.addresses.is_empty());
+        if self.pods.get(&key) == pod.as_ref() {
+            return false;
         }
+        match pod {
+            Some(pod) => self.pods.insert(key, pod),
+            None => self.pods.remove(&key),
+        };
+        true
     }
 
     /// The object with endpoints at the addresses where this node's pods are now; everything else in it is as it was. An
@@ -117,7 +122,7 @@ impl OwnPods {
                 }
             }
         }
-        Ok(if edits.is_empty() { Cow::Borrowed(body) } else { Cow::Owned(edits.apply()) })
+        Ok(edits.apply_any())
     }
 
     /// Whether the endpoint was elsewhere.

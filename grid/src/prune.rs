@@ -82,5 +82,5 @@ pub fn prune<'b>(
             edits.replace(list, format!("[{}]", kept.join(",")));
         }
     }
-    Ok(if edits.is_empty() { Cow::Borrowed(body) } else { Cow::Owned(edits.apply()) })
+    Ok(edits.apply_any())
 }

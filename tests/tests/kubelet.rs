@@ -134,7 +134,7 @@ impl Node {
         self.kubelet.as_ref().map_or_else(String::new, |kubelet| kubelet.log_tail(LOG_TAIL))
     }
 
-    /// Waits until the kubelet that runs now has taken over the pods, and answers for its node.
+    /// Waits until the kubelet that runs now has heard of the pods.
     async fn has_taken_over(&self, pods: &[&str]) {
         wait_for("the kubelet to know its pods", PATIENCE, || async {
             let kubelet = self.kubelet.as_ref().ok_or("no kubelet runs")?;

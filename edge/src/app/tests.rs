@@ -109,6 +109,16 @@ impl Agent {
         }
     }
 
+    /// Waits until there is a session.
+    async fn connects(&self) {
+        wait_for("the first session", DEADLINE, async || self.status.look().transport.is_some()).await;
+    }
+
+    /// Waits until there is none any more.
+    async fn loses_the_cloud(&self) {
+        wait_for("the loss to be noticed", DEADLINE, async || self.status.look().transport.is_none()).await;
+    }
+
     async fn stop(self) {
         self.trigger.start();
         self.done.await.unwrap().unwrap();
@@ -131,6 +141,12 @@ impl Agent {
         }
         names(&list)
     }
+}
+
+/// The cloud cannot be reached any more, and the agent has noticed.
+async fn away(agent: &Agent, cloud: &FakeCloud) {
+    cloud.set_away(true);
+    agent.loses_the_cloud().await;
 }
 
 /// Names in a list.
@@ -271,8 +287,7 @@ async fn writes_go_through_or_say_when_to_try_again() {
     let (code, answer) = agent.call(Method::PATCH, path, r#"{"data":{"a":"patched"}}"#).await;
     assert_eq!((code, &answer["data"]["a"]), (StatusCode::OK, &json!("patched")));
     assert_eq!(agent.get(path).await.1["data"]["a"], "patched", "stored before the client was answered");
-    cloud.set_away(true);
-    wait_for("the loss to be noticed", DEADLINE, async || agent.status.look().transport.is_none()).await;
+    away(&agent, &cloud).await;
     let (code, status) = agent.call(Method::PATCH, path, r#"{"data":{"a":"x"}}"#).await;
     assert_eq!((code, &status["reason"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("ServiceUnavailable")));
     assert!(status["details"]["retryAfterSeconds"].as_u64().unwrap() > 0);

@@ -1,6 +1,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -205,6 +205,7 @@ impl World {
             kubernetes,
             address,
             pods,
+            started: SystemTime::UNIX_EPOCH,
         };
         let view = View::new(START, 1024);
         let projector = Projector::new(&parts, view.served(), Arc::new(WrapperMetrics::default()));

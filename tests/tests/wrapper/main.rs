@@ -150,6 +150,7 @@ impl Served {
             kubernetes: Kubernetes::AsItIs,
             address: tokio::sync::watch::channel(None).1,
             pods: tokio::sync::watch::channel(Arc::default()).1,
+            started: std::time::SystemTime::now(),
         };
         let metrics = Arc::new(WrapperMetrics::default());
         let projection = Projection::spawn(&tasks, parts, settings.watch_queue, metrics, &stop);

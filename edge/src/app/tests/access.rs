@@ -78,11 +78,6 @@ pub(super) fn with_pod(cloud: &FakeCloud) {
     cloud.put(&key("pods", "web"), "u3", &pod_spec(), &[]);
 }
 
-pub(super) async fn away(agent: &Agent, cloud: &FakeCloud) {
-    cloud.set_away(true);
-    wait_for("the loss to be noticed", DEADLINE, async || agent.status.look().transport.is_none()).await;
-}
-
 pub(super) async fn with_the_pod(folder: &Path, cloud: &FakeCloud) -> Agent {
     let agent = Agent::start(folder, cloud, false).await;
     wait_for("the pod", DEADLINE, async || agent.names("/api/v1/pods").await == ["web"]).await;

@@ -20,11 +20,6 @@ async fn with_leases(folder: &Path, cloud: &FakeCloud) -> Agent {
     agent
 }
 
-async fn away(agent: &Agent, cloud: &FakeCloud) {
-    cloud.set_away(true);
-    wait_for("the loss to be noticed", DEADLINE, async || agent.status.look().transport.is_none()).await;
-}
-
 #[tokio::test]
 async fn questions_that_nobody_can_answer_push_no_copies_out() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());

@@ -18,11 +18,6 @@ fn lease() -> ObjectKey {
     ObjectKey::new(Resource::new("coordination.k8s.io", "v1", "leases"), "kube-node-lease", "edge-a")
 }
 
-async fn gone(agent: &Agent, cloud: &FakeCloud) {
-    cloud.set_away(true);
-    wait_for("the loss to be noticed", DEADLINE, async || agent.status.look().transport.is_none()).await;
-}
-
 fn revision(object: &Value) -> u64 {
     object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
 }
@@ -97,7 +92,7 @@ async fn the_lease_is_renewed_with_and_without_a_cloud() {
     assert_eq!(code, StatusCode::OK, "{first}");
     let puts = |from: usize| cloud.calls()[from..].iter().filter(|call| call.starts_with("PUT")).count();
     assert_eq!(puts(calls), 0, "a renewal is no call of the API");
-    gone(&agent, &cloud).await;
+    away(&agent, &cloud).await;
     let (code, second) = renew(&agent, "2026-11-22T10:00:10.000002Z").await;
     assert_eq!(code, StatusCode::OK, "{second}");
     assert!(revision(&second) > revision(&first));
@@ -128,7 +123,7 @@ async fn statuses_of_pods_are_taken_without_a_cloud_and_arrive_as_what_changed()
     pod["status"]["message"] = "by another".into();
     cloud.put(&web, "u3", &pod, &[]);
     wait_for("the pod", DEADLINE, async || agent.get(POD).await.0 == StatusCode::OK).await;
-    gone(&agent, &cloud).await;
+    away(&agent, &cloud).await;
     let patch = async |agent: &Agent, status: Value| {
         let body = json!({"metadata": {"uid": "u3"}, "status": status}).to_string();
         agent.call(Method::PATCH, &format!("{POD}/status"), &body).await
@@ -199,7 +194,7 @@ async fn the_status_of_the_node_is_taken_without_a_cloud_and_the_newest_arrives(
     .await;
     // What the agent said for itself until it heard of the kubelet.
     wait_for("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
-    gone(&agent, &cloud).await;
+    away(&agent, &cloud).await;
     let mut versions = vec![agent.get(NODE).await.1];
     for reason in ["Alone", "StillAlone"] {
         let status = json!({"conditions": [condition("Ready", reason)], "phase": reason});
@@ -245,7 +240,7 @@ async fn the_status_of_the_node_is_taken_without_a_cloud_and_the_newest_arrives(
 async fn events_are_made_and_counted_without_a_cloud() {
     let (folder, cloud, agent) = with_lease().await;
     wait_for("the first synchronisation", DEADLINE, async || agent.status.look().synced).await;
-    gone(&agent, &cloud).await;
+    away(&agent, &cloud).await;
     let event = json!({
         "apiVersion": "v1", "kind": "Event", "metadata": {"name": "web.1", "namespace": "default"},
         "involvedObject": {"kind": "Pod", "namespace": "default", "name": "web"},
@@ -275,7 +270,7 @@ async fn events_are_made_and_counted_without_a_cloud() {
     })
     .await;
     // What the cloud has given can be counted on without it.
-    gone(&agent, &cloud).await;
+    away(&agent, &cloud).await;
     assert_eq!(agent.call(Method::PATCH, &one, r#"{"count":3}"#).await.0, StatusCode::OK);
     cloud.set_away(false);
     wait_for("the count", DEADLINE, async || cloud.object(&stored).unwrap()["count"] == 3).await;
@@ -285,7 +280,7 @@ async fn events_are_made_and_counted_without_a_cloud() {
 #[tokio::test]
 async fn other_writes_wait_for_the_cloud() {
     let (_folder, cloud, agent) = with_lease().await;
-    gone(&agent, &cloud).await;
+    away(&agent, &cloud).await;
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "edge-a"}}).to_string();
     let (code, status) = agent.call(Method::POST, "/api/v1/nodes", &node).await;
     assert_eq!((code, &status["reason"]), (StatusCode::CONFLICT, &json!("AlreadyExists")), "{status}");

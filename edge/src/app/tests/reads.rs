@@ -55,7 +55,7 @@ async fn a_first_question_is_followed_and_shared() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     cloud.put(&lease("a"), "l1", &json!({"spec": {}}), &[]);
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the first session", DEADLINE, async || agent.status.look().transport.is_some()).await;
+    agent.connects().await;
     wait_for("the list", DEADLINE, async || agent.names(LEASES).await == ["a"]).await;
     cloud.put(&lease("b"), "l2", &json!({"spec": {}}), &[]);
     wait_for("a change", DEADLINE, async || agent.names(LEASES).await == ["a", "b"]).await;
@@ -99,9 +99,10 @@ async fn pages(agent: &Agent, limit: usize) -> Vec<Value> {
     }
 }
 
-async fn lost(agent: &Agent, cloud: &FakeCloud) {
+/// The cloud is cut off in the middle of something, and the agent has noticed.
+async fn cut(agent: &Agent, cloud: &FakeCloud) {
     wait_for("the cut", DEADLINE, async || cloud.is_away()).await;
-    wait_for("the loss to be noticed", DEADLINE, async || agent.status.look().transport.is_none()).await;
+    agent.loses_the_cloud().await;
 }
 
 #[tokio::test]
@@ -109,12 +110,11 @@ async fn a_list_of_many_objects_is_whole_without_a_cloud_in_pages_and_at_once() 
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let all = many_leases(&cloud, 1);
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the first session", DEADLINE, async || agent.status.look().transport.is_some()).await;
+    agent.connects().await;
     // Nobody asks for more than the first page while there is a cloud.
     let first = format!("{LEASES}?limit=500");
     wait_for("the first page", DEADLINE, async || agent.get(&first).await.0 == StatusCode::OK).await;
-    cloud.set_away(true);
-    lost(&agent, &cloud).await;
+    away(&agent, &cloud).await;
     agent.stop().await;
 
     let agent = Agent::start(folder.path(), &cloud, false).await;
@@ -139,22 +139,21 @@ async fn a_list_that_the_cloud_cuts_is_not_given_as_whole_and_leaves_the_former_
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let all = many_leases(&cloud, 1);
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the first session", DEADLINE, async || agent.status.look().transport.is_some()).await;
+    agent.connects().await;
     cloud.cut_after(300);
     for path in [LEASES.to_owned(), format!("{LEASES}?limit=10")] {
         let (code, status) = agent.get(&path).await;
         assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE, "{status}");
-        lost(&agent, &cloud).await;
+        cut(&agent, &cloud).await;
     }
     cloud.set_away(false);
     wait_for("the list", DEADLINE, async || agent.names(LEASES).await == all).await;
 
-    cloud.set_away(true);
-    lost(&agent, &cloud).await;
+    away(&agent, &cloud).await;
     many_leases(&cloud, 2);
     cloud.cut_after(300);
     cloud.set_away(false);
-    lost(&agent, &cloud).await;
+    cut(&agent, &cloud).await;
     agent.stop().await;
     let agent = Agent::start(folder.path(), &cloud, false).await;
     let new = |list: &Value| {
@@ -176,7 +175,7 @@ async fn a_right_that_was_taken_away_takes_the_copy_with_it() {
     cloud.put(&lease("a"), "l1", &json!({"spec": {}}), &[]);
     cloud.forbid("leases", true);
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the first session", DEADLINE, async || agent.status.look().transport.is_some()).await;
+    agent.connects().await;
     wait_for("the refusal", DEADLINE, async || agent.get(LEASES).await.0 == StatusCode::FORBIDDEN).await;
     cloud.forbid("leases", false);
     agent.stop().await;

@@ -1,7 +1,7 @@
 //! Callers with different rights and tokens that read one copy.
 
 use super::access::{
-    ACCESS_REVIEWS, Issuer, MAPS, TOKEN_REVIEWS, USER, away, knows_the_keys, with_pod, with_the_pod,
+    ACCESS_REVIEWS, Issuer, MAPS, TOKEN_REVIEWS, USER, knows_the_keys, with_pod, with_the_pod,
 };
 use super::*;
 

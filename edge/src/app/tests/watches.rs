@@ -23,11 +23,6 @@ fn service(cluster_ip: &str) -> Value {
     json!({"spec": {"clusterIP": cluster_ip}})
 }
 
-async fn away(agent: &Agent, cloud: &FakeCloud) {
-    cloud.set_away(true);
-    wait_for("the loss to be noticed", DEADLINE, async || agent.status.look().transport.is_none()).await;
-}
-
 /// An agent that knows a Service and has lost its cloud, and the version of the list of Services.
 async fn with_a_service(folder: &Path, cloud: &FakeCloud) -> (Agent, String) {
     cloud.put(&key("services", "web"), "s1", &service("10.0.0.1"), &[]);
@@ -156,7 +151,7 @@ async fn what_was_only_watched_is_listed_without_a_cloud() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     cloud.put(&lease("a"), "l1", &json!({"spec": {}}), &[]);
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    wait_for("the first session", DEADLINE, async || agent.status.look().transport.is_some()).await;
+    agent.connects().await;
     let query =
         "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
     let mut watch = Watch::open(agent.http, &format!("{LEASES}?{query}")).await;

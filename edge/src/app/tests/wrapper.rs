@@ -108,8 +108,7 @@ async fn pods_that_were_started_anew_without_a_cloud_are_found_at_their_new_addr
     let hosts = folder.path().join("hosts");
     found_at("10.0.0.1", &agent, &hosts).await;
 
-    cloud.set_away(true);
-    wait_for("the loss to be noticed", DEADLINE, async || agent.status.look().transport.is_none()).await;
+    away(&agent, &cloud).await;
     starts_anew(&agent, "10.0.0.9").await;
     found_at("10.0.0.9", &agent, &hosts).await;
     agent.stop().await;
@@ -119,7 +118,7 @@ async fn pods_that_were_started_anew_without_a_cloud_are_found_at_their_new_addr
 
     // With a cloud it is the same, and what the cloud then makes of it agrees.
     cloud.set_away(false);
-    wait_for("a session", DEADLINE, async || agent.status.look().transport.is_some()).await;
+    agent.connects().await;
     wait_for("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
     starts_anew(&agent, "10.0.0.8").await;
     found_at("10.0.0.8", &agent, &hosts).await;

@@ -1,7 +1,6 @@
 //! The wrapper on a socket, asked as kube-proxy asks.
 
 use std::net::SocketAddr;
-use std::time::SystemTime;
 
 use http::{HeaderValue, Method, header};
 use tombolo_apiserve::history::Change;
@@ -10,7 +9,7 @@ use tombolo_runtime::Tasks;
 use super::*;
 use crate::config::WrapperConfig;
 use crate::identity::testing::{fetch_plain, get_plain};
-use crate::wrapper::{self, Projection, Wrapper};
+use crate::wrapper::{Projection, Wrapper};
 
 /// What kube-proxy 1.36 accepts.
 const ACCEPT: &str = "application/vnd.kubernetes.protobuf, */*";
@@ -45,9 +44,9 @@ impl Served {
             kubernetes: Kubernetes::AsItIs,
             address: watch::channel(None).1,
             pods: no_pods(),
+            started: now,
         };
-        let (start, queue) = (wrapper::start(now), settings.watch_queue);
-        let projection = Projection::spawn_at(start, &tasks, parts, queue, Arc::default(), &stop);
+        let projection = Projection::spawn(&tasks, parts, settings.watch_queue, Arc::default(), &stop);
         wrapper.spawn(&tasks, &projection, &stop);
         Self { source: Arc::clone(source), address, events, tasks, stop }
     }
@@ -345,6 +344,7 @@ async fn the_queue_of_a_watcher_is_as_long_as_it_was_told() {
             kubernetes: Kubernetes::AsItIs,
             address: watch::channel(None).1,
             pods: no_pods(),
+            started: SystemTime::now(),
         };
         let view = Projection::spawn(&tasks, parts, queue, Arc::default(), &stop).view;
         let services = Part::Services.resource();
