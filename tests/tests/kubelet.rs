@@ -97,7 +97,8 @@ impl Node {
         self.folder.path().join(name)
     }
 
-    /// What of a kubelet's settings depends on the machine of the tests: ports, folders, and cgroups that are nobody's.
+    /// What of a kubelet's settings depends on the machine of the tests: ports, folders, cgroups that are nobody's, and a
+    /// disk that others fill, so that no pod is evicted and no image deleted for want of room (a threshold of 0 % is none).
     fn machine(&self) -> Result<Value> {
         Ok(json!({
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -112,7 +113,11 @@ impl Node {
             "enforceNodeAllocatable": [],
             "failCgroupV1": false,
             "failSwapOn": false,
-            "evictionHard": {"memory.available": "10Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+            "evictionHard": {
+                "memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%",
+                "imagefs.available": "0%", "imagefs.inodesFree": "0%",
+            },
+            "imageGCHighThresholdPercent": 100,
         }))
     }
 
