@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use jiff::Timestamp;
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tombolo_apiserve::history::ChangeStream;
@@ -96,13 +97,19 @@ impl Upstream {
     /// Whether the agent speaks for the node. A node whose kubelet is gone must become NotReady: nothing else runs its pods,
     /// unless the agent itself does as if it ran them.
     fn is_own_turn(&self) -> bool {
-        self.kubelet.gone_at().is_none() && (self.simulate_pods || !self.is_kubelets())
+        self.kubelet.gone_at().is_none()
+            && !self.held_node().is_some_and(|node| self.is_left_to_kubelet(&node))
     }
 
-    fn is_kubelets(&self) -> bool {
+    /// Whether the agent keeps quiet about its node because a kubelet, present or gone, has to speak for it.
+    fn is_left_to_kubelet(&self, node: &Value) -> bool {
+        !self.simulate_pods && is_kubelets(node)
+    }
+
+    fn held_node(&self) -> Option<Value> {
         let key = ObjectKey::new(nodes(), "", self.node.as_str());
         let held = self.store.visible(&key).ok().flatten();
-        held.and_then(|node| serde_json::from_slice(&node.body()).ok()).is_some_and(|node| is_kubelets(&node))
+        held.and_then(|node| serde_json::from_slice(&node.body()).ok())
     }
 }
 

@@ -250,6 +250,26 @@ async fn the_agent_registers_renews_and_reports() {
     agent.stop().await;
 }
 
+/// The store of an agent that is new on an old node does not say whose the node is before the first synchronisation.
+#[tokio::test]
+async fn an_agent_without_a_copy_of_its_node_does_not_speak_over_a_kubelet() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let there = json!({"code": 409, "reason": "AlreadyExists", "message": "nodes \"edge-a\" already exists"});
+    cloud.script("Insert null/node/edge-a", move |_, _| (409, there.clone()));
+    let kubelets = json!({
+        "metadata": {"name": "edge-a", "uid": "n"}, "status": {"nodeInfo": {"kubeletVersion": "v1.36.3"}},
+    });
+    cloud.script("GET /api/v1/nodes/edge-a", move |_, _| (200, kubelets.clone()));
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    let asked = |call: &str| cloud.calls().iter().filter(|made| *made == call).count();
+    // The second time means that it has drawn its conclusion from the first.
+    wait_for("another look", DEADLINE, async || asked("GET /api/v1/nodes/edge-a") >= 2).await;
+    let writes: Vec<_> = cloud.calls().into_iter().filter(|call| !call.starts_with("GET ")).collect();
+    assert!(writes.iter().all(|call| call == "Insert null/node/edge-a"), "{writes:?}");
+    assert_eq!(cloud.leases(), 0);
+    agent.stop().await;
+}
+
 #[tokio::test]
 async fn reports_made_without_a_cloud_arrive_after_a_restart() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());

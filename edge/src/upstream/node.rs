@@ -68,6 +68,8 @@ async fn sessions(presence: &mut Presence<'_>, rng: &mut StdRng) {
 enum NotRegistered {
     /// The session ended, or a drain did: another one begins again.
     SessionOver,
+    /// A kubelet has: the agent is not to speak for the node, though the store does not say so yet.
+    Kubelets,
     Because(String),
 }
 
@@ -132,6 +134,11 @@ impl Presence<'_> {
                 }
                 // The caller drops this attempt as soon as it sees the end too.
                 Err(NotRegistered::SessionOver) => std::future::pending().await,
+                // Dropped too, as soon as the node's copy is here.
+                Err(NotRegistered::Kubelets) => {
+                    debug!(node = %self.upstream.node, "a kubelet has registered this node");
+                    tokio::time::sleep(backoff.next_delay(rng)).await;
+                }
                 Err(NotRegistered::Because(why)) => {
                     let delay = backoff.next_delay(rng);
                     if self.fault.failed(&why) {
@@ -166,7 +173,7 @@ impl Presence<'_> {
                 let object: Value = object.read().map_err(|error| error.to_string())?;
                 Ok(object["metadata"]["uid"].as_str().map(str::to_owned))
             }
-            Outcome::Failed(status) if status.code == 409 => Ok(self.found(&object).await),
+            Outcome::Failed(status) if status.code == 409 => self.found(&object).await,
             Outcome::Failed(status) => {
                 Err(NotRegistered::Because(format!("{}: {}", status.code, status.message)))
             }
@@ -175,28 +182,29 @@ impl Presence<'_> {
 
     /// The Node object was there before: its UID. Once after a start its default labels are put right, as the
     /// kubelet does; all else in it may be an operator's will.
-    async fn found(&mut self, wanted: &Value) -> Option<String> {
-        let node = present_node(self.upstream, !self.labelled).await?;
+    async fn found(&mut self, wanted: &Value) -> Result<Option<String>, NotRegistered> {
+        let node = present_node(self.upstream).await?;
+        if self.upstream.is_left_to_kubelet(&node) {
+            return Err(NotRegistered::Kubelets);
+        }
         if !self.labelled {
             let stale = stale_labels(wanted, &node);
             self.labelled = stale.is_empty() || relabel(self.upstream, &stale).await;
         }
-        node["metadata"]["uid"].as_str().map(str::to_owned)
+        Ok(node["metadata"]["uid"].as_str().map(str::to_owned))
     }
 }
 
-/// The Node object as the store holds it, or as the cloud tells it when asked.
-async fn present_node(upstream: &Upstream, ask: bool) -> Option<Value> {
+/// The Node object as the store holds it, or, where its copy has not come yet, as the cloud tells it.
+async fn present_node(upstream: &Upstream) -> Result<Value, NotRegistered> {
     let held = upstream.store.get(&node_key(upstream)).ok().flatten();
-    if let Some(node) = held {
-        return serde_json::from_slice(&node.body()).ok();
-    }
-    if !ask {
-        return None;
+    if let Some(node) = held.and_then(|node| serde_json::from_slice(&node.body()).ok()) {
+        return Ok(node);
     }
     let path = format!("/api/v1/nodes/{}", upstream.node);
-    let reply = upstream.hub.api(call("GET", path, "", ""), CALL_TIMEOUT, None).await.ok()?;
-    serde_json::from_slice(&reply.body).ok().filter(|_| reply.code == 200)
+    let reply = upstream.hub.api(call("GET", path, "", ""), CALL_TIMEOUT, None).await?;
+    let node = serde_json::from_slice(&reply.body).ok().filter(|_| reply.code == 200);
+    node.ok_or_else(|| format!("the node is there, but its read is answered with {}", reply.code).into())
 }
 
 /// Sets labels of the Node object; false when that must be tried again.

@@ -64,7 +64,7 @@ impl World {
 /// Code of a script whose calls are never answered.
 pub(super) const NO_ANSWER: u16 = 0;
 
-/// Answers to calls of these methods and paths, given the body and the caller's token.
+/// Answers to calls of these methods and paths, and to messages, given the body and the caller's token.
 type Scripted = BTreeMap<String, Arc<dyn Fn(&Value, Option<&str>) -> (u16, Value) + Send + Sync>>;
 
 impl FakeCloud {
@@ -169,7 +169,7 @@ impl FakeCloud {
         self.news.send_modify(|news| *news += 1);
     }
 
-    /// Answers calls of `METHOD path` in this way from now on.
+    /// Answers calls of `METHOD path`, and messages of `Operation resource`, in this way from now on.
     pub(super) fn script(
         &self,
         call: &str,
@@ -292,12 +292,16 @@ impl FakeCloud {
         let body = match request.body {
             RequestBody::Message(message) => {
                 let text = format!("{:?} {}", message.route.operation, message.route.resource.to_wire());
-                self.world.lock().calls.push(text);
                 let mut object: Value = message.content.read().unwrap();
                 object["metadata"]["uid"] = "node-uid".into();
-                let content = Outcome::Done(Content::from_value(&object).unwrap()).to_content();
+                let (code, body) = self.scripted(&text, &object, None).unwrap_or((201, object));
+                self.world.lock().calls.push(text);
+                let outcome = match code {
+                    200..=299 => Outcome::Done(Content::from_value(&body).unwrap()),
+                    _ => Outcome::Failed(serde_json::from_value(body).unwrap()),
+                };
                 let id = MessageId::from_random_bytes([7; 16]);
-                ReplyBody::Message(Box::new(message.reply(id, 0, content)))
+                ReplyBody::Message(Box::new(message.reply(id, 0, outcome.to_content())))
             }
             RequestBody::Api(call) => {
                 self.world.lock().calls.push(format!("{} {}", call.method, call.path_and_query));
@@ -315,11 +319,16 @@ impl FakeCloud {
         Some(Reply { id: request.id, body })
     }
 
+    fn scripted(&self, call: &str, body: &Value, token: Option<&str>) -> Option<(u16, Value)> {
+        let answer = self.world.lock().scripted.get(call).cloned()?;
+        Some(answer(body, token))
+    }
+
     fn api(&self, call: &ApiRequest, token: Option<&str>) -> (u16, Value) {
-        let scripted =
-            self.world.lock().scripted.get(&format!("{} {}", call.method, call.path_and_query)).cloned();
+        let body = serde_json::from_slice(&call.body).unwrap_or_default();
+        let scripted = self.scripted(&format!("{} {}", call.method, call.path_and_query), &body, token);
         if let Some(scripted) = scripted {
-            return scripted(&serde_json::from_slice(&call.body).unwrap_or_default(), token);
+            return scripted;
         }
         let path = call.path_and_query.split('?').next().unwrap_or_default();
         let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
