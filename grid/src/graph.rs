@@ -6,6 +6,7 @@ use crate::endpoints::{Link, ServiceName};
 use crate::node::{Node, Nodes};
 use crate::prune::{Units, Verdict};
 use crate::reach::Reach;
+use crate::terms::Terms;
 
 #[cfg(test)]
 mod tests;
@@ -16,7 +17,7 @@ mod tests;
 pub struct Graph<C> {
     me: String,
     nodes: Nodes,
-    services: BTreeMap<ServiceName, Reach>,
+    services: BTreeMap<ServiceName, Terms>,
     links: BTreeMap<C, Link>,
     by_service: BTreeMap<ServiceName, BTreeSet<C>>,
 }
@@ -47,7 +48,7 @@ impl<C: Ord + Clone> Graph<C> {
             let units = [old, node.as_ref()].map(|node| node.and_then(|node| node.unit(key)));
             units[0] != units[1] || (vote_changed && units[1].is_some())
         };
-        let closed = self.services.iter().filter(|(_, reach)| match reach {
+        let closed = self.services.iter().filter(|(_, terms)| match &terms.reach {
             Reach::Units(keys) => keys.iter().any(moved),
             Reach::Everywhere | Reach::Nowhere => false,
         });
@@ -63,14 +64,15 @@ impl<C: Ord + Clone> Graph<C> {
         affected
     }
 
-    /// A Service is as given, or gone. The objects that may look different now: its own, when who may use it has changed.
-    pub fn set_service(&mut self, service: ServiceName, reach: Option<Reach>) -> Vec<C> {
-        if self.services.get(&service) == reach.as_ref() {
+    /// A Service is as given, or gone. The objects that may look different now: its own, when what it says about them has
+    /// changed.
+    pub fn set_service(&mut self, service: ServiceName, terms: Option<Terms>) -> Vec<C> {
+        if self.services.get(&service) == terms.as_ref() {
             return Vec::new();
         }
         let affected = self.by_service.get(&service).into_iter().flatten().cloned().collect();
-        match reach {
-            Some(reach) => self.services.insert(service, reach),
+        match terms {
+            Some(terms) => self.services.insert(service, terms),
             None => self.services.remove(&service),
         };
         affected
@@ -108,12 +110,20 @@ impl<C: Ord + Clone> Graph<C> {
     /// What this node sees of an object that refers to `link`.
     #[must_use]
     pub fn verdict(&self, link: &Link) -> Verdict<'_> {
-        let Some(service) = &link.service else { return Verdict::Whole };
-        match self.services.get(service) {
+        if link.service.is_none() {
+            return Verdict::Whole;
+        }
+        match self.terms(link).map(|terms| &terms.reach) {
             None | Some(Reach::Nowhere) => Verdict::Nothing,
             Some(Reach::Everywhere) => Verdict::Whole,
             Some(Reach::Units(keys)) => Verdict::Units(Units { keys, me: &self.me, nodes: &self.nodes }),
         }
+    }
+
+    /// What the Service of an object that refers to `link` says, when it is known.
+    #[must_use]
+    pub fn terms(&self, link: &Link) -> Option<&Terms> {
+        self.services.get(link.service.as_ref()?)
     }
 
     /// Names of the nodes that are known.
@@ -121,8 +131,8 @@ impl<C: Ord + Clone> Graph<C> {
         self.nodes.keys().map(String::as_str)
     }
 
-    /// The Services that are known, and who may use them.
-    pub fn services(&self) -> impl Iterator<Item = (&ServiceName, &Reach)> {
+    /// The Services that are known, and what they say.
+    pub fn services(&self) -> impl Iterator<Item = (&ServiceName, &Terms)> {
         self.services.iter()
     }
 }
