@@ -184,7 +184,11 @@ impl Bootstrap {
             None => storage::server_certificate(&*secrets, &authority, &options.advertise, now).await?,
         };
         let server_tls = ServerTls::new(upkeep::identity(&pair, &authority)?, &[authority.certificate()])?;
-        let token = upkeep::token(&*secrets, &authority, options.token_refresh, now).await?;
+        let mut token = upkeep::token(&*secrets, &authority, options.token_refresh, now).await?;
+        // Who waits for cloudcore to be ready reads the token next. Its edges do not wait for that.
+        if let Err(error) = upkeep::store(&*secrets, &mut token).await {
+            tracing::warn!(%error, "join token could not be stored; it will be tried again");
+        }
         Ok(Self {
             inner: Arc::new(Inner {
                 judge: Judge::new(authority.certificate(), tombolo_link::tls::provider())?,

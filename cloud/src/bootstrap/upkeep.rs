@@ -10,7 +10,7 @@ use tombolo_runtime::{Backoff, BackoffConfig, Drain};
 use super::authority::{Authority, KeyedCertificate, private_key};
 use super::error::BootstrapError;
 use super::pem::PemPair;
-use super::secrets::{self, SecretData, SecretStore};
+use super::secrets::{self, SecretData, SecretError, SecretStore};
 use super::storage::{self, TOKEN, TOKEN_SECRET};
 use super::{Inner, token};
 
@@ -47,24 +47,32 @@ pub(super) async fn token(
     Ok(Token { text, fresh_for: refresh, stored: false })
 }
 
+/// Stores a token that is not stored yet, for those who give it to edges.
+///
+/// # Errors
+/// [`SecretError`] when that must be tried again.
+pub(super) async fn store(secrets: &dyn SecretStore, token: &mut Token) -> Result<(), SecretError> {
+    if !token.stored {
+        let data = SecretData::from([(TOKEN.to_owned(), token.text.clone().into_bytes())]);
+        secrets::put(secrets, TOKEN_SECRET, data).await?;
+        token.stored = true;
+    }
+    Ok(())
+}
+
 /// Replaces the token in time, for ever: a failure to store it is retried and never ends the loop (reference 13.2,
 /// item 23). The token is valid for whoever gets it from this process even before it is stored.
 pub(super) async fn keep_token(inner: Arc<Inner>, first: Token) {
     let mut token = first;
     let mut backoff = Backoff::new(TOKEN_RETRY);
     loop {
-        if !token.stored {
-            let data = SecretData::from([(TOKEN.to_owned(), token.text.clone().into_bytes())]);
-            match secrets::put(&*inner.secrets, TOKEN_SECRET, data).await {
-                Ok(()) => backoff.reset(),
-                Err(error) => {
-                    tracing::warn!(%error, "join token could not be stored; trying again");
-                    let wait = backoff.next_delay(&mut rand::rng());
-                    tokio::time::sleep(wait).await;
-                    continue;
-                }
-            }
+        if let Err(error) = store(&*inner.secrets, &mut token).await {
+            tracing::warn!(%error, "join token could not be stored; trying again");
+            let wait = backoff.next_delay(&mut rand::rng());
+            tokio::time::sleep(wait).await;
+            continue;
         }
+        backoff.reset();
         tokio::time::sleep(token.fresh_for).await;
         match self::token(&*inner.secrets, &inner.authority, inner.token_refresh, inner.now()).await {
             Ok(next) => {
