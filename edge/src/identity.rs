@@ -12,6 +12,7 @@ use thiserror::Error;
 use tombolo_link::TlsError;
 use tombolo_link::tls::{self, ClientTls};
 use tombolo_proto::ids::NodeId;
+use tombolo_proto::message::is_passing;
 use tombolo_runtime::files;
 
 mod certificate;
@@ -270,7 +271,7 @@ impl JoinError {
     pub fn may_heal(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Clock { .. } | Self::Keep(_) => true,
-            Self::Refused { code, .. } => *code >= 500 || *code == 429,
+            Self::Refused { code, .. } => is_passing(*code),
             Self::Token(_) | Self::WrongCa { .. } | Self::Answer(_) => false,
         }
     }
@@ -281,7 +282,7 @@ impl JoinError {
         match self {
             Self::Clock { .. } => "set this node's clock; it is tried again",
             Self::Connect { .. } => "check the setting cloud.join and the way there; it is tried again",
-            Self::Refused { code, .. } if *code >= 500 || *code == 429 => "nothing: it is tried again",
+            Self::Refused { code, .. } if is_passing(*code) => "nothing: it is tried again",
             Self::Refused { .. } | Self::Token(_) => {
                 "run edgecore join with a new token, then restart edgecore"
             }

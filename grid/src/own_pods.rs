@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use core::net::IpAddr;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::body::{BodyError, Edits, Metadata, or_default, view};
 use crate::endpoints::{Carrier, items, lists, node_of};
@@ -187,11 +187,12 @@ impl OwnPod {
     /// probes say, but may still serve (KEP-1672).
     fn judge(&self, terms: &Terms, endpoint: &mut Value) -> bool {
         let ready = terms.publishes_unready || (self.ready && !self.terminating);
-        let conditions = json!({"ready": ready, "serving": self.ready, "terminating": self.terminating});
-        if endpoint["conditions"] == conditions {
+        let judged = [("ready", ready), ("serving", self.ready), ("terminating", self.terminating)];
+        let Some(conditions) = endpoint.get_mut("conditions").and_then(Value::as_object_mut) else {
             return false;
-        }
-        endpoint["conditions"] = conditions;
-        true
+        };
+        judged.into_iter().fold(false, |changed, (name, is)| {
+            changed | (conditions.insert(name.to_owned(), is.into()) != Some(is.into()))
+        })
     }
 }

@@ -16,7 +16,7 @@ mod words;
 pub(crate) use content::BorrowedText;
 pub use content::{Content, ContentError};
 pub use id::MessageId;
-pub use outcome::{Outcome, StatusDetails, StatusError};
+pub use outcome::{Outcome, StatusDetails, StatusError, is_passing};
 pub use path::{LocalPath, ObjectPath, ResourcePath};
 pub use raw::FieldError;
 pub(crate) use raw::RawMessage;

@@ -11,9 +11,6 @@ use tombolo_runtime::{Drain, Tasks, Trigger, drain};
 
 use crate::cluster;
 
-/// How long cloudcore may take to have a join token.
-const TOKEN_DEADLINE: Duration = Duration::from_secs(30);
-
 /// How long a stop waits for the parts.
 const DRAIN_GRACE: Duration = Duration::from_secs(2);
 
@@ -115,10 +112,8 @@ impl Target {
         let websocket = bound.websocket_addr().context("cloudcore has no WebSocket listener")?.to_string();
         let quic = bound.quic_addr().map(|address| address.to_string());
         let join = bound.join_addr().to_string();
-        let tokens = bound.join_tokens();
+        let token = bound.join_tokens().latest();
         cloud.tasks.spawn("cloudcore", bound.run(cloud_drain));
-        let token = tokio::time::timeout(TOKEN_DEADLINE, tokens.current()).await;
-        let token = token.context("cloudcore has no join token")?;
         Ok(Self { websocket, quic, join, token, client, own: Some(Own { cloud, api, _folder: folder }) })
     }
 

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kube::Client;
@@ -21,9 +20,6 @@ use super::ports::Ports;
 use super::table::Row;
 use crate::transport::TransportOption;
 use crate::{cluster, synced};
-
-/// How long cloudcore may take to have a join token.
-const TOKEN_DEADLINE: Duration = Duration::from_secs(30);
 
 /// The parts by what they can be asked.
 pub(super) struct System {
@@ -173,9 +169,11 @@ struct CloudAddresses {
 
 impl CloudAddresses {
     fn doctor(&self, kubeconfig: &Path) -> String {
+        let kubeconfig = kubeconfig.display().to_string();
+        // Only a zero byte cannot be quoted, and no path that was given to this process has one.
+        let kubeconfig = shlex::try_quote(&kubeconfig).unwrap_or((&kubeconfig).into());
         format!(
-            "tombolo doctor --kubeconfig {} --websocket-port {} --quic-port {} --join-port {}",
-            kubeconfig.display(),
+            "tombolo doctor --kubeconfig {kubeconfig} --websocket-port {} --quic-port {} --join-port {}",
             self.websocket.port(),
             self.quic.port(),
             self.join.port()
@@ -226,11 +224,8 @@ async fn start_cloud(
     let join = keep("join", Some(bound.join_addr()))?;
     keep("cloudcore admin", bound.admin_addr())?;
     let status = bound.status();
-    let tokens = bound.join_tokens();
+    let token = bound.join_tokens().latest();
     tasks.spawn("cloudcore", bound.run(drain.clone()));
-    let token = tokio::time::timeout(TOKEN_DEADLINE, tokens.current())
-        .await
-        .context("cloudcore has no join token: is the Kubernetes API reachable?")?;
     Ok((status, CloudAddresses { websocket, quic, join, token }))
 }
 
@@ -292,4 +287,25 @@ async fn start_edge(
     let kube = kube::Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await?;
     tasks.spawn(format!("edgecore {node}"), bound.run(drain.clone()));
     Ok(Edge { node, client: Client::try_from(kube)?, wrapper, hosts })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_that_is_printed_can_be_pasted() {
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let addresses = CloudAddresses {
+            websocket: address(1),
+            quic: address(2),
+            join: address(3),
+            token: String::new(),
+        };
+        let ports = "--websocket-port 1 --quic-port 2 --join-port 3";
+        for (path, quoted) in [("/data/kubeconfig", "/data/kubeconfig"), ("/my data/k", "'/my data/k'")] {
+            let expected = format!("tombolo doctor --kubeconfig {quoted} {ports}");
+            assert_eq!(addresses.doctor(Path::new(path)), expected);
+        }
+    }
 }

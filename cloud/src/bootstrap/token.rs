@@ -85,15 +85,10 @@ fn unix_seconds(time: SystemTime) -> u64 {
 pub struct JoinTokens(pub(super) watch::Receiver<String>);
 
 impl JoinTokens {
-    /// The present token, with which any node may join until it expires.
+    /// The present token, with which any node may join until it expires. There is one from the start.
     #[must_use]
     pub fn latest(&self) -> String {
         self.0.borrow().clone()
-    }
-
-    /// The present token, for callers that wait for one: there is one from the start.
-    pub async fn current(&self) -> String {
-        self.latest()
     }
 }
 

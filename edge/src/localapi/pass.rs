@@ -9,6 +9,7 @@ use serde_json::Value;
 use tombolo_apiserve::backend::EndpointRequest;
 use tombolo_apiserve::status::ApiError;
 use tombolo_proto::frame::{ApiReply, ApiRequest};
+use tombolo_proto::message::is_passing;
 
 use super::access::caller_token;
 use super::{RETRY_AFTER_SECONDS, write};
@@ -88,7 +89,7 @@ pub(super) async fn heard(
     token: Option<String>,
 ) -> Result<ApiReply, ApiError> {
     let reply = hub.api(call, timeout, token).await.map_err(|error| write::refused(&error))?;
-    if reply.code < 500 && reply.code != 429 {
+    if !is_passing(reply.code) {
         return Ok(reply);
     }
     // An API server in trouble has decided nothing.

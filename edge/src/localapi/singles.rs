@@ -10,6 +10,7 @@ use tombolo_apiserve::sources::Read;
 use tombolo_apiserve::status::ApiError;
 use tombolo_apiserve::store::Store as ServedStore;
 use tombolo_proto::frame::ApiReply;
+use tombolo_proto::message::is_passing;
 use tombolo_proto::object::ObjectKey;
 use tracing::warn;
 
@@ -75,7 +76,7 @@ impl Singles {
                 self.log(self.store.forget(key).await);
                 Err(ApiError::forbidden(read.attributes, &reason(&reply)))
             }
-            429 | 500..=599 => self.remembered(selection, key, &reason(&reply)),
+            code if is_passing(code) => self.remembered(selection, key, &reason(&reply)),
             code => {
                 let code = StatusCode::from_u16(code).unwrap_or(StatusCode::BAD_GATEWAY);
                 Err(ApiError::new(code, "", reason(&reply)))

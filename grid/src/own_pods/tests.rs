@@ -90,7 +90,7 @@ fn conditions(manager: &str, terms: Option<&Terms>, pod: &Value) -> Value {
     let mut pods = OwnPods::new("n1");
     pods.set("shop", "p", Some(OwnPod::of(pod.to_string().as_bytes()).unwrap()));
     let mut ready = endpoint("10.0.0.9", "n1", "u1");
-    ready["conditions"] = json!({"ready": true, "serving": true, "terminating": false});
+    ready["conditions"] = json!({"ready": true, "serving": true, "terminating": false, "another": true});
     let labels = json!({"endpointslice.kubernetes.io/managed-by": manager});
     let slice =
         json!({"metadata": {"namespace": "shop", "labels": labels}, "endpoints": [ready]}).to_string();
@@ -102,7 +102,7 @@ fn conditions(manager: &str, terms: Option<&Terms>, pod: &Value) -> Value {
 
 #[test]
 fn endpoints_of_own_pods_are_ready_as_those_are() {
-    let said = |ready: bool, serving: bool, terminating: bool| json!({"ready": ready, "serving": serving, "terminating": terminating});
+    let said = |ready: bool, serving: bool, terminating: bool| json!({"ready": ready, "serving": serving, "terminating": terminating, "another": true});
     let pod = |ready: &str| {
         json!({
             "metadata": {"uid": "u1"},

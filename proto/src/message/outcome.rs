@@ -18,6 +18,13 @@ pub enum Outcome {
     Failed(StatusError),
 }
 
+/// Whether an answer with this code has decided nothing, so that the same question may be answered in another way in a
+/// moment: the server is busy or in trouble (RFC 6585, 4; RFC 9110, 15.6).
+#[must_use]
+pub const fn is_passing(code: u16) -> bool {
+    code == 429 || code >= 500
+}
+
 /// The parts of a Kubernetes `Status` of a failure that clients look at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusError {

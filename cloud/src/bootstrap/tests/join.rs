@@ -14,7 +14,7 @@ async fn the_token_pins_the_ca_that_the_port_gives() {
     let world = World::start().await;
     let (status, ca) = world.ask(None, request(Method::GET, "/ca.crt", &[], Vec::new())).await;
     assert_eq!((status, &ca[..]), (StatusCode::OK, world.bootstrap.authority().as_ref()));
-    let token = world.bootstrap.join_tokens().current().await;
+    let token = world.bootstrap.join_tokens().latest();
     assert_eq!(token.split('.').count(), 4);
     assert_eq!(token.split('.').next(), Some(hex::encode(Sha256::digest(&ca)).as_str()));
     let (_, ca) = X509Certificate::from_der(&ca).expect("DER");

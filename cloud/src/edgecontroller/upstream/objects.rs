@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::Method;
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use tombolo_proto::message::{Content, Message, Operation, Outcome, StatusError};
+use tombolo_proto::message::{Content, Message, Operation, Outcome, StatusError, is_passing};
 use tombolo_proto::{NodeId, Uid};
 
 use super::message::{STRATEGIC, Said, Target, malformed, outcome, revision_of};
@@ -157,11 +157,6 @@ impl Upstream {
         };
         done(self.as_node(node, call).await)
     }
-}
-
-/// Whether an answer with this code may be another one in a moment.
-fn is_passing(code: u16) -> bool {
-    code == 429 || code >= 500
 }
 
 pub(super) fn done(result: Result<Bytes, Box<StatusError>>) -> Said {
