@@ -1,4 +1,4 @@
-//! Where the pods of this node are and whether they are ready, as far as it knows: told to all who show endpoints.
+//! Where the pods of this node are, as far as it knows: told to all who show addresses.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tracing::debug;
 
 use crate::follow::{Following, News};
 
-/// Follows the pods of a store, which has those of this node alone, and tells how they are for as long as somebody wants to
+/// Follows the pods of a store, which has those of this node alone, and tells where they are for as long as somebody wants to
 /// know.
 pub(crate) async fn tell(store: Arc<dyn Store>, told: watch::Sender<Arc<OwnPods>>) {
     let mut following = Following::new(store, [Resource::new("", "v1", "pods")]);
@@ -21,7 +21,7 @@ pub(crate) async fn tell(store: Arc<dyn Store>, told: watch::Sender<Arc<OwnPods>
             news = following.next() => news,
             () = told.closed() => return,
         };
-        // Of most changes of a pod nobody is told: they leave it where and as it is.
+        // Of most changes of a pod nobody is told: they leave it where it is.
         if take(&mut own, &news) {
             told.send_replace(Arc::new(own.clone()));
         }
@@ -34,7 +34,7 @@ fn take(own: &mut OwnPods, news: &News) -> bool {
         News::All(_, snapshot) => {
             let mut all = OwnPods::new(own.node());
             for pod in &snapshot.items {
-                all.set(pod.key.namespace(), pod.key.name(), read(pod));
+                all.set(pod.key.namespace(), pod.key.name(), placed(pod));
             }
             let changed = *own != all;
             *own = all;
@@ -42,13 +42,13 @@ fn take(own: &mut OwnPods, news: &News) -> bool {
         }
         News::Changed(_, changes) => changes.iter().fold(false, |changed, change| {
             let object = &change.object;
-            let pod = if change.kind == ChangeKind::Deleted { None } else { read(object) };
+            let pod = if change.kind == ChangeKind::Deleted { None } else { placed(object) };
             own.set(object.key.namespace(), object.key.name(), pod) | changed
         }),
     }
 }
 
-fn read(pod: &Stored) -> Option<OwnPod> {
-    let known = OwnPod::of(&pod.body());
-    known.inspect_err(|error| debug!(key = %pod.key, %error, "a pod cannot be read")).ok()
+fn placed(pod: &Stored) -> Option<OwnPod> {
+    let read = OwnPod::of(&pod.body());
+    read.inspect_err(|error| debug!(key = %pod.key, %error, "a pod does not say where it is")).ok()
 }

@@ -6,7 +6,6 @@ use crate::endpoints::{Link, ServiceName};
 use crate::node::{Node, Nodes};
 use crate::prune::{Units, Verdict};
 use crate::reach::Reach;
-use crate::terms::Terms;
 
 #[cfg(test)]
 mod tests;
@@ -17,7 +16,7 @@ mod tests;
 pub struct Graph<C> {
     me: String,
     nodes: Nodes,
-    services: BTreeMap<ServiceName, Terms>,
+    services: BTreeMap<ServiceName, Reach>,
     links: BTreeMap<C, Link>,
     by_service: BTreeMap<ServiceName, BTreeSet<C>>,
 }
@@ -48,7 +47,7 @@ impl<C: Ord + Clone> Graph<C> {
             let units = [old, node.as_ref()].map(|node| node.and_then(|node| node.unit(key)));
             units[0] != units[1] || (vote_changed && units[1].is_some())
         };
-        let closed = self.services.iter().filter(|(_, terms)| match &terms.reach {
+        let closed = self.services.iter().filter(|(_, reach)| match reach {
             Reach::Units(keys) => keys.iter().any(moved),
             Reach::Everywhere | Reach::Nowhere => false,
         });
@@ -64,15 +63,14 @@ impl<C: Ord + Clone> Graph<C> {
         affected
     }
 
-    /// A Service is as given, or gone. The objects that may look different now: its own, when what it says about them has
-    /// changed.
-    pub fn set_service(&mut self, service: ServiceName, terms: Option<Terms>) -> Vec<C> {
-        if self.services.get(&service) == terms.as_ref() {
+    /// A Service is as given, or gone. The objects that may look different now: its own, when who may use it has changed.
+    pub fn set_service(&mut self, service: ServiceName, reach: Option<Reach>) -> Vec<C> {
+        if self.services.get(&service) == reach.as_ref() {
             return Vec::new();
         }
         let affected = self.by_service.get(&service).into_iter().flatten().cloned().collect();
-        match terms {
-            Some(terms) => self.services.insert(service, terms),
+        match reach {
+            Some(reach) => self.services.insert(service, reach),
             None => self.services.remove(&service),
         };
         affected
@@ -110,20 +108,12 @@ impl<C: Ord + Clone> Graph<C> {
     /// What this node sees of an object that refers to `link`.
     #[must_use]
     pub fn verdict(&self, link: &Link) -> Verdict<'_> {
-        if link.service.is_none() {
-            return Verdict::Whole;
-        }
-        match self.terms(link).map(|terms| &terms.reach) {
+        let Some(service) = &link.service else { return Verdict::Whole };
+        match self.services.get(service) {
             None | Some(Reach::Nowhere) => Verdict::Nothing,
             Some(Reach::Everywhere) => Verdict::Whole,
             Some(Reach::Units(keys)) => Verdict::Units(Units { keys, me: &self.me, nodes: &self.nodes }),
         }
-    }
-
-    /// What the Service of an object that refers to `link` says, when it is known.
-    #[must_use]
-    pub fn terms(&self, link: &Link) -> Option<&Terms> {
-        self.services.get(link.service.as_ref()?)
     }
 
     /// Names of the nodes that are known.
@@ -131,8 +121,8 @@ impl<C: Ord + Clone> Graph<C> {
         self.nodes.keys().map(String::as_str)
     }
 
-    /// The Services that are known, and what they say.
-    pub fn services(&self) -> impl Iterator<Item = (&ServiceName, &Terms)> {
+    /// The Services that are known, and who may use them.
+    pub fn services(&self) -> impl Iterator<Item = (&ServiceName, &Reach)> {
         self.services.iter()
     }
 }

@@ -22,7 +22,6 @@ pub mod prune;
 pub mod reach;
 pub mod reconcile;
 pub mod template;
-pub mod terms;
 pub mod uniform;
 pub mod unit;
 
@@ -38,6 +37,5 @@ pub use own_pods::{OwnPod, OwnPods};
 pub use prune::{Verdict, prune};
 pub use reach::Reach;
 pub use template::{TemplateError, choose_template, unused_templates};
-pub use terms::Terms;
 pub use uniform::{PodAddress, StatefulSetGrid, pod_addresses};
 pub use unit::{KeyError, units};

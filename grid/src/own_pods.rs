@@ -1,5 +1,5 @@
-//! Where this node's own pods are, and whether they are ready. Their kubelet tells it here first, and without a cloud nobody
-//! else hears of it: no controller writes into slices that a pod was started anew.
+//! Where this node's own pods are. Their kubelet tells it here first, and without a cloud nobody else hears of it: no
+//! controller writes the address of a pod that was started anew into slices.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,35 +11,26 @@ use serde_json::Value;
 
 use crate::body::{BodyError, Edits, Metadata, or_default, view};
 use crate::endpoints::{Carrier, items, lists, node_of};
-use crate::terms::Terms;
 
 #[cfg(test)]
 mod tests;
 
-/// Label of an EndpointSlice: who keeps it.
-const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-
-/// Kubernetes' own controller of slices. What others mean by a ready endpoint is theirs to say: a leader, for example.
-const CONTROLLER: &str = "endpointslice-controller.k8s.io";
-
-/// The pods of one node. It holds as many as are bound to the node.
+/// The pods of one node with their addresses. It holds as many as are bound to the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OwnPods {
     node: String,
     pods: BTreeMap<(String, String), OwnPod>,
 }
 
-/// What of a pod its endpoints say.
+/// Where a pod is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnPod {
     uid: String,
     addresses: Vec<IpAddr>,
-    ready: bool,
-    terminating: bool,
 }
 
 impl OwnPod {
-    /// Reads a Pod. Its status may say no address yet, or none any more.
+    /// Reads a Pod. Its status may say no address yet.
     ///
     /// # Errors
     /// [`BodyError`] for text that is no such object.
@@ -54,13 +45,9 @@ impl OwnPod {
         struct Identity {
             #[serde(default)]
             uid: String,
-            #[serde(default, rename = "deletionTimestamp", deserialize_with = "or_default")]
-            deletion_timestamp: String,
         }
         #[derive(Deserialize, Default)]
         struct Status {
-            #[serde(default, deserialize_with = "or_default")]
-            conditions: Vec<Condition>,
             #[serde(default, rename = "podIP", deserialize_with = "or_default")]
             pod_ip: String,
             #[serde(default, rename = "podIPs", deserialize_with = "or_default")]
@@ -71,21 +58,11 @@ impl OwnPod {
             #[serde(default)]
             ip: String,
         }
-        #[derive(Deserialize)]
-        struct Condition {
-            #[serde(default, rename = "type")]
-            kind: String,
-            #[serde(default)]
-            status: String,
-        }
         let pod: Pod = view(body)?;
         let all = pod.status.pod_ips.iter().map(|address| &address.ip).chain([&pod.status.pod_ip]);
         let mut addresses: Vec<IpAddr> = all.filter_map(|text| text.parse().ok()).collect();
         addresses.dedup();
-        let is_ready = |condition: &Condition| condition.kind == "Ready" && condition.status == "True";
-        let ready = pod.status.conditions.iter().any(is_ready);
-        let Identity { uid, deletion_timestamp } = pod.metadata;
-        Ok(Self { uid, addresses, ready, terminating: !deletion_timestamp.is_empty() })
+        Ok(Self { uid: pod.metadata.uid, addresses })
     }
 }
 
@@ -108,9 +85,11 @@ impl OwnPods {
         self.pods.is_empty()
     }
 
-    /// A pod is as given, or gone. Tells whether that says something else than before.
+    /// A pod is as given, or gone; one without an address is as good as gone. Tells whether that says something else than
+    /// before.
     pub fn set(&mut self, namespace: &str, name: &str, pod: Option<OwnPod>) -> bool {
         let key = (namespace.to_owned(), name.to_owned());
+        let pod = pod.filter(|pod| !pod.addresses.is_empty());
         if self.pods.get(&key) == pod.as_ref() {
             return false;
         }
@@ -121,52 +100,34 @@ impl OwnPods {
         true
     }
 
-    /// The object with endpoints as this node's pods are now: at their addresses, and, in slices that Kubernetes' own
-    /// controller keeps, with their conditions (by the rules of that controller; they need the `terms` of the Service).
-    /// Everything else in it is as it was. An endpoint of another incarnation of a pod stays, and so does the address in a
-    /// family in which the pod has none.
+    /// The object with endpoints at the addresses where this node's pods are now; everything else in it is as it was. An
+    /// endpoint of another incarnation of a pod stays, and so does one of a family in which the pod has no address.
     ///
     /// # Errors
     /// [`BodyError`] for text that is no such object.
-    pub fn freshen<'b>(
-        &self,
-        carrier: Carrier,
-        body: &'b [u8],
-        terms: Option<&Terms>,
-    ) -> Result<Cow<'b, [u8]>, BodyError> {
+    pub fn relocate<'b>(&self, carrier: Carrier, body: &'b [u8]) -> Result<Cow<'b, [u8]>, BodyError> {
         if self.is_empty() {
             return Ok(Cow::Borrowed(body));
         }
-        let Metadata { namespace, labels, .. } = Metadata::of(body)?;
-        let controlled = labels.get(MANAGED_BY).is_some_and(|manager| manager == CONTROLLER);
-        let terms = terms.filter(|_| controlled && carrier == Carrier::EndpointSlice);
+        let namespace = Metadata::of(body)?.namespace;
         let mut edits = Edits::new(body);
         for list in lists(carrier, body)? {
             for endpoint in items(list)? {
                 if node_of(endpoint)?.as_deref() != Some(self.node.as_str()) {
                     continue;
                 }
-                let mut fresh: Value = serde_json::from_str(endpoint.get())?;
-                let Some(pod) = self.pod_of(&namespace, &fresh["targetRef"]) else { continue };
-                let moved = pod.locate(carrier, &mut fresh);
-                if terms.is_some_and(|terms| pod.judge(terms, &mut fresh)) || moved {
-                    edits.replace(endpoint, fresh.to_string());
+                let mut moved: Value = serde_json::from_str(endpoint.get())?;
+                if self.move_one(carrier, &namespace, &mut moved) {
+                    edits.replace(endpoint, moved.to_string());
                 }
             }
         }
         Ok(edits.apply_any())
     }
 
-    fn pod_of(&self, namespace: &str, target: &Value) -> Option<&OwnPod> {
-        let text = |name: &str| target[name].as_str().unwrap_or_default();
-        let pod = self.pods.get(&(namespace.to_owned(), text("name").to_owned()))?;
-        (text("kind") == "Pod" && text("uid") == pod.uid).then_some(pod)
-    }
-}
-
-impl OwnPod {
-    /// Sets the address of an endpoint; tells whether it was another one.
-    fn locate(&self, carrier: Carrier, endpoint: &mut Value) -> bool {
+    /// Whether the endpoint was elsewhere.
+    fn move_one(&self, carrier: Carrier, namespace: &str, endpoint: &mut Value) -> bool {
+        let Some(pod) = self.pod_of(namespace, &endpoint["targetRef"]) else { return false };
         let place = match carrier {
             Carrier::EndpointSlice => endpoint.pointer_mut("/addresses/0"),
             Carrier::Endpoints => endpoint.get_mut("ip"),
@@ -174,7 +135,7 @@ impl OwnPod {
         let Some(place) = place else { return false };
         let Some(old) = place.as_str().and_then(|text| text.parse::<IpAddr>().ok()) else { return false };
         let same_family = |address: &&IpAddr| address.is_ipv4() == old.is_ipv4();
-        match self.addresses.iter().find(same_family) {
+        match pod.addresses.iter().find(same_family) {
             Some(address) if *address != old => {
                 *place = address.to_string().into();
                 true
@@ -183,16 +144,9 @@ impl OwnPod {
         }
     }
 
-    /// Sets the conditions of an endpoint; tells whether they were others. A pod that ends is not ready, whatever its
-    /// probes say, but may still serve (KEP-1672).
-    fn judge(&self, terms: &Terms, endpoint: &mut Value) -> bool {
-        let ready = terms.publishes_unready || (self.ready && !self.terminating);
-        let judged = [("ready", ready), ("serving", self.ready), ("terminating", self.terminating)];
-        let Some(conditions) = endpoint.get_mut("conditions").and_then(Value::as_object_mut) else {
-            return false;
-        };
-        judged.into_iter().fold(false, |changed, (name, is)| {
-            changed | (conditions.insert(name.to_owned(), is.into()) != Some(is.into()))
-        })
+    fn pod_of(&self, namespace: &str, target: &Value) -> Option<&OwnPod> {
+        let text = |name: &str| target[name].as_str().unwrap_or_default();
+        let pod = self.pods.get(&(namespace.to_owned(), text("name").to_owned()))?;
+        (text("kind") == "Pod" && text("uid") == pod.uid).then_some(pod)
     }
 }

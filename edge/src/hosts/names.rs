@@ -106,8 +106,7 @@ impl Source {
             named.is_some_and(|named| named.name == service)
         };
         let own = Arc::clone(&self.pods.borrow());
-        // A pod has its name whether it is ready or not.
-        let addresses = |body: &[u8]| pod_addresses(&own.freshen(Carrier::EndpointSlice, body, None)?);
+        let addresses = |body: &[u8]| pod_addresses(&own.relocate(Carrier::EndpointSlice, body)?);
         let pods = slices.items.iter().filter(of_service).filter_map(|slice| read(slice, addresses));
         Ok(pods.flatten().collect())
     }

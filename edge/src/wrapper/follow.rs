@@ -75,7 +75,7 @@ impl Follower {
                 () = stop.cancelled() => return,
                 news = first(self.followed.iter_mut().map(|one| one.changes.as_mut())) => self.take(news).await,
                 Ok(()) = self.address.changed() => self.lead().await,
-                Ok(()) = self.pods.changed() => self.freshen().await,
+                Ok(()) = self.pods.changed() => self.relocate().await,
                 () = view.asked() => {}
                 () = sleep_until(ask_at) => {}
                 _ = tick.tick() => view.served().tick(std::time::Instant::now()),
@@ -90,8 +90,8 @@ impl Follower {
         self.refresh(affected).await;
     }
 
-    /// Lets endpoints of this node's pods be as those are now.
-    async fn freshen(&mut self) {
+    /// Lets endpoints of this node's pods be where those are now.
+    async fn relocate(&mut self) {
         let pods = Arc::clone(&self.pods.borrow_and_update());
         let affected = self.projector.set_pods(pods);
         self.refresh(affected).await;

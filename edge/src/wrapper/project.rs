@@ -11,7 +11,7 @@ use tombolo_apiserve::memory::MemoryStore;
 use tombolo_apiserve::raw;
 use tombolo_apiserve::store::{Expect, Mutation, Revision, Store, StoreError, Stored, Write, WriteStore};
 use tombolo_grid::local_api::lead_to_local_api;
-use tombolo_grid::{BodyError, Carrier, Graph, Link, Node, OwnPods, Reach, ServiceName, Terms, prune};
+use tombolo_grid::{BodyError, Carrier, Graph, Link, Node, OwnPods, Reach, ServiceName, prune};
 use tombolo_proto::object::{KeyMap, ObjectKey};
 use tracing::warn;
 
@@ -99,7 +99,7 @@ impl Projector {
         self.seen.keys().filter(|key| key.namespace() == "default").cloned().collect()
     }
 
-    /// The pods of this node are elsewhere, or ready or not. What may lead to them.
+    /// The pods of this node are elsewhere. What may lead to them.
     pub(super) fn set_pods(&mut self, pods: Arc<OwnPods>) -> Affected {
         self.pods = pods;
         self.graph.mentioning(self.pods.node()).cloned().collect()
@@ -149,9 +149,9 @@ impl Projector {
                 affected.extend(self.graph.set_node(object.key.name(), Some(node)));
                 body
             }),
-            (Part::Services, _) => Terms::of(&body).map(|terms| {
+            (Part::Services, _) => Reach::of(&body).map(|reach| {
                 self.services_changed = true;
-                affected.extend(self.graph.set_service(service_name(&object.key), Some(terms)));
+                affected.extend(self.graph.set_service(service_name(&object.key), Some(reach)));
                 body
             }),
             _ => Ok(body),
@@ -193,7 +193,7 @@ impl Projector {
             return Ok(led.into());
         }
         let body = match link.mentions(self.pods.node()) {
-            true => kept(self.pods.freshen(carrier, &body, self.graph.terms(&link))?, &body),
+            true => kept(self.pods.relocate(carrier, &body)?, &body),
             false => body,
         };
         let shown = kept(prune(carrier, &body, &self.graph.verdict(&link))?, &body);
@@ -233,7 +233,7 @@ impl Projector {
 
     fn count(&mut self) {
         if std::mem::take(&mut self.services_changed) {
-            let closed = self.graph.services().filter(|(_, terms)| terms.reach == Reach::Nowhere).count();
+            let closed = self.graph.services().filter(|(_, reach)| **reach == Reach::Nowhere).count();
             self.metrics.closed_services.set(i64::try_from(closed).unwrap_or(i64::MAX));
         }
         self.metrics.objects.set(i64::try_from(self.served.object_count()).unwrap_or(i64::MAX));

@@ -93,10 +93,10 @@ impl Cluster {
                     }
                     service
                 });
-                let terms =
-                    service.as_ref().map(|service| Terms::of(service.to_string().as_bytes()).unwrap());
+                let reach =
+                    service.as_ref().map(|service| Reach::of(service.to_string().as_bytes()).unwrap());
                 put(&mut self.services, &name, service);
-                graph.set_service(ServiceName::new("default", &name), terms)
+                graph.set_service(ServiceName::new("default", &name), reach)
             }
             Change::Slice(number, to) => {
                 let name = format!("e{number}");
@@ -221,7 +221,7 @@ fn a_change_affects_what_depends_on_it() {
     let node =
         |unit: &str| Some(Node { labels: [("k".to_owned(), unit.to_owned())].into(), unhealthy: false });
     let name = |name: &str| ServiceName::new("default", name);
-    let closed = || Some(Terms::from(Reach::Units(vec!["k".to_owned()])));
+    let closed = || Some(Reach::Units(vec!["k".to_owned()]));
     for (carrier, service, nodes) in
         [("e1", "s1", &["n0", "n1"][..]), ("e2", "s1", &["n2"]), ("e3", "s2", &["n1"]), ("e4", "s3", &["n1"])]
     {
@@ -229,9 +229,9 @@ fn a_change_affects_what_depends_on_it() {
         graph.set_link(carrier, Some(Link { service: Some(name(service)), nodes }));
     }
     assert_eq!(graph.set_service(name("s1"), closed()), ["e1", "e2"]);
-    assert_eq!(graph.set_service(name("s2"), Some(Reach::Everywhere.into())), ["e3"]);
-    assert_eq!(graph.set_service(name("s2"), Some(Reach::Everywhere.into())), [] as [&str; 0]);
-    assert_eq!(graph.set_service(name("s3"), Some(Reach::Units(vec!["z".to_owned()]).into())), ["e4"]);
+    assert_eq!(graph.set_service(name("s2"), Some(Reach::Everywhere)), ["e3"]);
+    assert_eq!(graph.set_service(name("s2"), Some(Reach::Everywhere)), [] as [&str; 0]);
+    assert_eq!(graph.set_service(name("s3"), Some(Reach::Units(vec!["z".to_owned()]))), ["e4"]);
     assert_eq!(graph.set_node("n1", node("b")), ["e1"]);
     assert_eq!(graph.set_node("n1", node("b")), [] as [&str; 0]);
     assert_eq!(graph.set_node("n1", node("a")), ["e1"]);

@@ -1,7 +1,6 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::reach::Reach;
 
 fn pod(uid: &str, addresses: &[&str]) -> OwnPod {
     let addresses: Vec<Value> = addresses.iter().map(|ip| json!({"ip": ip})).collect();
@@ -27,14 +26,14 @@ fn shown(pods: &OwnPods, namespace: &str, endpoints: &[Value]) -> Vec<String> {
     let slice =
         json!({"metadata": {"name": "s", "namespace": namespace}, "endpoints": endpoints, "ports": []});
     let text = slice.to_string();
-    let fresh = pods.freshen(Carrier::EndpointSlice, text.as_bytes(), None).unwrap();
-    let fresh: Value = serde_json::from_slice(&fresh).unwrap();
-    let list = fresh["endpoints"].as_array().unwrap();
+    let relocated = pods.relocate(Carrier::EndpointSlice, text.as_bytes()).unwrap();
+    let relocated: Value = serde_json::from_slice(&relocated).unwrap();
+    let list = relocated["endpoints"].as_array().unwrap();
     let mut back = slice.clone();
     for (endpoint, moved) in back["endpoints"].as_array_mut().unwrap().iter_mut().zip(list) {
         endpoint["addresses"] = moved["addresses"].clone();
     }
-    assert_eq!(back, fresh, "nothing but addresses differs");
+    assert_eq!(back, relocated, "nothing but addresses differs");
     list.iter().map(|endpoint| endpoint["addresses"][0].as_str().unwrap().to_owned()).collect()
 }
 
@@ -54,7 +53,7 @@ fn endpoints_of_own_pods_are_where_those_are_now() {
     assert_eq!(shown(&pods(), "shop", &others[..3]), ["10.0.0.1"; 3]);
     assert_eq!(shown(&pods(), "another", &[own("10.0.0.1")]), ["10.0.0.1"]);
     let text = json!({"metadata": {"namespace": "shop"}, "endpoints": others}).to_string();
-    assert!(matches!(pods().freshen(Carrier::EndpointSlice, text.as_bytes(), None), Ok(Cow::Borrowed(_))));
+    assert!(matches!(pods().relocate(Carrier::EndpointSlice, text.as_bytes()), Ok(Cow::Borrowed(_))));
 }
 
 #[test]
@@ -72,66 +71,12 @@ fn endpoints_of_the_older_kind_move_whether_they_are_ready_or_not() {
         "subsets": [{"addresses": [address("10.0.0.1")], "notReadyAddresses": [address("fd00::1")]}],
     })
     .to_string();
-    let moved = pods().freshen(Carrier::Endpoints, endpoints.as_bytes(), Some(&terms(false))).unwrap();
+    let moved = pods().relocate(Carrier::Endpoints, endpoints.as_bytes()).unwrap();
     let moved: Value = serde_json::from_slice(&moved).unwrap();
     let subset = &moved["subsets"][0];
     assert_eq!(
         (&subset["addresses"][0]["ip"], &subset["notReadyAddresses"][0]["ip"]),
         (&json!("10.0.0.9"), &json!("fd00::9"))
-    );
-}
-
-fn terms(publishes_unready: bool) -> Terms {
-    Terms { reach: Reach::Everywhere, publishes_unready }
-}
-
-/// The conditions that a pod's endpoint is shown with, which the cloud has as ready, in a slice of this manager.
-fn conditions(manager: &str, terms: Option<&Terms>, pod: &Value) -> Value {
-    let mut pods = OwnPods::new("n1");
-    pods.set("shop", "p", Some(OwnPod::of(pod.to_string().as_bytes()).unwrap()));
-    let mut ready = endpoint("10.0.0.9", "n1", "u1");
-    ready["conditions"] = json!({"ready": true, "serving": true, "terminating": false, "another": true});
-    let labels = json!({"endpointslice.kubernetes.io/managed-by": manager});
-    let slice =
-        json!({"metadata": {"namespace": "shop", "labels": labels}, "endpoints": [ready]}).to_string();
-    let fresh = pods.freshen(Carrier::EndpointSlice, slice.as_bytes(), terms).unwrap();
-    let mut fresh: Value = serde_json::from_slice(&fresh).unwrap();
-    assert_eq!(fresh["endpoints"][0]["addresses"], json!(["10.0.0.9"]));
-    fresh["endpoints"][0]["conditions"].take()
-}
-
-#[test]
-fn endpoints_of_own_pods_are_ready_as_those_are() {
-    let said = |ready: bool, serving: bool, terminating: bool| json!({"ready": ready, "serving": serving, "terminating": terminating, "another": true});
-    let pod = |ready: &str| {
-        json!({
-            "metadata": {"uid": "u1"},
-            "status": {
-                "podIP": "10.0.0.9",
-                "conditions": [{"type": "Ready", "status": ready}, {"type": "Initialized", "status": "True"}],
-            },
-        })
-    };
-    let mut ending = pod("True");
-    ending["metadata"]["deletionTimestamp"] = "2026-11-23T10:00:00Z".into();
-    let unplaced = json!({"metadata": {"uid": "u1"}, "status": {"phase": "Pending"}});
-    let (usual, unready) = (terms(false), terms(true));
-    for (pod, terms, expected) in [
-        (pod("True"), Some(&usual), said(true, true, false)),
-        (pod("False"), Some(&usual), said(false, false, false)),
-        (pod("Unknown"), Some(&usual), said(false, false, false)),
-        (ending.clone(), Some(&usual), said(false, true, true)),
-        (unplaced, Some(&usual), said(false, false, false)),
-        (pod("False"), Some(&unready), said(true, false, false)),
-        (ending, Some(&unready), said(true, true, true)),
-        // Nobody knows the Service: what the cloud has said stays.
-        (pod("False"), None, said(true, true, false)),
-    ] {
-        assert_eq!(conditions(CONTROLLER, terms, &pod), expected, "{pod} {terms:?}");
-    }
-    assert_eq!(
-        conditions("leader-election.example.com", Some(&usual), &pod("False")),
-        said(true, true, false)
     );
 }
 
@@ -142,11 +87,7 @@ fn only_what_says_something_else_is_a_change() {
     assert!(!pods.set("shop", "q", None));
     let unplaced = OwnPod::of(br#"{"metadata":{"uid":"u1"},"status":null}"#).unwrap();
     assert!(pods.set("shop", "p", Some(unplaced.clone())));
-    assert!(!pods.set("shop", "p", Some(unplaced)));
-    assert!(pods.set("shop", "p", None) && pods.is_empty());
-    assert!(pods.set("shop", "p", Some(pod("u1", &["10.0.0.9"]))));
-    let ready = br#"{"metadata":{"uid":"u1"},"status":{"podIP":"10.0.0.9","conditions":[{"type":"Ready","status":"True"}]}}"#;
-    assert!(pods.set("shop", "p", Some(OwnPod::of(ready).unwrap())));
+    assert!(pods.is_empty() && !pods.set("shop", "p", Some(unplaced)));
     for text in ["[]", "", r#"{"metadata":7}"#, r#"{"metadata":{},"status":{"podIPs":7}}"#] {
         assert!(OwnPod::of(text.as_bytes()).is_err(), "{text}");
     }

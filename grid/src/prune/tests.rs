@@ -9,7 +9,6 @@ use crate::graph::Graph;
 use crate::labels::GRID_SELECTOR;
 use crate::node::Node;
 use crate::reach::{Reach, TOPOLOGY_KEYS};
-use crate::terms::Terms;
 
 /// Labels written `k=a,z=1`.
 fn labels(text: &str) -> BTreeMap<String, String> {
@@ -93,7 +92,7 @@ fn endpoints_of_other_units_are_cut() {
     ] {
         let mut graph = Graph::new("n1");
         set_nodes(&mut graph, nodes);
-        graph.set_service(ServiceName::new("default", "s"), reach.map(Terms::from));
+        graph.set_service(ServiceName::new("default", "s"), reach);
         let found = seen(&graph, Carrier::EndpointSlice, &slice("s-1", Some("s"), given));
         assert_eq!(addresses(&found), kept, "{row}");
     }
@@ -114,9 +113,9 @@ fn slices_belong_to_the_service_of_their_label() {
     set_nodes(&mut graph, "n1{k=a} n2{k=b}");
     let long = "s".repeat(60);
     for service in ["web-svc", &long] {
-        graph.set_service(ServiceName::new("default", service), Some(annotated(r#"["k"]"#, true).into()));
+        graph.set_service(ServiceName::new("default", service), Some(annotated(r#"["k"]"#, true)));
     }
-    graph.set_service(ServiceName::new("default", "web-svc-extra"), Some(Reach::Everywhere.into()));
+    graph.set_service(ServiceName::new("default", "web-svc-extra"), Some(Reach::Everywhere));
     for (name, service, kept) in [
         ("web-svc-abc12", Some("web-svc"), "1"),
         ("custom", Some("web-svc"), "1"),
@@ -153,12 +152,12 @@ fn everything_else_stays_as_it_was() {
         String::from_utf8(pruned.into_owned()).unwrap()
     };
     assert_eq!(cut(&graph, &all), text("[]"));
-    graph.set_service(ServiceName::new("default", "s"), Some(annotated(r#"["k"]"#, true).into()));
+    graph.set_service(ServiceName::new("default", "s"), Some(annotated(r#"["k"]"#, true)));
     assert_eq!(cut(&graph, &all), text(&format!("[{kept}]")));
     for nothing in ["null", "[]"] {
         assert_eq!(cut(&graph, &text(nothing)), text(nothing));
     }
-    graph.set_service(ServiceName::new("default", "s"), Some(Reach::Everywhere.into()));
+    graph.set_service(ServiceName::new("default", "s"), Some(Reach::Everywhere));
     assert_eq!(cut(&graph, &all), all);
 }
 
@@ -175,7 +174,7 @@ fn endpoints_are_cut_in_both_lists_of_each_subset() {
     });
     let mut graph = Graph::new("n1");
     set_nodes(&mut graph, "n1{k=a} n2{k=b}");
-    graph.set_service(ServiceName::new("default", "s"), Some(annotated(r#"["k"]"#, true).into()));
+    graph.set_service(ServiceName::new("default", "s"), Some(annotated(r#"["k"]"#, true)));
     let link = Link::of(Carrier::Endpoints, object.to_string().as_bytes()).unwrap();
     assert_eq!(link.service, Some(ServiceName::new("default", "s")));
     assert!(link.mentions("n1") && link.mentions("n2") && !link.mentions("n3"));

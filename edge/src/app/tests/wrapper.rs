@@ -127,55 +127,10 @@ async fn pods_that_were_started_anew_without_a_cloud_are_found_at_their_new_addr
 
 /// Says what a kubelet says of a pod that it has started anew.
 async fn starts_anew(agent: &Agent, address: &str) {
-    reports(agent, &json!({"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]})).await;
-}
-
-/// Says something as the kubelet.
-async fn reports(agent: &Agent, status: &Value) {
+    let status = json!({"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}});
     let path = "/api/v1/namespaces/default/pods/db-a-0/status";
-    let (code, answer) = agent.call(Method::PATCH, path, &json!({"status": status}).to_string()).await;
+    let (code, answer) = agent.call(Method::PATCH, path, &status.to_string()).await;
     assert_eq!(code, StatusCode::OK, "{answer}");
-}
-
-/// Probes fail and succeed without a cloud too, and nobody else writes it into slices then.
-#[tokio::test]
-async fn pods_that_are_not_ready_get_no_requests_without_a_cloud() {
-    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
-    let node = ObjectKey::new(Resource::new("", "v1", "nodes"), "", "edge-a");
-    let kubelet = json!({"nodeInfo": {"kubeletVersion": "v1.36.3"}});
-    cloud.put(&node, "n1", &json!({"metadata": {"labels": {"zone": "a"}}, "status": kubelet}), &[]);
-    let ready = |ready: &str| json!({"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": ready}]});
-    let mut pod = pod_spec();
-    pod["status"] = ready("True");
-    cloud.put(&key("pods", "db-a-0"), "p1", &pod, &[]);
-    with_grid(&cloud, &[("10.0.0.1", "db-a-0", "edge-a")]);
-    let agent = Agent::start(folder.path(), &cloud, false).await;
-    is_shown_ready(true, &agent).await;
-    away(&agent, &cloud).await;
-    reports(&agent, &ready("False")).await;
-    is_shown_ready(false, &agent).await;
-    agent.stop().await;
-    let agent = Agent::start(folder.path(), &cloud, false).await;
-    is_shown_ready(false, &agent).await;
-    reports(&agent, &ready("True")).await;
-    is_shown_ready(true, &agent).await;
-    agent.stop().await;
-}
-
-async fn is_shown_ready(ready: bool, agent: &Agent) {
-    let expected = json!({"ready": ready, "serving": ready, "terminating": false});
-    wait_for(&format!("{expected} in the slice"), DEADLINE, async || {
-        endpoint(agent).await["conditions"] == expected
-    })
-    .await;
-}
-
-/// The first endpoint, as clients of the wrapper see it.
-async fn endpoint(agent: &Agent) -> Value {
-    let path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/db-1";
-    let (_, text) = fetch_plain(agent.wrapper, Method::GET, path, HeaderMap::new(), "").await;
-    let shown: Value = serde_json::from_str(&text).unwrap();
-    shown.pointer("/endpoints/0").cloned().unwrap_or_default()
 }
 
 /// A StatefulSetGrid with its Service and these pods, each with its address and its node.
@@ -187,23 +142,22 @@ fn with_grid(cloud: &FakeCloud, pods: &[(&str, &str, &str)]) {
     cloud.put(&grid, "g1", &json!({"spec": spec}), &[]);
     let endpoint = |(address, pod, node): &(&str, &str, &str)| {
         let target = json!({"kind": "Pod", "name": pod, "namespace": "default", "uid": "p1"});
-        let conditions = json!({"ready": true, "serving": true, "terminating": false});
-        json!({"addresses": [address], "nodeName": node, "conditions": conditions, "targetRef": target})
+        json!({"addresses": [address], "nodeName": node, "targetRef": target})
     };
     let endpoints: Vec<Value> = pods.iter().map(endpoint).collect();
     let slice = ObjectKey::new(Resource::new("discovery.k8s.io", "v1", "endpointslices"), "default", "db-1");
-    let labels = json!({
-        "kubernetes.io/service-name": "db",
-        "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
-    });
+    let labels = json!({"kubernetes.io/service-name": "db"});
     let body = json!({"metadata": {"labels": labels}, "addressType": "IPv4", "endpoints": endpoints});
     cloud.put(&slice, "e1", &body, &[]);
 }
 
 /// Where the one endpoint is for clients of the wrapper, and the pod by its uniform name.
 async fn found_at(address: &str, agent: &Agent, hosts: &Path) {
+    let path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/db-1";
     wait_for(&format!("{address} in the slice"), DEADLINE, async || {
-        endpoint(agent).await["addresses"] == json!([address])
+        let (_, text) = fetch_plain(agent.wrapper, Method::GET, path, HeaderMap::new(), "").await;
+        let shown: Value = serde_json::from_str(&text).unwrap();
+        shown["endpoints"][0]["addresses"] == json!([address])
     })
     .await;
     let line = format!("{address} db-0.db.default.svc.cluster.local\n");

@@ -203,31 +203,6 @@ async fn endpoints_of_own_pods_follow_what_their_kubelet_says() {
     world.end().await;
 }
 
-/// Their readiness is theirs unless the Service publishes pods that are not ready.
-#[tokio::test(start_paused = true)]
-async fn endpoints_of_own_pods_are_ready_by_the_terms_of_their_service() {
-    let source = cluster();
-    let mut object = slice("web", "10.0.0.1@n1");
-    object["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] =
-        "endpointslice-controller.k8s.io".into();
-    object["endpoints"][0]["targetRef"] = json!({"kind": "Pod", "name": "web-0", "uid": "p1"});
-    put(&source.store(), Part::EndpointSlices, "web-1", object);
-    // A pod that says nothing of it is not ready.
-    let pods = watch::channel(own_pod("10.0.0.1")).1;
-    let world = World::start_with(&source, Kubernetes::AsItIs, watch::channel(None).1, pods);
-    world.shown(Part::EndpointSlices).await;
-    let ready = || {
-        let stored = world.view.get(&key(Part::EndpointSlices, "web-1")).unwrap().unwrap();
-        serde_json::from_slice::<Value>(&stored.body()).unwrap()["endpoints"][0]["conditions"]["ready"].take()
-    };
-    assert_eq!(ready(), false);
-    let mut publishing = service(false);
-    publishing["spec"]["publishNotReadyAddresses"] = true.into();
-    put(&source.store(), Part::Services, "web", publishing);
-    wait_for("the pod to be shown as if it were ready", || ready() == true).await;
-    world.end().await;
-}
-
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_read_is_not_shown() {
     let source = cluster();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tombolo_grid::{Carrier, Graph, Link, Node, ServiceName, Terms, prune};
+use tombolo_grid::{Carrier, Graph, Link, Node, Reach, ServiceName, prune};
 
 use super::*;
 
@@ -51,8 +51,8 @@ fn expected(store: &MemoryStore) -> Shown {
         graph.set_node(node.key.name(), Some(Node::of(&node.body()).unwrap()));
     }
     for service in items(Part::Services) {
-        let terms = Terms::of(&service.body()).unwrap();
-        graph.set_service(ServiceName::new("default", service.key.name()), Some(terms));
+        let reach = Reach::of(&service.body()).unwrap();
+        graph.set_service(ServiceName::new("default", service.key.name()), Some(reach));
     }
     let seen = |slice: &Arc<Stored>| {
         let link = Link::of(Carrier::EndpointSlice, &slice.body()).unwrap();
