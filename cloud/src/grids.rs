@@ -12,6 +12,9 @@ mod metrics;
 mod reconcile;
 mod units;
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use kube::Client;

@@ -33,7 +33,7 @@ pub struct Wanted {
     pub unit: String,
     /// Its name.
     pub name: String,
-    /// What is applied.
+    /// What is applied. It names the UID of what was found, as a precondition.
     pub manifest: Value,
     /// What is there under this name.
     pub found: Found,
@@ -92,7 +92,7 @@ pub enum Trouble {
         /// To whom it belongs, as the end of a sentence.
         owner: String,
     },
-    /// The child is being deleted; it comes back when it is gone.
+    /// The child, or what belongs to nobody and has its name, is being deleted; the child comes when that is gone.
     #[error("{kind} {name} is being deleted; it is created again when it is gone")]
     Leaving {
         /// Kind of the child.
@@ -165,9 +165,9 @@ fn wanted(grid: &Grid, unit: &str, children: &[Child<'_>]) -> Result<Step, Troub
     let spec = &grid.spec;
     let template = choose_template(unit, &spec.templates, &spec.default_name, &spec.pool)?;
     let template = template.unwrap_or(&spec.template);
-    let found = children.iter().copied().find(|child| child.name() == name);
+    let seen = children.iter().copied().find(|child| child.name() == name);
     let leaving = || Trouble::Leaving { kind: grid.kind.kind(), name: name.clone() };
-    let found = match found {
+    let found = match seen {
         None => Found::Nothing,
         Some(child) => match child.owner() {
             Owner::Controller { uid, .. } if uid == grid.uid && child.is_deleting() => return Err(leaving()),
@@ -175,11 +175,16 @@ fn wanted(grid: &Grid, unit: &str, children: &[Child<'_>]) -> Result<Step, Troub
                 return Ok(Step::Remove(doomed(child, Reason::Released), leaving()));
             }
             Owner::Controller { uid, .. } if uid == grid.uid => Found::Own,
-            Owner::Nobody if child.is_labelled_for(&grid.name) && !child.is_deleting() => Found::Orphan,
+            Owner::Nobody if child.is_deleting() => return Err(leaving()),
+            Owner::Nobody if child.is_labelled_for(&grid.name) => Found::Orphan,
             other => return Err(taken(grid.kind, &name, other)),
         },
     };
-    let manifest = manifest(grid, &name, unit, template);
+    let mut manifest = manifest(grid, &name, unit, template);
+    if let Some(child) = seen {
+        // Whatever has taken its place since is not meant: the server refuses it.
+        manifest["metadata"]["uid"] = child.uid().into();
+    }
     Ok(Step::Want(Wanted { unit: unit.to_owned(), name, manifest, found }))
 }
 

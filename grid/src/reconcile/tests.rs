@@ -250,6 +250,49 @@ fn a1_a2_orphans_are_taken_when_their_name_is_wanted() {
 }
 
 #[test]
+fn a6_an_orphan_that_is_being_deleted_is_left_alone() {
+    let leaving = |name: &str, labels: Value| json!({"metadata": {"name": name, "uid": "o", "labels": labels, "deletionTimestamp": NOW}});
+    for labels in [json!({GRID_SELECTOR: "g"}), json!({})] {
+        let made = run(
+            &deployments("k"),
+            &["a", "b"],
+            &[leaving("g-a", labels.clone()), leaving("g-x", labels.clone())],
+        );
+        assert_eq!(names(&made), ["g-b"], "{labels}: the other unit goes on");
+        assert!(made.doomed.is_empty() && made.strangers.is_empty(), "{labels}: {made:?}");
+        let said = made.troubles["a"].to_string();
+        assert_eq!(said, "Deployment g-a is being deleted; it is created again when it is gone", "{labels}");
+    }
+}
+
+#[test]
+fn a8_what_is_applied_is_meant_for_the_object_that_was_seen() {
+    let uid = |plan: &Plan| plan.wanted[0].manifest["metadata"]["uid"].clone();
+    let grid = deployments("k");
+    let orphan = json!({"metadata": {"name": "g-a", "uid": "o", "labels": {GRID_SELECTOR: "g"}}});
+    assert_eq!(uid(&run(&grid, &["a"], &[orphan])), "o");
+    let own = only(&grid, "a");
+    let again = run(&grid, &["a"], std::slice::from_ref(&own));
+    assert_eq!(uid(&again), "child");
+    assert!(is_applied(&own, &again.wanted[0].manifest));
+    assert_eq!(uid(&run(&grid, &["a"], &[])), Value::Null, "what is new has none yet");
+}
+
+#[test]
+fn a10_what_a_grid_left_behind_is_taken_by_the_next_as_it_is() {
+    let mut left = only(&deployments("k"), "a");
+    left["metadata"].as_object_mut().unwrap().remove("ownerReferences");
+    let mut next = deployments("k");
+    next.uid = "next".to_owned();
+    let made = run(&next, &["a"], std::slice::from_ref(&left));
+    let [wanted] = &made.wanted[..] else { panic!("{made:?}") };
+    assert_eq!(wanted.found, Found::Orphan);
+    assert_eq!(wanted.manifest["spec"], left["spec"], "pods are not restarted");
+    assert_eq!(wanted.manifest["metadata"]["ownerReferences"][0]["uid"], "next");
+    assert!(!is_applied(&left, &wanted.manifest) && made.doomed.is_empty());
+}
+
+#[test]
 fn a4_a5_released_children_go_and_a_grid_that_goes_does_nothing() {
     let mut child = only(&deployments("k"), "a");
     child["metadata"]["labels"].as_object_mut().unwrap().remove(GRID_SELECTOR);

@@ -1,0 +1,158 @@
+//! The controllers beside an API server in the same process: rows of app-grid reference 8.4 and 8.5 that need one and no
+//! cloudcore.
+
+use std::fmt::Debug;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Namespace, Node};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::{ClusterResourceScope, NamespaceResourceScope};
+use kube::{Api, Resource};
+use prometheus_client::registry::Registry;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+use tombolo_grid::labels::GRID_SELECTOR;
+use tombolo_runtime::drain;
+
+use super::*;
+use crate::embedded::{Embedded, Options};
+
+mod ownership;
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Two namespaces of an embedded API server.
+const NAMESPACES: [&str; 2] = ["default", "other"];
+
+/// An object of any of the kinds here.
+trait Kind: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize {}
+
+impl<K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize> Kind for K {}
+
+struct World {
+    client: Client,
+    /// Ends with this.
+    tasks: JoinSet<()>,
+    _folder: TempDir,
+}
+
+impl World {
+    /// The API server alone.
+    async fn start() -> Self {
+        // A second installation of the same provider is refused, which is what we want.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let folder = tempfile::tempdir().unwrap();
+        let bound = Embedded::start(Options::new(folder.path())).await.unwrap();
+        let kubeconfig = Kubeconfig::read_from(bound.kubeconfig()).unwrap();
+        let config =
+            kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+        let client = Client::try_from(config).unwrap();
+        let (trigger, drain) = drain::channel(Duration::ZERO);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let _runs = trigger;
+            bound.run(drain).await.unwrap();
+        });
+        Self { client, tasks, _folder: folder }
+    }
+
+    /// With the controller of DeploymentGrids, and another namespace.
+    async fn with_controller() -> Self {
+        let mut world = Self::start().await;
+        let (ready, mut served) = watch::channel(false);
+        let (client, metrics) = (world.client.clone(), Metrics::register(&mut Registry::default()));
+        world.tasks.spawn(async move {
+            let control = async {
+                served.wait_for(|served| *served).await.unwrap();
+                let settings = GridSettings::default();
+                controller::run::<DeploymentGrid>(&client, settings, "test", &metrics).await;
+            };
+            tokio::join!(definitions::keep(&client, true, &ready), control);
+        });
+        let namespace: Namespace =
+            serde_json::from_value(json!({"metadata": {"name": NAMESPACES[1]}})).unwrap();
+        world.all::<Namespace>().create(&PostParams::default(), &namespace).await.unwrap();
+        world
+    }
+
+    fn all<K: Kind<Scope = ClusterResourceScope>>(&self) -> Api<K> {
+        Api::all(self.client.clone())
+    }
+
+    fn of<K: Kind<Scope = NamespaceResourceScope>>(&self, namespace: &str) -> Api<K> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    async fn node(&self, name: &str, unit: &str) {
+        let node = json!({"metadata": {"name": name, "labels": {"zone": unit}}});
+        make(&self.all::<Node>(), node).await;
+    }
+}
+
+/// Creates an object. The definition of its kind may just have been established.
+async fn make<K: Kind>(api: &Api<K>, object: Value) -> Value {
+    let object: K = serde_json::from_value(object).unwrap();
+    let created = async {
+        loop {
+            match api.create(&PostParams::default(), &object).await {
+                Ok(created) => return serde_json::to_value(created).unwrap(),
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(error) => panic!("{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, created).await.expect("the kind to be served")
+}
+
+/// An object as it is now; null when there is none.
+async fn get<K: Kind>(api: &Api<K>, name: &str) -> Value {
+    serde_json::to_value(api.get_opt(name).await.unwrap()).unwrap()
+}
+
+/// Waits until an object is as a check wants it.
+async fn until<K: Kind>(api: &Api<K>, name: &str, check: impl Fn(&Value) -> bool) -> Value {
+    let started = std::time::Instant::now();
+    loop {
+        let found = get(api, name).await;
+        if check(&found) {
+            return found;
+        }
+        assert!(started.elapsed() < DEADLINE, "waited {DEADLINE:?} for {name}: {found:#}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn patch<K: Kind>(api: &Api<K>, name: &str, patch: Value) {
+    api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+}
+
+/// Spec of a Deployment with one container.
+fn workload(replicas: u32) -> Value {
+    json!({
+        "replicas": replicas,
+        "selector": {"matchLabels": {"app": "web"}},
+        "template": {
+            "metadata": {"labels": {"app": "web"}},
+            "spec": {"containers": [{"name": "web", "image": "web:1"}]},
+        },
+    })
+}
+
+/// A grid by this name, with the units of the label `zone`.
+fn grid(name: &str, replicas: u32) -> Value {
+    json!({
+        "apiVersion": "superedge.io/v1", "kind": "DeploymentGrid",
+        "metadata": {"name": name},
+        "spec": {"gridUniqKey": "zone", "template": workload(replicas)},
+    })
+}
+
+/// UID of the first owner.
+fn owner(child: &Value) -> &Value {
+    &child["metadata"]["ownerReferences"][0]["uid"]
+}
