@@ -21,6 +21,7 @@ use tombolo_runtime::drain;
 use super::*;
 use crate::embedded::{Embedded, Options};
 
+mod nodes;
 mod ownership;
 
 const DEADLINE: Duration = Duration::from_secs(30);
