@@ -165,6 +165,12 @@ impl MemoryStore {
         state.mark(self.revision(), now);
     }
 
+    /// Number of watches of a resource.
+    #[must_use]
+    pub fn watchers(&self, resource: &Resource) -> usize {
+        self.shared.state.read().tables.get(resource).map_or(0, |table| table.log.watchers())
+    }
+
     /// Number of objects, for metrics.
     #[must_use]
     pub fn object_count(&self) -> usize {

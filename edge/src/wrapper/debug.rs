@@ -65,8 +65,9 @@ impl Debug {
                     Some(_) => "nobody has asked".to_owned(),
                     None => "shown".to_owned(),
                 };
-                let part_items = items(part).len();
-                (part.names().2.to_owned(), json!({"objects": part_items, "state": stands}))
+                let (objects, watches) = (items(part).len(), served.watchers(&part.resource()));
+                let about = json!({"objects": objects, "watches": watches, "state": stands});
+                (part.names().2.to_owned(), about)
             })
             .collect();
         let own = items(Part::Nodes).into_iter().find(|node| node.key.name() == self.node);

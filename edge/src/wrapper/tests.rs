@@ -30,6 +30,7 @@ use super::{Kubernetes, WrapperMetrics, WrapperParts};
 
 mod certificates;
 mod changes;
+mod clients;
 mod http_api;
 mod random;
 

@@ -15,8 +15,9 @@ use crate::wrapper::{Projection, Wrapper};
 const ACCEPT: &str = "application/vnd.kubernetes.protobuf, */*";
 
 pub(super) struct Served {
-    source: Arc<Source>,
+    pub(super) source: Arc<Source>,
     pub(super) address: SocketAddr,
+    pub(super) view: View,
     events: Arc<Events>,
     tasks: Tasks,
     stop: CancellationToken,
@@ -33,7 +34,17 @@ impl Served {
 
     /// By a clock that shows this time.
     async fn start_at(now: SystemTime, source: &Arc<Source>, settings: &WrapperConfig) -> Self {
-        let mut wrapper = Wrapper::bind(settings).await.unwrap().unwrap();
+        let wrapper = Wrapper::bind(settings).await.unwrap().unwrap();
+        Self::start_on(wrapper, now, source, settings)
+    }
+
+    /// With its listener.
+    pub(super) fn start_on(
+        mut wrapper: Wrapper,
+        now: SystemTime,
+        source: &Arc<Source>,
+        settings: &WrapperConfig,
+    ) -> Self {
         wrapper.reread = Duration::from_millis(10);
         let (tasks, stop, address) = (Tasks::new(), CancellationToken::new(), wrapper.local_addr());
         let events = Arc::new(Events::default());
@@ -48,11 +59,12 @@ impl Served {
         };
         let projection = Projection::spawn(&tasks, parts, settings.watch_queue, Arc::default(), &stop);
         wrapper.spawn(&tasks, &projection, &stop);
-        Self { source: Arc::clone(source), address, events, tasks, stop }
+        let view = projection.view;
+        Self { source: Arc::clone(source), address, view, events, tasks, stop }
     }
 
     /// As kube-proxy sees it: two nodes, a Service of each kind, two slices.
-    async fn with_cluster(settings: &WrapperConfig) -> Self {
+    pub(super) async fn with_cluster(settings: &WrapperConfig) -> Self {
         let source = Source::new();
         let store = source.store();
         put(&store, Part::Nodes, "n1", node("a"));
@@ -71,7 +83,7 @@ impl Served {
         served
     }
 
-    async fn ready(&self) {
+    pub(super) async fn ready(&self) {
         let holds = async {
             while get_plain(self.address, "/readyz").await != StatusCode::OK {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -85,13 +97,13 @@ impl Served {
         fetch_plain(self.address, Method::GET, path, headers, "").await
     }
 
-    async fn get(&self, path: &str) -> (StatusCode, Value) {
+    pub(super) async fn get(&self, path: &str) -> (StatusCode, Value) {
         let (code, text) = self.text(path).await;
         (code, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}: {text}")))
     }
 
     /// That of a list.
-    async fn revision(&self, path: &str) -> u64 {
+    pub(super) async fn revision(&self, path: &str) -> u64 {
         let (_, list) = self.get(path).await;
         list["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
     }
@@ -270,8 +282,8 @@ async fn the_inside_is_shown_only_when_the_settings_say_so() {
     let (code, dump) = served.get("/debug/dump").await;
     assert_eq!((code, &dump["labels"]["k"]), (StatusCode::OK, &json!("a")), "{dump}");
     assert_eq!(dump["closedServices"], json!({"default/web": ["k"]}));
-    assert_eq!(dump["kinds"]["endpointslices"], json!({"objects": 2, "state": "shown"}));
-    assert_eq!(dump["kinds"]["endpoints"], json!({"objects": 0, "state": "nobody has asked"}));
+    assert_eq!(dump["kinds"]["endpointslices"], json!({"objects": 2, "watches": 0, "state": "shown"}));
+    assert_eq!(dump["kinds"]["endpoints"], json!({"objects": 0, "watches": 0, "state": "nobody has asked"}));
     let (code, stacks) = served.text("/debug/pprof/profile?seconds=1").await;
     assert_eq!(code, StatusCode::OK);
     let counted = |line: &str| line.rsplit_once(' ').is_some_and(|(_, count)| count.parse::<u32>().is_ok());
