@@ -32,6 +32,7 @@ mod certificates;
 mod changes;
 mod clients;
 mod http_api;
+mod log;
 mod random;
 
 const DEADLINE: Duration = Duration::from_secs(20);
