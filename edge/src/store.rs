@@ -52,7 +52,7 @@ mod tests;
 
 pub use answers::{Answer, Class, Question};
 pub use error::{OpenError, ReadError, WriteError};
-pub use faulty::FaultyDisk;
+pub use faulty::{FaultyDisk, HeldDisk};
 pub use inspect::{Inspection, inspect};
 pub use kept::{BYTES_MAX, EVENTS_MAX as KEPT_EVENTS_MAX, OBJECTS_MAX};
 pub use medium::{FileMedium, Medium};

@@ -234,15 +234,41 @@ fn cut(mut message: String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use futures::FutureExt;
+    use tombolo_apiserve::store::{Revision, Store as _};
     use tombolo_proto::ids::Uid;
-    use tombolo_proto::object::{ObjectKey, Resource};
+    use tombolo_proto::limits::WINDOW_COUNT;
+    use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion, Resource, SharedObject};
 
     use super::*;
     use crate::store::{FaultyDisk, LogBounds, Sealer, Selection};
 
+    const DEADLINE: Duration = Duration::from_secs(20);
+
     fn store() -> Store {
-        let disk = Box::new(FaultyDisk::new(51));
-        Store::open_on(disk, Sealer::new(&[9; 32]), LogBounds::default()).unwrap().store
+        on(&FaultyDisk::new(51))
+    }
+
+    fn on(disk: &FaultyDisk) -> Store {
+        Store::open_on(Box::new(disk.clone()), Sealer::new(&[9; 32]), LogBounds::default()).unwrap().store
+    }
+
+    /// One of ten ConfigMaps, at a revision that is in its text.
+    fn changed(revision: u64) -> Work {
+        let key =
+            ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", &format!("m{}", revision % 10));
+        let text = format!(
+            r#"{{"apiVersion":"v1","metadata":{{"name":"{}","namespace":"default","uid":"u"}},"data":{{"at":"{revision}"}}}}"#,
+            key.name()
+        );
+        let (uid, hash) = (Uid::parse("u").unwrap(), ContentHash(revision));
+        let version = ObjectVersion { uid, revision: CloudRevision(revision), hash };
+        let object = SharedObject::new(key, version, text.into(), Vec::new());
+        let change = Change::Upsert(Arc::new(object));
+        Work::Deliver { lane: Lane::Delivery, seq: Seq(revision), scope: Some(ScopeId::NODE), change }
     }
 
     fn gone(scope: Option<ScopeId>) -> Work {
@@ -277,5 +303,60 @@ mod tests {
         }
         assert_eq!(told, [closed]);
         assert!(store.subscriptions().unwrap()[0].synced, "what was told before is written");
+    }
+
+    /// Row O30 of app-grid reference 8.6, as far as decision 0009 lets it be: who reads never waits for the disk, who watches
+    /// is told nothing before it is there, and what has come meanwhile shares its commits.
+    #[tokio::test]
+    async fn a_slow_disk_keeps_no_reader_waiting_and_a_burst_shares_its_commits() {
+        const CHANGES: u64 = 10_000;
+        let disk = FaultyDisk::new(52);
+        let store = on(&disk);
+        let mut applier = Applier::new(store.clone());
+        let epoch = Epoch { cluster: Uid::parse("cluster").unwrap(), generation: 1 };
+        applier.push(Work::Welcome(Welcome { epoch: epoch.clone(), resumed: false, trim_version: 1 }));
+        applier.push(Work::CaughtUp { scope: ScopeId::NODE, epoch, revision: CloudRevision(1) });
+        while !applier.is_idle() {
+            applier.applied().await.unwrap();
+        }
+        let maps = Resource::new("", "v1", "configmaps");
+        let start = store.revision();
+        let mut watch = store.watch(&maps, start).unwrap();
+        (1..=CHANGES).for_each(|revision| applier.push(changed(revision)));
+
+        let held = disk.hold();
+        assert!(applier.applied().now_or_never().is_none());
+        let is_waiting = async {
+            while !disk.is_waiting() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, is_waiting).await.expect("the commit waits for the disk");
+        let reader = store.clone();
+        let reads = tokio::task::spawn_blocking(move || {
+            let maps = Resource::new("", "v1", "configmaps");
+            for _ in 0..1000 {
+                assert_eq!(reader.list(&maps, None).unwrap().items.len(), 0);
+                reader.watch(&maps, start).unwrap();
+            }
+            reader.revision()
+        });
+        let read = tokio::time::timeout(DEADLINE, reads).await.expect("readers do not wait").unwrap();
+        assert_eq!(read, start);
+        assert!(watch.poll_ready().unwrap().is_empty(), "what is not on the disk is not told");
+        let before = *store.commits().borrow();
+        drop(held);
+
+        let mut told = 0;
+        while !applier.is_idle() {
+            let outcome = applier.applied().await.unwrap();
+            assert!(outcome.refused.is_empty(), "{:?}", outcome.refused);
+            let changes = watch.poll_ready().unwrap();
+            assert!(!changes.is_empty(), "what is acknowledged is told");
+            told += changes.len() as u64;
+        }
+        assert_eq!((told, store.revision()), (CHANGES, Revision(start.0 + CHANGES)));
+        let commits = *store.commits().borrow() - before;
+        assert_eq!(commits, CHANGES.div_ceil(WINDOW_COUNT as u64), "what may be on its way shares one");
     }
 }

@@ -1,10 +1,10 @@
 //! A disk that loses power: for tests. Writes that were not synced are kept, torn or lost at random when the power
-//! goes, and space can run out. The generator is seeded, so that a failure can be played again.
+//! goes, space can run out, and a sync can take as long as a test wants. The generator is seeded, so that a failure can be played again.
 
 use std::io;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use redb::{Builder, Database, DatabaseError, StorageBackend};
@@ -18,6 +18,40 @@ const SECTOR: usize = 512;
 #[derive(Debug, Clone)]
 pub struct FaultyDisk {
     disk: Arc<Mutex<Disk>>,
+    gate: Arc<Gate>,
+}
+
+/// Keeps the syncs of a [`FaultyDisk`] from ending until it is dropped.
+#[derive(Debug)]
+pub struct HeldDisk(Arc<Gate>);
+
+impl Drop for HeldDisk {
+    fn drop(&mut self) {
+        self.0.queue.lock().held = false;
+        self.0.free.notify_all();
+    }
+}
+
+/// What syncs pass.
+#[derive(Debug, Default)]
+struct Gate {
+    queue: Mutex<Queue>,
+    free: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    held: bool,
+    waiting: usize,
+}
+
+impl Gate {
+    fn pass(&self) {
+        let mut queue = self.queue.lock();
+        queue.waiting += 1;
+        self.free.wait_while(&mut queue, |queue| queue.held);
+        queue.waiting -= 1;
+    }
 }
 
 #[derive(Debug)]
@@ -60,7 +94,20 @@ impl FaultyDisk {
             set_aside: 0,
             rng: StdRng::seed_from_u64(seed),
         };
-        Self { disk: Arc::new(Mutex::new(disk)) }
+        Self { disk: Arc::new(Mutex::new(disk)), gate: Arc::default() }
+    }
+
+    /// Lets syncs wait until what this gives is dropped. Reads and writes go on, as with a system that caches them.
+    #[must_use]
+    pub fn hold(&self) -> HeldDisk {
+        self.gate.queue.lock().held = true;
+        HeldDisk(Arc::clone(&self.gate))
+    }
+
+    /// Whether a sync waits.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.gate.queue.lock().waiting > 0
     }
 
     /// Lets the power go after this many more writes, resizes and syncs.
@@ -147,7 +194,8 @@ fn survive(rng: &mut StdRng, content: &mut Vec<u8>, offset: usize, data: &[u8]) 
 impl Medium for FaultyDisk {
     fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
         let boot = self.disk.lock().boots;
-        builder.create_with_backend(Backend { disk: Arc::clone(&self.disk), boot })
+        let (disk, gate) = (Arc::clone(&self.disk), Arc::clone(&self.gate));
+        builder.create_with_backend(Backend { disk, gate, boot })
     }
 
     fn set_aside(&self) -> io::Result<String> {
@@ -164,6 +212,7 @@ impl Medium for FaultyDisk {
 #[derive(Debug)]
 struct Backend {
     disk: Arc<Mutex<Disk>>,
+    gate: Arc<Gate>,
     boot: u64,
 }
 
@@ -211,6 +260,7 @@ impl StorageBackend for Backend {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        self.gate.pass();
         self.powered(1, |disk| {
             if std::mem::take(&mut disk.failing) {
                 return Err(io::Error::other("the disk does not answer"));
