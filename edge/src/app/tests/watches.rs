@@ -1,5 +1,5 @@
-//! Watches without a cloud, and what is kept of other forms of asking: rows O8, O9, O14 and O22 of the application grid's
-//! reference.
+//! Watches without a cloud, and what is kept of other forms of asking: rows O1 to O3, O8, O9, O14 and O22 of the
+//! application grid's reference.
 
 use std::time::Instant;
 
@@ -61,6 +61,39 @@ impl Watch {
         let event = tokio::time::timeout(DEADLINE, event).await.expect("an event");
         (event["type"].as_str().unwrap().to_owned(), event["object"].clone())
     }
+}
+
+/// Rows O1 to O3: what a watch has told is in the list, in its newest version and once, without a cloud as with it.
+#[tokio::test]
+async fn what_a_watch_has_told_is_listed_once_without_a_cloud() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let held_by = |name: &str| json!({"spec": {"holderIdentity": name}});
+    cloud.put(&lease("a"), "l1", &held_by("first"), &[]);
+    cloud.put(&lease("b"), "l2", &held_by("other"), &[]);
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    wait_for("the list", DEADLINE, async || agent.names(LEASES).await == ["a", "b"]).await;
+    // A watch from nowhere adds what is in the list already.
+    let mut watch = Watch::open(agent.http, &format!("{LEASES}?watch=true")).await;
+    for name in ["a", "b"] {
+        let (event, object) = watch.next().await;
+        assert_eq!((event.as_str(), &object["metadata"]["name"]), ("ADDED", &json!(name)));
+    }
+    cloud.put(&lease("a"), "l1", &held_by("second"), &[]);
+    let (event, told) = watch.next().await;
+    assert_eq!((event.as_str(), &told["spec"]["holderIdentity"]), ("MODIFIED", &json!("second")));
+    let (code, online) = agent.get(LEASES).await;
+    assert_eq!(code, StatusCode::OK);
+    away(&agent, &cloud).await;
+    let (code, offline) = agent.get(LEASES).await;
+    assert_eq!((code, &offline), (StatusCode::OK, &online), "the same objects in the same versions");
+    assert_eq!(names(&offline), ["a", "b"]);
+    let first = &offline["items"][0];
+    assert_eq!(first["spec"], told["spec"]);
+    assert_eq!(first["metadata"]["resourceVersion"], told["metadata"]["resourceVersion"]);
+    agent.stop().await;
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    assert_eq!(agent.get(LEASES).await.1["items"], online["items"], "and after a restart");
+    agent.stop().await;
 }
 
 /// Row O8: it is as long as it was asked to be, ends well, and says from where to go on.
