@@ -5,10 +5,11 @@ use std::fmt::Debug;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Node};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ClusterResourceScope, NamespaceResourceScope};
-use kube::{Api, Resource};
+use kube::{Api, Resource, ResourceExt};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -21,6 +22,7 @@ use tombolo_runtime::drain;
 use super::*;
 use crate::embedded::{Embedded, Options};
 
+mod keys;
 mod nodes;
 mod ownership;
 
@@ -63,20 +65,29 @@ impl World {
 
     /// With the controller of DeploymentGrids, and another namespace.
     async fn with_controller() -> Self {
+        Self::with_definitions(api::definitions().to_vec()).await
+    }
+
+    /// The same with these definitions of its kinds.
+    async fn with_definitions(definitions: Vec<CustomResourceDefinition>) -> Self {
         let mut world = Self::start().await;
-        let (ready, mut served) = watch::channel(false);
+        let stored = world.all::<CustomResourceDefinition>();
+        for definition in definitions {
+            make(&stored, serde_json::to_value(&definition).unwrap()).await;
+            until(&stored, &definition.name_any(), |definition| {
+                let conditions = definition["status"]["conditions"].as_array();
+                conditions
+                    .into_iter()
+                    .flatten()
+                    .any(|one| one["type"] == "Established" && one["status"] == "True")
+            })
+            .await;
+        }
+        make(&world.all::<Namespace>(), json!({"metadata": {"name": NAMESPACES[1]}})).await;
         let (client, metrics) = (world.client.clone(), Metrics::register(&mut Registry::default()));
         world.tasks.spawn(async move {
-            let control = async {
-                served.wait_for(|served| *served).await.unwrap();
-                let settings = GridSettings::default();
-                controller::run::<DeploymentGrid>(&client, settings, "test", &metrics).await;
-            };
-            tokio::join!(definitions::keep(&client, true, &ready), control);
+            controller::run::<DeploymentGrid>(&client, GridSettings::default(), "test", &metrics).await;
         });
-        let namespace: Namespace =
-            serde_json::from_value(json!({"metadata": {"name": NAMESPACES[1]}})).unwrap();
-        world.all::<Namespace>().create(&PostParams::default(), &namespace).await.unwrap();
         world
     }
 
