@@ -192,9 +192,11 @@ fn cases(origin: &Transcript) -> Vec<(usize, Option<String>)> {
             let mut places = Vec::new();
             leaves("", frame.as_json(), &mut places);
             // A field of bookkeeping is as good as all of them.
-            places.retain(|place| {
-                !is_overtaken(frame) || !place.starts_with("/content/") || is_identity(place)
-            });
+            let is_state = |place: &str| {
+                (place.starts_with("/content/") && !is_identity(place))
+                    || place.starts_with("/deliver/dependencies/")
+            };
+            places.retain(|place| !is_overtaken(frame) || !is_state(place));
             places.retain(|place| {
                 !place.contains("/managedFields/") || place.ends_with("/managedFields/0/manager")
             });
