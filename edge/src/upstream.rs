@@ -106,9 +106,13 @@ impl Upstream {
         !self.simulate_pods && is_kubelets(node)
     }
 
+    fn node_key(&self) -> ObjectKey {
+        ObjectKey::new(nodes(), "", self.node.as_str())
+    }
+
+    /// The Node object, where the store has it.
     fn held_node(&self) -> Option<Value> {
-        let key = ObjectKey::new(nodes(), "", self.node.as_str());
-        let held = self.store.visible(&key).ok().flatten();
+        let held = self.store.visible(&self.node_key()).ok().flatten();
         held.and_then(|node| serde_json::from_slice(&node.body()).ok())
     }
 }

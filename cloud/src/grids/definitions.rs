@@ -50,7 +50,7 @@ pub(super) async fn keep(client: &Client, install: bool, ready: &watch::Sender<b
 }
 
 /// Puts one definition in place; whether its kind is served now.
-async fn ensure(
+pub(super) async fn ensure(
     api: &Api<CustomResourceDefinition>,
     wanted: &CustomResourceDefinition,
     install: bool,

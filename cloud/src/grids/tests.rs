@@ -18,6 +18,7 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 use tombolo_grid::labels::GRID_SELECTOR;
 use tombolo_runtime::drain;
+use tombolo_testkit::{wait_for, wait_for_value};
 
 use super::*;
 use crate::embedded::{Embedded, Options};
@@ -69,17 +70,13 @@ impl World {
     }
 
     /// The same with these definitions of its kinds.
-    async fn with_definitions(definitions: Vec<CustomResourceDefinition>) -> Self {
+    async fn with_definitions(wanted: Vec<CustomResourceDefinition>) -> Self {
         let mut world = Self::start().await;
         let stored = world.all::<CustomResourceDefinition>();
-        for definition in definitions {
-            make(&stored, serde_json::to_value(&definition).unwrap()).await;
-            until(&stored, &definition.name_any(), |definition| {
-                let conditions = definition["status"]["conditions"].as_array();
-                conditions
-                    .into_iter()
-                    .flatten()
-                    .any(|one| one["type"] == "Established" && one["status"] == "True")
+        for definition in wanted {
+            wait_for(&definition.name_any(), DEADLINE, || async {
+                let established = definitions::ensure(&stored, &definition, true).await;
+                established.then_some(()).ok_or_else(|| "not established".to_owned())
             })
             .await;
         }
@@ -108,17 +105,14 @@ impl World {
 /// Creates an object. The definition of its kind may just have been established.
 async fn make<K: Kind>(api: &Api<K>, object: Value) -> Value {
     let object: K = serde_json::from_value(object).unwrap();
-    let created = async {
-        loop {
-            match api.create(&PostParams::default(), &object).await {
-                Ok(created) => return serde_json::to_value(created).unwrap(),
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
-                Err(error) => panic!("{error}"),
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+    wait_for_value("the kind to be served", DEADLINE, || async {
+        match api.create(&PostParams::default(), &object).await {
+            Ok(created) => Ok(serde_json::to_value(created).unwrap()),
+            Err(kube::Error::Api(status)) if status.code == 404 => Err(status.message),
+            Err(error) => panic!("{error}"),
         }
-    };
-    tokio::time::timeout(DEADLINE, created).await.expect("the kind to be served")
+    })
+    .await
 }
 
 /// An object as it is now; null when there is none.
@@ -128,15 +122,11 @@ async fn get<K: Kind>(api: &Api<K>, name: &str) -> Value {
 
 /// Waits until an object is as a check wants it.
 async fn until<K: Kind>(api: &Api<K>, name: &str, check: impl Fn(&Value) -> bool) -> Value {
-    let started = std::time::Instant::now();
-    loop {
+    wait_for_value(name, DEADLINE, || async {
         let found = get(api, name).await;
-        if check(&found) {
-            return found;
-        }
-        assert!(started.elapsed() < DEADLINE, "waited {DEADLINE:?} for {name}: {found:#}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        if check(&found) { Ok(found) } else { Err(format!("{found:#}")) }
+    })
+    .await
 }
 
 async fn patch<K: Kind>(api: &Api<K>, name: &str, patch: Value) {

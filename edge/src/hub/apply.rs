@@ -242,6 +242,7 @@ mod tests {
     use tombolo_proto::ids::Uid;
     use tombolo_proto::limits::WINDOW_COUNT;
     use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion, Resource, SharedObject};
+    use tombolo_testkit::wait_for;
 
     use super::*;
     use crate::store::{FaultyDisk, LogBounds, Sealer, Selection};
@@ -326,12 +327,10 @@ mod tests {
 
         let held = disk.hold();
         assert!(applier.applied().now_or_never().is_none());
-        let is_waiting = async {
-            while !disk.is_waiting() {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(DEADLINE, is_waiting).await.expect("the commit waits for the disk");
+        wait_for("the commit to wait for the disk", DEADLINE, || async {
+            disk.is_waiting().then_some(()).ok_or_else(|| "nothing waits".to_owned())
+        })
+        .await;
         let reader = store.clone();
         let reads = tokio::task::spawn_blocking(move || {
             let maps = Resource::new("", "v1", "configmaps");

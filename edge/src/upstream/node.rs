@@ -9,13 +9,11 @@ use rand::{Rng, SeedableRng};
 use serde_json::{Map, Value, json};
 use tokio::time::MissedTickBehavior;
 use tombolo_apiserve::backend::PatchType;
-use tombolo_apiserve::store::Store as _;
 use tombolo_proto::frame::ApiRequest;
 use tombolo_proto::message::{
     Content, Group, LocalPath, Message, MessageId, ObjectPath, Operation, Outcome, ResourcePath,
     ResourceType, Route, Source,
 };
-use tombolo_proto::object::{ObjectKey, Resource};
 use tombolo_runtime::{Backoff, BackoffConfig};
 use tracing::{debug, info, warn};
 
@@ -197,8 +195,7 @@ impl Presence<'_> {
 
 /// The Node object as the store holds it, or, where its copy has not come yet, as the cloud tells it.
 async fn present_node(upstream: &Upstream) -> Result<Value, NotRegistered> {
-    let held = upstream.store.get(&node_key(upstream)).ok().flatten();
-    if let Some(node) = held.and_then(|node| serde_json::from_slice(&node.body()).ok()) {
+    if let Some(node) = upstream.held_node() {
         return Ok(node);
     }
     let path = format!("/api/v1/nodes/{}", upstream.node);
@@ -234,10 +231,6 @@ fn interval(millis: u64) -> tokio::time::Interval {
     interval
 }
 
-fn node_key(upstream: &Upstream) -> ObjectKey {
-    ObjectKey::new(Resource::new("", "v1", "nodes"), "", upstream.node.as_str())
-}
-
 async fn create_lease(upstream: &Upstream, uid: Option<&str>) {
     let mut metadata = json!({"name": upstream.node.as_str(), "namespace": LEASE_NAMESPACE});
     if let Some(uid) = uid {
@@ -268,9 +261,7 @@ async fn create_lease(upstream: &Upstream, uid: Option<&str>) {
 }
 
 async fn report_status(upstream: &Upstream, facts: &NodeFacts) {
-    let key = node_key(upstream);
-    let held = upstream.store.get(&key).ok().flatten();
-    let held: Option<Value> = held.and_then(|node| serde_json::from_slice(&node.body()).ok());
+    let held = upstream.held_node();
     let status = node_status(facts, upstream.simulate_pods, held.as_ref(), Timestamp::now());
     let call = Call {
         method: "PATCH".to_owned(),
@@ -278,7 +269,8 @@ async fn report_status(upstream: &Upstream, facts: &NodeFacts) {
         content_type: PatchType::Strategic.media_type().to_owned(),
         body: json!({"status": status}).to_string(),
     };
-    let report = Report { kind: ReportKind::Status, key, call, status: None, base: None };
+    let report =
+        Report { kind: ReportKind::Status, key: upstream.node_key(), call, status: None, base: None };
     if let Err(error) = upstream.store.report(report).await {
         warn!(%error, "the node's status could not be put into the outbox");
     }

@@ -62,16 +62,13 @@ async fn watches_that_have_ended_leave_nothing_behind() {
         };
         drop(ask(stream, &format!("{SERVICES}?{query}")).await);
     }
-    let deadline = tokio::time::Instant::now() + DEADLINE;
-    loop {
+    tombolo_testkit::wait_for("nothing to be left", DEADLINE, || async {
         let (_, dump) = served.get("/debug/dump").await;
-        let (watches, tasks) = (dump["kinds"]["services"]["watches"].clone(), tasks());
-        if watches == 0 && tasks <= before {
-            break;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "{watches} watches, {tasks} tasks, before {before}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+        let (watches, tasks) = (&dump["kinds"]["services"]["watches"], tasks());
+        let left = || format!("{watches} watches, {tasks} tasks, before {before}");
+        (*watches == 0 && tasks <= before).then_some(()).ok_or_else(left)
+    })
+    .await;
     served.end().await;
 }
 
@@ -140,13 +137,11 @@ async fn a_watcher_that_does_not_read_is_ended_alone() {
     let numbers: Vec<_> = seen.iter().map(|event| event["object"]["spec"]["number"].clone()).collect();
     assert!(numbers.len() < CHANGES - queue, "it was behind");
     assert_eq!(numbers, (1..=numbers.len()).map(Value::from).collect::<Vec<_>>(), "up to there all of it");
-    let ended = async {
-        while served.view.served().watchers(&resource) > 1 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    let limit = WRITE_STALL_MAX + DEADLINE;
-    tokio::time::timeout(limit, ended).await.expect("who does not read is ended");
+    tombolo_testkit::wait_for("who does not read to be ended", WRITE_STALL_MAX + DEADLINE, || async {
+        let watchers = served.view.served().watchers(&resource);
+        (watchers <= 1).then_some(()).ok_or_else(|| format!("{watchers} watch"))
+    })
+    .await;
     change(&served.source, 0);
     assert_eq!(event(&mut quick).await.unwrap()["object"]["spec"]["number"], 0);
     drop(silent);
