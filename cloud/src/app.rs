@@ -15,8 +15,11 @@ use tombolo_link::{BindError, Clock, server};
 use tombolo_proto::Epoch;
 use tombolo_proto::frame::GoodbyeReason;
 use tombolo_runtime::admin::AdminState;
+use tombolo_runtime::door::Door;
 use tombolo_runtime::listen::{self, ListenError};
-use tombolo_runtime::{Backoff, BackoffConfig, Drain, Readiness, ReadyGuard, TaskError, Tasks, admin};
+use tombolo_runtime::{
+    Backoff, BackoffConfig, Budget, Drain, Readiness, ReadyGuard, TaskError, Tasks, admin,
+};
 
 use crate::bootstrap::{self, Bootstrap, BootstrapError, JoinTokens};
 use crate::config::{Config, WatchEvents};
@@ -25,7 +28,7 @@ use crate::epoch::{CHECK_INTERVAL, EpochError, EpochKeeper};
 use crate::grids;
 use crate::hub::{ClusterLedgers, Hub, Ledgers, Registry, Subscriptions};
 use crate::kube::Kube;
-use crate::metrics::Metrics;
+use crate::metrics::{Label, Metrics};
 use crate::objectsync::{self, ObjectSyncError};
 use crate::record::Recorder;
 use crate::router::table::RouterKind;
@@ -84,6 +87,7 @@ impl App {
         options.pki_dir.clone_from(&config.pki_dir);
         options.files.clone_from(&config.certificates);
         options.node_life = config.edge_certificate_life;
+        options.places = config.budgets.places;
         let bootstrap = Bootstrap::prepare(kube.client().clone(), options).await?;
         let epoch = EpochKeeper::establish(kube.clone(), &config.namespace, &config.data_dir).await?;
         let ledgers = ClusterLedgers::new(kube.clone(), &config.namespace);
@@ -95,7 +99,7 @@ impl App {
             websocket: listener(config.listen.websocket, "websocket"),
             quic: listener(config.listen.quic, "quic"),
             kubeedge: true,
-            limits: Limits::default(),
+            limits: Limits { places: config.budgets.places, ..Limits::default() },
         };
         let server = server::bind(&server, bootstrap.server_tls()).await?;
         let join = listen::tcp("listen.join", config.listen.join).await?;
@@ -166,6 +170,7 @@ fn hub(
     let metrics = Metrics::register(&mut registry);
     let (sender, inputs) = mpsc::channel(INPUTS_MAX);
     let down = Arc::new(Downstream::default());
+    let watch_bytes = Budget::new(config.budgets.watch_bytes);
     let hub = Hub {
         registry: Arc::new(Registry::new(config.node_limit)),
         upstream: Upstream::new(kube.clone(), Arc::clone(&down)).with_settings(&config.upstream),
@@ -173,7 +178,9 @@ fn hub(
             Arc::new(ClusterLedgers::new(kube.clone(), &config.namespace)),
             &uuid::Uuid::new_v4().to_string(),
         ),
-        subscriptions: Subscriptions::new(kube.clone(), tasks.clone(), metrics.clone()),
+        subscriptions: Subscriptions::new(kube.clone(), tasks.clone(), metrics.clone())
+            .with_memory(&watch_bytes),
+        session_bytes: Budget::new(config.budgets.session_bytes),
         down,
         inputs: sender,
         metrics,
@@ -260,8 +267,11 @@ impl Bound {
         }
         let released = control_grids(&tasks, &kube, &config, grids, &drain);
         tasks.spawn("join endpoints", bootstrap.serve(join, drain.clone()));
+        let incoming = server.start(&tasks, &drain);
+        let doors = Doors { hub: incoming.stats(), join: bootstrap.door() };
         tasks.spawn("housekeeping", keep_house(Arc::clone(&hub)));
-        tasks.spawn("accept", accept(server.start(&tasks, &drain), Arc::clone(&hub)));
+        tasks.spawn("strangers", doors.count(hub.metrics.clone()));
+        tasks.spawn("accept", accept(incoming, Arc::clone(&hub)));
         let failure = tokio::select! {
             () = drain.started() => None,
             failure = tasks.failed() => Some(failure),
@@ -389,6 +399,38 @@ async fn begin_epoch(hub: &Hub, epoch: Epoch) {
 /// Over which time the nodes come back after a restore.
 const RESTORE_SPREAD: Duration = Duration::from_secs(2);
 
+/// Who is at the doors.
+struct Doors {
+    hub: Arc<server::ServerStats>,
+    join: Door,
+}
+
+/// Time between two looks at the doors.
+const DOORS_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Doors {
+    /// Shows operators who is there and who was sent away, for ever.
+    async fn count(self, metrics: Metrics) {
+        let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let refused = |kind| metrics.strangers_refused.get_or_create(&Label { kind }).clone();
+        let counters = [refused("silent"), refused("crowded"), refused("timed_out"), refused("failed")];
+        loop {
+            let now = self.hub.strangers() + self.join.waiting() + self.join.working();
+            metrics.strangers.set(gauge(now));
+            let counts = [
+                self.hub.silent() + self.join.evicted(),
+                self.hub.crowded() + self.join.refused(),
+                self.hub.timed_out(),
+                self.hub.failed(),
+            ];
+            for (counter, count) in counters.iter().zip(counts) {
+                counter.inc_by(count.saturating_sub(counter.get()));
+            }
+            tokio::time::sleep(DOORS_INTERVAL).await;
+        }
+    }
+}
+
 /// Time between two rounds of housekeeping.
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -401,6 +443,9 @@ pub(crate) async fn keep_house(hub: Arc<Hub>) {
         hub.metrics.nodes.set(gauge(nodes));
         hub.metrics.objects.set(gauge(objects));
         hub.metrics.pods.set(gauge(pods));
+        hub.metrics.session_bytes.set(gauge(hub.session_bytes.used()));
+        let refused = &hub.metrics.budget_refusals;
+        refused.inc_by(hub.session_bytes.refused().saturating_sub(refused.get()));
         tokio::time::sleep(HOUSEKEEPING_INTERVAL).await;
     }
 }

@@ -34,6 +34,7 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tombolo_link::tls::ServerTls;
 use tombolo_runtime::Drain;
+use tombolo_runtime::door::{Door, DoorLimits};
 
 pub use error::BootstrapError;
 pub use inspect::{CertificateFacts, Inspection, TokenFacts, inspect};
@@ -73,6 +74,8 @@ pub struct Options {
     pub files: CertificateFiles,
     /// Folder that also holds the CA, for a cloudcore with an embedded API server (design 9.15).
     pub pki_dir: Option<PathBuf>,
+    /// Connections to the join port, of one source and of all.
+    pub places: DoorLimits,
 }
 
 impl Options {
@@ -87,6 +90,7 @@ impl Options {
             node_life: LEAF_LIFE,
             files: CertificateFiles::default(),
             pki_dir: None,
+            places: tombolo_link::server::PLACES,
         }
     }
 }
@@ -132,6 +136,7 @@ struct Inner {
     tokens: watch::Sender<String>,
     server_tls: ServerTls,
     acceptor: TlsAcceptor,
+    door: Door,
     /// What the upkeep starts from; taken by the first call of `serve`.
     start: Mutex<Option<(Token, KeyedCertificate)>>,
 }
@@ -193,6 +198,7 @@ impl Bootstrap {
             inner: Arc::new(Inner {
                 judge: Judge::new(authority.certificate(), tombolo_link::tls::provider())?,
                 acceptor: listener::tls(&server_tls)?,
+                door: Door::new(options.places),
                 tokens: watch::Sender::new(token.text.clone()),
                 start: Mutex::new(Some((token, pair))),
                 addresses: options.advertise,
@@ -214,6 +220,12 @@ impl Bootstrap {
     #[must_use]
     pub fn server_tls(&self) -> &ServerTls {
         &self.inner.server_tls
+    }
+
+    /// Who is at the join port.
+    #[must_use]
+    pub fn door(&self) -> Door {
+        self.inner.door.clone()
     }
 
     /// The CA's certificate.

@@ -13,13 +13,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use tombolo_link::server::PLACES;
 use tombolo_proto::session::kubeedge::WINDOW_MAX;
+use tombolo_runtime::door::DoorLimits;
 use tombolo_runtime::without_excerpt;
 
 use crate::bootstrap::{CertificateFiles, PemPair};
 use crate::edgecontroller::UpstreamSettings;
 use crate::grids::GridSettings;
-use raw::{RawCertificates, RawConfig};
+use raw::{RawBudgets, RawCertificates, RawConfig};
 
 pub use kubeedge::IgnoredSetting;
 pub use print::{default_config, min_config};
@@ -79,6 +81,8 @@ pub struct Config {
     pub kubeedge: KubeEdgeSessions,
     /// The controllers of the application grid.
     pub grids: GridSettings,
+    /// What peers may take.
+    pub budgets: Budgets,
     /// How long a stop waits for sessions and writes.
     pub drain_grace: Duration,
     /// Upper bound of the spread wait that nodes are told when this cloudcore stops.
@@ -94,6 +98,17 @@ pub struct KubeEdgeSessions {
     pub silence: Duration,
     /// Objects in flight to one edge.
     pub window: usize,
+}
+
+/// What peers may take, beyond the constants for one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budgets {
+    /// Bytes that all nodes together may make the hub keep in requests, answers, inventories and unfinished frames.
+    pub session_bytes: usize,
+    /// Bytes of the objects that subscriptions follow.
+    pub watch_bytes: usize,
+    /// Connections that are not authenticated, at each port.
+    pub places: DoorLimits,
 }
 
 /// Events of one watch that wait for the edge controller; none: only the bound that all watches share.
@@ -260,6 +275,7 @@ impl Config {
                 install_definitions: raw.grids.install_definitions,
                 unit_grace: Duration::from_secs(raw.grids.unit_grace_seconds.into()),
             },
+            budgets: budgets(&raw.budgets)?,
             drain_grace: Duration::from_secs(u64::from(raw.drain_grace_seconds)),
             drain_spread: Duration::from_secs(u64::from(raw.drain_spread_seconds)),
             ignored: Vec::new(),
@@ -307,6 +323,37 @@ fn advertised(key: &'static str, names: &[String]) -> Result<(), ConfigError> {
 
 fn days(days: u32) -> Duration {
     Duration::from_secs(u64::from(days) * 86_400)
+}
+
+/// Less would refuse the largest request of a single node.
+const BUDGET_MIN: u64 = 16 * 1024 * 1024;
+
+fn budgets(raw: &RawBudgets) -> Result<Budgets, ConfigError> {
+    let bytes = |key, value: u64| match usize::try_from(value) {
+        Ok(bytes) if value >= BUDGET_MIN => Ok(bytes),
+        _ => Err(invalid(key, "must be at least 16777216 (16 MiB)")),
+    };
+    let places = |key, value: u32, max: usize| match usize::try_from(value) {
+        Ok(places) if (1..=max).contains(&places) => Ok(places),
+        _ => Err(invalid(key, &format!("must be between 1 and {max}, which all sources together have"))),
+    };
+    Ok(Budgets {
+        session_bytes: bytes("budgets.sessionBytes", raw.session_bytes)?,
+        watch_bytes: bytes("budgets.watchBytes", raw.watch_bytes)?,
+        places: DoorLimits {
+            waiting_per_source: places(
+                "budgets.connectionsPerSource",
+                raw.connections_per_source,
+                PLACES.waiting,
+            )?,
+            working_per_source: places(
+                "budgets.handshakesPerSource",
+                raw.handshakes_per_source,
+                PLACES.working,
+            )?,
+            ..PLACES
+        },
+    })
 }
 
 fn certificates(raw: RawCertificates) -> Result<CertificateFiles, ConfigError> {

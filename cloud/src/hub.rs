@@ -2,6 +2,7 @@
 
 mod access;
 mod channel;
+mod interned;
 mod kinds;
 mod ledger;
 mod mailbox;
@@ -30,7 +31,7 @@ use tombolo_link::server::{Accepted, AcceptedStock};
 use tombolo_link::{Clock, Link};
 use tombolo_proto::frame::{Frame, Goodbye, GoodbyeReason};
 use tombolo_proto::{Epoch, Lane, NodeId};
-use tombolo_runtime::Tasks;
+use tombolo_runtime::{Budget, Tasks};
 
 use crate::config::KubeEdgeSessions;
 use crate::edgecontroller::upstream::Upstream;
@@ -40,6 +41,10 @@ use crate::record::Recorder;
 
 /// Longest wait for a peer to take the last frames.
 pub(crate) const CLOSE_LIMIT: Duration = Duration::from_secs(2);
+
+/// Bytes that one node may make the hub keep: pieces of frames that it has begun, requests that wait or run, answers that it
+/// has not read, and what it says it holds.
+pub const NODE_BYTES_MAX: usize = 5 * 1024 * 1024;
 
 /// When a node that found the hub full should come back, at the earliest; at the latest after twice as long.
 const FULL_RETRY: Duration = Duration::from_secs(30);
@@ -54,6 +59,8 @@ pub struct Hub {
     pub(crate) ledgers: Ledgers,
     pub(crate) inputs: mpsc::Sender<Input>,
     pub(crate) metrics: Metrics,
+    /// What all nodes together may make the hub keep.
+    pub(crate) session_bytes: Budget,
     pub(crate) kubeedge: KubeEdgeSessions,
     pub(crate) epoch: ArcSwap<Epoch>,
     pub(crate) clock: Clock,

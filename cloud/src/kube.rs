@@ -6,12 +6,14 @@ mod call;
 mod impersonate;
 mod object;
 mod paging;
+mod room;
 mod watch;
 
 pub use call::{Answer, ApiCall, CallError, Caller};
 pub use impersonate::{Impersonation, ImpersonationForm};
 pub use object::{ObjectError, RawObject};
 pub(crate) use paging::query_value;
+pub(crate) use room::{LARGE_ANSWER, Room};
 pub use watch::{ObjectEvent, WatchSpec, watch};
 
 use std::sync::Arc;

@@ -50,6 +50,14 @@ pub struct Metrics {
     pub pods: Gauge,
     /// Watches shared by subscriptions.
     pub shared_watches: Gauge,
+    /// Bytes that nodes make the hub keep, beyond what each has for itself.
+    pub session_bytes: Gauge,
+    /// Times that a node was refused memory.
+    pub budget_refusals: Counter,
+    /// Connections that are not authenticated.
+    pub strangers: Gauge,
+    /// Connections that ended without being authenticated, by reason.
+    pub strangers_refused: Family<Label, Counter>,
     /// Deliveries acknowledged, for the status handle.
     pub(crate) deliveries: Arc<AtomicU64>,
 }
@@ -77,6 +85,10 @@ impl Metrics {
             objects: Gauge::default(),
             pods: Gauge::default(),
             shared_watches: Gauge::default(),
+            session_bytes: Gauge::default(),
+            budget_refusals: Counter::default(),
+            strangers: Gauge::default(),
+            strangers_refused: Family::default(),
             deliveries: Arc::default(),
         };
         let registry = registry.sub_registry_with_prefix("tombolo_cloud");
@@ -100,6 +112,17 @@ impl Metrics {
             "Watches shared by subscriptions",
             metrics.shared_watches.clone(),
         );
+        metrics.register_budgets(registry);
         metrics
+    }
+
+    fn register_budgets(&self, registry: &mut Registry) {
+        let text = "Bytes that nodes make the hub keep, beyond what each has for itself";
+        registry.register("session_bytes", text, self.session_bytes.clone());
+        let text = "Times that a node was refused memory";
+        registry.register("budget_refusals", text, self.budget_refusals.clone());
+        registry.register("strangers", "Connections that are not authenticated", self.strangers.clone());
+        let text = "Connections that ended without being authenticated, by reason";
+        registry.register("strangers_refused", text, self.strangers_refused.clone());
     }
 }

@@ -11,8 +11,10 @@ use tokio::time::Instant;
 use tombolo_proto::frame::features;
 use tombolo_proto::package::{Assembler, Header, Package, PackageError};
 use tombolo_proto::{Frame, Lane, NodeId, codec};
+use tombolo_runtime::{Held, Share};
 
 use crate::error::LinkError;
+use crate::progress::{PROGRESS_BYTES, PROGRESS_INTERVAL, Progress};
 use crate::queue::SendQueue;
 
 /// What carries a link.
@@ -103,6 +105,14 @@ pub struct Link {
     write_failed: Option<LinkError>,
     closed: Option<LinkError>,
     tap: Option<Arc<dyn Tap>>,
+    /// What the pieces of unfinished frames are taken from.
+    pieces: Option<Held>,
+    /// An answer is queued until so many bytes have left.
+    answers_until: u64,
+    /// Bytes that arrived since the beginning.
+    arrived: u64,
+    /// Reading and writing.
+    progress: [Progress; 2],
 }
 
 impl fmt::Debug for Link {
@@ -125,7 +135,59 @@ impl Link {
             write_failed: None,
             closed: None,
             tap: None,
+            pieces: None,
+            answers_until: 0,
+            arrived: 0,
+            progress: Default::default(),
         }
+    }
+
+    /// The same for a peer that sends no frame longer than `max`, of all lanes together.
+    pub(crate) fn bounded(wire: Box<dyn Wire>, peer: PeerInfo, max: usize) -> Self {
+        Self { assembler: Assembler::bounded(max), ..Self::new(wire, peer) }
+    }
+
+    /// Takes the memory for pieces of unfinished frames from the peer's share. Without room the link ends.
+    pub fn set_share(&mut self, share: &Share) {
+        self.pieces = Some(share.nothing());
+    }
+
+    /// Bytes that wait to be written, as long as an answer is among them. Objects alone are not counted: all nodes share
+    /// their bodies.
+    #[must_use]
+    pub fn queued_answers(&self) -> usize {
+        if self.queue.left() < self.answers_until { self.queue.bytes() } else { 0 }
+    }
+
+    /// Looks whether the peer takes what waits for it and goes on with what it has begun. When it does not, the link ends.
+    pub fn check_progress(&mut self, now: Instant) -> Option<LinkError> {
+        if self.closed.is_some() {
+            return None;
+        }
+        let [reading, writing] = &mut self.progress;
+        let begun = self.unfinished.iter().any(|unfinished| *unfinished);
+        let what = if reading.is_stalled(begun, self.arrived, now) {
+            "a frame was begun and does not go on"
+        } else if writing.is_stalled(!self.queue.is_empty(), self.queue.left(), now) {
+            "what waits is not read"
+        } else {
+            return None;
+        };
+        let seconds = PROGRESS_INTERVAL.as_secs();
+        let text = format!("{what}: less than {PROGRESS_BYTES} bytes in {seconds} s");
+        self.closed = Some(LinkError::Stalled(text.clone()));
+        Some(LinkError::Stalled(text))
+    }
+
+    /// Looks whether something is under way, and says when to call [`Self::check_progress`] next if so.
+    pub fn watch_progress(&mut self, now: Instant) -> Option<Instant> {
+        let begun = self.unfinished.iter().any(|unfinished| *unfinished);
+        let [reading, writing] = &mut self.progress;
+        let deadlines = [
+            reading.watch(begun, self.arrived, now),
+            writing.watch(!self.queue.is_empty(), self.queue.left(), now),
+        ];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Who is at the other end.
@@ -173,13 +235,17 @@ impl Link {
         if !self.queue.has_room(lane) {
             return Err(LinkError::LaneFull(lane));
         }
-        let bytes = codec::encode(&frame, self.compress);
-        Header::new(lane, false, bytes.len())?;
+        let (head, body) = codec::encode_pieces(&frame, self.compress);
+        Header::new(lane, false, head.len().saturating_add(body.len()))?;
         self.watch(Direction::Out, lane, &frame);
         if let Frame::Welcome(welcome) = &frame {
             self.compress = welcome.features & features::ZSTD != 0;
         }
-        self.queue.push(lane, bytes);
+        self.queue.push_pieces(lane, head, body);
+        if matches!(frame, Frame::Reply(_)) {
+            let waiting = u64::try_from(self.queue.bytes()).unwrap_or(u64::MAX);
+            self.answers_until = self.queue.left().saturating_add(waiting);
+        }
         Ok(())
     }
 
@@ -243,6 +309,10 @@ impl Link {
         {
             self.write_failed = Some(error);
         }
+        if self.queue.is_empty() {
+            let [_, writing] = &mut self.progress;
+            writing.rest();
+        }
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<LinkEvent> {
@@ -274,7 +344,16 @@ impl Link {
             };
         }
         self.unfinished[package.lane.index()] = package.more;
-        let Some((lane, bytes)) = self.assembler.accept(package)? else { return Ok(None) };
+        self.arrived = self.arrived.saturating_add(u64::try_from(package.payload.len()).unwrap_or(u64::MAX));
+        let whole = self.assembler.accept(package)?;
+        if let Some(pieces) = &mut self.pieces
+            && !pieces.set(self.assembler.pending())
+        {
+            self.assembler = Assembler::new();
+            let text = "no memory is left for the frames that this node has begun".to_owned();
+            return Err(LinkError::Overloaded(text));
+        }
+        let Some((lane, bytes)) = whole else { return Ok(None) };
         let frame =
             codec::decode(bytes).map_err(|source| LinkError::Frame { lane, source: Arc::new(source) })?;
         self.watch(Direction::In, lane, &frame);

@@ -60,6 +60,12 @@ pub enum LinkError {
     /// The link has no room for another document; ask `can_send` first and wait for `Transmitted`.
     #[error("the link is full: wait until documents have left")]
     QueueFull,
+    /// The peer makes this side keep more than it may.
+    #[error("{0}")]
+    Overloaded(String),
+    /// The peer takes or gives next to nothing of what is under way.
+    #[error("{0}")]
+    Stalled(String),
     /// A test cut the connection.
     #[error("the in-memory connection was cut")]
     Cut,
@@ -70,6 +76,11 @@ impl LinkError {
     /// good order. The link still takes these last words.
     #[must_use]
     pub fn goodbye(&self) -> Option<Goodbye> {
+        match self {
+            Self::Overloaded(text) => return Some(SessionError::Overloaded(text.clone()).goodbye()),
+            Self::Stalled(text) => return Some(SessionError::Timeout(text.clone()).goodbye()),
+            _ => {}
+        }
         let broken_rule = matches!(
             self,
             Self::WebSocket(_) | Self::Package(_) | Self::Frame { .. } | Self::WrongLane { .. }

@@ -23,6 +23,7 @@ mod endpoint_driver;
 mod error;
 pub mod identity;
 pub mod mem;
+mod progress;
 mod pump;
 mod queue;
 mod quic;
@@ -35,6 +36,7 @@ mod ws;
 pub use conn::{Direction, Link, LinkEvent, PeerInfo, Tap, Transport};
 pub use document::{DOCUMENT_QUEUE_BYTES, DOCUMENT_QUEUE_MAX, DocumentEvent, DocumentLink, DocumentTap};
 pub use error::{BindError, ConnectError, IdentityError, LinkError, TlsError};
+pub use progress::{PROGRESS_BYTES, PROGRESS_INTERVAL};
 pub use pump::{Clock, pump};
 pub use queue::{LANE_QUEUE_BYTES, LANE_QUEUE_FRAMES};
 

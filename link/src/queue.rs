@@ -21,12 +21,17 @@ const KEEP_CAPACITY: usize = 8;
 pub(crate) struct SendQueue {
     lanes: [LaneQueue; 3],
     freed: bool,
+    /// Bytes that were taken out since the beginning.
+    left: u64,
 }
+
+/// A part of an encoded frame, and whether the frame goes on in the next one.
+type Part = (Bytes, bool);
 
 #[derive(Debug, Default)]
 struct LaneQueue {
-    /// Encoded frames; the first may have lost the part that was cut off as packages already.
-    frames: VecDeque<Bytes>,
+    /// Encoded frames in one or two parts; the first may have lost what was cut off as packages already.
+    frames: VecDeque<Part>,
     bytes: usize,
     /// Was found full and has not been reported as free since.
     choked: bool,
@@ -53,8 +58,29 @@ impl SendQueue {
     pub(crate) fn push(&mut self, lane: Lane, frame: Bytes) {
         let queue = &mut self.lanes[lane.index()];
         queue.bytes = queue.bytes.saturating_add(frame.len());
-        queue.frames.push_back(frame);
+        queue.frames.push_back((frame, false));
         queue.choked |= !queue.has_room();
+    }
+
+    /// The same for a frame whose body is a piece of its own.
+    pub(crate) fn push_pieces(&mut self, lane: Lane, head: Bytes, body: Bytes) {
+        if body.is_empty() {
+            return self.push(lane, head);
+        }
+        let queue = &mut self.lanes[lane.index()];
+        queue.bytes = queue.bytes.saturating_add(head.len()).saturating_add(body.len());
+        queue.frames.extend([(head, true), (body, false)]);
+        queue.choked |= !queue.has_room();
+    }
+
+    /// Bytes that wait in all lanes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.lanes.iter().map(|queue| queue.bytes).sum()
+    }
+
+    /// Bytes that were taken out since the beginning.
+    pub(crate) fn left(&self) -> u64 {
+        self.left
     }
 
     /// Whether nothing waits.
@@ -88,13 +114,15 @@ impl SendQueue {
     /// Cuts the lane's next piece off; also tells whether the frame goes on.
     fn cut(&mut self, lane: Lane, piece_max: usize) -> Option<(Bytes, bool)> {
         let queue = &mut self.lanes[lane.index()];
-        let frame = queue.frames.front_mut()?;
+        let (frame, goes_on) = queue.frames.front_mut()?;
         let piece = frame.split_to(frame.len().min(piece_max));
-        let more = !frame.is_empty();
-        if !more {
+        let done = frame.is_empty();
+        let more = !done || *goes_on;
+        if done {
             queue.frames.pop_front();
         }
         queue.bytes = queue.bytes.saturating_sub(piece.len());
+        self.left = self.left.saturating_add(u64::try_from(piece.len()).unwrap_or(u64::MAX));
         if queue.choked && queue.is_relaxed() {
             queue.choked = false;
             self.freed = true;
@@ -134,6 +162,18 @@ mod tests {
         ];
         assert_eq!(rest, expected);
         assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn a_body_of_its_own_is_the_same_frame() {
+        let mut queue = SendQueue::default();
+        queue.push_pieces(Lane::Bulk, vec![1; 4].into(), vec![2; 15].into());
+        queue.push_pieces(Lane::Bulk, vec![3; 4].into(), Bytes::new());
+        assert_eq!(queue.bytes(), 23);
+        let all: Vec<_> = std::iter::from_fn(|| pop(&mut queue, 10)).collect();
+        let bulk = |more, len| (Lane::Bulk, more, len);
+        assert_eq!(all, [bulk(true, 4), bulk(true, 10), bulk(false, 5), bulk(false, 4)]);
+        assert_eq!((queue.bytes(), queue.left()), (0, 23));
     }
 
     #[test]

@@ -114,7 +114,14 @@ impl LaneStream {
     fn new(lane: Lane, send: SendStream, receive: RecvStream) -> Result<Self, LinkError> {
         let priority = i32::try_from(Lane::ALL.len() - lane.index()).unwrap_or_default();
         send.set_priority(priority).map_err(|error| LinkError::Quic(error.to_string()))?;
-        Ok(Self { lane, send, receive, reader: Reader::new(), unsent: Bytes::new(), ended: false })
+        Ok(Self {
+            lane,
+            send,
+            receive,
+            reader: Reader::bounded(FRAGMENT_LEN),
+            unsent: Bytes::new(),
+            ended: false,
+        })
     }
 
     fn poll_send(&mut self, cx: &mut Context<'_>, queue: &mut SendQueue) -> Poll<Result<(), LinkError>> {

@@ -1,8 +1,9 @@
 //! The hub's listeners: links from nodes whose certificate TLS has verified.
 //!
 //! Each handshake runs in a task of its own that ends when the link is handed over, so that nothing of it stays
-//! in memory with the connection. Handshakes have a time limit, a cap on how many run at once, and a pace;
-//! beyond these, connections wait in the kernel's queue, and QUIC clients must prove their address first.
+//! in memory with the connection. Handshakes have a time limit, places for each source and for all ([`Door`]), and a pace.
+//! A TCP connection takes a place for its handshake once its peer has spoken; QUIC clients must prove their address first
+//! as soon as some others have not done so.
 
 mod pace;
 mod quic;
@@ -10,13 +11,14 @@ mod stock;
 mod websocket;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tombolo_proto::NodeId;
+use tombolo_runtime::door::{Door, DoorLimits, Working};
 use tombolo_runtime::{Drain, Tasks, listen};
 
 use crate::conn::{Link, Transport};
@@ -54,19 +56,30 @@ pub struct ServerConfig {
 pub struct Limits {
     /// Time for TLS, upgrade and lanes together.
     pub handshake_timeout: Duration,
-    /// Handshakes that run at once.
-    pub handshakes: usize,
+    /// Time until a TCP connection has brought its first byte.
+    pub silence_timeout: Duration,
+    /// Connections that are not authenticated, of one source and of all.
+    pub places: DoorLimits,
     /// Connections accepted in a second, in the long run.
     pub accepts_per_second: u32,
     /// Connections accepted at once after a pause.
     pub accept_burst: u32,
 }
 
+/// Places of one listener. A waiting connection costs some 2 KiB, one in its handshake up to 50 KiB: one source can make a
+/// listener hold 8 MiB.
+pub const PLACES: DoorLimits =
+    DoorLimits { waiting: 4096, waiting_per_source: 2048, working: 256, working_per_source: 96 };
+
+/// QUIC clients that wait for their handshake: each has sent a whole first flight, which is kept meanwhile.
+const QUIC_WAITING_MAX: usize = 1024;
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
             handshake_timeout: Duration::from_secs(10),
-            handshakes: 256,
+            silence_timeout: Duration::from_secs(5),
+            places: PLACES,
             accepts_per_second: 2_000,
             accept_burst: 1_000,
         }
@@ -114,6 +127,8 @@ pub struct ServerStats {
     accepted_quic: AtomicU64,
     failed: AtomicU64,
     timed_out: AtomicU64,
+    silent: AtomicU64,
+    doors: OnceLock<Vec<Door>>,
 }
 
 impl ServerStats {
@@ -137,6 +152,28 @@ impl ServerStats {
     #[must_use]
     pub fn timed_out(&self) -> u64 {
         self.timed_out.load(Ordering::Relaxed)
+    }
+
+    /// Connections that ended because they brought nothing: in time, or before somebody else needed the place.
+    #[must_use]
+    pub fn silent(&self) -> u64 {
+        self.silent.load(Ordering::Relaxed)
+    }
+
+    /// Connections that found no place.
+    #[must_use]
+    pub fn crowded(&self) -> u64 {
+        self.doors().map(Door::refused).sum()
+    }
+
+    /// Connections that are not authenticated now.
+    #[must_use]
+    pub fn strangers(&self) -> usize {
+        self.doors().map(|door| door.waiting().saturating_add(door.working())).sum()
+    }
+
+    fn doors(&self) -> impl Iterator<Item = &Door> {
+        self.doors.get().into_iter().flatten()
     }
 }
 
@@ -188,19 +225,28 @@ impl Bound {
     pub fn start(self, tasks: &Tasks, drain: &Drain) -> Incoming {
         let (arrivals, receiver) = mpsc::channel(ARRIVALS_MAX);
         let stats = Arc::new(ServerStats::default());
-        let gate = || Gate {
+        let quic = DoorLimits {
+            waiting: self.limits.places.waiting.min(QUIC_WAITING_MAX),
+            waiting_per_source: self.limits.places.waiting_per_source.min(QUIC_WAITING_MAX / 2),
+            ..self.limits.places
+        };
+        let doors = [Door::new(self.limits.places), Door::new(quic)];
+        // Set once: the statistics were made here.
+        let _ = stats.doors.set(doors.to_vec());
+        let gate = |door| Gate {
             arrivals: arrivals.clone(),
-            slots: Arc::new(Semaphore::new(self.limits.handshakes)),
+            door,
             limits: self.limits,
             tasks: tasks.clone(),
             drain: drain.clone(),
             stats: Arc::clone(&stats),
         };
+        let [of_websocket, of_quic] = doors;
         if let Some(listener) = self.websocket {
-            tasks.spawn("websocket listener", listener.run(gate()));
+            tasks.spawn("websocket listener", listener.run(gate(of_websocket)));
         }
         if let Some(listener) = self.quic {
-            tasks.spawn("quic listener", listener.run(gate()));
+            tasks.spawn("quic listener", listener.run(gate(of_quic)));
         }
         Incoming { receiver, stats }
     }
@@ -227,9 +273,10 @@ impl Incoming {
 }
 
 /// What a listener's handshakes share.
+#[derive(Clone)]
 struct Gate {
     arrivals: mpsc::Sender<Arrival>,
-    slots: Arc<Semaphore>,
+    door: Door,
     limits: Limits,
     tasks: Tasks,
     drain: Drain,
@@ -237,35 +284,32 @@ struct Gate {
 }
 
 impl Gate {
-    /// Runs one handshake in its own task, within the time limit, with the slot taken until the hub has the link.
-    fn admit<E: std::fmt::Display + Send + 'static>(
-        &self,
+    /// Runs one handshake within the time limit, with its place taken until the hub has the link.
+    async fn admit<E: std::fmt::Display>(
+        self,
         remote: SocketAddr,
-        slot: tokio::sync::OwnedSemaphorePermit,
-        handshake: impl Future<Output = Result<Arrival, E>> + Send + 'static,
+        place: Working,
+        handshake: impl Future<Output = Result<Arrival, E>>,
     ) {
-        let (arrivals, stats) = (self.arrivals.clone(), Arc::clone(&self.stats));
-        let (limit, drain) = (self.limits.handshake_timeout, self.drain.clone());
-        self.tasks.spawn_isolated("handshake", async move {
-            let _slot = slot;
-            let timed = tokio::time::timeout(limit, handshake);
-            match drain.until_started(timed).await {
-                Some(Ok(Ok(arrival))) => {
-                    stats.count(&arrival);
-                    // Fails only when the hub is gone, which drops the link.
-                    let _ = arrivals.send(arrival).await;
-                }
-                Some(Ok(Err(error))) => {
-                    stats.failed.fetch_add(1, Ordering::Relaxed);
-                    tracing::info!(%remote, %error, "handshake failed");
-                }
-                Some(Err(_)) => {
-                    stats.timed_out.fetch_add(1, Ordering::Relaxed);
-                    tracing::info!(%remote, ?limit, "handshake took too long");
-                }
-                None => tracing::debug!(%remote, "handshake given up: draining"),
+        let _place = place;
+        let limit = self.limits.handshake_timeout;
+        let timed = tokio::time::timeout(limit, handshake);
+        match self.drain.until_started(timed).await {
+            Some(Ok(Ok(arrival))) => {
+                self.stats.count(&arrival);
+                // Fails only when the hub is gone, which drops the link.
+                let _ = self.arrivals.send(arrival).await;
             }
-        });
+            Some(Ok(Err(error))) => {
+                self.stats.failed.fetch_add(1, Ordering::Relaxed);
+                tracing::debug!(%remote, %error, "handshake failed");
+            }
+            Some(Err(_)) => {
+                self.stats.timed_out.fetch_add(1, Ordering::Relaxed);
+                tracing::debug!(%remote, ?limit, "handshake took too long");
+            }
+            None => tracing::debug!(%remote, "handshake given up: draining"),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::{CapacityError, ProtocolError};
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
-use tombolo_proto::limits::{FRAGMENT_LEN, FRAME_LEN_MAX};
+use tombolo_proto::limits::{EDGE_FRAME_LEN_MAX, FRAGMENT_LEN, FRAME_LEN_MAX};
 use tombolo_proto::package::{HEADER_LEN, Package, PackageError};
 
 use crate::conn::Wire;
@@ -34,10 +34,6 @@ const WRITE_BUFFER: usize = 1024;
 /// Ciphertext that rustls may hold for a socket that is full.
 pub(crate) const TLS_BUFFER: usize = 8 * 1024;
 
-/// Largest WebSocket frame of a stock peer: tungstenite reserves what a frame declares. gorilla/websocket cuts messages
-/// into frames of 4 KiB (reference 2.1); other libraries send the largest object that the API takes in one.
-const STOCK_FRAME_MAX: usize = 4 * 1024 * 1024;
-
 /// A TLS connection of either side.
 pub(crate) type Tls = TlsStream<TcpStream>;
 
@@ -52,17 +48,17 @@ pub(crate) fn package_config() -> WebSocketConfig {
 }
 
 /// Limits of a connection that carries documents. A stock cloud may write a whole message as one frame, and is
-/// trusted with the memory of the largest; an edge is not.
+/// trusted with the memory of the largest; an edge is not: it says nothing that is longer than the largest object.
 pub(crate) fn text_config(role: Role) -> WebSocketConfig {
-    let largest_frame = match role {
-        Role::Server => STOCK_FRAME_MAX,
+    let largest = match role {
+        Role::Server => EDGE_FRAME_LEN_MAX,
         Role::Client => FRAME_LEN_MAX,
     };
     WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER)
         .write_buffer_size(WRITE_BUFFER)
-        .max_message_size(Some(FRAME_LEN_MAX))
-        .max_frame_size(Some(largest_frame))
+        .max_message_size(Some(largest))
+        .max_frame_size(Some(largest))
 }
 
 /// A WebSocket as a link's transport.

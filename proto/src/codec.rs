@@ -15,7 +15,7 @@ use prost::Message as _;
 use thiserror::Error;
 
 use crate::error::IdError;
-use crate::frame::{Change, Deliver, Frame};
+use crate::frame::{Change, Deliver, Frame, Reply, ReplyBody};
 use crate::ids::Lane;
 use crate::limits;
 use crate::message::{ContentError, FieldError};
@@ -96,6 +96,25 @@ pub fn encode(frame: &Frame, zstd: bool) -> Bytes {
     let mut out = BytesMut::with_capacity(encoded.len());
     encoded.write(&mut out);
     out.freeze()
+}
+
+/// Writes a frame in two pieces, where the second is a large body as it is: ten thousand connections that are slow share one
+/// copy of it, and an answer is not in memory twice. The pieces in their order are what [`encode`] gives.
+#[must_use]
+pub fn encode_pieces(frame: &Frame, zstd: bool) -> (Bytes, Bytes) {
+    match frame {
+        Frame::Deliver(Deliver { seq, scope, change: Change::Upsert(object) })
+            if object.body.len() >= limits::BULK_OBJECT_MIN =>
+        {
+            deliver::Upsert::new(*seq, *scope, object, zstd).into_pieces()
+        }
+        Frame::Reply(Reply { id, body: ReplyBody::Api(reply) })
+            if reply.body.len() >= limits::BULK_OBJECT_MIN =>
+        {
+            (deliver::reply_head(*id, reply), reply.body.clone())
+        }
+        other => (encode(other, zstd), Bytes::new()),
+    }
 }
 
 /// Writes a frame as one whole package, header and payload in one allocation: what fits a WebSocket message.

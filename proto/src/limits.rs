@@ -5,6 +5,24 @@ use std::time::Duration;
 /// Largest frame on the wire and largest object, in bytes (KubeEdge's packer limit, reference 1.8).
 pub const FRAME_LEN_MAX: usize = 32 * 1024 * 1024;
 
+/// Largest frame, and largest document of dialect `kubeedge`, that the cloud takes from an edge, in bytes, all pieces of
+/// unfinished ones together: the largest object, with room for what a message adds.
+pub const EDGE_FRAME_LEN_MAX: usize = 4 * 1024 * 1024;
+
+/// Bytes of inventories that the cloud keeps of one edge, at most: of those that are not complete, and of what they claim
+/// beyond what the edge should hold. More end the session.
+pub const INVENTORY_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Objects that one edge follows in all its subscriptions together, at most; a subscription that would go beyond is refused.
+pub const FOLLOWED_MAX: usize = 24_576;
+
+/// Subscriptions that one edge may begin within [`SUBSCRIBE_WINDOW`]; further ones are refused at once. Each costs the API
+/// server reviews and perhaps a watch, also when it is ended at once.
+pub const SUBSCRIBES_MAX: u32 = 256;
+
+/// Time in which an edge may begin [`SUBSCRIBES_MAX`] subscriptions.
+pub const SUBSCRIBE_WINDOW: Duration = Duration::from_secs(60);
+
 /// Largest object that the Kubernetes API stores, in bytes; larger ones are refused before they are sent.
 pub const OBJECT_LEN_MAX: usize = 3 * 1024 * 1024;
 

@@ -6,6 +6,8 @@
 
 pub mod admin;
 pub mod backoff;
+pub mod budget;
+pub mod door;
 pub mod drain;
 pub mod files;
 pub mod listen;
@@ -18,6 +20,7 @@ pub mod telemetry;
 pub mod time;
 
 pub use backoff::{Backoff, BackoffConfig};
+pub use budget::{Budget, Held, Share};
 pub use drain::{Drain, DrainBlocker, DrainOutcome, Trigger};
 pub use open_files::raise_limit as raise_open_files;
 pub use ready::{Readiness, ReadyGuard};

@@ -18,23 +18,24 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tombolo_link::tls::{ServerTls, provider};
 use tombolo_runtime::Drain;
+use tombolo_runtime::door::Waiting;
 
 use super::Inner;
 use super::error::BootstrapError;
 use super::routes;
 use crate::any_certificate::AnyCertificate;
 
-/// Connections at a time; more wait in the listener's backlog.
-const CONNECTIONS_MAX: usize = 256;
+/// Time until a connection has brought its first byte.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time for the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time for a request's headers to arrive, idle time between requests included.
+/// Time for a request's headers to arrive.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Life of a connection, whatever it does.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
+/// Life of a connection, whatever it does: it has one request.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Pause after a failed accept (no file descriptors left): others must finish first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -61,11 +62,12 @@ pub(super) async fn run(inner: Arc<Inner>, listener: TcpListener, drain: Drain) 
         tokio::select! {
             () = drain.started() => break,
             Some(()) = connections.next() => {}
-            accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
-                Ok((socket, remote)) => {
-                    tracing::debug!(%remote, "join connection");
-                    connections.push(connection(Arc::clone(&inner), socket));
-                }
+            accepted = listener.accept() => match accepted {
+                // Without a place it is closed here.
+                Ok((socket, remote)) => match inner.door.enter(remote.ip()) {
+                    Ok(place) => connections.push(connection(Arc::clone(&inner), place, socket)),
+                    Err(reason) => tracing::debug!(%remote, %reason, "join connection refused"),
+                },
                 Err(error) => {
                     tracing::warn!(%error, "join port cannot accept connections");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -80,8 +82,18 @@ pub(super) async fn run(inner: Arc<Inner>, listener: TcpListener, drain: Drain) 
     }
 }
 
-async fn connection(inner: Arc<Inner>, socket: TcpStream) {
-    match timeout(CONNECTION_TIMEOUT, serve(inner, socket)).await {
+async fn connection(inner: Arc<Inner>, place: Waiting, socket: TcpStream) {
+    let spoke = tokio::select! {
+        readable = socket.readable() => readable.is_ok() && place.spoke(),
+        () = place.evicted() => false,
+        () = tokio::time::sleep(SILENCE_TIMEOUT) => false,
+    };
+    if !spoke {
+        return;
+    }
+    // Boxed: a connection that says nothing costs next to nothing.
+    let Ok(_place) = timeout(HANDSHAKE_TIMEOUT, place.work()).await else { return };
+    match Box::pin(timeout(CONNECTION_TIMEOUT, serve(inner, socket))).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(error, "join connection failed"),
         Err(_) => tracing::debug!("join connection took too long"),
@@ -102,6 +114,8 @@ async fn serve(inner: Arc<Inner>, socket: TcpStream) -> Result<(), String> {
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
+        // Who holds a connection between two requests takes the place of somebody who has one.
+        .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service)
         .await
         .map_err(|error| error.to_string())

@@ -25,6 +25,7 @@ pub(super) struct RawConfig {
     pub(super) edge_controller: RawEdgeController,
     pub(super) kubeedge: RawKubeEdge,
     pub(super) grids: RawGrids,
+    pub(super) budgets: RawBudgets,
     pub(super) drain_grace_seconds: u32,
     pub(super) drain_spread_seconds: u32,
 }
@@ -76,6 +77,27 @@ pub(super) struct RawGrids {
     pub(super) unit_grace_seconds: u32,
 }
 
+/// `budgets`: what peers may take.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct RawBudgets {
+    pub(super) session_bytes: u64,
+    pub(super) watch_bytes: u64,
+    pub(super) connections_per_source: u32,
+    pub(super) handshakes_per_source: u32,
+}
+
+impl Default for RawBudgets {
+    fn default() -> Self {
+        Self {
+            session_bytes: 128 * 1024 * 1024,
+            watch_bytes: 128 * 1024 * 1024,
+            connections_per_source: 2048,
+            handshakes_per_source: 96,
+        }
+    }
+}
+
 impl Default for RawGrids {
     fn default() -> Self {
         Self { enable: true, install_definitions: true, unit_grace_seconds: 0 }
@@ -111,6 +133,7 @@ impl Default for RawConfig {
             edge_controller: RawEdgeController::default(),
             kubeedge: RawKubeEdge::default(),
             grids: RawGrids::default(),
+            budgets: RawBudgets::default(),
             drain_grace_seconds: 20,
             drain_spread_seconds: 10,
         }

@@ -55,6 +55,38 @@ impl Channel {
         session!(self, session => session.reply(reply));
     }
 
+    /// Bytes that the node makes its session keep.
+    pub(super) fn memory(&self) -> usize {
+        match self {
+            Self::Tombolo(tombolo) => tombolo.session.memory(),
+            Self::KubeEdge(stock) => stock.session.unread(),
+        }
+    }
+
+    /// Bytes of answers that the node has not read.
+    pub(super) fn unread(&self) -> usize {
+        match self {
+            Self::Tombolo(tombolo) => tombolo.session.unread().saturating_add(tombolo.link.queued_answers()),
+            Self::KubeEdge(stock) => stock.session.unread(),
+        }
+    }
+
+    /// Ends the link of a peer that does not go on. A stock edge that takes nothing is ended by its session.
+    pub(super) fn check_progress(&mut self, now: Instant) -> Option<LinkError> {
+        match self {
+            Self::Tombolo(tombolo) => tombolo.link.check_progress(now),
+            Self::KubeEdge(_) => None,
+        }
+    }
+
+    /// When to look at that next.
+    pub(super) fn progress_deadline(&mut self) -> Option<Instant> {
+        match self {
+            Self::Tombolo(tombolo) => tombolo.link.watch_progress(Instant::now()),
+            Self::KubeEdge(_) => None,
+        }
+    }
+
     /// Answers a request with an object from memory; false when that is no answer to it.
     pub(super) fn reply_object(&mut self, request: &Request, object: &Arc<SharedObject>) -> bool {
         if let Self::KubeEdge(stock) = self

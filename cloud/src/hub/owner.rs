@@ -5,15 +5,17 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use futures::future::{AbortHandle, BoxFuture, abortable};
 use futures::stream::{FuturesUnordered, StreamExt as _};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 use tombolo_link::{DocumentLink, Link};
-use tombolo_proto::frame::{Goodbye, GoodbyeReason, Request, RequestBody, Subscribe};
+use tombolo_proto::frame::{Goodbye, GoodbyeReason, Reply, ReplyBody, Request, RequestBody, Subscribe};
 use tombolo_proto::limits::REQUESTS_MAX;
 use tombolo_proto::session::{CloudConfig, CloudEvent, CloudSession};
 use tombolo_proto::{NodeId, ScopeId};
 use tombolo_runtime::time::unix_millis;
+use tombolo_runtime::{Held, Share};
 
 use super::access::REVIEW_INTERVAL;
 use super::channel::{Channel, Tombolo};
@@ -25,16 +27,23 @@ use super::stock::{Stock, open_ledger};
 use super::subscriptions::Closed;
 use super::view::View;
 use super::volumes::VolumeKind;
-use super::{CLOSE_LIMIT, Hub};
-use crate::edgecontroller::upstream::Answered;
+use super::{CLOSE_LIMIT, Hub, NODE_BYTES_MAX};
+use crate::edgecontroller::upstream::{Answered, refusal};
 use crate::edgecontroller::{Input, TRIM_VERSION};
+use crate::kube::{LARGE_ANSWER, Room};
 use crate::metrics::Label;
 
 /// Requests of one node that run at a time; the others wait in the session's bounded queue.
 const RUNNING_MAX: usize = 16;
 
+/// Bytes of answers that wait for a node to read them, above which no further question of it is started.
+const UNREAD_MAX: usize = 1024 * 1024;
+
 /// How long a goodbye may wait for a peer that does not read.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Bytes that a request takes besides its texts.
+const REQUEST_OVERHEAD: usize = 512;
 
 /// What operators see as the software of a stock edge, which does not say its version here.
 const STOCK_AGENT: &str = "KubeEdge edgecore";
@@ -47,11 +56,25 @@ const VOLUMES_WAIT: Duration = Duration::from_secs(300);
 
 /// What a piece of work of the owner ended with.
 enum Done {
-    Reply(Answered),
-    Lease { renew_time_micros: i64, code: u16 },
-    Subscribed { subscribe: Box<Subscribe>, outcome: Result<Arc<SharedWatch>, Closed> },
-    Reviewed { subscribe: Box<Subscribe>, outcome: Result<(), Closed> },
-    Volumes { kind: VolumeKind, outcome: Result<Arc<SharedWatch>, Closed> },
+    Reply(Answered, Room),
+    Lease {
+        renew_time_micros: i64,
+        code: u16,
+    },
+    Subscribed {
+        subscribe: Box<Subscribe>,
+        outcome: Result<Arc<SharedWatch>, Closed>,
+    },
+    Reviewed {
+        subscribe: Box<Subscribe>,
+        outcome: Result<(), Closed>,
+    },
+    Volumes {
+        kind: VolumeKind,
+        outcome: Result<Arc<SharedWatch>, Closed>,
+    },
+    /// The edge gave it up meanwhile.
+    GivenUp,
 }
 
 struct Owner {
@@ -63,10 +86,19 @@ struct Owner {
     view: View,
     work: FuturesUnordered<BoxFuture<'static, Done>>,
     running: usize,
-    /// Requests that wait for their turn, at most [`REQUESTS_MAX`].
-    waiting: VecDeque<Request>,
-    /// Subscriptions that are being checked; one that the edge gives up meanwhile is not opened.
-    opening: Vec<ScopeId>,
+    /// Requests that wait for their turn, at most [`REQUESTS_MAX`], and their memory.
+    waiting: VecDeque<(Request, Held)>,
+    /// Subscriptions that are being checked; the work for one that the edge gives up meanwhile ends.
+    opening: Vec<(ScopeId, AbortHandle)>,
+    /// Subscriptions whose rights are asked for again then, oldest first. They end with the subscription.
+    reviews: VecDeque<(Instant, Box<Subscribe>)>,
+    /// What this node may make the hub keep.
+    share: Share,
+    /// What its session keeps now.
+    kept: Held,
+    /// One large answer at a time, until the node has taken it.
+    large: Arc<Semaphore>,
+    large_turn: Option<OwnedSemaphorePermit>,
     lease_running: bool,
     lease_next: Option<i64>,
     leave_by: Option<Instant>,
@@ -89,7 +121,9 @@ pub(super) fn run(
         view.record(Arc::clone(&recording));
         link.set_tap(recording);
     }
-    Owner::new(hub, node, handle, view, Channel::Tombolo(Tombolo { link, session })).run()
+    let share = hub.session_bytes.share(NODE_BYTES_MAX);
+    link.set_share(&share);
+    Owner::new(hub, node, handle, view, (Channel::Tombolo(Tombolo { link, session }), share)).run()
 }
 
 /// The same for a stock edge, whose ledger is read first.
@@ -126,7 +160,8 @@ async fn open_stock(
                 link.set_tap(recording);
             }
             let stock = Stock::new(Arc::clone(&hub), node.clone(), opened, link, &view);
-            Some(Owner::new(hub, node, handle, view, Channel::KubeEdge(stock)))
+            let share = hub.session_bytes.share(NODE_BYTES_MAX);
+            Some(Owner::new(hub, node, handle, view, (Channel::KubeEdge(stock), share)))
         }
         Err(error) => {
             tracing::warn!(%node, %error, "connection refused: what the node holds is not known");
@@ -144,9 +179,14 @@ impl Owner {
         node: NodeId,
         handle: Arc<SessionHandle>,
         view: View,
-        channel: Channel,
+        (channel, share): (Channel, Share),
     ) -> Box<Self> {
         Box::new(Self {
+            kept: share.nothing(),
+            share,
+            large: Arc::new(Semaphore::new(1)),
+            large_turn: None,
+            reviews: VecDeque::new(),
             channel,
             view,
             work: FuturesUnordered::new(),
@@ -189,6 +229,7 @@ impl Owner {
             return false;
         }
         self.take_events();
+        self.settle_memory();
         while let Some(kind) = self.view.volumes.take_missing() {
             self.follow_volumes(kind, Duration::ZERO);
         }
@@ -197,7 +238,9 @@ impl Owner {
         }
         let timeout = self.channel.next_timeout().map(|moment| self.hub.clock.instant(moment));
         let lingering = self.channel.metaserver().and_then(|metaserver| metaserver.deadline());
-        let timeout = timeout.into_iter().chain(self.leave_by).chain(lingering).min();
+        let review = self.reviews.front().map(|(due, _)| *due);
+        let others = [self.leave_by, lingering, review, self.channel.progress_deadline()];
+        let timeout = others.into_iter().flatten().chain(timeout).min();
         if let Some(moment) = timeout.filter(|moment| *moment < timer.deadline() || timer.is_elapsed()) {
             timer.as_mut().reset(moment);
         }
@@ -214,6 +257,10 @@ impl Owner {
                     return false;
                 }
                 self.channel.handle_timeout(self.hub.clock.now());
+                if let Some(error) = self.channel.check_progress(Instant::now()) {
+                    tracing::warn!(node = %self.node, %error, "session ends");
+                }
+                self.start_reviews();
                 if let Some(metaserver) = self.channel.metaserver() {
                     metaserver.expire(Instant::now());
                 }
@@ -244,6 +291,7 @@ impl Owner {
                 continue;
             }
             self.view.close(scope);
+            self.give_up(scope);
             self.forget_watch(scope);
             self.channel.close_subscription(scope, code, &reason);
         }
@@ -287,7 +335,7 @@ impl Owner {
             }
             CloudEvent::Subscribe(subscribe) => self.start_subscription(subscribe, Duration::ZERO),
             CloudEvent::Unsubscribe { scope } => {
-                self.opening.retain(|opening| *opening != scope);
+                self.give_up(scope);
                 if let Some(watch) = self.view.close(scope) {
                     watch.unfollow(&self.handle, scope);
                 }
@@ -295,6 +343,31 @@ impl Owner {
             CloudEvent::RoundTrip(time) => self.handle.facts.lock().round_trip = Some(time),
             CloudEvent::Closed(goodbye) => self.closed(&goodbye),
         }
+    }
+
+    /// Ends what is under way for a subscription.
+    fn give_up(&mut self, scope: ScopeId) {
+        self.opening.retain(|(opening, work)| {
+            if *opening == scope {
+                work.abort();
+            }
+            *opening != scope
+        });
+        self.reviews.retain(|(_, subscribe)| subscribe.scope != scope);
+    }
+
+    /// Takes what the session keeps from the node's share, and starts what had to wait for answers to leave.
+    fn settle_memory(&mut self) {
+        let (memory, unread) = (self.channel.memory(), self.channel.unread());
+        if !self.kept.set(memory.saturating_add(unread)) && !self.kept.set(memory) {
+            let message = "this hub has no memory left for what this node makes it keep".to_owned();
+            let (reason, retry_after) = (GoodbyeReason::Overloaded, super::FULL_RETRY);
+            self.channel.say_goodbye(Goodbye { reason, message, retry_after });
+        }
+        if self.large_turn.is_some() && unread < LARGE_ANSWER {
+            self.large_turn = None;
+        }
+        self.start_requests();
     }
 
     fn acked(&mut self, latency: Duration) {
@@ -321,6 +394,7 @@ impl Owner {
                 Action::Open(subscribe) => self.start_subscription(*subscribe, Duration::ZERO),
                 Action::OpenLater(subscribe) => self.start_subscription(*subscribe, REOPEN_WAIT),
                 Action::Close(scope) => {
+                    self.give_up(scope);
                     if let Some(watch) = self.view.close(scope) {
                         watch.unfollow(&self.handle, scope);
                     }
@@ -355,7 +429,6 @@ impl Owner {
         let held = self.hub.upstream.held_in_memory(&self.node, &request);
         if !held.is_some_and(|object| self.channel.reply_object(&request, &object)) {
             self.queue(request);
-            self.start_requests();
         }
     }
 
@@ -363,25 +436,41 @@ impl Owner {
     fn queue(&mut self, request: Request) {
         if self.waiting.len() >= REQUESTS_MAX {
             let session = &self.channel;
-            self.waiting.retain(|waiting| session.awaits_reply(waiting.id));
+            self.waiting.retain(|(waiting, _)| session.awaits_reply(waiting.id));
         }
-        self.waiting.push_back(request);
+        match self.share.take(size_of_request(&request)) {
+            Some(held) => {
+                self.waiting.push_back((request, held));
+                self.start_requests();
+            }
+            None => {
+                let text = "the requests of this node take as much memory as they may: ask again later";
+                let body = ReplyBody::Api(refusal(429, "TooManyRequests", text));
+                self.channel.reply(Reply { id: request.id, body });
+            }
+        }
     }
 
     fn start_requests(&mut self) {
-        while self.running < RUNNING_MAX {
-            let Some(request) = self.waiting.pop_front() else { break };
+        while self.running < RUNNING_MAX && self.channel.unread() < UNREAD_MAX {
+            let Some((request, held)) = self.waiting.pop_front() else { break };
             if !self.channel.awaits_reply(request.id) {
                 continue;
             }
             self.running += 1;
             let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
             let stock = matches!(self.channel, Channel::KubeEdge(_));
+            let room = Room::new(&self.share, &self.large);
             self.work.push(Box::pin(async move {
-                Done::Reply(match stock {
-                    true => hub.upstream.answer_stock(&node, request).await,
-                    false => hub.upstream.answer(&node, request).await,
-                })
+                let answer = async {
+                    match stock {
+                        true => hub.upstream.answer_stock(&node, request).await,
+                        false => hub.upstream.answer(&node, request).await,
+                    }
+                };
+                let answered = room.clone().scope(answer).await;
+                drop(held);
+                Done::Reply(answered, room)
             }));
         }
     }
@@ -403,14 +492,16 @@ impl Owner {
     fn start_subscription(&mut self, subscribe: Subscribe, after: Duration) {
         let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
         let subscribe = Box::new(subscribe);
-        self.opening.push(subscribe.scope);
-        self.work.push(Box::pin(async move {
+        let scope = subscribe.scope;
+        let (work, handle) = abortable(async move {
             if !after.is_zero() {
                 tokio::time::sleep(after).await;
             }
             let outcome = hub.subscriptions.open(&node, &subscribe).await;
             Done::Subscribed { subscribe, outcome }
-        }));
+        });
+        self.opening.push((scope, handle));
+        self.work.push(Box::pin(async move { work.await.unwrap_or(Done::GivenUp) }));
     }
 
     /// Follows the volumes of a kind, with cloudcore's own rights: only what the node was given is told to it.
@@ -441,19 +532,29 @@ impl Owner {
 
     /// Rights are not for ever: the same question again, for as long as the subscription lasts.
     fn start_review(&mut self, subscribe: Box<Subscribe>) {
-        let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
-        self.work.push(Box::pin(async move {
-            tokio::time::sleep(REVIEW_INTERVAL).await;
-            let outcome = hub.subscriptions.review(&node, &subscribe).await;
-            Done::Reviewed { subscribe, outcome }
-        }));
+        self.reviews.push_back((Instant::now() + REVIEW_INTERVAL, subscribe));
+    }
+
+    fn start_reviews(&mut self) {
+        let now = Instant::now();
+        while let Some((_, subscribe)) = self.reviews.pop_front_if(|(due, _)| *due <= now) {
+            let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
+            self.work.push(Box::pin(async move {
+                let outcome = hub.subscriptions.review(&node, &subscribe).await;
+                Done::Reviewed { subscribe, outcome }
+            }));
+        }
     }
 
     fn handle_done(&mut self, done: Done) {
         match done {
-            Done::Reply(Answered { reply, expelled }) => {
+            Done::Reply(Answered { reply, expelled }, room) => {
                 self.running = self.running.saturating_sub(1);
+                self.large_turn = room.take_turn().or(self.large_turn.take());
                 self.channel.reply(reply);
+                // The session has the answer's memory now.
+                drop(room);
+                self.settle_memory();
                 expelled.iter().for_each(|pod| self.channel.expel(pod));
                 self.start_requests();
             }
@@ -468,12 +569,13 @@ impl Owner {
             Done::Subscribed { subscribe, outcome } => self.subscribed(subscribe, outcome),
             Done::Reviewed { subscribe, outcome } => self.reviewed(subscribe, outcome),
             Done::Volumes { kind, outcome } => self.volumes_followed(kind, outcome),
+            Done::GivenUp => {}
         }
     }
 
     fn subscribed(&mut self, subscribe: Box<Subscribe>, outcome: Result<Arc<SharedWatch>, Closed>) {
         let scope = subscribe.scope;
-        let Some(index) = self.opening.iter().position(|opening| *opening == scope) else { return };
+        let Some(index) = self.opening.iter().position(|(opening, _)| *opening == scope) else { return };
         self.opening.swap_remove(index);
         if let Some(metaserver) = self.channel.metaserver() {
             metaserver.opened(scope, outcome.as_ref().map(|_| ()), Instant::now());
@@ -522,6 +624,16 @@ impl Owner {
         self.handle.set_over();
         self.channel.close(CLOSE_LIMIT).await;
     }
+}
+
+/// What a request takes in memory, texts of its own included.
+fn size_of_request(request: &Request) -> usize {
+    let body = match &request.body {
+        RequestBody::Message(message) => message.content.as_json().len(),
+        RequestBody::Api(api) => api.body.len().saturating_add(api.path_and_query.len()),
+    };
+    let token = request.caller_token.as_ref().map_or(0, String::len);
+    REQUEST_OVERHEAD.saturating_add(body).saturating_add(token)
 }
 
 fn reason_label(reason: GoodbyeReason) -> &'static str {

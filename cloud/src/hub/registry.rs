@@ -27,6 +27,8 @@ pub struct Registry {
 /// One session as the rest of the hub sees it.
 #[derive(Debug)]
 pub struct SessionHandle {
+    /// Whose session it is.
+    pub node: NodeId,
     /// Tells a session from those of the same node before and after it.
     pub generation: u64,
     /// What the owner task has to look at.
@@ -101,6 +103,7 @@ impl Registry {
     /// Registers a connection. An older one of the same node is told that it was replaced, and does not count.
     pub fn admit(&self, node: &NodeId, peer: &PeerInfo) -> Admission {
         let handle = Arc::new(SessionHandle {
+            node: node.clone(),
             generation: self.generations.fetch_add(1, Ordering::Relaxed) + 1,
             mailbox: Mailbox::default(),
             transport: peer.transport,

@@ -8,11 +8,12 @@ use dashmap::DashMap;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch as channel};
 use tokio::time::Instant;
-use tombolo_proto::limits::INVENTORY_MAX;
-use tombolo_proto::object::{ObjectVersion, SharedObject};
+use tombolo_proto::limits::FOLLOWED_MAX;
+use tombolo_proto::object::ObjectVersion;
 use tombolo_proto::session::Lookup;
-use tombolo_proto::{CloudRevision, ObjectKey, Resource, ScopeId};
+use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Resource, ScopeId};
 
+use super::interned::{Interned, Stored};
 use super::registry::SessionHandle;
 use super::subscriptions::Closed;
 use crate::edgecontroller::trim;
@@ -40,7 +41,8 @@ pub(super) enum Stage {
 pub(super) struct SharedWatch {
     resource: Resource,
     kind: String,
-    objects: DashMap<ObjectKey, Arc<SharedObject>>,
+    objects: DashMap<ObjectKey, Arc<Stored>>,
+    interned: Interned,
     /// What was deleted last, oldest first: an edge that holds a newer incarnation by a write of its own keeps it.
     gone: Mutex<VecDeque<(ObjectKey, ObjectVersion)>>,
     revision: AtomicU64,
@@ -56,12 +58,13 @@ struct Followers {
 }
 
 impl SharedWatch {
-    pub(super) fn new(resource: Resource, kind: String) -> Self {
+    pub(super) fn new(resource: Resource, kind: String, interned: Interned) -> Self {
         let followers = Followers { sessions: HashMap::new(), idle_since: Instant::now() };
         Self {
             resource,
             kind,
             objects: DashMap::new(),
+            interned,
             gone: Mutex::default(),
             revision: AtomicU64::new(0),
             stage: channel::Sender::new(Stage::Listing),
@@ -74,9 +77,19 @@ impl SharedWatch {
         self.objects.iter().map(|entry| entry.key().clone()).collect()
     }
 
+    /// How many objects it selects.
+    pub(super) fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// Whether nobody but this node follows.
+    pub(super) fn is_alone(&self, node: &NodeId) -> bool {
+        self.followers.lock().sessions.values().all(|session| session.node == *node)
+    }
+
     pub(super) fn lookup(&self, key: &ObjectKey) -> Lookup {
         match self.objects.get(key) {
-            Some(object) => Lookup::Present(Arc::clone(&object)),
+            Some(stored) => Lookup::Present(Arc::clone(&stored.object)),
             None if self.is_following() => Lookup::Unwanted(self.last_version(key)),
             None => Lookup::Pending,
         }
@@ -150,7 +163,9 @@ impl SharedWatch {
                     if let Some(listed) = &mut listed {
                         listed.insert(raw.key(&self.resource));
                     }
-                    self.apply(raw);
+                    if let Err(closed) = self.apply(raw) {
+                        return self.fail(&closed);
+                    }
                 }
                 ObjectEvent::Deleted(raw) => self.delete(&raw.key(&self.resource)),
                 ObjectEvent::RelistStart => listed = Some(HashSet::new()),
@@ -159,34 +174,42 @@ impl SharedWatch {
                     self.stage.send_replace(Stage::Following);
                 }
             }
-            if self.objects.len() > INVENTORY_MAX {
-                let reason = format!("more than {INVENTORY_MAX} objects match: select fewer");
+            if self.objects.len() > FOLLOWED_MAX {
+                let reason = format!("more than {FOLLOWED_MAX} objects match: select fewer");
                 return self.fail(&Closed::new(413, &reason));
             }
         }
     }
 
-    fn apply(&self, raw: RawObject) {
+    fn apply(&self, raw: RawObject) -> Result<(), Closed> {
         let object = match trim::trim(&self.resource, &self.kind, trim::for_others(&self.resource, raw)) {
-            Ok(trimmed) => Arc::new(trimmed.object),
-            Err(error) => return tracing::warn!(%error, "an object that cannot be used"),
+            Ok(trimmed) => trimmed.object,
+            Err(error) => {
+                tracing::warn!(%error, "an object that cannot be used");
+                return Ok(());
+            }
         };
+        let no_room = || Closed::new(503, "this hub has no memory left for objects that are followed");
+        let stored = self.interned.keep(object).ok_or_else(no_room)?;
+        let object = &stored.object;
         self.revision.fetch_max(object.version.revision.0, Ordering::Relaxed);
         let key = object.key.clone();
         let (uid, hash) = (object.version.uid.clone(), object.version.hash);
-        let before = self.objects.insert(key.clone(), object);
-        if before.is_none_or(|before| before.version.uid != uid || before.version.hash != hash) {
+        let before = self.objects.insert(key.clone(), stored);
+        if before.is_none_or(|before| before.object.version.uid != uid || before.object.version.hash != hash)
+        {
             self.tell(&key);
         }
+        Ok(())
     }
 
     fn delete(&self, key: &ObjectKey) {
-        if let Some((_, object)) = self.objects.remove(key) {
+        if let Some((_, stored)) = self.objects.remove(key) {
             let mut gone = self.gone.lock();
             if gone.len() == GONE_MAX {
                 gone.pop_front();
             }
-            gone.push_back((key.clone(), object.version.clone()));
+            gone.push_back((key.clone(), stored.object.version.clone()));
             drop(gone);
             self.tell(key);
         }
@@ -215,6 +238,10 @@ mod tests {
 
     use super::*;
 
+    fn store() -> Interned {
+        Interned::new(&tombolo_runtime::Budget::new(usize::MAX))
+    }
+
     fn raw(name: &str, uid: &str, revision: u64) -> RawObject {
         let version = revision.to_string();
         let metadata = json!({"name": name, "namespace": "default", "uid": uid, "resourceVersion": version});
@@ -224,7 +251,7 @@ mod tests {
     #[tokio::test]
     async fn other_nodes_are_shown_without_their_images() {
         let nodes = Resource::new("", "v1", "nodes");
-        let watch = Arc::new(SharedWatch::new(nodes.clone(), "Node".to_owned()));
+        let watch = Arc::new(SharedWatch::new(nodes.clone(), "Node".to_owned(), store()));
         let metadata = json!({"name": "n", "uid": "u", "resourceVersion": "5"});
         let status = json!({"images": [{"names": ["x"]}], "phase": "Running"});
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status});
@@ -242,7 +269,7 @@ mod tests {
     #[tokio::test]
     async fn a_deletion_that_was_watched_tells_what_went_and_one_that_a_list_shows_does_not() {
         let services = Resource::new("", "v1", "services");
-        let watch = Arc::new(SharedWatch::new(services.clone(), "Service".to_owned()));
+        let watch = Arc::new(SharedWatch::new(services.clone(), "Service".to_owned(), store()));
         let (events, receiver) = mpsc::channel(EVENTS_MAX);
         let running = tokio::spawn(Arc::clone(&watch).run(receiver));
         let many = (0..=GONE_MAX as u64).map(|number| raw(&format!("s{number}"), "u", number + 1));

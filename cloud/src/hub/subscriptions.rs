@@ -9,11 +9,12 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tombolo_proto::frame::Subscribe;
-use tombolo_proto::limits::SELECTOR_LEN_MAX;
+use tombolo_proto::limits::{FOLLOWED_MAX, SELECTOR_LEN_MAX};
 use tombolo_proto::{NodeId, Resource};
-use tombolo_runtime::Tasks;
+use tombolo_runtime::{Budget, Tasks};
 
 use super::access::Access;
+use super::interned::Interned;
 use super::kinds::kind_of;
 use super::shared::{EVENTS_MAX, SharedWatch};
 use crate::kube::{Kube, WatchSpec, is_path_segment, watch};
@@ -22,8 +23,13 @@ use crate::metrics::{Label, Metrics};
 #[cfg(test)]
 mod tests;
 
-/// Shared watches at a time; a further one is refused with 503 until another is closed.
+/// Shared watches at a time. For a further one that is closed which nobody has followed for longest; when somebody follows
+/// each of them, it is refused with 503.
 const SHARED_WATCHES_MAX: usize = 512;
+
+/// Shared watches that one node has begun and that nobody else follows, those that it follows no longer included. Selectors
+/// are free to invent: without this bound one node fills the places of all.
+const NODE_WATCHES_MAX: usize = 48;
 
 /// A shared watch that nobody has followed for this long is closed.
 const IDLE_LIMIT: Duration = Duration::from_secs(600);
@@ -65,6 +71,8 @@ impl From<&Subscribe> for Selection {
 }
 
 struct Running {
+    /// Who was the first to follow; none for cloudcore's own needs.
+    opener: Option<NodeId>,
     watch: Arc<SharedWatch>,
     tasks: [AbortHandle; 2],
 }
@@ -77,6 +85,7 @@ pub struct Subscriptions {
     tasks: Tasks,
     metrics: Metrics,
     running: Arc<DashMap<Selection, Running>>,
+    interned: Interned,
 }
 
 impl Subscriptions {
@@ -84,7 +93,14 @@ impl Subscriptions {
     #[must_use]
     pub fn new(kube: Kube, tasks: Tasks, metrics: Metrics) -> Self {
         let access = Access::new(kube.clone());
-        Self { kube, access, tasks, metrics, running: Arc::default() }
+        let interned = Interned::new(&Budget::new(usize::MAX));
+        Self { kube, access, tasks, metrics, running: Arc::default(), interned }
+    }
+
+    /// The same with so much memory for all objects that are followed.
+    #[must_use]
+    pub fn with_memory(self, bytes: &Budget) -> Self {
+        Self { interned: Interned::new(bytes), ..self }
     }
 
     /// Checks the right to follow, then finds or starts the watch and waits until it knows everything.
@@ -101,18 +117,23 @@ impl Subscriptions {
             return Err(Closed::new(400, "the namespace is no Kubernetes name"));
         }
         self.access.check(node, subscribe).await?;
-        self.follow_selection(Selection::from(subscribe)).await
+        self.follow_selection(Selection::from(subscribe), Some(node)).await
     }
 
     /// Finds or starts the watch of all objects of a resource, whoever may read them: the caller tells nobody of an object
     /// that the API server has not granted.
     pub(super) async fn follow(&self, resource: Resource) -> Result<Arc<SharedWatch>, Closed> {
         let (namespace, label_selector, field_selector) = Default::default();
-        self.follow_selection(Selection { resource, namespace, label_selector, field_selector }).await
+        let selection = Selection { resource, namespace, label_selector, field_selector };
+        self.follow_selection(selection, None).await
     }
 
-    async fn follow_selection(&self, selection: Selection) -> Result<Arc<SharedWatch>, Closed> {
-        let watch = self.watch_for(selection).await?;
+    async fn follow_selection(
+        &self,
+        selection: Selection,
+        opener: Option<&NodeId>,
+    ) -> Result<Arc<SharedWatch>, Closed> {
+        let watch = self.watch_for(selection, opener).await?;
         match tokio::time::timeout(SYNC_LIMIT, watch.synced()).await {
             Ok(synced) => synced.map(|()| watch),
             Err(_) => Err(Closed::new(504, "the first list takes too long: subscribe again")),
@@ -152,10 +173,15 @@ impl Subscriptions {
             }
             keep
         });
+        self.interned.sweep();
         self.metrics.shared_watches.set(i64::try_from(self.running.len()).unwrap_or(i64::MAX));
     }
 
-    async fn watch_for(&self, selection: Selection) -> Result<Arc<SharedWatch>, Closed> {
+    async fn watch_for(
+        &self,
+        selection: Selection,
+        opener: Option<&NodeId>,
+    ) -> Result<Arc<SharedWatch>, Closed> {
         if let Some(running) = self.running.get(&selection)
             && !running.watch.has_failed()
         {
@@ -163,23 +189,61 @@ impl Subscriptions {
         }
         let kind = kind_of(&self.kube, &selection.resource).await?;
         self.sweep();
-        if self.running.len() >= SHARED_WATCHES_MAX {
+        self.make_room(opener)?;
+        let start = || self.start(&selection, &kind, opener);
+        let mut entry = self.running.entry(selection.clone()).or_insert_with(start);
+        if entry.watch.has_failed() {
+            entry.stop();
+            *entry = self.start(&selection, &kind, opener);
+        }
+        Ok(Arc::clone(&entry.watch))
+    }
+
+    /// Room for one more watch: in the share of the node that asks, and in the whole. Watches that nobody follows give way.
+    fn make_room(&self, opener: Option<&NodeId>) -> Result<(), Closed> {
+        if let Some(node) = opener {
+            let own =
+                |running: &Running| running.opener.as_ref() == Some(node) && running.watch.is_alone(node);
+            let watches = self.running.iter().filter(|running| own(running));
+            let (count, objects) =
+                watches.fold((0, 0), |(count, objects), running| (count + 1, objects + running.watch.len()));
+            if (count >= NODE_WATCHES_MAX || objects >= FOLLOWED_MAX) && !self.close_idle(own) {
+                return Err(Closed::new(
+                    429,
+                    "this node alone follows as many different selections as a node may: end some first",
+                ));
+            }
+        }
+        if self.running.len() >= SHARED_WATCHES_MAX && !self.close_idle(|_| true) {
             return Err(Closed::new(
                 503,
                 "this hub follows as many different selections as it may: try again later",
             ));
         }
-        let mut entry =
-            self.running.entry(selection.clone()).or_insert_with(|| self.start(&selection, &kind));
-        if entry.watch.has_failed() {
-            entry.stop();
-            *entry = self.start(&selection, &kind);
-        }
-        Ok(Arc::clone(&entry.watch))
+        Ok(())
     }
 
-    fn start(&self, selection: &Selection, kind: &str) -> Running {
-        let shared = Arc::new(SharedWatch::new(selection.resource.clone(), kind.to_owned()));
+    /// Closes the one of these watches that nobody has followed for longest. False when all are followed.
+    fn close_idle(&self, of: impl Fn(&Running) -> bool) -> bool {
+        // A watch that is being listed has no followers yet, and somebody who waits for it.
+        let idle = |running: &Running| running.watch.idle_since().filter(|_| running.watch.is_following());
+        let candidates = self.running.iter().filter(|running| of(running));
+        let oldest = candidates
+            .filter_map(|running| Some((idle(&running)?, running.key().clone())))
+            .min_by_key(|(since, _)| *since);
+        let Some((_, selection)) = oldest else { return false };
+        // Somebody may have come back meanwhile.
+        let closed = self.running.remove_if(&selection, |_, running| idle(running).is_some());
+        if let Some((_, running)) = &closed {
+            running.stop();
+            running.watch.fail(&Closed::new(503, "this watch gave way to another: subscribe again"));
+        }
+        closed.is_some()
+    }
+
+    fn start(&self, selection: &Selection, kind: &str, opener: Option<&NodeId>) -> Running {
+        let interned = self.interned.clone();
+        let shared = Arc::new(SharedWatch::new(selection.resource.clone(), kind.to_owned(), interned));
         let spec = WatchSpec {
             resource: selection.resource.clone(),
             kind: kind.to_owned(),
@@ -203,7 +267,7 @@ impl Subscriptions {
         let watching =
             self.tasks.spawn_isolated(name.clone(), watch(client, spec, sender, |event| event, failed));
         let running = self.tasks.spawn_isolated(name, Arc::clone(&shared).run(receiver));
-        Running { watch: shared, tasks: [watching, running] }
+        Running { opener: opener.cloned(), watch: shared, tasks: [watching, running] }
     }
 }
 

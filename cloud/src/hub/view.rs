@@ -94,6 +94,13 @@ impl NodeView for View {
         }
     }
 
+    fn count(&self, scope: ScopeId) -> usize {
+        match scope {
+            ScopeId::NODE => self.down.wanted(&self.node).len(),
+            _ => self.watch(scope).map_or(0, |watch| watch.len()),
+        }
+    }
+
     fn lookup(&self, scope: ScopeId, key: &ObjectKey) -> Lookup {
         let found = self.find(scope, key);
         if let Some(recording) = &self.recording {

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Method, Request};
-use http_body_util::{BodyExt as _, Limited};
+use http_body_util::BodyExt as _;
 use kube::client::Body;
 use serde_json::Value;
 use thiserror::Error;
 use tombolo_proto::NodeId;
 
-use super::Kube;
+use super::{Kube, Room};
 
-/// Longest answer that is read, in bytes: what still fits a frame with room for its header.
+/// Longest answer that cloudcore reads for itself, in bytes.
 pub(crate) const ANSWER_LEN_MAX: usize = 16 * 1024 * 1024;
 
 /// Longest body that kube-apiserver takes. A longer one is not sent: its refusal may be lost with the connection that
@@ -137,11 +137,12 @@ pub enum CallError {
     /// The request is larger than the API server takes.
     #[error("the request has {0} bytes, and the Kubernetes API takes at most {BODY_LEN_MAX}: send less")]
     BodyTooLarge(usize),
-    /// The answer is larger than a frame can carry.
-    #[error(
-        "the answer of the Kubernetes API has more than {ANSWER_LEN_MAX} bytes: ask for pages with limit="
-    )]
-    TooLarge,
+    /// The answer is larger than a frame can carry, or than a node may ask for.
+    #[error("the answer of the Kubernetes API has more than {0} bytes: ask for pages with limit=")]
+    TooLarge(usize),
+    /// The answers to this node, or to all of them, take as much memory as they may.
+    #[error("the answers to this node wait to be read and take as much memory as they may: ask again later")]
+    NoRoom,
     /// This cloudcore has no client that can carry a foreign token.
     #[error("this cloudcore cannot pass on the token of a local client")]
     NoForwarding,
@@ -206,11 +207,24 @@ async fn read(response: http::Response<Body>) -> Result<Answer, CallError> {
     let (parts, body) = response.into_parts();
     let content_type =
         parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let body = Limited::new(body, ANSWER_LEN_MAX).collect().await.map_err(|error| {
-        match error.downcast_ref::<http_body_util::LengthLimitError>() {
-            Some(_) => CallError::TooLarge,
-            None => CallError::Unreachable(error.to_string()),
+    let body = read_body(body, Room::current().as_ref()).await?;
+    Ok(Answer { code: parts.status.as_u16(), content_type: content_type.to_owned(), body })
+}
+
+/// Puts a body together in one piece of memory, which is never there twice.
+async fn read_body(mut body: Body, room: Option<&Room>) -> Result<Bytes, CallError> {
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| CallError::Unreachable(error.to_string()))?;
+        let Ok(data) = frame.into_data() else { continue };
+        let len = whole.len().saturating_add(data.len());
+        if len > ANSWER_LEN_MAX {
+            return Err(CallError::TooLarge(ANSWER_LEN_MAX));
         }
-    })?;
-    Ok(Answer { code: parts.status.as_u16(), content_type: content_type.to_owned(), body: body.to_bytes() })
+        if let Some(room) = room {
+            room.grow(len).await?;
+        }
+        whole.extend_from_slice(&data);
+    }
+    Ok(whole.freeze())
 }

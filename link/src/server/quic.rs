@@ -3,12 +3,16 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use aws_lc_rs::hmac;
 use quinn::{Connection, Endpoint, EndpointConfig, Incoming, VarInt};
 use quinn_proto::RandomConnectionIdGenerator;
 use rustls_pki_types::CertificateDer;
 use thiserror::Error;
+use tokio::sync::Semaphore;
+use tombolo_proto::limits::EDGE_FRAME_LEN_MAX;
+use tombolo_runtime::door::Waiting;
 use tombolo_runtime::listen;
 
 use super::pace::Pace;
@@ -23,11 +27,18 @@ use crate::udp;
 
 /// Attempts that quinn keeps for us while the gate is shut; more are passed over, and the client tries again after a
 /// second.
-const INCOMING_MAX: usize = 4096;
+const INCOMING_MAX: usize = 1024;
 
 /// Bytes that quinn keeps of one attempt that was not accepted yet: a first flight with a post-quantum key share is two
 /// datagrams, and may come twice.
 const INCOMING_BYTES: u64 = 8 * 1024;
+
+/// The same for all attempts together.
+const INCOMING_BYTES_TOTAL: u64 = 2 * 1024 * 1024;
+
+/// Handshakes whose clients have not proven their address. More of them get a Retry first: a datagram names any source, and
+/// strangers must not take the places of an address that is not theirs.
+const UNPROVEN_MAX: usize = 32;
 
 /// Length of connection IDs, in bytes. A Retry names one without a look at those in use (quinn), so they must be long
 /// enough never to meet: with three random bytes, as quinn's default has them, one node in some thousands was sent
@@ -63,7 +74,7 @@ impl Listener {
             .transport_config(transport_config())
             .max_incoming(INCOMING_MAX)
             .incoming_buffer_size(INCOMING_BYTES)
-            .incoming_buffer_size_total(INCOMING_BYTES * INCOMING_MAX as u64);
+            .incoming_buffer_size_total(INCOMING_BYTES_TOTAL);
         let failed = |source: io::Error| BindError::Quic { address: listen.address, source };
         let runtime = Arc::new(EndpointRuntime::default());
         let socket = udp::shared(socket, runtime.as_ref()).map_err(failed)?;
@@ -78,20 +89,31 @@ impl Listener {
 
     pub(super) async fn run(self, gate: Gate) {
         let mut pace = Pace::new(gate.limits.accepts_per_second, gate.limits.accept_burst);
+        let unproven = Arc::new(Semaphore::new(UNPROVEN_MAX));
         let accept = async {
             while let Some(incoming) = self.endpoint.accept().await {
-                let crowded = gate.slots.available_permits() <= gate.limits.handshakes / 2;
-                if crowded && incoming.may_retry() {
-                    // Under load a client proves its address before it costs a handshake.
-                    if let Err(error) = incoming.retry() {
-                        tracing::debug!(%error, "retry failed");
+                let unproven = match incoming.remote_address_validated() {
+                    true => None,
+                    false => match Arc::clone(&unproven).try_acquire_owned() {
+                        Ok(permit) => Some(permit),
+                        Err(_) => {
+                            prove(incoming);
+                            continue;
+                        }
+                    },
+                };
+                // What is passed over comes again: a client repeats its first packet after a second.
+                match gate.door.enter(incoming.remote_address().ip()) {
+                    Ok(place) => {
+                        pace.turn().await;
+                        let handshake = receive(gate.clone(), place, incoming);
+                        gate.tasks.spawn_isolated("handshake", async move {
+                            let _unproven = unproven;
+                            handshake.await;
+                        });
                     }
-                    continue;
+                    Err(_) => incoming.ignore(),
                 }
-                // The semaphore is never closed.
-                let Ok(slot) = Arc::clone(&gate.slots).acquire_owned().await else { return };
-                pace.turn().await;
-                gate.admit(incoming.remote_address(), slot, accept_link(incoming));
             }
         };
         gate.drain.until_started(accept).await;
@@ -101,6 +123,31 @@ impl Listener {
             () = self.endpoint.wait_idle() => {}
             () = gate.drain.deadline_passed() => {}
         }
+    }
+}
+
+/// A first packet until its sender is authenticated.
+async fn receive(gate: Gate, place: Waiting, incoming: Incoming) {
+    let remote = incoming.remote_address();
+    if !place.spoke() {
+        return incoming.ignore();
+    }
+    let queue = tokio::time::timeout(gate.limits.handshake_timeout, place.work());
+    match gate.drain.until_started(queue).await {
+        Some(Ok(place)) => Box::pin(gate.admit(remote, place, accept_link(incoming))).await,
+        Some(Err(_)) => {
+            gate.stats.timed_out.fetch_add(1, Ordering::Relaxed);
+            incoming.ignore();
+        }
+        None => incoming.refuse(),
+    }
+}
+
+/// Has a client prove its address before it costs a handshake.
+fn prove(incoming: Incoming) {
+    if let Err(error) = incoming.retry() {
+        tracing::debug!(%error, "retry failed");
+        error.into_incoming().ignore();
     }
 }
 
@@ -127,7 +174,7 @@ async fn accept_link(incoming: Incoming) -> Result<Arrival, AcceptError> {
     let wire = accept_lanes(connection).await?;
     let transport = Transport::Quic;
     let peer = PeerInfo { remote, transport, node: Some(node.clone()) };
-    let link = Link::new(Box::new(wire), peer);
+    let link = Link::bounded(Box::new(wire), peer, EDGE_FRAME_LEN_MAX);
     Ok(Arrival::Tombolo(Accepted { link, node, remote, transport }))
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::header::SEC_WEBSOCKET_PROTOCOL;
@@ -15,6 +16,8 @@ use tokio_tungstenite::tungstenite::Error as WsError;
 use tokio_tungstenite::tungstenite::handshake::server::{Callback, ErrorResponse, Request, Response};
 use tokio_tungstenite::{WebSocketStream, accept_hdr_async_with_config};
 use tombolo_proto::NodeId;
+use tombolo_proto::limits::EDGE_FRAME_LEN_MAX;
+use tombolo_runtime::door::Waiting;
 
 use super::pace::Pace;
 use super::stock::{self, StockRefusal};
@@ -50,14 +53,18 @@ impl Listener {
         let mut pace = Pace::new(gate.limits.accepts_per_second, gate.limits.accept_burst);
         let accept = async {
             loop {
-                // The semaphore is never closed.
-                let Ok(slot) = Arc::clone(&gate.slots).acquire_owned().await else { return };
                 pace.turn().await;
                 match self.tcp.accept().await {
-                    Ok((stream, remote)) => {
-                        let upgrade = accept_upgrade(acceptor.clone(), stream, remote, self.kubeedge);
-                        gate.admit(remote, slot, upgrade);
-                    }
+                    // Without a place it is closed here.
+                    Ok((stream, remote)) => match gate.door.enter(remote.ip()) {
+                        Ok(place) => {
+                            let (gate, acceptor) = (gate.clone(), acceptor.clone());
+                            let tasks = gate.tasks.clone();
+                            let work = receive(gate, place, acceptor, (stream, remote), self.kubeedge);
+                            tasks.spawn_isolated("handshake", work);
+                        }
+                        Err(reason) => tracing::debug!(%remote, %reason, "connection refused"),
+                    },
                     Err(error) => {
                         tracing::warn!(%error, "accept failed");
                         tokio::time::sleep(ACCEPT_RETRY).await;
@@ -66,6 +73,38 @@ impl Listener {
             }
         };
         gate.drain.until_started(accept).await;
+    }
+}
+
+/// A connection from its first byte until it is authenticated. Boxed where it becomes large: while it is silent it costs next
+/// to nothing.
+async fn receive(
+    gate: Gate,
+    place: Waiting,
+    acceptor: TlsAcceptor,
+    (stream, remote): (TcpStream, SocketAddr),
+    kubeedge: bool,
+) {
+    let spoke = tokio::select! {
+        readable = stream.readable() => readable.is_ok() && place.spoke(),
+        () = place.evicted() => false,
+        () = tokio::time::sleep(gate.limits.silence_timeout) => false,
+        () = gate.drain.started() => return,
+    };
+    if !spoke {
+        gate.stats.silent.fetch_add(1, Ordering::Relaxed);
+        return;
+    }
+    let queue = tokio::time::timeout(gate.limits.handshake_timeout, place.work());
+    match gate.drain.until_started(queue).await {
+        Some(Ok(place)) => {
+            let upgrade = accept_upgrade(acceptor, stream, remote, kubeedge);
+            Box::pin(gate.admit(remote, place, upgrade)).await;
+        }
+        Some(Err(_)) => {
+            gate.stats.timed_out.fetch_add(1, Ordering::Relaxed);
+        }
+        None => {}
     }
 }
 
@@ -118,7 +157,7 @@ fn peer_info(node: &NodeId, remote: SocketAddr) -> PeerInfo {
 }
 
 fn accepted(wire: WsWire, node: NodeId, remote: SocketAddr) -> Accepted {
-    let link = Link::new(Box::new(wire), peer_info(&node, remote));
+    let link = Link::bounded(Box::new(wire), peer_info(&node, remote), EDGE_FRAME_LEN_MAX);
     Accepted { link, node, remote, transport: Transport::WebSocket }
 }
 

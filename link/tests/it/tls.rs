@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tombolo_link::client::Choice;
-use tombolo_link::server::Limits;
 use tombolo_link::tls::{ClientTls, ServerTls};
 use tombolo_link::{ConnectError, LinkError};
 
@@ -131,18 +129,6 @@ async fn a_key_of_another_certificate_is_refused() {
     );
     let error = ServerTls::new(mixed, &[ca.certificate()]).unwrap_err();
     assert!(error.to_string().contains("do not fit"), "{error}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_silent_client_loses_its_slot_and_others_get_it() {
-    let ca = Ca::new("ours");
-    let limits = Limits { handshake_timeout: Duration::from_secs(2), handshakes: 1, ..Limits::default() };
-    let mut hub = Hub::start_with(&ca.server_tls(), false, limits).await;
-    let silent = TcpStream::connect(hub.websocket).await.unwrap();
-    let _link = hub.dial(ca.client_tls("edge-1"), Choice::WebSocket).await.unwrap();
-    hub.accept().await;
-    assert_eq!(hub.incoming.stats().timed_out(), 1);
-    drop(silent);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,9 +4,10 @@ use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len, uint32, uint64};
 
-use super::wire::BodyEncoding;
+use super::wire::{self, BodyEncoding};
 use super::write;
-use crate::ids::{ScopeId, Seq};
+use crate::frame::ApiReply;
+use crate::ids::{RequestId, ScopeId, Seq};
 use crate::object::SharedObject;
 
 /// Field of `Frame`, and the fields of `Deliver` around those of the head (`protocol/tombolo.proto`).
@@ -63,6 +64,18 @@ impl<'a> Upsert<'a> {
     }
 
     pub(super) fn write(&self, out: &mut BytesMut) {
+        self.write_head(out);
+        out.put_slice(self.body);
+    }
+
+    /// Everything before the body, and the body as all nodes share it.
+    pub(super) fn into_pieces(self) -> (Bytes, Bytes) {
+        let mut out = BytesMut::with_capacity(self.len().saturating_sub(self.body.len()));
+        self.write_head(&mut out);
+        (out.freeze(), self.body.clone())
+    }
+
+    fn write_head(&self, out: &mut BytesMut) {
         encode_key(FRAME_DELIVER, WireType::LengthDelimited, out);
         encode_varint(self.inner_len() as u64, out);
         if self.seq != 0 {
@@ -79,7 +92,38 @@ impl<'a> Upsert<'a> {
         if !self.body.is_empty() {
             encode_key(BODY, WireType::LengthDelimited, out);
             encode_varint(self.body.len() as u64, out);
-            out.put_slice(self.body);
         }
     }
+}
+
+/// Fields of `Frame`, `Reply` and `ApiReply` around the body of an answer.
+const FRAME_REPLY: u32 = 8;
+const REPLY_ID: u32 = 1;
+const REPLY_API: u32 = 3;
+const API_BODY: u32 = 3;
+
+/// An answer to an API call up to its body, which is not empty and comes last.
+pub(super) fn reply_head(id: RequestId, reply: &ApiReply) -> Bytes {
+    let body = reply.body.len();
+    let prefix = |field, len: usize| key_len(field) + encoded_len_varint(len as u64);
+    let short = wire::ApiReply {
+        code: u32::from(reply.code),
+        content_type: reply.content_type.clone(),
+        body: Bytes::new(),
+    };
+    let api = short.encoded_len() + prefix(API_BODY, body) + body;
+    let id_len = if id.0 == 0 { 0 } else { uint64::encoded_len(REPLY_ID, &id.0) };
+    let whole = id_len + prefix(REPLY_API, api) + api;
+    let mut out = BytesMut::with_capacity(prefix(FRAME_REPLY, whole) + whole - body);
+    encode_key(FRAME_REPLY, WireType::LengthDelimited, &mut out);
+    encode_varint(whole as u64, &mut out);
+    if id.0 != 0 {
+        uint64::encode(REPLY_ID, &id.0, &mut out);
+    }
+    encode_key(REPLY_API, WireType::LengthDelimited, &mut out);
+    encode_varint(api as u64, &mut out);
+    short.encode_raw(&mut out);
+    encode_key(API_BODY, WireType::LengthDelimited, &mut out);
+    encode_varint(body as u64, &mut out);
+    out.freeze()
 }

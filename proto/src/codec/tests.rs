@@ -244,3 +244,28 @@ fn durations_round_up() {
     let millis = |nanos| parts::write_millis(std::time::Duration::from_nanos(nanos));
     assert_eq!((millis(0), millis(1), millis(1_000_000), millis(1_000_001)), (0, 1, 1, 2));
 }
+
+#[test]
+fn a_frame_in_pieces_is_the_frame() {
+    use crate::frame::{ApiReply, Deliver, Reply, ReplyBody};
+    use crate::ids::{CloudRevision, RequestId, ScopeId, Seq, Uid};
+    use crate::object::{ContentHash, ObjectKey, ObjectVersion, Resource, SharedObject};
+
+    for len in [0, 5, limits::BULK_OBJECT_MIN, limits::BULK_OBJECT_MIN + 70_000] {
+        let body: Bytes = (0..len).map(|at| (at % 7) as u8 + b'a').collect::<Vec<_>>().into();
+        let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), "d", "a");
+        let uid = Uid::parse("u").expect("a UID");
+        let version = ObjectVersion { uid, revision: CloudRevision(7), hash: ContentHash(1) };
+        let object = std::sync::Arc::new(SharedObject::new(key, version, body.clone(), Vec::new()));
+        for id in [0, 1, 300, u64::MAX] {
+            let api = ApiReply { code: 200, content_type: "application/json".to_owned(), body: body.clone() };
+            let reply = Frame::Reply(Reply { id: RequestId(id), body: ReplyBody::Api(api) });
+            let change = Change::Upsert(std::sync::Arc::clone(&object));
+            let deliver = Frame::Deliver(Deliver { seq: Seq(id), scope: ScopeId(3), change });
+            for (frame, zstd) in [(&reply, false), (&reply, true), (&deliver, false), (&deliver, true)] {
+                let (head, rest) = encode_pieces(frame, zstd);
+                assert_eq!([head, rest].concat(), encode(frame, zstd), "{len} bytes, id {id}");
+            }
+        }
+    }
+}

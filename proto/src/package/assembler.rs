@@ -2,15 +2,22 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Package, PackageError, too_large};
+use super::{Package, PackageError};
 use crate::ids::Lane;
 use crate::limits;
 
 /// Puts the pieces of each lane's frames together. Pieces of different lanes may come mixed, those of one lane come
-/// in order. A lane holds at most [`limits::FRAME_LEN_MAX`] bytes.
-#[derive(Debug, Default)]
+/// in order. All lanes together hold at most the bytes of one frame of the largest size.
+#[derive(Debug)]
 pub struct Assembler {
     lanes: [BytesMut; 3],
+    max: usize,
+}
+
+impl Default for Assembler {
+    fn default() -> Self {
+        Self::bounded(limits::FRAME_LEN_MAX)
+    }
 }
 
 impl Assembler {
@@ -20,6 +27,18 @@ impl Assembler {
         Self::default()
     }
 
+    /// The same for a peer whose frames are no longer than `max`.
+    #[must_use]
+    pub fn bounded(max: usize) -> Self {
+        Self { lanes: Default::default(), max }
+    }
+
+    /// Bytes of frames that are not complete.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.lanes.iter().map(BytesMut::len).sum()
+    }
+
     /// Takes the next package of a connection; gives the frame's bytes when it was the last piece. A frame that came
     /// in one piece is passed on without a copy.
     ///
@@ -27,6 +46,7 @@ impl Assembler {
     /// [`PackageError`] when the pieces exceed the limit or a piece is empty; the connection is then lost.
     pub fn accept(&mut self, package: Package) -> Result<Option<(Lane, Bytes)>, PackageError> {
         let Package { lane, more, payload } = package;
+        let others = self.pending();
         let [control, delivery, bulk] = &mut self.lanes;
         let pending = match lane {
             Lane::Control => control,
@@ -39,10 +59,10 @@ impl Assembler {
         if pending.is_empty() && !more {
             return Ok(Some((lane, payload)));
         }
-        let len = pending.len().saturating_add(payload.len());
-        if len > limits::FRAME_LEN_MAX {
-            *pending = BytesMut::new();
-            return Err(too_large("frame", len));
+        let len = others.saturating_add(payload.len());
+        if len > self.max {
+            self.lanes = Default::default();
+            return Err(PackageError::TooLarge { what: "frame", len, max: self.max });
         }
         pending.extend_from_slice(&payload);
         Ok((!more).then(|| (lane, std::mem::take(pending).freeze())))

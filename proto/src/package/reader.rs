@@ -3,15 +3,24 @@
 use bytes::{Bytes, BytesMut};
 
 use super::{HEADER_LEN, Header, Package, PackageError};
+use crate::limits;
 
 /// Cuts a byte stream into packages.
 ///
 /// The header is judged as soon as its ten bytes are there, and the buffer grows with the bytes received, never
 /// with the length that the header declares. After an error the stream is lost: every later call fails alike.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Reader {
     buffer: BytesMut,
     state: State,
+    /// Longest payload.
+    max: usize,
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        Self::bounded(limits::FRAME_LEN_MAX)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -27,6 +36,12 @@ impl Reader {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same for a peer whose packages have no more than `max` bytes of payload.
+    #[must_use]
+    pub fn bounded(max: usize) -> Self {
+        Self { buffer: BytesMut::new(), state: State::default(), max }
     }
 
     /// Takes bytes that arrived. Call [`Self::pop`] until it has no more before the next bytes, so that no more than
@@ -47,7 +62,7 @@ impl Reader {
                 State::Failed(error) => return Err(error.clone()),
                 State::Header => {
                     let Some(head) = self.buffer.first_chunk::<HEADER_LEN>() else { return Ok(None) };
-                    match Header::decode(head) {
+                    match Header::decode(head).and_then(|header| self.judge(header)) {
                         Ok(header) => {
                             let _ = self.take(HEADER_LEN);
                             self.state = State::Payload(header);
@@ -69,6 +84,11 @@ impl Reader {
                 }
             }
         }
+    }
+
+    fn judge(&self, header: Header) -> Result<Header, PackageError> {
+        let (len, max) = (header.payload_len(), self.max);
+        if len > max { Err(PackageError::TooLarge { what: "package", len, max }) } else { Ok(header) }
     }
 
     /// Whether the stream may end here: no package is half received.

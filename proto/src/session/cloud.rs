@@ -26,6 +26,7 @@ use crate::session::words;
 use crate::session::{ACK_TIMEOUT, SessionError, UNACKED_MAX};
 use requests::Requests;
 use scope::Scope;
+use subscriptions::Begun;
 use transmit::Notice;
 use window::Window;
 
@@ -61,6 +62,7 @@ pub struct CloudSession {
     same_rules: bool,
     liveness: Liveness,
     patience: Patience,
+    subscribes: Begun,
     /// In the order of their ids, which only grow. The pushed set comes first once the hello is there.
     scopes: Vec<Scope>,
     newest_scope: ScopeId,
@@ -88,6 +90,7 @@ impl CloudSession {
             same_rules: false,
             liveness: Liveness::new(now, config.ping_interval, config.idle_timeout),
             patience: Patience::new(now),
+            subscribes: Begun::default(),
             scopes: Vec::new(),
             newest_scope: ScopeId::NODE,
             windows: [window(Lane::Delivery), window(Lane::Bulk)],
@@ -244,6 +247,18 @@ impl CloudSession {
         if self.lease_answer.is_none_or(|(older, _)| older <= renew_time_micros) {
             self.lease_answer = Some((renew_time_micros, code));
         }
+    }
+
+    /// Bytes that this edge makes the session keep: answers that it has not read, and what it says it holds.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.scopes.iter().map(Scope::claims).fold(self.requests.unread(), usize::saturating_add)
+    }
+
+    /// Bytes of the answers that wait for the link.
+    #[must_use]
+    pub fn unread(&self) -> usize {
+        self.requests.unread()
     }
 
     /// Ends the session; what is not sent yet is dropped.

@@ -33,7 +33,8 @@ pub(super) fn code_of(error: &CallError) -> u16 {
         CallError::Invalid(_) => 400,
         CallError::Unreachable(_) => 503,
         CallError::TimedOut(_) => 504,
-        CallError::TooLarge | CallError::BodyTooLarge(_) => 413,
+        CallError::TooLarge(_) | CallError::BodyTooLarge(_) => 413,
+        CallError::NoRoom => 429,
         CallError::NoForwarding => 501,
     }
 }

@@ -101,6 +101,7 @@ fn hub(kube: &Kube) -> Arc<Hub> {
         upstream: Upstream::new(kube.clone(), Arc::clone(&down)),
         ledgers: Ledgers::new(Arc::new(ClusterLedgers::new(kube.clone(), "d")), "hub"),
         subscriptions: Subscriptions::new(kube.clone(), tasks.clone(), metrics.clone()),
+        session_bytes: Budget::new(usize::MAX),
         down,
         inputs,
         metrics,

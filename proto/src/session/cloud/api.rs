@@ -13,6 +13,10 @@ use crate::object::{ObjectKey, ObjectVersion, SharedObject};
 pub trait NodeView {
     /// Every key that the scope should hold, known absences included.
     fn wanted(&self, scope: ScopeId) -> Vec<ObjectKey>;
+    /// How many keys [`Self::wanted`] has, without making a list of them.
+    fn count(&self, scope: ScopeId) -> usize {
+        self.wanted(scope).len()
+    }
     /// What the scope should hold under this key now.
     fn lookup(&self, scope: ScopeId, key: &ObjectKey) -> Lookup;
     /// Whether everything of the node that refers to this object works without it. Asked of what is known to be absent,

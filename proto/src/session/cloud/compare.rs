@@ -29,6 +29,20 @@ pub(super) struct Comparison {
     /// The edge's content hashes were made under the trimming rules of the view.
     same_rules: bool,
     claim: Claim,
+    /// What the entries take in memory.
+    bytes: usize,
+}
+
+/// Bytes that an entry of an inventory takes beside the texts of its key.
+const ENTRY_OVERHEAD: usize = 192;
+
+/// What the cloud keeps for one key that the edge has named and nobody else has.
+pub(super) fn cost(key: &ObjectKey) -> usize {
+    ENTRY_OVERHEAD.saturating_add(key.namespace().len()).saturating_add(key.name().len())
+}
+
+fn cost_of(entries: &[InventoryEntry]) -> usize {
+    entries.iter().map(|entry| cost(&entry.key)).sum()
 }
 
 #[derive(Debug)]
@@ -68,7 +82,16 @@ impl Comparison {
             Inventory::Digest { count, .. } if *count > INVENTORY_MAX as u64 => return Err(too_many(*count)),
             _ => {}
         }
-        Ok(Self { epoch, same_rules, claim: Claim::Announced(inventory) })
+        let bytes = match &inventory {
+            Inventory::Full(entries) => cost_of(entries),
+            Inventory::Digest { .. } => 0,
+        };
+        Ok(Self { epoch, same_rules, claim: Claim::Announced(inventory), bytes })
+    }
+
+    /// What the entries take in memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     fn deadline(&self) -> Option<Moment> {
@@ -156,6 +179,7 @@ impl Scope {
                 "an inventory part is empty, but not the last one".to_owned(),
             ));
         }
+        comparison.bytes = comparison.bytes.saturating_add(cost_of(&part.entries));
         entries.extend(part.entries);
         *deadline = now + HANDSHAKE_TIMEOUT;
         if part.last {
@@ -191,10 +215,12 @@ impl Scope {
         // Deletions first: they make room for what follows. Keys of wanted objects come from the view, which shares
         // them among all nodes; the inventory's own copies are dropped.
         let unwanted = entries.iter().map(|entry| &entry.key).filter(|key| !distinct.contains(key));
-        for key in unwanted.chain(wanted.iter()) {
+        for (key, claim) in unwanted.map(|key| (key, true)).chain(wanted.iter().map(|key| (key, false))) {
             let belief = claimed.get(key).map_or(Belief::Nothing, |held| Belief::from((*held).clone()));
             let lag = if foreign { CloudRevision(0) } else { revision };
-            self.compare_key(now, key, Slot::new(belief, foreign), lag, view);
+            let mut slot = Slot::new(belief, foreign);
+            slot.claimed = claim;
+            self.compare_key(now, key, slot, lag, view);
         }
         Ok(())
     }
@@ -213,14 +239,15 @@ impl Scope {
         }
         let newer_than_view = matches!(&slot.belief, Belief::Version(held)
             if seen != CloudRevision(0) && held.revision > seen);
+        if slot.claimed {
+            self.claimed = self.claimed.saturating_add(cost(key));
+        }
         self.slots.insert(key.clone(), slot);
         let lookup = self.lookup(view, key);
         let verdict = self.slots.get(key).map(|slot| slot.judge(key, lookup));
         match verdict {
             None | Some(Verdict::Settled) => self.settle(key),
-            Some(Verdict::Forget) => {
-                self.slots.remove(key);
-            }
+            Some(Verdict::Forget) => self.remove_slot(key),
             Some(Verdict::Send(step)) if newer_than_view && step.version().is_none() => {
                 self.park_until(key.clone(), now + LAG_GRACE);
             }

@@ -28,6 +28,8 @@ pub(super) struct Requests {
     /// Oldest first. Few: a list is smaller and faster than a map.
     waiting: VecDeque<Waiting>,
     rejected: VecDeque<RequestId>,
+    /// Bytes of the answers that have not left.
+    unread: usize,
 }
 
 impl Requests {
@@ -84,6 +86,8 @@ impl Requests {
         } else {
             (Lane::Control, reply.body)
         });
+        let held = waiting.answer.as_ref().map_or(0, |(_, body)| body_len(body));
+        self.unread = self.unread.saturating_add(held);
     }
 
     /// The next answer for a lane.
@@ -101,7 +105,14 @@ impl Requests {
             // A burst must not leave its memory behind.
             self.waiting = VecDeque::new();
         }
-        answer.map(|(_, body)| Reply { id, body })
+        let (_, body) = answer?;
+        self.unread = self.unread.saturating_sub(body_len(&body));
+        Some(Reply { id, body })
+    }
+
+    /// Bytes of the answers that wait for the link.
+    pub(super) fn unread(&self) -> usize {
+        self.unread
     }
 
     pub(super) fn deadline(&self) -> Option<Moment> {
@@ -110,7 +121,14 @@ impl Requests {
 
     /// Forgets the questions for which the edge waits no longer, and their answers.
     pub(super) fn handle_timeout(&mut self, now: Moment) {
-        self.waiting.retain(|waiting| waiting.deadline > now);
+        let unread = &mut self.unread;
+        self.waiting.retain(|waiting| {
+            let keep = waiting.deadline > now;
+            if let (false, Some((_, body))) = (keep, &waiting.answer) {
+                *unread = unread.saturating_sub(body_len(body));
+            }
+            keep
+        });
     }
 }
 

@@ -10,7 +10,7 @@ use crate::frame::RefusalReason;
 use crate::ids::{CloudRevision, Lane, Moment, ScopeId};
 use crate::object::{ObjectKey, ObjectVersion};
 use crate::session::cloud::CloudEvent;
-use crate::session::cloud::compare::Comparison;
+use crate::session::cloud::compare::{Comparison, cost};
 use crate::session::cloud::slot::{Belief, Phase, Slot, Step, Verdict};
 use crate::session::cloud::window::{InFlight, Window};
 use crate::session::cloud::{Lookup, NodeView};
@@ -49,6 +49,8 @@ pub(super) struct Scope {
     timers: Timers,
     /// Number of slots that are due.
     backlog: usize,
+    /// Bytes of the slots whose keys only the edge has named.
+    pub(super) claimed: usize,
 }
 
 /// Elements of which a ready queue keeps the memory while it is empty.
@@ -63,6 +65,7 @@ impl Scope {
             ready: [VecDeque::new(), VecDeque::new()],
             timers: Timers::default(),
             backlog: 0,
+            claimed: 0,
         }
     }
 
@@ -313,9 +316,23 @@ impl Scope {
 
     fn forget(&mut self, key: &ObjectKey) {
         self.end_wait(key);
-        self.slots.remove(key);
+        self.remove_slot(key);
         if self.slots.capacity() > 64 && self.slots.len() < self.slots.capacity() / 4 {
             self.slots.shrink_to_fit();
+        }
+    }
+
+    pub(super) fn remove_slot(&mut self, key: &ObjectKey) {
+        if self.slots.remove(key).is_some_and(|slot| slot.claimed) {
+            self.claimed = self.claimed.saturating_sub(cost(key));
+        }
+    }
+
+    /// Bytes that are kept because the edge says that it holds something.
+    pub(super) fn claims(&self) -> usize {
+        match &self.stage {
+            Stage::Comparing(comparison) => comparison.bytes(),
+            Stage::CatchingUp(_) | Stage::Following => self.claimed,
         }
     }
 

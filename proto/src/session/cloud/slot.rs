@@ -56,6 +56,8 @@ pub(super) struct Slot {
     pub(super) foreign: bool,
     /// Missing when the scope was compared, and not resolved since.
     pub(super) due: bool,
+    /// The edge named this key, and the view does not want it: its texts are kept for this slot alone.
+    pub(super) claimed: bool,
     /// Boxed, because hardly any key is ever refused and every connected node pays for the size of a slot.
     pub(super) park: Option<Box<Park<ObjectVersion>>>,
 }
@@ -63,7 +65,7 @@ pub(super) struct Slot {
 impl Slot {
     pub(super) fn new(belief: Belief, foreign: bool) -> Self {
         let foreign = foreign && matches!(belief, Belief::Version(_));
-        Self { belief, phase: Phase::Idle, foreign, due: false, park: None }
+        Self { belief, phase: Phase::Idle, foreign, due: false, claimed: false, park: None }
     }
 
     /// What must be sent so that the edge holds what `lookup` says.

@@ -1,8 +1,8 @@
 //! Scopes that an edge opens, and the inventories that do not fit a hello.
 
 use crate::frame::{Inventory, InventoryPart, Subscribe};
-use crate::ids::ScopeId;
-use crate::limits::SUBSCRIPTIONS_MAX;
+use crate::ids::{Moment, ScopeId};
+use crate::limits::{FOLLOWED_MAX, INVENTORY_BYTES_MAX, SUBSCRIBE_WINDOW, SUBSCRIBES_MAX, SUBSCRIPTIONS_MAX};
 use crate::session::SessionError;
 use crate::session::cloud::compare::Comparison;
 use crate::session::cloud::scope::Scope;
@@ -20,6 +20,14 @@ impl CloudSession {
             )));
         }
         self.newest_scope = scope;
+        if !self.subscribes.begin(self.now) {
+            let reason = format!(
+                "this node began {SUBSCRIBES_MAX} subscriptions within {} s: subscribe again later",
+                SUBSCRIBE_WINDOW.as_secs()
+            );
+            self.notify(Notice::Closed { scope, code: 429, reason });
+            return Ok(());
+        }
         if self.scopes.len() > SUBSCRIPTIONS_MAX {
             let reason = format!("{SUBSCRIPTIONS_MAX} subscriptions of this node are open already");
             self.notify(Notice::Closed { scope, code: 429, reason });
@@ -28,6 +36,7 @@ impl CloudSession {
         let announced = std::mem::replace(&mut subscribe.inventory, Inventory::Full(Vec::new()));
         let comparison = Comparison::new(subscribe.epoch.clone(), self.same_rules, announced)?;
         self.scopes.push(Scope::new(scope, comparison));
+        self.check_claims()?;
         self.events.push_back(CloudEvent::Subscribe(subscribe));
         Ok(())
     }
@@ -54,6 +63,7 @@ impl CloudSession {
                 None => false,
                 Some((index, scope)) => {
                     let awaited = scope.add_part(now, part, &self.config.epoch, view)?;
+                    self.check_claims()?;
                     self.announce_caught_up(index);
                     awaited
                 }
@@ -66,6 +76,11 @@ impl CloudSession {
     pub fn open_subscription(&mut self, scope: ScopeId, view: &impl NodeView) {
         if scope == ScopeId::NODE {
             return;
+        }
+        let followed: usize = self.scopes.iter().skip(1).map(|scope| scope.slots.len()).sum();
+        if followed.saturating_add(view.count(scope)) > FOLLOWED_MAX {
+            let reason = format!("a node follows at most {FOLLOWED_MAX} objects at a time: select fewer");
+            return self.close_subscription(scope, 413, &reason);
         }
         if let Err(error) = self.open_scope(scope, view) {
             self.leave(error.goodbye());
@@ -80,6 +95,17 @@ impl CloudSession {
         }
     }
 
+    /// What an edge says it holds must not fill the cloud, in however many scopes it says so.
+    pub(super) fn check_claims(&self) -> Result<(), SessionError> {
+        let bytes: usize = self.scopes.iter().map(Scope::claims).sum();
+        if bytes <= INVENTORY_BYTES_MAX {
+            return Ok(());
+        }
+        Err(SessionError::Overloaded(format!(
+            "the inventories of this node take {bytes} bytes, and {INVENTORY_BYTES_MAX} are kept of one node: follow fewer objects"
+        )))
+    }
+
     fn drop_scope(&mut self, id: ScopeId) -> bool {
         let Some(index) = self.scope_index(id) else { return false };
         self.scopes.remove(index);
@@ -87,5 +113,23 @@ impl CloudSession {
             |notice| !matches!(notice, Notice::InventoryRequest(scope) | Notice::CaughtUp(scope, _) if *scope == id),
         );
         true
+    }
+}
+
+/// How many subscriptions were begun of late.
+#[derive(Debug, Default)]
+pub(super) struct Begun {
+    since: Moment,
+    count: u32,
+}
+
+impl Begun {
+    /// Counts one more; false when there were as many as there may be.
+    fn begin(&mut self, now: Moment) -> bool {
+        if now.since(self.since) >= SUBSCRIBE_WINDOW {
+            *self = Self { since: now, count: 0 };
+        }
+        self.count = self.count.saturating_add(1);
+        self.count <= SUBSCRIBES_MAX
     }
 }

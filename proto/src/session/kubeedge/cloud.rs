@@ -224,6 +224,12 @@ impl CloudSession {
         self.requests.awaits_reply(id)
     }
 
+    /// Bytes of the answers that wait for the link.
+    #[must_use]
+    pub fn unread(&self) -> usize {
+        self.requests.unread()
+    }
+
     /// Answers a request; the answer is given the form that a stock edge survives ([`Shape`](super::Shape)). One that
     /// comes too late, twice or unasked is dropped.
     pub fn reply(&mut self, reply: Reply) {

@@ -57,7 +57,18 @@ pub(super) struct Requests {
     waiting: VecDeque<Waiting>,
 }
 
+impl Waiting {
+    fn unread(&self) -> usize {
+        self.answer.as_ref().map_or(0, |answer| answer.message.content.as_json().len())
+    }
+}
+
 impl Requests {
+    /// Bytes of the answers that wait for the link. What deliveries share is nobody's alone.
+    pub(super) fn unread(&self) -> usize {
+        self.waiting.iter().map(Waiting::unread).sum()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }

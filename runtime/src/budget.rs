@@ -1,0 +1,215 @@
+//! Bytes that peers may make this process hold: a budget for all of them together, and a share of it for each.
+//!
+//! Counts do not bound memory: 256 answers are nothing or gigabytes. Whoever keeps bytes for a peer takes them from the peer's
+//! [`Share`] first, and refuses the peer when there are none left. What is taken is given back when the [`Held`] is dropped, so
+//! that no way out of a function forgets it.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bytes of each share that do not count against the whole: when others have taken all of it, a peer can still ask for small
+/// things and be answered.
+pub const OWN_BYTES: usize = 32 * 1024;
+
+/// A number of bytes for all peers together. Clones are the same budget.
+#[derive(Debug, Clone)]
+pub struct Budget(Arc<Whole>);
+
+#[derive(Debug)]
+struct Whole {
+    max: usize,
+    used: AtomicUsize,
+    refused: AtomicU64,
+}
+
+impl Budget {
+    /// A budget of so many bytes.
+    #[must_use]
+    pub fn new(max: usize) -> Self {
+        Self(Arc::new(Whole { max, used: AtomicUsize::new(0), refused: AtomicU64::new(0) }))
+    }
+
+    /// One peer's part: at most `max` bytes.
+    #[must_use]
+    pub fn share(&self, max: usize) -> Share {
+        Share(Arc::new(Part { whole: self.clone(), max, used: Mutex::new(0) }))
+    }
+
+    /// Bytes that are taken, without what each share has for itself.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.0.used.load(Ordering::Relaxed)
+    }
+
+    /// Times that bytes were refused to somebody, for whatever reason.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.0.refused.load(Ordering::Relaxed)
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let taken = self.0.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+            used.checked_add(bytes).filter(|sum| *sum <= self.0.max)
+        });
+        taken.is_ok()
+    }
+
+    fn give(&self, bytes: usize) {
+        self.0.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// What one peer may make this process hold. Clones are the same share.
+#[derive(Debug, Clone)]
+pub struct Share(Arc<Part>);
+
+#[derive(Debug)]
+struct Part {
+    whole: Budget,
+    max: usize,
+    used: Mutex<usize>,
+}
+
+impl Share {
+    /// Takes bytes; none when the share or the whole has not as many left.
+    #[must_use]
+    pub fn take(&self, bytes: usize) -> Option<Held> {
+        let mut held = self.nothing();
+        held.set(bytes).then_some(held)
+    }
+
+    /// Holds nothing yet; see [`Held::set`].
+    #[must_use]
+    pub fn nothing(&self) -> Held {
+        Held { share: self.clone(), bytes: 0 }
+    }
+
+    /// Bytes that are taken.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        *self.lock()
+    }
+
+    /// Bytes that may be taken at most.
+    #[must_use]
+    pub fn max(&self) -> usize {
+        self.0.max
+    }
+
+    fn lock(&self) -> MutexGuard<'_, usize> {
+        // A number cannot be left half-changed.
+        self.0.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces `before` bytes by `after`. False, with nothing changed, when there is no room.
+    fn change(&self, before: usize, after: usize) -> bool {
+        let mut used = self.lock();
+        let others = used.saturating_sub(before);
+        let sum = others.saturating_add(after);
+        let (old, new) = (used.saturating_sub(OWN_BYTES), sum.saturating_sub(OWN_BYTES));
+        let fits = after <= before
+            || (sum <= self.0.max && (new <= old || self.0.whole.take(new.saturating_sub(old))));
+        if !fits {
+            self.0.whole.0.refused.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        if new < old {
+            self.0.whole.give(old - new);
+        }
+        *used = sum;
+        true
+    }
+}
+
+/// Bytes that are taken from a share, given back when this is dropped.
+#[derive(Debug)]
+pub struct Held {
+    share: Share,
+    bytes: usize,
+}
+
+impl Held {
+    /// Holds this many bytes from now on. Fewer are always possible; false, with nothing changed, when there is no room for
+    /// more.
+    #[must_use]
+    pub fn set(&mut self, bytes: usize) -> bool {
+        if bytes == self.bytes {
+            return true;
+        }
+        let changed = self.share.change(self.bytes, bytes);
+        if changed {
+            self.bytes = bytes;
+        }
+        changed
+    }
+
+    /// Holds so many bytes more. False, with nothing changed, when there is no room.
+    #[must_use]
+    pub fn grow(&mut self, bytes: usize) -> bool {
+        self.set(self.bytes.saturating_add(bytes))
+    }
+
+    /// Bytes held.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Holding less never fails.
+        let _ = self.set(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: usize = 1024;
+
+    #[test]
+    fn a_peer_has_its_share_and_no_more() {
+        let budget = Budget::new(1000 * KIB);
+        let share = budget.share(100 * KIB);
+        let first = share.take(60 * KIB).expect("room");
+        assert!(share.take(50 * KIB).is_none());
+        let mut second = share.take(40 * KIB).expect("exactly");
+        assert!(!second.grow(1), "the share is used up");
+        assert_eq!((second.bytes(), share.used(), budget.refused()), (40 * KIB, 100 * KIB, 2));
+        drop(first);
+        assert!(second.grow(60 * KIB));
+        drop(second);
+        assert_eq!((share.used(), budget.used()), (0, 0));
+    }
+
+    #[test]
+    fn when_the_whole_is_used_up_everybody_still_has_what_is_their_own() {
+        let budget = Budget::new(200 * KIB);
+        let greedy: Vec<_> = (0..4).map(|_| budget.share(80 * KIB + OWN_BYTES)).collect();
+        let held: Vec<_> = greedy.iter().filter_map(|share| share.take(80 * KIB + OWN_BYTES)).collect();
+        assert_eq!(held.len(), 2, "the third would go beyond the whole");
+        let modest = budget.share(80 * KIB);
+        let small = modest.take(OWN_BYTES).expect("its own");
+        assert!(modest.take(40 * KIB).is_some(), "40 KiB of the whole are left");
+        let _rest = greedy[2].take(40 * KIB + OWN_BYTES).expect("the rest");
+        assert!(modest.take(1).is_none());
+        drop(held);
+        assert!(modest.take(1).is_some());
+        drop(small);
+        assert_eq!(budget.used(), 40 * KIB);
+    }
+
+    #[test]
+    fn holding_less_never_fails() {
+        let budget = Budget::new(100 * KIB);
+        let share = budget.share(200 * KIB);
+        let mut held = share.take(OWN_BYTES + 100 * KIB).expect("all of it");
+        assert!(!held.set(OWN_BYTES + 100 * KIB + 1));
+        assert!(held.set(OWN_BYTES + 10 * KIB));
+        assert_eq!(budget.used(), 10 * KIB);
+        assert!(held.set(5));
+        assert_eq!((budget.used(), share.used()), (0, 5));
+    }
+}
