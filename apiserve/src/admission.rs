@@ -17,7 +17,7 @@ pub enum Operation {
     Create,
     /// Another version of an object, also through a subresource.
     Update,
-    /// A deletion request (called once, when the request comes, not when finalizers are done).
+    /// A deletion request: called at every attempt with the object as it then is, not when finalizers are done.
     Delete,
 }
 

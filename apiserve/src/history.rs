@@ -65,6 +65,11 @@ impl Change {
         self.object.revision
     }
 
+    /// What is stored since; `None` for deletions.
+    pub(crate) fn stored(&self) -> Option<&Stored> {
+        (self.kind != ChangeKind::Deleted).then_some(&*self.object)
+    }
+
     /// Bytes that live because this change is remembered. A body counts with the change that replaces it: until then
     /// the store holds it, unless its objects are copies of what is elsewhere. The last state of what is deleted is
     /// nowhere else.

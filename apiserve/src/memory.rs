@@ -17,14 +17,18 @@ use crate::history::{Change, ChangeKind, ChangeStream, Histories, LogLimits};
 use crate::packed::Packer;
 use crate::store::{Mutation, Revision, Snapshot, Store, StoreError, Stored, WriteStore};
 
+use ledger::Ledger;
 use plan::Plan;
 use state::{State, rewind};
 
+mod ledger;
 mod plan;
 mod state;
 
 #[cfg(test)]
 mod tests;
+
+pub use ledger::{Claims, DELETION_MARK_MAX, OBJECT_OVERHEAD, Rules};
 
 /// How long the state at a revision can be listed after later changes (etcd's usual compaction interval).
 pub const SNAPSHOT_AGE_MAX: Duration = Duration::from_secs(300);
@@ -71,9 +75,18 @@ struct Shared {
     journal: Option<Box<dyn Journal>>,
     queue: Mutex<Queue>,
     /// Held by whoever makes changes, so that checks and effects are one step.
-    turn: Mutex<Packer>,
+    turn: Mutex<Turn>,
+    /// Bytes of all objects, for metrics.
+    len: AtomicU64,
+    len_max: u64,
     /// Whether what is current stays as it is, and only what it has replaced is packed.
     unpacked: bool,
+}
+
+/// What only whoever makes changes needs.
+struct Turn {
+    packer: Packer,
+    ledger: Ledger,
 }
 
 #[derive(Default)]
@@ -101,7 +114,8 @@ impl MemoryStore {
     /// The same for a store whose lists count more than its memory: what is current is not packed.
     #[must_use]
     pub fn unpacked(start: Revision, limits: LogLimits) -> Self {
-        Self::with(State::new(start, Histories::new(limits)), start, None, Packer::default(), true)
+        let turn = Turn { packer: Packer::default(), ledger: Ledger::new(Rules::default()) };
+        Self::with(State::new(start, Histories::new(limits)), start, None, turn, (true, u64::MAX))
     }
 
     /// A usual start for stores whose clients have never seen another one.
@@ -116,29 +130,45 @@ impl MemoryStore {
         journal: Option<Box<dyn Journal>>,
         limits: LogLimits,
     ) -> Self {
+        Self::restore_with(newest, objects, journal, limits, Rules::default())
+    }
+
+    /// The same for a store with rules about all of its objects together.
+    #[must_use]
+    pub fn restore_with(
+        newest: Revision,
+        objects: impl IntoIterator<Item = Stored>,
+        journal: Option<Box<dyn Journal>>,
+        limits: LogLimits,
+        rules: Rules,
+    ) -> Self {
         let mut state = State::new(newest, Histories::new(limits));
-        let mut packer = Packer::default();
+        let len_max = rules.len_max;
+        let mut turn = Turn { packer: Packer::default(), ledger: Ledger::new(rules) };
         for object in objects {
-            packer.pack(&object);
+            turn.ledger.replace(None, Some(&object));
+            turn.packer.pack(&object);
             let table = state.table(object.key.resource());
             table.objects.insert(object.key.clone(), Arc::new(object));
         }
-        Self::with(state, newest, journal, packer, false)
+        Self::with(state, newest, journal, turn, (false, len_max))
     }
 
     fn with(
         state: State,
         newest: Revision,
         journal: Option<Box<dyn Journal>>,
-        packer: Packer,
-        unpacked: bool,
+        turn: Turn,
+        (unpacked, len_max): (bool, u64),
     ) -> Self {
         let shared = Shared {
             state: RwLock::new(state),
             revision: AtomicU64::new(newest.0),
             journal,
             queue: Mutex::default(),
-            turn: Mutex::new(packer),
+            len: AtomicU64::new(turn.ledger.len()),
+            len_max,
+            turn: Mutex::new(turn),
             unpacked,
         };
         Self { shared: Arc::new(shared) }
@@ -153,8 +183,12 @@ impl MemoryStore {
     /// Removes a resource with all its objects and history; its watches end. For definitions that are withdrawn:
     /// nothing is journaled, so delete the objects first where they are durable.
     pub fn forget(&self, resource: &Resource) {
-        let mut packer = self.shared.turn.lock();
-        packer.forget(resource);
+        let mut turn = self.shared.turn.lock();
+        turn.packer.forget(resource);
+        for object in self.shared.state.read().objects(resource) {
+            turn.ledger.replace(Some(object), None);
+        }
+        self.shared.len.store(turn.ledger.len(), Ordering::Relaxed);
         self.shared.state.write().withdraw(resource, self.revision());
     }
 
@@ -169,6 +203,12 @@ impl MemoryStore {
     #[must_use]
     pub fn watchers(&self, resource: &Resource) -> usize {
         self.shared.state.read().tables.get(resource).map_or(0, |table| table.log.watchers())
+    }
+
+    /// Bytes of all objects as [`Rules::len_max`] counts them, and that limit.
+    #[must_use]
+    pub fn size(&self) -> (u64, u64) {
+        (self.shared.len.load(Ordering::Relaxed), self.shared.len_max)
     }
 
     /// Number of objects, for metrics.
@@ -238,7 +278,7 @@ impl WriteStore for MemoryStore {
         if self.shared.journal.is_none() {
             let answer = self.shared.make(vec![mutation]).pop();
             let answer = answer.unwrap_or_else(|| Err(interrupted()));
-            self.shared.turn.lock().settle();
+            self.shared.turn.lock().packer.settle();
             return Box::pin(std::future::ready(answer));
         }
         Box::pin(async move {
@@ -286,14 +326,15 @@ impl Shared {
                 // The request may have gone away; the change stays.
                 let _ = sender.send(answer);
             }
-            self.turn.lock().settle();
+            self.turn.lock().packer.settle();
         }
     }
 
     /// Makes changes in order: check, journal, publish. One answer a mutation.
     fn make(&self, mutations: Vec<Mutation>) -> Vec<Answer> {
-        let mut packer = self.turn.lock();
-        let mut plan = Plan::new(self);
+        let mut turn = self.turn.lock();
+        let Turn { packer, ledger } = &mut *turn;
+        let mut plan = Plan::new(self, ledger);
         let mut answers: Vec<Answer> = mutations.into_iter().map(|mutation| plan.add(mutation)).collect();
         let staged = plan.staged;
         if let (Some(journal), false) = (&self.journal, staged.is_empty()) {
@@ -302,6 +343,9 @@ impl Shared {
                 for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
                     *answer = Err(error.clone());
                 }
+                for change in staged.iter().rev() {
+                    ledger.replace(change.stored(), change.previous.as_deref());
+                }
                 return answers;
             }
         }
@@ -309,6 +353,7 @@ impl Shared {
             let settled = if self.unpacked { change.previous.as_ref() } else { Some(&change.object) };
             settled.into_iter().for_each(|version| packer.add(version));
         }
+        self.len.store(ledger.len(), Ordering::Relaxed);
         self.publish(staged);
         answers
     }

@@ -357,6 +357,13 @@ impl From<StoreError> for ApiError {
                 Self::not_found(&key.resource().group, &key.resource().name, key.name())
             }
             StoreError::Refused { .. } => Self::bad_request(error.to_string()),
+            StoreError::Taken { ref key, .. } => {
+                let (resource, message) = (key.resource(), error.to_string());
+                Self::conflict(&resource.group, &resource.name, key.name(), &message)
+            }
+            StoreError::Full { .. } => {
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, "InsufficientStorage", error.to_string())
+            }
             StoreError::NotStored { .. } => Self::internal(error.to_string()),
             StoreError::Unavailable { .. } => Self::unavailable(error.to_string()),
         }

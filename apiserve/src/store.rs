@@ -260,6 +260,27 @@ pub enum StoreError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The object would have what another one has already. Becomes 409; whoever chose the value itself chooses again.
+    #[error("{key} cannot be stored: {claim} is taken")]
+    Taken {
+        /// Which object.
+        key: ObjectKey,
+        /// What is taken.
+        claim: String,
+    },
+    /// The store, or what is left of it to one kind, is full: nothing grows, deletions go on. Becomes 507.
+    #[error(
+        "{key} was not stored: of at most {max} bytes for such objects {len} are taken; delete objects, or let the store \
+         become larger"
+    )]
+    Full {
+        /// Which object.
+        key: ObjectKey,
+        /// Bytes that are stored.
+        len: u64,
+        /// Bytes that may be.
+        max: u64,
+    },
     /// The change could not be made durable and was taken back, for example because the disk is full. Becomes 500:
     /// clients tell their users instead of trying again by themselves.
     #[error("the change was not stored: {reason}")]

@@ -86,12 +86,14 @@ struct Context<'a> {
     name: String,
     now: Timestamp,
     warnings: Vec<String>,
+    /// Whether the last attempt failed because what admission has chosen was taken meanwhile.
+    taken: bool,
 }
 
 impl<'a> Context<'a> {
     fn new(request: &'a WriteRequest) -> Self {
         let name = request.attributes.name.clone();
-        Self { request, kind: &request.kind, name, now: Timestamp::now(), warnings: Vec::new() }
+        Self { request, kind: &request.kind, name, now: Timestamp::now(), warnings: Vec::new(), taken: false }
     }
 
     fn namespace(&self) -> &str {

@@ -37,7 +37,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tombolo_apiserve::api::ApiServer;
 use tombolo_apiserve::history::LogLimits;
-use tombolo_apiserve::memory::MemoryStore;
+use tombolo_apiserve::memory::{MemoryStore, Rules};
 use tombolo_apiserve::server::{Serving, serve};
 use tombolo_runtime::{Drain, Tasks};
 
@@ -45,7 +45,7 @@ pub use self::datadir::{UP_FILE, is_data_dir};
 pub use self::error::EmbeddedError;
 pub use self::options::Options;
 
-use self::admission::addresses::{Reservations, ServiceRange};
+use self::admission::addresses::{Reservations, ServiceClaims, ServiceRange};
 use self::authz::Authorization;
 use self::controllers::ownership::Ownership;
 use self::datadir::DataDir;
@@ -135,7 +135,9 @@ fn open_store(
     }
     let indexed = Box::new(IndexedJournal { journal: journal.clone(), indexes: indexes.clone() });
     let newest = restored.revision.max(MemoryStore::START);
-    Ok((MemoryStore::restore(newest, restored.objects, Some(indexed), LogLimits::default()), journal))
+    let rules = Rules { claims: Some(Arc::new(ServiceClaims)), ..Rules::default() };
+    let limits = LogLimits::default();
+    Ok((MemoryStore::restore_with(newest, restored.objects, Some(indexed), limits, rules), journal))
 }
 
 /// What only one server may have. The journal is closed before the lock of the directory is given up: a request or

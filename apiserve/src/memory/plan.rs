@@ -10,20 +10,21 @@ use crate::history::{Change, ChangeKind};
 use crate::raw;
 use crate::store::{Expect, Mutation, Revision, StoreError, Stored, Write};
 
-use super::{Answer, Shared};
+use super::{Answer, Ledger, Shared};
 
 /// Changes of one batch: checked against the store with the batch's earlier changes on top.
 pub(super) struct Plan<'a> {
     shared: &'a Shared,
+    ledger: &'a mut Ledger,
     next: Revision,
     overlay: HashMap<ObjectKey, Option<Arc<Stored>>>,
     pub(super) staged: Vec<Arc<Change>>,
 }
 
 impl<'a> Plan<'a> {
-    pub(super) fn new(shared: &'a Shared) -> Self {
+    pub(super) fn new(shared: &'a Shared, ledger: &'a mut Ledger) -> Self {
         let next = Revision(shared.revision.load(Ordering::Acquire)).next();
-        Self { shared, next, overlay: HashMap::new(), staged: Vec::new() }
+        Self { shared, ledger, next, overlay: HashMap::new(), staged: Vec::new() }
     }
 
     pub(super) fn add(&mut self, mutation: Mutation) -> Answer {
@@ -49,6 +50,10 @@ impl<'a> Plan<'a> {
                 (kind, Stored::new(key.clone(), uid, self.next, body))
             }
         };
+        if kind != ChangeKind::Deleted {
+            self.ledger.check(previous.as_deref(), &object)?;
+        }
+        self.ledger.replace(previous.as_deref(), (kind != ChangeKind::Deleted).then_some(&object));
         let object = Arc::new(object);
         self.next = self.next.next();
         self.overlay.insert(key, (kind != ChangeKind::Deleted).then(|| Arc::clone(&object)));

@@ -57,6 +57,11 @@ impl State {
             .or_insert_with(|| Table { objects: BTreeMap::new(), log: histories.log(floor) })
     }
 
+    /// All objects of a resource.
+    pub(super) fn objects(&self, resource: &Resource) -> impl Iterator<Item = &Arc<Stored>> {
+        self.tables.get(resource).into_iter().flat_map(|table| table.objects.values())
+    }
+
     /// Where the history of a resource without a table begins.
     pub(super) fn floor_of(&self, resource: &Resource) -> Revision {
         self.withdrawn.get(resource).copied().unwrap_or(self.floor)

@@ -50,12 +50,30 @@ impl LocalWrites {
         }
     }
 
-    /// Creates an object whose name is known. `own` records who owns its fields.
+    /// Creates an object whose name is known. `own` records who owns its fields. What admission has chosen for it and
+    /// somebody else was faster to store is chosen again.
     pub(super) async fn create_named(
         &self,
         context: &mut Context<'_>,
+        object: Value,
+        own: impl Fn(&Context<'_>, Option<&Value>, &mut Value),
+    ) -> Result<Value, ApiError> {
+        let warnings = context.warnings.len();
+        for _ in 1..ATTEMPTS_MAX {
+            let created = self.create_once(context, object.clone(), &own).await;
+            if !std::mem::take(&mut context.taken) {
+                return created;
+            }
+            context.warnings.truncate(warnings);
+        }
+        self.create_once(context, object, &own).await
+    }
+
+    async fn create_once(
+        &self,
+        context: &mut Context<'_>,
         mut object: Value,
-        own: impl FnOnce(&Context<'_>, Option<&Value>, &mut Value),
+        own: &impl Fn(&Context<'_>, Option<&Value>, &mut Value),
     ) -> Result<Value, ApiError> {
         context.name = meta::text(&object, "name").to_owned();
         let kind = context.kind;
@@ -116,7 +134,9 @@ impl LocalWrites {
             return Ok(std::mem::take(object));
         }
         let change = Change { object, expected: Expect::Absent };
-        self.commit(context, change).await.map_err(|error| context.refused(error))
+        let stored = self.commit(context, change).await;
+        context.taken = matches!(stored, Err(StoreError::Taken { .. }));
+        stored.map_err(|error| context.refused(error))
     }
 }
 

@@ -45,7 +45,7 @@ impl LocalWrites {
             return Err(ApiError::method_not_allowed());
         }
         let options = DeleteOptions::of(context.request)?;
-        let outcome = self.delete_one(context, &options).await?;
+        let outcome = self.delete_one(context, &options, None).await?;
         Ok(reply(context, outcome, &options))
     }
 
@@ -66,7 +66,7 @@ impl LocalWrites {
         for item in &page.items {
             let mut context = Context::new(request);
             item.key.name().clone_into(&mut context.name);
-            match self.delete_one(&mut context, &options).await {
+            match self.delete_one(&mut context, &options, Some(item.uid.as_str())).await {
                 // As it was before: the list says what has been chosen.
                 Ok(_) => items.push(list_item(kind, item)?),
                 // Somebody else was faster.
@@ -88,15 +88,18 @@ impl LocalWrites {
         Ok(WriteReply { status: StatusCode::OK, body: raw::object_text(&list), is_object: false, warnings })
     }
 
+    /// Deletes one incarnation of an object: the `chosen` one, else that which is found first. What has come in its place
+    /// meanwhile was not asked for, and nobody has judged it.
     async fn delete_one(
         &self,
         context: &mut Context<'_>,
         options: &DeleteOptions,
+        chosen: Option<&str>,
     ) -> Result<Outcome, ApiError> {
         if is(context.kind, ("batch", "jobs")) && options.propagation.is_none() {
             context.warnings.push(JOB_ORPHANS.to_owned());
         }
-        let mut admitted = false;
+        let mut judged = chosen.map(str::to_owned);
         let mut marked: Option<Value> = None;
         for _ in 0..ATTEMPTS_MAX {
             let found = self.read(context)?;
@@ -109,13 +112,16 @@ impl LocalWrites {
             }
             let (stored, live) = found.ok_or_else(|| context.not_found())?;
             check_preconditions(context, &live, options)?;
-            if !admitted {
-                self.mutate(context, Operation::Delete, None, Some(&live)).await?;
-                self.validate(context, Operation::Delete, None, Some(&live)).await?;
-                admitted = true;
+            let uid = meta::text(&live, "uid");
+            if judged.get_or_insert_with(|| uid.to_owned()) != uid {
+                return Err(if chosen.is_some() { context.not_found() } else { replaced(context, &judged, uid) });
             }
+            let warnings = context.warnings.len();
+            // Each time: what the hooks judge may have changed since the last attempt.
+            self.mutate(context, Operation::Delete, None, Some(&live)).await?;
+            self.validate(context, Operation::Delete, None, Some(&live)).await?;
             match self.attempt_delete(context, options, (&stored, live), &mut marked).await {
-                Err(StoreError::Conflict { .. }) => {}
+                Err(StoreError::Conflict { .. }) => context.warnings.truncate(warnings),
                 Err(StoreError::NotFound { .. }) if marked.is_some() => {}
                 outcome => return outcome.map_err(|error| context.refused(error)),
             }
@@ -198,6 +204,17 @@ fn is_held(kind: &KindInfo, object: &Value) -> bool {
 
 fn is(kind: &KindInfo, resource: (&str, &str)) -> bool {
     (&*kind.resource.group, &*kind.resource.name) == resource
+}
+
+/// 409 when another object has come in the place of the one that was judged.
+fn replaced(context: &Context<'_>, judged: &Option<String>, uid: &str) -> ApiError {
+    let kind = context.kind;
+    let judged = judged.as_deref().unwrap_or_default();
+    let why = format!(
+        "the object with UID {judged} was deleted meanwhile, and another one with UID {uid} has its name: ask again to \
+         delete that"
+    );
+    ApiError::conflict(&kind.resource.group, &kind.kind, &context.name, &why)
 }
 
 fn check_preconditions(context: &Context<'_>, live: &Value, options: &DeleteOptions) -> Result<(), ApiError> {

@@ -194,6 +194,8 @@ impl LocalWrites {
         match outcome {
             Ok(updated) => Ok(Attempt::Done(updated)),
             Err(crate::store::StoreError::Conflict { .. }) if !conditional => Ok(Attempt::Overtaken),
+            // What admission has chosen was taken meanwhile: it chooses again.
+            Err(crate::store::StoreError::Taken { .. }) => Ok(Attempt::Overtaken),
             Err(error) => Err(context.refused(error)),
         }
     }

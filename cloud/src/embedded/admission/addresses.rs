@@ -1,7 +1,10 @@
 //! Cluster addresses and node ports of Services: what is free, and what was given out a moment ago.
+//!
+//! That two Services never get the same is decided where they are stored ([`ServiceClaims`]). What is kept here for those
+//! that are on their way only saves them from choosing again.
 
 use std::collections::{HashMap, HashSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,6 +12,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rand::Rng as _;
 use serde_json::Value;
+use tombolo_apiserve::memory::Claims;
+use tombolo_apiserve::store::Stored;
 
 use crate::embedded::error::EmbeddedError;
 use crate::embedded::objects::{Objects, core, items, text};
@@ -99,6 +104,24 @@ impl Reservations {
 struct Reserved {
     addresses: HashMap<Ipv4Addr, Instant>,
     ports: HashMap<u16, Instant>,
+}
+
+/// The addresses and node ports of Services: each belongs to one of them.
+pub(in crate::embedded) struct ServiceClaims;
+
+impl Claims for ServiceClaims {
+    fn of(&self, object: &Stored) -> Vec<String> {
+        let resource = object.key.resource();
+        if (&*resource.group, &*resource.name) != ("", "services") {
+            return Vec::new();
+        }
+        let service: Value = serde_json::from_slice(&object.body()).unwrap_or_default();
+        let listed = items(&service, "/spec/clusterIPs").iter().filter_map(Value::as_str);
+        let listed = listed.filter_map(|text| text.parse::<IpAddr>().ok());
+        let addresses = listed.chain(address_of(&service).map(IpAddr::V4));
+        let addresses = addresses.map(|address| format!("cluster address {address}"));
+        addresses.chain(ports_of(&service).map(|port| format!("node port {port}"))).collect()
+    }
 }
 
 /// What all Services use.

@@ -1,0 +1,163 @@
+//! What a store keeps beyond single objects: how many bytes there are, and what only one object may have.
+//!
+//! Decided where changes are planned, one after the other, so that two writes at once cannot both pass.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tombolo_proto::object::{ObjectKey, Resource};
+
+use crate::store::{StoreError, Stored};
+
+/// What an object costs beside its text and its name: its place in the tables and its row.
+pub const OBJECT_OVERHEAD: u64 = 256;
+
+/// Bytes by which the mark of a deletion may let an object grow when the store is full.
+pub const DELETION_MARK_MAX: u64 = 4 * 1024;
+
+/// Above the limit of the whole, objects that are being deleted may grow by this part of it: what finishes a deletion
+/// often says so in the object first.
+const DELETION_RESERVE: u64 = 16;
+
+/// Values of which a store has each one once, for example addresses.
+pub trait Claims: Send + Sync + 'static {
+    /// What an object has. Asked for every version that is stored, so kinds that have nothing are told fast.
+    fn of(&self, object: &Stored) -> Vec<String>;
+}
+
+/// Rules about all objects of a store together.
+#[derive(Clone)]
+pub struct Rules {
+    /// Bytes of all objects, at most. Nothing grows beyond it; deletions go on.
+    pub len_max: u64,
+    /// The same for objects of one resource.
+    pub shares: HashMap<Resource, u64>,
+    /// What only one object may have.
+    pub claims: Option<Arc<dyn Claims>>,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { len_max: u64::MAX, shares: HashMap::new(), claims: None }
+    }
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rules")
+            .field("len_max", &self.len_max)
+            .field("shares", &self.shares)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The objects of a store, counted.
+pub(super) struct Ledger {
+    rules: Rules,
+    len: u64,
+    /// Only of resources with a share.
+    lens: HashMap<Resource, u64>,
+    /// Who has what. Of a store that is older than the rule, several may.
+    holders: HashMap<String, Vec<ObjectKey>>,
+}
+
+impl Ledger {
+    pub(super) fn new(rules: Rules) -> Self {
+        Self { rules, len: 0, lens: HashMap::new(), holders: HashMap::new() }
+    }
+
+    /// Bytes of all objects.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether a version may take the place of another one, or of none.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] or [`StoreError::Taken`].
+    pub(super) fn check(&self, before: Option<&Stored>, after: &Stored) -> Result<(), StoreError> {
+        self.check_len(before, after)?;
+        let had = self.claims(before);
+        let free = |claim: &String| {
+            had.contains(claim) || self.holders.get(claim).is_none_or(|holders| holders.is_empty())
+        };
+        match self.claims(Some(after)).into_iter().find(|claim| !free(claim)) {
+            Some(claim) => Err(StoreError::Taken { key: after.key.clone(), claim }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_len(&self, before: Option<&Stored>, after: &Stored) -> Result<(), StoreError> {
+        let grows = cost(after).saturating_sub(before.map_or(0, cost));
+        if grows == 0 {
+            return Ok(());
+        }
+        let resource = after.key.resource();
+        let (len, max) = match self.rules.shares.get(resource) {
+            Some(share) if self.lens.get(resource).copied().unwrap_or(0).saturating_add(grows) > *share => {
+                (self.lens.get(resource).copied().unwrap_or(0), *share)
+            }
+            _ if self.len.saturating_add(grows) > self.rules.len_max => (self.len, self.rules.len_max),
+            _ => return Ok(()),
+        };
+        let reserve = self.rules.len_max.saturating_add(self.rules.len_max / DELETION_RESERVE);
+        if is_deleting(Some(after))
+            && grows <= DELETION_MARK_MAX
+            && (!is_deleting(before) || self.len.saturating_add(grows) <= reserve)
+            && before.is_some()
+        {
+            return Ok(());
+        }
+        Err(StoreError::Full { key: after.key.clone(), len, max })
+    }
+
+    /// Counts one version instead of another.
+    pub(super) fn replace(&mut self, before: Option<&Stored>, after: Option<&Stored>) {
+        if let Some(gone) = before {
+            self.len = self.len.saturating_sub(cost(gone));
+            if let Some(len) = self.lens.get_mut(gone.key.resource()) {
+                *len = len.saturating_sub(cost(gone));
+            }
+            for claim in self.claims(Some(gone)) {
+                if let Some(holders) = self.holders.get_mut(&claim) {
+                    holders.retain(|holder| *holder != gone.key);
+                    if holders.is_empty() {
+                        self.holders.remove(&claim);
+                    }
+                }
+            }
+        }
+        if let Some(new) = after {
+            self.len = self.len.saturating_add(cost(new));
+            if self.rules.shares.contains_key(new.key.resource()) {
+                let len = self.lens.entry(new.key.resource().clone()).or_default();
+                *len = len.saturating_add(cost(new));
+            }
+            for claim in self.claims(Some(new)) {
+                self.holders.entry(claim).or_default().push(new.key.clone());
+            }
+        }
+    }
+
+    fn claims(&self, object: Option<&Stored>) -> Vec<String> {
+        let (Some(rule), Some(object)) = (&self.rules.claims, object) else { return Vec::new() };
+        let mut claims = rule.of(object);
+        claims.sort_unstable();
+        claims.dedup();
+        claims
+    }
+}
+
+/// Without its revision, whose digits become more by themselves: who writes the same again does not grow.
+fn cost(object: &Stored) -> u64 {
+    let digits = object.revision.0.checked_ilog10().unwrap_or(0);
+    let named = object.key.namespace().len() + object.key.name().len();
+    (object.body_len() as u64).saturating_sub(u64::from(digits)) + named as u64 + OBJECT_OVERHEAD
+}
+
+fn is_deleting(object: Option<&Stored>) -> bool {
+    let body = object.and_then(|object| serde_json::from_slice::<Value>(&object.body()).ok());
+    body.is_some_and(|body| body["metadata"]["deletionTimestamp"].is_string())
+}
