@@ -4,6 +4,7 @@
 //! changed: the one certificate that is asked for, to try the hub with it, stays in memory.
 
 mod api;
+mod contested;
 mod device;
 mod hub;
 mod report;
@@ -81,4 +82,5 @@ async fn cluster(options: &DoctorOptions, now: SystemTime, report: &mut Report) 
     rights::examine(&api, report).await;
     hub::examine(options, &kept, report).await;
     api::nodes(&api, report).await;
+    contested::examine(&api, report).await;
 }

@@ -9,6 +9,7 @@ mod mailbox;
 mod metaserver;
 mod owner;
 mod registry;
+mod rivals;
 mod shared;
 mod stock;
 mod subscriptions;
@@ -103,6 +104,15 @@ impl Hub {
                 self.tasks.spawn_isolated(format!("refusal of {node}"), link.close(CLOSE_LIMIT));
             }
         }
+    }
+
+    /// Two processes have the identity of this node, as was proved so many times.
+    fn contested(self: &Arc<Self>, node: &NodeId, times: u32) {
+        self.metrics.identities_contested.inc();
+        tracing::warn!(%node, times, "two machines use the identity of this node: stop the copy and join it anew");
+        let (hub, node) = (Arc::clone(self), node.clone());
+        let name = format!("event on {node}");
+        self.tasks.spawn_isolated(name, async move { hub.upstream.tell_contested(&node).await });
     }
 
     fn count_refusal(&self, node: &NodeId, limit: usize) {

@@ -25,5 +25,6 @@ mod watches;
 
 pub use app::{App, AppError, Bound};
 pub use config::{Config, ConfigError, Listeners};
+pub use edgecontroller::upstream::CONTESTED_REASON;
 pub use kube::Kube;
 pub use status::{NodeStatus, Status, StatusHandle};

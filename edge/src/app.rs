@@ -51,6 +51,11 @@ pub enum AppError {
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] OpenError),
+    /// The store can do nothing any more.
+    #[error(
+        "the store has failed: {0}; edgecore ends, and saves what can be read of it when it is started again"
+    )]
+    StoreFailed(String),
     /// An address cannot be bound.
     #[error(transparent)]
     Listen(#[from] ListenError),
@@ -112,7 +117,7 @@ impl App {
         config.validate()?;
         let identity = Identity::load(&config.data_dir, &config.node_name)?;
         let folder = config.data_dir.clone();
-        let opened = tokio::task::spawn_blocking(move || Store::open(&folder)).await;
+        let opened = tokio::task::spawn_blocking(move || Store::open_patiently(&folder)).await;
         let opened = opened.map_err(|error| AppError::System(error.to_string()))??;
         let subscriptions = Subscriptions::load(opened.store.clone()).await;
         let subscriptions = subscriptions.map_err(|error| AppError::System(error.to_string()))?;
@@ -209,14 +214,17 @@ impl Bound {
         }
         let _admin = self.spawn(&tasks, &stop, &drain)?;
         let failed = tokio::select! {
+            // First: what else fails now fails because of it.
+            biased;
+            why = store.failed() => Some(AppError::StoreFailed(why)),
             () = drain.started() => None,
-            error = tasks.failed() => Some(error),
+            error = tasks.failed() => Some(AppError::Task(error)),
         };
         stop.cancel();
         let ended = tasks.shutdown(GRACE).await;
         store.close().await;
         match failed {
-            Some(error) => Err(error.into()),
+            Some(error) => Err(error),
             None => ended.map_err(AppError::Task),
         }
     }
@@ -313,6 +321,8 @@ impl Line {
             metrics: Arc::clone(metrics),
             backoff: config.cloud.back_off.into(),
             rng: StdRng::seed_from_u64(rng.random()),
+            // 0 would say nothing.
+            instance: rng.random_range(1..=u64::MAX),
         });
         tasks.spawn("hub", owner.run(drain.clone()));
     }

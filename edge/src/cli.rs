@@ -22,6 +22,9 @@ use crate::{App, JoinOptions, join};
 /// Where settings are read from unless told otherwise.
 const CONFIG_FILE: &str = "/etc/tombolo/edgecore.yaml";
 
+/// How long what cannot be cancelled may go on after everything else has ended.
+const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
+
 /// Time for the agent to stop after a signal.
 const DRAIN_GRACE: Duration = Duration::from_secs(10);
 
@@ -81,7 +84,12 @@ struct KubeletConfigArguments {
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build();
-    let result = runtime.context("cannot start").and_then(|runtime| runtime.block_on(execute(arguments)));
+    let result = runtime.context("cannot start").and_then(|runtime| {
+        let result = runtime.block_on(execute(arguments));
+        // A read of a disk that does not answer must not keep the process from ending.
+        runtime.shutdown_timeout(SHUTDOWN_MAX);
+        result
+    });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -12,6 +12,7 @@
 //! - A report and the status that it shows to clients are written in one transaction. Until the cloud has
 //!   answered, that status also survives newer deliveries of the object.
 
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -37,6 +38,7 @@ mod open;
 mod outbox;
 mod own;
 mod row;
+mod salvage;
 mod schema;
 mod scope;
 mod seal;
@@ -165,13 +167,37 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// Opens the store of a data folder, or makes one. A damaged one is moved aside and an empty one takes its
-    /// place: the cloud fills it again.
+    /// Opens the store of a data folder, or makes one. A damaged one is moved aside, and one with all that could be read of it
+    /// takes its place: the cloud fills in the rest. A disk or a system that refuses never costs the store.
     ///
     /// # Errors
     /// [`OpenError`] when the folder is in use or cannot be used, or a newer edgecore has written the store.
     pub fn open(folder: &Path) -> Result<Opened, OpenError> {
         open::in_folder(folder)
+    }
+
+    /// The same, again and again for some 20 seconds where what is in the way may pass by itself.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_patiently(folder: &Path) -> Result<Opened, OpenError> {
+        open::patiently(|| Self::open(folder), std::thread::sleep)
+    }
+
+    /// Lets the store fail.
+    #[cfg(test)]
+    pub(crate) fn fail(&self, why: &str) {
+        self.shared.fail(why);
+    }
+
+    /// Waits until the store can do nothing any more, and tells why. It has to be opened anew then, by another process.
+    pub async fn failed(&self) -> String {
+        let mut failure = self.shared.failure.subscribe();
+        match failure.wait_for(Option::is_some).await.map(|why| why.clone()) {
+            Ok(Some(why)) => why,
+            // Not to be: this handle keeps the sender.
+            _ => std::future::pending().await,
+        }
     }
 
     /// Opens the store on a medium.
@@ -322,7 +348,12 @@ impl Store {
 
     fn read<T>(&self, read: impl FnOnce(&view::View) -> Result<T, ReadError>) -> Result<T, ReadError> {
         let view = self.shared.view().ok_or_else(|| ReadError::Storage("the store is closed".to_owned()))?;
-        let result = read(&view);
+        // The database's code may give up on a damaged file.
+        let result = std::panic::catch_unwind(AssertUnwindSafe(|| read(&view)));
+        let result = result.unwrap_or_else(|_| Err(ReadError::Corrupted("a read has panicked".to_owned())));
+        if let Err(ReadError::Corrupted(why)) = &result {
+            self.shared.fail(why);
+        }
         if matches!(result, Err(ReadError::Storage(_))) {
             let (reply, _) = oneshot::channel();
             // When the queue is full the writer has work, and finds out for itself that the file has failed.

@@ -106,6 +106,9 @@ pub struct Hello {
     pub inventory: Inventory,
     /// Software version, for operators.
     pub agent: String,
+    /// Which process says so, drawn anew by each; 0 when it is not said. One that comes back after another one with the same
+    /// identity shows that both are alive.
+    pub instance: u64,
 }
 
 /// Optional abilities, one bit each.

@@ -62,6 +62,7 @@ fn hello(inventory: Inventory, epoch: Option<Epoch>) -> Frame {
         features: features::ZSTD,
         inventory,
         agent: "edgecore/0.1.0".to_owned(),
+        instance: 0,
     })
 }
 

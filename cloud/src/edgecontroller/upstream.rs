@@ -7,6 +7,7 @@
 mod api;
 mod application;
 mod bounds;
+mod contested;
 mod deprecated;
 mod heartbeat;
 mod labels;
@@ -37,6 +38,7 @@ use bounds::Gates;
 
 pub(crate) use application::ApplicationTarget;
 pub use bounds::{RequestBound, RequestBounds, RequestKind};
+pub use contested::CONTESTED_REASON;
 pub use memory::reply_with;
 pub(crate) use outcome::reason_of;
 

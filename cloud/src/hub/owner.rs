@@ -314,9 +314,12 @@ impl Owner {
     fn handle_event(&mut self, event: CloudEvent) {
         let node = &self.node;
         match event {
-            CloudEvent::Ready { agent, resumed, .. } => {
+            CloudEvent::Ready { agent, resumed, instance, .. } => {
                 tracing::info!(%node, agent, resumed, transport = %self.handle.transport, "node connected");
                 self.handle.facts.lock().agent = agent;
+                if let Some(times) = self.handle.introduce(instance) {
+                    self.hub.contested(node, times);
+                }
             }
             CloudEvent::CaughtUp { scope } => {
                 if scope == ScopeId::NODE {

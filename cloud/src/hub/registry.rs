@@ -8,11 +8,13 @@ use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tombolo_link::{PeerInfo, Transport};
 use tombolo_proto::frame::{Goodbye, GoodbyeReason};
 use tombolo_proto::{NodeId, ObjectKey, ScopeId};
 
 use super::Mailbox;
+use super::rivals::Rivals;
 use crate::edgecontroller::Outlet;
 
 /// All sessions of one hub.
@@ -37,11 +39,19 @@ pub struct SessionHandle {
     pub transport: Transport,
     over: AtomicBool,
     ended: Notify,
+    /// What this node's sessions have shown of others with its identity.
+    rivals: Mutex<Rivals>,
     /// What operators want to know.
     pub facts: Mutex<SessionFacts>,
 }
 
 impl SessionHandle {
+    /// A process of the edge has begun this session. How often it was proved that there are two of them; none where nothing
+    /// is proved now.
+    pub(super) fn introduce(&self, instance: u64) -> Option<u32> {
+        self.rivals.lock().introduce(instance, Instant::now())
+    }
+
     /// The session does nothing more.
     pub(super) fn set_over(&self) {
         self.over.store(true, Ordering::Release);
@@ -109,16 +119,20 @@ impl Registry {
             transport: peer.transport,
             over: AtomicBool::new(false),
             ended: Notify::new(),
+            rivals: Mutex::default(),
             facts: Mutex::default(),
         });
         let mut predecessor = None;
         match self.sessions.entry(node.clone()) {
             Entry::Occupied(mut entry) => {
                 let old = entry.insert(Arc::clone(&handle));
+                let rivals = old.rivals.lock().clone();
+                let retry_after = rivals.wait(Instant::now());
+                *handle.rivals.lock() = rivals;
                 old.mailbox.end(Goodbye {
                     reason: GoodbyeReason::Replaced,
                     message: format!("a newer connection of {node} took over"),
-                    retry_after: Duration::ZERO,
+                    retry_after,
                 });
                 predecessor = Some(old);
             }
@@ -231,6 +245,25 @@ mod tests {
         assert!(registry.remove(&node("a"), &new));
         assert!(registry.is_empty());
         admitted(&registry, "b");
+    }
+
+    /// Two machines from one disk image: each session that begins ends the other one's.
+    #[test]
+    fn two_processes_with_one_identity_are_found_out_and_slowed_down() {
+        let registry = Registry::new(1);
+        let (mut proofs, mut waits) = (Vec::new(), Vec::new());
+        let mut before: Option<Arc<SessionHandle>> = None;
+        for turn in 0..6 {
+            let handle = admitted(&registry, "a");
+            proofs.push(handle.introduce(7 + turn % 2));
+            if let Some(before) = before.replace(handle) {
+                let goodbye = before.mailbox.take().goodbye.expect("the old one is told");
+                assert_eq!(goodbye.reason, GoodbyeReason::Replaced);
+                waits.push(goodbye.retry_after.as_secs());
+            }
+        }
+        assert_eq!(proofs, [None, None, Some(1), Some(2), Some(3), Some(4)]);
+        assert_eq!(waits, [0, 0, 30, 60, 120]);
     }
 
     #[test]

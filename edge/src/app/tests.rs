@@ -19,6 +19,7 @@ mod kubectl;
 mod names;
 mod offline;
 mod reads;
+mod sessions;
 mod shared;
 mod watches;
 mod wrapper;

@@ -14,7 +14,10 @@ use tombolo_proto::ids::NodeId;
 use tombolo_proto::message::{
     Content, Group, LocalPath, Message, MessageId, Operation, ResourcePath, Route, Source, StatusError,
 };
-use tombolo_proto::session::kubeedge::{Application, ApplicationError, ApplicationStatus, Verb};
+use tombolo_proto::object::Resource;
+use tombolo_proto::session::kubeedge::{
+    Application, ApplicationError, ApplicationStatus, Verb, completed, completed_list,
+};
 
 /// How long MetaServer waits for its cloud (reference 7.3). One without a dynamic controller, as KubeEdge's defaults
 /// have it, does not answer at all.
@@ -97,6 +100,13 @@ fn key_of(target: &ApiPath) -> Option<String> {
         .then(|| format!("/{group}/{version}/{resource}/{}/{}", or_null(namespace), or_null(name)))
 }
 
+/// The resource of a key; none for one that is a path.
+fn resource_of(key: &str) -> Option<Resource> {
+    let parts: Vec<&str> = key.strip_prefix('/')?.split('/').collect();
+    let [group, version, plural, _, _] = parts.as_slice() else { return None };
+    Some(Resource::new(if *group == "core" { "" } else { group }, version, plural))
+}
+
 fn options(params: &Params, names: &[(&str, bool)]) -> Value {
     let mut options = Map::new();
     for (name, is_number) in names {
@@ -174,7 +184,16 @@ pub(super) fn outcome(content: &Content) -> Result<Bytes, Box<StatusError>> {
         return failed(503, "ServiceUnavailable", "the cloud's answer is no record");
     };
     if record.status == ApplicationStatus::Approved {
-        return Ok(record.resp_body.map_or_else(success, Bytes::from));
+        let (verb, resource) = (record.verb, resource_of(&record.key));
+        let Some(body) = record.resp_body.map(Bytes::from) else { return Ok(success()) };
+        // Typed encoders leave out what the type says.
+        return Ok(match (verb, resource) {
+            (Verb::List, Some(resource)) => completed_list(&resource, &body),
+            (Verb::Get | Verb::Create | Verb::Update | Verb::UpdateStatus | Verb::Patch, Some(resource)) => {
+                completed(&resource, &body)
+            }
+            _ => body,
+        });
     }
     match serde_json::from_value::<StatusError>(record.error.status) {
         Ok(error) if error.code >= 400 => Err(Box::new(error)),
@@ -300,6 +319,17 @@ mod tests {
         let record = asked("GET", "/version", "").expect("a record");
         let approved = record.clone().approved(b"{\"major\":\"1\"}".to_vec());
         assert_eq!(outcome(&approved.to_content()).expect("a body"), "{\"major\":\"1\"}");
+        let list = asked("GET", "/apis/discovery.k8s.io/v1/endpointslices", "").expect("a record");
+        let typed = list.approved(b"{\"metadata\":{},\"items\":null}".to_vec());
+        let list: Value =
+            serde_json::from_slice(&outcome(&typed.to_content()).expect("a list")).expect("JSON");
+        let whole = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSliceList", "metadata": {}, "items": []});
+        assert_eq!(list, whole);
+        let slice = asked("GET", "/apis/apps/v1/namespaces/d/deployments/x", "").expect("a record");
+        let typed = slice.approved(b"{\"metadata\":{\"name\":\"x\"},\"status\":{}}".to_vec());
+        let body = outcome(&typed.to_content()).expect("an object");
+        let slice: Value = serde_json::from_slice(&body).expect("JSON");
+        assert_eq!((&slice["apiVersion"], &slice["kind"]), (&json!("apps/v1"), &json!("Deployment")));
         let deleted = Application { resp_body: None, status: ApplicationStatus::Approved, ..record.clone() };
         assert!(outcome(&deleted.to_content()).is_ok_and(|body| body.starts_with(b"{")));
         let gone = record.clone().rejected(&StatusError::new(404, "NotFound", "gone"));

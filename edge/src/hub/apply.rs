@@ -114,6 +114,8 @@ pub(super) struct Outcome {
     pub(super) closed: Vec<Closed>,
     /// The start of the session is written: scopes may be compared.
     pub(super) welcomed: bool,
+    /// Something that the cloud has told since is on the disk.
+    pub(super) stored: bool,
 }
 
 impl Queue {
@@ -151,7 +153,7 @@ async fn execute(store: Store, group: Group) -> Result<Outcome, WriteError> {
             store.welcome(welcome).await.map(|()| Outcome { welcomed: true, ..Outcome::default() })
         }
         Group::CaughtUp { scope, epoch, revision } => {
-            let outcome = Outcome { caught_up: vec![scope], ..Outcome::default() };
+            let outcome = Outcome { caught_up: vec![scope], stored: true, ..Outcome::default() };
             store.caught_up(scope, epoch, revision).await.map(|()| outcome)
         }
         Group::Closed(closed) => Ok(Outcome { closed: vec![closed], ..Outcome::default() }),
@@ -169,6 +171,7 @@ async fn deliver(store: &Store, group: Vec<(Lane, Seq, Option<Delivery>)>) -> Re
     let mut outcome = Outcome::default();
     for (lane, seq, delivery) in group {
         let result = delivery.and_then(|delivery| Some((delivery, results.next()?)));
+        outcome.stored |= matches!(result, Some((_, Ok(()))));
         if let Some((delivery, Err(refused))) = result {
             tracing::warn!(key = %delivery.change.key(), reason = %refused.message, "a delivery is refused");
             outcome.refused.push(Refusal {

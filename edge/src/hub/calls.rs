@@ -14,7 +14,7 @@ use tombolo_proto::message::{
     Content, Group, LocalPath, Message, MessageId, ObjectPath, Operation, Outcome, ResourcePath,
     ResourceType, Route, Source, StatusError,
 };
-use tombolo_proto::session::kubeedge::Shape;
+use tombolo_proto::session::kubeedge::{Shape, completed, resource_of};
 
 use super::application;
 
@@ -150,7 +150,17 @@ fn outcome(form: Form, reply: &Message) -> Result<(u16, Bytes), Box<StatusError>
     }
     let sentence =
         |otherwise: &'static str| unclear(&reply.content.as_text().unwrap_or(Cow::Borrowed(otherwise)));
-    let object = |content: &Content| (form.code, content.as_json().clone());
+    let word = reply.route.resource.as_object().map(|path| match &path.resource_type {
+        ResourceType::PodPatch | ResourceType::PodStatus => ResourceType::Pod,
+        ResourceType::NodePatch => ResourceType::Node,
+        word => word.clone(),
+    });
+    let resource = word.and_then(|word| resource_of(&word));
+    // Objects that a stock cloud has built itself do not say what they are.
+    let object = |content: &Content| {
+        let body = content.as_json();
+        (form.code, resource.as_ref().map_or_else(|| body.clone(), |resource| completed(resource, body)))
+    };
     match form.shape {
         Shape::Wrap { .. } => match Outcome::read(&reply.content) {
             Ok(Outcome::Done(done)) => Ok(object(&done)),

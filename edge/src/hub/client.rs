@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tombolo_link::Transport;
-use tombolo_proto::frame::Goodbye;
+use tombolo_proto::frame::{Goodbye, GoodbyeReason};
 use tombolo_proto::ids::NodeId;
 use tombolo_runtime::{Backoff, BackoffConfig, Drain};
 use tracing::{debug, warn};
@@ -25,6 +25,10 @@ use crate::subscriptions::Board;
 /// Longest wait that a cloud's goodbye can ask for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 
+/// How long a session must last before its success lets the next attempts begin with short waits again. What ends sooner, and
+/// begins again at once, would do so for ever.
+pub(super) const HELD_MIN: Duration = Duration::from_secs(5);
+
 /// What the owner is made of.
 pub(crate) struct ClientParts {
     pub(crate) node: NodeId,
@@ -37,6 +41,8 @@ pub(crate) struct ClientParts {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) backoff: BackoffConfig,
     pub(crate) rng: StdRng,
+    /// Tells this process from another one with the same identity.
+    pub(crate) instance: u64,
 }
 
 impl ClientParts {
@@ -61,18 +67,58 @@ pub(super) struct Ended {
     pub(super) why: String,
     /// The cloud had accepted the hello.
     pub(super) welcomed: bool,
+    /// It was worth its while: see [`Achieved`].
+    pub(super) achieved: bool,
     pub(super) retry_after: Duration,
+}
+
+/// What a session has to show for itself. An accepted hello is nothing: a store that cannot commit and a copy of this node's
+/// identity are welcomed too.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Achieved {
+    began: Instant,
+    /// Something that the cloud sent is on the disk.
+    stored: bool,
+}
+
+impl Achieved {
+    /// Nothing, from now on.
+    pub(super) fn begin() -> Self {
+        Self { began: Instant::now(), stored: false }
+    }
+
+    /// The store has written what the cloud sent.
+    pub(super) fn note(&mut self, stored: bool) {
+        self.stored |= stored;
+    }
+
+    /// Whether the session was worth its while, if it ends now.
+    fn enough(self) -> bool {
+        self.stored && self.began.elapsed() >= HELD_MIN
+    }
 }
 
 impl Ended {
     /// The session's own last word says more than what the link ended with.
-    pub(super) fn of(goodbye: Option<Goodbye>, result: Result<(), String>, welcomed: bool) -> Self {
+    pub(super) fn of(
+        goodbye: Option<Goodbye>,
+        result: Result<(), String>,
+        welcomed: bool,
+        achieved: Achieved,
+    ) -> Self {
+        // Who is replaced has not lost the connection: somebody else has this node's identity, and it would go on for ever.
+        let replaced = goodbye.as_ref().is_some_and(|goodbye| goodbye.reason == GoodbyeReason::Replaced);
+        let achieved = achieved.enough() && !replaced;
         let (why, retry_after) = match (goodbye, result) {
             (Some(goodbye), _) => (format!("{:?}: {}", goodbye.reason, goodbye.message), goodbye.retry_after),
             (None, Err(why)) => (why, Duration::ZERO),
             (None, Ok(())) => ("the session ended".to_owned(), Duration::ZERO),
         };
-        Self { why, welcomed, retry_after }
+        Self { why, welcomed, achieved, retry_after }
+    }
+
+    fn failed(why: String) -> Self {
+        Self { why, welcomed: false, achieved: false, retry_after: Duration::ZERO }
     }
 }
 
@@ -88,14 +134,16 @@ impl Client {
         while !drain.is_started() {
             let ended = match self.connect(&drain).await {
                 Some(Ok(connection)) => self.session(connection, &drain).await,
-                Some(Err(why)) => Ended { why, welcomed: false, retry_after: Duration::ZERO },
+                Some(Err(why)) => Ended::failed(why),
                 None => return,
             };
             if drain.is_started() {
                 return;
             }
-            if ended.welcomed {
+            if ended.achieved {
                 backoff.reset();
+            }
+            if ended.welcomed {
                 // The session told that it was over.
                 let _ = fault.over();
             }
@@ -148,12 +196,11 @@ impl Client {
     /// Drives one session to its end. The store has finished everything that the session handed out when this
     /// returns, as the next session's inventory must tell the whole truth.
     async fn session(&mut self, connection: Connection, drain: &Drain) -> Ended {
-        let failed = |why| Ended { why, welcomed: false, retry_after: Duration::ZERO };
         match connection {
             Connection::Tombolo(link) => {
                 let mut driver = match Driver::start(&self.parts, link) {
                     Ok(driver) => driver,
-                    Err(why) => return failed(why),
+                    Err(why) => return Ended::failed(why),
                 };
                 let result = driver.run(&mut self.parts, drain).await;
                 self.parts.metrics.online.set(0);
@@ -162,7 +209,7 @@ impl Client {
             Connection::KubeEdge(link) => {
                 let mut driver = match StockDriver::start(&self.parts, link) {
                     Ok(driver) => driver,
-                    Err(why) => return failed(why),
+                    Err(why) => return Ended::failed(why),
                 };
                 let result = driver.run(&mut self.parts, drain).await;
                 self.parts.metrics.online.set(0);

@@ -16,7 +16,7 @@ use tombolo_runtime::time::sleep_until;
 use tracing::{info, warn};
 
 use super::apply::{Applier, Closed, Outcome, Work};
-use super::client::{ClientParts, Ended};
+use super::client::{Achieved, ClientParts, Ended};
 use super::follow::Follower;
 use super::{CallError, Command};
 use crate::store::{Store, Welcome};
@@ -37,6 +37,7 @@ pub(super) struct Driver {
     follower: Follower,
     waiting: HashMap<RequestId, oneshot::Sender<Result<ReplyBody, CallError>>>,
     welcomed: bool,
+    achieved: Achieved,
     goodbye: Option<Goodbye>,
 }
 
@@ -48,6 +49,7 @@ impl Driver {
         let mut config = EdgeConfig::new(parts.node.clone(), standing.store);
         config.epoch = standing.epoch;
         config.trim_version = standing.trim_version;
+        config.instance = parts.instance;
         let clock = Clock::start();
         let session = EdgeSession::new(config, clock.now(), &view);
         view.check()?;
@@ -60,6 +62,7 @@ impl Driver {
             follower,
             waiting: HashMap::new(),
             welcomed: false,
+            achieved: Achieved::begin(),
             goodbye: None,
         })
     }
@@ -195,6 +198,7 @@ impl Driver {
     }
 
     fn finish_applying(&mut self, outcome: Outcome) {
+        self.achieved.note(outcome.stored);
         for refusal in outcome.refused {
             self.session.refused(refusal);
         }
@@ -239,7 +243,7 @@ impl Driver {
                 self.goodbye = Some(goodbye);
             }
         }
-        Ended::of(self.goodbye, result, self.welcomed)
+        Ended::of(self.goodbye, result, self.welcomed, self.achieved)
     }
 }
 

@@ -24,7 +24,7 @@ use tracing::{debug, info, warn};
 
 use super::apply::{Applier, Outcome, Work};
 use super::calls::{self, Form};
-use super::client::{ClientParts, Ended};
+use super::client::{Achieved, ClientParts, Ended};
 use super::lease::{LeaseKeeper, LeaseStep};
 use super::{CallError, Command};
 use crate::store::{Delivery, Store, Welcome};
@@ -72,6 +72,7 @@ pub(super) struct StockDriver {
     complete_at: Option<Instant>,
     /// The cloud has sent something: it is one, and it lets this node in.
     heard: bool,
+    achieved: Achieved,
     goodbye: Option<Goodbye>,
 }
 
@@ -99,6 +100,7 @@ impl StockDriver {
             revision: CloudRevision::default(),
             complete_at: Some(Instant::now() + QUIET),
             heard: false,
+            achieved: Achieved::begin(),
             goodbye: None,
         };
         info!(dialect = "kubeedge", "connected to the cloud");
@@ -324,6 +326,7 @@ impl StockDriver {
     }
 
     fn finish_applying(&mut self, outcome: Outcome) {
+        self.achieved.note(outcome.stored);
         let now = self.clock.now();
         for refusal in &outcome.refused {
             self.session.refused(now, refusal);
@@ -356,6 +359,6 @@ impl StockDriver {
                 self.goodbye = Some(goodbye);
             }
         }
-        Ended::of(self.goodbye, result, self.heard)
+        Ended::of(self.goodbye, result, self.heard, self.achieved)
     }
 }

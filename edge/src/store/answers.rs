@@ -127,6 +127,12 @@ pub(super) fn read(
     Ok(Some(Answer { given_at: u64::from_le_bytes(*time), body }))
 }
 
+/// Whether a row can be read.
+pub(super) fn is_sound(sealer: &Sealer, place: &[u8], row: &[u8]) -> bool {
+    let sealed = row.split_first_chunk::<TIME_LEN>();
+    sealed.is_some_and(|(_, sealed)| sealer.open(place, sealed).is_some())
+}
+
 pub(super) fn put(
     rows: &mut Answers<'_>,
     sealer: &Sealer,

@@ -20,6 +20,9 @@ pub enum WriteError {
     /// The change itself cannot be made.
     #[error("{0}")]
     Rejected(String),
+    /// The file is damaged: nothing more can be written before it is opened anew.
+    #[error("the store's file is damaged: {0}")]
+    Damaged(String),
     /// The store is closed.
     #[error("the store is closed")]
     Closed,
@@ -31,6 +34,9 @@ pub enum ReadError {
     /// The disk or the store's file failed.
     #[error("the store cannot read: {0}")]
     Storage(String),
+    /// The file itself is damaged.
+    #[error("the store's file is damaged: {0}")]
+    Corrupted(String),
     /// A row is not what this version writes.
     #[error("the store holds a row that cannot be read: {0}")]
     Damaged(&'static str),
@@ -64,25 +70,74 @@ pub enum OpenError {
         /// Newest schema that this program reads.
         supported: u32,
     },
-    /// Neither the file nor a new one in its place can be opened.
-    #[error("the store cannot be opened: {0}")]
+    /// The disk or the system does not let the store be opened, or a new one be put in the place of a damaged one. The file is
+    /// where it was.
+    #[error("the store cannot be opened, and is kept as it is: {0}")]
     Storage(String),
+}
+
+impl OpenError {
+    /// Whether it may be gone in a moment, without anybody's doing.
+    pub(super) fn may_pass(&self) -> bool {
+        use io::ErrorKind::{IsADirectory, NotADirectory, PermissionDenied, ReadOnlyFilesystem};
+        match self {
+            Self::InUse { .. } | Self::Newer { .. } => false,
+            Self::Io { source, .. } => {
+                let kind = source.kind();
+                !matches!(kind, PermissionDenied | ReadOnlyFilesystem | NotADirectory | IsADirectory)
+            }
+            Self::Storage(_) => true,
+        }
+    }
+}
+
+/// Whether an error of the database says that the file is not what it should be. Everything else is the disk's or the system's
+/// fault (an input/output error, no file descriptors, no memory, no right), and says nothing about the content.
+pub(super) fn is_damage(error: &redb::Error) -> bool {
+    use redb::Error as E;
+    match error {
+        E::Io(io) => is_about_content(io),
+        E::Corrupted(_)
+        | E::UpgradeRequired(_)
+        | E::RepairAborted
+        | E::TableTypeMismatch { .. }
+        | E::TableIsMultimap(_)
+        | E::TableIsNotMultimap(_)
+        | E::TypeDefinitionChanged { .. }
+        | E::TableDoesNotExist(_) => true,
+        _ => false,
+    }
+}
+
+/// Whether an error of a file is about what is in it: it is shorter than it says, or nonsense.
+pub(super) fn is_about_content(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+    // What the system has said has a number.
+    error.raw_os_error().is_none() && matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)
 }
 
 /// How a failure of the database reads to the rest of the store.
 pub(super) fn storage(error: impl Into<redb::Error>) -> WriteError {
     match error.into() {
         redb::Error::Io(io) if is_full(&io) => WriteError::Full,
+        other if is_damage(&other) => WriteError::Damaged(other.to_string()),
         other => WriteError::Storage(other.to_string()),
     }
 }
 
 pub(super) fn reading(error: impl Into<redb::Error>) -> ReadError {
-    ReadError::Storage(error.into().to_string())
+    let error = error.into();
+    if is_damage(&error) {
+        return ReadError::Corrupted(error.to_string());
+    }
+    ReadError::Storage(error.to_string())
 }
 
 impl From<ReadError> for WriteError {
     fn from(error: ReadError) -> Self {
-        Self::Storage(error.to_string())
+        match error {
+            ReadError::Corrupted(why) => Self::Damaged(why),
+            other => Self::Storage(other.to_string()),
+        }
     }
 }

@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use redb::{Builder, Database, DatabaseError, StorageBackend};
 
-use super::medium::Medium;
+use super::medium::{Medium, Trouble};
 
 /// What a disk writes in one piece.
 const SECTOR: usize = 512;
@@ -19,6 +19,7 @@ const SECTOR: usize = 512;
 pub struct FaultyDisk {
     disk: Arc<Mutex<Disk>>,
     gate: Arc<Gate>,
+    trouble: Trouble,
 }
 
 /// Keeps the syncs of a [`FaultyDisk`] from ending until it is dropped.
@@ -66,10 +67,15 @@ struct Disk {
     countdown: Option<u64>,
     /// The next sync fails, and nobody knows what of it has happened.
     failing: bool,
+    /// Operations, reads among them, until each fails with this error of the system.
+    broken: Option<(u64, i32)>,
+    /// The next write panics, as the database's code may.
+    panicking: bool,
     /// Grows with each power cut: what was opened before can do nothing any more.
     boots: u64,
     capacity: u64,
     set_aside: u64,
+    draft: Option<FaultyDisk>,
     rng: StdRng,
 }
 
@@ -89,12 +95,30 @@ impl FaultyDisk {
             pending: Vec::new(),
             countdown: None,
             failing: false,
+            broken: None,
+            panicking: false,
             boots: 0,
             capacity: u64::MAX,
             set_aside: 0,
+            draft: None,
             rng: StdRng::seed_from_u64(seed),
         };
-        Self { disk: Arc::new(Mutex::new(disk)), gate: Arc::default() }
+        Self { disk: Arc::new(Mutex::new(disk)), gate: Arc::default(), trouble: Trouble::default() }
+    }
+
+    /// Lets every operation after so many more fail with an error of the system, by its number, until [`FaultyDisk::mend`].
+    pub fn break_after(&self, operations: u64, errno: i32) {
+        self.disk.lock().broken = Some((operations, errno));
+    }
+
+    /// Lets operations succeed again.
+    pub fn mend(&self) {
+        self.disk.lock().broken = None;
+    }
+
+    /// Lets the next write panic.
+    pub fn panic_at_next_write(&self) {
+        self.disk.lock().panicking = true;
     }
 
     /// Lets syncs wait until what this gives is dropped. Reads and writes go on, as with a system that caches them.
@@ -194,18 +218,30 @@ fn survive(rng: &mut StdRng, content: &mut Vec<u8>, offset: usize, data: &[u8]) 
 impl Medium for FaultyDisk {
     fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
         let boot = self.disk.lock().boots;
-        let (disk, gate) = (Arc::clone(&self.disk), Arc::clone(&self.gate));
-        builder.create_with_backend(Backend { disk, gate, boot })
+        let (disk, gate, trouble) = (Arc::clone(&self.disk), Arc::clone(&self.gate), self.trouble.clone());
+        builder.create_with_backend(Backend { disk, gate, trouble, boot })
     }
 
-    fn set_aside(&self) -> io::Result<String> {
+    fn draft(&self) -> io::Result<Box<dyn Medium>> {
+        let draft = Self::new(0);
+        self.disk.lock().draft = Some(draft.clone());
+        Ok(Box::new(draft))
+    }
+
+    fn put_draft(&self) -> io::Result<String> {
         let mut disk = self.disk.lock();
-        disk.current.clear();
-        disk.durable.clear();
+        let draft = disk.draft.take().ok_or(io::ErrorKind::NotFound)?;
+        let content = std::mem::take(&mut draft.disk.lock().durable);
+        disk.current.clone_from(&content);
+        disk.durable = content;
         disk.pending.clear();
         disk.set_aside += 1;
         disk.boots += 1;
         Ok("nowhere".to_owned())
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.trouble.take()
     }
 }
 
@@ -213,13 +249,23 @@ impl Medium for FaultyDisk {
 struct Backend {
     disk: Arc<Mutex<Disk>>,
     gate: Arc<Gate>,
+    trouble: Trouble,
     boot: u64,
 }
 
 impl Backend {
     /// Runs an operation unless the power is gone.
     fn powered<T>(&self, costs: u64, operation: impl FnOnce(&mut Disk) -> io::Result<T>) -> io::Result<T> {
+        self.trouble.note(self.unnoted(costs, operation))
+    }
+
+    fn unnoted<T>(&self, costs: u64, operation: impl FnOnce(&mut Disk) -> io::Result<T>) -> io::Result<T> {
         let mut disk = self.disk.lock();
+        match &mut disk.broken {
+            Some((0, errno)) => return Err(io::Error::from_raw_os_error(*errno)),
+            Some((left, _)) => *left -= 1,
+            None => {}
+        }
         if disk.boots != self.boot {
             return Err(io::Error::other("opened before the power was cut"));
         }
@@ -277,6 +323,7 @@ impl StorageBackend for Backend {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.powered(1, |disk| {
+            assert!(!std::mem::take(&mut disk.panicking), "a test wants this write to panic");
             let start = usize::try_from(offset).map_err(io::Error::other)?;
             let end = start.checked_add(data.len()).ok_or(io::ErrorKind::StorageFull)?;
             disk.current.get_mut(start..end).ok_or(io::ErrorKind::UnexpectedEof)?.copy_from_slice(data);

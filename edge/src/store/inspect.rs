@@ -5,6 +5,7 @@ use std::path::Path;
 
 use redb::{DatabaseError, ReadableDatabase};
 
+use super::error::is_damage;
 use super::open::{LOCK_FILE, STORE_FILE, builder};
 use super::schema::{self, SCHEMA, Unusable};
 use super::shared::guarded;
@@ -58,7 +59,13 @@ pub fn inspect(folder: &Path) -> Inspection {
     match guarded(|| builder().open_read_only(&path)) {
         Ok(db) => schema_of(&db),
         Err(DatabaseError::RepairAborted) => Inspection::Unclosed,
-        Err(error) => Inspection::Damaged(error.to_string()),
+        Err(error) => {
+            let error = redb::Error::from(error);
+            if is_damage(&error) {
+                return Inspection::Damaged(error.to_string());
+            }
+            Inspection::Unreadable(format!("{}: {error}", path.display()))
+        }
     }
 }
 

@@ -4,9 +4,13 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use redb::{Builder, Database, DatabaseError, StorageBackend};
+
+use super::error::is_about_content;
 
 /// Damaged files that are kept for inspection; older ones are removed.
 const SET_ASIDE_MAX: usize = 2;
@@ -22,44 +26,97 @@ pub trait Medium: Send + Sync + 'static {
     /// Whatever the database says about the file.
     fn open(&self, builder: &Builder) -> Result<Database, DatabaseError>;
 
-    /// Moves the content out of the way, so that the next [`Medium::open`] makes an empty database. Returns where
-    /// it can be found.
+    /// An empty medium beside this one.
     ///
     /// # Errors
     /// Any failure of the file system.
-    fn set_aside(&self) -> io::Result<String>;
+    fn draft(&self) -> io::Result<Box<dyn Medium>>;
+
+    /// Puts what was last written to a [`Medium::draft`] in the place of the content. Returns where the old content can be
+    /// found. At each moment one of the two is in its place, also when the power goes.
+    ///
+    /// # Errors
+    /// Any failure of the file system; the old content is where it was.
+    fn put_draft(&self) -> io::Result<String>;
+
+    /// What the disk has refused since this was asked last, if anything: not what is wrong with the content.
+    fn trouble(&self) -> Option<String>;
+}
+
+/// Notes what a disk refuses.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Trouble(Arc<Mutex<Option<String>>>);
+
+impl Trouble {
+    pub(super) fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        if let Err(error) = &result
+            && !is_about_content(error)
+        {
+            *self.0.lock() = Some(error.to_string());
+        }
+        result
+    }
+
+    pub(super) fn take(&self) -> Option<String> {
+        self.0.lock().take()
+    }
 }
 
 /// A file on disk.
 #[derive(Debug, Clone)]
 pub struct FileMedium {
     path: PathBuf,
+    trouble: Trouble,
 }
 
 impl FileMedium {
     /// The file with this path; it need not exist. Whoever opens it must hold the lock of its folder.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
+        Self { path: path.into(), trouble: Trouble::default() }
+    }
+
+    fn draft_path(&self) -> PathBuf {
+        let mut name = self.path.file_name().unwrap_or_default().to_owned();
+        name.push(".new");
+        self.path.with_file_name(name)
     }
 }
 
 impl Medium for FileMedium {
     fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
         let mut options = OpenOptions::new();
-        let file =
-            options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&self.path)?;
-        builder.create_with_backend(FileBackend { file })
+        let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&self.path);
+        let file = self.trouble.note(file)?;
+        builder.create_with_backend(FileBackend { file, trouble: self.trouble.clone() })
     }
 
-    fn set_aside(&self) -> io::Result<String> {
+    fn draft(&self) -> io::Result<Box<dyn Medium>> {
+        let path = self.draft_path();
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(Box::new(Self::new(path))),
+        }
+    }
+
+    fn put_draft(&self) -> io::Result<String> {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let folder = self.path.parent().unwrap_or(Path::new("."));
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let target = folder.join(format!("{name}.damaged-{seconds}"));
-        std::fs::rename(&self.path, &target)?;
+        // A second name for the old content, so that the rename replaces nothing that has no other one.
+        match std::fs::hard_link(&self.path, &target) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        std::fs::rename(self.draft_path(), &self.path)?;
+        File::open(folder)?.sync_all()?;
         forget_oldest(folder, &format!("{name}.damaged-"))?;
         Ok(target.display().to_string())
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.trouble.take()
     }
 }
 
@@ -81,15 +138,16 @@ fn forget_oldest(folder: &Path, prefix: &str) -> io::Result<()> {
 #[derive(Debug)]
 struct FileBackend {
     file: File,
+    trouble: Trouble,
 }
 
 impl StorageBackend for FileBackend {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.len())
+        Ok(self.trouble.note(self.file.metadata())?.len())
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(out, offset)
+        self.trouble.note(self.file.read_exact_at(out, offset))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -101,19 +159,19 @@ impl StorageBackend for FileBackend {
             if let Err(error) = self.file.write_all_at(&zeros[..chunk], at) {
                 // The first failure is the one to tell; a file that stays too long is harmless.
                 let _ = self.file.set_len(old);
-                return Err(error);
+                return self.trouble.note(Err(error));
             }
             at += chunk as u64;
         }
-        self.file.set_len(len)
+        self.trouble.note(self.file.set_len(len))
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.trouble.note(self.file.sync_data())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(data, offset)
+        self.trouble.note(self.file.write_all_at(data, offset))
     }
 }
 

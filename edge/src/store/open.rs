@@ -3,15 +3,16 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redb::{Builder, Database, DatabaseError, StorageError};
+use redb::{Builder, Database, DatabaseError};
 use tokio::sync::mpsc;
 use tombolo_apiserve::store::Revision;
 use tracing::warn;
 
-use super::error::OpenError;
+use super::error::{OpenError, is_damage};
 use super::medium::{FileMedium, Medium};
+use super::salvage::Salvage;
 use super::schema::{self, SCHEMA, Unusable};
 use super::seal::Sealer;
 use super::shared::{Shared, guarded, open_database};
@@ -34,6 +35,34 @@ pub struct Opened {
     pub store: Store,
     /// Why and where the old one was moved aside; none when it was in order or new.
     pub set_aside: Option<String>,
+}
+
+/// Waits between attempts to open a store that the disk or the system does not give away; after the last one the agent ends, and
+/// whoever started it starts it again.
+const PAUSES: [Duration; 6] = [
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+    Duration::from_secs(8),
+    Duration::from_secs(8),
+];
+
+/// Opens again after what may pass by itself, with a pause before each further attempt.
+pub(super) fn patiently<T>(
+    mut open: impl FnMut() -> Result<T, OpenError>,
+    mut pause: impl FnMut(Duration),
+) -> Result<T, OpenError> {
+    for wait in PAUSES {
+        match open() {
+            Err(error) if error.may_pass() => {
+                warn!(%error, retry_in = ?wait, "the store cannot be opened now");
+                pause(wait);
+            }
+            other => return other,
+        }
+    }
+    open()
 }
 
 pub(super) fn in_folder(folder: &Path) -> Result<Opened, OpenError> {
@@ -79,11 +108,11 @@ pub(super) fn on_medium(
             Err(Unusable::Disk(error)) => return Err(OpenError::Storage(error.to_string())),
             Err(Unusable::Damaged(why)) if set_aside.is_some() => return Err(OpenError::Storage(why)),
             Err(Unusable::Damaged(why)) => {
-                let place = medium.set_aside().map_err(|error| {
-                    OpenError::Storage(format!("it is damaged ({why}) and cannot be moved aside: {error}"))
+                let (place, kept) = replaced(&*medium, &sealer, first).map_err(|error| {
+                    OpenError::Storage(format!("it is damaged ({why}) and cannot be replaced: {error}"))
                 })?;
-                warn!(%why, %place, "the store was damaged and is moved aside; the cloud fills a new one");
-                set_aside = Some(format!("{why}; kept as {place}"));
+                warn!(%why, %place, %kept, "the store was damaged; the cloud fills what another one lacks");
+                set_aside = Some(format!("{why}; moved to {place}; {kept}"));
             }
         }
     };
@@ -99,9 +128,39 @@ pub(super) fn on_medium(
     Ok(Opened { store: Store { shared, jobs }, set_aside })
 }
 
-/// Opens and checks the content: every page and every row is read once, so that damage is found now and not in
-/// the middle of an answer.
+/// Makes another store with what can be read of a damaged one, and puts it in that one's place. Where the old one is now, and
+/// what was taken over. When this fails the old one is where it was.
+fn replaced(medium: &dyn Medium, sealer: &Sealer, first: Revision) -> Result<(String, String), String> {
+    let salvage = Salvage::read(medium, sealer);
+    if let Some(trouble) = medium.trouble() {
+        return Err(trouble);
+    }
+    let draft = medium.draft().map_err(|error| error.to_string())?;
+    let db = open_database(&*draft).map_err(|error| error.to_string())?;
+    let refused = |unusable: Unusable| unusable.to_string();
+    schema::prepare(&db, sealer, (fresh_id(), first)).map_err(refused)?;
+    salvage.fill(&db, first).map_err(|error| error.to_string())?;
+    drop(db);
+    let place = medium.put_draft().map_err(|error| error.to_string())?;
+    Ok((place, salvage.to_string()))
+}
+
+/// Opens and checks the content. What looks like damage is none when the disk has refused something meanwhile: the database's
+/// code may give up in any way then.
 fn usable(medium: &dyn Medium, sealer: &Arc<Sealer>, first: Revision) -> Result<(Database, View), Unusable> {
+    // What was before this is no reason now.
+    drop(medium.trouble());
+    match checked(medium, sealer, first) {
+        Err(Unusable::Damaged(why)) => Err(match medium.trouble() {
+            Some(trouble) => Unusable::Disk(super::WriteError::Storage(trouble)),
+            None => Unusable::Damaged(why),
+        }),
+        other => other,
+    }
+}
+
+/// Every page and every row is read once, so that damage is found now and not in the middle of an answer.
+fn checked(medium: &dyn Medium, sealer: &Arc<Sealer>, first: Revision) -> Result<(Database, View), Unusable> {
     let mut db = open_database(medium).map_err(unusable)?;
     match guarded(|| db.check_integrity()) {
         Ok(true) => {}
@@ -118,29 +177,19 @@ fn usable(medium: &dyn Medium, sealer: &Arc<Sealer>, first: Revision) -> Result<
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)) {
         Ok(Ok(view)) => Ok((db, view)),
         Ok(Err(super::ReadError::Damaged(what))) => Err(Unusable::Damaged(format!("unreadable {what} row"))),
-        Ok(Err(error)) => Err(Unusable::Damaged(error.to_string())),
+        Ok(Err(super::ReadError::Corrupted(why))) => Err(Unusable::Damaged(why)),
+        Ok(Err(error)) => Err(Unusable::Disk(error.into())),
         Err(_) => Err(Unusable::Damaged("the database code gave up on the file".to_owned())),
     }
 }
 
-/// Tells a file that is no database any more from a disk that does not let us near it.
+/// Tells a file that is no database any more from a disk or a system that does not let us near it.
 fn unusable(error: DatabaseError) -> Unusable {
-    use std::io::ErrorKind;
-    if let DatabaseError::Storage(StorageError::Io(io)) = &error
-        && matches!(
-            io.kind(),
-            ErrorKind::PermissionDenied
-                | ErrorKind::NotFound
-                | ErrorKind::StorageFull
-                | ErrorKind::QuotaExceeded
-                | ErrorKind::FileTooLarge
-                | ErrorKind::ReadOnlyFilesystem
-                | ErrorKind::IsADirectory
-        )
-    {
-        return Unusable::Disk(super::error::storage(error));
+    let error = redb::Error::from(error);
+    match is_damage(&error) {
+        true => Unusable::Damaged(error.to_string()),
+        false => Unusable::Disk(super::error::storage(error)),
     }
-    Unusable::Damaged(error.to_string())
 }
 
 /// A builder with the settings of this program.

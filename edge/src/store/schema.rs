@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError, WriteTransaction};
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 use tombolo_apiserve::store::Revision;
 use tombolo_proto::ids::{Epoch, StoreId, Uid};
 use tombolo_proto::object::{Resource, ResourceParts};
@@ -46,7 +47,7 @@ const SEAL_TEXT: &[u8] = b"tombolo";
 #[serde(rename_all = "camelCase")]
 pub(super) struct StateRow {
     /// Identity of this store, hexadecimal.
-    store: String,
+    pub(super) store: String,
     /// Newest local revision.
     pub(super) revision: u64,
     /// The log holds every change after this revision.
@@ -166,25 +167,41 @@ impl SubscriptionRow {
 }
 
 /// Why a file cannot be used as it is.
+#[derive(Debug, Error)]
 pub(super) enum Unusable {
     /// A newer program wrote it.
+    #[error("it has schema {0}")]
     Newer(u32),
     /// It is damaged, or encrypted with another key.
+    #[error("{0}")]
     Damaged(String),
     /// The disk refuses; the content may be in order.
+    #[error("{0}")]
     Disk(WriteError),
 }
 
 impl From<WriteError> for Unusable {
     fn from(error: WriteError) -> Self {
-        Self::Disk(error)
+        match error {
+            WriteError::Damaged(why) => Self::Damaged(why),
+            other => Self::Disk(other),
+        }
+    }
+}
+
+impl From<ReadError> for Unusable {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Damaged(what) => Self::Damaged(format!("unreadable {what} row")),
+            other => WriteError::from(other).into(),
+        }
     }
 }
 
 /// Checks a store, or makes the tables of a new one.
 pub(super) fn prepare(db: &Database, sealer: &Sealer, fresh: (StoreId, Revision)) -> Result<(), Unusable> {
     match found(db)? {
-        None => create(db, sealer, fresh).map_err(Unusable::Disk),
+        None => Ok(create(db, sealer, fresh)?),
         Some(schema) if schema > SCHEMA => Err(Unusable::Newer(schema)),
         Some(schema) => {
             check(db, sealer)?;
@@ -196,13 +213,13 @@ pub(super) fn prepare(db: &Database, sealer: &Sealer, fresh: (StoreId, Revision)
 /// The schema of the file; `None` for an empty one.
 pub(super) fn found(db: &impl ReadableDatabase) -> Result<Option<u32>, Unusable> {
     let damaged = |what: String| Unusable::Damaged(what);
-    let txn = db.begin_read().map_err(|error| damaged(error.to_string()))?;
+    let txn = db.begin_read().map_err(reading)?;
     let table = match txn.open_table(META) {
         Ok(table) => table,
         Err(TableError::TableDoesNotExist(_)) => return Ok(None),
-        Err(error) => return Err(damaged(error.to_string())),
+        Err(error) => return Err(reading(error).into()),
     };
-    let row = table.get(SCHEMA_KEY).map_err(|error| damaged(error.to_string()))?;
+    let row = table.get(SCHEMA_KEY).map_err(reading)?;
     let row = row.ok_or_else(|| damaged("it has no schema version".to_owned()))?;
     let bytes = row.value().try_into().map_err(|_| damaged("its schema version is unreadable".to_owned()))?;
     Ok(Some(u32::from_le_bytes(bytes)))
@@ -235,7 +252,7 @@ fn migrate(db: &Database, schema: u32) -> Result<(), Unusable> {
         SCHEMA => Ok(()),
         // Rows of the log tell their own format; new ones are written in the new one. The first write makes the table of
         // single answers.
-        1 | 2 => mark(db).map_err(Unusable::Disk),
+        1 | 2 => Ok(mark(db)?),
         older => Err(Unusable::Damaged(format!("schema {older} was never released"))),
     }
 }
@@ -260,7 +277,7 @@ fn check(db: &Database, sealer: &Sealer) -> Result<(), Unusable> {
         Ok(false) => {
             Err(Unusable::Damaged("it is encrypted with a key that is not here any more".to_owned()))
         }
-        Err(error) => Err(Unusable::Damaged(error.to_string())),
+        Err(error) => Err(error.into()),
     }
 }
 

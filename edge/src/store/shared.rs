@@ -42,6 +42,8 @@ pub(super) struct Shared {
     pub(super) commits: watch::Sender<u64>,
     /// Grows when other reports wait than before.
     pub(super) reports: watch::Sender<u64>,
+    /// Why the store can do nothing any more; none while it can.
+    pub(super) failure: watch::Sender<Option<String>>,
     /// Keeps other agents out of the data folder until the store is closed.
     lock: Mutex<Option<File>>,
     /// Packs the bodies of the history, of which next to none is read again.
@@ -79,7 +81,17 @@ impl Shared {
         let trusted = ArcSwapOption::empty();
         let (current, packer) = (RwLock::new(current), Mutex::new(packer));
         let gone = Mutex::default();
-        Ok(Self { current, sealer, bounds, gone, trusted, medium, commits, reports, lock, packer })
+        let failure = watch::Sender::new(None);
+        Ok(Self { current, sealer, bounds, gone, trusted, medium, commits, reports, failure, lock, packer })
+    }
+
+    /// The store can do nothing any more: whoever runs it must open it anew.
+    pub(super) fn fail(&self, why: &str) {
+        self.failure.send_if_modified(|failure| {
+            let first = failure.is_none();
+            failure.get_or_insert_with(|| why.to_owned());
+            first
+        });
     }
 
     /// The newest state; `None` when the store is closed.

@@ -7,6 +7,7 @@ use tombolo_proto::object::{ContentHash, Held, ObjectVersion, SharedObject};
 
 use super::*;
 
+mod damage;
 mod fixture;
 mod kept;
 mod power;

@@ -1,5 +1,6 @@
 //! The one writer: a thread that puts waiting commands into one transaction, commits, and publishes the result.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,7 +12,7 @@ use tracing::{error, warn};
 
 use super::answers::{Answer, Question};
 use super::batch::{Batch, Published};
-use super::error::{WriteError, storage};
+use super::error::{ReadError, WriteError, reading, storage};
 use super::outbox::Report;
 use super::own::{Accepted, OwnWrite};
 use super::scope::Selection;
@@ -79,8 +80,21 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Runs until the store is closed or dropped.
+    /// Runs until the store is closed, dropped or failed. A panic ends the store, not only its thread: nothing would be written
+    /// any more while everything else goes on.
     pub(super) fn run(mut self) {
+        let worked = std::panic::catch_unwind(AssertUnwindSafe(|| self.work()));
+        if worked.is_err() {
+            self.shared.fail("its writer has panicked");
+        }
+        self.shared.close();
+        // What the database's code does with a file on which it has panicked already is of no interest.
+        let db = self.db.take();
+        let _ = std::panic::catch_unwind(AssertUnwindSafe(|| drop(db)));
+        self.shared.unlock();
+    }
+
+    fn work(&mut self) {
         while let Some(first) = self.jobs.blocking_recv() {
             let mut group = vec![first];
             while group.len() < GROUP_MAX
@@ -93,9 +107,6 @@ impl Writer {
             }
             self.shared.settle();
         }
-        self.shared.close();
-        self.db = None;
-        self.shared.unlock();
     }
 
     /// Executes a group; true says that the store was closed.
@@ -145,7 +156,10 @@ impl Writer {
                 Ok(done)
             }
             Err(error) => {
-                if !matches!(error, WriteError::Rejected(_)) {
+                if let WriteError::Damaged(why) = &error {
+                    // The check at the next opening finds it, and saves what can be read.
+                    self.shared.fail(why);
+                } else if !matches!(error, WriteError::Rejected(_)) {
                     warn!(%error, "the store could not commit");
                     // After a failed write the database refuses everything until it is opened again.
                     self.reopen();
@@ -169,15 +183,20 @@ impl Writer {
     /// Opens the file again and shows readers what is in it. A commit that failed may be there all the same.
     fn reopen(&mut self) {
         self.db = None;
-        let opened = self.shared.open_database().map_err(|error| error.to_string()).and_then(|db| {
-            let view = View::read(&db, Arc::clone(&self.shared.sealer)).map_err(|error| error.to_string())?;
-            let untold = self.shared.untold(&view).map_err(|error| error.to_string())?;
+        drop(self.shared.medium.trouble());
+        let opened = self.shared.open_database().map_err(reading).and_then(|db| {
+            let view = View::read(&db, Arc::clone(&self.shared.sealer))?;
+            let untold = self.shared.untold(&view)?;
             Ok((db, view, untold))
         });
         match opened {
             Ok((db, view, untold)) => {
                 self.shared.publish(view, untold);
                 self.db = Some(db);
+            }
+            // Without a word from the disk it will not be better the next time.
+            Err(ReadError::Corrupted(why)) if self.shared.medium.trouble().is_none() => {
+                self.shared.fail(&why)
             }
             Err(error) => {
                 error!(%error, "the store could not be opened again; it will be tried with the next write");

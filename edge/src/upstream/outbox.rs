@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::stream::{self, StreamExt};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use serde_json::Value;
 use tokio::time::Instant;
 use tombolo_proto::frame::{ApiReply, ApiRequest};
 use tombolo_runtime::time::sleep_until;
@@ -15,6 +17,7 @@ use tracing::{debug, warn};
 
 use super::{CALL_TIMEOUT, Upstream};
 use crate::hub::CallError;
+use crate::paths;
 use crate::store::{Learned, ReportKind, Waiting};
 
 /// Reports on the way at the same time.
@@ -27,8 +30,14 @@ const ROUND_MAX: usize = 64;
 const RETRY: BackoffConfig =
     BackoffConfig { first: Duration::from_millis(500), max: Duration::from_secs(60), factor: 2.0 };
 
-/// How often a 403 is believed to be the authorizer's delay (design 9.4) before the report is given up.
-const FORBIDDEN_MAX: u32 = 12;
+/// Waits before a report is sent again that the cloud has refused: rights are given by people.
+const REFUSED_RETRY: BackoffConfig =
+    BackoffConfig { first: Duration::from_millis(500), max: Duration::from_secs(15 * 60), factor: 2.0 };
+
+/// How long the cloud may refuse a report, as far as this process has seen, before it is given up. Rights come late: an
+/// authorizer hears of a pod after its node, an operator of a missing role after a weekend. The clock of a device may jump, and
+/// is not asked.
+const REFUSED_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// What an answer means for a report.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,11 +48,24 @@ enum Verdict {
     Dropped,
     /// Try again.
     Again,
+    /// Try again for [`REFUSED_MAX`].
+    Refused,
+    /// Somebody else has written: try again, if the object is still the one that is meant.
+    Overtaken,
+}
+
+/// A report that failed.
+struct Failure {
+    backoff: Backoff,
+    /// Not sent again before.
+    due: Instant,
+    /// Since when the cloud refuses it; none where it was not the cloud.
+    refused_since: Option<Instant>,
 }
 
 /// Reports that failed, and when they are sent again.
 #[derive(Default)]
-struct Failures(HashMap<u64, (Backoff, Instant)>);
+struct Failures(HashMap<u64, Failure>);
 
 pub(super) async fn run(upstream: Arc<Upstream>) {
     let mut rng = StdRng::seed_from_u64(upstream.seed);
@@ -113,10 +135,14 @@ async fn conclude(
     report: Waiting,
     answer: Result<ApiReply, CallError>,
 ) {
-    let attempts = failures.attempts(report.number);
     let verdict = match &answer {
-        Ok(reply) => verdict(&report.call.method, reply.code, attempts),
+        Ok(reply) => verdict(&report.call.method, reply.code),
         Err(_) => Verdict::Again,
+    };
+    let verdict = match verdict {
+        Verdict::Overtaken => overtaken(upstream, &report).await,
+        Verdict::Refused if failures.is_given_up(report.number) => Verdict::Dropped,
+        other => other,
     };
     let text = match &answer {
         Ok(reply) => format!("{}: {}", reply.code, String::from_utf8_lossy(&reply.body)),
@@ -124,9 +150,9 @@ async fn conclude(
     };
     let text: String = text.chars().take(300).collect();
     match verdict {
-        Verdict::Again => {
+        Verdict::Again | Verdict::Refused | Verdict::Overtaken => {
             debug!(key = %report.key, answer = %text, "a report is sent again later");
-            failures.failed(report.number, rng);
+            failures.failed(report.number, verdict == Verdict::Refused, rng);
             return;
         }
         Verdict::Dropped => {
@@ -142,17 +168,43 @@ async fn conclude(
     let learned = learned.map(|reply| Learned { key: report.key.clone(), body: reply.body, keep });
     if let Err(error) = upstream.store.settle(report.number, learned).await {
         warn!(%error, "an answered report stays in the outbox and is sent again");
-        failures.failed(report.number, rng);
+        failures.failed(report.number, false, rng);
     }
 }
 
-fn verdict(method: &str, code: u16, attempts: u32) -> Verdict {
+/// What becomes of a change that has met another one. The report says what has changed here since the version that the cloud
+/// had, without naming that version: told again it is made on the newest one. Only for another incarnation it is pointless.
+async fn overtaken(upstream: &Upstream, report: &Waiting) -> Verdict {
+    let meant = serde_json::from_str::<Value>(&report.call.body).unwrap_or_default();
+    let call = ApiRequest {
+        method: "GET".to_owned(),
+        path_and_query: paths::object(&report.key),
+        content_type: String::new(),
+        accept: String::new(),
+        body: Bytes::new(),
+    };
+    let Ok(reply) = upstream.hub.api(call, CALL_TIMEOUT, None).await else { return Verdict::Again };
+    match reply.code {
+        404 | 410 => Verdict::Settled,
+        200..=299 => {
+            let found = serde_json::from_slice::<Value>(&reply.body).unwrap_or_default();
+            let (meant, found) = (&meant["metadata"]["uid"], &found["metadata"]["uid"]);
+            let another = meant.is_string() && found.is_string() && meant != found;
+            if another { Verdict::Settled } else { Verdict::Refused }
+        }
+        401 | 408 | 429 | 500..=599 => Verdict::Again,
+        _ => Verdict::Refused,
+    }
+}
+
+fn verdict(method: &str, code: u16) -> Verdict {
     match code {
         // What it was to be created in is not there.
         404 if method == "POST" => Verdict::Dropped,
+        409 if method == "PATCH" || method == "PUT" => Verdict::Overtaken,
         // Gone, replaced by another incarnation, or there already.
         200..=299 | 404 | 409 | 410 => Verdict::Settled,
-        403 if attempts < FORBIDDEN_MAX => Verdict::Again,
+        403 => Verdict::Refused,
         401 | 408 | 429 | 500..=599 => Verdict::Again,
         _ => Verdict::Dropped,
     }
@@ -160,16 +212,27 @@ fn verdict(method: &str, code: u16, attempts: u32) -> Verdict {
 
 impl Failures {
     fn is_due(&self, number: u64) -> bool {
-        self.0.get(&number).is_none_or(|(_, at)| *at <= Instant::now())
+        self.0.get(&number).is_none_or(|failure| failure.due <= Instant::now())
     }
 
-    fn attempts(&self, number: u64) -> u32 {
-        self.0.get(&number).map_or(0, |(backoff, _)| backoff.attempts())
+    /// Whether the cloud has refused a report for too long.
+    fn is_given_up(&self, number: u64) -> bool {
+        let since = self.0.get(&number).and_then(|failure| failure.refused_since);
+        since.is_some_and(|since| since.elapsed() >= REFUSED_MAX)
     }
 
-    fn failed(&mut self, number: u64, rng: &mut StdRng) {
-        let (backoff, at) = self.0.entry(number).or_insert_with(|| (Backoff::new(RETRY), Instant::now()));
-        *at = Instant::now() + backoff.next_delay(rng);
+    fn failed(&mut self, number: u64, refused: bool, rng: &mut StdRng) {
+        let now = Instant::now();
+        let failure = self.0.entry(number).or_insert_with(|| Failure {
+            backoff: Backoff::new(if refused { REFUSED_RETRY } else { RETRY }),
+            due: now,
+            refused_since: None,
+        });
+        if refused != failure.refused_since.is_some() {
+            failure.backoff = Backoff::new(if refused { REFUSED_RETRY } else { RETRY });
+            failure.refused_since = refused.then_some(now);
+        }
+        failure.due = now + failure.backoff.next_delay(rng);
     }
 
     /// Bounded by the outbox, whose numbers these are.
@@ -178,7 +241,7 @@ impl Failures {
     }
 
     fn next(&self) -> Option<Instant> {
-        self.0.values().map(|(_, at)| *at).min()
+        self.0.values().map(|failure| failure.due).min()
     }
 }
 
@@ -188,21 +251,40 @@ mod tests {
 
     #[test]
     fn answers_settle_drop_or_repeat() {
-        assert_eq!(verdict("POST", 404, 0), Verdict::Dropped);
-        assert_eq!(verdict("POST", 409, 0), Verdict::Settled);
-        for (code, attempts, expected) in [
-            (200, 0, Verdict::Settled),
-            (201, 0, Verdict::Settled),
-            (404, 0, Verdict::Settled),
-            (409, 0, Verdict::Settled),
-            (403, 0, Verdict::Again),
-            (403, FORBIDDEN_MAX, Verdict::Dropped),
-            (422, 0, Verdict::Dropped),
-            (400, 0, Verdict::Dropped),
-            (429, 99, Verdict::Again),
-            (503, 99, Verdict::Again),
+        assert_eq!(verdict("POST", 404), Verdict::Dropped);
+        assert_eq!(verdict("POST", 409), Verdict::Settled);
+        assert_eq!(verdict("DELETE", 409), Verdict::Settled);
+        for (code, expected) in [
+            (200, Verdict::Settled),
+            (201, Verdict::Settled),
+            (404, Verdict::Settled),
+            (409, Verdict::Overtaken),
+            (403, Verdict::Refused),
+            (422, Verdict::Dropped),
+            (400, Verdict::Dropped),
+            (429, Verdict::Again),
+            (503, Verdict::Again),
         ] {
-            assert_eq!(verdict("PATCH", code, attempts), expected, "{code} after {attempts}");
+            assert_eq!(verdict("PATCH", code), expected, "{code}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_report_is_given_up_after_days_of_refusals_alone() {
+        let (mut failures, mut rng) = (Failures::default(), StdRng::seed_from_u64(1));
+        let mut attempts = 0;
+        let began = Instant::now();
+        while !failures.is_given_up(1) {
+            failures.failed(1, true, &mut rng);
+            attempts += 1;
+            tokio::time::sleep_until(failures.next().unwrap()).await;
+        }
+        let day = Duration::from_secs(24 * 3600);
+        assert!((REFUSED_MAX..REFUSED_MAX + day).contains(&began.elapsed()), "{:?}", began.elapsed());
+        assert!((7 * 24 * 4..7 * 24 * 10).contains(&attempts), "{attempts} attempts");
+        // A cloud that is not there has refused nothing.
+        failures.failed(1, false, &mut rng);
+        failures.failed(1, true, &mut rng);
+        assert!(!failures.is_given_up(1));
     }
 }

@@ -78,6 +78,7 @@ fn up() -> Vec<(Lane, Frame)> {
         features: features::ZSTD,
         inventory: Inventory::Full(vec![entry.clone()]),
         agent: "edge".into(),
+        instance: 5,
     };
     let subscribe = Subscribe {
         scope: ScopeId(3),

@@ -75,6 +75,7 @@ fn read_hello(hello: wire::Hello) -> Result<Hello, CodecError> {
         features: hello.features,
         inventory: read_inventory(hello.inventory, hello.inventory_digest)?,
         agent: agent(hello.agent),
+        instance: hello.instance,
     })
 }
 

@@ -41,6 +41,7 @@ fn hello(inventory: Inventory) -> Frame {
         features: 1,
         inventory,
         agent: "x".repeat(1000),
+        instance: 0,
     })
 }
 

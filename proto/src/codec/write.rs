@@ -70,6 +70,7 @@ fn write_hello(hello: &Hello) -> wire::Hello {
         agent: agent(hello.agent.clone()),
         inventory,
         inventory_digest,
+        instance: hello.instance,
     }
 }
 

@@ -78,6 +78,7 @@ impl EdgeSession {
             features: config.features,
             inventory: summarise(view.inventory(ScopeId::NODE)),
             agent: config.agent.clone(),
+            instance: config.instance,
         };
         Self {
             phase: Phase::Greeting(Box::new(hello)),

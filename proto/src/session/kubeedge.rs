@@ -27,6 +27,7 @@ mod ledger;
 mod outgoing;
 mod pen;
 mod shape;
+mod typed;
 mod up;
 
 pub use application::{Application, ApplicationError, ApplicationStatus, Verb};
@@ -37,6 +38,7 @@ pub use kinds::{kind_name, path_of, resource_of, type_word};
 pub use ledger::{LEDGER_MAX, Ledger, LedgerEntry, LedgerFull, LedgerWrite, Watch};
 pub use outgoing::Outgoing;
 pub use shape::Shape;
+pub use typed::{completed, completed_list};
 pub use up::Up;
 
 use std::time::Duration;

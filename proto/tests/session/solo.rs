@@ -45,6 +45,7 @@ impl Solo {
             features: features::ZSTD,
             inventory: Inventory::Full(Vec::new()),
             agent: "a test".to_owned(),
+            instance: 0,
         }
     }
 

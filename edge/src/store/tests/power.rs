@@ -218,34 +218,6 @@ async fn a_full_disk_refuses_writes_and_serves_reads() {
 }
 
 #[tokio::test]
-async fn a_damaged_store_is_set_aside_and_another_one_takes_its_place() {
-    for seed in 0..40 {
-        let disk = FaultyDisk::new(seed);
-        let store = synced(&disk).await;
-        let first = store.standing().unwrap().store;
-        for number in 0..20 {
-            apply(&store, &[upsert(&key("configmaps", &format!("m{number}")), "u1", 5, &[])]).await;
-        }
-        store.close().await;
-        drop(store);
-        disk.damage(4_000);
-        let opened = Store::open_on(Box::new(disk.clone()), Sealer::new(&KEY), LogBounds::default()).unwrap();
-        let standing = opened.store.standing().unwrap();
-        if opened.set_aside.is_some() {
-            assert_ne!(standing.store, first, "seed {seed}");
-            assert_eq!(standing.epoch, None);
-            assert!(matches!(
-                opened.store.list(key("pods", "x").resource(), None),
-                Err(StoreError::NotSynced { .. })
-            ));
-        } else {
-            // Damage in unused space is none.
-            assert_eq!(opened.store.counts().unwrap().visible, 20, "seed {seed}: damage was not noticed");
-        }
-    }
-}
-
-#[tokio::test]
 async fn a_lost_key_means_another_store() {
     let disk = FaultyDisk::new(1);
     let store = synced(&disk).await;

@@ -56,9 +56,9 @@ pub(super) fn frame() -> impl Strategy<Value = Frame> {
 
 fn hello() -> impl Strategy<Value = Hello> {
     let versions = (any::<u32>(), any::<u32>());
-    let rest = (any::<u32>(), any::<u64>(), inventory(), "[ -~]{0,20}");
+    let rest = (any::<u32>(), any::<u64>(), inventory(), "[ -~]{0,20}", any::<u64>());
     (versions, node(), any::<[u8; 16]>(), option::of(epoch()), rest).prop_map(
-        |(versions, node, store, epoch, (trim_version, features, inventory, agent))| Hello {
+        |(versions, node, store, epoch, (trim_version, features, inventory, agent, instance))| Hello {
             versions,
             node,
             store: StoreId(store),
@@ -67,6 +67,7 @@ fn hello() -> impl Strategy<Value = Hello> {
             features,
             inventory,
             agent,
+            instance,
         },
     )
 }

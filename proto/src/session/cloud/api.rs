@@ -93,6 +93,8 @@ pub enum CloudEvent {
         store: StoreId,
         /// Software version of the edge.
         agent: String,
+        /// Which process of the edge this is; 0 when it does not say.
+        instance: u64,
         /// The edge follows the same epoch and trimming rules: only real differences are sent.
         resumed: bool,
     },

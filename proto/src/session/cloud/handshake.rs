@@ -35,7 +35,12 @@ impl CloudSession {
         let resumed = self.same_rules && hello.epoch.as_ref() == Some(&self.config.epoch);
         let comparison = Comparison::new(hello.epoch, self.same_rules, hello.inventory)?;
         self.phase = Phase::Open;
-        self.events.push_back(CloudEvent::Ready { store: hello.store, agent: hello.agent, resumed });
+        self.events.push_back(CloudEvent::Ready {
+            store: hello.store,
+            agent: hello.agent,
+            instance: hello.instance,
+            resumed,
+        });
         self.notify(Notice::Welcome);
         self.liveness.measure(self.now);
         self.scopes.push(Scope::new(ScopeId::NODE, comparison));

@@ -31,6 +31,8 @@ pub struct EdgeConfig {
     pub agent: String,
     /// What this edge can do, see [`crate::frame::features`].
     pub features: u64,
+    /// Drawn once by each process; 0 says nothing.
+    pub instance: u64,
 }
 
 impl EdgeConfig {
@@ -44,6 +46,7 @@ impl EdgeConfig {
             trim_version: 0,
             agent: concat!("tombolo/", env!("CARGO_PKG_VERSION")).to_owned(),
             features: crate::frame::features::ZSTD,
+            instance: 0,
         }
     }
 }

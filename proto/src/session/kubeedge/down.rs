@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::kinds::guess_resource;
-use super::resource_of;
+use super::{resource_of, typed};
 use crate::frame::Change;
 use crate::ids::{CloudRevision, Uid};
 use crate::inventory::content_hash;
@@ -133,17 +133,17 @@ fn change(
     #[serde(rename_all = "camelCase", default)]
     struct Object<'a> {
         #[serde(borrow)]
-        kind: Cow<'a, str>,
+        kind: Option<Cow<'a, str>>,
         #[serde(borrow)]
-        api_version: Cow<'a, str>,
+        api_version: Option<Cow<'a, str>>,
         #[serde(borrow)]
-        metadata: Metadata<'a>,
+        metadata: Option<Metadata<'a>>,
     }
     #[derive(serde::Deserialize, Default)]
     #[serde(rename_all = "camelCase", default)]
     struct Metadata<'a> {
         #[serde(borrow)]
-        uid: Cow<'a, str>,
+        uid: Option<Cow<'a, str>>,
         #[serde(borrow)]
         resource_version: Option<BorrowedText<'a>>,
     }
@@ -156,17 +156,21 @@ fn change(
     };
     let resource = resource_of(&path.resource_type);
     let resource = resource.or_else(|| {
-        let named = !object.kind.is_empty() && !object.api_version.is_empty();
-        named.then(|| guess_resource(&object.api_version, &object.kind))
+        let (version, kind) = (object.api_version.as_deref()?, object.kind.as_deref()?);
+        (!version.is_empty() && !kind.is_empty()).then(|| guess_resource(version, kind))
     });
+    // Typed objects say nothing: their path does.
+    let resource = resource.or_else(|| typed::built_in(&path.resource_type));
     let key = ObjectKey::new(resource.ok_or("it names no kind")?, path.namespace(), name);
-    let revision = object.metadata.resource_version.as_ref().map(|BorrowedText(text)| text.as_ref());
+    let metadata = object.metadata.unwrap_or_default();
+    let revision = metadata.resource_version.as_ref().map(|BorrowedText(text)| text.as_ref());
     let revision = revision.filter(|text| !text.is_empty()).unwrap_or(version);
     let revision = CloudRevision::parse(revision).ok();
     let body = if content.is_object() { content.as_json().clone() } else { Bytes::copy_from_slice(&payload) };
+    let body = typed::completed(key.resource(), &body);
     // Not the hash that a hub of ours would give: it only tells contents of one dialect apart.
     let hash = content_hash(&body);
-    let uid = Uid::parse(&object.metadata.uid);
+    let uid = Uid::parse(&metadata.uid.unwrap_or_default());
     if deleted {
         let revision = revision.unwrap_or_default();
         let version = uid.ok().map(|uid| ObjectVersion { uid, revision, hash });

@@ -64,6 +64,11 @@ pub fn kind_name(resource: &Resource, body: Option<&[u8]>) -> Option<Box<str>> {
     (!named.kind.is_empty()).then_some(named.kind)
 }
 
+/// The kind of a resource that crosses the wire by name.
+pub(super) fn known_kind(group: &str, plural: &str) -> Option<&'static str> {
+    TABLE.iter().find(|row| row.0 == group && row.2 == plural).map(|row| row.3)
+}
+
 /// The type word of a kind.
 #[must_use]
 pub fn type_word(kind: &str) -> ResourceType {

@@ -1,0 +1,102 @@
+//! Two processes with one node's identity: a disk that was copied, a machine that was cloned.
+//!
+//! Each of them takes the session over from the other one. A process that was started anew does so too, and never comes back
+//! as the one that it was: one that does come back after another one shows that both are alive.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Processes of one node that are remembered.
+const SEEN_MAX: usize = 4;
+
+/// How long the one that is replaced has to wait after the first proof; twice as long after each further one.
+const WAIT_FIRST: Duration = Duration::from_secs(30);
+
+/// How long it has to wait at most.
+const WAIT_MAX: Duration = Duration::from_secs(600);
+
+/// Time without a further proof after which the matter is taken for settled.
+const SETTLED_AFTER: Duration = Duration::from_secs(3600);
+
+/// What the sessions of one node have shown. It goes from each session to the one that replaces it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Rivals {
+    /// The newest last.
+    seen: VecDeque<u64>,
+    proofs: u32,
+    proved_at: Option<Instant>,
+}
+
+impl Rivals {
+    /// A process has begun a session. How often it was proved, this time included, that there is another one beside it; none
+    /// where this time proves nothing.
+    pub(super) fn introduce(&mut self, instance: u64, now: Instant) -> Option<u32> {
+        // Older edges do not say it.
+        if instance == 0 || self.seen.back() == Some(&instance) {
+            return None;
+        }
+        let came_back = self.seen.contains(&instance);
+        self.seen.retain(|other| *other != instance);
+        self.seen.push_back(instance);
+        if self.seen.len() > SEEN_MAX {
+            self.seen.pop_front();
+        }
+        if !came_back {
+            return None;
+        }
+        if self.is_settled(now) {
+            self.proofs = 0;
+        }
+        self.proofs = self.proofs.saturating_add(1);
+        self.proved_at = Some(now);
+        Some(self.proofs)
+    }
+
+    /// How long the one that is replaced now has to stay away.
+    pub(super) fn wait(&self, now: Instant) -> Duration {
+        if self.proofs == 0 || self.is_settled(now) {
+            return Duration::ZERO;
+        }
+        WAIT_FIRST.saturating_mul(2_u32.saturating_pow(self.proofs - 1)).min(WAIT_MAX)
+    }
+
+    fn is_settled(&self, now: Instant) -> bool {
+        self.proved_at.is_none_or(|at| now.duration_since(at) >= SETTLED_AFTER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_process_that_comes_back_proves_another_one() {
+        let (mut rivals, now) = (Rivals::default(), Instant::now());
+        // A node that connects again, is started anew again and again, or is too old to say who it is.
+        for instance in [1, 1, 2, 2, 3, 0, 0, 4, 5, 6, 7] {
+            assert_eq!(rivals.introduce(instance, now), None, "{instance}");
+        }
+        assert_eq!(rivals.wait(now), Duration::ZERO);
+        assert!(rivals.seen.len() <= SEEN_MAX);
+        assert_eq!(rivals.introduce(6, now), Some(1));
+        assert_eq!(rivals.introduce(7, now), Some(2));
+    }
+
+    #[test]
+    fn who_takes_turns_waits_longer_each_time_and_is_forgiven() {
+        let (mut rivals, now) = (Rivals::default(), Instant::now());
+        let waits: Vec<u64> = (0..8)
+            .map(|turn| {
+                rivals.introduce(1 + turn % 2, now);
+                rivals.wait(now).as_secs()
+            })
+            .collect();
+        assert_eq!(waits, [0, 0, 30, 60, 120, 240, 480, 600]);
+        let later = now + SETTLED_AFTER;
+        assert_eq!(rivals.wait(later), Duration::ZERO);
+        assert_eq!(rivals.introduce(1, later), Some(1), "it begins again");
+        assert_eq!(rivals.wait(later), WAIT_FIRST);
+    }
+}

@@ -1,0 +1,92 @@
+//! Sessions that achieve nothing, reports that are refused, and a store that fails.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::time::Instant;
+
+use super::*;
+
+const STATUS: &str = "PATCH /api/v1/namespaces/default/pods/web/status";
+
+/// A store that cannot commit, or a second agent with this node's identity: each session is welcomed and ends at once.
+#[tokio::test]
+async fn a_session_that_ends_at_once_lets_the_back_off_grow() {
+    const SESSIONS: u32 = 6;
+    const FIRST: Duration = Duration::from_millis(50);
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let agent = Agent::start_with(folder.path(), &cloud, Duration::ZERO, |config| {
+        config.cloud.back_off.first_millis = 50;
+        config.cloud.back_off.max_millis = 60_000;
+    })
+    .await;
+    let began = Instant::now();
+    for _ in 0..SESSIONS {
+        agent.connects().await;
+        wait_for("the first synchronisation", DEADLINE, async || agent.status.look().synced).await;
+        cloud.set_away(true);
+        cloud.set_away(false);
+        agent.loses_the_cloud().await;
+    }
+    // Each wait is at least half of twice the one before.
+    let least = FIRST / 2 * (2_u32.pow(SESSIONS - 1) - 1);
+    assert!(began.elapsed() >= least, "{SESSIONS} sessions in {:?}, not in {least:?}", began.elapsed());
+    agent.stop().await;
+}
+
+/// Calls of one path that have been made.
+fn made(cloud: &FakeCloud, call: &str) -> usize {
+    cloud.calls().iter().filter(|other| *other == call).count()
+}
+
+#[tokio::test]
+async fn a_status_that_met_another_write_is_told_again_and_a_refused_one_is_kept() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let web = key("pods", "web");
+    cloud.put(&web, "u3", &pod_spec(), &[]);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    cloud.script(STATUS, move |_, _| match count.fetch_add(1, Ordering::SeqCst) {
+        0 => (409, json!({"kind": "Status", "code": 409, "reason": "Conflict"})),
+        1 => (403, json!({"kind": "Status", "code": 403, "reason": "Forbidden"})),
+        _ => (200, json!({})),
+    });
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    wait_for("the third attempt", DEADLINE, async || made(&cloud, STATUS) >= 3).await;
+    wait_for("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_status_of_a_pod_that_another_one_has_replaced_is_not_told_again() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    cloud.put(&key("pods", "web"), "u3", &pod_spec(), &[]);
+    cloud.script(STATUS, |_, _| (409, json!({"kind": "Status", "code": 409, "reason": "Conflict"})));
+    let another = json!({"kind": "Pod", "metadata": {"name": "web", "namespace": "default", "uid": "u4"}});
+    cloud.script("GET /api/v1/namespaces/default/pods/web", move |_, _| (200, another.clone()));
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    wait_for("the attempt", DEADLINE, async || made(&cloud, STATUS) >= 1).await;
+    wait_for("an empty outbox", DEADLINE, async || agent.status.look().reports_waiting == 0).await;
+    assert_eq!(made(&cloud, STATUS), 1);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_store_that_has_failed_ends_the_agent() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let node = NodeId::parse("edge-a").unwrap();
+    identity_for(&node).save(folder.path()).unwrap();
+    let mut config = Config::new(node.clone(), folder.path());
+    config.admin = None;
+    config.local_api.https = "127.0.0.1:0".parse().unwrap();
+    config.wrapper.address = None;
+    config.dns.hosts_path = None;
+    let bound = App::with_dialer(config, Box::new(FakeDialer { cloud, node })).await.unwrap();
+    let store = bound.store.clone();
+    let (_trigger, drain) = drain::channel(Duration::from_secs(5));
+    let running = tokio::spawn(bound.run(drain));
+    store.fail("its writer has panicked");
+    let ended = tokio::time::timeout(DEADLINE, running).await.expect("it ends by itself").unwrap();
+    let error = ended.expect_err("not as if all were well").to_string();
+    assert!(error.contains("its writer has panicked") && error.contains("started again"), "{error}");
+}

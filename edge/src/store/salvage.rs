@@ -1,0 +1,268 @@
+//! What can be read of a damaged store, row by row, for the one that takes its place.
+//!
+//! A damaged page says nothing about the others, and a row that cannot be read nothing about the next one. Reports exist nowhere
+//! else, and objects are what the node's pods start from while the cloud is away. What is taken over belongs to no history of
+//! the cloud any more, so that the cloud compares all of it and sends again whatever is not as it should be.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use redb::{
+    Database, Key, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
+    Value, WriteTransaction,
+};
+use tombolo_apiserve::store::Revision;
+use tombolo_proto::ids::ScopeId;
+use tombolo_proto::object::ContentHash;
+
+use super::answers;
+use super::error::{WriteError, storage};
+use super::medium::Medium;
+use super::outbox::{self, Waiting};
+use super::row::{ObjectRow, State};
+use super::schema::{self, ANSWERS, HIDDEN, KEPT, META, OBJECTS, OUTBOX, SCOPES, SLOTS, ScopeRow, StateRow};
+use super::seal::Sealer;
+use super::shared::{guarded, open_database};
+use super::{kept, keys, view};
+
+/// Bytes of rows that are taken over, at most: a device has little memory, and the cloud has the objects.
+const BYTES_MAX: usize = 48 * 1024 * 1024;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Salvage {
+    state: Option<StateRow>,
+    scopes: BTreeMap<u32, ScopeRow>,
+    objects: Vec<(Vec<u8>, ObjectRow)>,
+    reports: BTreeMap<u64, (Waiting, Vec<u8>)>,
+    answers: Vec<(Vec<u8>, Vec<u8>)>,
+    kept: BTreeMap<Vec<u8>, (u64, u64)>,
+    /// Rows that were there, or more, of objects and of reports; none where that cannot be told.
+    counted: (Option<u64>, Option<u64>),
+    /// Every object that was there is here, and what each scope says of itself.
+    complete: bool,
+}
+
+/// Rows of a table as bytes.
+struct Rows {
+    rows: Vec<(Vec<u8>, Vec<u8>)>,
+    /// How many there were; none where that cannot be told.
+    counted: Option<u64>,
+}
+
+impl Rows {
+    fn is_complete(&self) -> bool {
+        self.counted == Some(self.rows.len() as u64)
+    }
+}
+
+impl Salvage {
+    /// Reads what can be read. Nothing where the file is no database at all.
+    pub(super) fn read(medium: &dyn Medium, sealer: &Sealer) -> Self {
+        let Ok(db) = open_database(medium) else { return Self::default() };
+        let salvage = attempt(|| db.begin_read().ok()).flatten().map(|txn| Self::of(&txn, sealer));
+        // Closing a damaged file may fail in any way.
+        attempt(|| drop(db));
+        salvage.unwrap_or_default()
+    }
+
+    fn of(txn: &ReadTransaction, sealer: &Sealer) -> Self {
+        let mut room = BYTES_MAX;
+        let state = attempt(|| schema::read_state(&txn.open_table(META).ok()?).ok()).flatten();
+        // First what exists nowhere else.
+        let found = rows(txn, OUTBOX, &mut room);
+        let reports = found.rows.iter().filter_map(|(number, row)| {
+            let number = u64::from_le_bytes(number.as_slice().try_into().ok()?);
+            Some((number, (outbox::decode(number, row).ok()?, row.clone())))
+        });
+        let (reports, reports_counted) = (reports.collect(), found.counted);
+        let found = rows(txn, SCOPES, &mut room);
+        let scopes: BTreeMap<_, _> = found
+            .rows
+            .iter()
+            .filter_map(|(number, row)| {
+                let number = u32::from_le_bytes(number.as_slice().try_into().ok()?);
+                Some((number, serde_json::from_slice(row).ok()?))
+            })
+            .collect();
+        let all_scopes = found.counted == Some(scopes.len() as u64);
+        let note = |row: &[u8]| (row.len() == 16).then(|| <(u64, u64)>::from_bytes(row));
+        let kept: BTreeMap<_, _> = rows(txn, KEPT, &mut room)
+            .rows
+            .into_iter()
+            .filter_map(|(place, row)| Some((place, note(&row)?)))
+            .collect();
+        let found = rows(txn, OBJECTS, &mut room);
+        let (whole, objects_counted) = (found.is_complete(), found.counted);
+        let objects: Vec<_> =
+            found.rows.into_iter().filter_map(|(place, row)| object(sealer, place, &row)).collect();
+        let complete = all_scopes && whole && objects_counted == Some(objects.len() as u64);
+        let answers = rows(txn, ANSWERS, &mut room).rows;
+        let answers =
+            answers.into_iter().filter(|(place, row)| answers::is_sound(sealer, place, row)).collect();
+        let counted = (objects_counted, reports_counted);
+        Self { state, scopes, objects, reports, answers, kept, counted, complete }
+    }
+
+    /// Puts everything into a store that was just made, in one transaction.
+    ///
+    /// # Errors
+    /// [`WriteError`] when it cannot be written.
+    pub(super) fn fill(&self, db: &Database, first: Revision) -> Result<(), WriteError> {
+        let txn = db.begin_write().map_err(storage)?;
+        self.fill_state(&txn, first)?;
+        self.fill_scopes(&txn)?;
+        self.fill_objects(&txn)?;
+        self.fill_reports(&txn)?;
+        let mut answers = txn.open_table(ANSWERS).map_err(storage)?;
+        for (place, row) in &self.answers {
+            answers.insert(place.as_slice(), row.as_slice()).map_err(storage)?;
+        }
+        drop(answers);
+        txn.commit().map_err(storage)
+    }
+
+    fn fill_state(&self, txn: &WriteTransaction, first: Revision) -> Result<(), WriteError> {
+        let mut state = schema::read_state(&txn.open_table(META).map_err(storage)?)?;
+        let old = self.state.as_ref();
+        if let Some(old) = old {
+            state.store.clone_from(&old.store);
+        }
+        let newest =
+            |of: fn(&ObjectRow) -> u64| self.objects.iter().map(|(_, row)| of(row)).max().unwrap_or(0);
+        let told = old.map_or(0, |old| old.revision);
+        state.revision = first.0.max(told).max(newest(|row| row.local));
+        state.floor = state.revision;
+        let era =
+            old.map_or(0, |old| old.era).max(self.objects.iter().map(|(_, row)| row.era).max().unwrap_or(0));
+        // No version belongs to it: each delivery is newer than what was taken over.
+        state.era = era.saturating_add(1);
+        let last = self.reports.keys().next_back().map_or(0, |last| last.saturating_add(1));
+        state.next_report = old.map_or(1, |old| old.next_report).max(last);
+        let asked = self.kept.values().map(|(asked, _)| *asked).max().unwrap_or(0);
+        state.questions = old.map_or(0, |old| old.questions).max(asked);
+        schema::write_state(txn, &state)
+    }
+
+    fn fill_scopes(&self, txn: &WriteTransaction) -> Result<(), WriteError> {
+        let mut scopes = txn.open_table(SCOPES).map_err(storage)?;
+        for (number, row) in &self.scopes {
+            // What was complete is told to be so only where nothing is missing: a client believes what is not in a list.
+            let row = ScopeRow { epoch: None, synced: row.synced && self.complete, ..row.clone() };
+            let text = serde_json::to_vec(&row).map_err(|error| WriteError::Storage(error.to_string()))?;
+            scopes.insert(number, text.as_slice()).map_err(storage)?;
+        }
+        Ok(())
+    }
+
+    fn fill_objects(&self, txn: &WriteTransaction) -> Result<(), WriteError> {
+        let mut objects = txn.open_table(OBJECTS).map_err(storage)?;
+        let mut hidden = txn.open_table(HIDDEN).map_err(storage)?;
+        let mut keeping = txn.open_table(KEPT).map_err(storage)?;
+        for (place, row) in &self.objects {
+            let note = self.kept.get(place);
+            let known = |scope: &u32| match *scope {
+                scope if scope == ScopeId::NODE.0 => true,
+                scope if scope == kept::SCOPE.0 => note.is_some(),
+                scope => self.scopes.contains_key(&scope),
+            };
+            let scopes: Vec<u32> = row.scopes.iter().copied().filter(known).collect();
+            if scopes.is_empty() {
+                continue;
+            }
+            if let Some(note) = note.filter(|_| scopes.contains(&kept::SCOPE.0)) {
+                keeping.insert(place.as_slice(), *note).map_err(storage)?;
+            }
+            if row.state == State::Hidden {
+                hidden.insert(place.as_slice(), ()).map_err(storage)?;
+            }
+            let mut row = ObjectRow { scopes, ..row.clone() };
+            // Nobody has looked whether the text is still what the cloud has sent.
+            row.version.hash = ContentHash(0);
+            objects.insert(place.as_slice(), row.encode().as_slice()).map_err(storage)?;
+        }
+        Ok(())
+    }
+
+    fn fill_reports(&self, txn: &WriteTransaction) -> Result<(), WriteError> {
+        let mut rows = txn.open_table(OUTBOX).map_err(storage)?;
+        let mut slots = txn.open_table(SLOTS).map_err(storage)?;
+        let mut seen = BTreeSet::new();
+        // Of two about the same thing the newer one is right.
+        for (number, (waiting, row)) in self.reports.iter().rev() {
+            let Some(slot) = outbox::slot(waiting.kind, &waiting.key) else { continue };
+            if seen.insert(slot.clone()) {
+                slots.insert(slot.as_slice(), *number).map_err(storage)?;
+                rows.insert(*number, row.as_slice()).map_err(storage)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Salvage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = |counted: Option<u64>| {
+            counted.map_or_else(|| "an unknown number of".to_owned(), |n| n.to_string())
+        };
+        let identity = if self.state.is_some() { "kept" } else { "lost" };
+        write!(
+            f,
+            "saved {} of {} objects, {} of {} reports; the store's identity is {identity}, its history is lost",
+            self.objects.len(),
+            of(self.counted.0),
+            self.reports.len(),
+            of(self.counted.1),
+        )
+    }
+}
+
+/// A row of an object, if everything in it can be read.
+fn object(sealer: &Sealer, place: Vec<u8>, row: &[u8]) -> Option<(Vec<u8>, ObjectRow)> {
+    let key = keys::decode(&place)?;
+    let row = ObjectRow::decode(row).ok()?;
+    let text = view::plain(sealer, &key, &row).ok()?;
+    let readable = row.state == State::Absent
+        || serde_json::from_slice::<serde_json::Value>(&text)
+            .is_ok_and(|object| object["metadata"]["name"] == key.name());
+    readable.then_some((place, row))
+}
+
+/// Whatever can be read of a table: from its beginning to the first row that cannot be, and from its end.
+fn rows<K: Key + 'static, V: Value + 'static>(
+    txn: &ReadTransaction,
+    definition: TableDefinition<'static, K, V>,
+    room: &mut usize,
+) -> Rows {
+    let mut found = Rows { rows: Vec::new(), counted: None };
+    let Some(table) = attempt(|| txn.open_table(definition).ok()).flatten() else { return found };
+    found.counted = attempt(|| table.len().ok()).flatten();
+    let mut seen = BTreeSet::new();
+    for from_end in [false, true] {
+        let Some(mut range) = attempt(|| table.iter().ok()).flatten() else { break };
+        loop {
+            let next = attempt(|| {
+                let entry = if from_end { range.next_back() } else { range.next() };
+                let (key, row) = entry?.ok()?;
+                let key = K::as_bytes(&key.value()).as_ref().to_vec();
+                Some((key, V::as_bytes(&row.value()).as_ref().to_vec()))
+            });
+            let Some((key, row)) = next.flatten() else { break };
+            let size = key.len() + row.len();
+            if size > *room || !seen.insert(key.clone()) {
+                break;
+            }
+            *room -= size;
+            found.rows.push((key, row));
+        }
+        if found.is_complete() {
+            break;
+        }
+    }
+    found
+}
+
+/// The database's code may panic on a damaged file: that is no answer, like an error.
+fn attempt<T>(work: impl FnOnce() -> T) -> Option<T> {
+    guarded(|| Ok(work())).ok()
+}

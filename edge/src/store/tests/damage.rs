@@ -1,0 +1,225 @@
+//! Disks that refuse, files that are damaged, and code that gives up on them.
+
+use std::cell::Cell;
+use std::io;
+use std::time::Duration;
+
+use redb::{Database, ReadableTable};
+
+use super::*;
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Errors of the system that say nothing about the content of a file: EIO, ENOMEM, EACCES, ENFILE, EMFILE, EROFS.
+const REFUSALS: [i32; 6] = [5, 12, 13, 23, 24, 30];
+
+fn report(name: &str) -> Report {
+    let call = Call {
+        method: "PATCH".to_owned(),
+        path_and_query: "/".to_owned(),
+        content_type: String::new(),
+        body: "{}".to_owned(),
+    };
+    Report { kind: ReportKind::Status, key: key("pods", name), call, status: None, base: None }
+}
+
+async fn fill(store: &Store) {
+    for number in 0..20 {
+        apply(store, &[upsert(&key("configmaps", &format!("m{number:02}")), "u1", 5, &[])]).await;
+    }
+    apply(store, &[upsert(&key("secrets", "s"), "u2", 6, &[])]).await;
+    store.report(report("web")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_disk_that_refuses_at_opening_never_costs_the_store() {
+    let disk = FaultyDisk::new(61);
+    let store = synced(&disk).await;
+    fill(&store).await;
+    store.close().await;
+    drop(store);
+    let mut refused = 0;
+    for errno in REFUSALS {
+        for operations in (0..40).chain([60, 100, 150]) {
+            disk.break_after(operations, errno);
+            match Store::open_on(Box::new(disk.clone()), Sealer::new(&KEY), LogBounds::default()) {
+                Ok(opened) => {
+                    assert_eq!(opened.set_aside, None, "{errno} after {operations}");
+                    disk.mend();
+                    opened.store.close().await;
+                }
+                Err(error) => {
+                    refused += 1;
+                    assert!(matches!(error, OpenError::Storage(_)) && error.may_pass(), "{errno}: {error:?}");
+                    assert!(error.to_string().contains("kept as it is"), "{error}");
+                }
+            }
+            assert_eq!(disk.times_set_aside(), 0, "{errno} after {operations}");
+            disk.mend();
+        }
+    }
+    assert!(refused > 60, "{refused} openings were refused");
+    let store = open(&disk);
+    assert_eq!(store.counts().unwrap(), Counts { visible: 21, hidden: 0, absent: 0, reports: 1 });
+}
+
+#[test]
+fn what_may_pass_is_tried_again_and_nothing_else() {
+    let storage = || OpenError::Storage("busy".to_owned());
+    let io = |kind: io::ErrorKind| OpenError::Io { path: "x".into(), source: kind.into() };
+    let tried = |error: &dyn Fn() -> OpenError, heals_after: usize| {
+        let (attempts, waited) = (Cell::new(0), Cell::new(Duration::ZERO));
+        let outcome = crate::store::open::patiently(
+            || {
+                attempts.set(attempts.get() + 1);
+                if attempts.get() > heals_after { Ok(()) } else { Err(error()) }
+            },
+            |pause| waited.set(waited.get() + pause),
+        );
+        (outcome.is_ok(), attempts.get(), waited.get())
+    };
+    assert_eq!(tried(&storage, 2), (true, 3, Duration::from_millis(1500)));
+    let (healed, attempts, waited) = tried(&storage, usize::MAX);
+    assert!(!healed && attempts == 7 && waited > Duration::from_secs(20), "{attempts} in {waited:?}");
+    let at_once = (false, 1, Duration::ZERO);
+    assert_eq!(tried(&|| io(io::ErrorKind::PermissionDenied), 2), at_once);
+    assert_eq!(tried(&|| OpenError::InUse { path: "x".into() }, 2), at_once);
+    assert!(tried(&|| io(io::ErrorKind::OutOfMemory), 2).0);
+}
+
+/// Changes the file of a closed store as no program of ours would.
+fn tamper(path: &Path, change: impl FnOnce(&redb::WriteTransaction)) {
+    let db = Database::open(path).unwrap();
+    let txn = db.begin_write().unwrap();
+    change(&txn);
+    txn.commit().unwrap();
+}
+
+struct Damaged {
+    _folder: tempfile::TempDir,
+    path: std::path::PathBuf,
+    id: StoreId,
+    revision: Revision,
+}
+
+impl Damaged {
+    /// A store with 21 objects, a report, and this change.
+    async fn by(change: impl FnOnce(&redb::WriteTransaction)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store.redb");
+        let store = Self::open_at(&path).store;
+        store.welcome(welcome(1)).await.unwrap();
+        store.caught_up(ScopeId::NODE, epoch(1), CloudRevision(1)).await.unwrap();
+        fill(&store).await;
+        let (id, revision) = (store.standing().unwrap().store, store.revision());
+        store.close().await;
+        tamper(&path, change);
+        Self { _folder: folder, path, id, revision }
+    }
+
+    fn open_at(path: &Path) -> Opened {
+        let medium = Box::new(FileMedium::new(path));
+        Store::open_on(medium, Sealer::new(&KEY), LogBounds::default()).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_cannot_be_read_costs_itself_alone() {
+    let damaged = Damaged::by(|txn| {
+        let mut objects = txn.open_table(schema::OBJECTS).unwrap();
+        let place = keys::encode(&key("configmaps", "m07")).unwrap();
+        objects.insert(place.as_slice(), [1_u8, 9, 9].as_slice()).unwrap();
+    })
+    .await;
+    let opened = Damaged::open_at(&damaged.path);
+    let told = opened.set_aside.unwrap();
+    assert!(told.contains("saved 20 of 21 objects, 1 of 1 reports"), "{told}");
+    let place = told.split("moved to ").nth(1).unwrap().split(';').next().unwrap().to_owned();
+    assert!(std::fs::metadata(&place).is_ok_and(|file| file.len() > 0), "the old file is in {place}");
+    let store = opened.store;
+    assert_eq!(store.counts().unwrap(), Counts { visible: 20, hidden: 0, absent: 0, reports: 1 });
+    assert_eq!(store.reports(0, 9).unwrap()[0].key, key("pods", "web"));
+    let standing = store.standing().unwrap();
+    assert_eq!((standing.store, standing.epoch, standing.synced), (damaged.id, None, false));
+    // What is missing may exist: nobody may take a list for the whole.
+    let list = store.list(key("pods", "x").resource(), None);
+    assert!(matches!(list, Err(StoreError::NotSynced { .. })), "{list:?}");
+    assert!(store.revision() >= damaged.revision, "local revisions do not go back");
+    // What the cloud sends is newer than what was saved, also the same version: nobody has compared its content.
+    store.welcome(welcome(1)).await.unwrap();
+    let (kept, lost) = (key("configmaps", "m03"), key("configmaps", "m07"));
+    let before = store.visible(&kept).unwrap().unwrap().revision;
+    apply(&store, &[upsert(&kept, "u1", 5, &[]), upsert(&lost, "u1", 5, &[])]).await;
+    assert!(store.visible(&kept).unwrap().unwrap().revision > before);
+    store.caught_up(ScopeId::NODE, epoch(1), CloudRevision(7)).await.unwrap();
+    assert_eq!(store.list(kept.resource(), None).unwrap().items.len(), 20);
+    store.close().await;
+    drop(store);
+    assert_eq!(Damaged::open_at(&damaged.path).set_aside, None, "the new one is sound");
+}
+
+#[tokio::test]
+async fn a_store_whose_objects_are_all_saved_goes_on_serving_them() {
+    let damaged = Damaged::by(|txn| {
+        let mut log = txn.open_table(schema::LOG).unwrap();
+        let last = log.last().unwrap().unwrap().0.value();
+        log.insert(last, b"nonsense".as_slice()).unwrap();
+    })
+    .await;
+    let opened = Damaged::open_at(&damaged.path);
+    assert!(opened.set_aside.unwrap().contains("saved 21 of 21 objects, 1 of 1 reports"));
+    let store = opened.store;
+    assert_eq!(store.list(key("configmaps", "x").resource(), None).unwrap().items.len(), 20);
+    assert_eq!(value(&store.get(&key("secrets", "s")).unwrap().unwrap())["data"]["at"], "6");
+    let history = store.watch(key("pods", "x").resource(), damaged.revision);
+    assert!(matches!(history, Err(StoreError::Expired { .. }) | Ok(_)), "{:?}", history.err());
+    store.report(report("other")).await.unwrap();
+    assert_eq!(store.reports(0, 9).unwrap().len(), 2, "numbers go on");
+}
+
+#[tokio::test]
+async fn whatever_is_left_of_a_damaged_file_is_saved() {
+    let (mut replaced, mut saved) = (0, 0);
+    for seed in 0..40 {
+        let disk = FaultyDisk::new(seed);
+        let store = synced(&disk).await;
+        fill(&store).await;
+        store.close().await;
+        drop(store);
+        disk.damage(if seed % 2 == 0 { 4_000 } else { 40 });
+        let opened = Store::open_on(Box::new(disk.clone()), Sealer::new(&KEY), LogBounds::default()).unwrap();
+        let counts = opened.store.counts().unwrap();
+        let Some(told) = opened.set_aside else {
+            // Damage in unused space is none.
+            assert_eq!((counts.visible, counts.reports), (21, 1), "seed {seed}: damage was not noticed");
+            continue;
+        };
+        replaced += 1;
+        saved += counts.visible;
+        assert!(told.contains("saved "), "seed {seed}: {told}");
+        let standing = opened.store.standing().unwrap();
+        assert_eq!(standing.epoch, None, "seed {seed}");
+        if counts.visible < 21 {
+            assert!(!standing.synced, "seed {seed}: {told}");
+        }
+        // It is a store like any other.
+        opened.store.welcome(welcome(1)).await.unwrap();
+        apply(&opened.store, &[upsert(&key("configmaps", "m00"), "u1", 5, &[])]).await;
+    }
+    assert!(replaced > 0, "nothing was damaged");
+    println!("{replaced} of 40 replaced, {saved} objects saved");
+}
+
+#[tokio::test]
+async fn a_writer_that_panics_fails_the_store_for_everybody_to_see() {
+    let disk = FaultyDisk::new(62);
+    let store = synced(&disk).await;
+    fill(&store).await;
+    disk.panic_at_next_write();
+    let lost = store.apply(vec![upsert(&key("configmaps", "late"), "u9", 9, &[])]).await;
+    assert!(matches!(lost, Err(WriteError::Closed)), "{lost:?}");
+    let why = tokio::time::timeout(DEADLINE, store.failed()).await.expect("it says so");
+    assert!(why.contains("panicked"), "{why}");
+    drop(store);
+    assert!(open(&disk).counts().unwrap().visible >= 21, "another process goes on");
+}
