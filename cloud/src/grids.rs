@@ -4,6 +4,7 @@
 //! What is to be done is decided by pure functions in `tombolo_grid::reconcile`; this module watches, writes, and tells.
 
 pub mod api;
+mod cache;
 mod children;
 mod controller;
 mod definitions;

@@ -2,6 +2,7 @@
 //! (app-grid reference 2.5 to 2.10).
 
 pub mod child;
+pub mod drift;
 pub mod manifest;
 pub mod plan;
 pub mod status;

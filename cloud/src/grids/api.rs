@@ -205,10 +205,17 @@ written!(
         OPEN: true,
         "properties": {
             "states": {
-                "description": "What each unit's workload says of itself, and what keeps it from being as the grid wants it.",
+                "description": "What each unit's workload says of itself, and what keeps it from being as the grid wants it. Of many units the first that are not ready.",
                 "type": "object",
                 "additionalProperties": {"type": "object", OPEN: true},
             },
+            "statesOmitted": {"description": "Units that are not in states.", "type": "integer", "format": "int32"},
+            "owned": {
+                "description": "Units whose StatefulSet belongs to this grid: nodes know the pods of these by uniform names.",
+                "type": "array",
+                "items": {"type": "string"},
+            },
+            "ownedOmitted": {"description": "Such units that are not in owned.", "type": "integer", "format": "int32"},
             "units": {"description": "Units that have nodes.", "type": "integer", "format": "int32"},
             "ready": {"description": "Units whose pods are all ready, of all units.", "type": "string"},
             "observedGeneration": {"type": "integer", "format": "int64"},

@@ -7,15 +7,14 @@ use kube::api::{
     ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions, PropagationPolicy,
 };
 use kube::core::GroupVersionKind;
-use kube::runtime::reflector::Store;
 use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
-use tombolo_grid::labels::GRID_SELECTOR;
 use tombolo_grid::name::ChildKind;
 use tombolo_grid::reconcile::plan::{Doomed, Wanted};
 use tombolo_grid::reconcile::status::UnitError;
 
 use super::MANAGER;
+use super::cache::{Cache, as_value};
 
 /// The children of one kind of grid.
 #[derive(Clone)]
@@ -23,7 +22,7 @@ pub(super) struct Children {
     client: Client,
     resource: ApiResource,
     /// What carries the label of a grid's children.
-    labelled: Store<DynamicObject>,
+    labelled: Cache,
 }
 
 /// The API resource of children.
@@ -56,7 +55,7 @@ pub(super) fn sharers(child: &Value) -> Vec<String> {
 }
 
 impl Children {
-    pub(super) fn new(client: Client, kind: ChildKind, labelled: Store<DynamicObject>) -> Self {
+    pub(super) fn new(client: Client, kind: ChildKind, labelled: Cache) -> Self {
         Self { client, resource: resource(kind), labelled }
     }
 
@@ -64,18 +63,10 @@ impl Children {
         Api::namespaced_with(self.client.clone(), namespace, &self.resource)
     }
 
-    /// What a namespace has of them: objects with the label of this grid or owned by it, and those with a name that it may
-    /// want.
+    /// What a namespace has of them: objects with the label of this grid or owned by it.
     pub(super) async fn of_grid(&self, namespace: &str, grid: &str, uid: &str) -> BTreeMap<String, Value> {
-        // Fails when the watch is gone, and then so is this reconciler.
-        let _ = self.labelled.wait_until_ready().await;
-        let is_near = |child: &DynamicObject| {
-            let labelled = child.labels().get(GRID_SELECTOR).is_some_and(|value| value == grid);
-            let owned = child.owner_references().iter().any(|owner| owner.uid == uid);
-            child.namespace().as_deref() == Some(namespace) && (labelled || owned)
-        };
-        let near = self.labelled.state_filter(is_near);
-        near.into_iter().map(|child| (child.name_any(), as_value(&child))).collect()
+        let near = self.labelled.of_grid(namespace, grid, uid).await;
+        near.into_iter().map(|(name, child)| (name, as_value(&child))).collect()
     }
 
     /// What the API has under a name now.
@@ -112,10 +103,6 @@ impl Children {
             Err(error) => Err(error),
         }
     }
-}
-
-fn as_value(child: &DynamicObject) -> Value {
-    serde_json::to_value(child).unwrap_or_default()
 }
 
 /// What an answer of the API means for a unit.

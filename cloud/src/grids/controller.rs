@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use tombolo_grid::labels::GRID_SELECTOR;
 
 use super::api::GridKind;
+use super::cache::Cache;
 use super::children::{Children, resource, slim};
 use super::reconcile::{Context, Memories, reconcile, try_again};
 use super::units::Units;
@@ -41,14 +42,14 @@ pub(super) async fn run<K: GridKind>(
 ) {
     let (grids, grids_writer) = reflector::store();
     let resource = resource(K::CHILD);
-    let children_writer = Writer::<DynamicObject>::new(resource.clone());
+    let labelled = Cache::new();
     let units = Units::new();
     let memory = Arc::new(Mutex::new(HashMap::new()));
     let reporter = Reporter { controller: MANAGER.to_owned(), instance: Some(identity.to_owned()) };
     let context = Context {
         client: client.clone(),
         units: units.clone(),
-        children: Children::new(client.clone(), K::CHILD, children_writer.as_reader()),
+        children: Children::new(client.clone(), K::CHILD, labelled.clone()),
         recorder: Recorder::new(client.clone(), reporter),
         unit_grace: settings.unit_grace,
         metrics: metrics.clone(),
@@ -56,7 +57,7 @@ pub(super) async fn run<K: GridKind>(
     };
     let queue = stream::select_all([
         own::<K>(client, grids_writer, memory).boxed(),
-        of_children::<K>(client, &resource, children_writer, grids.clone()).boxed(),
+        of_children::<K>(client, &resource, labelled, grids.clone()).boxed(),
         of_nodes::<K>(client, units, grids.clone()).boxed(),
     ]);
     let config = controller::Config::default().concurrency(CONCURRENCY).debounce(DEBOUNCE);
@@ -103,12 +104,12 @@ fn own<K: GridKind>(
 fn of_children<K: GridKind>(
     client: &Client,
     resource: &kube::api::ApiResource,
-    writer: Writer<DynamicObject>,
+    cache: Cache,
     grids: Store<K>,
 ) -> impl Stream<Item = Result<ObjectRef<K>, watcher::Error>> + use<K> {
     let api = Api::<DynamicObject>::all_with(client.clone(), resource);
     let labelled = watch(api, watcher::Config::default().labels(GRID_SELECTOR));
-    let seen = labelled.default_backoff().modify(slim).reflect(writer);
+    let seen = labelled.default_backoff().modify(slim).inspect_ok(move |event| cache.take(event));
     let affected = move |event: Event<DynamicObject>| match event {
         Event::Apply(child) | Event::Delete(child) => owners(&child),
         Event::Init | Event::InitApply(_) => Vec::new(),

@@ -1,6 +1,6 @@
 //! One pass over one grid (app-grid reference 2.10).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use thiserror::Error;
 use tombolo_grid::name::ChildKind;
 use tombolo_grid::reconcile::Grid;
 use tombolo_grid::reconcile::child::Child;
-use tombolo_grid::reconcile::manifest::is_applied;
+use tombolo_grid::reconcile::drift::is_applied;
 use tombolo_grid::reconcile::plan::{Doomed, Found, Plan, Reason, Wanted, plan};
 use tombolo_grid::reconcile::status::{Outcome, UnitError, status};
 use tombolo_grid::template::unused_templates;
@@ -33,8 +33,14 @@ const LOOK_AGAIN: Duration = Duration::from_secs(600);
 const RETRIES: BackoffConfig =
     BackoffConfig { first: Duration::from_secs(1), max: Duration::from_secs(300), factor: 2.0 };
 
-/// Writes for one grid that are under way at a time.
-const WRITES_AT_A_TIME: usize = 8;
+/// Requests for one grid that are under way at a time.
+const REQUESTS_AT_A_TIME: usize = 8;
+
+/// Events that one pass writes at most: the condition counts the rest.
+const EVENTS_MAX: usize = 10;
+
+/// When a child that changed while it was to be removed is looked at again.
+const CHANGED_AGAIN: Duration = Duration::from_secs(1);
 
 /// Longest note of an event, in bytes (events.k8s.io convention: 1 kB).
 const NOTE_LEN_MAX: usize = 1000;
@@ -68,8 +74,8 @@ pub(super) enum PassError {
     /// The API did not do what was asked.
     #[error(transparent)]
     Api(#[from] kube::Error),
-    /// Some units are not as they should be; they are named in status and events.
-    #[error("{0} of its units are not as they should be; see its status")]
+    /// Some units or other objects of it are not as they should be; they are named in status and events.
+    #[error("{0} of its units and children are not as they should be; see its status")]
     Units(usize),
 }
 
@@ -110,88 +116,102 @@ async fn pass<K: GridKind>(object: &K, context: &Context) -> Result<Action, Pass
         context.memory.lock().remove(&grid.uid);
         return Ok(Action::await_change());
     }
-    if object.removes_unused() {
-        remove_unused(object, &grid, context).await?;
+    let mut outcome = Outcome::default();
+    if object.removes_unused()
+        && let Err(error) = remove_unused(object, &grid, context).await
+    {
+        let error = because("unused templates cannot be removed", &error);
+        outcome.besides.insert("templatePool".to_owned(), error);
     }
     let units = context.units.of(&grid.spec.key).await;
     let units: Vec<&str> = units.iter().map(String::as_str).collect();
-    let (plan, mut found) = match settled_plan(object, &grid, &units, context).await? {
+    outcome.units = units.len();
+    let Settled { plan, mut found, unread } = match settled_plan(object, &grid, &units, context).await {
         Ok(settled) => settled,
         Err(refused) => {
-            let outcome =
-                Outcome { refused: Some(refused.clone()), units: units.len(), ..Outcome::default() };
             tell(object, &refused, context).await;
+            outcome.refused = Some(refused);
             write_status(object, &grid, &outcome, context).await?;
             return Ok(Action::requeue(LOOK_AGAIN));
         }
     };
-    let mut outcome = Outcome { units: units.len(), ..Outcome::default() };
     for (unit, trouble) in &plan.troubles {
         let error = UnitError { reason: trouble.reason().to_owned(), message: trouble.to_string() };
         outcome.errors.insert(unit.clone(), error);
     }
+    outcome.errors.extend(unread);
     apply_all(&grid, plan.wanted, &mut found, &mut outcome, context).await;
-    let due = remove_all(&grid, &plan.doomed, context).await?;
+    let due = remove_all(&grid, &plan.doomed, &mut outcome, context).await;
     for (unit, child) in &outcome.children {
         let sharers = sharers(child);
         if !sharers.is_empty() {
             outcome.shared.insert(unit.clone(), sharers);
         }
     }
-    for error in outcome.errors.values() {
-        tell(object, error, context).await;
-    }
-    for name in &plan.strangers {
-        let message = format!(
-            "{} {name} carries this grid's label, belongs to nobody, and is of no unit: it is left alone",
-            grid.kind.kind()
-        );
-        tell(object, &UnitError { reason: "UnownedChild".to_owned(), message }, context).await;
-    }
+    // Before the events: whatever becomes of those, the grid says what is.
     write_status(object, &grid, &outcome, context).await?;
-    match outcome.errors.len() {
+    tell_all(object, &grid, &outcome, &plan.strangers, context).await;
+    match outcome.errors.len() + outcome.besides.len() {
         0 => Ok(Action::requeue(due.unwrap_or(LOOK_AGAIN))),
         failed => Err(PassError::Units(failed)),
     }
 }
 
-type Settled = (Plan, BTreeMap<String, Value>);
+/// A plan, and what it was made of.
+#[derive(Default)]
+struct Settled {
+    plan: Plan,
+    found: BTreeMap<String, Value>,
+    /// Units of which the API did not say what is there.
+    unread: BTreeMap<String, UnitError>,
+}
 
 /// The plan, made of what is really there: under the name of a child that seems to be missing there may be an object without
-/// the label, and an orphan is taken only by a grid that still exists.
+/// the label, and an orphan is taken only by a grid that still exists. A unit that cannot be read keeps no other from its turn.
 async fn settled_plan<K: GridKind>(
     object: &K,
     grid: &Grid,
     units: &[&str],
     context: &Context,
-) -> Result<Result<Settled, UnitError>, PassError> {
+) -> Result<Settled, UnitError> {
     let mut found = context.children.of_grid(&grid.namespace, &grid.name, &grid.uid).await;
     let planned = |found: &BTreeMap<String, Value>| {
         let children: Vec<Child<'_>> = found.values().map(Child).collect();
         plan(grid, units, &children)
     };
-    let first = match planned(&found) {
-        Ok(plan) => plan,
-        Err(error) => return Ok(Err(refusal(grid.kind, &grid.spec.key, &error.to_string()))),
-    };
-    let mut again = false;
-    for wanted in first.wanted.iter().filter(|wanted| wanted.found == Found::Nothing) {
-        if let Some(child) = context.children.read(&grid.namespace, &wanted.name).await? {
-            found.insert(wanted.name.clone(), child);
-            again = true;
+    let first = planned(&found).map_err(|error| refusal(grid.kind, &grid.spec.key, &error.to_string()))?;
+    let missing = first.wanted.iter().filter(|wanted| wanted.found == Found::Nothing);
+    let reads = missing.map(|wanted| async {
+        (wanted.unit.clone(), wanted.name.clone(), context.children.read(&grid.namespace, &wanted.name).await)
+    });
+    let reads: Vec<_> = stream::iter(reads).buffer_unordered(REQUESTS_AT_A_TIME).collect().await;
+    let (mut again, mut unread) = (false, BTreeMap::new());
+    for (unit, name, read) in reads {
+        match read {
+            Ok(None) => {}
+            Ok(Some(child)) => {
+                found.insert(name, child);
+                again = true;
+            }
+            Err(error) => drop(unread.insert(unit, unit_error(&error))),
         }
     }
-    let plan = if again { planned(&found).unwrap_or_default() } else { first };
-    if plan.wanted.iter().any(|wanted| wanted.found == Found::Orphan) {
+    let mut plan = if again { planned(&found).unwrap_or_default() } else { first };
+    let is_orphan = |wanted: &&Wanted| wanted.found == Found::Orphan;
+    if plan.wanted.iter().any(|wanted| is_orphan(&wanted)) {
         let api: Api<K> = Api::namespaced(context.client.clone(), &grid.namespace);
-        let live = api.get_opt(&grid.name).await?;
-        let is_same =
-            live.is_some_and(|live| live.uid() == object.uid() && live.meta().deletion_timestamp.is_none());
-        if !is_same {
-            return Ok(Ok((Plan::default(), BTreeMap::new())));
+        match api.get_opt(&grid.name).await {
+            Ok(Some(live)) if live.uid() == object.uid() && live.meta().deletion_timestamp.is_none() => {}
+            Ok(_) => return Ok(Settled::default()),
+            Err(error) => {
+                let error = unit_error(&error);
+                let orphans = plan.wanted.iter().filter(is_orphan);
+                unread.extend(orphans.map(|wanted| (wanted.unit.clone(), error.clone())));
+            }
         }
     }
-    Ok(Ok((plan, found)))
+    plan.wanted.retain(|wanted| !unread.contains_key(&wanted.unit));
+    Ok(Settled { plan, found, unread })
 }
 
 /// Why nothing is done for a grid whose key is none, in the words that its users know (app-grid reference 2.4).
@@ -226,7 +246,7 @@ async fn apply_all(
         let applied = context.children.apply(&grid.namespace, &wanted).await;
         (wanted, applied)
     });
-    let mut writes = stream::iter(writes).buffer_unordered(WRITES_AT_A_TIME);
+    let mut writes = stream::iter(writes).buffer_unordered(REQUESTS_AT_A_TIME);
     while let Some((wanted, applied)) = writes.next().await {
         match applied {
             Ok(child) => {
@@ -242,27 +262,51 @@ async fn apply_all(
     }
 }
 
-/// Removes what is to go; the time until the next one is due, when some wait for their grace to end.
+/// Removes what is to go; the time until the next one is due, when some wait for their grace to end. What is refused keeps
+/// nothing else from going, and stands in the outcome.
 async fn remove_all(
     grid: &Grid,
     doomed: &[Doomed],
+    outcome: &mut Outcome,
     context: &Context,
-) -> Result<Option<Duration>, PassError> {
+) -> Option<Duration> {
     let waits = grace_left(grid, doomed, context);
-    for (doomed, left) in doomed.iter().zip(&waits) {
-        if left.is_zero() {
+    let mut due = waits.iter().copied().filter(|left| !left.is_zero()).min();
+    let removals =
+        doomed.iter().zip(&waits).filter(|(_, left)| left.is_zero()).map(|(doomed, _)| async move {
             context.metrics.writes.inc();
-            context.children.remove(&grid.namespace, doomed).await?;
+            (doomed, context.children.remove(&grid.namespace, doomed).await)
+        });
+    let mut removals = stream::iter(removals).buffer_unordered(REQUESTS_AT_A_TIME);
+    while let Some((doomed, removed)) = removals.next().await {
+        match removed {
+            Ok(()) => {}
+            // It has changed, or something else is there now: that is looked at first.
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                due = Some(due.map_or(CHANGED_AGAIN, |due| due.min(CHANGED_AGAIN)));
+            }
+            Err(error) => {
+                let error =
+                    because(&format!("{} {} cannot be removed", grid.kind.kind(), doomed.name), &error);
+                outcome.besides.insert(doomed.name.clone(), error);
+            }
         }
     }
-    Ok(waits.into_iter().filter(|left| !left.is_zero()).min())
+    due
+}
+
+/// Why something could not be done.
+fn because(what: &str, error: &kube::Error) -> UnitError {
+    let UnitError { reason, message } = unit_error(error);
+    UnitError { reason, message: format!("{what}: {message}") }
 }
 
 /// How long each of them stays. Edge nodes are often registered anew: a unit may be without nodes for a moment only.
 fn grace_left(grid: &Grid, doomed: &[Doomed], context: &Context) -> Vec<Duration> {
     let mut memory = context.memory.lock();
     let unwanted = &mut memory.entry(grid.uid.clone()).or_default().unwanted;
-    unwanted.retain(|uid, _| doomed.iter().any(|one| one.uid == *uid));
+    let uids: HashSet<&str> = doomed.iter().map(|one| one.uid.as_str()).collect();
+    unwanted.retain(|uid, _| uids.contains(uid.as_str()));
     let left = |one: &Doomed| match one.reason {
         Reason::Released => Duration::ZERO,
         Reason::Unwanted => {
@@ -274,7 +318,7 @@ fn grace_left(grid: &Grid, doomed: &[Doomed], context: &Context) -> Vec<Duration
 }
 
 /// Takes members out of the pool that nothing names. It is the one write into a grid's spec, and its author asked for it.
-async fn remove_unused<K: GridKind>(object: &K, grid: &Grid, context: &Context) -> Result<(), PassError> {
+async fn remove_unused<K: GridKind>(object: &K, grid: &Grid, context: &Context) -> Result<(), kube::Error> {
     let spec = &grid.spec;
     let unused = unused_templates(&spec.templates, &spec.default_name, &spec.pool);
     if unused.is_empty() {
@@ -326,6 +370,26 @@ fn merge(before: &Value, after: &Value) -> Value {
         .filter(|(key, value)| old.get(*key) != Some(value))
         .map(|(key, value)| (key.clone(), merge(old.get(key).unwrap_or(&Value::Null), value)));
     gone.chain(kept).collect::<serde_json::Map<_, _>>().into()
+}
+
+/// Says in events what is wrong with a grid, of many things the first.
+async fn tell_all<K: GridKind>(
+    object: &K,
+    grid: &Grid,
+    outcome: &Outcome,
+    strangers: &[String],
+    context: &Context,
+) {
+    for error in outcome.besides.values().chain(outcome.errors.values()).take(EVENTS_MAX) {
+        tell(object, error, context).await;
+    }
+    for name in strangers.iter().take(EVENTS_MAX) {
+        let message = format!(
+            "{} {name} carries this grid's label, belongs to nobody, and is of no unit: it is left alone",
+            grid.kind.kind()
+        );
+        tell(object, &UnitError { reason: "UnownedChild".to_owned(), message }, context).await;
+    }
 }
 
 /// Says in an event what is wrong. An event that cannot be written is not worth another pass.

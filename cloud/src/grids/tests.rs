@@ -26,6 +26,7 @@ use crate::embedded::{Embedded, Options};
 mod keys;
 mod nodes;
 mod ownership;
+mod removal;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 

@@ -53,33 +53,6 @@ pub fn manifest(grid: &Grid, name: &str, unit: &str, template: &Value) -> Value 
     manifest
 }
 
-/// Whether a child is as its manifest wants it: applying it would change nothing. A value that the API server writes in
-/// another way, such as `1000m`, counts as a difference; applying it then is idle and harmless.
-#[must_use]
-pub fn is_applied(live: &Value, manifest: &Value) -> bool {
-    live["metadata"]["annotations"][APPLIED] == manifest["metadata"]["annotations"][APPLIED]
-        && ["metadata", "spec"].iter().all(|part| contains(&live[*part], &manifest[*part]))
-}
-
-/// Whether everything that is wanted is there. What is empty or zero may also be missing.
-fn contains(live: &Value, wanted: &Value) -> bool {
-    match wanted {
-        Value::Object(members) => {
-            let has = |(name, value): (&String, &Value)| contains(&live[name], value);
-            (live.is_object() || members.is_empty()) && members.iter().all(has)
-        }
-        Value::Array(items) => {
-            let list = live.as_array().map_or(&[][..], Vec::as_slice);
-            items.iter().all(|item| list.iter().any(|one| contains(one, item)))
-        }
-        Value::Null => true,
-        Value::Bool(false) => live.is_null() || live == wanted,
-        Value::Number(number) if number.as_i64() == Some(0) => live.is_null() || live == wanted,
-        Value::String(text) if text.is_empty() => live.is_null() || live == wanted,
-        _ => live == wanted,
-    }
-}
-
 /// A unit's workload runs on its unit's nodes, whatever else the template asks of them.
 fn pin(spec: &mut Value, key: &str, unit: &str) {
     if !spec.is_object() {

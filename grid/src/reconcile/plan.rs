@@ -1,6 +1,6 @@
 //! From a grid, the units and the children that are there to what has to be done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::Value;
 use thiserror::Error;
@@ -115,10 +115,11 @@ impl Trouble {
     }
 }
 
-/// Makes the plan for a grid that is not being deleted.
+/// Makes the plan for a grid that is not being deleted. What it costs grows with the units and the children, not with
+/// their product.
 ///
-/// `children` are all objects of the children's kind in the grid's namespace that carry a grid's label, and those that have
-/// the names of wanted children.
+/// `children` are the objects of the children's kind in the grid's namespace that carry this grid's label or are owned by
+/// it, and those that have the names of wanted children.
 ///
 /// # Errors
 /// [`KeyError`] when the grid's key is none: children are left exactly as they are.
@@ -130,8 +131,15 @@ pub fn plan(grid: &Grid, units: &[&str], children: &[Child<'_>]) -> Result<Plan,
     }
     let one = [""];
     let units = if grid.kind == ChildKind::Service { &one[..] } else { units };
+    let by_name: HashMap<&str, Child<'_>> = children.iter().map(|child| (child.name(), *child)).collect();
+    let mut names = HashSet::with_capacity(units.len());
     for unit in units {
-        match wanted(grid, unit, children) {
+        let Ok(name) = child_name(grid.kind, &grid.name, unit).map_err(|error| {
+            plan.troubles.insert((*unit).to_owned(), error.into());
+        }) else {
+            continue;
+        };
+        match wanted(grid, unit, &name, by_name.get(name.as_str()).copied()) {
             Ok(Step::Want(wanted)) => plan.wanted.push(wanted),
             Ok(Step::Remove(doomed, trouble)) => {
                 plan.doomed.push(doomed);
@@ -141,17 +149,20 @@ pub fn plan(grid: &Grid, units: &[&str], children: &[Child<'_>]) -> Result<Plan,
                 plan.troubles.insert((*unit).to_owned(), trouble);
             }
         }
+        names.insert(name);
     }
-    let names: Vec<String> =
-        units.iter().filter_map(|unit| child_name(grid.kind, &grid.name, unit).ok()).collect();
-    for child in children.iter().filter(|child| !names.iter().any(|name| name == child.name())) {
-        if child.is_owned_by(&grid.uid) && !child.is_deleting() {
-            plan.doomed.push(doomed(*child, Reason::Unwanted));
-        } else if child.owner() == Owner::Nobody && child.is_labelled_for(&grid.name) && !child.is_deleting()
-        {
-            plan.strangers.push(child.name().to_owned());
+    for (name, child) in by_name.into_iter().filter(|(name, _)| !names.contains(*name)) {
+        if child.is_deleting() {
+            continue;
+        }
+        if child.is_owned_by(&grid.uid) {
+            plan.doomed.push(doomed(child, Reason::Unwanted));
+        } else if child.owner() == Owner::Nobody && child.is_labelled_for(&grid.name) {
+            plan.strangers.push(name.to_owned());
         }
     }
+    plan.doomed.sort_by(|one, other| one.name.cmp(&other.name));
+    plan.strangers.sort_unstable();
     Ok(plan)
 }
 
@@ -160,13 +171,11 @@ enum Step {
     Remove(Doomed, Trouble),
 }
 
-fn wanted(grid: &Grid, unit: &str, children: &[Child<'_>]) -> Result<Step, Trouble> {
-    let name = child_name(grid.kind, &grid.name, unit)?;
+fn wanted(grid: &Grid, unit: &str, name: &str, seen: Option<Child<'_>>) -> Result<Step, Trouble> {
     let spec = &grid.spec;
     let template = choose_template(unit, &spec.templates, &spec.default_name, &spec.pool)?;
     let template = template.unwrap_or(&spec.template);
-    let seen = children.iter().copied().find(|child| child.name() == name);
-    let leaving = || Trouble::Leaving { kind: grid.kind.kind(), name: name.clone() };
+    let leaving = || Trouble::Leaving { kind: grid.kind.kind(), name: name.to_owned() };
     let found = match seen {
         None => Found::Nothing,
         Some(child) => match child.owner() {
@@ -177,15 +186,15 @@ fn wanted(grid: &Grid, unit: &str, children: &[Child<'_>]) -> Result<Step, Troub
             Owner::Controller { uid, .. } if uid == grid.uid => Found::Own,
             Owner::Nobody if child.is_deleting() => return Err(leaving()),
             Owner::Nobody if child.is_labelled_for(&grid.name) => Found::Orphan,
-            other => return Err(taken(grid.kind, &name, other)),
+            other => return Err(taken(grid.kind, name, other)),
         },
     };
-    let mut manifest = manifest(grid, &name, unit, template);
+    let mut manifest = manifest(grid, name, unit, template);
     if let Some(child) = seen {
         // Whatever has taken its place since is not meant: the server refuses it.
         manifest["metadata"]["uid"] = child.uid().into();
     }
-    Ok(Step::Want(Wanted { unit: unit.to_owned(), name, manifest, found }))
+    Ok(Step::Want(Wanted { unit: unit.to_owned(), name: name.to_owned(), manifest, found }))
 }
 
 fn taken(kind: ChildKind, name: &str, owner: Owner<'_>) -> Trouble {

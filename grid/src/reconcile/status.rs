@@ -1,11 +1,21 @@
-//! The status of a grid: what became of each unit.
+//! The status of a grid: what became of each unit, in a bounded size.
+//!
+//! The status travels to every node, and an object above 1.5 MiB cannot be stored. It counts all units, and says of all what
+//! they are as long as that fits; of more units it says what those are that are not ready.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
 use super::Grid;
+use super::child::Child;
 use crate::name::ChildKind;
+
+mod bounded;
+#[cfg(test)]
+mod tests;
+
+pub use bounded::{OWNED_BYTES_MAX, STATES_BYTES_MAX, STATES_MAX, TEXT_LEN_MAX};
 
 /// Causes that one condition names; the rest is counted.
 const CAUSES_MAX: usize = 3;
@@ -26,6 +36,8 @@ pub struct Outcome {
     pub children: BTreeMap<String, Value>,
     /// Units that are not as the grid wants them.
     pub errors: BTreeMap<String, UnitError>,
+    /// What else could not be done, by what it was about: a child that is to go, the pool of templates.
+    pub besides: BTreeMap<String, UnitError>,
     /// Children by unit in which others have set fields of the spec, with who has set them.
     pub shared: BTreeMap<String, Vec<String>>,
     /// Why nothing was done at all.
@@ -53,22 +65,32 @@ pub fn status(grid: &Grid, before: &Value, outcome: &Outcome, now: &str) -> Valu
             "conditions": conditions,
         });
     }
-    if let Some(kept) = outcome.refused.as_ref().and_then(|_| before.get("states")) {
+    let mut status = json!({"observedGeneration": grid.generation, "conditions": conditions});
+    if let Some(kept) =
+        outcome.refused.as_ref().and_then(|_| before.as_object()).filter(|kept| kept.contains_key("states"))
+    {
         // The children are as they were.
-        let mut kept = json!({"states": kept, "units": before["units"], "ready": before["ready"]});
-        kept["observedGeneration"] = grid.generation.into();
-        kept["conditions"] = conditions;
-        return kept;
+        for (member, value) in kept {
+            status
+                .as_object_mut()
+                .map(|status| status.entry(member.clone()).or_insert_with(|| value.clone()));
+        }
+        return status;
     }
-    let states: Map<String, Value> =
-        names.iter().map(|unit| ((*unit).clone(), state(grid.kind, unit, outcome))).collect();
-    json!({
-        "states": states,
-        "units": total,
-        "ready": format!("{up}/{total}"),
-        "observedGeneration": grid.generation,
-        "conditions": conditions,
-    })
+    let states = names.iter().map(|unit| bounded::State {
+        unit: unit.as_str(),
+        state: state(grid.kind, unit, outcome),
+        is_ready: ready(unit),
+    });
+    bounded::states(states.collect(), &mut status);
+    if grid.kind == ChildKind::StatefulSet {
+        let is_own = |child: &Value| Child(child).is_owned_by(&grid.uid) && !Child(child).is_deleting();
+        let owned = outcome.children.iter().filter(|(_, child)| is_own(child)).map(|(unit, _)| unit.as_str());
+        bounded::owned(owned, &mut status);
+    }
+    status["units"] = total.into();
+    status["ready"] = format!("{up}/{total}").into();
+    status
 }
 
 /// What a unit's child says of itself, and why it is not as wanted.
@@ -92,7 +114,7 @@ fn state(kind: ChildKind, unit: &str, outcome: &Outcome) -> Value {
         (_, None) => json!({"replicas": 0}),
     };
     if let Some(error) = outcome.errors.get(unit) {
-        state["error"] = json!({"reason": error.reason, "message": error.message});
+        state["error"] = json!({"reason": error.reason, "message": bounded::text(&error.message)});
     }
     if let Some(managers) = outcome.shared.get(unit) {
         state["sharedWith"] = json!(managers);
@@ -120,13 +142,11 @@ fn conditions(
     (ready, total): (usize, usize),
     now: &str,
 ) -> Value {
-    let synced = match (&outcome.refused, outcome.errors.len()) {
-        (Some(refused), _) => ("False", refused.reason.clone(), refused.message.clone()),
-        (None, 0) => ("True", "Applied".to_owned(), String::new()),
-        (None, _) => {
-            let reason = outcome.errors.values().next().map(|first| first.reason.clone()).unwrap_or_default();
-            ("False", reason, causes(&outcome.errors))
-        }
+    let first = outcome.errors.values().chain(outcome.besides.values()).next();
+    let synced = match (&outcome.refused, first) {
+        (Some(refused), _) => ("False", refused.reason.clone(), bounded::text(&refused.message).to_owned()),
+        (None, None) => ("True", "Applied".to_owned(), String::new()),
+        (None, Some(first)) => ("False", first.reason.clone(), causes(outcome)),
     };
     let mut wanted = vec![("Synced", synced)];
     if grid.kind != ChildKind::Service && outcome.refused.is_none() {
@@ -146,14 +166,17 @@ fn conditions(
     Value::Array(made.collect())
 }
 
-fn causes(errors: &BTreeMap<String, UnitError>) -> String {
-    let one = |(unit, error): (&String, &UnitError)| match unit.as_str() {
-        "" => error.message.clone(),
-        unit => format!("unit {unit}: {}", error.message),
+fn causes(outcome: &Outcome) -> String {
+    let of_unit = |(unit, error): (&String, &UnitError)| match unit.as_str() {
+        "" => bounded::text(&error.message).to_owned(),
+        unit => format!("unit {unit}: {}", bounded::text(&error.message)),
     };
-    let mut text = errors.iter().take(CAUSES_MAX).map(one).collect::<Vec<_>>().join("; ");
-    if errors.len() > CAUSES_MAX {
-        text.push_str(&format!("; and {} more", errors.len() - CAUSES_MAX));
+    let besides = outcome.besides.values().map(|error| bounded::text(&error.message).to_owned());
+    let all = outcome.errors.len() + outcome.besides.len();
+    let shown = outcome.errors.iter().map(of_unit).chain(besides).take(CAUSES_MAX);
+    let mut text = shown.collect::<Vec<_>>().join("; ");
+    if all > CAUSES_MAX {
+        text.push_str(&format!("; and {} more", all - CAUSES_MAX));
     }
     text
 }

@@ -3,7 +3,8 @@
 use serde_json::json;
 
 use super::child::Child;
-use super::manifest::{APPLIED, is_applied};
+use super::drift::is_applied;
+use super::manifest::APPLIED;
 use super::plan::{Found, Plan, Reason, Trouble, plan};
 use super::status::{Outcome, UnitError, status};
 use super::*;
@@ -373,4 +374,23 @@ fn the_digest_of_a_manifest_is_not_inherited() {
     let first = only(&grid, "a");
     grid.annotations.insert(APPLIED.to_owned(), "copied by hand".to_owned());
     assert_eq!(only(&grid, "a"), first);
+}
+
+/// The work for a grid grows with its units and children, not with their product.
+#[test]
+fn a_plan_for_five_thousand_units_looks_at_each_child_a_few_times() {
+    const UNITS: usize = 5_000;
+    const LOOKS_MAX: usize = 10;
+    let units: Vec<String> = (0..UNITS).map(|number| format!("u{number}")).collect();
+    let units: Vec<&str> = units.iter().map(String::as_str).collect();
+    let grid = deployments("k");
+    let stored: Vec<Value> =
+        run(&grid, &units, &[]).wanted.iter().map(|one| applied(&one.manifest)).collect();
+    let children: Vec<Child<'_>> = stored.iter().map(Child).collect();
+    super::child::reads::take();
+    // Half of the units have gone.
+    let made = plan(&grid, &units[..UNITS / 2], &children).unwrap();
+    let looks = super::child::reads::take();
+    assert_eq!((made.wanted.len(), made.doomed.len()), (UNITS / 2, UNITS / 2));
+    assert!(looks <= LOOKS_MAX * UNITS, "{looks} looks at {UNITS} children");
 }

@@ -1,14 +1,13 @@
 //! Who is whose, where names come again.
 
-use kube::api::DynamicObject;
-use kube::runtime::reflector::store::Writer;
 use tombolo_grid::name::ChildKind;
 use tombolo_grid::reconcile::child::Child;
 use tombolo_grid::reconcile::plan::plan;
 
 use super::*;
 use crate::grids::api::GridKind;
-use crate::grids::children::{Children, resource};
+use crate::grids::cache::Cache;
+use crate::grids::children::Children;
 
 /// Row A8: what has taken the name of an orphan or a child since it was seen is not taken, and what is gone does not come back
 /// as something else.
@@ -16,8 +15,7 @@ use crate::grids::children::{Children, resource};
 async fn what_has_come_in_the_place_of_what_was_seen_is_not_taken() {
     let world = World::start().await;
     let deployments = world.of::<Deployment>("default");
-    let labelled = Writer::<DynamicObject>::new(resource(ChildKind::Deployment)).as_reader();
-    let children = Children::new(world.client.clone(), ChildKind::Deployment, labelled);
+    let children = Children::new(world.client.clone(), ChildKind::Deployment, Cache::new());
     let mut made: DeploymentGrid = serde_json::from_value(grid("web", 2)).unwrap();
     made.metadata.namespace = Some("default".to_owned());
     made.metadata.uid = Some("b0a1ce14-5a13-4d8b-8a2e-6f2f3a5f0001".to_owned());

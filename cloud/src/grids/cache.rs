@@ -1,0 +1,174 @@
+//! What the API has of one kind of children, found by the grids that it is of: a grid is looked at without looking at the
+//! children of all others.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use kube::api::DynamicObject;
+use kube::runtime::watcher::Event;
+use parking_lot::RwLock;
+use serde_json::Value;
+use tokio::sync::watch;
+use tombolo_grid::labels::GRID_SELECTOR;
+
+/// The labelled objects of one kind. Cheap to clone: clones share the content.
+#[derive(Clone)]
+pub(super) struct Cache {
+    known: Arc<RwLock<(Known, Option<Known>)>>,
+    complete: watch::Sender<bool>,
+}
+
+/// How children are of a grid.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Tie {
+    /// They carry its name in their label.
+    Label(String),
+    /// They have its UID among their owners.
+    Owner(String),
+}
+
+/// Objects by namespace and name, and the names of those that are of a grid by namespace and tie.
+#[derive(Default)]
+struct Known {
+    children: HashMap<(String, String), Arc<DynamicObject>>,
+    of_grids: HashMap<(String, Tie), BTreeSet<String>>,
+}
+
+impl Cache {
+    pub(super) fn new() -> Self {
+        Self { known: Arc::default(), complete: watch::Sender::new(false) }
+    }
+
+    /// Takes one event of the watch.
+    pub(super) fn take(&self, event: &Event<DynamicObject>) {
+        let mut known = self.known.write();
+        let (now, listed) = &mut *known;
+        match event {
+            Event::Init => *listed = Some(Known::default()),
+            Event::InitApply(child) => {
+                if let Some(listed) = listed {
+                    listed.put(child);
+                }
+            }
+            Event::InitDone => {
+                *now = listed.take().unwrap_or_default();
+                self.complete.send_replace(true);
+            }
+            Event::Apply(child) => now.put(child),
+            Event::Delete(child) => now.remove(child),
+        }
+    }
+
+    /// The objects of a namespace with the label of this grid or owned by it, by name. Waits for the first complete list.
+    pub(super) async fn of_grid(
+        &self,
+        namespace: &str,
+        grid: &str,
+        uid: &str,
+    ) -> BTreeMap<String, Arc<DynamicObject>> {
+        // Fails when nobody reads the children any more, and then nobody asks.
+        let _ = self.complete.subscribe().wait_for(|complete| *complete).await;
+        let known = self.known.read();
+        let (now, _) = &*known;
+        let ties = [Tie::Label(grid.to_owned()), Tie::Owner(uid.to_owned())];
+        let names =
+            ties.into_iter().filter_map(|tie| now.of_grids.get(&(namespace.to_owned(), tie))).flatten();
+        let found = names.filter_map(|name| {
+            let child = now.children.get(&(namespace.to_owned(), name.clone()))?;
+            Some((name.clone(), Arc::clone(child)))
+        });
+        found.collect()
+    }
+}
+
+impl Known {
+    fn put(&mut self, child: &DynamicObject) {
+        self.remove(child);
+        let (namespace, name) = (child.namespace().unwrap_or_default(), child.name_any());
+        for tie in ties(child) {
+            self.of_grids.entry((namespace.clone(), tie)).or_default().insert(name.clone());
+        }
+        self.children.insert((namespace, name), Arc::new(child.clone()));
+    }
+
+    /// What was known under the name of this object is gone.
+    fn remove(&mut self, child: &DynamicObject) {
+        let (namespace, name) = (child.namespace().unwrap_or_default(), child.name_any());
+        let Some(old) = self.children.remove(&(namespace.clone(), name.clone())) else { return };
+        for tie in ties(&old) {
+            let place = (namespace.clone(), tie);
+            let Some(names) = self.of_grids.get_mut(&place) else { continue };
+            names.remove(&name);
+            if names.is_empty() {
+                self.of_grids.remove(&place);
+            }
+        }
+    }
+}
+
+fn ties(child: &DynamicObject) -> Vec<Tie> {
+    let label = child.labels().get(GRID_SELECTOR).cloned().map(Tie::Label);
+    let owners = child.owner_references().iter().map(|owner| Tie::Owner(owner.uid.clone()));
+    label.into_iter().chain(owners).collect()
+}
+
+/// An object as JSON.
+pub(super) fn as_value(child: &DynamicObject) -> Value {
+    serde_json::to_value(child).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn child(namespace: &str, name: &str, label: &str, owner: &str) -> DynamicObject {
+        let owners = if owner.is_empty() {
+            json!([])
+        } else {
+            json!([{"apiVersion": "v1", "kind": "G", "name": "g", "uid": owner}])
+        };
+        let labels = if label.is_empty() { json!({}) } else { json!({GRID_SELECTOR: label}) };
+        let metadata =
+            json!({"namespace": namespace, "name": name, "labels": labels, "ownerReferences": owners});
+        serde_json::from_value(json!({"metadata": metadata})).unwrap()
+    }
+
+    async fn names(cache: &Cache, grid: &str, uid: &str) -> Vec<String> {
+        cache.of_grid("shop", grid, uid).await.into_keys().collect()
+    }
+
+    #[tokio::test]
+    async fn children_are_found_by_label_and_by_owner_and_forgotten_by_both() {
+        let cache = Cache::new();
+        cache.take(&Event::Init);
+        for one in [
+            child("shop", "web-a", "web", "u1"),
+            child("shop", "relabelled", "other", "u1"),
+            child("shop", "orphan", "web", ""),
+            child("shop", "db-a", "db", "u2"),
+            child("elsewhere", "web-a", "web", "u1"),
+        ] {
+            cache.take(&Event::InitApply(one));
+        }
+        cache.take(&Event::InitDone);
+        assert_eq!(names(&cache, "web", "u1").await, ["orphan", "relabelled", "web-a"]);
+        assert_eq!(names(&cache, "db", "u2").await, ["db-a"]);
+        // Another label, another owner, and gone.
+        cache.take(&Event::Apply(child("shop", "relabelled", "other", "u9")));
+        cache.take(&Event::Apply(child("shop", "orphan", "db", "")));
+        cache.take(&Event::Delete(child("shop", "web-a", "web", "u1")));
+        assert!(names(&cache, "web", "u1").await.is_empty());
+        assert_eq!(names(&cache, "db", "u2").await, ["db-a", "orphan"]);
+        // After a gap in the watch only what was listed is there.
+        cache.take(&Event::Init);
+        cache.take(&Event::InitApply(child("shop", "db-b", "db", "u2")));
+        assert_eq!(names(&cache, "db", "u2").await, ["db-a", "orphan"], "until the list is complete");
+        cache.take(&Event::InitDone);
+        assert_eq!(names(&cache, "db", "u2").await, ["db-b"]);
+        let known = cache.known.read();
+        assert_eq!((known.0.children.len(), known.0.of_grids.len()), (1, 2), "nothing is left of the others");
+    }
+}
