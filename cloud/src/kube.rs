@@ -6,12 +6,14 @@ mod call;
 mod impersonate;
 mod object;
 mod paging;
+mod protections;
 mod watch;
 
 pub use call::{Answer, ApiCall, CallError, Caller};
 pub use impersonate::{Impersonation, ImpersonationForm};
 pub use object::{ObjectError, RawObject};
 pub(crate) use paging::query_value;
+pub use protections::Protections;
 pub use watch::{ObjectEvent, WatchSpec, watch};
 
 use std::sync::Arc;

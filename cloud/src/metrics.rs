@@ -26,6 +26,8 @@ pub struct Metrics {
     pub sessions_ended: Family<Label, Counter>,
     /// Connections refused because the node limit was reached.
     pub refused_connections: Counter,
+    /// Connections refused because their certificate is not in force.
+    pub refused_certificates: Counter,
     /// Deliveries acknowledged.
     pub acknowledged: Counter,
     /// Deliveries refused by an edge.
@@ -65,6 +67,7 @@ impl Metrics {
             sessions: Gauge::default(),
             sessions_ended: Family::default(),
             refused_connections: Counter::default(),
+            refused_certificates: Counter::default(),
             acknowledged: Counter::default(),
             refused: Counter::default(),
             delivery_seconds: Histogram::new(exponential_buckets(0.0005, 2.0, 16)),
@@ -84,6 +87,8 @@ impl Metrics {
         registry.register("sessions_ended", "Sessions ended, by reason", metrics.sessions_ended.clone());
         let text = "Connections refused because the node limit was reached";
         registry.register("refused_connections", text, metrics.refused_connections.clone());
+        let text = "Connections refused because their certificate is not in force";
+        registry.register("refused_certificates", text, metrics.refused_certificates.clone());
         registry.register("acknowledged", "Deliveries acknowledged", metrics.acknowledged.clone());
         registry.register("refused", "Deliveries refused by an edge", metrics.refused.clone());
         let text = "Time from sending an object to its acknowledgement";

@@ -13,6 +13,7 @@ use tombolo_proto::package::{Assembler, Header, Package, PackageError};
 use tombolo_proto::{Frame, Lane, NodeId, codec};
 
 use crate::error::LinkError;
+use crate::identity::PeerCertificate;
 use crate::queue::SendQueue;
 
 /// What carries a link.
@@ -45,6 +46,8 @@ pub struct PeerInfo {
     pub transport: Transport,
     /// The node that the peer's certificate names; none on the edge's side.
     pub node: Option<NodeId>,
+    /// The peer's certificate; none on the edge's side and for links in memory.
+    pub certificate: Option<PeerCertificate>,
 }
 
 /// What [`Link::next`] tells.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kube::Client;
+use tombolo_cloud::bootstrap::NewToken;
 use tombolo_cloud::embedded;
 use tombolo_link::client::{self, Choice};
 use tombolo_runtime::{Drain, Tasks, Trigger, drain};
@@ -112,7 +113,9 @@ impl Target {
         let websocket = bound.websocket_addr().context("cloudcore has no WebSocket listener")?.to_string();
         let quic = bound.quic_addr().map(|address| address.to_string());
         let join = bound.join_addr().to_string();
-        let token = bound.join_tokens().latest();
+        let life = Duration::from_secs(86_400);
+        let token = NewToken { names: Vec::new(), uses: u32::MAX, life, replace: true };
+        let token = bound.create_token(&token).await?;
         cloud.tasks.spawn("cloudcore", bound.run(cloud_drain));
         Ok(Self { websocket, quic, join, token, client, own: Some(Own { cloud, api, _folder: folder }) })
     }

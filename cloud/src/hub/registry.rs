@@ -8,6 +8,7 @@ use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tombolo_link::identity::PeerCertificate;
 use tombolo_link::{PeerInfo, Transport};
 use tombolo_proto::frame::{Goodbye, GoodbyeReason};
 use tombolo_proto::{NodeId, ObjectKey, ScopeId};
@@ -33,6 +34,8 @@ pub struct SessionHandle {
     pub mailbox: Mailbox,
     /// What carries the session.
     pub transport: Transport,
+    /// The certificate that opened it; none for connections that come another way than through the listeners.
+    pub certificate: Option<PeerCertificate>,
     over: AtomicBool,
     ended: Notify,
     /// What operators want to know.
@@ -104,6 +107,7 @@ impl Registry {
             generation: self.generations.fetch_add(1, Ordering::Relaxed) + 1,
             mailbox: Mailbox::default(),
             transport: peer.transport,
+            certificate: peer.certificate,
             over: AtomicBool::new(false),
             ended: Notify::new(),
             facts: Mutex::default(),
@@ -189,7 +193,9 @@ impl Outlet for Registry {
         if let Some(session) = self.sessions.get(node) {
             session.mailbox.end(Goodbye {
                 reason: GoodbyeReason::NodeDeleted,
-                message: format!("Node {node} was deleted: register it again"),
+                message: format!(
+                    "Node {node} was deleted: its certificate opens nothing any more, join again"
+                ),
                 retry_after: Duration::from_secs(1),
             });
         }
@@ -201,7 +207,12 @@ mod tests {
     use super::*;
 
     fn peer() -> PeerInfo {
-        PeerInfo { remote: ([127, 0, 0, 1], 1).into(), transport: Transport::Memory, node: None }
+        PeerInfo {
+            remote: ([127, 0, 0, 1], 1).into(),
+            transport: Transport::Memory,
+            node: None,
+            certificate: None,
+        }
     }
 
     fn node(name: &str) -> NodeId {

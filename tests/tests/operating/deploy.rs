@@ -14,7 +14,7 @@ fn document(path: &str, kind: &str) -> Value {
     all.into_iter().find(|document| document["kind"] == kind).unwrap_or_else(|| panic!("{kind} in {path}"))
 }
 
-const DEPLOYMENT: &str = "cloudcore/deployment.yaml";
+const DEPLOYMENT: &str = "cloudcore/90-deployment.yaml";
 
 /// Ports as `name/number/protocol`.
 fn ports(list: &Value, number: &str) -> BTreeSet<String> {
@@ -62,7 +62,7 @@ fn the_settings_of_the_deployment_are_ours_and_its_ports_are_those_of_the_settin
     assert!(mounts.iter().any(|mount| mount["mountPath"] == data && mount["readOnly"] != true), "{mounts:?}");
     assert_eq!(
         pod["serviceAccountName"],
-        document("cloudcore/rbac.yaml", "ServiceAccount")["metadata"]["name"]
+        document("cloudcore/10-rights.yaml", "ServiceAccount")["metadata"]["name"]
     );
     let grace = pod["terminationGracePeriodSeconds"].as_u64().unwrap();
     assert!(grace > config.drain_grace.as_secs(), "killed before it has drained");
