@@ -38,7 +38,7 @@ enum TokenAction {
 #[derive(Debug, Clone, Args)]
 struct CreateOptions {
     /// Name of a node that may join with it; give it once for each.
-    #[arg(long, value_name = "NAME", required_unless_present = "any_name")]
+    #[arg(long, value_name = "NAME", required_unless_present = "any_name", value_parser = node_name)]
     node: Vec<NodeId>,
 
     /// Let any name join that no Node has.
@@ -75,11 +75,15 @@ struct DeleteOptions {
 #[derive(Debug, Clone, Args)]
 pub struct RevokeOptions {
     /// Names of nodes.
-    #[arg(required = true)]
+    #[arg(required = true, value_parser = node_name)]
     node: Vec<NodeId>,
 
     #[command(flatten)]
     cluster: ClusterOptions,
+}
+
+fn node_name(text: &str) -> Result<NodeId, String> {
+    NodeId::parse(text).map_err(|error| error.to_string())
 }
 
 fn span(text: &str) -> Result<Duration, String> {
@@ -170,7 +174,8 @@ pub async fn revoke(options: &RevokeOptions) -> Result<()> {
     let client = options.cluster.client().await?;
     let kept = inspect(client.clone(), &options.cluster.namespace, SystemTime::now()).await;
     ensure!(kept.authority.is_ok(), "{}", kept.authority.err().unwrap_or_default());
-    let store: Arc<dyn SecretStore> = Arc::new(ClusterSecrets::new(client.clone(), &options.cluster.namespace));
+    let store: Arc<dyn SecretStore> =
+        Arc::new(ClusterSecrets::new(client.clone(), &options.cluster.namespace));
     for node in &options.node {
         identities::revoke(Arc::clone(&store), Arc::new(ClusterNodes::new(client.clone())), node).await?;
         println!("certificates of node {node} revoked");

@@ -336,7 +336,7 @@ fn watch_identities(
     let (client, namespace) = (kube.client().clone(), config.namespace.clone());
     let following = identities::follow(Arc::clone(identities), client, namespace);
     tasks.spawn("certificates in force", following);
-    tasks.spawn("sessions' certificates", sweep(Arc::clone(identities), Arc::clone(hub)));
+    tasks.spawn("sessions' certificates", sweep(Arc::clone(identities), Arc::clone(&hub.registry)));
 }
 
 /// Tells the router of the rules that the cluster has, now and later.

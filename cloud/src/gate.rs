@@ -10,7 +10,7 @@ use tombolo_proto::NodeId;
 use tombolo_proto::frame::{Goodbye, GoodbyeReason};
 
 use crate::bootstrap::identities::{Denied, Identities, IdentityError};
-use crate::hub::{CLOSE_LIMIT, Hub, SessionHandle, refuse};
+use crate::hub::{CLOSE_LIMIT, Hub, Registry, SessionHandle, refuse};
 
 /// How often sessions are looked at when nothing has changed: a certificate ends without an event.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -77,22 +77,22 @@ fn unknown(error: &IdentityError) -> Goodbye {
 }
 
 /// Ends sessions whose certificate has ended or is not in force any more, for ever.
-pub(crate) async fn sweep(identities: Arc<Identities>, hub: Arc<Hub>) {
+pub(crate) async fn sweep(identities: Arc<Identities>, registry: Arc<Registry>) {
     let mut changed = identities.changes();
     loop {
         tokio::select! {
             _ = changed.changed() => {}
             () = tokio::time::sleep(SWEEP_INTERVAL) => {}
         }
-        sweep_once(&identities, &hub).await;
+        sweep_once(&identities, &registry).await;
     }
 }
 
 /// One look at all sessions.
-async fn sweep_once(identities: &Identities, hub: &Hub) {
+pub(crate) async fn sweep_once(identities: &Identities, registry: &Registry) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let mut doubtful = Vec::new();
-    for (node, handle) in hub.registry.all() {
+    for (node, handle) in registry.all() {
         let Some(certificate) = handle.certificate else { continue };
         if certificate.expires <= now {
             let message = "the certificate of this session has ended: renew it".to_owned();

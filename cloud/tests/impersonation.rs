@@ -36,7 +36,8 @@ async fn cloudcore(plane: &ControlPlane) -> kube::Config {
     let accounts: Api<ServiceAccount> = Api::namespaced(plane.admin_client().await.unwrap(), "kubeedge");
     let spec = TokenRequestSpec { expiration_seconds: Some(3600), ..TokenRequestSpec::default() };
     let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
-    let token = accounts.create_token_request("tombolo-cloudcore", &PostParams::default(), &request).await.unwrap();
+    let token =
+        accounts.create_token_request("tombolo-cloudcore", &PostParams::default(), &request).await.unwrap();
     let kubeconfig = plane.kubeconfig_with_token(&token.status.unwrap().token.unwrap());
     let kubeconfig: Kubeconfig = serde_json::from_value(kubeconfig).unwrap();
     kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap()

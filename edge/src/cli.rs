@@ -137,11 +137,7 @@ async fn join_cloud(path: &Path, options: JoinArguments) -> anyhow::Result<()> {
     if let Some(cloud) = options.cloud.as_deref().filter(|_| !made) {
         config.cloud.join = endpoint(cloud)?;
     }
-    let enroll = EnrollOptions {
-        endpoint: config.cloud.join.clone(),
-        node: config.node_name.clone(),
-        token,
-    };
+    let enroll = EnrollOptions { endpoint: config.cloud.join.clone(), node: config.node_name.clone(), token };
     join(&JoinOptions { enroll, data_dir: config.data_dir.clone() }).await?;
     if made {
         let text = serde_saphyr::to_string(&config)?;
@@ -151,11 +147,7 @@ async fn join_cloud(path: &Path, options: JoinArguments) -> anyhow::Result<()> {
         files::replace(path, text.as_bytes(), files::PUBLIC)
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    print(&format!(
-        "node {} has joined; start it with: {}\n",
-        config.node_name,
-        start_command(path)
-    ))
+    print(&format!("node {} has joined; start it with: {}\n", config.node_name, start_command(path)))
 }
 
 /// The command that starts the agent with these settings: where they are read by default, without a word about them.
@@ -210,8 +202,7 @@ fn first_config(options: &JoinArguments) -> anyhow::Result<Config> {
         }
     };
     let node = NodeId::parse(&name.trim().to_lowercase()).context("choose a node name with --node-name")?;
-    let mut config =
-        Config::new(node, options.data_dir.clone().unwrap_or_else(|| DATA_DIR.into()));
+    let mut config = Config::new(node, options.data_dir.clone().unwrap_or_else(|| DATA_DIR.into()));
     config.cloud = CloudConfig { join: endpoint.clone(), ..CloudConfig::at(host) };
     config.validate()?;
     Ok(config)
@@ -333,14 +324,14 @@ mod tests {
         assert_eq!(join.config, agent.config);
         assert_eq!(start_command(&join.config), "edgecore");
         assert_eq!(start_command(Path::new("x.yaml")), "edgecore --config x.yaml");
-        let made = first_config(&join_arguments(&["--cloud", "hub.example", "--node-name", "edge-a"])).unwrap();
+        let made =
+            first_config(&join_arguments(&["--cloud", "hub.example", "--node-name", "edge-a"])).unwrap();
         let text = "nodeName: edge-a\n";
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("edgecore.yaml");
         std::fs::write(&file, text).unwrap();
         assert_eq!(made.data_dir, Config::load(&file).unwrap().data_dir, "the folder that is the default");
     }
-
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -355,7 +346,8 @@ mod tests {
         assert_eq!(endpoint("fd00::1").unwrap(), "[fd00::1]:10002");
         assert!(endpoint("").is_err());
         let options = JoinArguments {
-            token: String::new(),
+            token_file: None,
+            token: None,
             cloud: Some("hub".to_owned()),
             node_name: Some("edge-a".to_owned()),
             data_dir: Some("/data".into()),

@@ -61,7 +61,8 @@ fn has(lines: &[String], level: &str, words: &[&str]) {
 
 /// The rights of `deploy/`, for a server without them.
 async fn grant(client: &Client) {
-    let own = ["10-rights", "20-impersonation", "30-edge-network"].map(|name| format!("cloudcore/{name}.yaml"));
+    let own =
+        ["10-rights", "20-impersonation", "30-edge-network"].map(|name| format!("cloudcore/{name}.yaml"));
     for name in own.into_iter().chain(["optional/grids.yaml".to_owned()]) {
         let path = source::root().join("deploy").join(name);
         for document in manifest::read(&path).unwrap() {

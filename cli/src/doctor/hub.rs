@@ -29,12 +29,7 @@ const TOKEN_LIFE: Duration = Duration::from_secs(300);
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Joins in memory and connects.
-pub(super) async fn examine(
-    options: &DoctorOptions,
-    api: &Reached,
-    kept: &Inspection,
-    report: &mut Report,
-) {
+pub(super) async fn examine(options: &DoctorOptions, api: &Reached, kept: &Inspection, report: &mut Report) {
     let Some(host) = host(options, kept) else {
         return report.warn("hub", "not tried: no address is known", "Give --cloud HOST");
     };

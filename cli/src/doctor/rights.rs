@@ -86,7 +86,9 @@ async fn protections(api: &Reached, report: &mut Report) {
     match asked.await {
         Ok(found) => match (found.problem(), found.node_restriction) {
             (None, _) => report.ok(CHECK, "keep nodes apart"),
-            (Some(problem), None) if found.node_authorizer => report.warn(CHECK, problem, "Ask as an administrator"),
+            (Some(problem), None) if found.node_authorizer => {
+                report.warn(CHECK, problem, "Ask as an administrator")
+            }
             (Some(problem), _) => report.fail(CHECK, problem, "Set the flags of kube-apiserver"),
         },
         Err(error) => report.warn(CHECK, format!("cannot be tried: {error}"), "Ask as an administrator"),
@@ -110,7 +112,11 @@ async fn cloudcore(api: &Reached, report: &mut Report) -> Option<Subject> {
         }
         Ok(None) => {
             let text = "does not exist; the rights below are those of this kubeconfig";
-            report.warn(check, text, "Apply deploy/cloudcore/10-rights.yaml where cloudcore runs in the cluster");
+            report.warn(
+                check,
+                text,
+                "Apply deploy/cloudcore/10-rights.yaml where cloudcore runs in the cluster",
+            );
             Some(Subject::Own)
         }
         Err(error) => {

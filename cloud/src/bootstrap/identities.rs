@@ -118,6 +118,12 @@ impl Identities {
         self.known(node, certificate) == Some(Verdict::InForce)
     }
 
+    /// Which Nodes there are, as a list of them would tell.
+    #[cfg(test)]
+    pub(crate) fn know_nodes(&self, uids: HashMap<NodeId, String>) {
+        *self.uids.write() = Some(uids);
+    }
+
     /// Tells of changes that may have taken a certificate out of force.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()

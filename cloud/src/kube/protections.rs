@@ -56,7 +56,13 @@ impl Kube {
         Ok(Protections { node_authorizer: own && !foreign, node_restriction })
     }
 
-    async fn node_may(&self, verb: &str, resource: &str, namespace: &str, name: &str) -> Result<bool, CallError> {
+    async fn node_may(
+        &self,
+        verb: &str,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<bool, CallError> {
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
             "spec": {
@@ -89,6 +95,40 @@ impl Kube {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An API server with or without what keeps nodes apart.
+    fn server(authorizer: bool, restriction: bool) -> Kube {
+        let answer = move |request: http::Request<kube::client::Body>| async move {
+            let path = request.uri().path().to_owned();
+            let (parts, body) = request.into_parts();
+            let body = body.collect_bytes().await.expect("in memory");
+            let asked: Value = serde_json::from_slice(&body).unwrap_or_default();
+            let secret = asked.pointer("/spec/resourceAttributes/resource") == Some(&json!("secrets"));
+            let (code, answer) = match path.as_str() {
+                "/api/v1/nodes" if restriction => {
+                    assert_eq!(parts.uri.query(), Some("dryRun=All"), "nothing may be made");
+                    let message =
+                        format!("node \"{PROBE_NODE}\" is not allowed to modify node \"{OTHER_NODE}\"");
+                    (403, json!({"kind": "Status", "status": "Failure", "code": 403, "message": message}))
+                }
+                "/api/v1/nodes" => (201, asked),
+                _ => (201, json!({"status": {"allowed": secret != authorizer}})),
+            };
+            let response = http::Response::builder().status(code).header("content-type", "application/json");
+            let body = kube::client::Body::from(answer.to_string().into_bytes());
+            Ok::<_, std::convert::Infallible>(response.body(body).expect("a response"))
+        };
+        Kube::from(kube::Client::new(tower::service_fn(answer), "default"))
+    }
+
+    #[tokio::test]
+    async fn what_keeps_nodes_apart_is_tried() {
+        for (authorizer, restriction) in [(true, true), (true, false), (false, true)] {
+            let found = server(authorizer, restriction).probe_protections().await.expect("answers");
+            let expected = Protections { node_authorizer: authorizer, node_restriction: Some(restriction) };
+            assert_eq!(found, expected);
+        }
+    }
 
     #[test]
     fn what_is_missing_is_named() {

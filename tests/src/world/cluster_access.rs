@@ -33,7 +33,8 @@ pub(super) async fn grant(plane: &ControlPlane, impersonation: &str) -> Result<V
         ..TokenRequest::default()
     };
     let token = wait_for_value("a token of cloudcore", DEADLINE, || async {
-        let asked = accounts.create_token_request("tombolo-cloudcore", &PostParams::default(), &request).await;
+        let asked =
+            accounts.create_token_request("tombolo-cloudcore", &PostParams::default(), &request).await;
         let status = asked.map_err(|error| error.to_string())?.status;
         status.and_then(|status| status.token).ok_or_else(|| "the API server gave none".to_owned())
     })

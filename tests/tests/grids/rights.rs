@@ -85,7 +85,8 @@ async fn the_manifest_grants_what_is_asked_for() {
     .await;
     let surplus = not_asked(&manifest, &asked, &NOT_PLAYED);
     assert!(surplus.is_empty(), "granted by grids.yaml and never asked for: {surplus:?}");
-    let others = ["cloudcore/10-rights.yaml", "cloudcore/30-edge-network.yaml"].map(|name| granted(name, "").unwrap());
+    let others =
+        ["cloudcore/10-rights.yaml", "cloudcore/30-edge-network.yaml"].map(|name| granted(name, "").unwrap());
     let is_missing = |right: &&Right| {
         !right.2.is_empty() && ![&manifest, &others[0], &others[1]].iter().any(|all| all.contains(*right))
     };

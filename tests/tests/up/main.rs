@@ -144,7 +144,11 @@ impl Running {
 
     fn operate(&self, command: &str) -> Result<String> {
         let program = binary("tombolo")?;
-        let output = Command::new(program).args(command.split(' ')).arg("--kubeconfig").arg(&self.kubeconfig).output()?;
+        let output = Command::new(program)
+            .args(command.split(' '))
+            .arg("--kubeconfig")
+            .arg(&self.kubeconfig)
+            .output()?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8(output.stdout)?)
     }

@@ -2,11 +2,16 @@
 
 use http::StatusCode;
 use rcgen::KeyPair;
-use tombolo_link::identity::certificate_of;
+use tombolo_link::identity::{PeerCertificate, certificate_of};
+use tombolo_link::{PeerInfo, Transport};
+use tombolo_proto::NodeId;
+use tombolo_proto::frame::GoodbyeReason;
 
 use super::world::{MemorySecrets, NodeIdentity, World, csr, options, parts, present};
 use super::*;
 use crate::bootstrap::identities::{Denied, IdentityError};
+use crate::gate::sweep_once;
+use crate::hub::{Admission, Registry, SessionHandle};
 
 async fn renew(world: &World, identity: &NodeIdentity, node: &str) -> (StatusCode, String, NodeIdentity) {
     let key = KeyPair::generate().expect("a key");
@@ -151,8 +156,7 @@ async fn a_replaced_authority_ends_the_process() {
 async fn the_records_have_an_upper_bound() {
     let world = World::start().await;
     let (identities, state) = (world.bootstrap.identities(), NodeState::Absent);
-    let certificate =
-        tombolo_link::identity::PeerCertificate { key: [7; 32], issued: 1, expires: u64::MAX / 2 };
+    let certificate = PeerCertificate { key: [7; 32], issued: 1, expires: u64::MAX / 2 };
     let long = "n".repeat(63);
     let mut refused = None;
     for number in 0..40_000 {
@@ -177,4 +181,55 @@ async fn the_records_have_an_upper_bound() {
         }
     }
     assert!(matches!(refused, Some(IdentityError::Full { .. })), "{refused:?}");
+}
+
+/// A session of edge1 with this certificate.
+fn session(registry: &Registry, certificate: PeerCertificate) -> Arc<SessionHandle> {
+    let node = NodeId::parse("edge1").expect("a name");
+    let peer = PeerInfo {
+        remote: ([127, 0, 0, 1], 1).into(),
+        transport: Transport::Memory,
+        node: Some(node.clone()),
+        certificate: Some(certificate),
+    };
+    match registry.admit(&node, &peer) {
+        Admission::Admitted(admitted) => admitted.handle,
+        Admission::Full(limit) => panic!("full at {limit}"),
+    }
+}
+
+#[tokio::test]
+async fn sessions_end_with_what_let_them_in() {
+    let world = World::start().await;
+    let identity = world.joined("edge1").await;
+    let (node, identities) = (NodeId::parse("edge1").expect("a name"), world.bootstrap.identities());
+    let certificate = certificate_of(&[CertificateDer::from(identity.certificate.clone())]).expect("DER");
+    let registry = Registry::new(5);
+    let handle = session(&registry, certificate);
+    let said = async || {
+        sweep_once(&identities, &registry).await;
+        handle.mailbox.take().goodbye.map(|goodbye| (goodbye.reason, goodbye.message))
+    };
+    assert_eq!(said().await, None, "before it registers, and before a list of Nodes is known");
+    world.set_node("edge1", present("u1"));
+    identities.know_nodes([(node.clone(), "u1".to_owned())].into());
+    assert_eq!(said().await, None, "its Node is bound to it");
+    assert!(identities.is_known_good(&node, &certificate));
+
+    world.set_node("edge1", Some(NodeState::Absent));
+    identities.know_nodes([].into());
+    assert_eq!(said().await.expect("the Node is gone").0, GoodbyeReason::NodeDeleted);
+
+    world.set_node("edge1", present("u1"));
+    identities.know_nodes([(node.clone(), "u1".to_owned())].into());
+    assert_eq!(said().await, None);
+    identities.revoke(&node).await.expect("revoked");
+    let (reason, message) = said().await.expect("revoked");
+    assert_eq!(reason, GoodbyeReason::Forbidden);
+    assert!(message.contains("revoked"), "{message}");
+
+    let ended = session(&registry, PeerCertificate { expires: 1, ..certificate });
+    sweep_once(&identities, &registry).await;
+    let goodbye = ended.mailbox.take().goodbye.expect("its certificate has ended");
+    assert!(goodbye.message.contains("has ended"), "{}", goodbye.message);
 }

@@ -4,6 +4,7 @@ use http::{Method, StatusCode};
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, PKCS_ECDSA_P384_SHA384, SanType};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tombolo_proto::NodeId;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::world::{World, csr, csr_params, present, request};

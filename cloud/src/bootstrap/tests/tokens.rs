@@ -2,6 +2,7 @@
 
 use http::StatusCode;
 use rcgen::KeyPair;
+use tombolo_proto::NodeId;
 
 use super::world::{MemorySecrets, World, csr, options, parts, present};
 use super::*;
