@@ -12,7 +12,7 @@ use kube::{Api, Client};
 /// Namespace of cloudcore's own objects unless it is told otherwise.
 pub(crate) const NAMESPACE: &str = "kubeedge";
 
-/// Name of the Secret with the join token (reference section 4.2).
+/// Name of the Secret with KubeEdge's shared join token (reference section 4.2).
 const TOKEN_SECRET: &str = "tokensecret";
 
 /// Label of edge nodes (KubeEdge's).
@@ -28,15 +28,15 @@ pub(crate) async fn config(kubeconfig: &Path) -> Result<kube::Config> {
     Ok(kube::Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await?)
 }
 
-/// The present join token.
-pub(crate) async fn join_token(client: Client, namespace: &str) -> Result<String> {
+/// KubeEdge's shared join token, where cloudcore keeps one.
+pub(crate) async fn shared_token(client: Client, namespace: &str) -> Result<Option<String>> {
     let secrets: Api<Secret> = Api::namespaced(client, namespace);
-    let secret = secrets.get_opt(TOKEN_SECRET).await.context("cannot read the join token")?;
-    let secret = secret
-        .with_context(|| format!("{namespace}/{TOKEN_SECRET} is not there: has cloudcore run here?"))?;
+    let Some(secret) = secrets.get_opt(TOKEN_SECRET).await.context("cannot read the join token")? else {
+        return Ok(None);
+    };
     let data = secret.data.and_then(|mut data| data.remove("tokendata"));
     let token = data.with_context(|| format!("{namespace}/{TOKEN_SECRET} has no tokendata"))?;
-    String::from_utf8(token.0).context("the token is not text")
+    String::from_utf8(token.0).map(Some).context("the token is not text")
 }
 
 /// An edge node as operators look at it.

@@ -1,7 +1,8 @@
 //! `tombolo doctor`: why does it not work? One line a check, with what to do about it.
 //!
 //! Looks at a cluster from outside, as edges and cloudcore do, or at the agent of the machine it runs on. Nothing is
-//! changed: the one certificate that is asked for, to try the hub with it, stays in memory.
+//! changed but what trying the hub needs: one join token for the name `tombolo-doctor`, which is used up at once. The
+//! certificate stays in memory.
 
 mod api;
 mod contested;
@@ -80,7 +81,7 @@ async fn cluster(options: &DoctorOptions, now: SystemTime, report: &mut Report) 
     api::namespace(&api, report).await;
     let kept = secrets::examine(&api, now, report).await;
     rights::examine(&api, report).await;
-    hub::examine(options, &kept, report).await;
+    hub::examine(options, &api, &kept, report).await;
     api::nodes(&api, report).await;
     contested::examine(&api, report).await;
 }

@@ -9,5 +9,6 @@ pub mod process;
 pub mod replay;
 pub mod swarm;
 pub mod synced;
+pub mod token;
 pub mod transport;
 pub mod up;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tombolo_cli::{component, doctor, operate, replay, swarm, up};
+use tombolo_cli::{component, doctor, operate, replay, swarm, token, up};
 use tombolo_runtime::telemetry;
 
 #[derive(Parser)]
@@ -22,8 +22,10 @@ struct Arguments {
 enum Command {
     /// Run API server, cloudcore and edge agents on this machine.
     Up(up::UpOptions),
-    /// Print the present join token of a cluster.
-    Token(operate::ClusterOptions),
+    /// Make, list and delete join tokens; alone, print KubeEdge's shared token.
+    Token(token::TokenOptions),
+    /// Take back the certificates of nodes.
+    Revoke(token::RevokeOptions),
     /// List the edge nodes of a cluster.
     Nodes(operate::ClusterOptions),
     /// Find out why something does not work: one line a check.
@@ -54,7 +56,8 @@ fn main() -> ExitCode {
     let outcome = runtime.block_on(async {
         match arguments.command {
             Command::Up(options) => up::run(&options).await,
-            Command::Token(options) => operate::token(&options).await,
+            Command::Token(options) => token::token(&options).await,
+            Command::Revoke(options) => token::revoke(&options).await,
             Command::Nodes(options) => operate::nodes(&options).await,
             Command::Doctor(options) => doctor::run(&options).await,
             Command::Swarm(options) => swarm::run(&options).await,

@@ -1,4 +1,4 @@
-//! `tombolo token` and `tombolo nodes`: looking at a cluster.
+//! Which cluster, and `tombolo nodes`: looking at it.
 
 use std::path::PathBuf;
 
@@ -29,18 +29,9 @@ impl ClusterOptions {
         }
     }
 
-    async fn client(&self) -> Result<Client> {
+    pub(crate) async fn client(&self) -> Result<Client> {
         Ok(Client::try_from(self.config().await?)?)
     }
-}
-
-/// Prints the present join token.
-///
-/// # Errors
-/// When the cluster does not answer or cloudcore has never run on it.
-pub async fn token(options: &ClusterOptions) -> Result<()> {
-    println!("{}", cluster::join_token(options.client().await?, &options.namespace).await?);
-    Ok(())
 }
 
 /// Lists the edge nodes with the age of their leases.

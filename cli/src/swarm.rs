@@ -69,7 +69,7 @@ pub struct SwarmOptions {
     #[arg(long, value_enum, default_value_t = DialectOption::Tombolo)]
     pub dialect: DialectOption,
 
-    /// Kubeconfig of an administrator: the swarm creates nodes, pods and a ConfigMap, and reads the join token.
+    /// Kubeconfig of an administrator: the swarm creates nodes, pods and a ConfigMap, and makes a join token.
     #[arg(long)]
     pub kubeconfig: PathBuf,
 

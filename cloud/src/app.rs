@@ -10,7 +10,7 @@ use prometheus_client::registry::Registry as MetricsRegistry;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
-use tombolo_link::server::{Arrival, Incoming, Limits, Listen, ServerConfig};
+use tombolo_link::server::{Incoming, Limits, Listen, ServerConfig};
 use tombolo_link::{BindError, Clock, server};
 use tombolo_proto::Epoch;
 use tombolo_proto::frame::GoodbyeReason;
@@ -21,10 +21,12 @@ use tombolo_runtime::{
     Backoff, BackoffConfig, Budget, Drain, Readiness, ReadyGuard, TaskError, Tasks, admin,
 };
 
-use crate::bootstrap::{self, Bootstrap, BootstrapError, JoinTokens};
+use crate::bootstrap::identities::{self, Identities};
+use crate::bootstrap::{self, Bootstrap, BootstrapError, NewToken, TokenStoreError};
 use crate::config::{Config, WatchEvents};
 use crate::edgecontroller::{Controller, Downstream, INPUTS_MAX, Index, Input, Upstream};
 use crate::epoch::{CHECK_INTERVAL, EpochError, EpochKeeper};
+use crate::gate::{Gate, sweep};
 use crate::grids;
 use crate::hub::{ClusterLedgers, Hub, Ledgers, Registry, Subscriptions};
 use crate::kube::Kube;
@@ -83,6 +85,7 @@ impl App {
         let kube = kube.into();
         let mut options = bootstrap::Options::new(advertised(&config));
         options.namespace.clone_from(&config.namespace);
+        options.shared_token = config.shared_token;
         options.token_refresh = config.token_refresh;
         options.pki_dir.clone_from(&config.pki_dir);
         options.files.clone_from(&config.certificates);
@@ -218,10 +221,12 @@ impl Bound {
         self.sockets.admin.as_ref().map(admin::Bound::local_addr)
     }
 
-    /// The present join token and those that follow it.
-    #[must_use]
-    pub fn join_tokens(&self) -> JoinTokens {
-        self.bootstrap.join_tokens()
+    /// Makes a join token.
+    ///
+    /// # Errors
+    /// [`TokenStoreError`] when it cannot be stored.
+    pub async fn create_token(&self, token: &NewToken) -> Result<String, TokenStoreError> {
+        self.bootstrap.create_token(token).await
     }
 
     /// The hub, for connections that come another way than through the listeners.
@@ -266,12 +271,15 @@ impl Bound {
             follow_rules(&tasks, &kube, events);
         }
         let released = control_grids(&tasks, &kube, &config, grids, &drain);
+        let identities = bootstrap.identities();
+        watch_identities(&tasks, &identities, &kube, &config, &hub);
+        tasks.spawn("certificate authority", bootstrap.authority_stays());
         tasks.spawn("join endpoints", bootstrap.serve(join, drain.clone()));
         let incoming = server.start(&tasks, &drain);
         let doors = Doors { hub: incoming.stats(), join: bootstrap.door() };
         tasks.spawn("housekeeping", keep_house(Arc::clone(&hub)));
         tasks.spawn("strangers", doors.count(hub.metrics.clone()));
-        tasks.spawn("accept", accept(incoming, Arc::clone(&hub)));
+        tasks.spawn("accept", accept(incoming, Arc::clone(&hub), Gate::new(identities)));
         let failure = tokio::select! {
             () = drain.started() => None,
             failure = tasks.failed() => Some(failure),
@@ -320,13 +328,25 @@ fn identity() -> String {
     format!("{}_{}", host.as_deref().unwrap_or("cloudcore"), uuid::Uuid::new_v4())
 }
 
-async fn accept(mut incoming: Incoming, hub: Arc<Hub>) {
+/// Who comes in is judged beside the others: the answer may have to wait for the API.
+async fn accept(mut incoming: Incoming, hub: Arc<Hub>, gate: Gate) {
     while let Some(arrival) = incoming.next().await {
-        match arrival {
-            Arrival::Tombolo(accepted) => hub.accept(accepted),
-            Arrival::KubeEdge(accepted) => hub.accept_stock(accepted),
-        }
+        hub.tasks.spawn_isolated("arrival", gate.clone().admit(arrival, Arc::clone(&hub)));
     }
+}
+
+/// Follows which certificates are in force, and ends the sessions of the others.
+fn watch_identities(
+    tasks: &Tasks,
+    identities: &Arc<Identities>,
+    kube: &Kube,
+    config: &Config,
+    hub: &Arc<Hub>,
+) {
+    let (client, namespace) = (kube.client().clone(), config.namespace.clone());
+    let following = identities::follow(Arc::clone(identities), client, namespace);
+    tasks.spawn("certificates in force", following);
+    tasks.spawn("sessions' certificates", sweep(Arc::clone(identities), Arc::clone(&hub.registry)));
 }
 
 /// Tells the router of the rules that the cluster has, now and later.
@@ -353,6 +373,14 @@ async fn probe(kube: Kube, permission: ReadyGuard) {
         tokio::time::sleep(delay).await;
     }
     drop(permission);
+    match kube.probe_protections().await {
+        Ok(protections) => {
+            if let Some(problem) = protections.problem() {
+                tracing::warn!(problem, "the API server does not keep nodes apart");
+            }
+        }
+        Err(error) => tracing::warn!(%error, "cannot tell whether the API server keeps nodes apart"),
+    }
 }
 
 /// Runs the watches and starts everything anew when the cloud's history went back: no revision from before can be

@@ -3,14 +3,16 @@
 //!
 //! - One CA per cluster, created by compare-and-swap in Secret `casecret`; two replicas can never make two.
 //! - A node's certificate carries the node's name and nothing else, whatever the request wished for.
-//! - A token lets any new node in until it expires. It never takes over the name of a node that is Ready.
-//! - A node renews with its certificate, also with one that expired while it was away, within a grace period and
-//!   as long as its Node object exists.
+//! - A join token lets the nodes in that it names, as often as it says, until it expires. It never takes over the name of
+//!   a Node that exists, unless it was made for that. KubeEdge's shared token is an option for stock edges.
+//! - A node renews with its certificate, also with one that expired while it was away, within a grace period, as long
+//!   as its Node object exists and the certificate is in force ([`identities`]).
 
 mod authority;
 mod csr;
 mod error;
 mod files;
+pub mod identities;
 mod inspect;
 mod listener;
 mod nodes;
@@ -20,6 +22,7 @@ mod routes;
 mod secrets;
 mod storage;
 mod token;
+mod tokens;
 mod upkeep;
 
 use std::path::PathBuf;
@@ -38,13 +41,15 @@ use tombolo_runtime::door::{Door, DoorLimits};
 
 pub use error::BootstrapError;
 pub use inspect::{CertificateFacts, Inspection, TokenFacts, inspect};
-pub use nodes::{ClusterNodes, NodeLookupError, NodeReadiness, NodeState};
+pub use nodes::{ClusterNodes, NodeLookup, NodeLookupError, NodeState};
 pub use pem::{CertificateFiles, PemPair};
-pub use secrets::{ClusterSecrets, SecretData, SecretError, SecretStore, StoredSecret};
+pub use secrets::{ClusterSecrets, OWN_LABEL, SecretData, SecretError, SecretStore, StoredSecret};
 pub use token::JoinTokens;
+pub use tokens::{NewToken, StoredToken, TokenStoreError, create, delete, list};
 
 use authority::{Authority, KeyedCertificate, LEAF_LIFE};
 use files::KeyFolder;
+use identities::Identities;
 use peer::Judge;
 use upkeep::Token;
 
@@ -64,7 +69,9 @@ pub struct Options {
     pub namespace: String,
     /// Host names and IP addresses by which edges reach the hub, without ports: the server certificate names them.
     pub advertise: Vec<String>,
-    /// How often the join token changes; each is valid for twice as long.
+    /// Whether KubeEdge's shared token lets nodes in: whoever has it joins under any free name.
+    pub shared_token: bool,
+    /// How often the shared token changes; each is valid for twice as long.
     pub token_refresh: Duration,
     /// How long an expired node certificate may still be renewed with.
     pub expired_grace: Duration,
@@ -85,6 +92,7 @@ impl Options {
         Self {
             namespace: NAMESPACE.to_owned(),
             advertise,
+            shared_token: false,
             token_refresh: TOKEN_REFRESH,
             expired_grace: EXPIRED_GRACE,
             node_life: LEAF_LIFE,
@@ -103,8 +111,8 @@ pub type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 pub struct Parts {
     /// Where CA, server certificate and token are kept.
     pub secrets: Arc<dyn SecretStore>,
-    /// Who is Ready.
-    pub nodes: Arc<dyn NodeReadiness>,
+    /// Which Nodes there are.
+    pub nodes: Arc<dyn NodeLookup>,
     /// What time it is.
     pub clock: WallClock,
 }
@@ -122,10 +130,13 @@ pub struct Bootstrap {
 }
 
 struct Inner {
+    /// One join at a time counts its use of a token: the others would only conflict.
+    spending: tokio::sync::Mutex<()>,
     authority: Arc<Authority>,
     judge: Judge,
     secrets: Arc<dyn SecretStore>,
-    nodes: Arc<dyn NodeReadiness>,
+    nodes: Arc<dyn NodeLookup>,
+    identities: Arc<Identities>,
     clock: WallClock,
     addresses: Vec<String>,
     token_refresh: Duration,
@@ -133,12 +144,13 @@ struct Inner {
     node_life: Duration,
     /// Set when the hub's certificate is the operator's.
     server_files: Option<PemPair>,
-    tokens: watch::Sender<String>,
+    /// The shared token, where it is on.
+    tokens: Option<watch::Sender<String>>,
     server_tls: ServerTls,
     acceptor: TlsAcceptor,
     door: Door,
     /// What the upkeep starts from; taken by the first call of `serve`.
-    start: Mutex<Option<(Token, KeyedCertificate)>>,
+    start: Mutex<Option<(Option<Token>, KeyedCertificate)>>,
 }
 
 impl Inner {
@@ -154,7 +166,7 @@ impl std::fmt::Debug for Bootstrap {
 }
 
 impl Bootstrap {
-    /// Finds or makes the CA, the server certificate and the join token in a cluster.
+    /// Finds or makes the CA, the server certificate and the records of certificates in a cluster.
     ///
     /// # Errors
     /// [`BootstrapError`] when the Secrets cannot be read or written, or what they hold is unusable.
@@ -189,17 +201,26 @@ impl Bootstrap {
             None => storage::server_certificate(&*secrets, &authority, &options.advertise, now).await?,
         };
         let server_tls = ServerTls::new(upkeep::identity(&pair, &authority)?, &[authority.certificate()])?;
-        let mut token = upkeep::token(&*secrets, &authority, options.token_refresh, now).await?;
-        // Who waits for cloudcore to be ready reads the token next. Its edges do not wait for that.
-        if let Err(error) = upkeep::store(&*secrets, &mut token).await {
-            tracing::warn!(%error, "join token could not be stored; it will be tried again");
+        let mut token = None;
+        if options.shared_token {
+            let mut shared = upkeep::token(&*secrets, &authority, options.token_refresh, now).await?;
+            // Who waits for cloudcore to be ready reads the token next. Its edges do not wait for that.
+            if let Err(error) = upkeep::store(&*secrets, &mut shared).await {
+                tracing::warn!(%error, "join token could not be stored; it will be tried again");
+            }
+            token = Some(shared);
         }
+        let grace = options.expired_grace.as_secs();
+        let identities =
+            Identities::open(Arc::clone(&secrets), Arc::clone(&nodes), Arc::clone(&clock), grace).await?;
         Ok(Self {
             inner: Arc::new(Inner {
                 judge: Judge::new(authority.certificate(), tombolo_link::tls::provider())?,
                 acceptor: listener::tls(&server_tls)?,
                 door: Door::new(options.places),
-                tokens: watch::Sender::new(token.text.clone()),
+                tokens: token.as_ref().map(|token| watch::Sender::new(token.text.clone())),
+                identities: Arc::new(identities),
+                spending: tokio::sync::Mutex::default(),
                 start: Mutex::new(Some((token, pair))),
                 addresses: options.advertise,
                 token_refresh: options.token_refresh,
@@ -234,10 +255,28 @@ impl Bootstrap {
         self.inner.authority.certificate()
     }
 
-    /// The present join token and those that follow it.
+    /// KubeEdge's shared token and those that follow it, where it is on.
     #[must_use]
-    pub fn join_tokens(&self) -> JoinTokens {
-        JoinTokens(self.inner.tokens.subscribe())
+    pub fn join_tokens(&self) -> Option<JoinTokens> {
+        self.inner.tokens.as_ref().map(|tokens| JoinTokens(tokens.subscribe()))
+    }
+
+    /// Makes a join token.
+    ///
+    /// # Errors
+    /// [`TokenStoreError`] when it cannot be stored.
+    pub async fn create_token(&self, token: &NewToken) -> Result<String, TokenStoreError> {
+        tokens::create(&*self.inner.secrets, &self.inner.authority.hash(), token, self.inner.now()).await
+    }
+
+    /// Which certificates are in force.
+    pub(crate) fn identities(&self) -> Arc<Identities> {
+        Arc::clone(&self.inner.identities)
+    }
+
+    /// Ends with an error when another authority has taken the place of the one that this process trusts.
+    pub(crate) fn authority_stays(&self) -> impl Future<Output = Result<(), BootstrapError>> + use<> {
+        upkeep::authority_stays(Arc::clone(&self.inner))
     }
 
     /// Serves the join port and keeps token and server certificate fresh until the drain ends. Spawn it once.

@@ -69,7 +69,9 @@ pub struct Config {
     pub node_limit: usize,
     /// Files of the authority and the hub's certificate.
     pub certificates: CertificateFiles,
-    /// Time between two join tokens.
+    /// Whether KubeEdge's shared join token lets nodes in.
+    pub shared_token: bool,
+    /// Time between two shared join tokens.
     pub token_refresh: Duration,
     /// How long a node's certificate is valid.
     pub edge_certificate_life: Duration,
@@ -261,6 +263,7 @@ impl Config {
             record: None,
             namespace: raw.namespace,
             node_limit,
+            shared_token: raw.shared_token,
             token_refresh: Duration::from_secs(u64::from(raw.token_refresh_hours) * 3600),
             edge_certificate_life: days(raw.edge_certificate_days),
             upstream: UpstreamSettings {

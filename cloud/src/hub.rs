@@ -16,7 +16,7 @@ mod subscriptions;
 mod view;
 mod volumes;
 
-pub use access::Access;
+pub use access::{Access, EDGE_NODES};
 pub(crate) use ledger::NO_LEDGERS;
 pub use ledger::{ClusterLedgers, LedgerError, LedgerStore, Ledgers, Record, RecordError, RecordVersion};
 pub use mailbox::Mailbox;
@@ -129,7 +129,7 @@ impl Hub {
     }
 }
 
-async fn refuse(mut link: Link, goodbye: Goodbye) {
+pub(crate) async fn refuse(mut link: Link, goodbye: Goodbye) {
     // A frame that does not fit or encode leaves the bare end of the connection as the answer.
     if link.send(Lane::Control, Frame::Goodbye(goodbye)).is_ok() {
         link.close(CLOSE_LIMIT).await;

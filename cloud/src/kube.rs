@@ -6,6 +6,7 @@ mod call;
 mod impersonate;
 mod object;
 mod paging;
+mod protections;
 mod room;
 mod watch;
 
@@ -13,6 +14,7 @@ pub use call::{Answer, ApiCall, CallError, Caller};
 pub use impersonate::{Impersonation, ImpersonationForm};
 pub use object::{ObjectError, RawObject};
 pub(crate) use paging::query_value;
+pub use protections::Protections;
 pub(crate) use room::{LARGE_ANSWER, Room};
 pub use watch::{ObjectEvent, WatchSpec, watch};
 

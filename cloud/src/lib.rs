@@ -13,6 +13,7 @@ pub mod config;
 pub mod edgecontroller;
 pub mod embedded;
 pub mod epoch;
+mod gate;
 pub mod grids;
 pub mod hub;
 pub mod kube;

@@ -28,6 +28,8 @@ pub struct Metrics {
     pub refused_connections: Counter,
     /// Sessions that proved that two processes have one node's identity.
     pub identities_contested: Counter,
+    /// Connections refused because their certificate is not in force.
+    pub refused_certificates: Counter,
     /// Deliveries acknowledged.
     pub acknowledged: Counter,
     /// Deliveries refused by an edge.
@@ -76,6 +78,7 @@ impl Metrics {
             sessions_ended: Family::default(),
             refused_connections: Counter::default(),
             identities_contested: Counter::default(),
+            refused_certificates: Counter::default(),
             acknowledged: Counter::default(),
             refused: Counter::default(),
             delivery_seconds: Histogram::new(exponential_buckets(0.0005, 2.0, 16)),
@@ -101,6 +104,8 @@ impl Metrics {
         registry.register("refused_connections", text, metrics.refused_connections.clone());
         let text = "Sessions that proved that two processes have one node's identity";
         registry.register("identities_contested", text, metrics.identities_contested.clone());
+        let text = "Connections refused because their certificate is not in force";
+        registry.register("refused_certificates", text, metrics.refused_certificates.clone());
         registry.register("acknowledged", "Deliveries acknowledged", metrics.acknowledged.clone());
         registry.register("refused", "Deliveries refused by an edge", metrics.refused.clone());
         let text = "Time from sending an object to its acknowledgement";

@@ -16,7 +16,7 @@ use tombolo_cloud::kube::ImpersonationForm::{self, Constrained, Legacy};
 use tombolo_testkit::{ControlPlane, ControlPlaneOptions, cluster_or_skip, wait_for, wait_for_value};
 
 const DEADLINE: Duration = Duration::from_secs(60);
-const CONSTRAINED_ROLE: &str = "cloudcore/impersonation.yaml";
+const CONSTRAINED_ROLE: &str = "cloudcore/20-impersonation.yaml";
 const LEGACY_ROLE: &str = "optional/legacy-impersonation.yaml";
 
 fn manifest(name: &str) -> String {
@@ -29,14 +29,15 @@ fn kubectl(plane: &ControlPlane, verb: &str, name: &str) {
     assert!(output.status.success(), "{verb} {name}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// cloudcore's ServiceAccount, with the rights of `deploy/cloudcore/rbac.yaml`.
+/// cloudcore's ServiceAccount, with the rights of `deploy/cloudcore/10-rights.yaml`.
 async fn cloudcore(plane: &ControlPlane) -> kube::Config {
-    kubectl(plane, "apply", "cloudcore/namespace.yaml");
-    kubectl(plane, "apply", "cloudcore/rbac.yaml");
+    kubectl(plane, "apply", "cloudcore/00-namespace.yaml");
+    kubectl(plane, "apply", "cloudcore/10-rights.yaml");
     let accounts: Api<ServiceAccount> = Api::namespaced(plane.admin_client().await.unwrap(), "kubeedge");
     let spec = TokenRequestSpec { expiration_seconds: Some(3600), ..TokenRequestSpec::default() };
     let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
-    let token = accounts.create_token_request("cloudcore", &PostParams::default(), &request).await.unwrap();
+    let token =
+        accounts.create_token_request("tombolo-cloudcore", &PostParams::default(), &request).await.unwrap();
     let kubeconfig = plane.kubeconfig_with_token(&token.status.unwrap().token.unwrap());
     let kubeconfig: Kubeconfig = serde_json::from_value(kubeconfig).unwrap();
     kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap()
@@ -60,7 +61,7 @@ async fn finds(config: &kube::Config, what: &str, expected: Option<Impersonation
 async fn granted(plane: &ControlPlane, verb: &str, group: &str, resource: &str) {
     let reviews: Api<SubjectAccessReview> = Api::all(plane.admin_client().await.unwrap());
     let question = json!({"spec": {
-        "user": "system:serviceaccount:kubeedge:cloudcore",
+        "user": "system:serviceaccount:kubeedge:tombolo-cloudcore",
         "resourceAttributes": {"verb": verb, "group": group, "resource": resource}}});
     let question: SubjectAccessReview = serde_json::from_value(question).unwrap();
     wait_for(&format!("{verb} {resource} to be granted"), DEADLINE, || async {
@@ -81,7 +82,7 @@ async fn every_mixture(feature_gates: &'static str, with_constrained: [Option<Im
     let [none, constrained, both, legacy] = with_constrained;
     let text = finds(&config, "no role", none).await;
     for part in
-        ["deploy/cloudcore/impersonation.yaml", "deploy/optional/legacy-impersonation.yaml", "forbidden"]
+        ["deploy/cloudcore/20-impersonation.yaml", "deploy/optional/legacy-impersonation.yaml", "forbidden"]
     {
         assert!(text.contains(part), "{part} is not in: {text}");
     }

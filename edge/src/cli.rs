@@ -24,6 +24,14 @@ const CONFIG_FILE: &str = "/etc/tombolo/edgecore.yaml";
 
 /// How long what cannot be cancelled may go on after everything else has ended.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
+/// Environment variable that may hold the join token.
+const TOKEN_VARIABLE: &str = "TOMBOLO_TOKEN";
+
+/// Bytes of a token file that are read; a token has some 150.
+const TOKEN_FILE_LEN_MAX: u64 = 64 * 1024;
+
+/// Folder of what the agent keeps, unless told otherwise; `deploy/edge/edgecore.service` makes its parent.
+const DATA_DIR: &str = "/var/lib/tombolo/edge";
 
 /// Time for the agent to stop after a signal.
 const DRAIN_GRACE: Duration = Duration::from_secs(10);
@@ -56,9 +64,13 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct JoinArguments {
-    /// The token that `tombolo token` prints
-    #[arg(long, env = "TOMBOLO_TOKEN", hide_env_values = true)]
-    token: String,
+    /// File with the token that `tombolo token create` printed; `-` reads it from standard input [default: the
+    /// environment variable TOMBOLO_TOKEN]
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// The token itself: every user of this machine sees it in the list of processes
+    #[arg(long, conflicts_with = "token_file")]
+    token: Option<String>,
     /// Join endpoint of the cloud, HOST or HOST:PORT; also makes the settings file when there is none
     #[arg(long)]
     cloud: Option<String>,
@@ -126,16 +138,13 @@ async fn run(path: &Path) -> anyhow::Result<()> {
 }
 
 async fn join_cloud(path: &Path, options: JoinArguments) -> anyhow::Result<()> {
+    let token = join_token(&options, std::env::var(TOKEN_VARIABLE).ok())?;
     let made = !path.exists();
     let mut config = if made { first_config(&options)? } else { Config::load(path)? };
     if let Some(cloud) = options.cloud.as_deref().filter(|_| !made) {
         config.cloud.join = endpoint(cloud)?;
     }
-    let enroll = EnrollOptions {
-        endpoint: config.cloud.join.clone(),
-        node: config.node_name.clone(),
-        token: options.token,
-    };
+    let enroll = EnrollOptions { endpoint: config.cloud.join.clone(), node: config.node_name.clone(), token };
     join(&JoinOptions { enroll, data_dir: config.data_dir.clone() }).await?;
     if made {
         let text = serde_saphyr::to_string(&config)?;
@@ -145,11 +154,44 @@ async fn join_cloud(path: &Path, options: JoinArguments) -> anyhow::Result<()> {
         files::replace(path, text.as_bytes(), files::PUBLIC)
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    print(&format!(
-        "node {} has joined; start it with: edgecore --config {}\n",
-        config.node_name,
-        path.display()
-    ))
+    print(&format!("node {} has joined; start it with: {}\n", config.node_name, start_command(path)))
+}
+
+/// The command that starts the agent with these settings: where they are read by default, without a word about them.
+fn start_command(path: &Path) -> String {
+    match path == Path::new(CONFIG_FILE) {
+        true => "edgecore".to_owned(),
+        false => format!("edgecore --config {}", path.display()),
+    }
+}
+
+/// The join token, from where it was put. Whoever gives it as an argument is told what that means.
+fn join_token(options: &JoinArguments, variable: Option<String>) -> anyhow::Result<String> {
+    let text = match (&options.token_file, &options.token, variable) {
+        (Some(path), ..) if path.as_os_str() == "-" => {
+            let mut text = String::new();
+            let read = std::io::stdin().take(TOKEN_FILE_LEN_MAX).read_to_string(&mut text);
+            read.context("cannot read the token from standard input")?;
+            text
+        }
+        (Some(path), ..) => {
+            let mut text = String::new();
+            let file = std::fs::File::open(path);
+            let read = file.and_then(|file| file.take(TOKEN_FILE_LEN_MAX).read_to_string(&mut text));
+            read.with_context(|| format!("cannot read the token in {}", path.display()))?;
+            text
+        }
+        (None, Some(token), _) => {
+            let warning = "edgecore: the join token is visible in ps to every user of this machine: prefer --token-file or TOMBOLO_TOKEN";
+            // Nothing can be done about a closed standard error.
+            let _ = writeln!(std::io::stderr(), "{warning}");
+            token.clone()
+        }
+        (None, None, Some(text)) => text,
+        (None, None, None) => bail!("no join token: give --token-file FILE or set TOMBOLO_TOKEN"),
+    };
+    ensure!(!text.trim().is_empty(), "the join token is empty: make one with `tombolo token create`");
+    Ok(text.trim().to_owned())
 }
 
 /// Settings for a node that has none yet.
@@ -167,8 +209,7 @@ fn first_config(options: &JoinArguments) -> anyhow::Result<Config> {
         }
     };
     let node = NodeId::parse(&name.trim().to_lowercase()).context("choose a node name with --node-name")?;
-    let mut config =
-        Config::new(node, options.data_dir.clone().unwrap_or_else(|| "/var/lib/tombolo/edge".into()));
+    let mut config = Config::new(node, options.data_dir.clone().unwrap_or_else(|| DATA_DIR.into()));
     config.cloud = CloudConfig { join: endpoint.clone(), ..CloudConfig::at(host) };
     config.validate()?;
     Ok(config)
@@ -256,6 +297,49 @@ fn print(text: &str) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
+    fn join_arguments(words: &[&str]) -> JoinArguments {
+        let words = ["edgecore", "join"].iter().chain(words);
+        match Arguments::try_parse_from(words).unwrap().command {
+            Some(Command::Join(options)) => options,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_token_comes_from_a_file_or_the_environment_and_as_an_argument_last() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        std::fs::write(&file, " a.b.c.d\n").unwrap();
+        let path = file.display().to_string();
+        let from = |words: &[&str], variable: Option<&str>| {
+            join_token(&join_arguments(words), variable.map(str::to_owned)).map_err(|error| error.to_string())
+        };
+        assert_eq!(from(&["--token-file", &path], Some("other")), Ok("a.b.c.d".to_owned()));
+        assert_eq!(from(&[], Some("e.f.g.h\n")), Ok("e.f.g.h".to_owned()));
+        assert_eq!(from(&["--token", "i.j.k.l"], None), Ok("i.j.k.l".to_owned()));
+        assert!(from(&[], None).unwrap_err().contains("--token-file"));
+        assert!(from(&[], Some(" ")).unwrap_err().contains("empty"));
+        assert!(from(&["--token-file", "/nowhere/token"], None).unwrap_err().contains("/nowhere/token"));
+        let both = ["edgecore", "join", "--token", "x", "--token-file", "y"];
+        assert!(Arguments::try_parse_from(both).is_err());
+    }
+
+    #[test]
+    fn what_join_writes_is_what_the_agent_reads() {
+        let join = Arguments::try_parse_from(["edgecore", "join", "--cloud", "hub.example"]).unwrap();
+        let agent = Arguments::try_parse_from(["edgecore"]).unwrap();
+        assert_eq!(join.config, agent.config);
+        assert_eq!(start_command(&join.config), "edgecore");
+        assert_eq!(start_command(Path::new("x.yaml")), "edgecore --config x.yaml");
+        let made =
+            first_config(&join_arguments(&["--cloud", "hub.example", "--node-name", "edge-a"])).unwrap();
+        let text = "nodeName: edge-a\n";
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("edgecore.yaml");
+        std::fs::write(&file, text).unwrap();
+        assert_eq!(made.data_dir, Config::load(&file).unwrap().data_dir, "the folder that is the default");
+    }
+
     #[test]
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
@@ -269,7 +353,8 @@ mod tests {
         assert_eq!(endpoint("fd00::1").unwrap(), "[fd00::1]:10002");
         assert!(endpoint("").is_err());
         let options = JoinArguments {
-            token: String::new(),
+            token_file: None,
+            token: None,
             cloud: Some("hub".to_owned()),
             node_name: Some("edge-a".to_owned()),
             data_dir: Some("/data".into()),

@@ -14,6 +14,7 @@ use tombolo_proto::{Frame, Lane, NodeId, codec};
 use tombolo_runtime::{Held, Share};
 
 use crate::error::LinkError;
+use crate::identity::PeerCertificate;
 use crate::progress::{PROGRESS_BYTES, PROGRESS_INTERVAL, Progress};
 use crate::queue::SendQueue;
 
@@ -47,6 +48,8 @@ pub struct PeerInfo {
     pub transport: Transport,
     /// The node that the peer's certificate names; none on the edge's side.
     pub node: Option<NodeId>,
+    /// The peer's certificate; none on the edge's side and for links in memory.
+    pub certificate: Option<PeerCertificate>,
 }
 
 /// What [`Link::next`] tells.

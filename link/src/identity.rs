@@ -1,5 +1,6 @@
 //! Who a peer is: the node that its verified certificate names (design section 5, the hub).
 
+use aws_lc_rs::digest::{SHA256, digest};
 use rustls_pki_types::CertificateDer;
 use tombolo_proto::NodeId;
 use x509_parser::prelude::{FromDer, X509Certificate, X509Name};
@@ -11,6 +12,36 @@ pub const NODE_NAME_PREFIX: &str = "system:node:";
 
 /// The organisation of every node (Kubernetes Node authorization).
 pub const NODE_GROUP: &str = "system:nodes";
+
+/// What a certificate says of itself beside the name: enough to tell it from the others of the same node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerCertificate {
+    /// SHA-256 of its public key, as the certificate holds it (SubjectPublicKeyInfo).
+    pub key: [u8; 32],
+    /// When it begins to be valid, in Unix seconds.
+    pub issued: u64,
+    /// When it ceases to be valid, in Unix seconds.
+    pub expires: u64,
+}
+
+/// Reads the facts of the first certificate of a chain.
+///
+/// # Errors
+/// [`IdentityError`] when there is none or it cannot be read.
+pub fn certificate_of(chain: &[CertificateDer<'_>]) -> Result<PeerCertificate, IdentityError> {
+    let leaf = chain.first().ok_or(IdentityError::NoCertificate)?;
+    let (_, certificate) =
+        X509Certificate::from_der(leaf).map_err(|error| IdentityError::Unreadable(error.to_string()))?;
+    let hash = digest(&SHA256, certificate.public_key().raw);
+    let key = hash.as_ref().try_into().map_err(|_| IdentityError::Unreadable("SHA-256".to_owned()))?;
+    let seconds = |time: i64| u64::try_from(time).unwrap_or(0);
+    let validity = certificate.validity();
+    Ok(PeerCertificate {
+        key,
+        issued: seconds(validity.not_before.timestamp()),
+        expires: seconds(validity.not_after.timestamp()),
+    })
+}
 
 /// Reads the node out of a chain whose signature TLS has verified: exactly one common name
 /// `system:node:<name>` and the organisation `system:nodes` in the first certificate.
@@ -75,6 +106,16 @@ mod tests {
             let error = node_of(&[certificate(subject)]).unwrap_err().to_string();
             assert!(error.contains(expected), "{error} lacks {expected}");
         }
+    }
+
+    #[test]
+    fn certificates_of_one_node_are_told_apart_by_their_keys() {
+        let subject = [(DnType::OrganizationName, "system:nodes"), (DnType::CommonName, "system:node:a")];
+        let facts = |der| certificate_of(&[der]).unwrap();
+        let (one, other) = (facts(certificate(&subject)), facts(certificate(&subject)));
+        assert_ne!(one.key, other.key);
+        assert!(one.issued < one.expires);
+        assert!(certificate_of(&[]).is_err());
     }
 
     #[test]

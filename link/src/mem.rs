@@ -54,7 +54,7 @@ pub fn pair(node: NodeId) -> (Link, Link, Faults) {
     let link = |out, node| {
         let wire = MemoryWire { shared: Arc::clone(&shared), out, alarm: None };
         let remote = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        Link::new(Box::new(wire), PeerInfo { remote, transport: Transport::Memory, node })
+        Link::new(Box::new(wire), PeerInfo { remote, transport: Transport::Memory, node, certificate: None })
     };
     (link(Way::Down, Some(node)), link(Way::Up, None), Faults { shared: Arc::clone(&shared) })
 }

@@ -12,9 +12,11 @@ const CLUSTERS_OWN: [(&str, Option<&str>, &str); 4] = [
 ];
 
 /// Kind and name of what a cloud keeps about itself in its namespace (reference 4.2): a run's cloud has its own.
-const CLOUDS_OWN: [(&str, &str); 5] = [
+const CLOUDS_OWN: [(&str, &str); 7] = [
     ("Secret", "casecret"),
     ("Secret", "cloudcoresecret"),
+    ("Secret", "tombolo-server"),
+    ("Secret", "tombolo-join-tokens"),
     ("Secret", "tokensecret"),
     ("ConfigMap", "cloudcore"),
     ("ConfigMap", "tunnelport"),

@@ -15,15 +15,15 @@ pub type Right = (String, String, String);
 pub type Unused = (&'static str, &'static str, &'static str, &'static str);
 
 /// cloudcore as the API server knows it.
-pub const CLOUDCORE: &str = "system:serviceaccount:kubeedge:cloudcore";
+pub const CLOUDCORE: &str = "system:serviceaccount:kubeedge:tombolo-cloudcore";
 
-/// Rights in a manifest of `deploy/cloudcore`: those whose verb has this prefix, without it.
+/// Rights in a manifest of `deploy/`: those whose verb has this prefix, without it.
 ///
 /// # Errors
 /// When the manifest cannot be read.
 pub fn granted(manifest: &str, prefix: &str) -> Result<BTreeSet<Right>> {
     let mut rights = BTreeSet::new();
-    for document in documents(&root().join("deploy/cloudcore").join(manifest))? {
+    for document in documents(&root().join("deploy").join(manifest))? {
         for rule in document["rules"].as_array().into_iter().flatten() {
             for verb in texts(&rule["verbs"]).filter_map(|verb| verb.strip_prefix(prefix)) {
                 for group in texts(&rule["apiGroups"]) {

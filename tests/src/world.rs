@@ -28,6 +28,7 @@ mod edges;
 pub mod objects;
 mod replica;
 mod slow;
+mod tokens;
 
 pub use balancer::Balancer;
 use edges::Edge;
@@ -67,7 +68,7 @@ impl Api {
     /// The manifest that lets cloudcore act as nodes.
     fn impersonation(self) -> &'static str {
         match self {
-            Self::Embedded | Self::Real => "cloudcore/impersonation.yaml",
+            Self::Embedded | Self::Real => "cloudcore/20-impersonation.yaml",
             Self::RealLegacy => "optional/legacy-impersonation.yaml",
         }
     }
@@ -454,15 +455,6 @@ impl World {
             claimed: NodeId::parse(claimed)?,
         })
         .await
-    }
-
-    /// The join token, once cloudcore has stored it.
-    ///
-    /// # Errors
-    /// Why there is none yet.
-    pub async fn join_token(&self) -> Result<String, String> {
-        let token = self.hub_secret("tokensecret", "tokendata").await?;
-        String::from_utf8(token).map_err(|error| error.to_string())
     }
 
     /// One value of a Secret of cloudcore.

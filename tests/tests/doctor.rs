@@ -61,8 +61,10 @@ fn has(lines: &[String], level: &str, words: &[&str]) {
 
 /// The rights of `deploy/`, for a server without them.
 async fn grant(client: &Client) {
-    for name in ["rbac", "impersonation", "edge-network", "grids"] {
-        let path = source::root().join("deploy/cloudcore").join(name).with_extension("yaml");
+    let own =
+        ["10-rights", "20-impersonation", "30-edge-network"].map(|name| format!("cloudcore/{name}.yaml"));
+    for name in own.into_iter().chain(["optional/grids.yaml".to_owned()]) {
+        let path = source::root().join("deploy").join(name);
         for document in manifest::read(&path).unwrap() {
             document.apply(client).await.unwrap();
         }
@@ -100,8 +102,8 @@ async fn breaks_and_names(world: &mut World) {
     has(&lines(&options).await, "warn", &["edge nodes", "gone (last heard never)"]);
     // After this, the credentials of a running cloudcore are worth nothing.
     let accounts: Objects<ServiceAccount> = Objects::namespaced(client, "kubeedge");
-    accounts.delete("cloudcore", &DeleteParams::default()).await.unwrap();
-    has(&lines(&options).await, "warn", &["service account kubeedge/cloudcore", "does not exist"]);
+    accounts.delete("tombolo-cloudcore", &DeleteParams::default()).await.unwrap();
+    has(&lines(&options).await, "warn", &["service account kubeedge/tombolo-cloudcore", "does not exist"]);
     world.kill_cloud();
     if world.plane.is_some() {
         fails(&options, &["join endpoints", "Is cloudcore running"]).await;
@@ -150,12 +152,12 @@ async fn rights(client: &Client, options: &DoctorOptions) {
     let mut rules = serde_json::to_value(whole.rules.clone().unwrap()).unwrap();
     rules[0]["resources"] = json!(["pods", "configmaps"]);
     patch(&roles, "tombolo:cloudcore", json!({ "rules": rules })).await;
-    let account = "system:serviceaccount:kubeedge:cloudcore";
-    eventually_fails(options, &[account, "rbac.yaml", "may not get secrets"]).await;
+    let account = "system:serviceaccount:kubeedge:tombolo-cloudcore";
+    eventually_fails(options, &[account, "10-rights.yaml", "may not get secrets"]).await;
     bindings.delete("tombolo:edge-network", &DeleteParams::default()).await.unwrap();
     eventually_fails(options, &["system:node:", "edge-network.yaml", "may not list endpoints"]).await;
     bindings.delete("tombolo:grids", &DeleteParams::default()).await.unwrap();
-    eventually(options, "warn", &[account, "grids.yaml", "may not get deploymentgrids", "enable: false"])
+    eventually(options, "warn", &[account, "grids.yaml", "may not get deploymentgrids", "enable: true"])
         .await;
     bindings.delete("tombolo:impersonate-nodes", &DeleteParams::default()).await.unwrap();
     eventually_fails(
@@ -214,11 +216,11 @@ async fn secrets(client: &Client, options: &DoctorOptions) {
     patch(&secrets, "tokensecret", json!({"stringData": {"tokendata": "a.b.c.d"}})).await;
     fails(options, &["join token", "not signed by this cloud"]).await;
     patch(&secrets, "tokensecret", json!({ "data": whole })).await;
-    let server = secrets.get("cloudcoresecret").await.unwrap().data.unwrap();
+    let server = secrets.get("tombolo-server").await.unwrap().data.unwrap();
     let ca = secrets.get("casecret").await.unwrap().data.unwrap();
-    patch(&secrets, "cloudcoresecret", json!({"stringData": {"cloudcorekeydata": "garbage"}})).await;
-    fails(options, &["certificate of the hub", "cloudcoresecret"]).await;
-    patch(&secrets, "cloudcoresecret", json!({ "data": server })).await;
+    patch(&secrets, "tombolo-server", json!({"stringData": {"cloudcorekeydata": "garbage"}})).await;
+    fails(options, &["certificate of the hub", "tombolo-server"]).await;
+    patch(&secrets, "tombolo-server", json!({ "data": server })).await;
     patch(&secrets, "casecret", json!({"stringData": {"cakeydata": "garbage"}})).await;
     fails(options, &["certificate authority", "casecret"]).await;
     patch(&secrets, "casecret", json!({ "data": ca })).await;
@@ -232,14 +234,16 @@ async fn secrets(client: &Client, options: &DoctorOptions) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_broken_is_named_on_the_embedded_server() {
-    let mut world = World::start(Api::Embedded, Transport::WebSocket).await.unwrap();
+    let shared = json!({"sharedToken": true});
+    let mut world = World::start_with(Api::Embedded, Transport::WebSocket, shared).await.unwrap();
     breaks_and_names(&mut world).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_broken_is_named_on_kube_apiserver() {
     cluster_or_skip!("what_was_broken_is_named_on_kube_apiserver");
-    let mut world = World::start(Api::Real, Transport::Quic).await.unwrap();
+    let shared = json!({"sharedToken": true});
+    let mut world = World::start_with(Api::Real, Transport::Quic, shared).await.unwrap();
     breaks_and_names(&mut world).await;
 }
 

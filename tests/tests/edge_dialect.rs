@@ -140,7 +140,7 @@ async fn an_edge_follows_a_stock_cloud() {
 /// Runs `edgecore join` to its end; gives what it says when it fails.
 async fn join_with(folder: &Path, token: &str) -> Result<(), String> {
     let mut command = tokio::process::Command::new(binary("edgecore").unwrap());
-    command.args(["join", "--token", token, "--config"]).arg(folder.join("edgecore.yaml"));
+    command.env("TOMBOLO_TOKEN", token).args(["join", "--config"]).arg(folder.join("edgecore.yaml"));
     let output = command.output().await.unwrap();
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
 }

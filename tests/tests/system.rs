@@ -8,7 +8,7 @@ use std::panic::AssertUnwindSafe;
 use futures::FutureExt as _;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::json;
-use tombolo_testkit::{cluster_or_skip, wait_for};
+use tombolo_testkit::{cluster_or_skip, wait_for, wait_for_value};
 use tombolo_tests::world::objects::Objects;
 use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 
@@ -30,7 +30,7 @@ scenarios![
     a_secret_stops_flowing_with_its_last_pod,
     an_edge_dies_during_updates,
     the_cloud_dies_during_updates,
-    a_deleted_node_is_told_and_starts_again,
+    a_deleted_node_is_told_and_joins_again,
     a_pod_bound_before_its_node_is_not_lost,
     a_node_object_that_is_there_keeps_what_operators_set,
 ];
@@ -281,18 +281,27 @@ mod scenarios {
         }
     }
 
-    pub(super) async fn a_deleted_node_is_told_and_starts_again(stage: &mut Stage) {
+    pub(super) async fn a_deleted_node_is_told_and_joins_again(stage: &mut Stage) {
         let nodes = stage.settled(&["a"]).await;
         let (node, objects) = (nodes[0].as_str(), &stage.objects);
         let before = objects.nodes().get(node).await.unwrap().metadata.uid;
         objects.nodes().delete(node, &DeleteParams::default()).await.unwrap();
+        wait_for("the agent to be refused", DEADLINE, || async {
+            let log = stage.world.edge_log(node);
+            if log.contains("was deleted") && log.contains("join again") { Ok(()) } else { Err(log) }
+        })
+        .await;
+        assert!(objects.nodes().get(node).await.is_err(), "a deleted node does not come back by itself");
+        stage.world.kill_edge(node);
+        let token = wait_for_value("a join token", DEADLINE, || stage.world.join_token()).await;
+        let output = stage.world.edge_join(node, &token).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        stage.world.start_edge(node).await.unwrap();
         wait_for("the node to register again", DEADLINE, || async {
             let found = objects.nodes().get(node).await.map_err(|error| error.to_string())?;
             if found.metadata.uid == before { Err("the old Node is still there".to_owned()) } else { Ok(()) }
         })
         .await;
-        let log = stage.world.edge_log(node);
-        assert!(log.contains("NodeDeleted"), "{log}");
         objects.accepted_pod("afterwards", node, &["settings"], &[]).await;
         stage.listed(node, "pod", "afterwards", true).await;
         stage.world.converges(node).await;

@@ -3,25 +3,33 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tombolo_cloud::bootstrap::Inspection;
+use tombolo_cloud::bootstrap::{Inspection, NewToken};
 use tombolo_edge::JoinError;
 use tombolo_edge::identity::{EnrollOptions, Identity, enroll, show};
 use tombolo_link::ConnectError;
 use tombolo_link::client::{Choice, Target, connect};
 use tombolo_proto::NodeId;
 
+use super::api::Reached;
 use super::{DoctorOptions, Report};
+use crate::token;
 use crate::transport::TransportOption;
 
 /// What to do when TLS fails.
 const ADVERTISE: &str =
     "The address must be one that cloudcore's setting advertise names, and nothing in between may end TLS";
 
+/// Name under which the doctor joins; always the same, so that nothing piles up.
+const NAME: &str = "tombolo-doctor";
+
+/// How long its token is good for.
+const TOKEN_LIFE: Duration = Duration::from_secs(300);
+
 /// How long the hub gets to take the goodbye.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Joins in memory and connects.
-pub(super) async fn examine(options: &DoctorOptions, kept: &Inspection, report: &mut Report) {
+pub(super) async fn examine(options: &DoctorOptions, api: &Reached, kept: &Inspection, report: &mut Report) {
     let Some(host) = host(options, kept) else {
         return report.warn("hub", "not tried: no address is known", "Give --cloud HOST");
     };
@@ -30,7 +38,7 @@ pub(super) async fn examine(options: &DoctorOptions, kept: &Inspection, report: 
     if !shows_our_authority(&join, kept, report).await {
         return;
     }
-    let Some(identity) = joined(&join, kept, report).await else { return };
+    let Some(identity) = joined(&join, api, report).await else { return };
     let choices = [
         (TransportOption::Websocket, Choice::WebSocket, "WebSocket", options.websocket_port, "TCP"),
         (TransportOption::Quic, Choice::Quic, "QUIC", options.quic_port, "UDP"),
@@ -95,15 +103,18 @@ async fn shows_our_authority(join: &str, kept: &Inspection, report: &mut Report)
 }
 
 /// A certificate for a node that does not exist, in memory only.
-async fn joined(join: &str, kept: &Inspection, report: &mut Report) -> Option<Identity> {
+async fn joined(join: &str, api: &Reached, report: &mut Report) -> Option<Identity> {
     let check = format!("joining at {join}");
-    let Ok(token) = &kept.token else {
-        report.warn(check, "not tried: there is no good join token", "");
-        return None;
+    let node = NodeId::parse(NAME).ok()?;
+    let token = NewToken { names: vec![node.clone()], uses: 1, life: TOKEN_LIFE, replace: false };
+    let token = match token::make(api.client.clone(), &api.namespace, &token).await {
+        Ok(token) => token,
+        Err(error) => {
+            report.warn(check, format!("not tried: no join token: {error:#}"), "Ask as an administrator");
+            return None;
+        }
     };
-    let name = format!("tombolo-doctor-{:08x}", rand::random::<u32>());
-    let node = NodeId::parse(&name).ok()?;
-    let options = EnrollOptions { endpoint: join.to_owned(), node, token: token.text.clone() };
+    let options = EnrollOptions { endpoint: join.to_owned(), node, token };
     match enroll(&options).await {
         Ok(identity) => {
             report.ok(check, "the token is taken, a certificate is given");

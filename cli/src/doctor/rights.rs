@@ -11,14 +11,15 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use tombolo_cloud::Kube;
+use tombolo_cloud::hub::EDGE_NODES;
 use tombolo_cloud::kube::ImpersonationForm;
 
 use super::Report;
 use super::api::Reached;
 use manifest::{Manifest, Right};
 
-/// The ServiceAccount of `deploy/cloudcore/rbac.yaml`.
-const ACCOUNT: &str = "cloudcore";
+/// The ServiceAccount of `deploy/cloudcore/10-rights.yaml`.
+const ACCOUNT: &str = "tombolo-cloudcore";
 
 /// A node that need not exist: rights of nodes are asked for their group.
 const ANY_NODE: &str = "system:node:tombolo-doctor";
@@ -53,7 +54,9 @@ impl Subject {
 /// Examines the rights of cloudcore and of nodes.
 pub(super) async fn examine(api: &Reached, report: &mut Report) {
     let Some(cloudcore) = cloudcore(api, report).await else { return };
-    let nodes = Subject::Other { user: ANY_NODE.to_owned(), groups: vec!["system:nodes".to_owned()] };
+    // As cloudcore asks for a node that is connected.
+    let groups = ["system:nodes", "system:authenticated", EDGE_NODES].map(str::to_owned).to_vec();
+    let nodes = Subject::Other { user: ANY_NODE.to_owned(), groups };
     let own = manifest::cloudcore(&api.namespace);
     let network = manifest::edge_network(&api.namespace);
     let grids = manifest::grids(&api.namespace);
@@ -64,11 +67,32 @@ pub(super) async fn examine(api: &Reached, report: &mut Report) {
         .await;
     }
     granted(api, &cloudcore, &grids, report, |report, check, text| {
-        let hint = format!("Apply {}, unless cloudcore runs with grids: {{enable: false}}", grids.file);
+        let hint = format!("Apply {} where the application grid is used, with grids: {{enable: true}}; else set enable: false", grids.file);
         report.warn(check, text, hint);
     })
     .await;
     impersonation(api, &cloudcore, report).await;
+    protections(api, report).await;
+}
+
+/// Whether the API server keeps nodes apart, tried in the name of a node with requests that change nothing.
+async fn protections(api: &Reached, report: &mut Report) {
+    const CHECK: &str = "Node authorizer and NodeRestriction";
+    let asked = async {
+        let kube = Kube::from_config(api.config.clone()).map_err(|error| error.to_string())?;
+        kube.probe_impersonation().await.map_err(|error| error.to_string())?;
+        kube.probe_protections().await.map_err(|error| error.to_string())
+    };
+    match asked.await {
+        Ok(found) => match (found.problem(), found.node_restriction) {
+            (None, _) => report.ok(CHECK, "keep nodes apart"),
+            (Some(problem), None) if found.node_authorizer => {
+                report.warn(CHECK, problem, "Ask as an administrator")
+            }
+            (Some(problem), _) => report.fail(CHECK, problem, "Set the flags of kube-apiserver"),
+        },
+        Err(error) => report.warn(CHECK, format!("cannot be tried: {error}"), "Ask as an administrator"),
+    }
 }
 
 /// As whom cloudcore runs: its ServiceAccount, or this kubeconfig where there is none.
@@ -88,7 +112,11 @@ async fn cloudcore(api: &Reached, report: &mut Report) -> Option<Subject> {
         }
         Ok(None) => {
             let text = "does not exist; the rights below are those of this kubeconfig";
-            report.warn(check, text, "Apply deploy/cloudcore/rbac.yaml where cloudcore runs in the cluster");
+            report.warn(
+                check,
+                text,
+                "Apply deploy/cloudcore/10-rights.yaml where cloudcore runs in the cluster",
+            );
             Some(Subject::Own)
         }
         Err(error) => {

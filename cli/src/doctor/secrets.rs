@@ -32,9 +32,14 @@ pub(super) async fn examine(api: &Reached, now: SystemTime, report: &mut Report)
         }
     }
     match &kept.token {
-        Ok(token) => report.ok("join token", format!("good for {} more hours", token.left.as_secs() / 3600)),
+        Ok(Some(token)) => {
+            let text = format!("good for {} more hours", token.left.as_secs() / 3600);
+            report.ok("shared join token", text);
+        }
+        Ok(None) => report.ok("shared join token", "off: nodes join with tokens of `tombolo token create`"),
         Err(reason) => {
-            report.fail("join token", reason, "cloudcore renews it while it runs: is it running?");
+            let advice = "cloudcore renews it while it runs with sharedToken: is it running? Where that is off, delete secret tokensecret";
+            report.fail("shared join token", reason, advice);
         }
     }
     kept

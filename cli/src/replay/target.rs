@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kube::Client;
+use tombolo_cloud::bootstrap::NewToken;
 use tombolo_cloud::embedded;
 use tombolo_link::client::{self, Choice};
 use tombolo_runtime::{Drain, Tasks, Trigger, drain};
 
-use crate::cluster;
+use crate::{cluster, token};
 
 /// How long a stop waits for the parts.
 const DRAIN_GRACE: Duration = Duration::from_secs(2);
@@ -59,7 +60,7 @@ impl Target {
     /// When its cluster cannot be reached.
     pub async fn given(websocket: &str, quic: Option<&str>, join: &str, kubeconfig: &Path) -> Result<Self> {
         let client = Client::try_from(cluster::config(kubeconfig).await?)?;
-        let token = cluster::join_token(client.clone(), cluster::NAMESPACE).await?;
+        let token = token::make(client.clone(), cluster::NAMESPACE, &every_node()).await?;
         let (websocket, quic) = (websocket.to_owned(), quic.map(str::to_owned));
         Ok(Self { websocket, quic, join: join.to_owned(), token, client, own: None })
     }
@@ -112,7 +113,7 @@ impl Target {
         let websocket = bound.websocket_addr().context("cloudcore has no WebSocket listener")?.to_string();
         let quic = bound.quic_addr().map(|address| address.to_string());
         let join = bound.join_addr().to_string();
-        let token = bound.join_tokens().latest();
+        let token = bound.create_token(&every_node()).await?;
         cloud.tasks.spawn("cloudcore", bound.run(cloud_drain));
         Ok(Self { websocket, quic, join, token, client, own: Some(Own { cloud, api, _folder: folder }) })
     }
@@ -124,6 +125,11 @@ impl Target {
             own.api.stop().await;
         }
     }
+}
+
+/// A token for the recorded nodes, whose Nodes a cluster may have.
+fn every_node() -> NewToken {
+    NewToken { names: Vec::new(), uses: u32::MAX, life: Duration::from_secs(86_400), replace: true }
 }
 
 fn address(what: &str, text: &str) -> Result<(String, u16)> {

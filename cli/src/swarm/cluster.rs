@@ -9,13 +9,14 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
+use tombolo_cloud::bootstrap::NewToken;
 use tombolo_proto::Message;
 use tombolo_proto::message::{
     Content, Group, MessageId, ObjectPath, Operation, ResourcePath, ResourceType, Route, Source,
 };
 
 use super::SwarmOptions;
-use crate::cluster;
+use crate::{cluster, token};
 
 /// Namespace of the swarm's objects.
 pub(super) const NAMESPACE: &str = "tombolo-swarm";
@@ -28,6 +29,9 @@ const ENVELOPE_LEN: usize = 218;
 /// API requests under way at a time while objects are made and removed.
 const CONCURRENCY: usize = 16;
 const READY_DEADLINE: Duration = Duration::from_secs(30);
+
+/// How long the swarm has to join.
+const TOKEN_LIFE: Duration = Duration::from_secs(3600);
 
 /// The cluster, prepared.
 pub(super) struct Cluster {
@@ -112,9 +116,11 @@ impl Cluster {
         Ok(Arc::new(Message::new(id, i64::try_from(now.as_millis())?, route, Content::null())))
     }
 
-    /// The present join token.
+    /// A join token for the whole swarm, whose Nodes exist already.
     pub(super) async fn join_token(&self) -> Result<String> {
-        cluster::join_token(self.client.clone(), cluster::NAMESPACE).await
+        let uses = u32::try_from(self.nodes).unwrap_or(u32::MAX);
+        let token = NewToken { names: Vec::new(), uses, life: TOKEN_LIFE, replace: true };
+        token::make(self.client.clone(), cluster::NAMESPACE, &token).await
     }
 
     /// Removes everything that was created.

@@ -2,10 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use tombolo_cloud::bootstrap::NewToken;
 use tombolo_cloud::embedded;
 use tombolo_edge::identity::{EnrollOptions, Identity};
 use tombolo_edge::{JoinOptions, join};
@@ -201,6 +203,12 @@ async fn start_api_server(
     Ok(ClusterFiles { kubeconfig, pki })
 }
 
+/// How often the token of this run lets an agent in: as often as agents can be asked for.
+const TOKEN_USES: u32 = 10_000;
+
+/// How long its agents have to join.
+const TOKEN_LIFE: Duration = Duration::from_secs(3600);
+
 async fn start_cloud(
     kube: kube::Config,
     data_dir: &Path,
@@ -224,7 +232,8 @@ async fn start_cloud(
     let join = keep("join", Some(bound.join_addr()))?;
     keep("cloudcore admin", bound.admin_addr())?;
     let status = bound.status();
-    let token = bound.join_tokens().latest();
+    let token = NewToken { names: Vec::new(), uses: TOKEN_USES, life: TOKEN_LIFE, replace: true };
+    let token = bound.create_token(&token).await?;
     tasks.spawn("cloudcore", bound.run(drain.clone()));
     Ok((status, CloudAddresses { websocket, quic, join, token }))
 }

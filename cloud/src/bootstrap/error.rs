@@ -70,6 +70,17 @@ pub enum BootstrapError {
     /// The TLS library refuses the certificate.
     #[error("server certificate: {0}")]
     Tls(#[from] TlsError),
+    /// The records of certificates cannot be used.
+    #[error("cannot tell which certificates are in force: {0}")]
+    Identities(#[from] super::identities::IdentityError),
+    /// The authority was replaced while this process ran.
+    #[error(
+        "the certificate authority in secret {secret} is another one than at the start: every session of the former one ends, and cloudcore has to be started again"
+    )]
+    AuthorityReplaced {
+        /// The Secret.
+        secret: &'static str,
+    },
     /// The join token could not be made.
     #[error("cannot make a join token: {reason}")]
     Token {

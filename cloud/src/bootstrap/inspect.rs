@@ -55,8 +55,8 @@ pub struct Inspection {
     pub authority: Result<CertificateFacts, String>,
     /// The hub's certificate; its key fits and the authority has signed it.
     pub server: Result<CertificateFacts, String>,
-    /// The join token; the authority has signed it and it has not expired.
-    pub token: Result<TokenFacts, String>,
+    /// KubeEdge's shared join token, where there is one; the authority has signed it and it has not expired.
+    pub token: Result<Option<TokenFacts>, String>,
 }
 
 /// Looks at the Secrets of one namespace of a cluster.
@@ -117,13 +117,13 @@ async fn join_token(
     store: &dyn SecretStore,
     authority: &Authority,
     now: SystemTime,
-) -> Result<TokenFacts, String> {
+) -> Result<Option<TokenFacts>, String> {
     let stored = store.get(TOKEN_SECRET).await.map_err(|error| error.to_string())?;
-    let mut stored = stored.ok_or_else(|| absent(TOKEN_SECRET))?;
+    let Some(mut stored) = stored else { return Ok(None) };
     let text = stored.data.remove(TOKEN).and_then(|value| String::from_utf8(value).ok());
     let text = text.ok_or_else(|| format!("secret {TOKEN_SECRET} has no text under {TOKEN}"))?;
     let left = token::verify_whole(authority, &text, now).map_err(|error| error.to_string())?;
-    Ok(TokenFacts { text, left })
+    Ok(Some(TokenFacts { text, left }))
 }
 
 fn facts(der: &[u8]) -> Result<CertificateFacts, String> {

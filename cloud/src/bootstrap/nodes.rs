@@ -8,15 +8,32 @@ use kube::api::Api;
 use thiserror::Error;
 use tombolo_proto::NodeId;
 
+/// Labels of nodes that run the control plane.
+const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
+
 /// State of a Node object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeState {
     /// There is no Node of this name.
     Absent,
-    /// The Node exists and is not Ready.
-    NotReady,
-    /// The Node is Ready: somebody is running under this name.
-    Ready,
+    /// There is one.
+    Present {
+        /// Its UID.
+        uid: String,
+        /// It runs the control plane.
+        control_plane: bool,
+    },
+}
+
+impl NodeState {
+    /// UID of the Node that is there.
+    #[must_use]
+    pub fn uid(&self) -> Option<&str> {
+        match self {
+            Self::Absent => None,
+            Self::Present { uid, .. } => Some(uid),
+        }
+    }
 }
 
 /// The Kubernetes API did not say.
@@ -29,8 +46,8 @@ pub struct NodeLookupError {
     pub reason: String,
 }
 
-/// Answers whether a node exists and is Ready.
-pub trait NodeReadiness: Send + Sync + 'static {
+/// Answers which Node has a name.
+pub trait NodeLookup: Send + Sync + 'static {
     /// State of the node now.
     fn state<'a>(&'a self, node: &'a NodeId) -> BoxFuture<'a, Result<NodeState, NodeLookupError>>;
 }
@@ -62,16 +79,16 @@ impl ClusterNodes {
     }
 }
 
-impl NodeReadiness for ClusterNodes {
+impl NodeLookup for ClusterNodes {
     fn state<'a>(&'a self, node: &'a NodeId) -> BoxFuture<'a, Result<NodeState, NodeLookupError>> {
         self.look_up(node).boxed()
     }
 }
 
 fn state_of(node: &Node) -> NodeState {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    match conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True") {
-        true => NodeState::Ready,
-        false => NodeState::NotReady,
+    let labels = node.metadata.labels.iter().flatten();
+    NodeState::Present {
+        uid: node.metadata.uid.clone().unwrap_or_default(),
+        control_plane: labels.into_iter().any(|(name, _)| CONTROL_PLANE.contains(&name.as_str())),
     }
 }

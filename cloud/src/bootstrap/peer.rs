@@ -8,7 +8,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::{CertificateDer, UnixTime};
-use tombolo_link::identity;
+use tombolo_link::identity::{self, PeerCertificate};
 use tombolo_proto::NodeId;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -20,9 +20,9 @@ pub(super) enum Peer {
     /// The peer showed none.
     Anonymous,
     /// A valid certificate of this node.
-    Node(NodeId),
+    Node(NodeId, PeerCertificate),
     /// Once a valid certificate of this node; it ended this long ago.
-    Expired(NodeId, Duration),
+    Expired(NodeId, PeerCertificate, Duration),
     /// A certificate that proves nothing here, and why.
     Unknown(String),
 }
@@ -60,10 +60,11 @@ impl Judge {
         if let Err(error) = self.verifier.verify_client_cert(leaf, intermediates, at) {
             return Peer::Unknown(format!("the client certificate is not valid here: {error}"));
         }
-        match identity::node_of(chain) {
+        let known = identity::node_of(chain).and_then(|node| Ok((node, identity::certificate_of(chain)?)));
+        match known {
             Err(error) => Peer::Unknown(error.to_string()),
-            Ok(node) if now <= end => Peer::Node(node),
-            Ok(node) => Peer::Expired(node, now.saturating_sub(end)),
+            Ok((node, certificate)) if now <= end => Peer::Node(node, certificate),
+            Ok((node, certificate)) => Peer::Expired(node, certificate, now.saturating_sub(end)),
         }
     }
 }

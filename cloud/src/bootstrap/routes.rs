@@ -6,13 +6,16 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Body;
 use rustls_pki_types::CertificateDer;
+use tombolo_link::identity::{PeerCertificate, certificate_of};
 use tombolo_proto::NodeId;
 
 use super::Inner;
 use super::csr;
+use super::identities::IdentityError;
 use super::nodes::NodeState;
 use super::peer::Peer;
 use super::token;
+use super::tokens::{self, Grant};
 
 /// Largest request body; a signing request has some 300 bytes.
 pub(super) const BODY_LEN_MAX: usize = 64 * 1024;
@@ -45,7 +48,7 @@ where
     let result = match (&method, path.as_str()) {
         (&Method::GET, "/ca.crt") => Ok(der(inner.authority.certificate().to_vec())),
         (&Method::GET, "/edge.crt") => edge_certificate(inner, chain, request).await,
-        (&Method::GET, path) if path.starts_with("/node/") => node_exists(inner, path).await,
+        (&Method::GET, path) if path.starts_with("/node/") => node_exists(inner, chain, path).await,
         (&Method::POST, path) if is_task_report(path) => task_report(inner, chain),
         (_, path) if is_known(path) => {
             Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not allowed on {path}")))
@@ -74,17 +77,24 @@ fn is_task_report(path: &str) -> bool {
 /// Reports of node tasks: nobody here started one, and nobody without a node's certificate may claim that.
 fn task_report(inner: &Inner, chain: &[CertificateDer<'_>]) -> Result<Answer, Refusal> {
     match inner.judge.judge(chain, inner.now()) {
-        Peer::Node(_) => Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "node tasks are not supported")),
+        Peer::Node(..) => Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "node tasks are not supported")),
         _ => Err(Refusal::new(StatusCode::UNAUTHORIZED, "reports of node tasks need the node's certificate")),
     }
 }
 
-async fn node_exists(inner: &Inner, path: &str) -> Result<Answer, Refusal> {
+/// Whether a node is registered, for the node itself. KubeEdge's installer asks without a certificate, to find a name
+/// that is taken: strangers are always told that it is free, and `/edge.crt` refuses the join.
+async fn node_exists(inner: &Inner, chain: &[CertificateDer<'_>], path: &str) -> Result<Answer, Refusal> {
     let name = path.strip_prefix("/node/").unwrap_or_default();
     let node = node_id(name)?;
+    let absent = || text(StatusCode::NOT_FOUND, "Node not found".to_owned());
+    match inner.judge.judge(chain, inner.now()) {
+        Peer::Node(own, certificate) if own == node => in_force(inner, &node, &certificate).await?,
+        _ => return Ok(absent()),
+    }
     match node_state(inner, &node).await? {
-        NodeState::Absent => Ok(text(StatusCode::NOT_FOUND, "Node not found".to_owned())),
-        NodeState::NotReady | NodeState::Ready => Ok(text(StatusCode::OK, "Node found".to_owned())),
+        NodeState::Absent => Ok(absent()),
+        NodeState::Present { .. } => Ok(text(StatusCode::OK, "Node found".to_owned())),
     }
 }
 
@@ -99,17 +109,67 @@ where
 {
     let (head, body) = request.into_parts();
     let node = node_id(header(&head.headers, "NodeName")?.unwrap_or_default())?;
-    authenticate(inner, chain, &head.headers, &node).await?;
+    let way = authenticate(inner, chain, &head.headers, &node).await?;
     check_usages(&head.headers)?;
     let request = read(body).await?;
     let public_key = csr::check(&request, &node)
         .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error.to_string()))?;
+    // Last, so that a request that gets nothing uses nothing up.
+    if let Way::Token { bearer, .. } = &way {
+        spend(inner, bearer, &node).await?;
+    }
+    let failed = |error: String| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error);
     let signed = inner
         .authority
         .sign_node(&node, &public_key, inner.now(), inner.node_life)
-        .map_err(|error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
-    tracing::info!(%node, "node certificate issued");
-    Ok(der(signed))
+        .map_err(|error| failed(error.to_string()))?;
+    let signed = CertificateDer::from(signed);
+    let certificate =
+        certificate_of(std::slice::from_ref(&signed)).map_err(|error| failed(error.to_string()))?;
+    record(inner, &node, &way, &certificate).await?;
+    tracing::info!(%node, renewal = matches!(way, Way::Renewal(_)), "node certificate issued");
+    Ok(der(signed.to_vec()))
+}
+
+/// What a certificate is given for.
+enum Way {
+    /// The node has shown this one, which is in force.
+    Renewal(PeerCertificate),
+    /// A token of this cloud, and the Node that it replaces.
+    Token { bearer: String, state: NodeState },
+    /// KubeEdge's shared token.
+    Shared,
+}
+
+/// Records the certificate before anybody has it: one that is not recorded opens nothing.
+async fn record(
+    inner: &Inner,
+    node: &NodeId,
+    way: &Way,
+    certificate: &PeerCertificate,
+) -> Result<(), Refusal> {
+    let identities = &inner.identities;
+    match way {
+        Way::Renewal(with) => match identities.renewed(node, with, certificate).await.map_err(unknown)? {
+            Ok(()) => Ok(()),
+            Err(why) => Err(Refusal::new(StatusCode::UNAUTHORIZED, why.to_string())),
+        },
+        Way::Token { state, .. } => identities.joined(node, certificate, state).await.map_err(unknown),
+        Way::Shared => identities.joined(node, certificate, &NodeState::Absent).await.map_err(unknown),
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn unknown(error: IdentityError) -> Refusal {
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+}
+
+/// Asks the records what a certificate is worth now.
+async fn in_force(inner: &Inner, node: &NodeId, certificate: &PeerCertificate) -> Result<(), Refusal> {
+    match inner.identities.ask(node, certificate).await.map_err(unknown)? {
+        Ok(()) => Ok(()),
+        Err(why) => Err(Refusal::new(StatusCode::UNAUTHORIZED, why.to_string())),
+    }
 }
 
 fn node_id(name: &str) -> Result<NodeId, Refusal> {
@@ -133,63 +193,126 @@ async fn authenticate(
     chain: &[CertificateDer<'_>],
     headers: &HeaderMap,
     node: &NodeId,
-) -> Result<(), Refusal> {
-    let reason = match inner.judge.judge(chain, inner.now()) {
-        Peer::Node(own) | Peer::Expired(own, _) if own != *node => {
+) -> Result<Way, Refusal> {
+    let authorization = header(headers, AUTHORIZATION.as_str())?;
+    let refusal = match inner.judge.judge(chain, inner.now()) {
+        Peer::Node(own, _) | Peer::Expired(own, ..) if own != *node => {
             let sentence =
                 format!("the client certificate is of node {own} and the request is for node {node}");
             return Err(Refusal::new(StatusCode::FORBIDDEN, sentence));
         }
-        Peer::Node(_) => return Ok(()),
-        Peer::Expired(_, since) if since <= inner.expired_grace => {
-            return still_registered(inner, node).await;
+        Peer::Node(_, certificate) => match in_force(inner, node, &certificate).await {
+            Ok(()) => return Ok(Way::Renewal(certificate)),
+            Err(refusal) => refusal,
+        },
+        Peer::Expired(_, certificate, since) if since <= inner.expired_grace => {
+            match still_registered(inner, node, &certificate).await {
+                Ok(()) => return Ok(Way::Renewal(certificate)),
+                Err(refusal) => refusal,
+            }
         }
-        Peer::Expired(_, since) => format!(
+        Peer::Expired(_, _, since) => unauthorized(format!(
             "the client certificate expired {} days ago, more than the {} days of grace: join with a new token",
             since.as_secs() / 86_400,
             inner.expired_grace.as_secs() / 86_400
+        )),
+        Peer::Unknown(reason) => unauthorized(reason),
+        Peer::Anonymous => unauthorized(
+            "a join token (Authorization: Bearer) or the node's certificate is needed".to_owned(),
         ),
-        Peer::Unknown(reason) => reason,
-        Peer::Anonymous => {
-            "a join token (Authorization: Bearer) or the node's certificate is needed".to_owned()
-        }
     };
-    match header(headers, AUTHORIZATION.as_str())? {
-        Some(authorization) => join_by_token(inner, authorization, node).await,
-        None => Err(Refusal::new(StatusCode::UNAUTHORIZED, reason)),
+    match authorization {
+        // Whether a name is taken is nobody's business without a token.
+        Some(authorization) if refusal.0 == StatusCode::UNAUTHORIZED => {
+            join_by_token(inner, authorization, node).await
+        }
+        _ => Err(refusal),
     }
+}
+
+fn unauthorized(sentence: String) -> Refusal {
+    Refusal::new(StatusCode::UNAUTHORIZED, sentence)
 }
 
 /// An expired certificate proves who the node was; a node that was deleted since must join again.
-async fn still_registered(inner: &Inner, node: &NodeId) -> Result<(), Refusal> {
+async fn still_registered(
+    inner: &Inner,
+    node: &NodeId,
+    certificate: &PeerCertificate,
+) -> Result<(), Refusal> {
     match node_state(inner, node).await? {
-        NodeState::Absent => Err(Refusal::new(
-            StatusCode::UNAUTHORIZED,
-            format!(
-                "the client certificate has expired and node {node} is no longer registered: join with a token"
-            ),
-        )),
-        NodeState::NotReady | NodeState::Ready => Ok(()),
+        NodeState::Absent => Err(unauthorized(format!(
+            "the client certificate has expired and node {node} is no longer registered: join with a token"
+        ))),
+        NodeState::Present { .. } => in_force(inner, node, certificate).await,
     }
 }
 
-async fn join_by_token(inner: &Inner, authorization: &str, node: &NodeId) -> Result<(), Refusal> {
-    let unauthorized = |sentence: String| Refusal::new(StatusCode::UNAUTHORIZED, sentence);
-    let jwt = match authorization.split_once(' ') {
-        Some((scheme, jwt)) if scheme.eq_ignore_ascii_case("bearer") && !jwt.contains(' ') => jwt,
+async fn join_by_token(inner: &Inner, authorization: &str, node: &NodeId) -> Result<Way, Refusal> {
+    let bearer = match authorization.split_once(' ') {
+        Some((scheme, bearer)) if scheme.eq_ignore_ascii_case("bearer") && !bearer.contains(' ') => bearer,
         _ => return Err(unauthorized("the Authorization header must be: Bearer <join token>".to_owned())),
     };
-    token::verify(&inner.authority, jwt, inner.now()).map_err(|error| unauthorized(error.to_string()))?;
-    match node_state(inner, node).await? {
-        NodeState::Absent | NodeState::NotReady => Ok(()),
-        NodeState::Ready => Err(Refusal::new(
+    let ours = tokens::is_ours(bearer);
+    let grant = if ours {
+        tokens::look(&*inner.secrets, bearer, node, inner.now()).await.map_err(refused)?
+    } else {
+        shared(inner, bearer)?;
+        Grant { replace: false }
+    };
+    let state = node_state(inner, node).await?;
+    if !grant.replace {
+        may_take(inner, node, &state).await?;
+    }
+    Ok(if ours { Way::Token { bearer: bearer.to_owned(), state } } else { Way::Shared })
+}
+
+/// KubeEdge's shared token, where it is on.
+fn shared(inner: &Inner, jwt: &str) -> Result<(), Refusal> {
+    if inner.tokens.is_none() {
+        let sentence = "KubeEdge's shared join token is off here (sharedToken): make a token of this cloud with \
+                        `tombolo token create`";
+        return Err(unauthorized(sentence.to_owned()));
+    }
+    token::verify(&inner.authority, jwt, inner.now())
+        .map(|_| ())
+        .map_err(|error| unauthorized(error.to_string()))
+}
+
+/// A name that is taken is not given away, whether its Node is Ready or not.
+async fn may_take(inner: &Inner, node: &NodeId, state: &NodeState) -> Result<(), Refusal> {
+    let conflict = |what: &str| {
+        Err(Refusal::new(
             StatusCode::CONFLICT,
             format!(
-                "node {node} is Ready: a join token does not take over the name of a running node. Stop it and wait \
-                 until it is NotReady, delete the Node, or choose another name"
+                "node {node} {what}: a join token does not take over its name. Delete the Node, choose another name, or \
+                 make a token that replaces it (`tombolo token create --node {node} --replace`)"
             ),
-        )),
+        ))
+    };
+    match state {
+        NodeState::Present { control_plane: true, .. } => conflict("runs the control plane"),
+        NodeState::Present { .. } => conflict("exists"),
+        NodeState::Absent if inner.identities.is_revoked(node).await.map_err(unknown)? => {
+            conflict("was revoked")
+        }
+        NodeState::Absent => Ok(()),
     }
+}
+
+async fn spend(inner: &Inner, bearer: &str, node: &NodeId) -> Result<(), Refusal> {
+    let _turn = inner.spending.lock().await;
+    tokens::spend(&*inner.secrets, bearer, node, inner.now()).await.map(|_| ()).map_err(refused)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn refused(error: tokens::Refused) -> Refusal {
+    let status = match error {
+        tokens::Refused::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+        tokens::Refused::OtherName(_) => StatusCode::FORBIDDEN,
+        _ => StatusCode::UNAUTHORIZED,
+    };
+    Refusal::new(status, error.to_string())
 }
 
 async fn node_state(inner: &Inner, node: &NodeId) -> Result<NodeState, Refusal> {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use futures::future::BoxFuture;
 use thiserror::Error;
 
-pub use cluster::ClusterSecrets;
+pub use cluster::{ClusterSecrets, OWN_LABEL};
 
 /// Keys and values of an Opaque Secret, decoded.
 pub type SecretData = BTreeMap<String, Vec<u8>>;

@@ -24,7 +24,7 @@ pub(super) const CA: Place = Place { secret: "casecret", certificate: "cadata", 
 
 /// The server certificate.
 pub(super) const SERVER: Place =
-    Place { secret: "cloudcoresecret", certificate: "cloudcoredata", key: "cloudcorekeydata" };
+    Place { secret: "tombolo-server", certificate: "cloudcoredata", key: "cloudcorekeydata" };
 
 /// Secret of the join token and its key.
 pub(super) const TOKEN_SECRET: &str = "tokensecret";

@@ -62,8 +62,8 @@ pub(super) async fn store(secrets: &dyn SecretStore, token: &mut Token) -> Resul
 
 /// Replaces the token in time, for ever: a failure to store it is retried and never ends the loop (reference 13.2,
 /// item 23). The token is valid for whoever gets it from this process even before it is stored.
-pub(super) async fn keep_token(inner: Arc<Inner>, first: Token) {
-    let mut token = first;
+pub(super) async fn keep_token(inner: Arc<Inner>, first: Option<Token>) {
+    let (Some(mut token), Some(tokens)) = (first, &inner.tokens) else { return };
     let mut backoff = Backoff::new(TOKEN_RETRY);
     loop {
         if let Err(error) = store(&*inner.secrets, &mut token).await {
@@ -76,7 +76,7 @@ pub(super) async fn keep_token(inner: Arc<Inner>, first: Token) {
         tokio::time::sleep(token.fresh_for).await;
         match self::token(&*inner.secrets, &inner.authority, inner.token_refresh, inner.now()).await {
             Ok(next) => {
-                inner.tokens.send_replace(next.text.clone());
+                tokens.send_replace(next.text.clone());
                 token = next;
             }
             Err(error) => {
@@ -114,6 +114,36 @@ pub(super) async fn keep_certificate(inner: Arc<Inner>, mut pair: KeyedCertifica
             Err(error) => {
                 tracing::error!(%error, "server certificate could not be renewed; trying again later");
             }
+        }
+    }
+}
+
+/// How often the stored authority is compared with the one that is trusted here.
+const AUTHORITY_CHECK: Duration = Duration::from_secs(10);
+
+/// Ends when the stored authority is another one than that of the start: sessions that the former one has signed for
+/// must not go on, and this process can trust the new one only from its start. An authority that is missing or
+/// damaged is reported and changes nothing: nobody has put another one in its place.
+pub(super) async fn authority_stays(inner: Arc<Inner>) -> Result<(), BootstrapError> {
+    let mut reported = false;
+    loop {
+        tokio::time::sleep(AUTHORITY_CHECK).await;
+        match storage::read_pair(&*inner.secrets, &storage::CA).await {
+            Ok(Some(Ok(pair))) if pair.certificate != inner.authority.pair().certificate => {
+                return Err(BootstrapError::AuthorityReplaced { secret: storage::CA.secret });
+            }
+            Ok(Some(Ok(_))) => reported = false,
+            Ok(stored) if !reported => {
+                let problem = if stored.is_some() { "damaged" } else { "gone" };
+                tracing::error!(
+                    secret = storage::CA.secret,
+                    problem,
+                    "the stored certificate authority: the next start makes a new one, and every node has to join again"
+                );
+                reported = true;
+            }
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "the stored certificate authority cannot be read"),
         }
     }
 }

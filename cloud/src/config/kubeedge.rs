@@ -51,6 +51,8 @@ pub(super) fn read(document: &Value, text: &str) -> Result<Config, ConfigError> 
         api_server: Some(kube_api_config.master).filter(|address| !address.is_empty()),
         certificates: certificates(&hub),
         node_limit: nodes,
+        // Stock edges join with it, and so does whoever keeps on using keadm.
+        shared_token: true,
         token_refresh: token_refresh(hub.token_refresh_duration)?,
         edge_certificate_life: edge_certificate_life(hub.edge_cert_signing_duration)?,
         upstream: UpstreamSettings {

@@ -16,6 +16,10 @@ use crate::kube::{ApiCall, Caller, Kube};
 /// How long a permission is believed.
 pub(super) const REVIEW_INTERVAL: Duration = Duration::from_secs(300);
 
+/// Group of the nodes that are connected here. The API server gives it to nobody: it is named in questions only, so
+/// what is granted to it reaches edge nodes through this hub and nobody else.
+pub const EDGE_NODES: &str = "tombolo:edge-nodes";
+
 /// Permissions in memory; all are asked for again when there are more.
 const REMEMBERED_MAX: usize = 100_000;
 
@@ -45,7 +49,8 @@ impl Access {
         }
         let identity = match &subscribe.caller_token {
             None => {
-                json!({"user": format!("system:node:{node}"), "groups": ["system:nodes", "system:authenticated"]})
+                let groups = ["system:nodes", "system:authenticated", EDGE_NODES];
+                json!({"user": format!("system:node:{node}"), "groups": groups})
             }
             Some(token) => self.review_token(token).await?,
         };

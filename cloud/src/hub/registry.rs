@@ -9,6 +9,7 @@ use dashmap::mapref::entry::Entry;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use tombolo_link::identity::PeerCertificate;
 use tombolo_link::{PeerInfo, Transport};
 use tombolo_proto::frame::{Goodbye, GoodbyeReason};
 use tombolo_proto::{NodeId, ObjectKey, ScopeId};
@@ -37,6 +38,8 @@ pub struct SessionHandle {
     pub mailbox: Mailbox,
     /// What carries the session.
     pub transport: Transport,
+    /// The certificate that opened it; none for connections that come another way than through the listeners.
+    pub certificate: Option<PeerCertificate>,
     over: AtomicBool,
     ended: Notify,
     /// What this node's sessions have shown of others with its identity.
@@ -117,6 +120,7 @@ impl Registry {
             generation: self.generations.fetch_add(1, Ordering::Relaxed) + 1,
             mailbox: Mailbox::default(),
             transport: peer.transport,
+            certificate: peer.certificate,
             over: AtomicBool::new(false),
             ended: Notify::new(),
             rivals: Mutex::default(),
@@ -206,7 +210,9 @@ impl Outlet for Registry {
         if let Some(session) = self.sessions.get(node) {
             session.mailbox.end(Goodbye {
                 reason: GoodbyeReason::NodeDeleted,
-                message: format!("Node {node} was deleted: register it again"),
+                message: format!(
+                    "Node {node} was deleted: its certificate opens nothing any more, join again"
+                ),
                 retry_after: Duration::from_secs(1),
             });
         }
@@ -218,7 +224,12 @@ mod tests {
     use super::*;
 
     fn peer() -> PeerInfo {
-        PeerInfo { remote: ([127, 0, 0, 1], 1).into(), transport: Transport::Memory, node: None }
+        PeerInfo {
+            remote: ([127, 0, 0, 1], 1).into(),
+            transport: Transport::Memory,
+            node: None,
+            certificate: None,
+        }
     }
 
     fn node(name: &str) -> NodeId {

@@ -75,7 +75,7 @@ impl Kube {
         self.impersonation.set(UNKNOWN);
         let reasons = reasons.join("; ");
         Err(CallError::Invalid(format!(
-            "cloudcore may not impersonate nodes: apply deploy/cloudcore/impersonation.yaml, or \
+            "cloudcore may not impersonate nodes: apply deploy/cloudcore/20-impersonation.yaml, or \
              deploy/optional/legacy-impersonation.yaml where the API server has no constrained impersonation \
              ({reasons})"
         )))

@@ -170,7 +170,7 @@ async fn node_a_gets_the_same_answers_as_from_the_real_server() {
             .await
             .unwrap();
     // The embedded server has this role from its start, a cluster gets it with cloudcore.
-    let network = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/cloudcore/edge-network.yaml");
+    let network = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/cloudcore/30-edge-network.yaml");
     let applied = plane.kubectl(&["apply", "-f", network]).unwrap();
     assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
     let real = answers(&Api { client: plane.admin_client().await.unwrap() }).await;

@@ -306,7 +306,7 @@ async fn subscriptions(world: &World) {
 
 /// Every write about nodes is in the audit log under the name of a node; no delivery was written anywhere.
 fn writes_carry_the_names_of_nodes(world: &World) {
-    let account = "system:serviceaccount:kubeedge:cloudcore";
+    let account = "system:serviceaccount:kubeedge:tombolo-cloudcore";
     let events = world.plane.audit_events().expect("audit log");
     let writes: Vec<_> = events.iter().filter(|event| event.user == account && event.is_write()).collect();
     for resource in ["nodes/status", "pods/status", "leases"] {

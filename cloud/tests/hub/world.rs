@@ -120,7 +120,7 @@ impl World {
 /// Applies the rights that `deploy/` ships and returns a token of cloudcore's account.
 async fn grant(plane: &ControlPlane) -> String {
     let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/cloudcore");
-    for name in ["namespace", "rbac", "impersonation", "edge-network"] {
+    for name in ["00-namespace", "10-rights", "20-impersonation", "30-edge-network"] {
         let path = deploy.join(name).with_extension("yaml").display().to_string();
         let output = plane.kubectl(&["apply", "-f", &path]).unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -128,7 +128,7 @@ async fn grant(plane: &ControlPlane) -> String {
     // No controller makes it here, and the admission of pods asks for it.
     let output = plane.kubectl(&["create", "serviceaccount", "default"]).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let output = plane.kubectl(&["-n", "kubeedge", "create", "token", "cloudcore"]).unwrap();
+    let output = plane.kubectl(&["-n", "kubeedge", "create", "token", "tombolo-cloudcore"]).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }

@@ -28,6 +28,8 @@ enum Mode {
     OtherName,
     /// Gives a certificate for another key.
     OtherKey,
+    /// Answers with more than anybody should read.
+    Endless,
 }
 
 struct Endpoint {
@@ -94,6 +96,7 @@ async fn answer(
     log.lock().push((parts.uri.path().to_owned(), authorization.to_owned(), shown));
     let body = body.collect().await.unwrap().to_bytes();
     let content = match parts.uri.path() {
+        _ if mode == Mode::Endless => vec![0; 64 * 1024 * 1024],
         "/ca.crt" => ca.certificate.to_vec(),
         _ if mode == Mode::Expired => {
             let response = Response::builder().status(401).header("date", "Sat, 01 Jan 2000 00:00:00 GMT");
@@ -159,6 +162,14 @@ async fn tokens_that_do_not_fit_are_refused_before_anything_is_sent() {
         let error = enroll(&options(&endpoint, token)).await.unwrap_err();
         assert!(matches!(error, JoinError::Token(_)), "{token}: {error}");
     }
+}
+
+#[tokio::test]
+async fn a_cloud_that_answers_without_end_does_not_fill_the_agent() {
+    let endpoint = endpoint(Mode::Endless).await;
+    let error = enroll(&options(&endpoint, &endpoint.token)).await.unwrap_err();
+    assert!(matches!(error, JoinError::Connect { .. }), "{error}");
+    assert!(error.to_string().contains("length limit exceeded"), "{error}");
 }
 
 #[tokio::test]

@@ -68,7 +68,7 @@ pub(super) async fn connect(
     let attempt = tokio::time::timeout(STEP_TIMEOUT, dial(socket, address, name, tls));
     let timed_out = |_| ConnectError::TimedOut { step: "QUIC", address, limit: STEP_TIMEOUT };
     let wire = attempt.await.map_err(timed_out)??;
-    let peer = PeerInfo { remote: address, transport: Transport::Quic, node: None };
+    let peer = PeerInfo { remote: address, transport: Transport::Quic, node: None, certificate: None };
     Ok(Link::new(Box::new(wire), peer))
 }
 

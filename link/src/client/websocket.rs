@@ -41,7 +41,7 @@ pub(super) async fn connect(
     // The future holds large buffers and is not to become part of the caller's.
     let upgrade = Box::pin(upgrade(address, host, stream));
     let wire = within("the WebSocket upgrade", address, upgrade).await??;
-    let peer = PeerInfo { remote: address, transport: Transport::WebSocket, node: None };
+    let peer = PeerInfo { remote: address, transport: Transport::WebSocket, node: None, certificate: None };
     Ok(Link::new(Box::new(wire), peer))
 }
 
@@ -60,7 +60,7 @@ pub(super) async fn connect_documents(
     let upgrade = Box::pin(client_async_with_config(request, stream, config));
     let upgraded = within("the WebSocket upgrade", address, upgrade).await?;
     let (stream, _response) = upgraded.map_err(|error| upgrade_error(address, error))?;
-    let peer = PeerInfo { remote: address, transport: Transport::WebSocket, node: None };
+    let peer = PeerInfo { remote: address, transport: Transport::WebSocket, node: None, certificate: None };
     Ok(DocumentLink::new(stream, peer))
 }
 

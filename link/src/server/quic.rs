@@ -20,7 +20,7 @@ use super::{Accepted, Arrival, Gate, Listen};
 use crate::conn::{Link, PeerInfo, Transport};
 use crate::endpoint_driver::EndpointRuntime;
 use crate::error::{BindError, IdentityError, LinkError};
-use crate::identity::node_of;
+use crate::identity::{certificate_of, node_of};
 use crate::quic::{CODE_FORBIDDEN, accept_lanes, transport_config};
 use crate::tls::ServerTls;
 use crate::udp;
@@ -164,8 +164,9 @@ enum AcceptError {
 async fn accept_link(incoming: Incoming) -> Result<Arrival, AcceptError> {
     let remote = incoming.remote_address();
     let connection = incoming.accept()?.await?;
-    let node = match node_of(&peer_chain(&connection)) {
-        Ok(node) => node,
+    let chain = peer_chain(&connection);
+    let (node, certificate) = match node_of(&chain).and_then(|node| Ok((node, certificate_of(&chain)?))) {
+        Ok(known) => known,
         Err(error) => {
             connection.close(VarInt::from_u32(CODE_FORBIDDEN), error.to_string().as_bytes());
             return Err(error.into());
@@ -173,7 +174,7 @@ async fn accept_link(incoming: Incoming) -> Result<Arrival, AcceptError> {
     };
     let wire = accept_lanes(connection).await?;
     let transport = Transport::Quic;
-    let peer = PeerInfo { remote, transport, node: Some(node.clone()) };
+    let peer = PeerInfo { remote, transport, node: Some(node.clone()), certificate: Some(certificate) };
     let link = Link::bounded(Box::new(wire), peer, EDGE_FRAME_LEN_MAX);
     Ok(Arrival::Tombolo(Accepted { link, node, remote, transport }))
 }

@@ -26,7 +26,7 @@ use crate::SUBPROTOCOL;
 use crate::conn::{Link, PeerInfo, Transport};
 use crate::document::DocumentLink;
 use crate::error::{IdentityError, TlsError};
-use crate::identity::node_of;
+use crate::identity::{PeerCertificate, certificate_of, node_of};
 use crate::tcp;
 use crate::tls::ServerTls;
 use crate::ws::{TLS_BUFFER, Tls, WsWire, package_config};
@@ -130,7 +130,8 @@ async fn accept_upgrade(
     let mut tls = acceptor.accept(stream).await.map_err(UpgradeError::Tls)?;
     let session = tls.get_mut().1;
     session.set_buffer_limit(Some(TLS_BUFFER));
-    let node = node_of(session.peer_certificates().unwrap_or_default());
+    let chain = session.peer_certificates().unwrap_or_default();
+    let (node, certificate) = (node_of(chain), certificate_of(chain));
     let mut outcome = Outcome::default();
     let judge = Judge {
         node: node.as_ref(),
@@ -141,28 +142,32 @@ async fn accept_upgrade(
     let config = Some(package_config());
     let stream = accept_hdr_async_with_config(TlsStream::Server(tls), judge, config).await;
     // Refusals that name the certificate are worth more in the log than the status they were answered with.
-    let node = node?;
+    let (node, certificate) = (node?, certificate?);
+    let peer = peer_info(&node, certificate, remote);
     if let Some(refusal) = outcome.refused {
         return Err(refusal.into());
     }
     let stream = stream.map_err(refusal)?;
     if outcome.stock {
-        return Ok(Arrival::KubeEdge(accepted_stock(stream, node, remote).await));
+        return Ok(Arrival::KubeEdge(accepted_stock(stream, node, peer).await));
     }
-    Ok(Arrival::Tombolo(accepted(WsWire::new(stream), node, remote)))
+    Ok(Arrival::Tombolo(accepted(WsWire::new(stream), node, peer)))
 }
 
-fn peer_info(node: &NodeId, remote: SocketAddr) -> PeerInfo {
-    PeerInfo { remote, transport: Transport::WebSocket, node: Some(node.clone()) }
+fn peer_info(node: &NodeId, certificate: PeerCertificate, remote: SocketAddr) -> PeerInfo {
+    let (node, certificate) = (Some(node.clone()), Some(certificate));
+    PeerInfo { remote, transport: Transport::WebSocket, node, certificate }
 }
 
-fn accepted(wire: WsWire, node: NodeId, remote: SocketAddr) -> Accepted {
-    let link = Link::bounded(Box::new(wire), peer_info(&node, remote), EDGE_FRAME_LEN_MAX);
+fn accepted(wire: WsWire, node: NodeId, peer: PeerInfo) -> Accepted {
+    let remote = peer.remote;
+    let link = Link::bounded(Box::new(wire), peer, EDGE_FRAME_LEN_MAX);
     Accepted { link, node, remote, transport: Transport::WebSocket }
 }
 
-async fn accepted_stock(stream: WebSocketStream<Tls>, node: NodeId, remote: SocketAddr) -> AcceptedStock {
-    let link = DocumentLink::accepted(stream, peer_info(&node, remote)).await;
+async fn accepted_stock(stream: WebSocketStream<Tls>, node: NodeId, peer: PeerInfo) -> AcceptedStock {
+    let remote = peer.remote;
+    let link = DocumentLink::accepted(stream, peer).await;
     AcceptedStock { link, node, remote }
 }
 

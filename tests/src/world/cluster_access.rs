@@ -14,8 +14,9 @@ use crate::source;
 /// Applies the manifests of `deploy/` that grant rights, `impersonation` among them, and returns a kubeconfig of cloudcore's ServiceAccount.
 pub(super) async fn grant(plane: &ControlPlane, impersonation: &str) -> Result<Value> {
     // The namespace first: everything else is in it or bound to something in it.
-    let own = ["cloudcore/namespace.yaml", "cloudcore/rbac.yaml", "cloudcore/grids.yaml"];
-    for name in own.into_iter().chain([impersonation, "cloudcore/edge-network.yaml"]) {
+    let own = ["cloudcore/00-namespace.yaml", "cloudcore/10-rights.yaml"];
+    let options = ["optional/grids.yaml", "optional/stock-edges.yaml"];
+    for name in own.into_iter().chain([impersonation, "cloudcore/30-edge-network.yaml"]).chain(options) {
         let manifest = source::root().join("deploy").join(name);
         let path = manifest.display().to_string();
         // A server that has just become ready may have too much to do.
@@ -32,7 +33,8 @@ pub(super) async fn grant(plane: &ControlPlane, impersonation: &str) -> Result<V
         ..TokenRequest::default()
     };
     let token = wait_for_value("a token of cloudcore", DEADLINE, || async {
-        let asked = accounts.create_token_request("cloudcore", &PostParams::default(), &request).await;
+        let asked =
+            accounts.create_token_request("tombolo-cloudcore", &PostParams::default(), &request).await;
         let status = asked.map_err(|error| error.to_string())?.status;
         status.and_then(|status| status.token).ok_or_else(|| "the API server gave none".to_owned())
     })

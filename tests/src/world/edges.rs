@@ -91,7 +91,7 @@ impl World {
         }
         self.prepare_edge(node)?;
         let token = wait_for_value("a join token", DEADLINE, || self.join_token()).await;
-        let output = self.edge_command(node, &["join", "--token", &token])?;
+        let output = self.edge_join(node, &token)?;
         ensure!(output.status.success(), "join: {}", String::from_utf8_lossy(&output.stderr));
         self.edges.insert(node.to_owned(), Edge { process: None, joined: true });
         Ok(())
@@ -153,6 +153,16 @@ impl World {
     pub fn edge_command(&self, node: &str, arguments: &[&str]) -> Result<Output> {
         let mut command = Command::new(binary("edgecore")?);
         Ok(command.args(arguments).arg("--config").arg(self.edge_config(node)).output()?)
+    }
+
+    /// Joins a node with a token, from a file as operators should.
+    ///
+    /// # Errors
+    /// When the program cannot be run.
+    pub fn edge_join(&self, node: &str, token: &str) -> Result<Output> {
+        let file = self.folder.path().join(format!("{node}.token"));
+        std::fs::write(&file, format!("{token}\n"))?;
+        self.edge_command(node, &["join", "--token-file", &file.display().to_string()])
     }
 
     /// Process id of a node's agent, while it runs.

@@ -59,7 +59,7 @@ async fn a_node_whose_clock_is_a_day_off_does_not_join() {
         let (address, token) = join_port(hours).await;
         let folder = tempfile::tempdir().unwrap();
         let mut command = tokio::process::Command::new(binary("edgecore").unwrap());
-        command.arg("join").args(["--token", &token, "--cloud", &address, "--node-name", "edge-a"]);
+        command.env("TOMBOLO_TOKEN", &token).arg("join").args(["--cloud", &address, "--node-name", "edge-a"]);
         command.arg("--data-dir").arg(folder.path().join("data"));
         command.arg("--config").arg(folder.path().join("edgecore.yaml"));
         let text = refusal(&command.output().await.unwrap());
@@ -92,7 +92,7 @@ fn a_port_without_a_cloud_is_named() {
     let address = format!("127.0.0.1:{}", free_port().unwrap());
     let mut command = std::process::Command::new(binary("edgecore").unwrap());
     let token = format!("{}.a.b.c", "0".repeat(64));
-    command.arg("join").args(["--token", &token, "--cloud", &address, "--node-name", "edge-a"]);
+    command.env("TOMBOLO_TOKEN", &token).arg("join").args(["--cloud", &address, "--node-name", "edge-a"]);
     command.arg("--config").arg(folder.path().join("edgecore.yaml"));
     let text = refusal(&command.arg("--data-dir").arg(folder.path()).output().unwrap());
     says(&text, &["cannot reach the join endpoint", &address, "refused"]);

@@ -2,6 +2,8 @@
 
 use jsonwebtoken::{EncodingKey, Header};
 use serde_json::json;
+use tombolo_cloud::bootstrap::NewToken;
+use tombolo_proto::NodeId;
 use tombolo_testkit::{wait_for, wait_for_value};
 use tombolo_tests::raw::{Names, ask_certificate, signing_request};
 use tombolo_tests::world::{Api, DEADLINE, Transport, World};
@@ -22,9 +24,11 @@ fn signed(token: &str, key: &[u8], exp: u64) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_that_do_not_let_in() {
-    let (mut world, token) = world().await;
+    let settings = json!({"sharedToken": true});
+    let mut world = World::start_with(Api::Embedded, Transport::WebSocket, settings).await.unwrap();
+    let token = wait_for_value("the shared token", DEADLINE, || world.shared_token()).await;
     world.prepare_edge("edge-a").unwrap();
-    let join = |token: &str| refusal(&world.edge_command("edge-a", &["join", "--token", token]).unwrap());
+    let join = |token: &str| refusal(&world.edge_join("edge-a", token).unwrap());
     let (hash, jwt) = token.split_once('.').unwrap();
     let key = world.hub_secret("casecret", "cakeydata").await.unwrap();
 
@@ -47,15 +51,21 @@ async fn tokens_that_do_not_let_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_does_not_take_over_a_running_node() {
-    let (mut world, token) = world().await;
+async fn a_token_does_not_take_over_a_node_that_exists() {
+    let (mut world, _) = world().await;
+    let node = NodeId::parse("edge-a").unwrap();
+    let token = NewToken { names: vec![node], uses: 9, life: DEADLINE * 10, replace: false };
+    let token = world.new_token(&token).await.unwrap();
     world.start_edge("edge-a").await.unwrap();
-    let refused = wait_for_value("the node to be Ready", DEADLINE, || async {
-        let output = world.edge_command("edge-a", &["join", "--token", &token]).unwrap();
-        if output.status.success() { Err("it may still join".to_owned()) } else { Ok(output) }
+    // From the moment that it registers, Ready or not.
+    wait_for("the node to register", DEADLINE, || async {
+        let client = world.client().await.map_err(|error| format!("{error:#}"))?;
+        let nodes: kube::Api<k8s_openapi::api::core::v1::Node> = kube::Api::all(client);
+        nodes.get("edge-a").await.map(drop).map_err(|error| error.to_string())
     })
     .await;
-    says(&refusal(&refused), &["edge-a (409)", "does not take over the name of a running node", "Stop it"]);
+    let refused = world.edge_join("edge-a", &token).unwrap();
+    says(&refusal(&refused), &["edge-a (409)", "does not take over its name", "--replace"]);
     world.check_edge("edge-a").unwrap();
 }
 

@@ -1,4 +1,4 @@
-//! deploy/cloudcore/grids.yaml against what the controllers ask for: neither is more than the other.
+//! deploy/optional/grids.yaml against what the controllers ask for: neither is more than the other.
 
 use std::collections::BTreeSet;
 
@@ -70,7 +70,7 @@ async fn the_manifest_grants_what_is_asked_for() {
     play(&grids).await;
     // A watch is logged when it ends.
     grids.world.kill_cloud();
-    let manifest = granted("grids.yaml", "").unwrap();
+    let manifest = granted("optional/grids.yaml", "").unwrap();
     let plane = grids.world.plane.as_ref().unwrap();
     let watches: BTreeSet<Right> = manifest.iter().filter(|(verb, _, _)| verb == "watch").cloned().collect();
     let asked = wait_for_value("the ends of the watches", DEADLINE, || async {
@@ -85,7 +85,8 @@ async fn the_manifest_grants_what_is_asked_for() {
     .await;
     let surplus = not_asked(&manifest, &asked, &NOT_PLAYED);
     assert!(surplus.is_empty(), "granted by grids.yaml and never asked for: {surplus:?}");
-    let others = ["rbac.yaml", "edge-network.yaml"].map(|name| granted(name, "").unwrap());
+    let others =
+        ["cloudcore/10-rights.yaml", "cloudcore/30-edge-network.yaml"].map(|name| granted(name, "").unwrap());
     let is_missing = |right: &&Right| {
         !right.2.is_empty() && ![&manifest, &others[0], &others[1]].iter().any(|all| all.contains(*right))
     };

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
+use tombolo_testkit::{ControlPlane, ControlPlaneOptions, cluster_or_skip};
 use tombolo_tests::source::{documents, root};
 use tombolo_tests::world::binary;
 
@@ -14,7 +15,7 @@ fn document(path: &str, kind: &str) -> Value {
     all.into_iter().find(|document| document["kind"] == kind).unwrap_or_else(|| panic!("{kind} in {path}"))
 }
 
-const DEPLOYMENT: &str = "cloudcore/deployment.yaml";
+const DEPLOYMENT: &str = "cloudcore/90-deployment.yaml";
 
 /// Ports as `name/number/protocol`.
 fn ports(list: &Value, number: &str) -> BTreeSet<String> {
@@ -62,7 +63,7 @@ fn the_settings_of_the_deployment_are_ours_and_its_ports_are_those_of_the_settin
     assert!(mounts.iter().any(|mount| mount["mountPath"] == data && mount["readOnly"] != true), "{mounts:?}");
     assert_eq!(
         pod["serviceAccountName"],
-        document("cloudcore/rbac.yaml", "ServiceAccount")["metadata"]["name"]
+        document("cloudcore/10-rights.yaml", "ServiceAccount")["metadata"]["name"]
     );
     let grace = pod["terminationGracePeriodSeconds"].as_u64().unwrap();
     assert!(grace > config.drain_grace.as_secs(), "killed before it has drained");
@@ -101,4 +102,108 @@ fn the_unit_starts_the_agent_with_flags_and_folders_that_it_has() {
     assert_eq!(value("ProtectSystem"), "strict");
     // Keys are in there.
     assert_eq!(value("StateDirectoryMode"), "0700");
+}
+
+/// A stock cloudcore as its own manifests make it, cut down to names and what tells versions apart.
+const STOCK: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: kubeedge, labels: {k8s-app: kubeedge}}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: cloudcore, namespace: kubeedge}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: cloudcore, namespace: kubeedge, labels: {k8s-app: kubeedge}}
+data: {cloudcore.yaml: 'modules: {}'}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: cloudcoresecret, namespace: kubeedge}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: casecret, namespace: kubeedge}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: cloudcore, namespace: kubeedge, labels: {kubeedge: cloudcore}}
+spec:
+  selector: {matchLabels: {kubeedge: cloudcore}}
+  template:
+    metadata: {labels: {kubeedge: cloudcore}}
+    spec: {containers: [{name: cloudcore, image: stock}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: cloudcore, namespace: kubeedge}
+spec: {selector: {kubeedge: cloudcore}, ports: [{port: 10000}]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: cloudcore}
+rules: [{apiGroups: [''], resources: [nodes], verbs: [get]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: cloudcore}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cloudcore}
+subjects: [{kind: ServiceAccount, name: cloudcore, namespace: kubeedge}]
+";
+
+async fn plane() -> ControlPlane {
+    let options = ControlPlaneOptions { controllers: false, ..ControlPlaneOptions::default() };
+    ControlPlane::start(options).await.unwrap()
+}
+
+/// Runs kubectl; what it printed.
+fn kubectl(plane: &ControlPlane, arguments: &[&str]) -> String {
+    let output = plane.kubectl(arguments).unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_command_applies_the_folder_to_a_fresh_cluster() {
+    cluster_or_skip!("one_command_applies_the_folder_to_a_fresh_cluster");
+    let plane = plane().await;
+    let folder = root().join("deploy/cloudcore");
+    kubectl(&plane, &["apply", "-f", &folder.display().to_string()]);
+    for name in ["deployments/tombolo-cloudcore", "roles/tombolo:cloudcore", "services/tombolo-cloudcore"] {
+        kubectl(&plane, &["-n", "kubeedge", "get", name]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stock_cloudcore_stays_as_it_is_beside_the_manifests() {
+    cluster_or_skip!("a_stock_cloudcore_stays_as_it_is_beside_the_manifests");
+    let plane = plane().await;
+    let folder = tempfile::tempdir().unwrap();
+    let stock = folder.path().join("stock.yaml");
+    fs::write(&stock, STOCK).unwrap();
+    let stock = stock.display().to_string();
+    kubectl(&plane, &["create", "-f", &stock]);
+    let kinds = "serviceaccounts,configmaps,secrets,deployments,services,roles,rolebindings";
+    let cluster = "clusterroles/cloudcore,clusterrolebindings/cloudcore".replace(',', " ");
+    let versions = || {
+        let columns =
+            "-o=custom-columns=KIND:.kind,NAME:.metadata.name,UID:.metadata.uid,AT:.metadata.resourceVersion";
+        let inside = kubectl(&plane, &["-n", "kubeedge", "get", kinds, "--no-headers", columns]);
+        let mut outside = vec!["get", "--no-headers", columns];
+        outside.extend(cluster.split(' '));
+        let all = inside + &kubectl(&plane, &outside);
+        all.lines().map(str::to_owned).collect::<BTreeSet<String>>()
+    };
+    let before = versions();
+    assert!(before.len() >= 8, "{before:?}");
+    for ours in ["deploy/cloudcore", "deploy/optional/grids.yaml", "deploy/optional/stock-edges.yaml"] {
+        kubectl(&plane, &["apply", "-f", &root().join(ours).display().to_string()]);
+    }
+    let after = versions();
+    let changed: Vec<_> = before.difference(&after).collect();
+    assert!(changed.is_empty(), "changed or gone: {changed:?}");
+    let labels = kubectl(&plane, &["get", "namespace", "kubeedge", "-o=jsonpath={.metadata.labels.k8s-app}"]);
+    assert_eq!(labels, "kubeedge");
 }

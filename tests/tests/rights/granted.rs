@@ -8,15 +8,14 @@ use tombolo_tests::rights::{CLOUDCORE, Right, Unused, granted, not_asked, right_
 use tombolo_tests::source::{documents, root};
 
 /// Granted and not asked for while the table is played, with the reason.
-const NOT_PLAYED: [Unused; 12] = [
+const NOT_PLAYED: [Unused; 11] = [
     ("list", "rules.kubeedge.io", "rules", NO_RULES),
     ("watch", "rules.kubeedge.io", "rules", NO_RULES),
     ("get", "rules.kubeedge.io", "rules", NO_RULES),
     ("patch", "rules.kubeedge.io", "rules", NO_RULES),
     ("list", "rules.kubeedge.io", "ruleendpoints", NO_RULES),
     ("watch", "rules.kubeedge.io", "ruleendpoints", NO_RULES),
-    ("update", "", "configmaps", "the epoch after a restore, and the ledgers of stock nodes"),
-    ("update", "", "secrets", "the next join token"),
+    ("update", "", "configmaps", "the epoch after a restore"),
     ("list", "", "persistentvolumes", NO_VOLUMES),
     ("watch", "", "persistentvolumes", NO_VOLUMES),
     ("list", "", "persistentvolumeclaims", NO_VOLUMES),
@@ -36,17 +35,17 @@ pub(super) fn check(events: &[AuditEvent]) {
     let (own, for_nodes): (Vec<_>, Vec<_>) = asked.partition(|event| event.impersonated.is_none());
     // A request for a node that the role does not cover is refused before it is the node's: 403 in our own name.
     let own: BTreeSet<Right> = own.into_iter().filter(|event| event.code != 403).map(right_of).collect();
-    let rbac = granted("rbac.yaml", "").unwrap();
-    let followed = granted("edge-network.yaml", "").unwrap();
+    let rbac = granted("cloudcore/10-rights.yaml", "").unwrap();
+    let followed = granted("cloudcore/30-edge-network.yaml", "").unwrap();
     let missing: Vec<_> =
         own.iter().filter(|right| !rbac.contains(*right) && !followed.contains(*right)).collect();
     assert!(missing.is_empty(), "asked for and not granted by deploy/cloudcore: {missing:?}");
     let surplus = not_asked(&rbac, &own, &NOT_PLAYED);
-    assert!(surplus.is_empty(), "granted by rbac.yaml and never asked for: {surplus:?}");
+    assert!(surplus.is_empty(), "granted by 10-rights.yaml and never asked for: {surplus:?}");
 
     let allowed = for_nodes.iter().filter(|event| event.code < 300).map(|event| right_of(event));
     let allowed: BTreeSet<Right> = allowed.collect();
-    let on_behalf = granted("impersonation.yaml", ON_BEHALF).unwrap();
+    let on_behalf = granted("cloudcore/20-impersonation.yaml", ON_BEHALF).unwrap();
     let missing: Vec<_> = allowed.difference(&on_behalf).collect();
     assert!(missing.is_empty(), "done for a node and not granted by impersonation.yaml: {missing:?}");
     let asked: BTreeSet<Right> = for_nodes.into_iter().map(right_of).collect();
@@ -54,7 +53,7 @@ pub(super) fn check(events: &[AuditEvent]) {
     assert!(surplus.is_empty(), "granted by impersonation.yaml and never asked for: {surplus:?}");
 }
 
-/// All that deploy/cloudcore/edge-network.yaml lets every node read: API group, resource, and names where only these may be
+/// All that deploy/cloudcore/30-edge-network.yaml lets every node read: API group, resource, and names where only these may be
 /// read. The table of the embedded server has the same rules (`cloud/src/embedded/bootstrap/rbac.rs`).
 const EDGE_NETWORK: [(&str, &str, &[&str]); 11] = [
     ("", "services", &[]),
@@ -90,7 +89,7 @@ fn expanded(rule: &Value) -> Vec<Value> {
 /// What every node may read is not asked for by one cluster's run: more than is meant would not be seen there.
 #[test]
 fn the_edge_network_is_granted_what_is_listed_here_and_no_more() {
-    let manifest = documents(&root().join("deploy/cloudcore/edge-network.yaml")).unwrap();
+    let manifest = documents(&root().join("deploy/cloudcore/30-edge-network.yaml")).unwrap();
     let rules = manifest.iter().flat_map(|document| document["rules"].as_array().into_iter().flatten());
     let mut granted: Vec<String> = rules.flat_map(expanded).map(|right| right.to_string()).collect();
     let mut expected: Vec<String> = EDGE_NETWORK
@@ -110,6 +109,10 @@ fn the_edge_network_is_granted_what_is_listed_here_and_no_more() {
     let subjects: Vec<_> = subjects.map(|one| json!([one["kind"], one["namespace"], one["name"]])).collect();
     assert_eq!(
         subjects,
-        [json!(["Group", null, "system:nodes"]), json!(["ServiceAccount", "kubeedge", "cloudcore"])]
+        [
+            json!(["Group", null, "tombolo:edge-nodes"]),
+            json!(["ServiceAccount", "kubeedge", "tombolo-cloudcore"])
+        ],
+        "a group that the API server gives nobody"
     );
 }

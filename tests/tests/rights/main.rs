@@ -303,7 +303,11 @@ async fn table_and_audit_log(mut world: World, constrained: bool) {
     for event in own {
         let (_, resource, name) = write_of(event);
         let known = match resource.as_str() {
-            "secrets" => ["casecret", "cloudcoresecret", "tokensecret"].contains(&name.as_str()),
+            "secrets" => {
+                ["casecret", "tombolo-server"].contains(&name.as_str())
+                    || name.starts_with("tombolo-identities-")
+                    || name == "tombolo-join-tokens"
+            }
             "configmaps" => name == "tombolo-epoch",
             "nodes" => name == "node-n" && event.verb == "patch",
             "subjectaccessreviews" | "selfsubjectaccessreviews" | "tokenreviews" => true,

@@ -116,7 +116,7 @@ impl Running {
                 choice: Choice::WebSocket,
             },
             join: format!("127.0.0.1:{}", port("join")?),
-            token: self.operate("token")?.trim().to_owned(),
+            token: self.operate(&format!("token create --node {name}"))?.trim().to_owned(),
             certified: node.clone(),
             claimed: node,
         })
@@ -144,7 +144,11 @@ impl Running {
 
     fn operate(&self, command: &str) -> Result<String> {
         let program = binary("tombolo")?;
-        let output = Command::new(program).arg(command).arg("--kubeconfig").arg(&self.kubeconfig).output()?;
+        let output = Command::new(program)
+            .args(command.split(' '))
+            .arg("--kubeconfig")
+            .arg(&self.kubeconfig)
+            .output()?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8(output.stdout)?)
     }
@@ -198,8 +202,16 @@ async fn it_can_be_used_while_it_runs_and_ctrl_c_drains() {
     .await;
     let nodes = running.operate("nodes").unwrap();
     assert!(["edge-1", "edge-2", "edge-3"].iter().all(|node| nodes.contains(node)), "{nodes}");
-    let token = running.operate("token").unwrap();
-    assert_eq!(token.trim().split('.').count(), 4, "a CA hash and a JWT: {token}");
+    let token = running.operate("token create --node edge-9 --ttl 5m").unwrap();
+    assert_eq!(token.trim().split('.').count(), 4, "the hash of the CA, a mark, an ID and a secret: {token}");
+    let id = token.trim().split('.').nth(2).unwrap();
+    let listed = running.operate("token list").unwrap();
+    assert!(listed.contains(id) && listed.contains("edge-9"), "{listed}");
+    assert!(!listed.contains(token.trim().rsplit('.').next().unwrap()), "no secret: {listed}");
+    running.operate(&format!("token delete {id}")).unwrap();
+    assert!(!running.operate("token list").unwrap().contains(id));
+    let shared = running.operate("token").unwrap_err().to_string();
+    assert!(shared.contains("tombolo token create"), "{shared}");
     running.examines_itself();
 
     let change =

@@ -8,6 +8,9 @@ use serde_json::Value;
 /// Namespace that the manifests are written for.
 const NAMESPACE: &str = "kubeedge";
 
+/// The Role that a cloudcore needs until its objects are there.
+const FIRST_START: &str = "tombolo:first-start";
+
 /// One verb on one resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Right {
@@ -43,26 +46,26 @@ pub(super) struct Manifest {
 
 /// What cloudcore may do as itself.
 pub(super) fn cloudcore(namespace: &str) -> Manifest {
-    let text = include_str!("../../../../deploy/cloudcore/rbac.yaml");
-    Manifest { file: "deploy/cloudcore/rbac.yaml", rights: rights(text, namespace) }
+    let text = include_str!("../../../../deploy/cloudcore/10-rights.yaml");
+    Manifest { file: "deploy/cloudcore/10-rights.yaml", rights: rights(text, namespace) }
 }
 
 /// What nodes may read beyond the Node authorizer, and cloudcore for them.
 pub(super) fn edge_network(namespace: &str) -> Manifest {
-    let text = include_str!("../../../../deploy/cloudcore/edge-network.yaml");
-    Manifest { file: "deploy/cloudcore/edge-network.yaml", rights: rights(text, namespace) }
+    let text = include_str!("../../../../deploy/cloudcore/30-edge-network.yaml");
+    Manifest { file: "deploy/cloudcore/30-edge-network.yaml", rights: rights(text, namespace) }
 }
 
 /// What the controllers of the application grid do: optional, as they can be off.
 pub(super) fn grids(namespace: &str) -> Manifest {
-    let text = include_str!("../../../../deploy/cloudcore/grids.yaml");
-    Manifest { file: "deploy/cloudcore/grids.yaml", rights: rights(text, namespace) }
+    let text = include_str!("../../../../deploy/optional/grids.yaml");
+    Manifest { file: "deploy/optional/grids.yaml", rights: rights(text, namespace) }
 }
 
 /// Constrained impersonation.
 pub(super) fn constrained(namespace: &str) -> Manifest {
-    let text = include_str!("../../../../deploy/cloudcore/impersonation.yaml");
-    Manifest { file: "deploy/cloudcore/impersonation.yaml", rights: rights(text, namespace) }
+    let text = include_str!("../../../../deploy/cloudcore/20-impersonation.yaml");
+    Manifest { file: "deploy/cloudcore/20-impersonation.yaml", rights: rights(text, namespace) }
 }
 
 /// Impersonation on servers that have no constrained form.
@@ -74,7 +77,9 @@ pub(super) fn legacy(namespace: &str) -> Manifest {
 /// Every right of the Roles and ClusterRoles of a manifest, with `namespace` in place of the manifest's own.
 fn rights(manifest: &str, namespace: &str) -> Vec<Right> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(manifest).unwrap_or_default();
-    let roles = documents.iter().filter_map(|document| match document["kind"].as_str() {
+    // What only the first start needs may be taken away after it.
+    let lasting = documents.iter().filter(|document| document["metadata"]["name"] != FIRST_START);
+    let roles = lasting.filter_map(|document| match document["kind"].as_str() {
         Some("Role") => Some((document, namespace)),
         Some("ClusterRole") => Some((document, "")),
         _ => None,
@@ -121,11 +126,12 @@ mod tests {
             "patch nodes",
             "get namespaces hubs",
             "create subjectaccessreviews.authorization.k8s.io",
-            "update configmaps in hubs",
+            "update configmaps tombolo-epoch in hubs",
+            "update secrets casecret in hubs",
         ] {
             assert!(own.iter().any(|right| right == expected), "{expected} is not in {own:?}");
         }
-        assert_eq!(own.len(), 9 + 4 + 4 + 4 + 2 + 2 + 2 + 2 + 6, "{own:?}");
+        assert_eq!(own.len(), 9 + 4 + 4 + 4 + 2 + 2 + 2 + 2 + 18 + 2, "{own:?}");
     }
 
     #[test]

@@ -98,11 +98,15 @@ impl SecretStore for ClusterSecrets {
     }
 }
 
+/// Selects what cloudcore has written.
+pub const OWN_LABEL: &str = "app.kubernetes.io/managed-by=tombolo";
+
 fn secret(name: &str, version: Option<&str>, data: SecretData) -> Secret {
     Secret {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
             resource_version: version.map(str::to_owned),
+            labels: Some(BTreeMap::from([("app.kubernetes.io/managed-by".to_owned(), "tombolo".to_owned())])),
             ..ObjectMeta::default()
         },
         type_: Some("Opaque".to_owned()),

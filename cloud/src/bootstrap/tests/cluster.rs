@@ -1,4 +1,4 @@
-//! Against a real Kubernetes API: Secrets by compare-and-swap, the namespace on demand, Nodes' readiness.
+//! Against a real Kubernetes API: Secrets by compare-and-swap, the namespace on demand, which Nodes there are.
 
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::api::{Api, Patch, PatchParams, PostParams};
@@ -29,7 +29,7 @@ async fn replicas_share_one_ca_in_a_real_cluster() {
     assert_eq!(stored.data.expect("data")["cadata"].0, authorities[0].as_ref());
 
     conflicts(&client).await;
-    readiness(&client).await;
+    which_node(&client).await;
 }
 
 async fn conflicts(client: &Client) {
@@ -45,17 +45,19 @@ async fn conflicts(client: &Client) {
     assert_eq!(store.get("none").await.expect("an answer"), None);
 }
 
-async fn readiness(client: &Client) {
+async fn which_node(client: &Client) {
     let (nodes, id) = (ClusterNodes::new(client.clone()), NodeId::parse("edge1").expect("a name"));
     let state = || async { nodes.state(&id).await.expect("an answer") };
     assert_eq!(state().await, NodeState::Absent);
     let api = Api::<Node>::all(client.clone());
     let node = serde_json::from_value(json!({"metadata": {"name": "edge1"}})).expect("a node");
-    api.create(&PostParams::default(), &node).await.expect("created");
-    assert_eq!(state().await, NodeState::NotReady);
-    for (status, expected) in [("True", NodeState::Ready), ("Unknown", NodeState::NotReady)] {
-        let patch = json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
-        api.patch_status("edge1", &PatchParams::default(), &Patch::Merge(&patch)).await.expect("patched");
-        assert_eq!(state().await, expected);
-    }
+    let created = api.create(&PostParams::default(), &node).await.expect("created");
+    let present = |control_plane| NodeState::Present {
+        uid: created.metadata.uid.clone().expect("every object has one"),
+        control_plane,
+    };
+    assert_eq!(state().await, present(false));
+    let patch = json!({"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}});
+    api.patch("edge1", &PatchParams::default(), &Patch::Merge(&patch)).await.expect("patched");
+    assert_eq!(state().await, present(true));
 }

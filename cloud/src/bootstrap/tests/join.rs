@@ -4,9 +4,10 @@ use http::{Method, StatusCode};
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, PKCS_ECDSA_P384_SHA384, SanType};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tombolo_proto::NodeId;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::world::{World, csr, csr_params, request};
+use super::world::{World, csr, csr_params, present, request};
 use super::*;
 
 #[tokio::test]
@@ -14,7 +15,7 @@ async fn the_token_pins_the_ca_that_the_port_gives() {
     let world = World::start().await;
     let (status, ca) = world.ask(None, request(Method::GET, "/ca.crt", &[], Vec::new())).await;
     assert_eq!((status, &ca[..]), (StatusCode::OK, world.bootstrap.authority().as_ref()));
-    let token = world.bootstrap.join_tokens().latest();
+    let token = world.bootstrap.join_tokens().expect("on").latest();
     assert_eq!(token.split('.').count(), 4);
     assert_eq!(token.split('.').next(), Some(hex::encode(Sha256::digest(&ca)).as_str()));
     let (_, ca) = X509Certificate::from_der(&ca).expect("DER");
@@ -129,7 +130,7 @@ async fn bad_tokens_and_headers_are_refused_with_a_sentence() {
     let none = "eyJhbGciOiJub25lIn0.eyJleHAiOjQxMDI0NDQ4MDB9.".to_owned();
     let node = || ("nodename", "edge1".to_owned());
     let auth = |text: String| ("authorization", text);
-    let whole = world.bootstrap.join_tokens().latest();
+    let whole = world.bootstrap.join_tokens().expect("on").latest();
     type Case = (&'static str, Vec<(&'static str, String)>, StatusCode, &'static str);
     let cases: Vec<Case> = vec![
         ("no node", vec![world.bearer()], StatusCode::BAD_REQUEST, "node name is missing"),
@@ -192,18 +193,26 @@ async fn an_expired_token_says_so() {
 }
 
 #[tokio::test]
-async fn a_token_does_not_take_over_a_ready_node() {
+async fn the_shared_token_does_not_take_over_a_name() {
     let world = World::start().await;
     let body = || csr("edge1", &KeyPair::generate().expect("a key"));
     let headers = [("nodename", "edge1".to_owned()), world.bearer()];
-    world.set_node("edge1", Some(NodeState::Ready));
-    let (status, text) = world.enroll(None, &headers, body()).await;
-    assert_eq!(status, StatusCode::CONFLICT);
-    assert!(String::from_utf8_lossy(&text).contains("edge1 is Ready"));
+    let refused = async |state: Option<NodeState>, sentence: &str| {
+        world.set_node("edge1", state);
+        let (status, text) = world.enroll(None, &headers, body()).await;
+        assert_eq!(status, StatusCode::CONFLICT);
+        assert!(String::from_utf8_lossy(&text).contains(sentence), "{text:?}");
+    };
+    refused(present("u1"), "edge1 exists").await;
+    let master = NodeState::Present { uid: "u1".to_owned(), control_plane: true };
+    refused(Some(master), "edge1 runs the control plane").await;
     world.set_node("edge1", None);
     assert_eq!(world.enroll(None, &headers, body()).await.0, StatusCode::SERVICE_UNAVAILABLE);
-    world.set_node("edge1", Some(NodeState::NotReady));
+    world.set_node("edge1", Some(NodeState::Absent));
     assert_eq!(world.enroll(None, &headers, body()).await.0, StatusCode::OK);
+    let identities = world.bootstrap.identities();
+    identities.revoke(&NodeId::parse("edge1").expect("a name")).await.expect("revoked");
+    refused(Some(NodeState::Absent), "edge1 was revoked").await;
 }
 
 #[tokio::test]
@@ -218,18 +227,26 @@ async fn a_body_beyond_the_limit_is_refused() {
 #[tokio::test]
 async fn other_routes_answer_as_documented() {
     let world = World::start().await;
-    world.set_node("edge1", Some(NodeState::NotReady));
+    world.set_node("edge1", present("u1"));
     world.set_node("edge3", None);
-    assert_eq!(world.get("/node/edge1").await, (StatusCode::OK, "Node found".to_owned()));
-    assert_eq!(world.get("/node/edge2").await, (StatusCode::NOT_FOUND, "Node not found".to_owned()));
-    assert_eq!(world.get("/node/edge3").await.0, StatusCode::SERVICE_UNAVAILABLE);
+    let absent = || (StatusCode::NOT_FOUND, "Node not found".to_owned());
+    // The same to a stranger, whatever there is.
+    for name in ["edge1", "edge2", "edge3"] {
+        assert_eq!(world.get(&format!("/node/{name}")).await, absent());
+    }
+    world.set_node("edge1", Some(NodeState::Absent));
+    let own = world.joined("edge1").await;
+    let ask = async |path: &str| world.ask(Some(&own), request(Method::GET, path, &[], Vec::new())).await.0;
+    assert_eq!(ask("/node/edge1").await, StatusCode::NOT_FOUND);
+    world.set_node("edge1", present("u1"));
+    assert_eq!(ask("/node/edge1").await, StatusCode::OK, "the node itself is told");
+    assert_eq!(ask("/node/edge2").await, StatusCode::NOT_FOUND, "and of no other");
     assert_eq!(world.get("/node/").await.0, StatusCode::BAD_REQUEST);
     assert_eq!(world.get("/elsewhere").await.0, StatusCode::NOT_FOUND);
     let post = |path| request(Method::POST, path, &[], Vec::new());
     assert_eq!(world.ask(None, post("/ca.crt")).await.0, StatusCode::METHOD_NOT_ALLOWED);
     assert_eq!(world.ask(None, post("/nodeupgrade")).await.0, StatusCode::UNAUTHORIZED);
-    let identity = world.joined("edge1").await;
-    assert_eq!(world.ask(Some(&identity), post("/nodeupgrade")).await.0, StatusCode::NOT_IMPLEMENTED);
+    assert_eq!(world.ask(Some(&own), post("/nodeupgrade")).await.0, StatusCode::NOT_IMPLEMENTED);
 }
 
 /// Time runs only while everybody waits: a deadline is reached at once, and without one the test would hang.

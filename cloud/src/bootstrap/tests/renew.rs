@@ -3,7 +3,7 @@
 use http::StatusCode;
 use rcgen::KeyPair;
 
-use super::world::{NodeIdentity, World, csr};
+use super::world::{NodeIdentity, World, csr, present};
 use super::*;
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -20,7 +20,7 @@ async fn renew(world: &World, identity: &NodeIdentity, node: &str, token: bool) 
 async fn a_node_renews_with_its_certificate_even_while_it_is_ready() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
-    world.set_node("edge1", Some(NodeState::Ready));
+    world.set_node("edge1", present("u1"));
     assert_eq!(renew(&world, &identity, "edge1", false).await.0, StatusCode::OK);
 }
 
@@ -45,7 +45,7 @@ async fn an_expired_certificate_renews_within_the_grace_period_while_the_node_ex
     assert!(text.contains("no longer registered"), "{text}");
     world.set_node("edge1", None);
     assert_eq!(renew(&world, &identity, "edge1", false).await.0, StatusCode::SERVICE_UNAVAILABLE);
-    world.set_node("edge1", Some(NodeState::NotReady));
+    world.set_node("edge1", present("u1"));
     assert_eq!(renew(&world, &identity, "edge1", false).await.0, StatusCode::OK);
     assert_eq!(renew(&world, &identity, "edge2", false).await.0, StatusCode::FORBIDDEN);
     world.skip(30 * DAY);
@@ -68,8 +68,8 @@ async fn a_foreign_certificate_proves_nothing_but_a_token_still_does() {
 async fn the_hubs_own_certificate_is_no_node() {
     let world = World::start().await;
     let (certificate, key) = (
-        world.secrets.value("cloudcoresecret", "cloudcoredata"),
-        world.secrets.value("cloudcoresecret", "cloudcorekeydata"),
+        world.secrets.value("tombolo-server", "cloudcoredata"),
+        world.secrets.value("tombolo-server", "cloudcorekeydata"),
     );
     let (status, text) = renew(&world, &NodeIdentity { certificate, key }, "edge1", false).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED, "{text}");

@@ -32,14 +32,14 @@ async fn replicas_accept_each_others_tokens() {
     let secrets = Arc::new(MemorySecrets::default());
     let (one, two) = futures::join!(start(&secrets, options()), start(&secrets, options()));
     let (one, two) = (one.expect("ready"), two.expect("ready"));
-    let token = one.join_tokens().latest();
+    let token = one.join_tokens().expect("on").latest();
     assert!(token::verify_whole(&two.inner.authority, &token, SystemTime::now()).is_ok());
 }
 
 #[tokio::test]
 async fn the_server_certificate_follows_the_addresses() {
     let secrets = Arc::new(MemorySecrets::default());
-    let certificate = || secrets.value("cloudcoresecret", "cloudcoredata");
+    let certificate = || secrets.value("tombolo-server", "cloudcoredata");
     start(&secrets, options()).await.expect("ready");
     let first = certificate();
     start(&secrets, options()).await.expect("ready");
@@ -50,7 +50,7 @@ async fn the_server_certificate_follows_the_addresses() {
     assert_ne!(second, first);
     start(&secrets, Options::new(more)).await.expect("ready");
     assert_eq!(certificate(), second, "IPv6 addresses are recognised");
-    set(&secrets, "cloudcoresecret", "cloudcoredata", b"damaged");
+    set(&secrets, "tombolo-server", "cloudcoredata", b"damaged");
     start(&secrets, options()).await.expect("made again");
     assert_ne!(certificate(), b"damaged");
 }
@@ -59,16 +59,16 @@ async fn the_server_certificate_follows_the_addresses() {
 async fn an_old_server_certificate_is_made_again() {
     let secrets = Arc::new(MemorySecrets::default());
     start(&secrets, options()).await.expect("ready");
-    let first = secrets.value("cloudcoresecret", "cloudcoredata");
+    let first = secrets.value("tombolo-server", "cloudcoredata");
     let later = |days: u64| {
         let mut parts = parts(&secrets);
         parts.clock = Arc::new(move || SystemTime::now() + Duration::from_secs(days * 86_400));
         Bootstrap::with_parts(parts, options())
     };
     later(240).await.expect("ready");
-    assert_eq!(secrets.value("cloudcoresecret", "cloudcoredata"), first);
+    assert_eq!(secrets.value("tombolo-server", "cloudcoredata"), first);
     later(250).await.expect("ready");
-    assert_ne!(secrets.value("cloudcoresecret", "cloudcoredata"), first);
+    assert_ne!(secrets.value("tombolo-server", "cloudcoredata"), first);
 }
 
 #[tokio::test]
@@ -78,7 +78,7 @@ async fn a_damaged_ca_is_refused_and_left_alone() {
     let (other, good) = (Arc::new(MemorySecrets::default()), secrets.value("casecret", "cakeydata"));
     start(&other, options()).await.expect("ready");
     let foreign = other.value("casecret", "cakeydata");
-    let leaf = secrets.value("cloudcoresecret", "cloudcoredata");
+    let leaf = secrets.value("tombolo-server", "cloudcoredata");
     let cases: [(&str, &[u8], &str); 4] = [
         ("cakeydata", b"damaged", "not an ECDSA P-256 key"),
         ("cakeydata", b"", "cakeydata is missing"),
@@ -144,7 +144,7 @@ async fn tokens_are_refreshed_for_ever_even_when_storing_fails_for_a_while() {
     let bootstrap = Bootstrap::with_parts(parts, options()).await.expect("ready");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let server = tokio::spawn(bootstrap.serve(listener, Drain::never()));
-    let tokens = bootstrap.join_tokens();
+    let tokens = bootstrap.join_tokens().expect("on");
     let first = tokens.latest();
     let stored = || secrets.secrets.lock().get("tokensecret").map(|secret| secret.data["tokendata"].clone());
 
@@ -167,10 +167,10 @@ async fn tokens_are_refreshed_for_ever_even_when_storing_fails_for_a_while() {
 #[tokio::test]
 async fn a_restart_keeps_a_young_token() {
     let secrets = Arc::new(MemorySecrets::default());
-    let first = start(&secrets, options()).await.expect("ready").join_tokens().latest();
+    let first = start(&secrets, options()).await.expect("ready").join_tokens().expect("on").latest();
     // Whoever waits until cloudcore is ready finds it.
     assert_eq!(secrets.value("tokensecret", "tokendata"), first.as_bytes());
-    assert_eq!(start(&secrets, options()).await.expect("ready").join_tokens().latest(), first);
+    assert_eq!(start(&secrets, options()).await.expect("ready").join_tokens().expect("on").latest(), first);
 }
 
 /// A pair as PEM files in `folder`.
@@ -209,8 +209,8 @@ async fn files_of_the_operator_win_and_are_stored() {
         server: Some(write_pair(
             folder.path(),
             "server",
-            &value("cloudcoresecret", "cloudcoredata"),
-            &value("cloudcoresecret", "cloudcorekeydata"),
+            &value("tombolo-server", "cloudcoredata"),
+            &value("tombolo-server", "cloudcorekeydata"),
         )),
     };
     let secrets = elsewhere().await;
@@ -219,26 +219,26 @@ async fn files_of_the_operator_win_and_are_stored() {
     for (name, key) in [
         ("casecret", "cadata"),
         ("casecret", "cakeydata"),
-        ("cloudcoresecret", "cloudcoredata"),
-        ("cloudcoresecret", "cloudcorekeydata"),
+        ("tombolo-server", "cloudcoredata"),
+        ("tombolo-server", "cloudcorekeydata"),
     ] {
         assert_eq!(secrets.value(name, key), value(name, key), "{name} {key} holds what the files hold");
     }
-    let token = bootstrap.join_tokens().latest();
+    let token = bootstrap.join_tokens().expect("on").latest();
     assert!(token.starts_with(&bootstrap.inner.authority.hash()), "tokens are of this authority");
 
     let server = options.files.server.clone().expect("set above");
     options.advertise = vec!["elsewhere.example".to_owned()];
     start(&secrets, options.clone()).await.expect("ready");
-    let stored = secrets.value("cloudcoresecret", "cloudcoredata");
-    assert_eq!(stored, value("cloudcoresecret", "cloudcoredata"), "a given certificate is never made again");
+    let stored = secrets.value("tombolo-server", "cloudcoredata");
+    assert_eq!(stored, value("tombolo-server", "cloudcoredata"), "a given certificate is never made again");
 
     fs::remove_file(&server.key).expect("was there");
     let error = start(&secrets, options.clone()).await.expect_err("half a pair").to_string();
     assert!(error.contains("server.key") && error.contains("both files or neither"), "{error}");
     fs::remove_file(&server.certificate).expect("was there");
     start(&secrets, options).await.expect("without files the Secret holds");
-    assert_ne!(secrets.value("cloudcoresecret", "cloudcoredata"), stored, "made for the other address");
+    assert_ne!(secrets.value("tombolo-server", "cloudcoredata"), stored, "made for the other address");
 }
 
 #[tokio::test]
@@ -247,8 +247,8 @@ async fn files_that_are_no_authority_do_not_replace_one() {
     let secrets = elsewhere().await;
     let good = secrets.value("casecret", "cadata");
     let mut options = options();
-    let leaf = secrets.value("cloudcoresecret", "cloudcoredata");
-    let pair = write_pair(folder.path(), "ca", &leaf, &secrets.value("cloudcoresecret", "cloudcorekeydata"));
+    let leaf = secrets.value("tombolo-server", "cloudcoredata");
+    let pair = write_pair(folder.path(), "ca", &leaf, &secrets.value("tombolo-server", "cloudcorekeydata"));
     options.files.authority = Some(pair.clone());
     let error = start(&secrets, options.clone()).await.expect_err("a leaf").to_string();
     assert!(error.contains("ca.crt"), "{error}");

@@ -80,9 +80,9 @@ impl SecretStore for MemorySecrets {
 #[derive(Default)]
 pub(super) struct Nodes(pub(super) Mutex<BTreeMap<String, Option<NodeState>>>);
 
-impl NodeReadiness for Nodes {
+impl NodeLookup for Nodes {
     fn state<'a>(&'a self, node: &'a NodeId) -> BoxFuture<'a, Result<NodeState, NodeLookupError>> {
-        let state = self.0.lock().get(node.as_str()).copied().unwrap_or(Some(NodeState::Absent));
+        let state = self.0.lock().get(node.as_str()).cloned().unwrap_or(Some(NodeState::Absent));
         let error = || NodeLookupError { node: node.clone(), reason: "no answer".to_owned() };
         std::future::ready(state.ok_or_else(error)).boxed()
     }
@@ -110,6 +110,12 @@ pub(super) struct NodeIdentity {
     pub(super) key: Vec<u8>,
 }
 
+/// A Node that is there.
+#[allow(clippy::unnecessary_wraps)] // as `set_node` takes it
+pub(super) fn present(uid: &str) -> Option<NodeState> {
+    Some(NodeState::Present { uid: uid.to_owned(), control_plane: false })
+}
+
 pub(super) fn parts(secrets: &Arc<MemorySecrets>) -> Parts {
     Parts {
         secrets: Arc::<MemorySecrets>::clone(secrets),
@@ -119,11 +125,16 @@ pub(super) fn parts(secrets: &Arc<MemorySecrets>) -> Parts {
 }
 
 pub(super) fn options() -> Options {
-    Options::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()])
+    let advertise = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+    Options { shared_token: true, ..Options::new(advertise) }
 }
 
 impl World {
     pub(super) async fn start() -> Self {
+        Self::start_with(options()).await
+    }
+
+    pub(super) async fn start_with(options: Options) -> Self {
         let (secrets, nodes) = (Arc::new(MemorySecrets::default()), Arc::new(Nodes::default()));
         let ahead = Arc::new(Mutex::new(Duration::ZERO));
         let clock = Arc::clone(&ahead);
@@ -132,7 +143,7 @@ impl World {
             nodes: Arc::<Nodes>::clone(&nodes),
             clock: Arc::new(move || SystemTime::now() + *clock.lock()),
         };
-        let bootstrap = Bootstrap::with_parts(parts, options()).await.expect("ready");
+        let bootstrap = Bootstrap::with_parts(parts, options).await.expect("ready");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = listener.local_addr().expect("bound");
         let server = tokio::spawn(bootstrap.serve(listener, Drain::never()));
@@ -149,7 +160,7 @@ impl World {
     }
 
     pub(super) fn jwt(&self) -> String {
-        let token = self.bootstrap.join_tokens().latest();
+        let token = self.bootstrap.join_tokens().expect("the shared token is on").latest();
         token.split_once('.').expect("a hash and a JWT").1.to_owned()
     }
 

@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_role_of_the_edge_network_is_that_of_its_manifest() {
-        let manifest = include_str!("../../../../deploy/cloudcore/edge-network.yaml");
+        let manifest = include_str!("../../../../deploy/cloudcore/30-edge-network.yaml");
         let documents: Vec<Value> = serde_saphyr::from_multiple(manifest).unwrap();
         let role = documents.iter().find(|document| document["kind"] == "ClusterRole").unwrap();
         let entry =

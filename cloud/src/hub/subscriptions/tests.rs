@@ -202,7 +202,7 @@ async fn a_permission_is_believed_for_five_minutes() {
     );
     for spec in &asked {
         assert_eq!(spec["user"], "system:node:n");
-        assert_eq!(spec["groups"], json!(["system:nodes", "system:authenticated"]));
+        assert_eq!(spec["groups"], json!(["system:nodes", "system:authenticated", "tombolo:edge-nodes"]));
         assert_eq!(spec["resourceAttributes"]["labelSelector"]["rawSelector"], "tier=front");
     }
     tokio::time::advance(REVIEW_INTERVAL - Duration::from_secs(1)).await;

@@ -1,0 +1,239 @@
+//! Which certificates of one name are in force, and the rule that decides it.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use tombolo_link::identity::PeerCertificate;
+
+/// Certificates of one node that are in force at a time: the present one, and those that it was renewed with and that the
+/// node may not have stored yet.
+pub(super) const KEYS_MAX: usize = 4;
+
+/// A Node that was made this long before a join, by clocks that differ, may still be the one that joined.
+const CLOCK_SKEW_SECONDS: u64 = 60;
+
+/// What is recorded about one name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Entry {
+    /// UID of the Node that the certificates are of; none until it registers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+    /// The certificates in force, oldest first.
+    #[serde(default)]
+    pub keys: Vec<Key>,
+    /// When the node joined, or when its certificate was first seen, in Unix seconds.
+    #[serde(default)]
+    pub joined: u64,
+    /// An operator has taken the name's certificates back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub revoked: bool,
+}
+
+/// One certificate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Key {
+    /// Hex SHA-256 of its public key.
+    pub key: String,
+    /// When it begins to be valid, in Unix seconds.
+    pub issued: u64,
+    /// When it ceases to be valid, in Unix seconds.
+    pub expires: u64,
+}
+
+impl From<&PeerCertificate> for Key {
+    fn from(certificate: &PeerCertificate) -> Self {
+        let PeerCertificate { key, issued, expires } = certificate;
+        Self { key: hex::encode(key), issued: *issued, expires: *expires }
+    }
+}
+
+/// Why a certificate is not in force. The texts go to the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Denied {
+    /// Nothing is known of it, and there is no Node of its name.
+    #[error("there is no Node of this name and nobody has joined under it: join again with a new token")]
+    Unknown,
+    /// The Node that it was issued for is gone.
+    #[error("the Node that this certificate was issued for was deleted: join again with a new token")]
+    Deleted,
+    /// A later join has taken the name.
+    #[error("another machine has joined under this name since: this certificate is not in force any more")]
+    Replaced,
+    /// An operator has taken it back.
+    #[error("this node's certificates were revoked: join again with a token that may replace it")]
+    Revoked,
+}
+
+/// What becomes of a certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is in force.
+    InForce,
+    /// It is in force once this is recorded.
+    Record(Entry),
+    /// It is not.
+    Denied(Denied),
+}
+
+/// Judges a certificate that is valid by itself: signed by the authority, of this name, at its time.
+///
+/// - Nothing is recorded: the certificate is from before there were records, or from another cloudcore with the same
+///   authority. It is believed once, when a Node of its name is there, and recorded.
+/// - It is newer than all that are recorded: the authority has signed it later, so the record was lost (a restored
+///   etcd) or another cloudcore has renewed it. It is recorded, for the same Node only.
+pub(super) fn judge(
+    entry: Option<&Entry>,
+    node: Option<&str>,
+    certificate: &PeerCertificate,
+    now: u64,
+) -> Verdict {
+    let key = Key::from(certificate);
+    let Some(entry) = entry else {
+        return match node {
+            None => Verdict::Denied(Denied::Unknown),
+            Some(uid) => {
+                let uid = Some(uid.to_owned());
+                Verdict::Record(Entry { uid, keys: vec![key], joined: now, revoked: false })
+            }
+        };
+    };
+    if entry.revoked {
+        return Verdict::Denied(Denied::Revoked);
+    }
+    let known = entry.keys.iter().any(|own| own.key == key.key);
+    let newer = entry.keys.iter().all(|own| own.issued < key.issued) && !entry.keys.is_empty();
+    if !known && !newer {
+        return Verdict::Denied(Denied::Replaced);
+    }
+    let bound = match (&entry.uid, node) {
+        (Some(own), Some(uid)) if own == uid => entry.clone(),
+        (Some(_), _) => return Verdict::Denied(Denied::Deleted),
+        (None, Some(uid)) => Entry { uid: Some(uid.to_owned()), ..entry.clone() },
+        (None, None) => entry.clone(),
+    };
+    let changed = if known { bound } else { bound.with(key, now) };
+    if changed == *entry { Verdict::InForce } else { Verdict::Record(changed) }
+}
+
+impl Entry {
+    /// A node that has just joined: no earlier certificate of the name counts any more.
+    pub(super) fn joined(certificate: &PeerCertificate, node: Option<&str>, now: u64) -> Self {
+        let uid = node.map(str::to_owned);
+        Self { uid, keys: vec![Key::from(certificate)], joined: now, revoked: false }
+    }
+
+    /// The same with one more certificate; those that have ended go, and the oldest beyond [`KEYS_MAX`].
+    pub(super) fn with(mut self, key: Key, now: u64) -> Self {
+        self.keys.retain(|own| own.key != key.key && own.expires > now);
+        self.keys.push(key);
+        let surplus = self.keys.len().saturating_sub(KEYS_MAX);
+        self.keys.drain(..surplus);
+        self
+    }
+
+    /// After a renewal with one of the certificates: that one, which the node may have to come back with, and the new
+    /// one. Others in between were never used.
+    pub(super) fn renewed(self, with: &PeerCertificate, new: &PeerCertificate) -> Self {
+        let (with, new) = (Key::from(with), Key::from(new));
+        Self { keys: vec![with, new], ..self }
+    }
+
+    /// The deletion of a Node that nobody saw in time: a name that has not been bound is bound to what is gone, unless
+    /// the Node is an earlier one than the join.
+    pub(super) fn after_deletion(&self, uid: &str, created: u64) -> Option<Self> {
+        let open = self.uid.is_none() && !self.keys.is_empty();
+        let earlier = created.saturating_add(CLOCK_SKEW_SECONDS) < self.joined;
+        (open && !earlier).then(|| Self { uid: Some(uid.to_owned()), ..self.clone() })
+    }
+
+    /// Whether nothing that was issued under the name can still be valid.
+    pub(super) fn is_over(&self, now: u64, grace: u64) -> bool {
+        let ended = |key: &Key| key.expires.saturating_add(grace) < now;
+        !self.revoked && self.keys.iter().all(ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn certificate(number: u8, issued: u64) -> PeerCertificate {
+        PeerCertificate { key: [number; 32], issued, expires: issued + 1000 }
+    }
+
+    fn denied(entry: &Entry, node: Option<&str>, certificate: &PeerCertificate) -> Option<Denied> {
+        match judge(Some(entry), node, certificate, 50) {
+            Verdict::Denied(why) => Some(why),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_certificate_is_bound_to_the_node_that_registers_with_it() {
+        let own = certificate(1, 10);
+        let fresh = Entry::joined(&own, None, 20);
+        assert_eq!(judge(Some(&fresh), None, &own, 50), Verdict::InForce);
+        let Verdict::Record(bound) = judge(Some(&fresh), Some("u1"), &own, 50) else { panic!("not bound") };
+        assert_eq!(bound.uid.as_deref(), Some("u1"));
+        assert_eq!(judge(Some(&bound), Some("u1"), &own, 50), Verdict::InForce);
+        assert_eq!(denied(&bound, None, &own), Some(Denied::Deleted));
+        assert_eq!(
+            denied(&bound, Some("u2"), &own),
+            Some(Denied::Deleted),
+            "a Node of the same name is another one"
+        );
+    }
+
+    #[test]
+    fn a_later_join_ends_the_certificates_before_it() {
+        let (old, new) = (certificate(1, 10), certificate(2, 30));
+        let entry = Entry::joined(&new, Some("u1"), 40);
+        assert_eq!(denied(&entry, Some("u1"), &old), Some(Denied::Replaced));
+        assert_eq!(denied(&entry, Some("u1"), &new), None);
+        let revoked = Entry { revoked: true, ..entry };
+        assert_eq!(denied(&revoked, Some("u1"), &new), Some(Denied::Revoked));
+        assert_eq!(denied(&revoked, Some("u1"), &certificate(3, 90)), Some(Denied::Revoked));
+    }
+
+    #[test]
+    fn what_was_never_recorded_is_believed_once_and_only_where_its_node_is() {
+        let (own, other) = (certificate(1, 10), certificate(2, 5));
+        assert_eq!(judge(None, None, &own, 50), Verdict::Denied(Denied::Unknown));
+        let Verdict::Record(entry) = judge(None, Some("u1"), &own, 50) else { panic!("not taken over") };
+        assert_eq!(denied(&entry, Some("u1"), &other), Some(Denied::Replaced));
+    }
+
+    #[test]
+    fn a_lost_record_of_a_renewal_locks_nobody_out() {
+        let (first, later) = (certificate(1, 10), certificate(2, 30));
+        let entry = Entry::joined(&first, Some("u1"), 10);
+        let Verdict::Record(entry) = judge(Some(&entry), Some("u1"), &later, 50) else {
+            panic!("locked out")
+        };
+        assert_eq!(entry.keys.len(), 2);
+        assert_eq!(denied(&entry, None, &certificate(3, 60)), Some(Denied::Deleted));
+    }
+
+    #[test]
+    fn certificates_in_force_are_few() {
+        let mut entry = Entry::joined(&certificate(0, 10), Some("u1"), 10);
+        for number in 1..20 {
+            entry = entry.with(Key::from(&certificate(number, 10)), 50);
+        }
+        assert_eq!(entry.keys.len(), KEYS_MAX);
+        let entry = entry.renewed(&certificate(19, 10), &certificate(20, 20));
+        assert_eq!(entry.keys.len(), 2);
+        assert!(!entry.is_over(1000, 500));
+        assert!(entry.is_over(2000, 500));
+    }
+
+    #[test]
+    fn a_deletion_before_the_binding_ends_the_certificate_too() {
+        let own = certificate(1, 10);
+        let fresh = Entry::joined(&own, None, 200);
+        assert_eq!(fresh.after_deletion("u0", 100), None, "a Node from before the join");
+        let gone = fresh.after_deletion("u1", 210).expect("bound to what is gone");
+        assert_eq!(denied(&gone, None, &own), Some(Denied::Deleted));
+        assert_eq!(gone.after_deletion("u1", 210), None);
+    }
+}

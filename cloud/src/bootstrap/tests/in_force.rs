@@ -1,0 +1,235 @@
+//! Which certificates are in force: renewals follow the records, and so do all replicas.
+
+use http::StatusCode;
+use rcgen::KeyPair;
+use tombolo_link::identity::{PeerCertificate, certificate_of};
+use tombolo_link::{PeerInfo, Transport};
+use tombolo_proto::NodeId;
+use tombolo_proto::frame::GoodbyeReason;
+
+use super::world::{MemorySecrets, NodeIdentity, World, csr, options, parts, present};
+use super::*;
+use crate::bootstrap::identities::{Denied, IdentityError};
+use crate::gate::sweep_once;
+use crate::hub::{Admission, Registry, SessionHandle};
+
+async fn renew(world: &World, identity: &NodeIdentity, node: &str) -> (StatusCode, String, NodeIdentity) {
+    let key = KeyPair::generate().expect("a key");
+    let headers = [("nodename", node.to_owned())];
+    let (status, body) = world.enroll(Some(identity), &headers, csr(node, &key)).await;
+    let text = String::from_utf8_lossy(&body).into_owned();
+    (status, text, NodeIdentity { certificate: body.to_vec(), key: key.serialize_der() })
+}
+
+async fn judged(world: &World, identity: &NodeIdentity) -> Result<(), Denied> {
+    let certificate = certificate_of(&[CertificateDer::from(identity.certificate.clone())]).expect("DER");
+    let node = NodeId::parse("edge1").expect("a name");
+    world.bootstrap.identities().ask(&node, &certificate).await.expect("an answer")
+}
+
+#[tokio::test]
+async fn the_certificate_of_a_deleted_node_opens_nothing_and_renews_nothing() {
+    let world = World::start().await;
+    let identity = world.joined("edge1").await;
+    assert_eq!(judged(&world, &identity).await, Ok(()), "before it registers");
+    world.set_node("edge1", present("u1"));
+    assert_eq!(judged(&world, &identity).await, Ok(()));
+    for state in [Some(NodeState::Absent), present("u2")] {
+        world.set_node("edge1", state);
+        assert_eq!(judged(&world, &identity).await, Err(Denied::Deleted));
+        let (status, text, _) = renew(&world, &identity, "edge1").await;
+        assert_eq!(status, StatusCode::UNAUTHORIZED);
+        assert!(text.contains("was deleted: join again"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn the_certificate_of_a_deleted_node_does_not_return_with_the_next_join() {
+    let world = World::start().await;
+    let old = world.joined("edge1").await;
+    world.set_node("edge1", present("u1"));
+    assert_eq!(judged(&world, &old).await, Ok(()));
+    world.set_node("edge1", Some(NodeState::Absent));
+    let new = world.joined("edge1").await;
+    world.set_node("edge1", present("u2"));
+    assert_eq!(judged(&world, &new).await, Ok(()));
+    assert_eq!(judged(&world, &old).await, Err(Denied::Replaced));
+    assert_eq!(renew(&world, &old, "edge1").await.0, StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn a_renewal_keeps_the_certificate_that_it_was_asked_with_until_the_next() {
+    let world = World::start().await;
+    let first = world.joined("edge1").await;
+    world.set_node("edge1", present("u1"));
+    let (status, text, second) = renew(&world, &first, "edge1").await;
+    assert_eq!(status, StatusCode::OK, "{text}");
+    // The answer may have been lost.
+    assert_eq!(judged(&world, &first).await, Ok(()));
+    assert_eq!(judged(&world, &second).await, Ok(()));
+    let (status, _, third) = renew(&world, &second, "edge1").await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(judged(&world, &third).await, Ok(()));
+    assert_eq!(judged(&world, &first).await, Err(Denied::Replaced));
+}
+
+#[tokio::test]
+async fn what_one_replica_revokes_the_others_refuse() {
+    let world = World::start().await;
+    let identity = world.joined("edge1").await;
+    world.set_node("edge1", present("u1"));
+    assert_eq!(judged(&world, &identity).await, Ok(()));
+    let nodes: Arc<dyn NodeLookup> = Arc::<super::world::Nodes>::clone(&world.nodes);
+    let store: Arc<dyn SecretStore> = Arc::<MemorySecrets>::clone(&world.secrets);
+    identities::revoke(store, nodes, &NodeId::parse("edge1").expect("a name")).await.expect("revoked");
+    assert_eq!(judged(&world, &identity).await, Err(Denied::Revoked));
+    let (status, text, _) = renew(&world, &identity, "edge1").await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    assert!(text.contains("revoked"), "{text}");
+}
+
+#[tokio::test]
+async fn a_certificate_that_cannot_be_recorded_is_not_given() {
+    let world = World::start().await;
+    let headers = [("nodename", "edge1".to_owned()), world.bearer()];
+    let body = || csr("edge1", &KeyPair::generate().expect("a key"));
+    *world.secrets.broken.lock() = true;
+    assert_eq!(world.enroll(None, &headers, body()).await.0, StatusCode::SERVICE_UNAVAILABLE);
+    *world.secrets.broken.lock() = false;
+    assert_eq!(world.enroll(None, &headers, body()).await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_fleet_from_before_the_records_is_taken_over_by_its_nodes() {
+    let world = World::start().await;
+    let identity = world.joined("edge1").await;
+    world.secrets.secrets.lock().retain(|name, _| !name.starts_with(identities::SECRET_PREFIX));
+    let bootstrap = Bootstrap::with_parts(
+        Parts { nodes: Arc::<super::world::Nodes>::clone(&world.nodes), ..parts(&world.secrets) },
+        options(),
+    )
+    .await
+    .expect("ready");
+    let certificate = certificate_of(&[CertificateDer::from(identity.certificate.clone())]).expect("DER");
+    let (node, identities) = (NodeId::parse("edge1").expect("a name"), bootstrap.identities());
+    let asked = async || identities.ask(&node, &certificate).await.expect("an answer");
+    assert_eq!(asked().await, Err(Denied::Unknown), "there is no Node");
+    world.set_node("edge1", present("u1"));
+    assert_eq!(asked().await, Ok(()));
+    world.set_node("edge1", present("u2"));
+    assert_eq!(asked().await, Err(Denied::Deleted));
+}
+
+#[tokio::test]
+async fn a_damaged_record_lets_nobody_in() {
+    let world = World::start().await;
+    let identity = world.joined("edge1").await;
+    world.set_node("edge1", present("u1"));
+    for secret in world.secrets.secrets.lock().values_mut() {
+        if let Some(value) = secret.data.get_mut("edge1") {
+            *value = b"garbage".to_vec();
+        }
+    }
+    assert_eq!(judged(&world, &identity).await, Err(Denied::Revoked));
+}
+
+/// The authority is one Secret, and its replacement ends the process: nothing that the former one signed goes on.
+#[tokio::test(start_paused = true)]
+async fn a_replaced_authority_ends_the_process() {
+    let secrets = Arc::new(MemorySecrets::default());
+    let bootstrap = Bootstrap::with_parts(parts(&secrets), options()).await.expect("ready");
+    let watching = tokio::spawn(bootstrap.authority_stays());
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let kept = secrets.secrets.lock().remove("casecret").expect("stored");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!watching.is_finished(), "one that is gone is reported only");
+    let other = Arc::new(MemorySecrets::default());
+    Bootstrap::with_parts(parts(&other), options()).await.expect("ready");
+    let mut replaced = other.secrets.lock()["casecret"].clone();
+    replaced.version = kept.version;
+    secrets.secrets.lock().insert("casecret".to_owned(), replaced);
+    let error = watching.await.expect("no panic").expect_err("another authority").to_string();
+    assert!(error.contains("casecret"), "{error}");
+}
+
+#[tokio::test]
+async fn the_records_have_an_upper_bound() {
+    let world = World::start().await;
+    let (identities, state) = (world.bootstrap.identities(), NodeState::Absent);
+    let certificate = PeerCertificate { key: [7; 32], issued: 1, expires: u64::MAX / 2 };
+    let long = "n".repeat(63);
+    let mut refused = None;
+    for number in 0..40_000 {
+        let node = NodeId::parse(&format!("{long}.{long}.{long}.{number}")).expect("a name");
+        // Whole Secrets are written: only every so often, and straight into the store otherwise.
+        if number % 4_000 == 3_999 {
+            if let Err(error) = identities.joined(&node, &certificate, &state).await {
+                refused = Some(error);
+                break;
+            }
+        } else {
+            let entry = format!(
+                r#"{{"keys":[{{"key":"{}","issued":1,"expires":9999999999999}}],"joined":1}}"#,
+                "07".repeat(32)
+            );
+            let mut secrets = world.secrets.secrets.lock();
+            let shards: Vec<_> =
+                secrets.iter_mut().filter(|(name, _)| name.starts_with(identities::SECRET_PREFIX)).collect();
+            for (_, secret) in shards {
+                secret.data.insert(node.to_string(), entry.clone().into_bytes());
+            }
+        }
+    }
+    assert!(matches!(refused, Some(IdentityError::Full { .. })), "{refused:?}");
+}
+
+/// A session of edge1 with this certificate.
+fn session(registry: &Registry, certificate: PeerCertificate) -> Arc<SessionHandle> {
+    let node = NodeId::parse("edge1").expect("a name");
+    let peer = PeerInfo {
+        remote: ([127, 0, 0, 1], 1).into(),
+        transport: Transport::Memory,
+        node: Some(node.clone()),
+        certificate: Some(certificate),
+    };
+    match registry.admit(&node, &peer) {
+        Admission::Admitted(admitted) => admitted.handle,
+        Admission::Full(limit) => panic!("full at {limit}"),
+    }
+}
+
+#[tokio::test]
+async fn sessions_end_with_what_let_them_in() {
+    let world = World::start().await;
+    let identity = world.joined("edge1").await;
+    let (node, identities) = (NodeId::parse("edge1").expect("a name"), world.bootstrap.identities());
+    let certificate = certificate_of(&[CertificateDer::from(identity.certificate.clone())]).expect("DER");
+    let registry = Registry::new(5);
+    let handle = session(&registry, certificate);
+    let said = async || {
+        sweep_once(&identities, &registry).await;
+        handle.mailbox.take().goodbye.map(|goodbye| (goodbye.reason, goodbye.message))
+    };
+    assert_eq!(said().await, None, "before it registers, and before a list of Nodes is known");
+    world.set_node("edge1", present("u1"));
+    identities.know_nodes([(node.clone(), "u1".to_owned())].into());
+    assert_eq!(said().await, None, "its Node is bound to it");
+    assert!(identities.is_known_good(&node, &certificate));
+
+    world.set_node("edge1", Some(NodeState::Absent));
+    identities.know_nodes([].into());
+    assert_eq!(said().await.expect("the Node is gone").0, GoodbyeReason::NodeDeleted);
+
+    world.set_node("edge1", present("u1"));
+    identities.know_nodes([(node.clone(), "u1".to_owned())].into());
+    assert_eq!(said().await, None);
+    identities.revoke(&node).await.expect("revoked");
+    let (reason, message) = said().await.expect("revoked");
+    assert_eq!(reason, GoodbyeReason::Forbidden);
+    assert!(message.contains("revoked"), "{message}");
+
+    let ended = session(&registry, PeerCertificate { expires: 1, ..certificate });
+    sweep_once(&identities, &registry).await;
+    let goodbye = ended.mailbox.take().goodbye.expect("its certificate has ended");
+    assert!(goodbye.message.contains("has ended"), "{}", goodbye.message);
+}

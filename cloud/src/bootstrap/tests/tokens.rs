@@ -1,0 +1,123 @@
+//! Join tokens: bound to names, counted, kept as hashes.
+
+use http::StatusCode;
+use rcgen::KeyPair;
+use tombolo_proto::NodeId;
+
+use super::world::{MemorySecrets, World, csr, options, parts, present};
+use super::*;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn token(names: &[&str], uses: u32, replace: bool) -> NewToken {
+    let names = names.iter().map(|name| NodeId::parse(name).expect("a name")).collect();
+    NewToken { names, uses, life: HOUR, replace }
+}
+
+async fn join(world: &World, node: &str, token: &str) -> (StatusCode, String) {
+    let bearer = token.split_once('.').expect("a hash first").1;
+    let headers = [("nodename", node.to_owned()), ("authorization", format!("Bearer {bearer}"))];
+    let (status, body) = world.enroll(None, &headers, csr(node, &KeyPair::generate().expect("a key"))).await;
+    (status, String::from_utf8_lossy(&body).into_owned())
+}
+
+async fn refused(world: &World, node: &str, token: &str, code: StatusCode, sentence: &str) {
+    let (status, text) = join(world, node, token).await;
+    assert_eq!(status, code, "{text}");
+    assert!(text.contains(sentence), "{text}");
+}
+
+#[tokio::test]
+async fn a_token_is_for_its_names_and_as_often_as_it_says() {
+    let world = World::start().await;
+    let made = world.bootstrap.create_token(&token(&["edge1", "edge2"], 2, false)).await.expect("made");
+    assert_eq!(made.split('.').count(), 4, "a stock edge splits it into four parts");
+    assert!(made.starts_with(&world.bootstrap.inner.authority.hash()));
+    refused(&world, "edge3", &made, StatusCode::FORBIDDEN, "for other nodes than edge3").await;
+    assert_eq!(join(&world, "edge1", &made).await.0, StatusCode::OK);
+    assert_eq!(join(&world, "edge2", &made).await.0, StatusCode::OK);
+    refused(&world, "edge2", &made, StatusCode::UNAUTHORIZED, "as often as it may be").await;
+    world.skip(HOUR);
+    refused(&world, "edge1", &made, StatusCode::UNAUTHORIZED, "expired 0 seconds ago").await;
+}
+
+#[tokio::test]
+async fn a_request_that_gets_nothing_uses_nothing_up() {
+    let world = World::start().await;
+    let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
+    let bearer = format!("Bearer {}", made.split_once('.').expect("a hash").1);
+    let headers = [("nodename", "edge1".to_owned()), ("authorization", bearer)];
+    assert_eq!(world.enroll(None, &headers, b"garbage".to_vec()).await.0, StatusCode::BAD_REQUEST);
+    world.set_node("edge1", present("u1"));
+    refused(&world, "edge1", &made, StatusCode::CONFLICT, "edge1 exists").await;
+    world.set_node("edge1", Some(NodeState::Absent));
+    assert_eq!(join(&world, "edge1", &made).await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn only_a_token_that_replaces_takes_the_name_of_a_node() {
+    let world = World::start().await;
+    let plain = world.bootstrap.create_token(&token(&[], 9, false)).await.expect("made");
+    let replacing = world.bootstrap.create_token(&token(&["edge1"], 1, true)).await.expect("made");
+    world.set_node("edge1", present("u1"));
+    refused(&world, "edge1", &plain, StatusCode::CONFLICT, "--replace").await;
+    assert_eq!(join(&world, "edge1", &replacing).await.0, StatusCode::OK);
+    assert_eq!(join(&world, "edge7", &plain).await.0, StatusCode::OK, "no name is pinned");
+}
+
+#[tokio::test]
+async fn secrets_of_tokens_are_stored_as_hashes_only() {
+    let world = World::start().await;
+    let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
+    let secret = made.rsplit('.').next().expect("the last part");
+    let stored = world.secrets.secrets.lock()["tombolo-join-tokens"].data.clone();
+    let (id, text) = stored.iter().next().expect("one token");
+    assert!(made.contains(id.as_str()));
+    assert!(!String::from_utf8_lossy(text).contains(secret));
+    let forged = made.replace(secret, &"0".repeat(secret.len()));
+    refused(&world, "edge1", &forged, StatusCode::UNAUTHORIZED, "does not know the join token").await;
+
+    let listed = list(&*world.secrets).await.expect("listed");
+    assert_eq!((listed.len(), listed[id].uses_left), (1, 1));
+    delete(&*world.secrets, id).await.expect("deleted");
+    assert!(matches!(delete(&*world.secrets, id).await, Err(TokenStoreError::Absent(_))));
+    refused(&world, "edge1", &made, StatusCode::UNAUTHORIZED, "does not know the join token").await;
+}
+
+#[tokio::test]
+async fn two_replicas_cannot_both_give_the_last_use_away() {
+    let secrets = Arc::new(MemorySecrets::default());
+    let bootstrap = Bootstrap::with_parts(parts(&secrets), options()).await.expect("ready");
+    let made = bootstrap.create_token(&token(&[], 3, false)).await.expect("made");
+    let bearer = made.split_once('.').expect("a hash").1;
+    let node = NodeId::parse("edge1").expect("a name");
+    // Without the lock that one process has: each stands for a replica.
+    let spent = futures::future::join_all(
+        (0..8).map(|_| super::super::tokens::spend(&*secrets, bearer, &node, SystemTime::now())),
+    )
+    .await;
+    assert_eq!(spent.iter().filter(|outcome| outcome.is_ok()).count(), 3);
+}
+
+#[tokio::test]
+async fn the_shared_token_is_off_unless_it_is_asked_for() {
+    let on = World::start().await;
+    let world = World::start_with(Options { shared_token: false, ..options() }).await;
+    assert!(world.bootstrap.join_tokens().is_none());
+    assert!(!world.secrets.secrets.lock().contains_key("tokensecret"), "and none is stored");
+    let shared = on.bootstrap.join_tokens().expect("on").latest();
+    refused(&world, "edge1", &shared, StatusCode::UNAUTHORIZED, "sharedToken").await;
+}
+
+#[tokio::test]
+async fn what_is_asked_for_is_checked() {
+    let world = World::start().await;
+    for bad in [
+        NewToken { uses: 0, ..token(&[], 1, false) },
+        NewToken { life: Duration::ZERO, ..token(&[], 1, false) },
+        NewToken { life: Duration::from_secs(367 * 86_400), ..token(&[], 1, false) },
+    ] {
+        let made = world.bootstrap.create_token(&bad).await;
+        assert!(matches!(made, Err(TokenStoreError::Invalid(_))), "{made:?}");
+    }
+}

@@ -1,0 +1,274 @@
+//! Join tokens: each for the names that it was made for, as often as it says, until it expires.
+//!
+//! A token is `<hex SHA-256 of the CA's DER>.tombolo.<ID>.<secret>`: four parts with dots between them as KubeEdge's
+//! have, so that a stock edge can use it too. All of them are entries of one Secret, which has the hash of each secret
+//! and never the secret itself; a use is counted by compare-and-swap before a certificate is signed, so that two
+//! replicas cannot both give the last one away.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use thiserror::Error;
+use tombolo_proto::NodeId;
+
+use super::secrets::{SecretData, SecretError, SecretStore};
+
+/// Secret of all tokens.
+pub(super) const SECRET: &str = "tombolo-join-tokens";
+
+/// Second part of such a token; in KubeEdge's it is the head of a JWT.
+const MARK: &str = "tombolo";
+
+/// Tokens at a time; those that have expired or are used up do not count.
+const TOKENS_MAX: usize = 1000;
+
+/// Names that one token is bound to.
+const NAMES_MAX: usize = 100;
+
+/// Longest life of a token.
+const LIFE_MAX: Duration = Duration::from_secs(366 * 86_400);
+
+/// Attempts to count a use while others count theirs.
+const ATTEMPTS: usize = 32;
+
+/// A token that is to be made.
+#[derive(Debug, Clone)]
+pub struct NewToken {
+    /// Names of the nodes that may join with it; empty for any name that is free.
+    pub names: Vec<NodeId>,
+    /// How often it lets somebody in.
+    pub uses: u32,
+    /// How long it is good for.
+    pub life: Duration,
+    /// Whether it takes the place of Nodes that exist.
+    pub replace: bool,
+}
+
+/// A token as it is stored, without its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoredToken {
+    /// Hex SHA-256 of the secret.
+    hash: String,
+    /// Names of the nodes that may join with it; empty for any name that is free.
+    #[serde(default)]
+    pub names: Vec<String>,
+    /// How often it still lets somebody in.
+    pub uses_left: u32,
+    /// When it ends, in Unix seconds.
+    pub expires: u64,
+    /// Whether it takes the place of Nodes that exist.
+    #[serde(default)]
+    pub replace: bool,
+}
+
+/// Why tokens cannot be made or counted.
+#[derive(Debug, Error)]
+pub enum TokenStoreError {
+    /// The Secret could not be read or written.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// What was asked for is out of range.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// There are too many.
+    #[error("there are {TOKENS_MAX} join tokens: delete some (`tombolo token delete ID`)")]
+    Full,
+    /// There is none of this ID.
+    #[error("there is no join token {0}: `tombolo token list` names those that there are")]
+    Absent(String),
+}
+
+/// Why a token does not let somebody in. The texts go to the edge.
+#[derive(Debug, Error)]
+pub(super) enum Refused {
+    #[error("the join token is malformed. Copy the whole token; it has four parts separated by dots")]
+    Malformed,
+    #[error(
+        "this cloud does not know the join token: it was deleted, has expired long ago, or is another cloud's"
+    )]
+    Unknown,
+    #[error("the join token expired {0} seconds ago: make a new one (`tombolo token create`)")]
+    Expired(u64),
+    #[error("the join token has been used as often as it may be: make a new one (`tombolo token create`)")]
+    UsedUp,
+    #[error(
+        "the join token is for other nodes than {0}: make one for it (`tombolo token create --node {0}`)"
+    )]
+    OtherName(NodeId),
+    #[error(transparent)]
+    Store(#[from] SecretError),
+}
+
+/// What a token says of a join that it allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Grant {
+    pub(super) replace: bool,
+}
+
+/// Makes a token and stores what is needed to know it again. Tokens that are over go.
+///
+/// # Errors
+/// [`TokenStoreError`] when the numbers are out of range or it cannot be stored.
+pub async fn create(
+    store: &dyn SecretStore,
+    authority: &str,
+    token: &NewToken,
+    now: SystemTime,
+) -> Result<String, TokenStoreError> {
+    if token.names.len() > NAMES_MAX {
+        return Err(TokenStoreError::Invalid("a join token is for at most 100 names"));
+    }
+    if token.uses == 0 {
+        return Err(TokenStoreError::Invalid("a join token needs at least one use"));
+    }
+    if token.life.is_zero() || token.life > LIFE_MAX {
+        return Err(TokenStoreError::Invalid("a join token lives between one second and 366 days"));
+    }
+    let now = unix_seconds(now);
+    let (id, secret) = (hex::encode(rand::random::<[u8; 5]>()), hex::encode(rand::random::<[u8; 32]>()));
+    let stored = StoredToken {
+        hash: hash_of(&secret),
+        names: token.names.iter().map(ToString::to_string).collect(),
+        uses_left: token.uses,
+        expires: now.saturating_add(token.life.as_secs()),
+        replace: token.replace,
+    };
+    change(store, |tokens| {
+        tokens.retain(|_, token| token.expires > now && token.uses_left > 0);
+        if tokens.len() >= TOKENS_MAX {
+            return Err(TokenStoreError::Full);
+        }
+        tokens.insert(id.clone(), stored.clone());
+        Ok(())
+    })
+    .await?;
+    Ok(format!("{authority}.{MARK}.{id}.{secret}"))
+}
+
+/// All tokens by ID, those that are over included until the next one is made.
+///
+/// # Errors
+/// [`SecretError`] when they cannot be read.
+pub async fn list(store: &dyn SecretStore) -> Result<BTreeMap<String, StoredToken>, SecretError> {
+    Ok(store.get(SECRET).await?.map(|stored| read(&stored.data)).unwrap_or_default())
+}
+
+/// Takes a token back.
+///
+/// # Errors
+/// [`TokenStoreError`] when there is none of this ID, or it cannot be removed.
+pub async fn delete(store: &dyn SecretStore, id: &str) -> Result<(), TokenStoreError> {
+    change(store, |tokens| match tokens.remove(id) {
+        Some(_) => Ok(()),
+        None => Err(TokenStoreError::Absent(id.to_owned())),
+    })
+    .await
+}
+
+/// Whether a bearer text is one of these tokens rather than KubeEdge's.
+pub(super) fn is_ours(bearer: &str) -> bool {
+    bearer.split('.').next() == Some(MARK)
+}
+
+/// What a token would allow, without using it.
+pub(super) async fn look(
+    store: &dyn SecretStore,
+    bearer: &str,
+    node: &NodeId,
+    now: SystemTime,
+) -> Result<Grant, Refused> {
+    let (id, secret) = parts(bearer)?;
+    let tokens = list(store).await?;
+    judge(&tokens, id, secret, node, unix_seconds(now))
+}
+
+/// Uses a token once.
+pub(super) async fn spend(
+    store: &dyn SecretStore,
+    bearer: &str,
+    node: &NodeId,
+    now: SystemTime,
+) -> Result<Grant, Refused> {
+    let (id, secret) = parts(bearer)?;
+    let now = unix_seconds(now);
+    change(store, |tokens| {
+        let grant = judge(tokens, id, secret, node, now)?;
+        if let Some(token) = tokens.get_mut(id) {
+            token.uses_left = token.uses_left.saturating_sub(1);
+        }
+        Ok(grant)
+    })
+    .await
+}
+
+fn parts(bearer: &str) -> Result<(&str, &str), Refused> {
+    let mut parts = bearer.split('.').skip(1);
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(id), Some(secret), None) if !id.is_empty() && !secret.is_empty() => Ok((id, secret)),
+        _ => Err(Refused::Malformed),
+    }
+}
+
+fn judge(
+    tokens: &BTreeMap<String, StoredToken>,
+    id: &str,
+    secret: &str,
+    node: &NodeId,
+    now: u64,
+) -> Result<Grant, Refused> {
+    // The ID is no secret. Hashes are compared, so that the time it takes tells nothing about the secret.
+    let token = tokens.get(id).filter(|token| token.hash == hash_of(secret)).ok_or(Refused::Unknown)?;
+    if token.expires <= now {
+        return Err(Refused::Expired(now - token.expires));
+    }
+    if !token.names.is_empty() && !token.names.iter().any(|name| name == node.as_str()) {
+        return Err(Refused::OtherName(node.clone()));
+    }
+    if token.uses_left == 0 {
+        return Err(Refused::UsedUp);
+    }
+    Ok(Grant { replace: token.replace })
+}
+
+fn hash_of(secret: &str) -> String {
+    hex::encode(Sha256::digest(secret))
+}
+
+async fn change<T, E: From<SecretError>>(
+    store: &dyn SecretStore,
+    mut change: impl FnMut(&mut BTreeMap<String, StoredToken>) -> Result<T, E>,
+) -> Result<T, E> {
+    for _ in 0..ATTEMPTS {
+        let stored = store.get(SECRET).await?;
+        let mut tokens = stored.as_ref().map(|stored| read(&stored.data)).unwrap_or_default();
+        let result = change(&mut tokens)?;
+        let written = match &stored {
+            Some(stored) => store.update(SECRET, &stored.version, write(&tokens)).await,
+            None => store.create(SECRET, write(&tokens)).await,
+        };
+        match written {
+            Ok(()) => return Ok(result),
+            Err(SecretError::Conflict { .. } | SecretError::Exists { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(SecretError::Conflict { name: SECRET.to_owned() }.into())
+}
+
+/// What cannot be read lets nobody in.
+fn read(data: &SecretData) -> BTreeMap<String, StoredToken> {
+    let token = |(id, value): (&String, &Vec<u8>)| Some((id.clone(), serde_json::from_slice(value).ok()?));
+    data.iter().filter_map(token).collect()
+}
+
+fn write(tokens: &BTreeMap<String, StoredToken>) -> SecretData {
+    let text = |token: &StoredToken| serde_json::to_vec(token).unwrap_or_default();
+    tokens.iter().map(|(id, token)| (id.clone(), text(token))).collect()
+}
+
+fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
+}

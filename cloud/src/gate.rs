@@ -1,0 +1,130 @@
+//! The door of the hub: who comes in, and who has to leave.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures::StreamExt as _;
+use tombolo_link::identity::PeerCertificate;
+use tombolo_link::server::Arrival;
+use tombolo_proto::NodeId;
+use tombolo_proto::frame::{Goodbye, GoodbyeReason};
+
+use crate::bootstrap::identities::{Denied, Identities, IdentityError};
+use crate::hub::{CLOSE_LIMIT, Hub, Registry, SessionHandle, refuse};
+
+/// How often sessions are looked at when nothing has changed: a certificate ends without an event.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// When a node whose certificate is not in force should come back: it may have joined again by then.
+const DENIED_RETRY: Duration = Duration::from_secs(60);
+
+/// When a node should come back whose certificate could not be judged.
+const UNKNOWN_RETRY: Duration = Duration::from_secs(5);
+
+/// Sessions that are judged by the API at a time.
+const SWEEP_QUESTIONS: usize = 8;
+
+/// Lets arrivals in whose certificates are in force.
+#[derive(Debug, Clone)]
+pub(crate) struct Gate {
+    identities: Arc<Identities>,
+}
+
+impl Gate {
+    pub(crate) fn new(identities: Arc<Identities>) -> Self {
+        Self { identities }
+    }
+
+    /// Judges an arrival and gives it to the hub, or says why not.
+    pub(crate) async fn admit(self, arrival: Arrival, hub: Arc<Hub>) {
+        let (node, peer) = match &arrival {
+            Arrival::Tombolo(accepted) => (&accepted.node, accepted.link.peer()),
+            Arrival::KubeEdge(accepted) => (&accepted.node, accepted.link.peer()),
+        };
+        let goodbye = match &peer.certificate {
+            Some(certificate) => match self.identities.check(node, certificate).await {
+                Ok(Ok(())) => None,
+                Ok(Err(why)) => Some(denied(why)),
+                Err(error) => Some(unknown(&error)),
+            },
+            // TLS asks for one: without it nobody gets here.
+            None => Some(denied(Denied::Unknown)),
+        };
+        let Some(goodbye) = goodbye else {
+            match arrival {
+                Arrival::Tombolo(accepted) => hub.accept(accepted),
+                Arrival::KubeEdge(accepted) => hub.accept_stock(accepted),
+            }
+            return;
+        };
+        hub.metrics.refused_certificates.inc();
+        tracing::warn!(%node, remote = %peer.remote, message = goodbye.message, "connection refused");
+        match arrival {
+            Arrival::Tombolo(accepted) => refuse(accepted.link, goodbye).await,
+            // A stock edge understands no reason: it dials again after its own wait (reference 8.2).
+            Arrival::KubeEdge(accepted) => accepted.link.close(CLOSE_LIMIT).await,
+        }
+    }
+}
+
+fn denied(why: Denied) -> Goodbye {
+    Goodbye { reason: GoodbyeReason::Forbidden, message: why.to_string(), retry_after: DENIED_RETRY }
+}
+
+fn unknown(error: &IdentityError) -> Goodbye {
+    let message = format!("the certificate cannot be judged now: {error}");
+    Goodbye { reason: GoodbyeReason::Overloaded, message, retry_after: UNKNOWN_RETRY }
+}
+
+/// Ends sessions whose certificate has ended or is not in force any more, for ever.
+pub(crate) async fn sweep(identities: Arc<Identities>, registry: Arc<Registry>) {
+    let mut changed = identities.changes();
+    loop {
+        tokio::select! {
+            _ = changed.changed() => {}
+            () = tokio::time::sleep(SWEEP_INTERVAL) => {}
+        }
+        sweep_once(&identities, &registry).await;
+    }
+}
+
+/// One look at all sessions.
+pub(crate) async fn sweep_once(identities: &Identities, registry: &Registry) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let mut doubtful = Vec::new();
+    for (node, handle) in registry.all() {
+        let Some(certificate) = handle.certificate else { continue };
+        if certificate.expires <= now {
+            let message = "the certificate of this session has ended: renew it".to_owned();
+            let reason = GoodbyeReason::Other;
+            handle.mailbox.end(Goodbye { reason, message, retry_after: UNKNOWN_RETRY });
+        } else if !identities.is_known_good(&node, &certificate) {
+            doubtful.push((node, handle, certificate));
+        }
+    }
+    let questions = doubtful.into_iter().map(|(node, handle, certificate)| async move {
+        settle(identities, &node, &handle, &certificate).await;
+    });
+    futures::stream::iter(questions).buffer_unordered(SWEEP_QUESTIONS).collect::<()>().await;
+}
+
+/// Memory says something else than yes: the API decides.
+async fn settle(
+    identities: &Identities,
+    node: &NodeId,
+    handle: &SessionHandle,
+    certificate: &PeerCertificate,
+) {
+    match identities.ask(node, certificate).await {
+        Ok(Ok(())) => {}
+        Ok(Err(why)) => {
+            tracing::warn!(%node, %why, "session ended: its certificate is not in force any more");
+            let reason =
+                if why == Denied::Deleted { GoodbyeReason::NodeDeleted } else { GoodbyeReason::Forbidden };
+            let message = format!("Node {node}: {why}");
+            handle.mailbox.end(Goodbye { reason, message, retry_after: DENIED_RETRY });
+        }
+        // It is asked again with the next sweep.
+        Err(error) => tracing::debug!(%node, %error, "a session's certificate cannot be judged"),
+    }
+}

@@ -1,0 +1,143 @@
+//! Whether the API server keeps nodes apart: the Node authorizer and the admission plugin NodeRestriction. Without them a
+//! request in the name of one node may touch what belongs to another, whatever cloudcore does.
+
+use http::Method;
+use serde_json::{Value, json};
+use tombolo_proto::NodeId;
+
+use super::{ApiCall, CallError, Caller, Kube};
+
+/// A node that need not exist.
+const PROBE_NODE: &str = "tombolo-probe";
+
+/// Another one, which the first must not touch.
+const OTHER_NODE: &str = "tombolo-probe-other";
+
+/// What NodeRestriction says of a Node that is not the caller's.
+const RESTRICTED: &str = "is not allowed to modify node";
+
+/// What keeps nodes apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Protections {
+    /// Whether a node may read what it needs, and no Secret that it does not need.
+    pub node_authorizer: bool,
+    /// Whether a node may change its own objects only; none when the API server did not say.
+    pub node_restriction: Option<bool>,
+}
+
+impl Protections {
+    /// What is missing, in words; none when nothing is.
+    #[must_use]
+    pub fn problem(&self) -> Option<&'static str> {
+        match (self.node_authorizer, self.node_restriction) {
+            (false, _) => Some(
+                "the Node authorizer is off, or a role gives all nodes more than it would: start kube-apiserver with \
+                 --authorization-mode=Node,RBAC, and bind nothing wider to system:nodes",
+            ),
+            (true, Some(false)) => Some(
+                "the admission plugin NodeRestriction is off, so each node may change the others: start kube-apiserver \
+                 with --enable-admission-plugins=NodeRestriction",
+            ),
+            (true, None) => Some("whether the admission plugin NodeRestriction is on cannot be told"),
+            (true, Some(true)) => None,
+        }
+    }
+}
+
+impl Kube {
+    /// Tries both with requests that change nothing, in the name of a node that need not exist.
+    ///
+    /// # Errors
+    /// [`CallError`] when the API server does not answer.
+    pub async fn probe_protections(&self) -> Result<Protections, CallError> {
+        let own = self.node_may("get", "nodes", "", PROBE_NODE).await?;
+        let foreign = self.node_may("get", "secrets", "kube-system", PROBE_NODE).await?;
+        let node_restriction = self.node_restriction().await?;
+        Ok(Protections { node_authorizer: own && !foreign, node_restriction })
+    }
+
+    async fn node_may(
+        &self,
+        verb: &str,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<bool, CallError> {
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+            "spec": {
+                "user": format!("system:node:{PROBE_NODE}"), "groups": ["system:nodes", "system:authenticated"],
+                "resourceAttributes": {"verb": verb, "resource": resource, "namespace": namespace, "name": name},
+            },
+        });
+        let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+        let answer = self.call(Caller::Own, ApiCall::json(Method::POST, path, &review)).await?;
+        if !answer.is_success() {
+            return Err(CallError::Invalid(answer.message()));
+        }
+        Ok(answer.json().pointer("/status/allowed") == Some(&Value::Bool(true)))
+    }
+
+    /// A node tries to make another's Node, and nothing is made.
+    async fn node_restriction(&self) -> Result<Option<bool>, CallError> {
+        let node = NodeId::parse(PROBE_NODE).map_err(|error| CallError::Invalid(error.to_string()))?;
+        let other = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": OTHER_NODE}});
+        let call = ApiCall::json(Method::POST, "/api/v1/nodes?dryRun=All", &other);
+        let answer = self.call(Caller::Node(&node), call).await?;
+        Ok(match answer.code {
+            201 => Some(false),
+            403 if answer.message().contains(RESTRICTED) => Some(true),
+            _ => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An API server with or without what keeps nodes apart.
+    fn server(authorizer: bool, restriction: bool) -> Kube {
+        let answer = move |request: http::Request<kube::client::Body>| async move {
+            let path = request.uri().path().to_owned();
+            let (parts, body) = request.into_parts();
+            let body = body.collect_bytes().await.expect("in memory");
+            let asked: Value = serde_json::from_slice(&body).unwrap_or_default();
+            let secret = asked.pointer("/spec/resourceAttributes/resource") == Some(&json!("secrets"));
+            let (code, answer) = match path.as_str() {
+                "/api/v1/nodes" if restriction => {
+                    assert_eq!(parts.uri.query(), Some("dryRun=All"), "nothing may be made");
+                    let message =
+                        format!("node \"{PROBE_NODE}\" is not allowed to modify node \"{OTHER_NODE}\"");
+                    (403, json!({"kind": "Status", "status": "Failure", "code": 403, "message": message}))
+                }
+                "/api/v1/nodes" => (201, asked),
+                _ => (201, json!({"status": {"allowed": secret != authorizer}})),
+            };
+            let response = http::Response::builder().status(code).header("content-type", "application/json");
+            let body = kube::client::Body::from(answer.to_string().into_bytes());
+            Ok::<_, std::convert::Infallible>(response.body(body).expect("a response"))
+        };
+        Kube::from(kube::Client::new(tower::service_fn(answer), "default"))
+    }
+
+    #[tokio::test]
+    async fn what_keeps_nodes_apart_is_tried() {
+        for (authorizer, restriction) in [(true, true), (true, false), (false, true)] {
+            let found = server(authorizer, restriction).probe_protections().await.expect("answers");
+            let expected = Protections { node_authorizer: authorizer, node_restriction: Some(restriction) };
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let problem = |node_authorizer, node_restriction| {
+            Protections { node_authorizer, node_restriction }.problem().unwrap_or_default()
+        };
+        assert_eq!(problem(true, Some(true)), "");
+        assert!(problem(false, Some(true)).contains("Node authorizer"));
+        assert!(problem(true, Some(false)).contains("NodeRestriction is off"));
+        assert!(problem(true, None).contains("cannot be told"));
+    }
+}
