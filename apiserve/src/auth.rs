@@ -149,15 +149,16 @@ pub struct Attributes {
     pub subresource: String,
     /// Namespace; empty for cluster-scoped requests.
     pub namespace: String,
-    /// Object name; empty for collections. Taken from a `metadata.name` field selector when that fixes it.
+    /// Object name; empty for collections. Of a list or a watch, the one that a `metadata.name` field selector fixes.
     pub name: String,
     /// Path of the request.
     pub path: String,
     /// Whether the request is about a resource.
     pub is_resource: bool,
-    /// The `fieldSelector` parameter as given (the node authorizer reads `spec.nodeName=`).
+    /// The `fieldSelector` parameter as given (the node authorizer reads `spec.nodeName=`); empty for verbs other than
+    /// `list`, `watch` and `deletecollection`.
     pub field_selector: String,
-    /// The `labelSelector` parameter as given.
+    /// The `labelSelector` parameter as given, for the same verbs.
     pub label_selector: String,
 }
 

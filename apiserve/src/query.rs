@@ -6,13 +6,18 @@ pub mod path;
 use http::Method;
 
 use crate::auth::{Attributes, Identity};
+use crate::kinds::validate::names::path_segment;
 use crate::selector::field::FieldSelector;
+use crate::selector::label::LabelSelector;
 
 use params::Params;
 use path::{ResourcePath, Target};
 
 #[cfg(test)]
 mod tests;
+
+/// Verbs about a selection of objects: field and label selectors count for these and no others.
+const SELECTING_VERBS: [&str; 3] = ["list", "watch", "deletecollection"];
 
 /// A request as far as it can be understood without its body.
 #[derive(Debug, Clone)]
@@ -44,41 +49,54 @@ impl Query {
     /// The request as authorizers see it.
     #[must_use]
     pub fn attributes(&self, identity: Identity) -> Attributes {
-        let field_selector = self.params.first("fieldSelector").unwrap_or_default().to_owned();
-        let mut attributes = Attributes {
-            identity,
-            verb: self.verb.to_owned(),
-            path: self.path.clone(),
-            label_selector: self.params.first("labelSelector").unwrap_or_default().to_owned(),
-            ..Attributes::default()
-        };
+        let verb = self.verb.to_owned();
+        let mut attributes = Attributes { identity, verb, path: self.path.clone(), ..Attributes::default() };
         if let Target::Resource(path) = &self.target {
             attributes.is_resource = true;
             attributes.group.clone_from(&path.group);
             attributes.version.clone_from(&path.version);
             attributes.resource.clone_from(&path.resource);
             attributes.subresource = path.subresource.clone().unwrap_or_default();
-            attributes.namespace = path.namespace.clone().unwrap_or_default();
-            attributes.name = path.name.clone().or_else(|| fixed_name(&field_selector)).unwrap_or_default();
-            if path.resource == "namespaces" && path.group.is_empty() {
-                // As the real server has it: roles inside a namespace may speak about the namespace itself.
-                attributes.namespace.clone_from(&attributes.name);
-            }
+            // As the real server has it: roles inside a namespace may speak about the namespace itself.
+            let itself = || path.name.clone().filter(|_| path.resource == "namespaces");
+            attributes.namespace = path.namespace.clone().or_else(itself).unwrap_or_default();
+            attributes.name = path.name.clone().unwrap_or_default();
+            self.select(path, &mut attributes);
         }
-        attributes.field_selector = field_selector;
         attributes
     }
-}
 
-fn fixed_name(field_selector: &str) -> Option<String> {
-    let selector = FieldSelector::parse(field_selector).ok()?;
-    selector.fixed("metadata.name").filter(|name| !name.is_empty()).map(str::to_owned)
+    /// Adds the selectors of a request that is about a selection, and no others: to whatever a selector says nothing,
+    /// it must not change who may do it. The old form of a watch is asked about without them.
+    fn select(&self, path: &ResourcePath, attributes: &mut Attributes) {
+        if path.watch || !SELECTING_VERBS.contains(&self.verb) {
+            return;
+        }
+        attributes.field_selector = self.params.first("fieldSelector").unwrap_or_default().to_owned();
+        attributes.label_selector = self.params.first("labelSelector").unwrap_or_default().to_owned();
+        if attributes.name.is_empty() && self.verb != "deletecollection" {
+            attributes.name = self.selected_name().unwrap_or_default();
+        }
+    }
+
+    /// The only name that a list or a watch can find, where all its parameters can be read.
+    fn selected_name(&self) -> Option<String> {
+        for number in ["limit", "timeoutSeconds"] {
+            self.params.number(number).ok()?;
+        }
+        LabelSelector::parse(self.params.first("labelSelector").unwrap_or_default()).ok()?;
+        let fields = FieldSelector::parse(self.params.first("fieldSelector").unwrap_or_default()).ok()?;
+        let name = fields.fixed("metadata.name")?;
+        path_segment(name).is_none().then(|| name.to_owned())
+    }
 }
 
 fn resource_verb(method: &Method, path: &ResourcePath, params: &Params) -> &'static str {
     let named = path.name.as_deref().is_some_and(|name| !name.is_empty());
     match *method {
-        Method::GET | Method::HEAD if path.watch || (!named && params.flag("watch")) => "watch",
+        // Whatever the method: a path that says the verb is not a way to write.
+        _ if path.watch => "watch",
+        Method::GET | Method::HEAD if !named && params.flag("watch") => "watch",
         Method::GET | Method::HEAD if named => "get",
         Method::GET | Method::HEAD => "list",
         Method::POST => "create",
@@ -86,7 +104,8 @@ fn resource_verb(method: &Method, path: &ResourcePath, params: &Params) -> &'sta
         Method::PATCH => "patch",
         Method::DELETE if named => "delete",
         Method::DELETE => "deletecollection",
-        _ => plain_verb(method),
+        // No rule but one about all verbs allows other methods.
+        _ => "",
     }
 }
 

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod apibench;
+mod authz;
 mod bench;
 mod components;
 mod crash;
@@ -46,6 +47,8 @@ enum Recipe {
     ApiBench(apibench::Options),
     /// Build edgecore for a device: small, and without shared libraries.
     Device(device::Options),
+    /// Compare who may do what at random: the embedded API server beside kube-apiserver.
+    Authz(authz::Options),
     /// Kill edgecore and cut the power of its disk, thousands of times.
     Crash(crash::Options),
     /// Measure the DNS server, the wrapper and the memory of a node's agent and print a table.
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Recipe::Facts { arguments } => facts::run(&arguments),
         Recipe::E2e(options) => e2e::run(&options),
         Recipe::ApiBench(options) => apibench::run(&options),
+        Recipe::Authz(options) => authz::run(&options),
         Recipe::Crash(options) => crash::run(&options),
         Recipe::Device(options) => device::run(&options),
         Recipe::EdgeBench(options) => edgebench::run(&options),

@@ -153,7 +153,7 @@ impl Builder {
         self
     }
 
-    /// Serves a resource (or one of its subresources) that is not stored. `subresource` is empty for the
+    /// Serves creations of a resource (or of one of its subresources) that is not stored. `subresource` is empty for the
     /// resource itself. The kind table must know it, for discovery.
     pub fn endpoint(
         mut self,

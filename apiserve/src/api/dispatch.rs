@@ -70,7 +70,7 @@ impl ApiServer {
         check_verb(&kind, &path, admitted.query.verb)?;
         path.name.as_deref().map_or(Ok(()), check_name)?;
         check_key(&kind, &path, admitted.query.verb)?;
-        if admitted.head.method == Method::HEAD {
+        if admitted.head.method == Method::HEAD || (path.watch && admitted.head.method != Method::GET) {
             return Err(ApiError::method_not_allowed());
         }
         if let Some(subresource) = streams::unserved(&kind, &path) {
@@ -227,10 +227,11 @@ impl ApiServer {
         kind: &KindInfo,
         path: &ResourcePath,
     ) -> Option<Arc<dyn crate::backend::Endpoint>> {
-        let wanted = path.subresource.clone().unwrap_or_default();
-        if wanted.is_empty() && admitted.query.verb != "create" {
+        // What an endpoint does is a creation, whatever it is called: the right to read it must not do it.
+        if admitted.query.verb != "create" {
             return None;
         }
+        let wanted = path.subresource.clone().unwrap_or_default();
         let key = (kind.resource.group.to_string(), kind.resource.name.to_string(), wanted);
         self.parts.endpoints.get(&key).cloned()
     }
@@ -377,9 +378,9 @@ fn check_name(name: &str) -> Result<(), ApiError> {
 }
 
 fn selection(admitted: &Admitted, kind: &KindInfo, path: &ResourcePath) -> Result<Selection, ApiError> {
-    let attributes = &admitted.attributes;
-    let mut selection =
-        Selection::parse(kind, path.one_namespace(), &attributes.label_selector, &attributes.field_selector)?;
+    let text = |name: &str| admitted.query.params.first(name).unwrap_or_default();
+    let (labels, fields) = (text("labelSelector"), text("fieldSelector"));
+    let mut selection = Selection::parse(kind, path.one_namespace(), labels, fields)?;
     if let (true, Some(name)) = (path.watch, &path.name) {
         if selection.fields.fixed("metadata.name").is_some_and(|other| other != name) {
             return Err(ApiError::bad_request("fieldSelector metadata.name doesn't match requested name"));

@@ -60,7 +60,7 @@ pub fn target(path: &str) -> Target {
         rest => (false, rest),
     };
     let (namespace, rest) = match rest {
-        ["namespaces", _] | ["namespaces", _, "status" | "finalize"] => (None, rest),
+        ["namespaces", _] | ["namespaces", _, "status" | "finalize", ..] => (None, rest),
         ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (Some((*namespace).to_owned()), rest),
         rest => (None, rest),
     };

@@ -70,12 +70,48 @@ fn paths_name_what_kubernetes_says_they_name() {
 }
 
 #[test]
-fn a_name_in_the_field_selector_counts_for_authorization() {
-    let query = parse("GET", "/api/v1/nodes?watch=1&fieldSelector=metadata.name%3Dn1");
-    let attributes = query.attributes(Identity::anonymous());
-    assert_eq!((attributes.verb.as_str(), attributes.name.as_str()), ("watch", "n1"));
-    let namespace = parse("GET", "/api/v1/namespaces/x").attributes(Identity::anonymous());
-    assert_eq!((namespace.namespace.as_str(), namespace.name.as_str()), ("x", "x"));
+fn selectors_count_for_verbs_about_selections_and_no_others() {
+    let name = "fieldSelector=metadata.name%3Dfoo&labelSelector=a";
+    // Method and path; verb, namespace, name and whether the selectors count.
+    for (method, path, wanted) in [
+        ("GET", "/api/v1/namespaces?", "list - foo true"),
+        ("GET", "/api/v1/nodes?watch=1&", "watch - foo true"),
+        ("HEAD", "/api/v1/namespaces/a/pods?", "list a foo true"),
+        ("GET", "/api/v1/namespaces/a/pods/b?", "get a b false"),
+        ("GET", "/api/v1/namespaces/a/pods/b?watch=1&", "get a b false"),
+        ("DELETE", "/api/v1/namespaces/a/pods?", "deletecollection a - true"),
+        ("DELETE", "/api/v1/namespaces/a/pods/b?", "delete a b false"),
+        ("POST", "/api/v1/namespaces?", "create - - false"),
+        ("POST", "/api/v1/namespaces/a/pods?", "create a - false"),
+        ("POST", "/api/v1/namespaces/a/pods/b/eviction?", "create a b false"),
+        ("PUT", "/api/v1/namespaces/a/pods?", "update a - false"),
+        ("PATCH", "/api/v1/namespaces/a/pods?", "patch a - false"),
+        ("GET", "/api/v1/watch/namespaces/a/pods?", "watch a - false"),
+        ("POST", "/api/v1/watch/namespaces/a/pods?", "watch a - false"),
+        ("GET", "/api/v1/namespaces/x?", "get x x false"),
+        ("DELETE", "/api/v1/namespaces/x?", "delete x x false"),
+        ("OPTIONS", "/api/v1/namespaces/x/pods?", " x - false"),
+        ("GET", "/api/v1/namespaces/x/namespaces/y?", "get x y false"),
+        ("GET", "/api/v1/nodes?limit=abc&", "list - - true"),
+        ("GET", "/version?", "get - - false"),
+    ] {
+        let asked = parse(method, &format!("{path}{name}")).attributes(Identity::anonymous());
+        let text = |part: &str| if part.is_empty() { "-".to_owned() } else { part.to_owned() };
+        let selects = !asked.field_selector.is_empty() && !asked.label_selector.is_empty();
+        let found = format!("{} {} {} {selects}", asked.verb, text(&asked.namespace), text(&asked.name));
+        assert_eq!(found, wanted, "{method} {path}");
+    }
+    for (selector, wanted) in [
+        ("metadata.name=a,spec.x=b", "a"),
+        ("metadata.name=b,metadata.name=a", "a"),
+        ("metadata.name!=a", ""),
+        ("metadata.name=a/b", ""),
+        ("metadata.name=..", ""),
+        ("metadata.name=a,!", ""),
+    ] {
+        let query = Query::parse(&Method::GET, "/api/v1/nodes", &format!("fieldSelector={selector}"));
+        assert_eq!(query.attributes(Identity::anonymous()).name, wanted, "{selector}");
+    }
 }
 
 fn list(query: &str, watch: bool) -> Result<ListParams, ApiError> {

@@ -76,10 +76,18 @@ impl FieldSelector {
         self.terms.iter().map(|term| term.field.as_str())
     }
 
-    /// The value that a field must have, when the selector fixes it.
+    /// The value that a field must have, when the selector fixes it. Of several, which nothing has at once, it is the first
+    /// in the order of texts, as kube-apiserver has it.
     #[must_use]
     pub fn fixed(&self, field: &str) -> Option<&str> {
-        self.terms.iter().find(|term| term.equal && term.field == field).map(|term| term.value.as_str())
+        let terms = self.terms.iter().filter(|term| term.equal && term.field == field);
+        terms.map(|term| term.value.as_str()).min()
+    }
+
+    /// Whether one of the terms is that a field has a value.
+    #[must_use]
+    pub fn requires(&self, field: &str, value: &str) -> bool {
+        self.terms.iter().any(|term| term.equal && term.field == field && term.value == value)
     }
 
     /// Adds the condition that a field has a value.
@@ -154,7 +162,9 @@ fn term(selector: &str, part: &str) -> Result<Term, FieldSelectorError> {
     Err(FieldSelectorError::NoOperator { selector: selector.to_owned(), term: part.to_owned() })
 }
 
-fn escape(value: &str) -> String {
+/// A value as a selector says it.
+#[must_use]
+pub fn escape(value: &str) -> String {
     let mut out = String::with_capacity(value.len());
     for next in value.chars() {
         if matches!(next, '\\' | ',' | '=') {

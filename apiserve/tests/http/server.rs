@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -16,11 +17,13 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tombolo_apiserve::api::ApiServer;
+use tombolo_apiserve::backend::{Endpoint, EndpointRequest};
 use tombolo_apiserve::history::LogLimits;
 use tombolo_apiserve::kinds::Kinds;
 use tombolo_apiserve::memory::MemoryStore;
 use tombolo_apiserve::registry::Registry;
 use tombolo_apiserve::server::{Serving, serve};
+use tombolo_apiserve::status::ApiError;
 use tombolo_apiserve::write::LocalWrites;
 
 /// Longest wait for anything in these tests.
@@ -57,6 +60,15 @@ impl Answer {
     }
 }
 
+/// Gives what it is sent back as its answer.
+struct Echo;
+
+impl Endpoint for Echo {
+    fn call(&self, request: EndpointRequest) -> BoxFuture<'_, Result<(StatusCode, Value), ApiError>> {
+        Box::pin(async move { Ok((StatusCode::CREATED, request.body)) })
+    }
+}
+
 impl Server {
     pub(crate) async fn start() -> Self {
         Self::with_limits(LogLimits::default()).await
@@ -78,6 +90,7 @@ impl Server {
         let stop = CancellationToken::new();
         let api = ApiServer::builder(Arc::new(store.clone()), registry.clone())
             .writes(Arc::new(writes))
+            .endpoint("", "serviceaccounts", "token", Arc::new(Echo))
             .stop(stop.clone())
             .build();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -54,6 +54,29 @@ async fn a_job_selects_the_pods_that_carry_its_uid() {
 }
 
 #[tokio::test]
+async fn what_an_endpoint_does_is_asked_for_by_creating_and_in_no_other_way() {
+    let server = Server::start().await;
+    let path = "namespaces/default/serviceaccounts/a/token";
+    let body = json!({"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"});
+    assert_eq!(server.post(&format!("/api/v1/{path}"), &body).await.expect(201), body);
+    for (method, place) in [
+        ("GET", "/api/v1"),
+        ("PUT", "/api/v1"),
+        ("PATCH", "/api/v1"),
+        ("DELETE", "/api/v1"),
+        ("GET", "/api/v1/watch"),
+        ("POST", "/api/v1/watch"),
+        ("OPTIONS", "/api/v1"),
+    ] {
+        let refused = server.call(method, &format!("{place}/{path}"), JSON, body.to_string()).await;
+        assert_eq!(refused.status, 405, "{method} {place}: {:?}", refused.bytes);
+    }
+    let configmap = configmap("a", "1");
+    server.post("/api/v1/watch/namespaces/default/configmaps", &configmap).await.expect(405);
+    server.get(&format!("{CONFIGMAPS}/a")).await.expect(404);
+}
+
+#[tokio::test]
 async fn malformed_creations_are_refused() {
     let server = Server::start().await;
     let refusals = [

@@ -73,25 +73,41 @@ impl Authentication {
         Ok((identity, claims.aud.clone()))
     }
 
+    /// Every way to authenticate is tried in the order of kube-apiserver. Credentials that one way refuses hide no good
+    /// ones of another; without any good ones, who gave bad ones is not nobody.
     fn identify(&self, request: &http::request::Parts, peer: &Peer) -> Result<Identity, String> {
-        // A bearer token, when there is one, wins over nothing but anonymity: certificates come first, as in
-        // kube-apiserver.
-        if !peer.certificates.is_empty() {
-            return self.certificates.identify(&peer.certificates, now());
-        }
-        let Some(header) = request.headers.get(AUTHORIZATION) else { return Ok(Identity::anonymous()) };
-        let header = header.to_str().map_err(|_| "the Authorization header is not text")?;
-        let bearer = match header.split_once(' ') {
-            Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => token.trim(),
-            // Other schemes are no credentials that this server knows.
-            _ => return Ok(Identity::anonymous()),
-        };
-        if bearer.is_empty() {
-            return Ok(Identity::anonymous());
-        }
-        let (identity, audiences) = self.identify_token(bearer)?;
-        if audiences.iter().any(|audience| audience == ISSUER) {
+        let by_certificate = self.identify_certificate(peer);
+        if let Ok(Some(identity)) = by_certificate {
             return Ok(identity);
+        }
+        match (by_certificate, self.identify_bearer(request)) {
+            (_, Ok(Some(identity))) => Ok(identity),
+            (Err(certificate), Err(token)) => Err(format!("{certificate}; {token}")),
+            (Err(why), Ok(None)) | (_, Err(why)) => Err(why),
+            (Ok(_), Ok(None)) => Ok(Identity::anonymous()),
+        }
+    }
+
+    /// The identity behind the client certificate, if there is one that names somebody.
+    fn identify_certificate(&self, peer: &Peer) -> Result<Option<Identity>, String> {
+        match peer.certificates.as_slice() {
+            [] => Ok(None),
+            chain => self.certificates.identify(chain, now()),
+        }
+    }
+
+    /// The identity behind the bearer token, if there is one. Other schemes are no credentials that this server knows.
+    fn identify_bearer(&self, request: &http::request::Parts) -> Result<Option<Identity>, String> {
+        let Some(header) = request.headers.get(AUTHORIZATION) else { return Ok(None) };
+        let header = header.to_str().map_err(|_| "the Authorization header is not text")?;
+        let mut words = header.trim().splitn(3, ' ');
+        let (scheme, token) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        if !scheme.eq_ignore_ascii_case("bearer") || token.is_empty() {
+            return Ok(None);
+        }
+        let (identity, audiences) = self.identify_token(token)?;
+        if audiences.iter().any(|audience| audience == ISSUER) {
+            return Ok(Some(identity));
         }
         Err(format!("token audiences {audiences:?} is invalid for the target audiences [{ISSUER:?}]"))
     }
@@ -112,3 +128,6 @@ impl Authenticator for Authentication {
 pub(super) fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests;

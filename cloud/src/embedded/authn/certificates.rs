@@ -46,7 +46,7 @@ impl Certificates {
         Ok(Self { verifier, known: Mutex::default() })
     }
 
-    /// The identity of a chain, leaf first, at `now` (since the Unix epoch).
+    /// The identity of a chain, leaf first, at `now` (since the Unix epoch); none where the leaf has no common name.
     ///
     /// # Errors
     /// Why the chain is not trusted, for the log.
@@ -54,23 +54,23 @@ impl Certificates {
         &self,
         chain: &[CertificateDer<'static>],
         now: Duration,
-    ) -> Result<Identity, String> {
+    ) -> Result<Option<Identity>, String> {
         let Some((leaf, intermediates)) = chain.split_first() else { return Err("no certificate".into()) };
         let hash: [u8; 32] = Sha256::digest(leaf).into();
         if let Some((identity, end)) = self.known.lock().get(&hash)
             && now.as_secs() <= *end
         {
-            return Ok(identity.clone());
+            return Ok(Some(identity.clone()));
         }
         let verified = self.verifier.verify_client_cert(leaf, intermediates, UnixTime::since_unix_epoch(now));
         verified.map_err(|e| format!("client certificate: {e}"))?;
-        let (identity, end) = subject(leaf, hash).ok_or("client certificate: no common name")?;
+        let Some((identity, end)) = subject(leaf, hash) else { return Ok(None) };
         let mut known = self.known.lock();
         if known.len() >= KNOWN_MAX {
             known.clear();
         }
         known.insert(hash, (identity.clone(), end));
-        Ok(identity)
+        Ok(Some(identity))
     }
 }
 
@@ -137,7 +137,7 @@ mod tests {
         let certificates = Certificates::new(pki.ca_der(), provider()).unwrap();
         let chain = [node_certificate(&pki, LeafUsage::CLIENT, now)];
         for _ in 0..2 {
-            let identity = certificates.identify(&chain, unix).unwrap();
+            let identity = certificates.identify(&chain, unix).unwrap().unwrap();
             assert_eq!(identity.user, "system:node:a");
             assert_eq!(identity.groups, ["system:nodes", "system:authenticated"]);
         }

@@ -7,10 +7,12 @@
 use std::collections::BTreeMap;
 
 use futures::future::BoxFuture;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
+use percent_encoding::percent_decode_str;
 use tombolo_apiserve::auth::{
     ANONYMOUS, AUTHENTICATED_GROUP, Attributes, Authorizer, Identity, UNAUTHENTICATED_GROUP,
 };
+use tombolo_apiserve::kinds::validate::names;
 use tombolo_apiserve::status::ApiError;
 
 use crate::embedded::authz::node::node_in_user_name;
@@ -35,31 +37,20 @@ const VALUES_MAX: usize = 256;
 /// # Errors
 /// 400 when something but the user name is given, or too much.
 pub(in crate::embedded) fn wanted(headers: &HeaderMap) -> Result<Option<Identity>, ApiError> {
-    let mut wanted = Identity::default();
-    let mut others = 0_usize;
+    let first = |name: &str| headers.get(name).map(text).filter(|value| !value.is_empty());
+    let mut wanted =
+        Identity { user: first(USER).unwrap_or_default(), uid: first(UID), ..Identity::default() };
+    let mut others = usize::from(wanted.uid.is_some());
     for (name, value) in headers {
         let name = name.as_str();
-        if !name.starts_with("impersonate-") {
+        if name == GROUP {
+            wanted.groups.push(text(value));
+        } else if let Some(key) = name.strip_prefix(EXTRA) {
+            wanted.extra.entry(unescape(key)).or_default().push(text(value));
+        } else {
             continue;
         }
-        let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
-        match name {
-            USER if wanted.user.is_empty() => wanted.user = value,
-            USER => {}
-            UID if wanted.uid.is_none() && !value.is_empty() => {
-                wanted.uid = Some(value);
-                others += 1;
-            }
-            GROUP => {
-                wanted.groups.push(value);
-                others += 1;
-            }
-            _ => {
-                let Some(key) = name.strip_prefix(EXTRA) else { continue };
-                wanted.extra.entry(unescape(key)).or_default().push(value);
-                others += 1;
-            }
-        }
+        others += 1;
     }
     if wanted.user.is_empty() {
         let message = "requested groups, uid or extra without impersonating a user name";
@@ -71,25 +62,18 @@ pub(in crate::embedded) fn wanted(headers: &HeaderMap) -> Result<Option<Identity
     Ok(Some(wanted))
 }
 
-/// Keys of extra fields are percent-encoded in header names; what cannot be decoded stays as it is.
+fn text(value: &HeaderValue) -> String {
+    String::from_utf8_lossy(value.as_bytes()).into_owned()
+}
+
+/// Keys of extra fields are percent-encoded in header names; one that cannot be decoded whole stays as it is.
 fn unescape(key: &str) -> String {
-    let mut bytes = Vec::with_capacity(key.len());
-    let mut rest = key.as_bytes();
-    while let Some((first, tail)) = rest.split_first() {
-        let escaped = (*first == b'%').then(|| tail.get(..2)).flatten();
-        let decoded = escaped.and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
-        match decoded {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &tail[2..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
+    let is_hex =
+        |part: &str| part.as_bytes().get(..2).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit));
+    if !key.split('%').skip(1).all(is_hex) {
+        return key.to_owned();
     }
-    String::from_utf8(bytes).map_or_else(|_| key.to_owned(), |key| key.to_lowercase())
+    percent_decode_str(key).decode_utf8_lossy().into_owned()
 }
 
 /// Who the caller becomes.
@@ -165,10 +149,11 @@ fn own_node(caller: &Identity) -> Option<&str> {
     }
 }
 
-/// Namespace and name of a service account's user name.
+/// Namespace and name of a service account's user name, if they can be such names.
 fn service_account(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
-    (!namespace.is_empty() && !name.is_empty() && !name.contains(':')).then_some((namespace, name))
+    let valid = names::dns1123_label(namespace).is_none() && names::dns1123_subdomain(name).is_none();
+    valid.then_some((namespace, name))
 }
 
 struct Check<'a> {
@@ -306,8 +291,12 @@ fn valid_extra(extra: &BTreeMap<String, Vec<String>>) -> Result<(), &'static str
             return Err("impersonating the empty string key in extra is not allowed");
         }
         let (domain, path) = key.split_once('/').unwrap_or_default();
-        if domain.is_empty() || path.is_empty() {
+        let odd = |c: char| !c.is_ascii_alphanumeric() && !"/-._~%!$&'()*+,;=:".contains(c);
+        if names::dns1123_subdomain(domain).is_some() || path.is_empty() || path.contains(odd) {
             return Err("impersonating an invalid key in extra is not allowed");
+        }
+        if key.chars().any(char::is_uppercase) {
+            return Err("impersonating a non-lowercase key in extra is not allowed");
         }
         if values.iter().any(String::is_empty) {
             return Err("impersonating the empty string value in extra is not allowed");

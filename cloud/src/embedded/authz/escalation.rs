@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use tombolo_apiserve::auth::Identity;
 
-use super::rules::Rule;
+use super::rules::{Rule, path_matches};
 
 /// Confirms that rules grant nothing beyond `own`.
 ///
@@ -93,9 +93,7 @@ fn covers_resource(own: &[String], wanted: &str) -> bool {
 }
 
 fn covers_url(own: &[String], wanted: &str) -> bool {
-    own.iter().any(|own| {
-        own == "*" || own == wanted || own.strip_suffix('*').is_some_and(|prefix| wanted.starts_with(prefix))
-    })
+    own.iter().any(|own| path_matches(own, wanted))
 }
 
 /// Joins the verbs of rights on the same resource and object, for the message.

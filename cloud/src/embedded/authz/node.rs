@@ -2,6 +2,7 @@
 //! `AuthorizeNodeWithSelectors`). What a write may contain is the business of the NodeRestriction admission.
 
 use tombolo_apiserve::auth::{Attributes, Decision, Identity};
+use tombolo_apiserve::selector::field::FieldSelector;
 use tombolo_proto::ids::NodeId;
 
 use super::graph::Graph;
@@ -212,14 +213,10 @@ impl Request<'_> {
         }
     }
 
+    /// Whether only what is on the own node is selected. A selector that cannot be read selects nothing that may be seen.
     fn selects_own_node(&self) -> bool {
-        self.asked.field_selector.split(',').any(|term| {
-            let (field, value) = match term.split_once('=') {
-                Some((field, value)) => (field, value.strip_prefix('=').unwrap_or(value)),
-                None => return false,
-            };
-            field.trim() == "spec.nodeName" && value.trim() == self.node
-        })
+        let selector = FieldSelector::parse(&self.asked.field_selector).unwrap_or_default();
+        selector.requires("spec.nodeName", self.node)
     }
 }
 

@@ -21,15 +21,17 @@ struct Subject {
 }
 
 impl Subject {
-    /// `namespace` is the binding's: a ServiceAccount without one is in it.
+    /// Names are compared literally: no subject is a pattern. `namespace` is the binding's: a ServiceAccount without
+    /// one is in it, and in none where the binding is cluster-wide.
     fn is(&self, identity: &Identity, namespace: &str) -> bool {
         match self.kind.as_str() {
-            "User" => self.name == "*" || self.name == identity.user,
+            "User" => self.name == identity.user,
             "Group" => identity.in_group(&self.name),
             "ServiceAccount" => {
                 let namespace = if self.namespace.is_empty() { namespace } else { &self.namespace };
                 let user = identity.user.strip_prefix("system:serviceaccount:");
-                user.and_then(|user| user.split_once(':')) == Some((namespace, self.name.as_str()))
+                !namespace.is_empty()
+                    && user.and_then(|user| user.split_once(':')) == Some((namespace, self.name.as_str()))
             }
             _ => false,
         }
@@ -38,6 +40,7 @@ impl Subject {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Binding {
+    /// Whether it names a ClusterRole; else it names a Role, which only a namespace has.
     cluster_role: bool,
     role: String,
     subjects: Vec<Subject>,
@@ -53,6 +56,16 @@ impl Binding {
             role: reference.get("name")?.as_str()?.to_owned(),
             subjects: subjects.iter().filter_map(|s| Subject::deserialize(s).ok()).collect(),
         })
+    }
+}
+
+impl Binding {
+    /// The namespace that its role is in, where `namespace` is its own: empty for a ClusterRole.
+    fn home<'a>(&self, namespace: &'a str) -> Option<&'a str> {
+        match self.cluster_role {
+            true => Some(""),
+            false => Some(namespace).filter(|namespace| !namespace.is_empty()),
+        }
     }
 }
 
@@ -122,8 +135,8 @@ impl Rbac {
     ) -> impl Iterator<Item = (&'a Binding, Option<&'a Arc<[Rule]>>)> + 'a {
         let bindings = self.bindings.get(namespace).into_iter().flat_map(BTreeMap::values);
         bindings.filter(move |b| b.subjects.iter().any(|s| s.is(identity, namespace))).map(move |binding| {
-            let home = if binding.cluster_role { "" } else { namespace };
-            (binding, self.roles.get(home).and_then(|roles| roles.get(&binding.role)))
+            let role = || self.roles.get(binding.home(namespace)?)?.get(&binding.role);
+            (binding, role())
         })
     }
 }
@@ -190,6 +203,51 @@ mod tests {
         assert!(!allow(asked("system:serviceaccount:home:till", &[], "shop", "pods")));
         assert!(allow(asked("jane", &[], "shop", "secrets")));
         assert!(!allow(asked("jane", &[], "", "secrets")));
+    }
+
+    #[test]
+    fn subjects_are_names_and_never_patterns() {
+        let mut rbac = Rbac::default();
+        let role = json!({"rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]});
+        rbac.apply("clusterroles", "", "everything", Some(&role));
+        for kind in ["User", "Group", "ServiceAccount"] {
+            for name in ["*", "j*", "system:*", "system:serviceaccounts:*"] {
+                let subjects = json!([{"kind": kind, "name": name, "namespace": "*"}]);
+                let binding =
+                    json!({"roleRef": {"kind": "ClusterRole", "name": "everything"}, "subjects": subjects});
+                rbac.apply("clusterrolebindings", "", "x", Some(&binding));
+                for user in ["system:anonymous", "jane", "system:serviceaccount:shop:till"] {
+                    let groups = ["system:unauthenticated", "system:serviceaccounts:shop"];
+                    let decision = rbac.authorize(&asked(user, &groups, "", "secrets"));
+                    assert_ne!(decision, Decision::Allow, "{kind} {name} is {user}");
+                }
+            }
+        }
+        // A user may be called so.
+        let star = json!({"roleRef": {"kind": "ClusterRole", "name": "everything"}, "subjects": [{"kind": "User", "name": "*"}]});
+        rbac.apply("clusterrolebindings", "", "x", Some(&star));
+        assert_eq!(rbac.authorize(&asked("*", &[], "", "secrets")), Decision::Allow);
+    }
+
+    #[test]
+    fn a_cluster_wide_binding_finds_no_namespaced_role_and_no_account_without_namespace() {
+        let mut rbac = index();
+        let role = json!({"rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]});
+        rbac.apply("clusterroles", "", "r", Some(&role));
+        let bind = |kind: &str, subject: Value| json!({"roleRef": {"kind": kind, "name": "r"}, "subjects": [subject]});
+        rbac.apply(
+            "clusterrolebindings",
+            "",
+            "x",
+            Some(&bind("Role", json!({"kind": "User", "name": "joe"}))),
+        );
+        assert_ne!(rbac.authorize(&asked("joe", &[], "", "secrets")), Decision::Allow);
+        let account = json!({"kind": "ServiceAccount", "name": "till"});
+        rbac.apply("clusterrolebindings", "", "x", Some(&bind("ClusterRole", account)));
+        assert_ne!(
+            rbac.authorize(&asked("system:serviceaccount::till", &[], "", "secrets")),
+            Decision::Allow
+        );
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use tombolo_apiserve::auth::{Attributes, Decision, Identity};
 use tombolo_apiserve::backend::{Endpoint, EndpointRequest};
+use tombolo_apiserve::selector::field::escape;
 use tombolo_apiserve::status::ApiError;
 
 use super::Authorization;
@@ -210,13 +211,17 @@ fn selector(resource: &Value, name: &str) -> String {
     }
     let terms = items(resource, &format!("/{name}/requirements")).iter().filter_map(|requirement| {
         let key = text(requirement, "/key");
+        if key.contains([',', '=', '!', '\\']) {
+            return None;
+        }
         let [value] = items(requirement, "/values") else { return None };
         let sign = match text(requirement, "/operator") {
             "In" => "=",
             "NotIn" => "!=",
             _ => return None,
         };
-        Some(format!("{key}{sign}{}", value.as_str()?))
+        // A value must not read as a term of its own.
+        Some(format!("{key}{sign}{}", escape(value.as_str()?)))
     });
     terms.collect::<Vec<_>>().join(",")
 }
@@ -234,6 +239,14 @@ mod tests {
         let asked = attributes(&review, subject(&review));
         assert_eq!(asked.field_selector, "spec.nodeName=a");
         assert!(asked.identity.in_group("system:nodes") && asked.is_resource);
+        for (key, value, wanted) in
+            [("a", "x,spec.nodeName=a", r"a=x\,spec.nodeName\=a"), ("spec.nodeName=a,b", "c", "")]
+        {
+            let requirement = json!({"key": key, "operator": "In", "values": [value]});
+            let review =
+                json!({"spec": {"resourceAttributes": {"fieldSelector": {"requirements": [requirement]}}}});
+            assert_eq!(attributes(&review, subject(&review)).field_selector, wanted);
+        }
         let raw = json!({"spec": {"user": "u", "resourceAttributes": {"fieldSelector": {"rawSelector": "a=b,c!=d"}}}});
         assert_eq!(attributes(&raw, subject(&raw)).field_selector, "a=b,c!=d");
     }

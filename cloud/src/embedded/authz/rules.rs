@@ -46,22 +46,21 @@ fn any(own: &[String], asked: &str) -> bool {
     own.iter().any(|own| own == "*" || own == asked)
 }
 
-fn path_matches(own: &str, path: &str) -> bool {
-    own == "*" || own == path || own.strip_suffix('*').is_some_and(|prefix| path.starts_with(prefix))
+/// Whether a path of a rule is or includes another: all stars at its end are one (Kubernetes `NonResourceURLMatches`).
+pub(super) fn path_matches(own: &str, path: &str) -> bool {
+    own == path || own.ends_with('*') && path.starts_with(own.trim_end_matches('*'))
 }
 
+/// `*`, the resource with its subresource, or `*/subresource`. A review may ask about a resource called `pods/log`.
 fn resource_matches(own: &str, resource: &str, subresource: &str) -> bool {
     if own == "*" {
         return true;
     }
-    match own.split_once('/') {
-        None => subresource.is_empty() && own == resource,
-        Some((own_resource, own_subresource)) => {
-            !subresource.is_empty()
-                && own_subresource == subresource
-                && (own_resource == "*" || own_resource == resource)
-        }
+    if subresource.is_empty() {
+        return own == resource;
     }
+    let rest = own.strip_suffix(subresource).and_then(|own| own.strip_suffix('/'));
+    rest.is_some_and(|own| own == "*" || own == resource)
 }
 
 #[cfg(test)]
@@ -89,7 +88,7 @@ mod tests {
             let role = json!({"rules": [{"verbs": ["get"], "apiGroups": [""], "resources": resources, "resourceNames": names}]});
             Rule::all_of(&role).remove(0)
         };
-        let cases: [(&[&str], &[&str], Attributes, bool); 11] = [
+        let cases: [(&[&str], &[&str], Attributes, bool); 14] = [
             (&["pods"], &[], asked("get", "", "pods", "a"), true),
             (&["pods"], &[], asked("get", "", "pods/status", "a"), false),
             (&["pods/status"], &[], asked("get", "", "pods/status", "a"), true),
@@ -101,6 +100,9 @@ mod tests {
             (&["pods"], &[], asked("list", "", "pods", ""), false),
             (&["pods"], &["a"], asked("get", "", "pods", "a"), true),
             (&["pods"], &["a"], asked("get", "", "pods", ""), false),
+            (&["pods"], &["*"], asked("get", "", "pods", "a"), false),
+            (&["pods/*"], &[], asked("get", "", "pods/status", "a"), false),
+            (&["*s"], &[], asked("get", "", "pods", "a"), false),
         ];
         for (resources, names, asked, allowed) in cases {
             assert_eq!(rule(resources, names).allows(&asked), allowed, "{resources:?} {names:?} {asked:?}");
@@ -109,11 +111,17 @@ mod tests {
 
     #[test]
     fn paths() {
-        let role = json!({"rules": [{"verbs": ["get"], "nonResourceURLs": ["/healthz", "/metrics/*"]}]});
+        let role =
+            json!({"rules": [{"verbs": ["get"], "nonResourceURLs": ["/healthz", "/metrics/*", "/logs/**"]}]});
         let rule = Rule::all_of(&role).remove(0);
-        for (path, allowed) in
-            [("/healthz", true), ("/healthz/etcd", false), ("/metrics/slis", true), ("/metrics", false)]
-        {
+        for (path, allowed) in [
+            ("/healthz", true),
+            ("/healthz/etcd", false),
+            ("/metrics/slis", true),
+            ("/metrics", false),
+            ("/logs/a", true),
+            ("/logs", false),
+        ] {
             let asked = Attributes { verb: "get".into(), path: path.into(), ..Attributes::default() };
             assert_eq!(rule.allows(&asked), allowed, "{path}");
         }

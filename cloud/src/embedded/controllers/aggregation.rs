@@ -6,6 +6,7 @@ use super::Context;
 use super::feed::Feed;
 use crate::embedded::authz::rbac::GROUP;
 use crate::embedded::objects::{Edit, Object, items, v1};
+use crate::embedded::selector::selects;
 
 /// Sums rules up until the server stops.
 pub(super) async fn run(context: &Context) {
@@ -30,31 +31,19 @@ pub(super) async fn run(context: &Context) {
     }
 }
 
-/// The rules of all roles that a sum selects, each once, in the order of the roles' names.
+/// The rules of all roles that a sum selects, each once: selector by selector, in the order of the roles' names. A selector
+/// that says nothing selects all roles.
 fn summed(sum: &Object, roles: &[Object]) -> Vec<Value> {
-    let selectors = items(&sum.value, "/aggregationRule/clusterRoleSelectors");
     let mut rules: Vec<Value> = Vec::new();
-    for role in roles.iter().filter(|role| role.key != sum.key) {
-        if !selectors.iter().any(|selector| selects(selector, &role.value)) {
-            continue;
-        }
-        for rule in items(&role.value, "/rules") {
+    for selector in items(&sum.value, "/aggregationRule/clusterRoleSelectors") {
+        let chosen = roles.iter().filter(|role| role.key != sum.key && selects(selector, &role.value));
+        for rule in chosen.flat_map(|role| items(&role.value, "/rules")) {
             if !rules.contains(rule) {
                 rules.push(rule.clone());
             }
         }
     }
     rules
-}
-
-fn selects(selector: &Value, role: &Value) -> bool {
-    let labels = role.pointer("/metadata/labels");
-    let wanted = selector.get("matchLabels").and_then(Value::as_object);
-    // Only exact labels are summed: every cluster's own sums use nothing else.
-    wanted.is_some_and(|wanted| {
-        !wanted.is_empty()
-            && wanted.iter().all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
-    })
 }
 
 #[cfg(test)]
@@ -85,5 +74,43 @@ mod tests {
             sum.clone(),
         ];
         assert_eq!(summed(&sum, &roles), [json!({"verbs": ["get"]}), json!({"verbs": ["list"]})]);
+    }
+
+    #[test]
+    fn expressions_select_and_exclude() {
+        let labelled = |name: &str, labels: Value| {
+            let rule = json!([{"verbs": [name]}]);
+            role(name, json!({"metadata": {"labels": labels}, "rules": rule}))
+        };
+        let roles = [
+            labelled("exempt", json!({"team": "a", "exempt": "yes"})),
+            labelled("other", json!({"team": "b"})),
+            labelled("plain", json!({"team": "a"})),
+            labelled("without", json!({})),
+        ];
+        let expression = |key: &str, operator: &str, values: &[&str]| json!({"key": key, "operator": operator, "values": values});
+        for (selectors, wanted) in [
+            (
+                json!([{"matchLabels": {"team": "a"}, "matchExpressions": [expression("exempt", "DoesNotExist", &[])]}]),
+                &["plain"][..],
+            ),
+            (
+                json!([{"matchExpressions": [expression("team", "In", &["a", "b"])]}]),
+                &["exempt", "other", "plain"],
+            ),
+            (json!([{"matchExpressions": [expression("team", "NotIn", &["a"])]}]), &["other", "without"]),
+            (json!([{"matchExpressions": [expression("exempt", "Exists", &[])]}]), &["exempt"]),
+            (
+                json!([{"matchLabels": {"team": "b"}}, {"matchLabels": {"exempt": "yes"}}]),
+                &["other", "exempt"],
+            ),
+            (json!([{}]), &["exempt", "other", "plain", "without"]),
+            (json!([]), &[]),
+        ] {
+            let sum = role("sum", json!({"aggregationRule": {"clusterRoleSelectors": selectors}}));
+            let found = summed(&sum, &roles);
+            let found: Vec<&str> = found.iter().filter_map(|rule| rule["verbs"][0].as_str()).collect();
+            assert_eq!(found, wanted, "{selectors}");
+        }
     }
 }

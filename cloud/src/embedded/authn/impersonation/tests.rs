@@ -74,6 +74,30 @@ fn headers_become_a_wanted_user() {
     assert_eq!(jane.extra["acme.com/project"], ["x"]);
 }
 
+#[test]
+fn the_first_user_counts_and_keys_are_decoded_whole_or_not_at_all() {
+    let lines = [("impersonate-user", ""), ("impersonate-user", "jane")];
+    assert_eq!(wanted(&headers_appended(&lines)).unwrap(), None);
+    for (key, decoded) in [("a%2fb", "a/b"), ("a%2fb%zz", "a%2fb%zz"), ("a%2", "a%2"), ("%41", "A")] {
+        assert_eq!(unescape(key), decoded);
+    }
+}
+
+#[test]
+fn only_names_that_an_account_can_have_are_an_accounts() {
+    for (user, wanted) in [
+        ("system:serviceaccount:shop:till", Some(("shop", "till"))),
+        ("system:serviceaccount:Shop:till", None),
+        ("system:serviceaccount:shop:", None),
+        ("system:serviceaccount::till", None),
+        ("system:serviceaccount:shop:t:l", None),
+        ("system:serviceaccount:shop:*", None),
+        ("shop:till", None),
+    ] {
+        assert_eq!(service_account(user), wanted, "{user}");
+    }
+}
+
 #[tokio::test]
 async fn constrained_impersonation_of_a_node_needs_both_rights() {
     let user = ("impersonate:arbitrary-node", "authentication.k8s.io", "nodes", &[][..]);

@@ -1,0 +1,126 @@
+//! Random rights and random requests, put to kube-apiserver and to the embedded server: whom either lets through, the
+//! other must let through.
+//!
+//! A seed makes a world of roles and bindings and [`WORLD`] cases in it. Some seeds always run, and a new one each time.
+//! `TOMBOLO_SEED` names the first seed instead, and `TOMBOLO_AUTHZ_CASES` says how many cases run from there on, each
+//! world with the next seed (`cargo xtask authz`).
+
+mod cases;
+mod rights;
+mod servers;
+
+use std::fmt::Write;
+
+use futures::StreamExt;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use tombolo_testkit::cluster_or_skip;
+
+use cases::Case;
+use rights::World;
+use servers::{Server, Verdict};
+
+/// Cases of one world.
+const WORLD: u64 = 200;
+
+/// Seeds that always run.
+const FIXED: [u64; 2] = [1, 2];
+
+/// Requests at a time.
+const AT_ONCE: usize = 8;
+
+/// Of a run, in per cent: fewer cases that are allowed, or that are denied, would compare little.
+const SHARE_MIN: usize = 15;
+
+/// The seeds of this run's worlds.
+fn seeds() -> Vec<u64> {
+    let number = |name: &str| {
+        let text = std::env::var(name).ok()?;
+        Some(text.parse::<u64>().unwrap_or_else(|error| panic!("{name} is no number: {text:?}: {error}")))
+    };
+    let fresh = || u64::from(rand::random::<u32>());
+    match (number("TOMBOLO_SEED"), number("TOMBOLO_AUTHZ_CASES")) {
+        (None, None) => FIXED.into_iter().chain([fresh()]).collect(),
+        (seed, cases) => {
+            let first = seed.unwrap_or_else(fresh);
+            (first..first + cases.unwrap_or(WORLD).div_ceil(WORLD)).collect()
+        }
+    }
+}
+
+/// What came of a run.
+#[derive(Default)]
+struct Outcome {
+    allowed: usize,
+    refused: usize,
+    wrong: Vec<String>,
+}
+
+impl Outcome {
+    fn note(
+        &mut self,
+        seed: u64,
+        number: usize,
+        case: &Case,
+        [real, ours]: [anyhow::Result<(Verdict, String)>; 2],
+    ) {
+        match (real, ours) {
+            (Ok((real, _)), Ok((ours, _))) if real == ours => match real {
+                Verdict::Allowed => self.allowed += 1,
+                Verdict::Denied | Verdict::Unauthenticated => self.refused += 1,
+            },
+            (real, ours) => {
+                let mut text = format!("seed {seed}, case {number}: {case:?}");
+                for (whose, answer) in [("real", real), ("ours", ours)] {
+                    let _ = write!(text, "\n  {whose} {answer:?}");
+                }
+                println!("{text}");
+                self.wrong.push(text);
+            }
+        }
+    }
+}
+
+async fn compare(seed: u64, real: &Server, ours: &Server, outcome: &mut Outcome) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let world = World::of(seed, &mut rng);
+    let cases: Vec<Case> = (0..WORLD).map(|_| Case::of(&world, &mut rng)).collect();
+    let (tokens, our_tokens) = tokio::join!(world.install(real), world.install(ours));
+    let (tokens, our_tokens) = (tokens.unwrap(), our_tokens.unwrap());
+    let asked = cases.iter().map(|case| async {
+        let (real, ours) = tokio::join!(real.judge(case, &tokens), ours.judge(case, &our_tokens));
+        [real, ours]
+    });
+    let answers: Vec<_> = futures::stream::iter(asked).buffered(AT_ONCE).collect().await;
+    for ((number, case), answers) in cases.iter().enumerate().zip(answers) {
+        outcome.note(seed, number, case, answers);
+    }
+    let (real, ours) = tokio::join!(world.remove(real), world.remove(ours));
+    real.and(ours).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rights_are_judged_as_kube_apiserver_does() {
+    cluster_or_skip!("authorization beside kube-apiserver");
+    // A second installation of the same provider is refused, which is what we want.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let seeds = seeds();
+    println!("seeds {seeds:?}: set TOMBOLO_SEED to one of them to repeat its world");
+    let (real, ours) = tokio::join!(Server::real(), Server::embedded());
+    let (real, ours) = (real.unwrap(), ours.unwrap());
+    let furnished = tokio::join!(rights::furnish(&real), rights::furnish(&ours));
+    furnished.0.and(furnished.1).unwrap();
+    let mut outcome = Outcome::default();
+    for seed in seeds {
+        compare(seed, &real, &ours, &mut outcome).await;
+    }
+    let Outcome { allowed, refused, wrong } = outcome;
+    let cases = allowed + refused + wrong.len();
+    println!(
+        "{cases} cases: {allowed} allowed by both, {refused} refused by both, {} judged otherwise",
+        wrong.len()
+    );
+    assert!(wrong.is_empty(), "{} cases are judged otherwise, see above", wrong.len());
+    let least = cases * SHARE_MIN / 100;
+    assert!(allowed.min(refused) >= least, "{allowed} allowed and {refused} refused compare too little");
+}

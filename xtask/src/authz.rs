@@ -1,0 +1,29 @@
+//! `cargo xtask authz`: random rights and requests, put to kube-apiserver and to the embedded server.
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::{components, run};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Cases, rounded up to whole worlds of 200.
+    #[arg(long, default_value_t = 10_000)]
+    cases: u64,
+
+    /// Seed of the first world; each further one has the next seed. A new one without this.
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let mut test = run::cargo();
+    test.args(["test", "--locked", "--package", "tombolo-tests", "--test", "authorization", "--"]);
+    test.args(["--exact", "rights_are_judged_as_kube_apiserver_does", "--nocapture"]);
+    test.env(components::ASSETS_VARIABLE, components::ensure()?);
+    test.env("TOMBOLO_AUTHZ_CASES", options.cases.to_string());
+    if let Some(seed) = options.seed {
+        test.env("TOMBOLO_SEED", seed.to_string());
+    }
+    run::check(&mut test)
+}
