@@ -87,7 +87,7 @@ async fn protections(api: &Reached, report: &mut Report) {
         Ok(found) => match (found.problem(), found.node_restriction) {
             (None, _) => report.ok(CHECK, "keep nodes apart"),
             (Some(problem), None) if found.node_authorizer => {
-                report.warn(CHECK, problem, "Ask as an administrator")
+                report.warn(CHECK, problem, "Ask as an administrator");
             }
             (Some(problem), _) => report.fail(CHECK, problem, "Set the flags of kube-apiserver"),
         },
