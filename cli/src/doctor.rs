@@ -11,6 +11,7 @@ mod hub;
 mod report;
 mod rights;
 mod secrets;
+mod settings;
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -50,6 +51,10 @@ pub struct DoctorOptions {
     #[arg(long, value_enum)]
     pub transport: Option<TransportOption>,
 
+    /// cloudcore's settings file, where it is not in ConfigMap cloudcore of the cluster.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
     /// Examine the edge agent of this machine instead: its settings file, or its data folder.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["kubeconfig", "cloud"])]
     pub edge: Option<PathBuf>,
@@ -81,6 +86,7 @@ async fn cluster(options: &DoctorOptions, now: SystemTime, report: &mut Report) 
     api::namespace(&api, report).await;
     let kept = secrets::examine(&api, now, report).await;
     rights::examine(&api, report).await;
+    settings::examine(options, &api, report).await;
     hub::examine(options, &api, &kept, report).await;
     api::nodes(&api, report).await;
     contested::examine(&api, report).await;

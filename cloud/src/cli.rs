@@ -100,6 +100,11 @@ async fn serve(arguments: Arguments) -> Result<()> {
     for setting in &config.ignored {
         tracing::info!(key = setting.key, reason = setting.reason, "setting ignored");
     }
+    if !config.missing.is_empty() {
+        let modules: Vec<String> = config.missing.iter().map(ToString::to_string).collect();
+        let modules = modules.join("; ");
+        tracing::warn!(%modules, "the file enables modules of KubeEdge that do not exist here: see docs/migrating-from-kubeedge.md");
+    }
     if arguments.export_objectsync {
         return export_objectsync(&config).await;
     }

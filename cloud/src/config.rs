@@ -23,7 +23,7 @@ use crate::edgecontroller::UpstreamSettings;
 use crate::grids::GridSettings;
 use raw::{RawBudgets, RawCertificates, RawConfig};
 
-pub use kubeedge::IgnoredSetting;
+pub use kubeedge::{IgnoredSetting, MissingModule};
 pub use print::{default_config, min_config};
 
 /// Default port of the WebSocket listener (KubeEdge's).
@@ -91,6 +91,8 @@ pub struct Config {
     pub drain_spread: Duration,
     /// What a file of KubeEdge says that means nothing here.
     pub ignored: Vec<IgnoredSetting>,
+    /// Modules that a file of KubeEdge enables and that do not exist here.
+    pub missing: Vec<MissingModule>,
 }
 
 /// Sessions of dialect `kubeedge`.
@@ -282,6 +284,7 @@ impl Config {
             drain_grace: Duration::from_secs(u64::from(raw.drain_grace_seconds)),
             drain_spread: Duration::from_secs(u64::from(raw.drain_spread_seconds)),
             ignored: Vec::new(),
+            missing: Vec::new(),
         })
     }
 }

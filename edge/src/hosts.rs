@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tombolo_apiserve::store::{Store, StoreError};
-use tombolo_grid::{Hosts, OwnPods, ServiceName};
+use tombolo_grid::{GridName, Hosts, OwnPods};
 use tombolo_runtime::files;
 use tracing::{info, warn};
 
@@ -40,7 +40,7 @@ pub(crate) struct HostsParts {
     pub(crate) node: String,
     /// The cluster's domain.
     pub(crate) domain: String,
-    /// How often everything is computed anew, and the file on the disk compared.
+    /// How often the file on the disk is compared, and what was not known is asked for again.
     pub(crate) period: Duration,
     /// Grids, nodes, Services and EndpointSlices.
     pub(crate) source: Arc<dyn Store>,
@@ -51,7 +51,7 @@ pub(crate) struct HostsParts {
 /// Writes the file and tells the names until the agent stops.
 pub(crate) async fn publish(parts: HostsParts) {
     let follower = Follower::new(Arc::clone(&parts.source));
-    let source = Source { store: parts.source, me: parts.node, pods: parts.pods };
+    let source = Source::new(parts.source, parts.node, parts.pods);
     let file = parts.path.map(|path| HostsFile { path, written: None, unwritten: Fault::default() });
     let hosts = Hosts::new(&parts.domain);
     let mut writer = Writer { hosts, names: parts.names, file, source, unknown: Fault::default() };
@@ -73,21 +73,33 @@ impl Writer {
         let mut whole_at = Instant::now();
         loop {
             let mut affected = tokio::select! {
-                affected = follower.changed() => affected,
-                () = self.source.moved() => Affected::Everything,
-                () = sleep_until(whole_at) => Affected::Everything,
+                happened = follower.changed() => self.source.take(happened),
+                affected = self.source.moved() => affected,
+                () = sleep_until(whole_at) => {
+                    whole_at = Instant::now() + period;
+                    self.look_again();
+                    continue;
+                }
             };
             let settled = Instant::now() + SETTLE;
             while let Ok(more) = tokio::time::timeout_at(settled, follower.changed()).await {
-                affected.join(more);
+                affected.join(self.source.take(more));
             }
             match affected {
-                Affected::Everything => {
-                    self.everything();
-                    whole_at = Instant::now() + period;
-                }
-                Affected::Services(services) => self.some(&services),
+                Affected::Everything => self.everything(),
+                Affected::Grids(grids) if grids.is_empty() => {}
+                Affected::Grids(grids) => self.some(&grids),
             }
+        }
+    }
+
+    /// Asks again for what was not known, or looks whether the file still says what it should.
+    fn look_again(&mut self) {
+        if !self.source.is_known() {
+            return self.everything();
+        }
+        if let Some(file) = &mut self.file {
+            file.write(&self.hosts, true);
         }
     }
 
@@ -100,11 +112,11 @@ impl Writer {
         self.adopt(hosts, result, true);
     }
 
-    /// The names of the grids that these Services govern.
-    fn some(&mut self, services: &BTreeSet<ServiceName>) {
+    /// The names of these grids.
+    fn some(&mut self, grids: &BTreeSet<GridName>) {
         let mut hosts = self.hosts.clone();
         let mut changed = false;
-        let result = self.source.governed_by(services).map(|grids| {
+        let result = self.source.of(grids).map(|grids| {
             for (grid, names) in grids {
                 changed |= hosts.set(grid, names);
             }

@@ -1,7 +1,9 @@
 //! The pods that a unit knows by uniform names: from StatefulSetGrids, their Services and the EndpointSlices of those.
 //!
 //! A node may not read the pods of other nodes, nor StatefulSets. The slices of the grid's Service name each pod with its
-//! addresses and its node, and the grid says which pods are of this unit.
+//! addresses and its node, and the grid says which pods are of this unit. That a pod has the name of one of the grid's is
+//! not enough: another StatefulSet may have taken the name. The grid's controller, which sees whose the StatefulSets are,
+//! names in `status.owned` the units whose StatefulSet is the grid's own; a unit that it does not name has no uniform names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,6 +28,15 @@ pub struct StatefulSetGrid {
     pub metadata: Metadata,
     #[serde(default, deserialize_with = "or_default")]
     spec: Spec,
+    #[serde(default, deserialize_with = "or_default")]
+    status: Status,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+struct Status {
+    /// Units whose StatefulSet belongs to the grid.
+    #[serde(default, deserialize_with = "or_default")]
+    owned: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -86,9 +97,23 @@ impl StatefulSetGrid {
         Some(chosen.unwrap_or(template).service_name.as_str()).filter(|name| !name.is_empty())
     }
 
+    /// Whether the StatefulSet of a unit belongs to the grid, as its controller has seen it.
+    #[must_use]
+    pub fn owns(&self, unit: &str) -> bool {
+        self.status.owned.iter().any(|owned| owned == unit)
+    }
+
+    /// Forgets of the units whose StatefulSets belong to the grid all but one: a node asks about its own alone.
+    #[must_use]
+    pub fn seen_from(mut self, unit: Option<&str>) -> Self {
+        self.status.owned.retain(|owned| unit == Some(owned));
+        self.status.owned.shrink_to_fit();
+        self
+    }
+
     /// The names by which node `me` knows the pods of its unit. `service` is the metadata of the Service
     /// [`Self::service_name`], `pods` what its slices hold. None when the node is in no unit, or names are withheld
-    /// because the Service is missing or not of a grid with this key.
+    /// because the unit's StatefulSet is not the grid's, or the Service is missing or not of a grid with this key.
     ///
     /// A name that is also the name of a real pod of the Service is withheld: that pod has it already.
     #[must_use]
@@ -104,6 +129,7 @@ impl StatefulSetGrid {
         let (grid, service) = (&self.metadata.name, service?);
         let of_grid = service.labels.get(GRID_KEY).is_some_and(|label| *label == key_label_value(key));
         if !of_grid
+            || !self.owns(unit)
             || service.namespace != self.metadata.namespace
             || self.service_name(unit)? != service.name
         {

@@ -1,5 +1,6 @@
 //! Whether two messages of the cloud mean the same.
 
+mod absences;
 mod answers;
 mod services;
 

@@ -282,7 +282,7 @@ const TABLE: &[Row] = &[
     (
         Rule::ClusterObjects,
         "cluster-objects",
-        "objects that every cluster makes of its own accord (`kube-root-ca.crt`, the service `kubernetes`) are watched and listed too, with the content and version of this cluster",
+        "objects that every cluster makes of its own accord (`kube-root-ca.crt`, the service `kubernetes`) are watched and listed too, with the content and version of this cluster; they are there where the recorded cluster had not made them",
         "its controllers put them right when the run changes them; the recorded content is compared with the lines of the API",
     ),
     (

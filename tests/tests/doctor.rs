@@ -29,6 +29,7 @@ fn options(world: &World) -> DoctorOptions {
         quic_port,
         join_port,
         transport: None,
+        config: None,
         edge: None,
     }
 }

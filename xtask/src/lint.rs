@@ -34,7 +34,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     run::check(run::cargo().args(["fetch", "--locked"]))?;
     // Advisories live in a git repository that not every machine reaches; licences, bans and sources do not.
     run::check(run::cargo().args(["deny", "--offline", "check", "licenses", "bans", "sources"]))?;
-    advisories()
+    let outcome = run::cargo().args(["deny", "check", "advisories"]).output()?;
+    let said = [outcome.stdout, outcome.stderr].concat();
+    let advisories = Advisories::of(outcome.status.success(), &String::from_utf8_lossy(&said));
+    // The last line says what was not looked at: whoever reads no further than this must not take it for done.
+    println!("{}", advisories.last_line()?);
+    Ok(())
 }
 
 /// The fuzz targets are workspaces of their own, which no other command compiles. libFuzzer stays out: it takes a C++
@@ -49,16 +54,61 @@ fn check_fuzz_targets() -> Result<()> {
     Ok(())
 }
 
-fn advisories() -> Result<()> {
-    let outcome = run::cargo().args(["deny", "check", "advisories"]).output()?;
-    let text = String::from_utf8_lossy(&outcome.stderr);
-    if outcome.status.success() {
-        println!("advisories: none");
-        return Ok(());
+/// What cargo-deny says of known defects in dependencies.
+#[derive(Debug, PartialEq, Eq)]
+enum Advisories {
+    /// There are none.
+    None,
+    /// Nobody knows: their database cannot be reached.
+    Unreached,
+    /// There are some, or cargo-deny failed in another way; this is what it said.
+    Failed(String),
+}
+
+impl Advisories {
+    fn of(success: bool, said: &str) -> Self {
+        // A judgement counts whatever else went wrong on the way to it.
+        let is_judged = said.contains("advisories FAILED");
+        match success {
+            true => Self::None,
+            false if !is_judged && said.contains("failed to fetch advisory database") => Self::Unreached,
+            false => Self::Failed(said.to_owned()),
+        }
     }
-    if text.contains("failed to fetch advisory database") {
-        println!("advisories: not checked, the advisory database cannot be reached from here");
-        return Ok(());
+
+    fn last_line(self) -> Result<&'static str> {
+        match self {
+            Self::None => Ok("lint: passed"),
+            Self::Unreached => {
+                Ok("lint: passed, but ADVISORIES WERE NOT CHECKED: their database cannot be reached \
+                from here; run it again where github.com can be")
+            }
+            Self::Failed(said) => bail!("cargo-deny found advisories:\n{said}"),
+        }
     }
-    bail!("cargo-deny found advisories:\n{text}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_says_that_advisories_were_not_checked() {
+        let line = |success, said: &str| {
+            Advisories::of(success, said).last_line().map_err(|error| error.to_string())
+        };
+        assert_eq!(line(true, "advisories ok"), Ok("lint: passed"));
+        let unreached =
+            line(false, "[ERROR] failed to fetch advisory database https://...: no route").unwrap();
+        assert!(unreached.contains("ADVISORIES WERE NOT CHECKED"), "{unreached}");
+        assert_ne!(unreached, "lint: passed");
+        for found in [
+            "error[vulnerability]: a\nadvisories FAILED",
+            "[WARN] failed to fetch advisory database\nerror[vulnerability]: a\nadvisories FAILED",
+            "something else",
+        ] {
+            let error = line(false, found).unwrap_err();
+            assert!(error.contains(found), "{error}");
+        }
+    }
 }

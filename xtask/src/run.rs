@@ -40,7 +40,8 @@ pub(crate) fn check(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-fn describe(command: &Command) -> String {
+/// A command as it would be typed.
+pub(crate) fn describe(command: &Command) -> String {
     let mut line = command.get_program().to_string_lossy().into_owned();
     for argument in command.get_args() {
         line.push(' ');

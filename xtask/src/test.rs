@@ -13,6 +13,7 @@ use crate::{components, goclients, run};
 mod repeat;
 
 use repeat::Report;
+pub(crate) use repeat::run_some;
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -70,6 +71,9 @@ fn prepare(options: &Options) -> Result<()> {
 fn run_tests(options: &Options, mut command: Command, skip_log: &Path) -> Result<()> {
     let first = Report::of(command.args(&options.cargo_arguments))?;
     if first.success() {
+        if first.is_empty() && runs_tests(&options.cargo_arguments) {
+            bail!("no test ran: nothing has the name that was asked for");
+        }
         return Ok(());
     }
     let Some(failed) = first.worth_repeating() else { bail!("tests failed: see above") };
@@ -109,6 +113,11 @@ fn build_programs() -> Result<()> {
     run::check(run::cargo().args(["build", "--locked", "--workspace", "--bins"]))
 }
 
+/// Whether these arguments ask for tests to run, and not for a list of them or for their programs alone.
+fn runs_tests(arguments: &[String]) -> bool {
+    !arguments.iter().any(|argument| matches!(argument.as_str(), "--no-run" | "--list" | "--help" | "-h"))
+}
+
 fn names_packages(arguments: &[String]) -> bool {
     let before_dashes = arguments.iter().take_while(|argument| *argument != "--");
     let mut flags = before_dashes.map(String::as_str);
@@ -122,4 +131,18 @@ fn take_lines(log: &PathBuf) -> Vec<String> {
     let mut names: Vec<String> = text.lines().map(str::to_owned).collect();
     names.sort();
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_only_builds_or_lists_tests_may_run_none() {
+        let runs = |arguments: &[&str]| {
+            runs_tests(&arguments.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>())
+        };
+        assert!(runs(&[]) && runs(&["-p", "tombolo-proto", "--", "session"]));
+        assert!(!runs(&["--no-run"]) && !runs(&["-p", "tombolo-proto", "--", "--list"]));
+    }
 }

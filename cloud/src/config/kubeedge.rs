@@ -6,6 +6,7 @@
 mod file;
 mod ignored;
 mod limits;
+mod missing;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +24,7 @@ use crate::edgecontroller::UpstreamSettings;
 use file::{CloudHub, File};
 
 pub use ignored::IgnoredSetting;
+pub use missing::MissingModule;
 
 /// Longest time between two join tokens, in hours.
 const TOKEN_REFRESH_HOURS_MAX: u32 = 8760;
@@ -40,6 +42,7 @@ pub(super) fn document(text: &str) -> Option<Value> {
 /// The configuration that a file asks for. `document` is the same text, to see which keys it has.
 pub(super) fn read(document: &Value, text: &str) -> Result<Config, ConfigError> {
     let File { kube_api_config, modules, common_config, .. } = typed(text)?;
+    let missing = missing::of(&modules);
     let (hub, controller) = (modules.cloud_hub, modules.edge_controller);
     let nodes = node_limit("modules.cloudHub.nodeLimit", hub.node_limit)?;
     let requests = limits::requests(&controller.buffer, &controller.load, hub.node_limit);
@@ -66,6 +69,7 @@ pub(super) fn read(document: &Value, text: &str) -> Result<Config, ConfigError> 
             ..Config::default().kubeedge
         },
         ignored: ignored::of(document),
+        missing,
         ..Config::default()
     })
 }
@@ -77,8 +81,10 @@ fn listeners(hub: &CloudHub, admin: SocketAddr) -> Result<Listeners, ConfigError
             "must be true: without its hub cloudcore serves no edge",
         ));
     }
-    if !hub.websocket.enable && !hub.quic.enable {
-        let problem = "or modules.cloudHub.quic.enable must be true, or no edge can connect";
+    if !hub.websocket.enable {
+        let problem = "must be true: stock edges have no other way in, because the QUIC listener here does not speak \
+                       KubeEdge's protocol. Enable it, and let modules.edgeHub.websocket of the edges name its port; where no \
+                       edge is a stock one, write the settings as a file of Tombolo's own (docs/operations.md)";
         return Err(invalid("modules.cloudHub.websocket.enable", problem));
     }
     let at = |address, port| SocketAddr::new(address, port);

@@ -180,23 +180,9 @@ async fn settled_plan<K: GridKind>(
         plan(grid, units, &children)
     };
     let first = planned(&found).map_err(|error| refusal(grid.kind, &grid.spec.key, &error.to_string()))?;
-    let missing = first.wanted.iter().filter(|wanted| wanted.found == Found::Nothing);
-    let reads = missing.map(|wanted| async {
-        (wanted.unit.clone(), wanted.name.clone(), context.children.read(&grid.namespace, &wanted.name).await)
-    });
-    let reads: Vec<_> = stream::iter(reads).buffer_unordered(REQUESTS_AT_A_TIME).collect().await;
-    let (mut again, mut unread) = (false, BTreeMap::new());
-    for (unit, name, read) in reads {
-        match read {
-            Ok(None) => {}
-            Ok(Some(child)) => {
-                found.insert(name, child);
-                again = true;
-            }
-            Err(error) => drop(unread.insert(unit, unit_error(&error))),
-        }
-    }
-    let mut plan = if again { planned(&found).unwrap_or_default() } else { first };
+    let known = found.len();
+    let mut unread = read_missing(grid, &first, &mut found, context).await;
+    let mut plan = if found.len() > known { planned(&found).unwrap_or_default() } else { first };
     let is_orphan = |wanted: &&Wanted| wanted.found == Found::Orphan;
     if plan.wanted.iter().any(|wanted| is_orphan(&wanted)) {
         let api: Api<K> = Api::namespaced(context.client.clone(), &grid.namespace);
@@ -212,6 +198,42 @@ async fn settled_plan<K: GridKind>(
     }
     plan.wanted.retain(|wanted| !unread.contains_key(&wanted.unit));
     Ok(Settled { plan, found, unread })
+}
+
+/// Adds to what was found what the API has under the names of children that seem to be missing; the units of which it did not
+/// say.
+async fn read_missing(
+    grid: &Grid,
+    first: &Plan,
+    found: &mut BTreeMap<String, Value>,
+    context: &Context,
+) -> BTreeMap<String, UnitError> {
+    let missing = first.wanted.iter().filter(|wanted| wanted.found == Found::Nothing);
+    let mut missing: BTreeMap<String, String> =
+        missing.map(|wanted| (wanted.unit.clone(), wanted.name.clone())).collect();
+    let reads = missing.clone().into_iter().map(|(unit, name)| async move {
+        let read = context.children.read(&grid.namespace, &name).await;
+        (unit, name, read)
+    });
+    let mut reads = stream::iter(reads).buffer_unordered(REQUESTS_AT_A_TIME);
+    let mut unread = BTreeMap::new();
+    while let Some((unit, name, read)) = reads.next().await {
+        missing.remove(&unit);
+        match read {
+            Ok(None) => {}
+            Ok(Some(child)) => drop(found.insert(name, child)),
+            Err(error) => {
+                let told = unit_error(&error);
+                unread.insert(unit, told.clone());
+                if !matches!(error, kube::Error::Api(_)) {
+                    // Nobody answers: each of thousands would wait for its own timeout.
+                    unread.extend(missing.into_keys().map(|unit| (unit, told.clone())));
+                    break;
+                }
+            }
+        }
+    }
+    unread
 }
 
 /// Why nothing is done for a grid whose key is none, in the words that its users know (app-grid reference 2.4).
@@ -272,11 +294,17 @@ async fn remove_all(
 ) -> Option<Duration> {
     let waits = grace_left(grid, doomed, context);
     let mut due = waits.iter().copied().filter(|left| !left.is_zero()).min();
-    let removals =
-        doomed.iter().zip(&waits).filter(|(_, left)| left.is_zero()).map(|(doomed, _)| async move {
-            context.metrics.writes.inc();
-            (doomed, context.children.remove(&grid.namespace, doomed).await)
-        });
+    let ripe: Vec<Doomed> = doomed
+        .iter()
+        .zip(&waits)
+        .filter(|(_, left)| left.is_zero())
+        .map(|(doomed, _)| doomed.clone())
+        .collect();
+    let removals = ripe.into_iter().map(|doomed| async move {
+        context.metrics.writes.inc();
+        let removed = context.children.remove(&grid.namespace, &doomed).await;
+        (doomed, removed)
+    });
     let mut removals = stream::iter(removals).buffer_unordered(REQUESTS_AT_A_TIME);
     while let Some((doomed, removed)) = removals.next().await {
         match removed {
@@ -286,9 +314,13 @@ async fn remove_all(
                 due = Some(due.map_or(CHANGED_AGAIN, |due| due.min(CHANGED_AGAIN)));
             }
             Err(error) => {
-                let error =
-                    because(&format!("{} {} cannot be removed", grid.kind.kind(), doomed.name), &error);
-                outcome.besides.insert(doomed.name.clone(), error);
+                let is_refusal = matches!(error, kube::Error::Api(_));
+                let what = format!("{} {} cannot be removed", grid.kind.kind(), doomed.name);
+                outcome.besides.insert(doomed.name, because(&what, &error));
+                if !is_refusal {
+                    // Nobody answers: the rest goes with the next pass.
+                    break;
+                }
             }
         }
     }

@@ -1,12 +1,11 @@
-//! Which names a change concerns.
+//! What has changed of that which decides about names.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tombolo_apiserve::history::Change;
-use tombolo_apiserve::store::{Store, Stored};
-use tombolo_grid::endpoints::service_of;
-use tombolo_grid::{Carrier, Metadata, ServiceName};
+use tombolo_apiserve::store::Store;
+use tombolo_grid::GridName;
 
 use super::names::Part;
 use crate::follow::{Following, News};
@@ -14,19 +13,32 @@ use crate::follow::{Following, News};
 /// What must be computed anew.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Affected {
-    /// All names.
+    /// All names, from objects that are read again.
     Everything,
-    /// The names that these Services govern.
-    Services(BTreeSet<ServiceName>),
+    /// The names of these grids.
+    Grids(BTreeSet<GridName>),
 }
 
 impl Affected {
+    /// Nothing is.
+    pub(super) fn nothing() -> Self {
+        Self::Grids(BTreeSet::new())
+    }
+
     pub(super) fn join(&mut self, other: Self) {
         match (&mut *self, other) {
-            (Self::Services(own), Self::Services(others)) => own.extend(others),
+            (Self::Grids(own), Self::Grids(others)) => own.extend(others),
             _ => *self = Self::Everything,
         }
     }
+}
+
+/// What has become of a part.
+pub(super) enum Happened {
+    /// From now on its changes are told; what was before is to be read.
+    Begun,
+    /// These objects have changed.
+    Changed(Part, Vec<Arc<Change>>),
 }
 
 /// Follows everything that decides.
@@ -38,29 +50,10 @@ impl Follower {
     }
 
     /// Waits for a change. Cancel-safe.
-    pub(super) async fn changed(&mut self) -> Affected {
+    pub(super) async fn changed(&mut self) -> Happened {
         match self.0.next().await {
-            News::All(..) => Affected::Everything,
-            News::Changed(index, changes) => affected(Part::ALL[index], &changes),
-        }
-    }
-}
-
-fn affected(part: Part, changes: &[Arc<Change>]) -> Affected {
-    let service_of_slice = |slice: &Stored| {
-        let metadata = Metadata::of(&slice.body()).ok()?;
-        service_of(Carrier::EndpointSlice, &metadata)
-    };
-    match part {
-        Part::Grids | Part::Nodes => Affected::Everything,
-        Part::Services => {
-            let keys = changes.iter().map(|change| &change.object.key);
-            Affected::Services(keys.map(|key| ServiceName::new(key.namespace(), key.name())).collect())
-        }
-        Part::Slices => {
-            // A slice that changes its Service concerns the old one too.
-            let versions = changes.iter().flat_map(|change| [Some(&change.object), change.previous.as_ref()]);
-            Affected::Services(versions.flatten().filter_map(|slice| service_of_slice(slice)).collect())
+            News::All(..) => Happened::Begun,
+            News::Changed(index, changes) => Happened::Changed(Part::ALL[index], changes),
         }
     }
 }

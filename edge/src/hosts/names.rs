@@ -1,9 +1,14 @@
 //! From objects to names.
+//!
+//! What decides is kept, cut down to what names need: grids, the units of nodes, and which slices are of the Services that
+//! govern pods of this node's units. So a change costs what it changes, and where there is no StatefulSetGrid nothing is
+//! read and nothing is kept.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use tokio::sync::watch;
+use tombolo_apiserve::history::{Change, ChangeKind};
 use tombolo_apiserve::store::{Store, StoreError, Stored};
 use tombolo_grid::endpoints::service_of;
 use tombolo_grid::{
@@ -12,6 +17,8 @@ use tombolo_grid::{
 };
 use tombolo_proto::object::{ObjectKey, Resource};
 use tracing::debug;
+
+use super::follow::{Affected, Happened};
 
 /// What decides about uniform names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,97 +44,257 @@ impl Part {
 
 /// The objects, as this node sees them.
 pub(super) struct Source {
-    pub(super) store: Arc<dyn Store>,
-    pub(super) me: String,
+    store: Arc<dyn Store>,
+    me: String,
     /// Of this node.
-    pub(super) pods: watch::Receiver<Arc<OwnPods>>,
+    pods: watch::Receiver<Arc<OwnPods>>,
+    /// What decides; none until all of it could be read.
+    known: Option<Known>,
+}
+
+/// What decides, as far as names need it.
+#[derive(Default)]
+struct Known {
+    grids: BTreeMap<GridName, StatefulSetGrid>,
+    /// Of labels the keys of grids alone.
+    nodes: Nodes,
+    /// The slices of each Service that governs pods of this node's units.
+    slices: HashMap<ServiceName, BTreeSet<ObjectKey>>,
 }
 
 impl Source {
-    /// Waits until pods of this node are elsewhere. Cancel-safe.
-    pub(super) async fn moved(&mut self) {
+    pub(super) fn new(store: Arc<dyn Store>, me: String, pods: watch::Receiver<Arc<OwnPods>>) -> Self {
+        Self { store, me, pods, known: None }
+    }
+
+    /// Waits until pods of this node are elsewhere; what that concerns. Cancel-safe.
+    pub(super) async fn moved(&mut self) -> Affected {
         if self.pods.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
+        let grids = self.known.iter().flat_map(|known| known.grids.keys());
+        Affected::Grids(grids.cloned().collect())
     }
 
-    /// The names of all grids.
+    /// Whether all that decides was read.
+    pub(super) fn is_known(&self) -> bool {
+        self.known.is_some()
+    }
+
+    /// Takes news; the names that are others now.
+    pub(super) fn take(&mut self, happened: Happened) -> Affected {
+        let Happened::Changed(part, changes) = happened else { return Affected::Everything };
+        let Some(known) = &mut self.known else { return Affected::Everything };
+        let mut affected = Affected::nothing();
+        for change in &changes {
+            affected.join(match part {
+                Part::Grids => known.take_grid(&self.me, change),
+                // Without a grid there are no names, whatever else changes.
+                _ if known.grids.is_empty() => Affected::nothing(),
+                Part::Nodes => known.take_node(&self.me, change),
+                Part::Services => {
+                    Affected::Grids(known.governed_by(&self.me, &service_name(&change.object.key)))
+                }
+                Part::Slices => known.take_slice(&self.me, change),
+            });
+        }
+        affected
+    }
+
+    /// Reads everything again; the names of all grids.
     ///
     /// # Errors
     /// [`StoreError`] when something is not known here, this node's labels among it.
-    pub(super) fn all(&self) -> Result<Vec<(GridName, Names)>, StoreError> {
-        let nodes = self.nodes()?;
-        let mut all = Vec::new();
-        for grid in self.grids()? {
-            if let Some(names) = self.names(&grid, &nodes)? {
-                all.push((grid_name(&grid), names));
-            }
-        }
-        Ok(all)
+    pub(super) fn all(&mut self) -> Result<Vec<(GridName, Names)>, StoreError> {
+        self.known = None;
+        let known = self.read()?;
+        let names = known.grids.keys().map(|grid| Ok((grid.clone(), self.names(&known, grid)?)));
+        let names: Vec<(GridName, Option<Names>)> = names.collect::<Result<_, StoreError>>()?;
+        self.known = Some(known);
+        Ok(names.into_iter().filter_map(|(grid, names)| Some((grid, names?))).collect())
     }
 
-    /// The names of the grids whose pods these Services govern here.
+    /// The names of these grids; none of one that is gone.
     ///
     /// # Errors
     /// As [`Self::all`].
-    pub(super) fn governed_by(
+    pub(super) fn of(
         &self,
-        services: &BTreeSet<ServiceName>,
+        grids: &BTreeSet<GridName>,
     ) -> Result<Vec<(GridName, Option<Names>)>, StoreError> {
-        let nodes = self.nodes()?;
-        let mut found = Vec::new();
-        for grid in self.grids()? {
-            let Some(service) = self.service_of(&grid, &nodes) else { continue };
-            if services.contains(&ServiceName::new(&grid.metadata.namespace, service)) {
-                found.push((grid_name(&grid), self.names(&grid, &nodes)?));
-            }
-        }
-        Ok(found)
+        let Some(known) = &self.known else { return Ok(Vec::new()) };
+        grids.iter().map(|grid| Ok((grid.clone(), self.names(known, grid)?))).collect()
     }
 
-    fn names(&self, grid: &StatefulSetGrid, nodes: &Nodes) -> Result<Option<Names>, StoreError> {
-        let Some(name) = self.service_of(grid, nodes) else { return Ok(None) };
-        let namespace = &grid.metadata.namespace;
-        let key = ObjectKey::new(Part::Services.resource(), namespace, name);
+    fn names(&self, known: &Known, name: &GridName) -> Result<Option<Names>, StoreError> {
+        let Some(grid) = known.grids.get(name) else { return Ok(None) };
+        let Some(governing) = known.service_of(&self.me, grid) else { return Ok(None) };
+        let key = ObjectKey::new(Part::Services.resource(), &governing.namespace, &governing.name);
         let service = self.store.get(&key)?.and_then(|service| read(&service, Metadata::of));
-        let pods = self.pods(namespace, name)?;
-        Ok(grid.names(&self.me, nodes, service.as_ref(), &pods))
-    }
-
-    fn service_of<'g>(&self, grid: &'g StatefulSetGrid, nodes: &Nodes) -> Option<&'g str> {
-        grid.service_name(nodes.get(&self.me)?.unit(grid.key())?)
-    }
-
-    fn pods(&self, namespace: &str, service: &str) -> Result<Vec<PodAddress>, StoreError> {
-        let slices = self.store.list(&Part::Slices.resource(), Some(namespace))?;
-        let of_service = |slice: &&Arc<Stored>| {
-            let metadata = read(slice, Metadata::of);
-            let named = metadata.and_then(|metadata| service_of(Carrier::EndpointSlice, &metadata));
-            named.is_some_and(|named| named.name == service)
-        };
         let own = Arc::clone(&self.pods.borrow());
         let addresses = |body: &[u8]| pod_addresses(&own.relocate(Carrier::EndpointSlice, body)?);
-        let pods = slices.items.iter().filter(of_service).filter_map(|slice| read(slice, addresses));
-        Ok(pods.flatten().collect())
-    }
-
-    fn grids(&self) -> Result<Vec<StatefulSetGrid>, StoreError> {
-        let grids = self.store.list(&Part::Grids.resource(), None)?;
-        Ok(grids.items.iter().filter_map(|grid| read(grid, StatefulSetGrid::of)).collect())
-    }
-
-    fn nodes(&self) -> Result<Nodes, StoreError> {
-        let nodes = self.store.list(&Part::Nodes.resource(), None)?;
-        let nodes: Nodes = nodes
-            .items
-            .iter()
-            .filter_map(|node| Some((node.key.name().to_owned(), read(node, Node::of)?)))
-            .collect();
-        if nodes.contains_key(&self.me) {
-            return Ok(nodes);
+        let mut pods: Vec<PodAddress> = Vec::new();
+        for slice in known.slices.get(&governing).into_iter().flatten() {
+            let slice = self.store.get(slice)?;
+            pods.extend(slice.and_then(|slice| read(&slice, addresses)).into_iter().flatten());
         }
-        Err(StoreError::NotSynced { reason: format!("the Node {} is not known here", self.me) })
+        Ok(grid.names(&self.me, &known.nodes, service.as_ref(), &pods))
     }
+
+    /// What decides now. Of a node without grids only that there are none.
+    fn read(&self) -> Result<Known, StoreError> {
+        let mut known = Known::default();
+        let grids = self.store.list(&Part::Grids.resource(), None)?;
+        let grids: Vec<StatefulSetGrid> =
+            grids.items.iter().filter_map(|grid| read(grid, StatefulSetGrid::of)).collect();
+        if grids.is_empty() {
+            return Ok(known);
+        }
+        let keys: BTreeSet<&str> = grids.iter().map(StatefulSetGrid::key).collect();
+        for node in self.store.list(&Part::Nodes.resource(), None)?.items {
+            if let Some(units) = units(&node, |key| keys.contains(key)) {
+                known.nodes.insert(node.key.name().to_owned(), units);
+            }
+        }
+        if !known.nodes.contains_key(&self.me) {
+            return Err(StoreError::NotSynced { reason: format!("the Node {} is not known here", self.me) });
+        }
+        for grid in grids {
+            known.put(&self.me, grid);
+        }
+        let services = known.grids.values().filter_map(|grid| known.service_of(&self.me, grid));
+        known.slices = services.map(|service| (service, BTreeSet::new())).collect();
+        let namespaces: BTreeSet<String> =
+            known.slices.keys().map(|service| service.namespace.clone()).collect();
+        for namespace in namespaces {
+            for slice in self.store.list(&Part::Slices.resource(), Some(&namespace))?.items {
+                if let Some(slices) = governing(&slice).and_then(|service| known.slices.get_mut(&service)) {
+                    slices.insert(slice.key.clone());
+                }
+            }
+        }
+        Ok(known)
+    }
+}
+
+impl Known {
+    fn unit(&self, me: &str, key: &str) -> Option<&str> {
+        self.nodes.get(me)?.unit(key)
+    }
+
+    /// The Service that governs the pods of a grid in this node's unit.
+    fn service_of(&self, me: &str, grid: &StatefulSetGrid) -> Option<ServiceName> {
+        let service = grid.service_name(self.unit(me, grid.key())?)?;
+        Some(ServiceName::new(&grid.metadata.namespace, service))
+    }
+
+    fn governed_by(&self, me: &str, service: &ServiceName) -> BTreeSet<GridName> {
+        if !self.slices.contains_key(service) {
+            return BTreeSet::new();
+        }
+        let governed = |grid: &&StatefulSetGrid| self.service_of(me, grid).as_ref() == Some(service);
+        self.grids.values().filter(governed).map(grid_name).collect()
+    }
+
+    fn put(&mut self, me: &str, grid: StatefulSetGrid) {
+        let grid = grid.clone().seen_from(self.unit(me, grid.key()));
+        self.grids.insert(grid_name(&grid), grid);
+    }
+
+    /// Most changes of a grid are of its status, and say nothing about names.
+    fn take_grid(&mut self, me: &str, change: &Change) -> Affected {
+        let key = &change.object.key;
+        let name = GridName { namespace: key.namespace().to_owned(), name: key.name().to_owned() };
+        let grid = match change.kind {
+            ChangeKind::Deleted => None,
+            ChangeKind::Added | ChangeKind::Modified => read(&change.object, StatefulSetGrid::of),
+        };
+        let Some(grid) = grid else {
+            return match self.grids.remove(&name) {
+                Some(_) if self.grids.is_empty() => Affected::Everything,
+                Some(_) => Affected::Grids(BTreeSet::from([name])),
+                None => Affected::nothing(),
+            };
+        };
+        let grid = grid.clone().seen_from(self.unit(me, grid.key()));
+        let Some(old) = self.grids.get(&name) else { return Affected::Everything };
+        if *old == grid {
+            return Affected::nothing();
+        }
+        if old.key() != grid.key() || self.service_of(me, old) != self.service_of(me, &grid) {
+            return Affected::Everything;
+        }
+        self.grids.insert(name.clone(), grid);
+        Affected::Grids(BTreeSet::from([name]))
+    }
+
+    /// Nodes change all the time, and their units hardly ever.
+    fn take_node(&mut self, me: &str, change: &Change) -> Affected {
+        let name = change.object.key.name();
+        let is_key = |key: &str| self.grids.values().any(|grid| grid.key() == key);
+        let new = match change.kind {
+            ChangeKind::Deleted => None,
+            ChangeKind::Added | ChangeKind::Modified => units(&change.object, is_key),
+        };
+        if self.nodes.get(name) == new.as_ref() {
+            return Affected::nothing();
+        }
+        if name == me {
+            return Affected::Everything;
+        }
+        let old = match new.clone() {
+            Some(new) => self.nodes.insert(name.to_owned(), new),
+            None => self.nodes.remove(name),
+        };
+        let unit =
+            |node: &Option<Node>, key: &str| node.as_ref().and_then(|node| node.unit(key)).map(str::to_owned);
+        let moved = self.grids.values().filter(|grid| {
+            let own = self.unit(me, grid.key());
+            let units = [unit(&old, grid.key()), unit(&new, grid.key())];
+            own.is_some() && units[0] != units[1] && units.iter().any(|unit| unit.as_deref() == own)
+        });
+        Affected::Grids(moved.map(grid_name).collect())
+    }
+
+    /// A slice that changes its Service concerns the old one too.
+    fn take_slice(&mut self, me: &str, change: &Change) -> Affected {
+        let key = &change.object.key;
+        if !self.slices.keys().any(|service| service.namespace == key.namespace()) {
+            return Affected::nothing();
+        }
+        let mut services = BTreeSet::new();
+        for (service, slices) in &mut self.slices {
+            if slices.remove(key) {
+                services.insert(service.clone());
+            }
+        }
+        if change.kind != ChangeKind::Deleted
+            && let Some(service) = governing(&change.object)
+            && let Some(slices) = self.slices.get_mut(&service)
+        {
+            slices.insert(key.clone());
+            services.insert(service);
+        }
+        Affected::Grids(services.iter().flat_map(|service| self.governed_by(me, service)).collect())
+    }
+}
+
+/// The units of a node: its labels whose keys are those of grids.
+fn units(node: &Stored, is_key: impl Fn(&str) -> bool) -> Option<Node> {
+    let mut node = read(node, Node::of)?;
+    node.labels.retain(|key, _| is_key(key));
+    // Names of pods stay where their node was voted dead.
+    node.unhealthy = false;
+    Some(node)
+}
+
+/// The Service of a slice.
+fn governing(slice: &Stored) -> Option<ServiceName> {
+    service_of(Carrier::EndpointSlice, &read(slice, Metadata::of)?)
+}
+
+fn service_name(key: &ObjectKey) -> ServiceName {
+    ServiceName::new(key.namespace(), key.name())
 }
 
 fn grid_name(grid: &StatefulSetGrid) -> GridName {

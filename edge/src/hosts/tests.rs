@@ -13,6 +13,8 @@ use tombolo_runtime::Tasks;
 use super::names::Part;
 use super::*;
 
+mod work;
+
 /// Of the paused clock: longer than a period.
 const DEADLINE: Duration = Duration::from_secs(90);
 const PERIOD: Duration = Duration::from_secs(30);
@@ -46,7 +48,10 @@ fn node(zone: &str) -> Value {
 }
 
 fn grid() -> Value {
-    json!({"metadata": {}, "spec": {"gridUniqKey": "zone", "template": {"serviceName": "db"}}})
+    json!({
+        "metadata": {}, "spec": {"gridUniqKey": "zone", "template": {"serviceName": "db"}},
+        "status": {"owned": ["a", "b"]},
+    })
 }
 
 fn service(key: &str) -> Value {
@@ -102,6 +107,15 @@ impl Publisher {
         names: watch::Sender<Option<Arc<Hosts>>>,
         period: Duration,
     ) -> Self {
+        Self::start_on(Arc::new(store.clone()), path, names, period)
+    }
+
+    fn start_on(
+        source: Arc<dyn Store>,
+        path: &str,
+        names: watch::Sender<Option<Arc<Hosts>>>,
+        period: Duration,
+    ) -> Self {
         let (folder, stop, tasks) = (tempfile::tempdir().unwrap(), CancellationToken::new(), Tasks::new());
         let parts = HostsParts {
             path: Some(folder.path().join(path)),
@@ -109,7 +123,7 @@ impl Publisher {
             node: "n1".to_owned(),
             domain: "cluster.local".to_owned(),
             period,
-            source: Arc::new(store.clone()),
+            source,
             pods: watch::channel(Arc::new(OwnPods::new("n1"))).1,
         };
         let until = stop.clone();

@@ -134,10 +134,12 @@ pub fn plan(grid: &Grid, units: &[&str], children: &[Child<'_>]) -> Result<Plan,
     let by_name: HashMap<&str, Child<'_>> = children.iter().map(|child| (child.name(), *child)).collect();
     let mut names = HashSet::with_capacity(units.len());
     for unit in units {
-        let Ok(name) = child_name(grid.kind, &grid.name, unit).map_err(|error| {
-            plan.troubles.insert((*unit).to_owned(), error.into());
-        }) else {
-            continue;
+        let name = match child_name(grid.kind, &grid.name, unit) {
+            Ok(name) => name,
+            Err(error) => {
+                plan.troubles.insert((*unit).to_owned(), error.into());
+                continue;
+            }
         };
         match wanted(grid, unit, &name, by_name.get(name.as_str()).copied()) {
             Ok(Step::Want(wanted)) => plan.wanted.push(wanted),

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::Grid;
 use super::child::Child;
@@ -66,16 +66,12 @@ pub fn status(grid: &Grid, before: &Value, outcome: &Outcome, now: &str) -> Valu
         });
     }
     let mut status = json!({"observedGeneration": grid.generation, "conditions": conditions});
-    if let Some(kept) =
-        outcome.refused.as_ref().and_then(|_| before.as_object()).filter(|kept| kept.contains_key("states"))
-    {
+    let kept = outcome.refused.as_ref().and_then(|_| before.as_object());
+    if let Some(kept) = kept.filter(|kept| kept.contains_key("states")) {
         // The children are as they were.
-        for (member, value) in kept {
-            status
-                .as_object_mut()
-                .map(|status| status.entry(member.clone()).or_insert_with(|| value.clone()));
-        }
-        return status;
+        let mut all = kept.clone();
+        all.extend(status.as_object().cloned().unwrap_or_default());
+        return Value::Object(all);
     }
     let states = names.iter().map(|unit| bounded::State {
         unit: unit.as_str(),

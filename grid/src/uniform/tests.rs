@@ -20,6 +20,7 @@ fn grid(name: &str) -> StatefulSetGrid {
     let grid = json!({
         "metadata": {"name": name, "namespace": "default"},
         "spec": {"gridUniqKey": "k", "template": {"serviceName": "s", "replicas": 3}},
+        "status": {"owned": ["u1", "zone", "a", "b", "e", "0", "app", "1"]},
     });
     StatefulSetGrid::of(grid.to_string().as_bytes()).unwrap()
 }
@@ -57,8 +58,8 @@ fn named(
     Some(lines.flat_map(|(name, all)| all.iter().map(move |address| format!("{name}={address}"))).collect())
 }
 
-/// Rows H1 to H9 and H23 of app-grid reference 8.3. Rows H10 and H25 ask for the owners of pods and StatefulSets, which
-/// a node may not read; what an older set has left is in no slice of the Service.
+/// Rows H1 to H9 and H23 of app-grid reference 8.3. Rows H10 and H25 ask for the owners of pods, which a node may not read;
+/// what an older set has left is in no slice of the Service.
 #[test]
 fn pods_of_the_unit_have_uniform_names() {
     for (name, unit, endpoints, expected) in [
@@ -111,6 +112,29 @@ fn names_are_withheld_where_the_service_or_the_unit_is_missing() {
         [] as [&str; 0],
         "pods of this unit's set on a node of another"
     );
+}
+
+/// Pods of another StatefulSet that has the name of a unit's: the grid's controller does not count that as the grid's own.
+#[test]
+fn pods_of_a_set_that_is_not_the_grids_have_no_uniform_names() {
+    let (nodes, service) = (nodes(&[("n1", "a"), ("n2", "b")]), service(Some("k")));
+    let pods = pods(&["demo-a-0@n1=10.0.0.1", "demo-b-0@n2=10.0.0.2"]);
+    let with = |status: Value| {
+        let spec = json!({"gridUniqKey": "k", "template": {"serviceName": "s"}});
+        let grid =
+            json!({"metadata": {"name": "demo", "namespace": "default"}, "spec": spec, "status": status});
+        StatefulSetGrid::of(grid.to_string().as_bytes()).unwrap()
+    };
+    let seen = |status: Value| named(&with(status), &nodes, Some(&service), &pods);
+    assert_eq!(seen(json!({"owned": ["a", "b"]})).unwrap(), ["demo-0=10.0.0.1"]);
+    let conflict = json!({"error": {"reason": "ChildNameConflict"}});
+    assert_eq!(seen(json!({"owned": ["b"], "states": {"a": conflict}})), None);
+    for unseen in [json!({}), Value::Null, json!({"owned": null}), json!({"owned": []})] {
+        assert_eq!(seen(unseen), None, "nobody has looked whose it is");
+    }
+    let grid = with(json!({"owned": ["a", "b"]}));
+    let of_a = grid.clone().seen_from(Some("a"));
+    assert!(of_a.owns("a") && !of_a.owns("b") && !grid.seen_from(None).owns("a"));
 }
 
 /// Defects 12 and 14 of app-grid reference 4.9.

@@ -122,6 +122,7 @@ impl Cluster {
             "apiVersion": "superedge.io/v1", "kind": "StatefulSetGrid",
             "metadata": {"name": "db", "namespace": NAMESPACE},
             "spec": {"gridUniqKey": "zone", "template": {"serviceName": "db"}},
+            "status": {"owned": ["a", "b"]},
         }))
         .await;
         self.service("six", none.clone(), none.clone(), headless.clone()).await;

@@ -1,22 +1,36 @@
-//! What a run of `cargo test` prints, and the tests of it that are worth a second run.
+//! What a run of `cargo test` prints: whether any test ran, and which are worth a second run.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+
+use crate::run;
 
 /// More failures than this are no accident of a busy machine: nothing is repeated.
 const REPEATED_MAX: usize = 5;
 
 /// One run of `cargo test`.
 #[derive(Default)]
-pub(super) struct Report {
+pub(crate) struct Report {
     passed: BTreeSet<String>,
     failed: BTreeSet<String>,
     /// Test programs that began, less those that came to their summary.
     unfinished: i64,
+    /// Tests that came to an end, by the summaries of the test programs.
+    ran: u64,
     success: bool,
+}
+
+/// Runs `cargo test` with a filter. A filter that no test has is a failure: `cargo test` itself is content then.
+///
+/// # Errors
+/// A test fails, none runs, or the command cannot be started.
+pub(crate) fn run_some(command: &mut Command) -> Result<()> {
+    let line = run::describe(command);
+    eprintln!("$ {line}");
+    Report::of(command)?.verdict(&line)
 }
 
 impl Report {
@@ -47,13 +61,30 @@ impl Report {
             self.failed.insert(name.to_owned());
         } else if line.starts_with("running ") && (line.ends_with(" test") || line.ends_with(" tests")) {
             self.unfinished += 1;
-        } else if line.starts_with("test result: ") {
+        } else if let Some(summary) = line.strip_prefix("test result: ") {
             self.unfinished -= 1;
+            self.ran += count(summary, " passed") + count(summary, " failed");
         }
     }
 
     pub(super) fn success(&self) -> bool {
         self.success
+    }
+
+    /// Whether not one test ran.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ran == 0
+    }
+
+    /// Whether tests ran and none failed.
+    fn verdict(&self, line: &str) -> Result<()> {
+        if !self.success {
+            bail!("`{line}` failed: see above");
+        }
+        if self.is_empty() {
+            bail!("`{line}` ran no test: no test has this name, or it was renamed");
+        }
+        Ok(())
     }
 
     /// The tests that failed, when a second run can tell more: they are few, and no program ended in the middle of its tests.
@@ -66,6 +97,12 @@ impl Report {
     pub(super) fn has_passed(&self, names: &BTreeSet<String>) -> bool {
         self.success && self.failed.is_empty() && names.is_subset(&self.passed)
     }
+}
+
+/// The number before a word of a summary: `ok. 3 passed; 0 failed; ...`.
+fn count(summary: &str, word: &str) -> u64 {
+    let before = summary.split(word).next().filter(|before| before.len() < summary.len());
+    before.and_then(|before| before.rsplit(' ').next()?.parse().ok()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -101,5 +138,24 @@ mod tests {
         assert!(second.has_passed(&names(&["c"])));
         assert!(!second.has_passed(&names(&["c", "src/lib.rs - d (line 3)"])));
         assert!(!report(false, "test c ... ok").has_passed(&names(&["c"])));
+    }
+
+    #[test]
+    fn a_filter_that_no_test_has_is_a_failure() {
+        let none = "running 0 tests\ntest result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 12 filtered out; finished in 0.00s\n";
+        let one = "running 1 test\ntest a ... ok\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 3 filtered out; finished in 0.00s\n";
+        let ignored = "running 1 test\ntest a ... ignored\ntest result: ok. 0 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n";
+        let verdict = |success, output: &str| {
+            report(success, output).verdict("cargo test x").map_err(|error| error.to_string())
+        };
+        let nothing = Err("`cargo test x` ran no test: no test has this name, or it was renamed".to_owned());
+        for output in ["", none, ignored, &none.repeat(5)] {
+            assert_eq!(verdict(true, output), nothing, "{output}");
+        }
+        assert_eq!(verdict(true, &format!("{none}{one}{none}")), Ok(()));
+        assert_eq!(verdict(false, one), Err("`cargo test x` failed: see above".to_owned()));
+        // What a test prints may stand before its outcome.
+        let noisy = one.replace("test a ... ok", "test a ... something printed\nok");
+        assert_eq!(verdict(true, &noisy), Ok(()));
     }
 }

@@ -133,6 +133,32 @@ fn names_without_a_meaning_here_are_listed_with_their_reason() {
 }
 
 #[test]
+fn modules_that_do_not_exist_are_named_by_whether_they_are_enabled() {
+    let names = |text: &str| parse(text).missing.iter().map(|module| module.name).collect::<Vec<_>>();
+    assert_eq!(names(STOCK), ["deviceController"], "router, cloudStream and taskManager are there and off");
+    assert_eq!(names("kind: CloudCore\n"), ["deviceController"], "stock's default for what is left out");
+    assert_eq!(names("modules: {deviceController: {enable: false}}"), [""; 0]);
+    let all = "modules: {router: {enable: true}, cloudStream: {enable: true}, taskManager: {enable: true}}";
+    assert_eq!(names(all), ["deviceController", "taskManager", "cloudStream", "router"]);
+    assert!(Config::default().missing.is_empty(), "a file of our own names no module");
+    let document = include_str!("../../../../docs/migrating-from-kubeedge.md");
+    for module in missing::MISSING {
+        let row = format!("| `{}` | {} |", module.name, module.loss);
+        assert!(document.contains(&row), "docs/migrating-from-kubeedge.md lacks {row}");
+    }
+}
+
+#[test]
+fn a_file_that_leaves_stock_edges_no_way_in_stops_the_start() {
+    let text = hub("    websocket: {enable: false}\n    quic: {enable: true}\n");
+    let error = Config::parse(&text).expect_err("no way in").to_string();
+    assert!(error.contains("stock edges have no other way in") && error.contains("Enable it"), "{error}");
+    // What is left out is on, as with stock.
+    let config = parse(&hub("    quic: {enable: true}\n"));
+    assert!(config.listen.websocket.is_some() && config.listen.quic.is_some());
+}
+
+#[test]
 fn operators_can_read_every_name() {
     let document = include_str!("../../../../docs/operations.md");
     for setting in ignored::IGNORED {
@@ -171,6 +197,10 @@ fn values_out_of_range_name_their_key() {
         (hub("    nodeLimit: 0\n"), "modules.cloudHub.nodeLimit"),
         (hub("    enable: false\n"), "modules.cloudHub.enable"),
         (hub("    websocket: {enable: false}\n"), "modules.cloudHub.websocket.enable"),
+        (
+            hub("    websocket: {enable: false}\n    quic: {enable: true}\n"),
+            "modules.cloudHub.websocket.enable",
+        ),
         (hub("    keepaliveInterval: 0\n"), "modules.cloudHub.keepaliveInterval"),
         (hub("    tokenRefreshDuration: 0\n"), "modules.cloudHub.tokenRefreshDuration"),
         (hub("    edgeCertSigningDuration: 0\n"), "modules.cloudHub.edgeCertSigningDuration"),

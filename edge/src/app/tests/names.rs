@@ -21,7 +21,13 @@ fn with_grid(cloud: &FakeCloud) {
     let labels = json!({"labels": {"superedge.io/grid-uniq-key": "zone"}});
     put("", "services", "default", "db", json!({"metadata": labels, "spec": {"clusterIP": "10.96.0.7"}}));
     let spec = json!({"gridUniqKey": "zone", "template": {"serviceName": "db"}});
-    put("superedge.io", "statefulsetgrids", "default", "db", json!({"spec": spec}));
+    put(
+        "superedge.io",
+        "statefulsetgrids",
+        "default",
+        "db",
+        json!({"spec": spec, "status": {"owned": ["a", "b"]}}),
+    );
     let endpoint = |pod: &str, address: &str, node: &str| json!({"addresses": [address], "nodeName": node, "targetRef": {"kind": "Pod", "name": pod}});
     let slice = json!({
         "metadata": {"labels": {"kubernetes.io/service-name": "db"}}, "addressType": "IPv4",

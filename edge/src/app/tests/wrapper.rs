@@ -139,7 +139,7 @@ fn with_grid(cloud: &FakeCloud, pods: &[(&str, &str, &str)]) {
     cloud.put(&key("services", "db"), "s1", &json!({"metadata": {"labels": labels}, "spec": {}}), &[]);
     let grid = ObjectKey::new(Resource::new("superedge.io", "v1", "statefulsetgrids"), "default", "db");
     let spec = json!({"gridUniqKey": "zone", "template": {"serviceName": "db"}});
-    cloud.put(&grid, "g1", &json!({"spec": spec}), &[]);
+    cloud.put(&grid, "g1", &json!({"spec": spec, "status": {"owned": ["a", "b"]}}), &[]);
     let endpoint = |(address, pod, node): &(&str, &str, &str)| {
         let target = json!({"kind": "Pod", "name": pod, "namespace": "default", "uid": "p1"});
         json!({"addresses": [address], "nodeName": node, "targetRef": target})

@@ -1,0 +1,82 @@
+//! cloudcore's settings: what they ask for that is not there.
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use tombolo_cloud::Config;
+
+use super::api::Reached;
+use super::{DoctorOptions, Report};
+
+/// ConfigMap with the settings of a cloudcore that runs in the cluster, and the key in it.
+const CONFIG_MAP: (&str, &str) = ("tombolo-cloudcore", "cloudcore.yaml");
+
+/// What to do about modules that do not exist.
+const ADVICE: &str = "Turn them off in the file, or keep what needs them on stock KubeEdge: see docs/migrating-from-kubeedge.md";
+
+/// Looks at the given file, or else at the settings that the cluster holds; where there are none, nothing is said.
+pub(super) async fn examine(options: &DoctorOptions, api: &Reached, report: &mut Report) {
+    let (check, text) = match &options.config {
+        Some(path) => (
+            format!("settings {}", path.display()),
+            std::fs::read_to_string(path).map_err(|error| error.to_string()),
+        ),
+        None => {
+            let (name, key) = CONFIG_MAP;
+            let maps: Api<ConfigMap> = Api::namespaced(api.client.clone(), &api.namespace);
+            let text = match maps.get_opt(name).await {
+                Ok(map) => map.and_then(|map| map.data?.remove(key)),
+                // Those who may not read it are told so where it matters more.
+                Err(_) => None,
+            };
+            let Some(text) = text else { return };
+            (format!("settings in ConfigMap {}/{name}", api.namespace), Ok(text))
+        }
+    };
+    match text {
+        Ok(text) => judge(check, &text, report),
+        Err(error) => report.fail(
+            check,
+            format!("cannot be read: {error}"),
+            "Give --config the path of cloudcore's file",
+        ),
+    }
+}
+
+fn judge(check: String, text: &str, report: &mut Report) {
+    let config = match Config::parse(text) {
+        Ok(config) => config,
+        Err(error) => {
+            return report.fail(check, error.to_string(), "cloudcore does not start with this file: mend it");
+        }
+    };
+    if config.missing.is_empty() {
+        return report.ok(check, "ask for nothing that is not there");
+    }
+    let named: Vec<String> = config.missing.iter().map(ToString::to_string).collect();
+    report.warn(check, format!("enable modules that do not exist here: {}", named.join("; ")), ADVICE);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Level;
+    use super::*;
+
+    fn found(text: &str) -> (Level, String) {
+        let mut report = Report::new(|_| ());
+        judge("settings".to_owned(), text, &mut report);
+        let [finding] = report.findings() else { panic!("{report:?}") };
+        (finding.level, finding.to_string())
+    }
+
+    #[test]
+    fn modules_that_do_not_exist_are_named_when_they_are_enabled() {
+        let (level, line) = found("modules: {router: {enable: true}, cloudStream: {enable: false}}");
+        assert_eq!(level, Level::Warn);
+        assert!(line.contains("router (") && line.contains("deviceController ("), "on by default: {line}");
+        assert!(!line.contains("cloudStream"), "{line}");
+        assert_eq!(found("modules: {deviceController: {enable: false}}").0, Level::Ok);
+        assert_eq!(found("nodeLimit: 10").0, Level::Ok, "a file of our own");
+        let (level, line) = found("modules: {cloudHub: {websocket: {enable: false}, quic: {enable: true}}}");
+        assert!(level == Level::Fail && line.contains("modules.cloudHub.websocket.enable"), "{line}");
+    }
+}

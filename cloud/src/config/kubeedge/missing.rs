@@ -1,0 +1,47 @@
+//! Modules of KubeEdge that a file may enable and that do not exist here.
+
+use std::fmt;
+
+use super::file::Modules;
+
+/// A module that a file enables, or leaves to a default that enables it, and that does not exist here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MissingModule {
+    /// Its name below `modules`.
+    pub name: &'static str,
+    /// What a fleet loses.
+    pub loss: &'static str,
+}
+
+/// `docs/migrating-from-kubeedge.md` shows this table.
+pub(super) const MISSING: [MissingModule; 4] = [
+    missing(
+        "deviceController",
+        "Devices and DeviceModels are not managed, and edges get no device from the cloud",
+    ),
+    missing("taskManager", "node upgrades, image pre-pulls and configuration updates are not carried out"),
+    missing("cloudStream", "kubectl logs, exec and attach do not reach pods of the edges"),
+    missing("router", "Rules are followed, and no message is routed between cloud and edges"),
+];
+
+const fn missing(name: &'static str, loss: &'static str) -> MissingModule {
+    MissingModule { name, loss }
+}
+
+impl fmt::Display for MissingModule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name, self.loss)
+    }
+}
+
+/// Those that are enabled, as stock reads the file: a key that is not there has stock's default.
+pub(super) fn of(modules: &Modules) -> Vec<MissingModule> {
+    let is_enabled = |name: &str| match name {
+        "deviceController" => modules.device_controller.enable,
+        "taskManager" => modules.task_manager.enable,
+        "cloudStream" => modules.cloud_stream.enable,
+        "router" => modules.router.enable,
+        _ => false,
+    };
+    MISSING.into_iter().filter(|module| is_enabled(module.name)).collect()
+}
