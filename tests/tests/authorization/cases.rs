@@ -90,12 +90,46 @@ fn texts<'a>(rule: &'a Value, list: &str) -> Vec<&'a str> {
 impl Case {
     pub(crate) fn of(world: &World, rng: &mut StdRng) -> Self {
         let grant = &world.grants[rng.random_range(0..world.grants.len())];
+        if rng.random_bool(0.06) {
+            return Self::of_node(grant, rng);
+        }
         let acting = if rng.random_bool(0.7) { subject(world, grant, rng) } else { anybody(world, rng) };
         if rng.random_bool(0.2) {
             return Self { caller: Caller::Nobody, question: Question::Review(review(acting, grant, rng)) };
         }
         let caller = caller(world, acting, rng);
         Self { caller, question: Question::Call(call(grant, rng)) }
+    }
+}
+
+impl Case {
+    /// A node that selects, by its certificate or in a review: which objects are its own is decided by the selector.
+    fn of_node(grant: &Grant, rng: &mut StdRng) -> Self {
+        let node = rng.random_range(0..NODES.len());
+        let (group, resource) = match rng.random_range(0..8) {
+            0 => ("", "nodes"),
+            1 => ("resource.k8s.io", "resourceslices"),
+            _ => ("", "pods"),
+        };
+        let selector = field_selector(grant, rng);
+        let verb = pick(rng, &["list", "watch", "list", "watch", "deletecollection", "create"]);
+        if rng.random_bool(0.4) {
+            let what = json!({"verb": verb, "group": group, "resource": resource, "fieldSelector": {"rawSelector": selector}});
+            let user = format!("system:node:{}", NODES[node]);
+            let spec = json!({"user": user, "groups": ["system:nodes"], "resourceAttributes": what});
+            return Self { caller: Caller::Nobody, question: Question::Review(spec) };
+        }
+        let (method, watch) = match verb {
+            "create" => ("POST", ""),
+            "deletecollection" => ("DELETE", ""),
+            "watch" => ("GET", "watch=1&"),
+            _ => ("GET", ""),
+        };
+        let root = if group.is_empty() { "/api/v1".to_owned() } else { format!("/apis/{group}/v1") };
+        let home = if resource == "pods" && rng.random_bool(0.5) { "/namespaces/ns-a" } else { "" };
+        let query = format!("{watch}fieldSelector={}&dryRun=All&timeoutSeconds=1", encoded(&selector));
+        let call = Call { method, path: format!("{root}{home}/{resource}?{query}") };
+        Self { caller: Caller::Node(node), question: Question::Call(call) }
     }
 }
 

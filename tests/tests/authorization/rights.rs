@@ -346,7 +346,9 @@ impl World {
 
     fn subject(&self, rng: &mut StdRng, namespace: Option<&str>) -> Value {
         let group = "rbac.authorization.k8s.io";
-        match rng.random_range(0..10) {
+        match rng.random_range(0..11) {
+            // The name that other rules of Kubernetes have a wildcard for.
+            10 => json!({"kind": "User", "apiGroup": group, "name": "*"}),
             0..5 => {
                 json!({"kind": "User", "apiGroup": group, "name": self.users[rng.random_range(0..self.users.len())]})
             }
