@@ -152,7 +152,7 @@ impl Source {
         }
         let keys: BTreeSet<&str> = grids.iter().map(StatefulSetGrid::key).collect();
         for node in self.store.list(&Part::Nodes.resource(), None)?.items {
-            if let Some(units) = units(&node, |key| keys.contains(key)) {
+            if let Some(units) = units(&self.me, &node, |key| keys.contains(key)) {
                 known.nodes.insert(node.key.name().to_owned(), units);
             }
         }
@@ -197,7 +197,8 @@ impl Known {
     }
 
     fn put(&mut self, me: &str, grid: StatefulSetGrid) {
-        let grid = grid.clone().seen_from(self.unit(me, grid.key()));
+        let unit = self.unit(me, grid.key());
+        let grid = grid.seen_from(unit);
         self.grids.insert(grid_name(&grid), grid);
     }
 
@@ -216,7 +217,8 @@ impl Known {
                 None => Affected::nothing(),
             };
         };
-        let grid = grid.clone().seen_from(self.unit(me, grid.key()));
+        let unit = self.unit(me, grid.key());
+        let grid = grid.seen_from(unit);
         let Some(old) = self.grids.get(&name) else { return Affected::Everything };
         if *old == grid {
             return Affected::nothing();
@@ -234,7 +236,7 @@ impl Known {
         let is_key = |key: &str| self.grids.values().any(|grid| grid.key() == key);
         let new = match change.kind {
             ChangeKind::Deleted => None,
-            ChangeKind::Added | ChangeKind::Modified => units(&change.object, is_key),
+            ChangeKind::Added | ChangeKind::Modified => units(me, &change.object, is_key),
         };
         if self.nodes.get(name) == new.as_ref() {
             return Affected::nothing();
@@ -279,13 +281,14 @@ impl Known {
     }
 }
 
-/// The units of a node: its labels whose keys are those of grids.
-fn units(node: &Stored, is_key: impl Fn(&str) -> bool) -> Option<Node> {
+/// The units of a node: its labels whose keys are those of grids. None of another node that has none.
+fn units(me: &str, node: &Stored, is_key: impl Fn(&str) -> bool) -> Option<Node> {
+    let is_me = node.key.name() == me;
     let mut node = read(node, Node::of)?;
     node.labels.retain(|key, _| is_key(key));
     // Names of pods stay where their node was voted dead.
     node.unhealthy = false;
-    Some(node)
+    Some(node).filter(|node| is_me || !node.labels.is_empty())
 }
 
 /// The Service of a slice.

@@ -45,7 +45,7 @@ mod tests {
     use crate::compare::Own;
     use crate::identifiers::Identifiers;
 
-    fn answer(resource: &str, content: Value) -> Frame {
+    fn answer(resource: &str, content: &Value) -> Frame {
         Frame::new(json!({
             "header": {"msg_id": "a", "parent_msg_id": "q"},
             "route": {"source": "edgecontroller", "group": "resource", "operation": "response", "resource": resource},
@@ -75,14 +75,14 @@ mod tests {
     fn an_object_that_every_cluster_makes_may_have_been_missing_in_the_recorded_one() {
         const PATH: &str = "shop/configmap/kube-root-ca.crt";
         const NAME: &str = "kube-root-ca.crt";
-        let there = answer(PATH, map("shop", NAME));
+        let there = answer(PATH, &map("shop", NAME));
         let failure = missing(NAME, "NotFound", 404);
         let said = "configmaps \"kube-root-ca.crt\" not found";
         for recorded in
             [json!({"ErrStatus": failure}), json!({"Err": {"ErrStatus": failure}, "Object": {}}), json!(said)]
         {
             assert_eq!(
-                rules(&answer(PATH, recorded.clone()), &there),
+                rules(&answer(PATH, &recorded), &there),
                 Some(vec![Rule::ClusterObjects]),
                 "{recorded}"
             );
@@ -91,9 +91,9 @@ mod tests {
 
     #[test]
     fn nothing_else_that_was_missing_is_excused() {
-        let there = |name: &str| answer(&format!("shop/configmap/{name}"), map("shop", name));
+        let there = |name: &str| answer(&format!("shop/configmap/{name}"), &map("shop", name));
         let recorded = |name: &str, status: Value| {
-            answer(&format!("shop/configmap/{name}"), json!({"ErrStatus": status}))
+            answer(&format!("shop/configmap/{name}"), &json!({"ErrStatus": status}))
         };
         const NAME: &str = "kube-root-ca.crt";
         for (recorded, live, what) in [
