@@ -19,7 +19,7 @@ use tracing::warn;
 
 use crate::address::NodeAddress;
 use crate::config::{Config, ConfigError};
-use crate::dns::{Dns, DnsMetrics, DnsParts};
+use crate::dns::{Dns, DnsMetrics, DnsParts, Machine};
 use crate::hosts::{self, HostsParts};
 use crate::hub::{Client, ClientParts, Dial, HubHandle, NetworkDialer};
 use crate::identity::{CloudRenewal, Identity, IdentityError, WallClock, rotate};
@@ -115,6 +115,7 @@ impl App {
 
     async fn with_dialer(config: Config, dialer: Box<dyn Dial>) -> Result<Bound, AppError> {
         config.validate()?;
+        config.warnings().iter().for_each(|warning| warn!("{warning}"));
         let identity = Identity::load(&config.data_dir, &config.node_name)?;
         let folder = config.data_dir.clone();
         let opened = tokio::task::spawn_blocking(move || Store::open_patiently(&folder)).await;
@@ -263,7 +264,12 @@ impl Bound {
             started: SystemTime::now(),
         };
         let names = spawn_names(tasks, &config, &parts, network.dns.is_some(), stop);
-        network.spawn(tasks, parts, names, &mut registry, stop);
+        let machine = Machine {
+            node: config.node_name.as_str().to_owned(),
+            address: told.clone(),
+            pods: parts.pods.clone(),
+        };
+        network.spawn(tasks, parts, (names, machine), &mut registry, stop);
         let parts = LocalApiParts {
             store: store.clone(),
             subscriptions: subscriptions.clone(),
@@ -341,7 +347,7 @@ impl Network {
         self,
         tasks: &Tasks,
         parts: WrapperParts,
-        names: watch::Receiver<Option<Arc<Hosts>>>,
+        (names, machine): (watch::Receiver<Option<Arc<Hosts>>>, Machine),
         registry: &mut Registry,
         stop: &CancellationToken,
     ) {
@@ -354,7 +360,7 @@ impl Network {
             wrapper.spawn(tasks, &projection, stop);
         }
         if let Some(dns) = self.dns {
-            let parts = DnsParts { source: projection.store(), names };
+            let parts = DnsParts { source: projection.store(), names, machine };
             dns.spawn(tasks, parts, DnsMetrics::register(registry), stop);
         }
     }

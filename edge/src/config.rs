@@ -17,7 +17,7 @@ mod wrapper;
 #[cfg(test)]
 mod tests;
 
-pub use dns::{DNS_PORT, DnsConfig, UPSTREAMS_MAX, Upstream};
+pub use dns::{DNS_PORT, DnsConfig, Network, UPSTREAMS_MAX, Upstream};
 pub use wrapper::{WATCH_QUEUE, WrapperConfig, WrapperTls};
 
 /// Default port of the hub's WebSocket listener (KubeEdge's).
@@ -318,6 +318,26 @@ impl Config {
             |error: ConfigError| ConfigError::Syntax { origin: origin.into(), message: error.to_string() };
         config.validate().map_err(named)?;
         Ok(config)
+    }
+
+    /// What these settings ask for and cannot have.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let led =
+            self.wrapper.local_rewrite && (self.wrapper.address.is_some() || self.dns.address.is_some());
+        let unreachable =
+            |address: Option<SocketAddr>| address.is_none_or(|address| address.ip().is_loopback());
+        let nobody = unreachable(self.local_api.pods) && unreachable(Some(self.local_api.https));
+        let mut warnings = Vec::new();
+        if led && nobody {
+            warnings.push(
+                "wrapper.localRewrite is on, and the local API has no address that pods reach, so the Service \
+                 default/kubernetes leads pods to the API servers of the cluster, which they lose with the network: set \
+                 localApi.pods to an address of this node, as that of a dummy interface, or turn wrapper.localRewrite off"
+                    .to_owned(),
+            );
+        }
+        warnings
     }
 
     /// Checks what types cannot say.

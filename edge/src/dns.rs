@@ -22,19 +22,26 @@ use crate::config::DnsConfig;
 
 mod answer;
 mod authority;
+mod cache;
+mod clients;
 mod follow;
 mod forward;
+mod loops;
 mod message;
 mod metrics;
+mod private;
 mod serve;
+mod shares;
 mod upstreams;
 
 #[cfg(test)]
 mod tests;
 
+pub(crate) use clients::Machine;
 pub(crate) use metrics::DnsMetrics;
 
 use authority::Authority;
+use clients::Clients;
 use forward::Forwarder;
 use serve::Server;
 use upstreams::Upstreams;
@@ -47,6 +54,8 @@ pub(crate) struct DnsParts {
     pub(crate) source: Arc<dyn Store>,
     /// Uniform names; none until they are known.
     pub(crate) names: watch::Receiver<Option<Arc<Hosts>>>,
+    /// The machine that the server runs on.
+    pub(crate) machine: Machine,
 }
 
 /// The server with its sockets bound.
@@ -106,17 +115,29 @@ impl Dns {
         stop: &CancellationToken,
     ) {
         let known = Arc::<RwLock<Known>>::default();
+        let (source, own) = (Arc::clone(&parts.source), self.address.ip());
+        let clients = Clients::new(parts.machine.clone(), own, self.settings.clients.clone());
         let follower = follow::Follower::new(parts, Arc::clone(&known));
         let upstreams = Upstreams::new(&self.settings, self.address);
         let server = Arc::new(Server {
-            authority: Authority::new(&self.settings.cluster_domain, self.address.ip()),
+            authority: Authority::new(&self.settings.cluster_domain, self.address.ip())
+                .with_private_reverse(self.settings.forward_private_reverse),
             known,
             forwarder: Forwarder::new(upstreams, self.settings.forward_timeout()),
             metrics,
+            clients,
         });
         let until = stop.clone();
         tasks.spawn("dns-zone", async move {
             until.run_until_cancelled(follower.run()).await;
+        });
+        let (until, following) = (stop.clone(), Arc::clone(&server));
+        tasks.spawn("dns-clients", async move {
+            until.run_until_cancelled(following.clients.follow(source)).await;
+        });
+        let (until, watching) = (stop.clone(), Arc::clone(&server));
+        tasks.spawn("dns-loops", async move {
+            until.run_until_cancelled(watching.forwarder.watch_for_loops()).await;
         });
         let (until, answering) = (stop.clone(), Arc::clone(&server));
         tasks.spawn("dns-udp", async move {

@@ -24,17 +24,65 @@ pub struct LocalApi {
 }
 
 impl LocalApi {
-    /// What the annotations of an object say; none unless both can be read.
-    fn said_by(metadata: &Metadata) -> Option<Self> {
-        let address = metadata.annotations.get(LOCAL_ENDPOINT)?.parse().ok()?;
-        let port = metadata.annotations.get(LOCAL_PORT)?.parse().ok().filter(|port| *port > 0)?;
-        Some(Self { address, port })
+    /// What the annotations of an object say, if it is an address that a pod can reach: on a loopback one it finds nobody but
+    /// itself.
+    fn said_by(metadata: &Metadata) -> Result<Self, Stays> {
+        let said = |name: &str| metadata.annotations.get(name);
+        let (endpoint, port) = match (said(LOCAL_ENDPOINT), said(LOCAL_PORT)) {
+            (None, None) => return Err(Stays::NobodySays),
+            (endpoint, port) => (endpoint.cloned().unwrap_or_default(), port.cloned().unwrap_or_default()),
+        };
+        let usable =
+            |address: &IpAddr| !address.is_loopback() && !address.is_unspecified() && !address.is_multicast();
+        let address = endpoint.parse().ok().filter(usable);
+        let number = port.parse().ok().filter(|port| *port > 0);
+        match (address, number) {
+            (Some(address), Some(port)) => Ok(Self { address, port }),
+            _ => Err(Stays::Unreachable(format!("{endpoint}:{port}"))),
+        }
+    }
+}
+
+/// What becomes of an object with endpoints on a node with an API of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lead {
+    /// It is of another Service.
+    Other,
+    /// It leads to the local API: its text.
+    Here(Vec<u8>),
+    /// It leads to the API servers of the cluster, as it did.
+    There(Stays),
+}
+
+/// Why the Service `default/kubernetes` leads to the API servers of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stays {
+    /// Neither a setting nor an annotation says where the local API is.
+    NobodySays,
+    /// No pod reaches what the annotations say.
+    Unreachable(String),
+    /// The local API has an address of the other family: `IPv4` or `IPv6` is that of the object.
+    OtherFamily(String),
+}
+
+impl core::fmt::Display for Stays {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::NobodySays => f.write_str("the local API has no address that pods reach"),
+            Self::Unreachable(said) => write!(
+                f,
+                "the annotations {LOCAL_ENDPOINT} and {LOCAL_PORT} say {said}, which no pod reaches"
+            ),
+            Self::OtherFamily(family) => {
+                write!(f, "the local API has no address of the family {family}, of which this object is")
+            }
+        }
     }
 }
 
 /// The endpoints of the Service `default/kubernetes`, leading to the local API alone: `configured`, or without it where
-/// the annotations of the object say. None for all other objects, where nobody says a usable address, and for slices of
-/// the other address family.
+/// the annotations of the object say. They stay as they are where nobody says a usable address, and in a slice of the other
+/// address family.
 ///
 /// # Errors
 /// [`BodyError`] for text that is no such object.
@@ -42,20 +90,23 @@ pub fn lead_to_local_api(
     carrier: Carrier,
     body: &[u8],
     configured: Option<LocalApi>,
-) -> Result<Option<Vec<u8>>, BodyError> {
+) -> Result<Lead, BodyError> {
     let metadata = Metadata::of(body)?;
     let service = service_of(carrier, &metadata);
     if service.is_none_or(|service| (&*service.namespace, &*service.name) != ("default", "kubernetes")) {
-        return Ok(None);
+        return Ok(Lead::Other);
     }
-    let Some(local) = configured.or_else(|| LocalApi::said_by(&metadata)) else { return Ok(None) };
+    let local = match configured.map_or_else(|| LocalApi::said_by(&metadata), Ok) {
+        Ok(local) => local,
+        Err(why) => return Ok(Lead::There(why)),
+    };
     match carrier {
         Carrier::EndpointSlice => slice(body, local),
-        Carrier::Endpoints => endpoints(body, local).map(Some),
+        Carrier::Endpoints => endpoints(body, local).map(Lead::Here),
     }
 }
 
-fn slice(body: &[u8], LocalApi { address, port }: LocalApi) -> Result<Option<Vec<u8>>, BodyError> {
+fn slice(body: &[u8], LocalApi { address, port }: LocalApi) -> Result<Lead, BodyError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Slice<'a> {
@@ -68,13 +119,13 @@ fn slice(body: &[u8], LocalApi { address, port }: LocalApi) -> Result<Option<Vec
     }
     let slice: Slice<'_> = view(body)?;
     if slice.address_type != if address.is_ipv4() { "IPv4" } else { "IPv6" } {
-        return Ok(None);
+        return Ok(Lead::There(Stays::OtherFamily(slice.address_type)));
     }
     let mut edits = Edits::new(body);
     let endpoint = json!([{"addresses": [address], "conditions": {"ready": true}}]);
     edits.put("endpoints", slice.endpoints, endpoint.to_string());
     edits.put("ports", slice.ports, json!([{"name": "https", "protocol": "TCP", "port": port}]).to_string());
-    Ok(Some(edits.apply()))
+    Ok(Lead::Here(edits.apply()))
 }
 
 fn endpoints(body: &[u8], LocalApi { address, port }: LocalApi) -> Result<Vec<u8>, BodyError> {
@@ -113,8 +164,32 @@ mod tests {
     }
 
     fn led(carrier: Carrier, object: &Value, configured: Option<LocalApi>) -> Option<Value> {
-        let led = lead_to_local_api(carrier, object.to_string().as_bytes(), configured).unwrap();
-        led.map(|body| serde_json::from_slice(&body).unwrap())
+        match lead_to_local_api(carrier, object.to_string().as_bytes(), configured).unwrap() {
+            Lead::Here(body) => Some(serde_json::from_slice(&body).unwrap()),
+            Lead::Other | Lead::There(_) => None,
+        }
+    }
+
+    #[test]
+    fn where_it_does_not_lead_here_the_reason_is_said() {
+        let why = |family: &str, annotations: Value, configured| {
+            let object = slice_of("default", family, &annotations).to_string();
+            match lead_to_local_api(Carrier::EndpointSlice, object.as_bytes(), configured).unwrap() {
+                Lead::There(why) => why.to_string(),
+                other => panic!("{other:?}"),
+            }
+        };
+        // SuperEdge's documented value is the loopback address of the machine, which in a pod is the pod's own.
+        for endpoint in ["127.0.0.1", "127.9.9.9", "::1", "0.0.0.0", "::", "224.0.0.1", "here"] {
+            let said = why("IPv4", json!({LOCAL_ENDPOINT: endpoint, LOCAL_PORT: "51003"}), None);
+            assert!(said.contains(endpoint) && said.contains("no pod reaches"), "{said}");
+        }
+        assert!(why("IPv4", json!({LOCAL_ENDPOINT: "10.0.0.9"}), None).contains("no pod reaches"));
+        assert!(why("IPv4", Value::Null, None).contains("no address that pods reach"));
+        assert!(why("IPv6", Value::Null, Some(LOCAL)).contains("family IPv6"));
+        // A setting is believed before an annotation.
+        let said = json!({LOCAL_ENDPOINT: "127.0.0.1", LOCAL_PORT: "51003"});
+        assert!(led(Carrier::EndpointSlice, &slice_of("default", "IPv4", &said), Some(LOCAL)).is_some());
     }
 
     /// Rows P24 to P27 of app-grid reference 8.1.

@@ -85,6 +85,12 @@ impl OwnPods {
         self.pods.is_empty()
     }
 
+    /// Whether a pod has this address.
+    #[must_use]
+    pub fn has_address(&self, address: IpAddr) -> bool {
+        self.pods.values().any(|pod| pod.addresses.contains(&address))
+    }
+
     /// A pod is as given, or gone; one without an address is as good as gone. Tells whether that says something else than
     /// before.
     pub fn set(&mut self, namespace: &str, name: &str, pod: Option<OwnPod>) -> bool {

@@ -256,6 +256,7 @@ fn device(path: &Path) -> DoctorOptions {
         quic_port: 1,
         join_port: 1,
         transport: None,
+        config: None,
         edge: Some(path.to_owned()),
     }
 }

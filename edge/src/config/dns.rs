@@ -33,6 +33,61 @@ pub struct DnsConfig {
     pub resolv_conf: PathBuf,
     /// How long one of them may take to answer, in milliseconds.
     pub forward_timeout_millis: u64,
+    /// Networks that are answered beside this machine and its pods.
+    pub clients: Vec<Network>,
+    /// Whether other servers are asked what private addresses are called.
+    pub forward_private_reverse: bool,
+}
+
+/// A network, written `ADDRESS/BITS`; one address as `ADDRESS`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Network {
+    address: IpAddr,
+    bits: u8,
+}
+
+impl Network {
+    /// Whether an address is in it.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        // A shift by all bits is none that Rust makes: no bits are compared then.
+        match (self.address, address) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                let different = u32::from(own) ^ u32::from(other);
+                different.checked_shr(32 - u32::from(self.bits)).unwrap_or(0) == 0
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                let different = u128::from(own) ^ u128::from(other);
+                different.checked_shr(128 - u32::from(self.bits)).unwrap_or(0) == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+impl TryFrom<String> for Network {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits)),
+            None => (text.as_str(), None),
+        };
+        let read = || -> Option<Self> {
+            let address: IpAddr = address.parse().ok()?;
+            let max = if address.is_ipv4() { 32 } else { 128 };
+            let bits = bits.map_or(Some(max), |bits| bits.parse().ok())?;
+            (bits <= max).then_some(Self { address, bits })
+        };
+        read().ok_or_else(|| format!("{text:?} is no network: ADDRESS/BITS, as 10.0.0.0/8"))
+    }
+}
+
+impl From<Network> for String {
+    fn from(Network { address, bits }: Network) -> Self {
+        format!("{address}/{bits}")
+    }
 }
 
 /// Another DNS server, written `ADDRESS` or `ADDRESS:PORT`.
@@ -70,6 +125,8 @@ impl Default for DnsConfig {
             upstreams: None,
             resolv_conf: "/etc/resolv.conf".into(),
             forward_timeout_millis: 2000,
+            clients: Vec::new(),
+            forward_private_reverse: false,
         }
     }
 }

@@ -39,6 +39,8 @@ fn everything() -> Config {
         upstreams: Some(vec![Upstream("192.0.2.1:5353".parse().unwrap())]),
         resolv_conf: "/run/resolv.conf".into(),
         forward_timeout_millis: 500,
+        clients: vec!["10.9.0.0/16".to_owned().try_into().unwrap()],
+        forward_private_reverse: true,
     };
     config.admin = None;
     config.node.labels.insert("shop".to_owned(), "7".to_owned());
@@ -214,4 +216,44 @@ fn every_setting_is_documented_with_its_default() {
         };
         assert_eq!(said, text, "{name}");
     }
+}
+
+#[test]
+fn a_network_contains_what_its_bits_say() {
+    let network = |text: &str| super::Network::try_from(text.to_owned());
+    for (text, inside, outside) in [
+        ("10.9.0.0/16", "10.9.255.1", "10.10.0.0"),
+        ("10.9.1.1", "10.9.1.1", "10.9.1.2"),
+        ("0.0.0.0/0", "203.0.113.7", "::1"),
+        ("fd00:7::/64", "fd00:7::ffff", "fd00:7:0:1::1"),
+        ("::/0", "2001:db8::1", "10.0.0.1"),
+        ("fd00::1", "fd00::1", "fd00::2"),
+    ] {
+        let read = network(text).unwrap();
+        assert!(read.contains(inside.parse().unwrap()), "{text}: {inside}");
+        assert!(!read.contains(outside.parse().unwrap()), "{text}: {outside}");
+    }
+    for text in ["", "10.0.0.0/33", "fd00::/129", "10.0.0/8", "10.0.0.0/-1", "10.0.0.0/8/8", "pods"] {
+        assert!(network(text).unwrap_err().contains("no network"), "{text}");
+    }
+}
+
+#[test]
+fn a_rewrite_that_leads_nowhere_is_said() {
+    let mut config = Config::new(NodeId::parse("edge-a").unwrap(), "/data");
+    assert!(config.warnings()[0].contains("localApi.pods"), "the defaults have no address for pods");
+    for pods in ["127.0.0.1:10551", "[::1]:10551"] {
+        config.local_api.pods = Some(pods.parse().unwrap());
+        assert_eq!(config.warnings().len(), 1, "{pods}");
+    }
+    for pods in ["169.254.20.11:10551", "0.0.0.0:10551"] {
+        config.local_api.pods = Some(pods.parse().unwrap());
+        assert_eq!(config.warnings(), [] as [String; 0], "{pods}");
+    }
+    config.local_api.pods = None;
+    config.local_api.https = "192.0.2.7:10550".parse().unwrap();
+    assert_eq!(config.warnings(), [] as [String; 0]);
+    config.local_api.https = "127.0.0.1:10550".parse().unwrap();
+    config.wrapper.local_rewrite = false;
+    assert_eq!(config.warnings(), [] as [String; 0]);
 }

@@ -12,6 +12,7 @@ use tombolo_grid::dns::{Finding, Owner, Place as Address, Zone};
 use super::Known;
 use super::authority::{Authority, Place, TTL, address_record, place_name};
 use super::message::{ANY_TTL, Question};
+use super::private;
 
 /// Names that lead to other names, one after the other, at most.
 const ALIASES_MAX: usize = 10;
@@ -69,11 +70,11 @@ impl Asked<'_> {
     fn elsewhere(&self, name: &Name) -> Answer {
         match self.record_type {
             RecordType::PTR => {
-                let Some(address) = reverse(name) else { return Answer::Elsewhere };
+                let Some(address) = reverse(name) else { return self.outside(name) };
                 let names = self.zone().owners(address);
                 let names = names.iter().filter_map(|owner| self.authority.below(&owner_name(owner)));
                 let records: Vec<Record> = names.map(|name| self.record(RData::PTR(PTR(name)))).collect();
-                if records.is_empty() { Answer::Elsewhere } else { self.found(records, Vec::new()) }
+                if records.is_empty() { self.outside(name) } else { self.found(records, Vec::new()) }
             }
             RecordType::ANY => {
                 // A question for everything is how small packets become large ones.
@@ -84,8 +85,27 @@ impl Asked<'_> {
                 Answer::Known(reply)
             }
             RecordType::AXFR | RecordType::IXFR => self.refused(),
-            _ => Answer::Elsewhere,
+            _ => self.outside(name),
         }
+    }
+
+    /// Other servers are asked, except about private addresses: nobody outside knows them, or should hear of them.
+    fn outside(&self, name: &Name) -> Answer {
+        let Some(zone) = private::zone_of(name).filter(|_| !self.authority.forwards_private) else {
+            return Answer::Elsewhere;
+        };
+        let serial = self.known.serial;
+        let soa = self.authority.soa_of(zone.clone(), serial);
+        if self.record_type == RecordType::SOA && *name == zone {
+            return self.found(vec![soa], Vec::new());
+        }
+        // What is above an address, or has a name, exists: a denial would deny everything below (RFC 8020).
+        let exists = reverse(name).is_none_or(|address| !self.zone().owners(address).is_empty());
+        let code = if exists { ResponseCode::NoError } else { ResponseCode::NXDomain };
+        let mut reply = self.question.reply(code);
+        reply.metadata.authoritative = true;
+        reply.add_authority(soa);
+        Answer::Known(reply)
     }
 
     fn in_zone(&self, below: &str) -> Answer {

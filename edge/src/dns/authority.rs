@@ -17,6 +17,8 @@ pub(super) struct Authority {
     pub(super) name: Name,
     /// Where this server listens, where others could reach it.
     address: Option<IpAddr>,
+    /// Whether other servers are asked about private addresses.
+    pub(super) forwards_private: bool,
 }
 
 /// Where a name is.
@@ -35,7 +37,12 @@ impl Authority {
         // The settings say that it is a name.
         let name = Name::from_ascii(format!("{domain}.")).unwrap_or_else(|_| Name::root());
         let address = Some(address).filter(|address| !address.is_loopback() && !address.is_unspecified());
-        Self { domain: domain.to_owned(), name, address }
+        Self { domain: domain.to_owned(), name, address, forwards_private: false }
+    }
+
+    /// Whether other servers are asked what private addresses are called.
+    pub(super) fn with_private_reverse(self, forwards_private: bool) -> Self {
+        Self { forwards_private, ..self }
     }
 
     /// Where a name is.
@@ -70,9 +77,14 @@ impl Authority {
 
     /// The record that goes with negative answers.
     pub(super) fn soa(&self, serial: u32) -> Record {
+        self.soa_of(self.name.clone(), serial)
+    }
+
+    /// The same for another zone that this server answers.
+    pub(super) fn soa_of(&self, zone: Name, serial: u32) -> Record {
         let below = |label: &str| self.below(label).unwrap_or_else(|| self.name.clone());
         let soa = SOA::new(below("ns.dns"), below("hostmaster"), serial, 7200, 1800, 86400, TTL);
-        Record::from_rdata(self.name.clone(), TTL, RData::SOA(soa))
+        Record::from_rdata(zone, TTL, RData::SOA(soa))
     }
 
     /// The address of this server as a record of a name.

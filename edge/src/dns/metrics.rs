@@ -16,12 +16,20 @@ pub(super) enum Outcome {
     Unknown,
     /// Answered by another server.
     Forwarded,
+    /// Answered as another server has answered before.
+    Cached,
+    /// The same, though it is too old, because nobody has answered now.
+    Stale,
     /// No other server has answered, or too many were being asked.
     Unanswered,
     /// Refused: malformed, or nothing that is answered here.
     Refused,
     /// Not worth an answer.
     Dropped,
+    /// From an address that is not answered.
+    Foreign,
+    /// A question of this server that another one has sent back.
+    Looped,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -32,16 +40,20 @@ struct Labels {
 /// What is counted. The counters are found once: looking one up takes a lock.
 #[derive(Debug)]
 pub(crate) struct DnsMetrics {
-    questions: [Counter; 6],
+    questions: [Counter; 10],
 }
 
-const ALL: [Outcome; 6] = [
+const ALL: [Outcome; 10] = [
     Outcome::Answered,
     Outcome::Unknown,
     Outcome::Forwarded,
+    Outcome::Cached,
+    Outcome::Stale,
     Outcome::Unanswered,
     Outcome::Refused,
     Outcome::Dropped,
+    Outcome::Foreign,
+    Outcome::Looped,
 ];
 
 impl DnsMetrics {
@@ -52,6 +64,11 @@ impl DnsMetrics {
         edge.register("dns_questions", "Packets to the DNS server by what became of them", questions.clone());
         let counter = |outcome| questions.get_or_create(&Labels { outcome }).clone();
         Arc::new(Self { questions: ALL.map(counter) })
+    }
+
+    #[cfg(test)]
+    pub(super) fn told(&self, outcome: Outcome) -> u64 {
+        self.questions[outcome as usize].get()
     }
 
     pub(super) fn count(&self, outcome: Outcome) {

@@ -1,6 +1,6 @@
 //! The sockets.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,9 +17,11 @@ use tracing::{debug, warn};
 use super::Known;
 use super::answer::{Answer, answer};
 use super::authority::Authority;
+use super::clients::Clients;
 use super::forward::{FORWARDS_MAX, Failure, Forwarder, cut};
 use super::message::{Packet, Question, Transport, read, write};
 use super::metrics::{DnsMetrics, Outcome};
+use super::shares::Shares;
 
 /// Datagrams that are answered before other tasks have their turn.
 const TURN: usize = 64;
@@ -27,7 +29,8 @@ const TURN: usize = 64;
 /// Largest datagram that is read. Questions are smaller; what is cut off is no longer a message.
 const DATAGRAM_MAX: usize = 4096;
 
-/// TCP connections that are served at the same time; more are closed at once.
+/// TCP connections that are served at the same time, of which one client may have half of what others have left; more are closed
+/// at once.
 pub(super) const CONNECTIONS_MAX: usize = 128;
 
 /// How long a TCP connection may be silent, and how long an answer may take to be sent.
@@ -43,6 +46,7 @@ pub(super) struct Server {
     pub(super) known: Arc<RwLock<Known>>,
     pub(super) forwarder: Forwarder,
     pub(super) metrics: Arc<DnsMetrics>,
+    pub(super) clients: Clients,
 }
 
 /// What is to be done with a packet.
@@ -61,8 +65,13 @@ pub(super) enum Wait {
 }
 
 impl Server {
-    /// What can be said without asking anybody.
-    pub(super) fn step(&self, packet: &[u8], transport: Transport) -> Step {
+    /// What can be said to a client without asking anybody. Strangers are told nothing: an answer would reach whoever their
+    /// address belongs to.
+    pub(super) fn step(&self, packet: &[u8], transport: Transport, source: IpAddr) -> Step {
+        if !self.clients.are_answered(source) {
+            self.metrics.count(Outcome::Foreign);
+            return Step::Nothing;
+        }
         let question = match read(packet) {
             Packet::Noise => {
                 self.metrics.count(Outcome::Dropped);
@@ -72,13 +81,22 @@ impl Server {
             Packet::Question(question) => question,
         };
         let room = question.room(transport);
+        if self.forwarder.loops.is_own(&question) {
+            return self.send(Outcome::Looped, question.reply(ResponseCode::Refused), room);
+        }
         let answer = answer(&self.authority, &self.known.read(), &question);
         match answer {
             Answer::Known(reply) => self.send(Outcome::Answered, reply, room),
             Answer::Unknown(reply) => self.send(Outcome::Unknown, reply, room),
             Answer::Refused(reply) => self.send(Outcome::Refused, reply, room),
             Answer::Alias(reply, target) => Step::Wait(*question, Wait::Rest(Box::new(reply), target)),
-            Answer::Elsewhere => Step::Wait(*question, Wait::Everything),
+            Answer::Elsewhere => match self.forwarder.kept(packet, &question) {
+                Some(answer) if answer.len() <= usize::from(room) => {
+                    self.metrics.count(Outcome::Cached);
+                    Step::Send(answer)
+                }
+                _ => Step::Wait(*question, Wait::Everything),
+            },
         }
     }
 
@@ -102,26 +120,26 @@ impl Server {
         packet: &[u8],
         question: Question,
         wait: Wait,
-        transport: Transport,
+        (transport, source): (Transport, IpAddr),
     ) -> Option<Vec<u8>> {
         let room = question.room(transport);
         let step = match wait {
             Wait::Rest(mut reply, target) => {
-                reply.add_answers(self.forwarder.resolve(target, &question).await);
+                reply.add_answers(self.forwarder.resolve(target, &question, source).await);
                 self.send(Outcome::Answered, *reply, room)
             }
-            Wait::Everything => match self.forwarder.ask(packet, &question, transport).await {
-                Ok(answer) if answer.len() > usize::from(room) => {
-                    self.send(Outcome::Forwarded, cut(&answer, &question), room)
+            Wait::Everything => match self.forwarder.ask(packet, &question, transport, source).await {
+                Ok((answer, outcome)) if answer.len() > usize::from(room) => {
+                    self.send(outcome, cut(&answer, &question), room)
                 }
-                Ok(answer) => {
-                    self.metrics.count(Outcome::Forwarded);
+                Ok((answer, outcome)) => {
+                    self.metrics.count(outcome);
                     return Some(answer);
                 }
                 Err(Failure::Nobody) => {
                     self.send(Outcome::Refused, question.reply(ResponseCode::Refused), room)
                 }
-                Err(Failure::NoAnswer) => {
+                Err(Failure::NoAnswer | Failure::Busy) => {
                     self.send(Outcome::Unanswered, question.reply(ResponseCode::ServFail), room)
                 }
             },
@@ -149,7 +167,7 @@ impl Server {
                     for _ in 0..TURN {
                         let Ok((length, peer)) = received else { break };
                         let packet = &buffer[..length];
-                        match self.step(packet, Transport::Udp) {
+                        match self.step(packet, Transport::Udp, peer.ip()) {
                             Step::Nothing => {}
                             Step::Send(answer) => tell(&socket, &answer, peer),
                             Step::Wait(question, _) if waiting.len() >= FORWARDS_MAX => {
@@ -162,7 +180,8 @@ impl Server {
                             Step::Wait(question, wait) => {
                                 let packet = packet.to_vec();
                                 waiting.push(async move {
-                                    (peer, self.wait(&packet, question, wait, Transport::Udp).await)
+                                    let from = (Transport::Udp, peer.ip());
+                                    (peer, self.wait(&packet, question, wait, from).await)
                                 }.boxed());
                             }
                         }
@@ -176,14 +195,24 @@ impl Server {
     /// Serves connections for ever.
     pub(super) async fn serve_tcp(&self, listener: TcpListener) {
         let mut connections: FuturesUnordered<BoxFuture<'_, ()>> = FuturesUnordered::new();
+        let places = Shares::new(CONNECTIONS_MAX);
         loop {
             tokio::select! {
                 Some(()) = connections.next(), if !connections.is_empty() => {}
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) if connections.len() < CONNECTIONS_MAX => {
-                        connections.push(self.converse(stream).boxed());
+                    Ok((_, peer)) if !self.clients.are_answered(peer.ip()) => {
+                        self.metrics.count(Outcome::Foreign);
                     }
-                    Ok(_) => debug!("a DNS connection is closed: {CONNECTIONS_MAX} are open"),
+                    Ok((stream, peer)) => match places.take(peer.ip().to_canonical()) {
+                        Some(place) => connections.push(
+                            async move {
+                                self.converse(stream, peer.ip()).await;
+                                drop(place);
+                            }
+                            .boxed(),
+                        ),
+                        None => debug!(%peer, "a DNS connection is closed: this client has its share of them"),
+                    },
                     Err(error) => {
                         warn!(%error, "a DNS connection cannot be accepted");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -194,12 +223,14 @@ impl Server {
     }
 
     /// Answers the questions of one connection, one after the other.
-    async fn converse(&self, mut stream: TcpStream) {
+    async fn converse(&self, mut stream: TcpStream, source: IpAddr) {
         while let Ok(Some(packet)) = timeout(IDLE, question(&mut stream)).await {
-            let answer = match self.step(&packet, Transport::Tcp) {
+            let answer = match self.step(&packet, Transport::Tcp, source) {
                 Step::Nothing => return,
                 Step::Send(answer) => Some(answer),
-                Step::Wait(question, wait) => self.wait(&packet, question, wait, Transport::Tcp).await,
+                Step::Wait(question, wait) => {
+                    self.wait(&packet, question, wait, (Transport::Tcp, source)).await
+                }
             };
             let Some(answer) = answer else { return };
             let Ok(length) = u16::try_from(answer.len()) else { return };

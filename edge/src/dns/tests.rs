@@ -20,6 +20,7 @@ use super::*;
 use crate::config::Upstream;
 
 mod forwarding;
+mod kept;
 mod packets;
 
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -31,6 +32,7 @@ struct Running {
     address: SocketAddr,
     store: MemoryStore,
     _names: watch::Sender<Option<Arc<Hosts>>>,
+    metrics: Arc<DnsMetrics>,
     _stop: tokio_util::sync::DropGuard,
 }
 
@@ -52,8 +54,9 @@ impl Running {
         let (address, stop) = (dns.local_addr(), CancellationToken::new());
         let (names, told) = watch::channel(Some(Arc::new(Hosts::new("cluster.local"))));
         let metrics = DnsMetrics::register(&mut Default::default());
-        dns.spawn(&Tasks::new(), DnsParts { source, names: told }, metrics, &stop);
-        Self { address, store, _names: names, _stop: stop.drop_guard() }
+        let parts = DnsParts { source, names: told, machine: machine() };
+        dns.spawn(&Tasks::new(), parts, Arc::clone(&metrics), &stop);
+        Self { address, store, _names: names, metrics, _stop: stop.drop_guard() }
     }
 
     async fn with_cluster(upstreams: &[SocketAddr]) -> Self {
@@ -128,6 +131,14 @@ impl Running {
         let mut answer = vec![0; usize::from(stream.read_u16().await.unwrap())];
         stream.read_exact(&mut answer).await.unwrap();
         Message::from_vec(&answer).unwrap()
+    }
+}
+
+fn machine() -> Machine {
+    Machine {
+        node: "edge-a".to_owned(),
+        address: watch::channel(None).1,
+        pods: watch::channel(Arc::new(tombolo_grid::OwnPods::new("edge-a"))).1,
     }
 }
 

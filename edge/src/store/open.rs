@@ -111,7 +111,7 @@ pub(super) fn on_medium(
                 let (place, kept) = replaced(&*medium, &sealer, first).map_err(|error| {
                     OpenError::Storage(format!("it is damaged ({why}) and cannot be replaced: {error}"))
                 })?;
-                warn!(%why, %place, %kept, "the store was damaged; the cloud fills what another one lacks");
+                warn!(%why, %place, %kept, "the store was damaged and is moved aside; the cloud fills a new one with what was not saved");
                 set_aside = Some(format!("{why}; moved to {place}; {kept}"));
             }
         }

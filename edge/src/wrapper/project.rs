@@ -11,7 +11,7 @@ use tombolo_apiserve::memory::MemoryStore;
 use tombolo_apiserve::raw;
 use tombolo_apiserve::store::{Expect, Mutation, Revision, Store, StoreError, Stored, Write, WriteStore};
 use tombolo_grid::local_api::lead_to_local_api;
-use tombolo_grid::{BodyError, Carrier, Graph, Link, Node, OwnPods, Reach, ServiceName, prune};
+use tombolo_grid::{BodyError, Carrier, Graph, Lead, Link, Node, OwnPods, Reach, ServiceName, Stays, prune};
 use tombolo_proto::object::{KeyMap, ObjectKey};
 use tracing::warn;
 
@@ -39,8 +39,13 @@ pub(super) struct Projector {
     seen: KeyMap<Revision>,
     /// Since they were last counted.
     services_changed: bool,
+    /// Why pods are not led to the local API, as far as it was said.
+    told: BTreeSet<Stays>,
     metrics: Arc<WrapperMetrics>,
 }
+
+/// Reasons that are said, at most.
+const REASONS_MAX: usize = 8;
 
 /// What may look different, and is not shown anew yet.
 pub(super) type Affected = BTreeSet<ObjectKey>;
@@ -57,6 +62,7 @@ impl Projector {
             pods: Arc::clone(&pods.borrow()),
             seen: KeyMap::default(),
             services_changed: false,
+            told: BTreeSet::new(),
             metrics,
         }
     }
@@ -182,15 +188,31 @@ impl Projector {
         self.delete(key).await;
     }
 
+    /// Says, once for each reason, that pods are led past the local API although they are to be led there.
+    fn tell(&mut self, object: &ObjectKey, why: Stays) {
+        // Annotations may say something else every time.
+        if self.told.len() < REASONS_MAX && self.told.insert(why.clone()) {
+            warn!(
+                %object, %why,
+                "pods that ask for the Service kubernetes are led to the API servers of the cluster, as if \
+                 wrapper.localRewrite were off: set localApi.pods to an address of this node that pods reach, or turn it off"
+            );
+        }
+    }
+
     /// What this node sees of an object with endpoints.
     fn project(&mut self, carrier: Carrier, object: &Stored) -> Result<Bytes, BodyError> {
         let body = object.body();
         let link = Link::of(carrier, &body)?;
-        if let Kubernetes::Local(listener) = self.kubernetes
-            && let Some(led) = lead_to_local_api(carrier, &body, Kubernetes::reached(listener, self.address))?
-        {
-            self.graph.set_link(object.key.clone(), Some(link));
-            return Ok(led.into());
+        if let Kubernetes::Local(listener) = self.kubernetes {
+            match lead_to_local_api(carrier, &body, Kubernetes::reached(listener, self.address))? {
+                Lead::Here(led) => {
+                    self.graph.set_link(object.key.clone(), Some(link));
+                    return Ok(led.into());
+                }
+                Lead::There(why) => self.tell(&object.key, why),
+                Lead::Other => {}
+            }
         }
         let body = match link.mentions(self.pods.node()) {
             true => kept(self.pods.relocate(carrier, &body)?, &body),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use serde_json::Value;
-use tombolo_proto::frame::{Reply, ReplyBody};
+use tombolo_proto::frame::{Change, Reply, ReplyBody};
 use tombolo_proto::message::{Group, LocalPath, Message, Operation, Outcome, ResourceType, Source};
 use tombolo_proto::session::kubeedge::{
     Application, CloudConfig, CloudSession, Down, EdgeConfig, EdgeSession, Ledger, Shape, Up,
@@ -99,6 +99,119 @@ fn every_kind_of_message_has_a_type() {
             }
         }
     }
+}
+
+/// The object that a message gives the edge to hold: in a delivery, or in an answer.
+fn given(message: &Message) -> Option<Change> {
+    match Down::of(message.clone()) {
+        Down::Deliver(_, change) => Some(change),
+        Down::Reply(_, reply) => Down::carried(&reply),
+        Down::Broken(_, why) => panic!("{:?}: {why}", message.route),
+        _ => None,
+    }
+}
+
+fn object_of(change: &Change) -> Option<Value> {
+    let Change::Upsert(object) = change else { return None };
+    Some(serde_json::from_slice(&object.body).expect("JSON"))
+}
+
+/// What Go's typed encoders make of an object: no kind, no version of the API, nulls for what is not set.
+fn typed(content: &mut Value) {
+    let object = if content.get("Object").is_some() { &mut content["Object"] } else { content };
+    if !object["metadata"].is_object() {
+        return;
+    }
+    let members = object.as_object_mut().expect("an object");
+    members.remove("kind");
+    members.remove("apiVersion");
+    for member in ["items", "endpoints", "ports", "subsets", "data", "labels"] {
+        members.entry(member).or_insert(Value::Null);
+    }
+    let metadata = object["metadata"].as_object_mut().expect("checked");
+    metadata.insert("creationTimestamp".to_owned(), Value::Null);
+    metadata.entry("annotations").or_insert(Value::Null);
+}
+
+/// A stock cloud says of the objects of typed informers neither the kind nor the version of the API.
+#[test]
+fn objects_that_do_not_say_what_they_are_are_held_as_those_that_do() {
+    let (mut stripped, mut kinds) = (0, BTreeSet::new());
+    for (_, lines) in transcripts() {
+        for line in lines.iter().filter(|line| line.down) {
+            let Some(said) = given(&line.message) else { continue };
+            let Some(whole) = object_of(&said) else { continue };
+            let mut frame = line.frame.clone();
+            typed(&mut frame["content"]);
+            let message = kubeedge::decode(&bytes(&frame)).expect("a message");
+            let change = given(&message).expect("an object");
+            let held = object_of(&change).expect("an object");
+            assert_eq!(change.key(), said.key());
+            assert_eq!((&held["kind"], &held["apiVersion"]), (&whole["kind"], &whole["apiVersion"]));
+            assert!(held["kind"].is_string() && held["apiVersion"].is_string(), "{held}");
+            kinds.insert(held["kind"].to_string());
+            stripped += 1;
+        }
+    }
+    assert!(stripped > 10 && kinds.len() > 3, "{stripped} of {kinds:?}");
+}
+
+/// Frames of a dynamic controller, written from the protocol.
+#[test]
+fn typed_deliveries_of_a_dynamic_controller_are_held() {
+    let frame = |path: &str, operation: &str, content: Value| {
+        serde_json::json!({
+            "header": {"msg_id": "m", "timestamp": 1, "resourceversion": "77", "sync": false},
+            "route": {"source": "dynamiccontroller", "group": "resource", "operation": operation, "resource": path},
+            "content": content,
+        })
+    };
+    let metadata = |name: &str| {
+        serde_json::json!({
+            "name": name, "namespace": "default", "uid": "u-1", "resourceVersion": "77", "creationTimestamp": null,
+            "labels": null, "ownerReferences": null, "managedFields": null,
+        })
+    };
+    for (path, kind, version, resource) in [
+        ("node/n/default/endpointslice/echo-25h7p", "EndpointSlice", "discovery.k8s.io/v1", "endpointslices"),
+        ("node/n/default/deployment/echo", "Deployment", "apps/v1", "deployments"),
+        ("node/n/default/ingress/echo", "Ingress", "networking.k8s.io/v1", "ingresses"),
+        ("node/n/default/networkpolicy/echo", "NetworkPolicy", "networking.k8s.io/v1", "networkpolicies"),
+        ("node/n/default/service/echo", "Service", "v1", "services"),
+        ("node/n/default/endpoints/echo", "Endpoints", "v1", "endpoints"),
+    ] {
+        let name = path.rsplit('/').next().expect("a name");
+        let mut content = serde_json::json!({
+            "metadata": metadata(name), "spec": {}, "status": {}, "endpoints": null, "ports": null, "subsets": null,
+        });
+        for operation in ["insert", "update", "delete"] {
+            let message = kubeedge::decode(&bytes(&frame(path, operation, content.clone()))).expect(path);
+            let change = given(&message).unwrap_or_else(|| panic!("{path} {operation} is not held"));
+            assert_eq!((&*change.key().resource().name, change.key().name()), (resource, name));
+            match (operation, object_of(&change)) {
+                ("delete", None) => {}
+                (_, Some(held)) => {
+                    assert_eq!(
+                        (held["kind"].as_str(), held["apiVersion"].as_str()),
+                        (Some(kind), Some(version))
+                    );
+                    assert!(
+                        held["endpoints"].is_null() && held["status"].is_object(),
+                        "the rest is as it was"
+                    );
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        // Null and empty say nothing either.
+        content["kind"] = Value::Null;
+        content["apiVersion"] = "".into();
+        let message = kubeedge::decode(&bytes(&frame(path, "insert", content))).expect(path);
+        assert_eq!(object_of(&given(&message).expect(path)).expect(path)["kind"], kind);
+    }
+    let unknown = frame("node/n/default/widget/w", "insert", serde_json::json!({"metadata": metadata("w")}));
+    let message = kubeedge::decode(&bytes(&unknown)).expect("a message");
+    assert!(matches!(Down::of(message), Down::Broken(_, "it names no kind")));
 }
 
 /// Records of MetaServer and wrappers read as such and lose nothing.

@@ -17,9 +17,10 @@ fn below(name: &str) -> &str {
     if name == "cluster.local" { "" } else { name }
 }
 
-pub(crate) const DIFFERENCES: [Difference; 9] = [
+pub(crate) const DIFFERENCES: [Difference; 10] = [
     Difference {
-        name: "it is no authority of all addresses of the world: an SOA question about them is asked elsewhere",
+        name: "it is no authority of all addresses of the world: an SOA question about them is asked elsewhere, \
+               or denied where they are private",
         shows: |name, record_type, _| record_type == RecordType::SOA && name.ends_with(".arpa"),
     },
     Difference {
@@ -64,5 +65,9 @@ pub(crate) const DIFFERENCES: [Difference; 9] = [
     Difference {
         name: "a zone is transferred to nobody: outside the cluster that question is refused, not passed on",
         shows: |name, record_type, _| record_type == RecordType::AXFR && !name.ends_with("cluster.local"),
+    },
+    Difference {
+        name: "what private addresses are called is answered or denied here: nobody else is asked (RFC 6303)",
+        shows: |name, _, _| name.ends_with(".10.in-addr.arpa") || name.ends_with(".d.f.ip6.arpa"),
     },
 ];

@@ -121,7 +121,7 @@ async fn idle_and_greedy_connections_are_bounded() {
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
     assert_eq!(addresses(&running.ask("web.shop.svc.cluster.local", RecordType::A).await), ["10.96.0.1"]);
     // A question that is too long ends its connection.
-    let mut greedy = idle.pop().unwrap();
+    let mut greedy = idle.remove(0);
     greedy.write_u16(u16::MAX).await.unwrap();
     let closed = tokio::time::timeout(DEADLINE, greedy.read(&mut [0; 1])).await.expect("it is closed");
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
@@ -129,22 +129,38 @@ async fn idle_and_greedy_connections_are_bounded() {
     assert_eq!(addresses(&running.ask_over_tcp(&whole).await), ["10.96.0.1"]);
 }
 
+const LOCAL: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
 fn server() -> serve::Server {
     let settings = DnsConfig { upstreams: Some(Vec::new()), ..DnsConfig::default() };
-    let own = "127.0.0.1:53".parse().unwrap();
+    let own: SocketAddr = "127.0.0.1:53".parse().unwrap();
     serve::Server {
         authority: Authority::new("cluster.local", std::net::Ipv4Addr::LOCALHOST.into()),
         known: Arc::default(),
         forwarder: Forwarder::new(Upstreams::new(&settings, own), DEADLINE),
         metrics: DnsMetrics::register(&mut Default::default()),
+        clients: Clients::new(machine(), own.ip(), Vec::new()),
     }
+}
+
+#[test]
+fn strangers_are_told_nothing() {
+    let (server, packet) = (server(), question("cluster.local", RecordType::SOA).to_vec().unwrap());
+    for transport in [message::Transport::Udp, message::Transport::Tcp] {
+        for stranger in ["192.0.2.66", "10.0.0.1", "2001:db8::66"] {
+            let step = server.step(&packet, transport, stranger.parse().unwrap());
+            assert!(matches!(step, serve::Step::Nothing), "{stranger}");
+        }
+        assert!(matches!(server.step(&packet, transport, LOCAL), serve::Step::Send(_)));
+    }
+    assert_eq!(server.metrics.told(metrics::Outcome::Foreign), 6);
 }
 
 proptest! {
     /// Nothing that a client sends makes more than one answer, a large one, or a panic.
     #[test]
     fn garbage_is_refused_or_dropped(packet in prop::collection::vec(any::<u8>(), 0..600)) {
-        if let serve::Step::Send(answer) = server().step(&packet, message::Transport::Udp) {
+        if let serve::Step::Send(answer) = server().step(&packet, message::Transport::Udp, LOCAL) {
             prop_assert!(answer.len() <= usize::from(message::UDP_PAYLOAD_MAX));
             prop_assert_eq!(&answer[..2], &packet[..2]);
             prop_assert!(answer[2] & 0x80 != 0);
@@ -161,7 +177,7 @@ proptest! {
             let place = place % packet.len();
             packet[place] = byte;
         }
-        if let serve::Step::Send(answer) = server().step(&packet, message::Transport::Udp) {
+        if let serve::Step::Send(answer) = server().step(&packet, message::Transport::Udp, LOCAL) {
             prop_assert!(answer.len() <= 512 + packet.len());
         }
     }

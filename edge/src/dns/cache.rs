@@ -1,0 +1,375 @@
+//! Answers of other servers, kept for as long as they say, and longer while nobody can be asked (RFC 1035, 2308, 8767).
+//!
+//! Answers are kept as the packets that they were: only the identifier, the spelling of the name and the times to live differ from
+//! one client to the next.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::message::Question;
+
+/// Bytes of kept answers with all that belongs to them, at most; what was asked for longest ago goes first.
+pub(super) const CACHE_BYTES_MAX: usize = 1024 * 1024;
+
+/// Bytes of an answer that is kept, at most.
+const ANSWER_MAX: usize = 8 * 1024;
+
+/// Bytes that an answer takes beside its packet and twice its key.
+const OVERHEAD: usize = 192;
+
+/// How long an answer counts as fresh, in seconds, whatever it says.
+const FRESH_MAX: u32 = 3600;
+
+/// The same for one that says that there is nothing.
+const NOTHING_MAX: u32 = 600;
+
+/// How long an answer may be given after that, while nobody can be asked.
+pub(super) const STALE_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// Time to live of what is given so, in seconds (RFC 8767).
+pub(super) const STALE_TTL: u32 = 30;
+
+const HEADER_LEN: usize = 12;
+
+/// Type number of the record that is no record, whose time to live is none.
+const OPT: u16 = 41;
+const SOA: u16 = 6;
+
+/// What was asked: the name in lower case as it is on the wire, type and class, and the flags that make another answer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    text: Box<[u8]>,
+    /// Bytes of the question in the packet.
+    len: usize,
+}
+
+impl Key {
+    /// The key of a question; none for one whose answer is for its client alone, as with a cookie.
+    pub(super) fn of(packet: &[u8], question: &Question) -> Option<Self> {
+        if question.edns.as_ref().is_some_and(|edns| !edns.options().as_ref().is_empty()) {
+            return None;
+        }
+        let name = name_len(packet, HEADER_LEN)?;
+        let asked = packet.get(HEADER_LEN..HEADER_LEN + name + 4)?;
+        let mut text = asked.to_ascii_lowercase();
+        let edns = question.edns.as_ref();
+        text.push(
+            u8::from(question.header.recursion_desired)
+                | u8::from(question.header.checking_disabled) << 1
+                | u8::from(edns.is_some()) << 2
+                | u8::from(edns.is_some_and(|edns| edns.flags().dnssec_ok)) << 3,
+        );
+        Some(Self { text: text.into(), len: asked.len() })
+    }
+}
+
+/// A kept answer for a client.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Hit {
+    pub(super) answer: Vec<u8>,
+    /// Whether it still counts.
+    pub(super) fresh: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    packet: Box<[u8]>,
+    /// Where the times to live are.
+    ttls: Box<[u16]>,
+    kept_at: Instant,
+    fresh_until: Instant,
+    /// Its place in the order of use.
+    used: u64,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    entries: HashMap<Key, Entry>,
+    by_use: BTreeMap<u64, Key>,
+    uses: u64,
+    bytes: usize,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Cache(Mutex<Kept>);
+
+impl Cache {
+    /// The answer to a packet, if it is kept.
+    pub(super) fn find(&self, key: &Key, packet: &[u8]) -> Option<Hit> {
+        let (now, mut kept) = (Instant::now(), self.0.lock());
+        let entry = kept.entries.get(key)?;
+        if now >= entry.fresh_until + STALE_MAX {
+            kept.remove(key);
+            return None;
+        }
+        let fresh = now < entry.fresh_until;
+        let age = u32::try_from(now.duration_since(entry.kept_at).as_secs()).unwrap_or(u32::MAX);
+        let mut answer = entry.packet.to_vec();
+        answer[..2].copy_from_slice(&packet[..2]);
+        let asked = HEADER_LEN..HEADER_LEN + key.len;
+        answer[asked.clone()].copy_from_slice(&packet[asked]);
+        for at in &*entry.ttls {
+            let at = usize::from(*at);
+            let ttl = match number(&answer, at) {
+                ttl if fresh => ttl.saturating_sub(age).max(1),
+                _ => STALE_TTL,
+            };
+            answer[at..at + 4].copy_from_slice(&ttl.to_be_bytes());
+        }
+        kept.touch(key);
+        Some(Hit { answer, fresh })
+    }
+
+    /// Keeps an answer, if it is one to keep.
+    pub(super) fn keep(&self, key: Key, answer: &[u8]) {
+        let Some((ttls, seconds)) = shape(answer, key.len) else { return };
+        let now = Instant::now();
+        let fresh_until = now + Duration::from_secs(u64::from(seconds));
+        let entry = Entry { packet: answer.into(), ttls: ttls.into(), kept_at: now, fresh_until, used: 0 };
+        let mut kept = self.0.lock();
+        kept.remove(&key);
+        kept.bytes += weight(&key, &entry);
+        kept.entries.insert(key.clone(), entry);
+        kept.touch(&key);
+        while kept.bytes > CACHE_BYTES_MAX
+            && let Some((_, oldest)) = kept.by_use.first_key_value()
+        {
+            let oldest = oldest.clone();
+            kept.remove(&oldest);
+        }
+    }
+
+    #[cfg(test)]
+    fn size(&self) -> (usize, usize) {
+        let kept = self.0.lock();
+        assert_eq!(kept.entries.len(), kept.by_use.len());
+        (kept.entries.len(), kept.bytes)
+    }
+}
+
+impl Kept {
+    fn touch(&mut self, key: &Key) {
+        self.uses += 1;
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        self.by_use.remove(&entry.used);
+        entry.used = self.uses;
+        self.by_use.insert(self.uses, key.clone());
+    }
+
+    fn remove(&mut self, key: &Key) {
+        if let Some(entry) = self.entries.remove(key) {
+            self.by_use.remove(&entry.used);
+            self.bytes = self.bytes.saturating_sub(weight(key, &entry));
+        }
+    }
+}
+
+fn weight(key: &Key, entry: &Entry) -> usize {
+    entry.packet.len() + entry.ttls.len() * 2 + key.text.len() * 2 + OVERHEAD
+}
+
+/// Where the times to live of an answer are, and how many seconds it is good for; none for one that is not to be kept.
+fn shape(answer: &[u8], question_len: usize) -> Option<(Vec<u16>, u32)> {
+    let header = answer.get(..HEADER_LEN)?;
+    let (truncated, code) = (header[2] & 0x02 != 0, header[3] & 0x0f);
+    let counts = [4, 6, 8, 10].map(|at| u16::from_be_bytes([header[at], header[at + 1]]));
+    if answer.len() > ANSWER_MAX || truncated || !matches!(code, 0 | 3) || counts[0] != 1 {
+        return None;
+    }
+    let mut at = HEADER_LEN + question_len;
+    let (mut ttls, mut life, mut answers, mut denied) = (Vec::new(), FRESH_MAX, 0, false);
+    for (section, count) in counts[1..].iter().enumerate() {
+        for _ in 0..*count {
+            let record = Record::read(answer, at)?;
+            at = record.end;
+            if record.kind == OPT {
+                // The upper bits of the code are in it.
+                if record.ttl >> 24 != 0 {
+                    return None;
+                }
+                continue;
+            }
+            ttls.push(u16::try_from(record.ttl_at).ok()?);
+            if section == 0 {
+                answers += 1;
+                life = life.min(record.ttl);
+            }
+            if section == 1 && record.kind == SOA {
+                let least = number(answer, record.end.checked_sub(4)?);
+                denied = true;
+                life = life.min(record.ttl).min(least).min(NOTHING_MAX);
+            }
+        }
+    }
+    // Nothing says how long nothing is good for.
+    let unknown = !denied && (answers == 0 || code == 3);
+    (at == answer.len() && !unknown && life > 0).then_some((ttls, life))
+}
+
+struct Record {
+    kind: u16,
+    ttl: u32,
+    ttl_at: usize,
+    end: usize,
+}
+
+impl Record {
+    fn read(packet: &[u8], at: usize) -> Option<Self> {
+        let after = at + name_len(packet, at)?;
+        let fixed = packet.get(after..after + 10)?;
+        let kind = u16::from_be_bytes([fixed[0], fixed[1]]);
+        // The highest bit means nothing, like the time (RFC 2181).
+        let ttl = Some(number(packet, after + 4)).filter(|ttl| ttl >> 31 == 0 || kind == OPT).unwrap_or(0);
+        let end = after + 10 + usize::from(u16::from_be_bytes([fixed[8], fixed[9]]));
+        let long_enough = kind != SOA || end >= after + 10 + 22;
+        (end <= packet.len() && long_enough).then_some(Self { kind, ttl, ttl_at: after + 4, end })
+    }
+}
+
+/// Bytes of a name: to its end, or to the first reference to another place.
+fn name_len(packet: &[u8], start: usize) -> Option<usize> {
+    let mut at = start;
+    loop {
+        match *packet.get(at)? {
+            0 => return Some(at + 1 - start),
+            len @ 1..=63 => at += 1 + usize::from(len),
+            0xc0.. if start > HEADER_LEN => return packet.get(at + 1).map(|_| at + 2 - start),
+            _ => return None,
+        }
+    }
+}
+
+fn number(packet: &[u8], at: usize) -> u32 {
+    let bytes = packet.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+    bytes.map_or(0, u32::from_be_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use hickory_proto::op::{Message, OpCode, Query, ResponseCode};
+    use hickory_proto::rr::rdata::{A, SOA};
+    use hickory_proto::rr::{Name, RData, Record, RecordType};
+    use proptest::prelude::*;
+
+    use super::super::message::{Packet, read};
+    use super::*;
+
+    fn asked(name: &str) -> Vec<u8> {
+        let mut message = Message::query();
+        message.metadata.recursion_desired = true;
+        message.add_query(Query::query(Name::from_ascii(name).unwrap(), RecordType::A));
+        message.to_vec().unwrap()
+    }
+
+    fn key(packet: &[u8]) -> Key {
+        let Packet::Question(question) = read(packet) else { panic!("no question") };
+        Key::of(packet, &question).unwrap()
+    }
+
+    fn answer(packet: &[u8], code: ResponseCode, records: &[u32], soa: Option<(u32, u32)>) -> Vec<u8> {
+        let asked = Message::from_vec(packet).unwrap();
+        let mut reply = Message::response(asked.metadata.id, OpCode::Query);
+        reply.metadata.response_code = code;
+        reply.add_query(asked.queries[0].clone());
+        let name = asked.queries[0].name().clone();
+        for ttl in records {
+            reply.add_answer(Record::from_rdata(
+                name.clone(),
+                *ttl,
+                RData::A(A(Ipv4Addr::new(192, 0, 2, 1))),
+            ));
+        }
+        if let Some((ttl, least)) = soa {
+            let soa = SOA::new(name.clone(), name.clone(), 1, 2, 3, 4, least);
+            reply.add_authority(Record::from_rdata(name, ttl, RData::SOA(soa)));
+        }
+        reply.to_vec().unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_good_for_as_long_as_it_says_and_stale_for_a_day() {
+        let (cache, first, second) = (Cache::default(), asked("www.example."), asked("WWW.Example."));
+        cache.keep(key(&first), &answer(&first, ResponseCode::NoError, &[60, 90], None));
+        tokio::time::advance(Duration::from_secs(20)).await;
+        let hit = cache.find(&key(&second), &second).unwrap();
+        assert!(hit.fresh);
+        let told = Message::from_vec(&hit.answer).unwrap();
+        assert_eq!(told.metadata.id, Message::from_vec(&second).unwrap().metadata.id);
+        assert!(told.queries[0].name().eq_case(&Name::from_ascii("WWW.Example.").unwrap()));
+        assert_eq!(told.answers.iter().map(|record| record.ttl).collect::<Vec<_>>(), [40, 70]);
+        tokio::time::advance(Duration::from_secs(40)).await;
+        let hit = cache.find(&key(&second), &second).unwrap();
+        assert!(!hit.fresh);
+        let told = Message::from_vec(&hit.answer).unwrap();
+        assert!(told.answers.iter().all(|record| record.ttl == STALE_TTL));
+        tokio::time::advance(STALE_MAX).await;
+        assert_eq!(cache.find(&key(&second), &second), None);
+        assert_eq!(cache.size(), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_kept_for_as_long_as_its_soa_says() {
+        let packet = asked("no.example.");
+        use ResponseCode::{NXDomain, NoError, Refused, ServFail};
+        for (code, records, soa, good_for) in [
+            (NXDomain, &[][..], Some((300, 20)), 20),
+            (NXDomain, &[], Some((10, 300)), 10),
+            (NoError, &[], Some((7, 7)), 7),
+            (NXDomain, &[], Some((86_400, 86_400)), NOTHING_MAX),
+            (NoError, &[90_000], None, FRESH_MAX),
+            (NXDomain, &[], None, 0),
+            (NoError, &[], None, 0),
+            (NoError, &[0], None, 0),
+            (ServFail, &[5], None, 0),
+            (Refused, &[5], None, 0),
+        ] {
+            let found = shape(&answer(&packet, code, records, soa), key(&packet).len).map(|(_, life)| life);
+            assert_eq!(found.unwrap_or(0), good_for, "{code} {records:?} {soa:?}");
+        }
+        let mut cut = answer(&packet, NoError, &[60], None);
+        cut[2] |= 0x02;
+        assert_eq!(shape(&cut, key(&packet).len), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_cache_is_bounded_in_bytes_and_forgets_what_nobody_asks_for() {
+        let cache = Cache::default();
+        let wanted = asked("wanted.example.");
+        cache.keep(key(&wanted), &answer(&wanted, ResponseCode::NoError, &[60], None));
+        for number in 0..20_000 {
+            let packet = asked(&format!("n{number}.example."));
+            cache.keep(key(&packet), &answer(&packet, ResponseCode::NoError, &[60], None));
+            if number % 100 == 0 {
+                assert!(cache.find(&key(&wanted), &wanted).is_some(), "after {number}");
+            }
+        }
+        let (count, bytes) = cache.size();
+        assert!(
+            bytes <= CACHE_BYTES_MAX && bytes > CACHE_BYTES_MAX / 2 && count > 1000,
+            "{count} in {bytes}"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_makes_it_panic(bytes in any::<Vec<u8>>(), flips in proptest::collection::vec(any::<(prop::sample::Index, u8)>(), 0..6)) {
+            let packet = asked("www.example.");
+            let mut reply = answer(&packet, ResponseCode::NoError, &[60], Some((7, 7)));
+            for (at, by) in flips {
+                let at = at.index(reply.len());
+                reply[at] ^= by;
+            }
+            for reply in [reply, bytes] {
+                let cache = Cache::default();
+                cache.keep(key(&packet), &reply);
+                cache.find(&key(&packet), &packet);
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Servers that ask this one what it asks them: each question would go round until nobody has a place left.
+//!
+//! The address of a server does not say so. A local resolver that asks this server has another one, and two servers can be
+//! between. A question that only this process knows does: when it comes back, the server that it was sent to leads back here.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hickory_proto::op::{Message, Query};
+use hickory_proto::rr::{Name, RecordType};
+use parking_lot::{Mutex, RwLock};
+use tokio::net::UdpSocket;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{info, warn};
+
+use super::forward::any_of;
+use super::message::Question;
+use super::upstreams::Upstreams;
+
+/// How often servers that are asked at all are tried.
+pub(super) const PROBE_EVERY: Duration = Duration::from_secs(60);
+
+/// How soon servers are tried again because something looks like a loop, and how often it is seen whether there are others.
+const PROBE_PAUSE: Duration = Duration::from_secs(5);
+
+/// The last label of a probe, below which no name exists.
+const MARK: &str = "tombolo-loop-probe";
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Loops {
+    /// Random labels under way, whom they were sent to, and whether they have come back. Bounded by the servers.
+    probes: Mutex<HashMap<String, (SocketAddr, bool)>>,
+    found: RwLock<HashSet<SocketAddr>>,
+    suspected: Notify,
+    /// Whether servers were asked since they were last tried.
+    used: AtomicBool,
+}
+
+impl Loops {
+    /// Whether a server leads back here.
+    pub(super) fn has(&self, server: SocketAddr) -> bool {
+        self.found.read().contains(&server)
+    }
+
+    /// Servers are asked something.
+    pub(super) fn note_use(&self) {
+        self.used.store(true, Ordering::Relaxed);
+    }
+
+    /// More is under way than there should be.
+    pub(super) fn suspect(&self) {
+        self.suspected.notify_one();
+    }
+
+    /// Whether a question is one that this server has sent to find out.
+    pub(super) fn is_own(&self, question: &Question) -> bool {
+        let mut labels = question.query.name().iter();
+        let (Some(random), Some(mark), None) = (labels.next(), labels.next(), labels.next()) else {
+            return false;
+        };
+        if !mark.eq_ignore_ascii_case(MARK.as_bytes()) {
+            return false;
+        }
+        let random = String::from_utf8_lossy(random).to_ascii_lowercase();
+        let server = match self.probes.lock().get_mut(&random) {
+            Some((server, came_back)) => {
+                *came_back = true;
+                *server
+            }
+            None => return false,
+        };
+        if self.found.write().insert(server) {
+            warn!(
+                %server,
+                "this DNS server asks this node what it is asked by it, and is not asked any more: name another one in \
+                 dns.upstreams, or take this node's server out of its settings"
+            );
+        }
+        true
+    }
+
+    /// Tries servers for ever: new ones at once, the others from time to time while they are asked.
+    pub(super) async fn watch(&self, upstreams: &Upstreams, patience: Duration) {
+        let (mut known, mut tried_at) = (Vec::new(), None::<Instant>);
+        loop {
+            let now = upstreams.now();
+            let old = tried_at.is_none_or(|at| at.elapsed() >= PROBE_EVERY);
+            let worth_it = self.used.load(Ordering::Relaxed) || !self.found.read().is_empty();
+            if now != known || (old && worth_it) {
+                self.used.store(false, Ordering::Relaxed);
+                self.found.write().retain(|server| now.contains(server));
+                for server in &now {
+                    self.probe(*server, patience).await;
+                }
+                (known, tried_at) = (now, Some(Instant::now()));
+            }
+            tokio::select! {
+                () = sleep(PROBE_PAUSE) => {}
+                () = self.suspected.notified() => {
+                    sleep(PROBE_PAUSE).await;
+                    tried_at = None;
+                }
+            }
+        }
+    }
+
+    async fn probe(&self, server: SocketAddr, patience: Duration) {
+        let random = format!("{:016x}", rand::random::<u64>());
+        let Some(packet) = packet(&random) else { return };
+        let _under_way = UnderWay { loops: self, random: random.clone() };
+        self.probes.lock().insert(random.clone(), (server, false));
+        // Whether and what it answers says nothing.
+        let _ = timeout(patience, exchange(server, &packet)).await;
+        let came_back = self.probes.lock().get(&random).is_some_and(|(_, came_back)| *came_back);
+        if !came_back && self.found.write().remove(&server) {
+            info!(%server, "this DNS server does not ask this node any more");
+        }
+    }
+}
+
+/// Forgets a probe, also when the task ends in between.
+struct UnderWay<'a> {
+    loops: &'a Loops,
+    random: String,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.loops.probes.lock().remove(&self.random);
+    }
+}
+
+/// Sends a packet and waits for anything that comes back.
+async fn exchange(server: SocketAddr, packet: &[u8]) -> std::io::Result<()> {
+    let socket = UdpSocket::bind(any_of(server)).await?;
+    socket.connect(server).await?;
+    socket.send(packet).await?;
+    socket.recv(&mut [0; 512]).await.map(drop)
+}
+
+fn packet(random: &str) -> Option<Vec<u8>> {
+    let mut message = Message::query();
+    message.metadata.recursion_desired = true;
+    let name = Name::from_ascii(format!("{random}.{MARK}.")).ok()?;
+    message.add_query(Query::query(name, RecordType::HINFO));
+    message.to_vec().ok()
+}

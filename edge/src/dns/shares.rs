@@ -1,0 +1,86 @@
+//! Places that everybody may use, and nobody all of.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// Places that a source may always have while there are any.
+const ALWAYS: usize = 2;
+
+/// See the module: a source may have half of what others have left, so that there is always something left for the next one.
+#[derive(Debug, Clone)]
+pub(super) struct Shares {
+    max: usize,
+    taken: Arc<Mutex<Taken>>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    all: usize,
+    /// Bounded by the places: who has none is not in it.
+    by_source: HashMap<IpAddr, usize>,
+}
+
+/// A place, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    source: IpAddr,
+    taken: Arc<Mutex<Taken>>,
+}
+
+impl Shares {
+    pub(super) fn new(max: usize) -> Self {
+        Self { max, taken: Arc::default() }
+    }
+
+    /// A place for a source; none when it has its share, or all are taken.
+    pub(super) fn take(&self, source: IpAddr) -> Option<Place> {
+        let mut taken = self.taken.lock();
+        let own = taken.by_source.get(&source).copied().unwrap_or(0);
+        let left_by_others = self.max.saturating_sub(taken.all - own);
+        if taken.all >= self.max || own >= (left_by_others / 2).max(ALWAYS) {
+            return None;
+        }
+        taken.all += 1;
+        *taken.by_source.entry(source).or_default() += 1;
+        Some(Place { source, taken: Arc::clone(&self.taken) })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.taken.lock();
+        taken.all -= 1;
+        if let Some(own) = taken.by_source.get_mut(&self.source) {
+            *own -= 1;
+            if *own == 0 {
+                taken.by_source.remove(&self.source);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn greedy(shares: &Shares, source: u8) -> Vec<Place> {
+        std::iter::from_fn(|| shares.take([10, 0, 0, source].into())).collect()
+    }
+
+    #[test]
+    fn nobody_takes_all_and_what_is_given_back_is_there_again() {
+        let shares = Shares::new(128);
+        let held: Vec<Vec<Place>> = (0..5).map(|source| greedy(&shares, source)).collect();
+        assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [64, 32, 16, 8, 4]);
+        assert!(shares.take([10, 0, 0, 9].into()).is_some(), "the next one has a place");
+        drop(held);
+        assert!(shares.taken.lock().by_source.is_empty());
+        assert_eq!(greedy(&shares, 7).len(), 64);
+        let few = Shares::new(1);
+        let _one = few.take([10, 0, 0, 1].into()).unwrap();
+        assert!(few.take([10, 0, 0, 2].into()).is_none());
+    }
+}
