@@ -114,7 +114,11 @@ impl LocalWrites {
             check_preconditions(context, &live, options)?;
             let uid = meta::text(&live, "uid");
             if judged.get_or_insert_with(|| uid.to_owned()) != uid {
-                return Err(if chosen.is_some() { context.not_found() } else { replaced(context, &judged, uid) });
+                return Err(if chosen.is_some() {
+                    context.not_found()
+                } else {
+                    replaced(context, &judged, uid)
+                });
             }
             let warnings = context.warnings.len();
             // Each time: what the hooks judge may have changed since the last attempt.

@@ -25,6 +25,7 @@ pub(super) struct RawConfig {
     pub(super) edge_controller: RawEdgeController,
     pub(super) kubeedge: RawKubeEdge,
     pub(super) grids: RawGrids,
+    pub(super) embedded_store_mebibytes: u32,
     pub(super) drain_grace_seconds: u32,
     pub(super) drain_spread_seconds: u32,
 }
@@ -111,6 +112,7 @@ impl Default for RawConfig {
             edge_controller: RawEdgeController::default(),
             kubeedge: RawKubeEdge::default(),
             grids: RawGrids::default(),
+            embedded_store_mebibytes: 1024,
             drain_grace_seconds: 20,
             drain_spread_seconds: 10,
         }
