@@ -2,7 +2,7 @@
 
 pub mod builder;
 mod deadline;
-mod dispatch;
+pub(crate) mod dispatch;
 pub mod info;
 mod load;
 mod openapi;
@@ -21,11 +21,14 @@ use hyper::body::Body as HttpBody;
 use crate::accept::Accepted;
 use crate::auth::{Attributes, AuditRecord, BadCredentials, Identity, Observation, Peer};
 use crate::body::{self, Body};
+use crate::places::Place;
 use crate::query::Query;
 use crate::query::path::Target;
+use crate::senders::{Sender, Source, is_known};
 use crate::status::ApiError;
 
-pub(crate) use load::{Load, Sending, Slot};
+pub use load::Activity;
+pub(crate) use load::{Authenticating, Load, Sending, Slot};
 
 use builder::{Builder, Parts};
 
@@ -59,6 +62,8 @@ pub(crate) struct Admitted {
     pub(crate) head: http::request::Parts,
     pub(crate) query: Query,
     pub(crate) attributes: Attributes,
+    /// Whose share of the bounds it takes.
+    pub(crate) sender: Arc<Sender>,
 }
 
 impl ApiServer {
@@ -101,17 +106,15 @@ impl ApiServer {
     {
         let (head, request_body) = request.into_parts();
         let query = Query::parse(&head.method, head.uri.path(), head.uri.query().unwrap_or_default());
-        let is_watch = query.verb == "watch";
         let refused = Accepted::of_refusal(&head.headers, &query.params);
         let time = match deadline::of(&query) {
             Ok(time) => time,
             Err(error) => return body::refusal(&error, &refused),
         };
-        let Some(slot) = self.parts.load.enter(is_watch) else {
-            let error = ApiError::too_many_requests("Too many requests, please try again later.");
-            return body::refusal(&error, &refused);
+        let Some(place) = self.parts.load.authenticate() else {
+            return body::refusal(&too_many(), &refused);
         };
-        let answering = self.answer_admitted(head, query, peer, request_body, slot);
+        let answering = self.answer_admitted(head, query, peer, request_body, place);
         let Some(time) = time else { return answering.await };
         tokio::time::timeout(time, answering)
             .await
@@ -124,7 +127,7 @@ impl ApiServer {
         query: Query,
         peer: &Peer,
         request_body: B,
-        slot: Slot,
+        place: Authenticating,
     ) -> Response<Body>
     where
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
@@ -134,10 +137,19 @@ impl ApiServer {
             Ok(identified) => identified,
             Err(error) => return body::refusal(&error, &Accepted::of_refusal(&head.headers, &query.params)),
         };
+        // What somebody asks in the name of others counts as theirs who ask.
+        let Some(slot) =
+            self.place(&head, &query, peer, impersonator.as_ref().unwrap_or(&attributes.identity))
+        else {
+            return body::refusal(&too_many(), &Accepted::of_refusal(&head.headers, &query.params));
+        };
+        drop(place);
+        let sender = Arc::clone(slot.sender());
         let wanted = self.parts.audit.is_some() || self.parts.observer.is_some();
         let noted = wanted.then(|| (attributes.clone(), Instant::now()));
         let classes = self.parts.classifier.as_ref().and_then(|hook| hook.classify(&attributes));
-        let mut response = self.permitted(Admitted { head, query, attributes }, request_body, slot).await;
+        let mut response =
+            self.permitted(Admitted { head, query, attributes, sender }, request_body, slot).await;
         if let Some(classes) = classes {
             response.headers_mut().insert(FLOW_SCHEMA, classes.flow_schema);
             response.headers_mut().insert(PRIORITY_LEVEL, classes.priority_level);
@@ -150,6 +162,24 @@ impl ApiServer {
             }
         }
         response
+    }
+
+    /// A place for a request among those of its sender, whose connection is proven by it.
+    fn place(
+        &self,
+        head: &http::request::Parts,
+        query: &Query,
+        peer: &Peer,
+        identity: &Identity,
+    ) -> Option<Slot> {
+        let load = &self.parts.load;
+        let connection = head.extensions.get::<Arc<Place>>();
+        let remote = || Source::of(peer.remote.map(|address| address.ip()));
+        let sender = load.sender(identity, connection.map_or_else(remote, |place| place.source()));
+        if load.is_shared() && is_known(identity) && connection.is_some_and(|place| !place.prove(&sender)) {
+            return None;
+        }
+        load.enter(query.verb == "watch", &sender)
     }
 
     async fn permitted<B>(&self, admitted: Admitted, request_body: B, slot: Slot) -> Response<Body>
@@ -220,4 +250,12 @@ impl ApiServer {
     pub fn load(&self) -> (usize, usize) {
         self.parts.load.now()
     }
+
+    pub(crate) fn counts(&self) -> &Arc<Load> {
+        &self.parts.load
+    }
+}
+
+fn too_many() -> ApiError {
+    ApiError::too_many_requests("Too many requests, please try again later.")
 }

@@ -14,7 +14,6 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -24,12 +23,17 @@ use tokio_util::sync::CancellationToken;
 use crate::api::ApiServer;
 use crate::auth::Peer;
 use crate::cork::cork;
+use crate::places::{Place, Places};
+use crate::senders::Source;
 use crate::stall::StallGuard;
+use crate::unread::Unread;
 
 use usage::Usage;
 
 #[cfg(test)]
 mod tests;
+
+pub use crate::places::{UNPROVEN_MAX, UNPROVEN_PER_SOURCE_MAX};
 
 /// Connections at the same time, at most, unless the server says otherwise; further ones wait in the listen queue of the
 /// operating system.
@@ -94,16 +98,16 @@ pub struct Serving {
 /// When the listener's address cannot be read. Errors of single connections are logged, not returned.
 pub async fn serve(listener: TcpListener, api: ApiServer, serving: Serving) -> io::Result<()> {
     tracing::debug!(address = %listener.local_addr()?, tls = serving.tls.is_some(), "serving the Kubernetes API");
-    let places = Arc::new(Semaphore::new(api.connections_max()));
+    let places = Places::new(api.connections_max(), api.counts());
     let mut connections = JoinSet::new();
     loop {
-        let place = tokio::select! {
-            place = Arc::clone(&places).acquire_owned() => place.map_err(io::Error::other)?,
+        tokio::select! {
+            () = places.room() => {}
             () = serving.stop.cancelled() => break,
-        };
-        let stream = tokio::select! {
+        }
+        let (stream, remote) = tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
+                Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted; trying again");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -113,10 +117,13 @@ pub async fn serve(listener: TcpListener, api: ApiServer, serving: Serving) -> i
             () = serving.stop.cancelled() => break,
         };
         while connections.try_join_next().is_some() {}
-        let connection = connection(stream, api.clone(), serving.clone());
+        let place = places.enter(Source::of(Some(remote.ip())));
+        let connection = connection(stream, Arc::clone(&place), api.clone(), serving.clone());
         connections.spawn(async move {
-            connection.await;
-            drop(place);
+            tokio::select! {
+                () = connection => {}
+                () = place.end.cancelled() => tracing::debug!(%remote, "a connection made room for another one"),
+            }
         });
     }
     drop(listener);
@@ -131,16 +138,23 @@ pub async fn serve(listener: TcpListener, api: ApiServer, serving: Serving) -> i
     Ok(())
 }
 
-async fn connection(stream: TcpStream, api: ApiServer, serving: Serving) {
+async fn connection(stream: TcpStream, place: Arc<Place>, api: ApiServer, serving: Serving) {
     let remote = stream.peer_addr().ok();
     // Small answers must not wait for an acknowledgement of the one before.
     let _ = stream.set_nodelay(true);
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL);
     let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
+    // Who says nothing costs a socket and no more.
+    let silence_max = if serving.tls.is_some() { HANDSHAKE_TIMEOUT } else { FIRST_REQUEST_MAX };
+    tokio::select! {
+        _ = stream.readable() => {}
+        () = tokio::time::sleep(silence_max) => return tracing::debug!(?remote, "a connection was silent"),
+        () = serving.stop.cancelled() => return,
+    }
     let stream = StallGuard::new(stream, WRITE_STALL_MAX);
     let Some(config) = serving.tls else {
         let peer = Peer { remote, ..Peer::default() };
-        return http(Either::Left(stream), peer, api, serving.stop).await;
+        return http(Either::Left(stream), (peer, place), api, serving.stop).await;
     };
     let handshake = TlsAcceptor::from(config).accept(stream);
     let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
@@ -151,19 +165,23 @@ async fn connection(stream: TcpStream, api: ApiServer, serving: Serving) {
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let certificates = certificates.iter().map(|certificate| certificate.clone().into_owned()).collect();
     let peer = Peer { remote, certificates, encrypted: true };
-    http(Either::Right(Box::new(stream)), peer, api, serving.stop).await;
+    http(Either::Right(Box::new(stream)), (peer, place), api, serving.stop).await;
 }
 
 /// A connection without TLS or with it. Of one type: the code of HTTP is large, and a device has it in memory once.
 type Channel = Either<StallGuard<TcpStream>, Box<TlsStream<StallGuard<TcpStream>>>>;
 
 /// Serves HTTP on one stream until it ends.
-async fn http(stream: Channel, peer: Peer, api: ApiServer, stop: CancellationToken) {
+async fn http(stream: Channel, (peer, place): (Peer, Arc<Place>), api: ApiServer, stop: CancellationToken) {
     let remote = peer.remote;
     let (peer, usage) = (Arc::new(peer), Usage::new());
     let asked = Arc::clone(&usage);
     let service = service_fn(move |request: Request<Incoming>| {
         let (api, peer, used) = (api.clone(), Arc::clone(&peer), asked.begin());
+        let (mut head, body) = request.into_parts();
+        let body = Unread::of(&head, body);
+        head.extensions.insert(Arc::clone(&place));
+        let request = Request::from_parts(head, body);
         // On the heap, to be gone once there is an answer: hyper keeps the service's own future as long as the answer's
         // body, which for a watch is long.
         Box::pin(async move {

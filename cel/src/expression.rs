@@ -13,9 +13,10 @@ use crate::check::check;
 use crate::estimate::estimate;
 use crate::library::authorization::{Authorizer, ResourceCheck};
 use crate::library::env;
-use crate::limits::{CALL_COST_MAX, EVALUATOR_STACK_BYTES, SHALLOW_DEPTH_MAX};
+use crate::limits::{CALL_COST_MAX, SHALLOW_DEPTH_MAX};
 use crate::meter::{METER, Meter, weave};
 use crate::parse::{depth, parse};
+use crate::threads;
 use crate::types::Type;
 use crate::value;
 
@@ -198,7 +199,8 @@ impl Expression {
         // The evaluator is not ours: what it does not expect must fail this evaluation and nothing else.
         let outcome = match self.0.is_deep {
             false => catch_unwind(AssertUnwindSafe(run)).map_err(drop),
-            true => on_large_stack(run),
+            // Evaluation recurses as deep as the tree is.
+            true => threads::evaluate(run),
         };
         let result = match outcome {
             _ if meter.is_exhausted() => Err(EvaluationError::CostExceeded),
@@ -211,15 +213,6 @@ impl Expression {
 
 /// What an evaluation says that failed for no fault of the expression.
 pub(crate) const INTERNAL: &str = "internal error of the evaluator";
-
-/// Evaluation recurses as deep as the tree is: a deep one has a thread of its own.
-fn on_large_stack<T: Send>(run: impl FnOnce() -> T + Send) -> Result<T, ()> {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("cel-evaluator".to_owned());
-        let worker = thread.stack_size(EVALUATOR_STACK_BYTES).spawn_scoped(scope, run).map_err(drop)?;
-        worker.join().map_err(drop)
-    })
-}
 
 /// An error as cel-go words it, as far as the evaluator tells.
 fn describe(error: &ExecutionError) -> String {

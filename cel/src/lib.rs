@@ -18,6 +18,7 @@ mod schema;
 mod signatures;
 #[cfg(test)]
 mod tests;
+mod threads;
 pub mod types;
 mod value;
 

@@ -18,12 +18,16 @@ pub const MESSAGE_BYTES_MAX: usize = 5 * 1024;
 pub const EXPRESSION_BYTES_MAX: usize = 16 * 1024;
 /// How deep an expression may nest once its macros are expanded: evaluation recurses.
 pub const EXPRESSION_DEPTH_MAX: usize = 80;
-/// Stack of the thread that parses one expression: the tree of an operator chain is as deep as the chain is long.
+/// Stack of the thread that parses a long expression: the tree of an operator chain is as deep as the chain is long.
 pub(crate) const PARSER_STACK_BYTES: usize = 256 * 1024 * 1024;
+/// Parses that wait for the one thread that parses; further ones wait for a place among them.
+pub(crate) const PARSES_WAITING_MAX: usize = 64;
 /// How deep a tree may be, with what the metering adds, to be evaluated on the stack of the caller.
 pub(crate) const SHALLOW_DEPTH_MAX: usize = 20;
 /// Stack of the thread that evaluates a deeper tree.
 pub(crate) const EVALUATOR_STACK_BYTES: usize = 64 * 1024 * 1024;
+/// Deeper trees that are evaluated at the same time; further ones wait.
+pub(crate) const DEEP_EVALUATIONS_MAX: usize = 4;
 /// How large a compiled pattern may become, in bytes.
 pub(crate) const PATTERN_BYTES_MAX: usize = 256 * 1024;
 /// How many compiled patterns a thread keeps.

@@ -4,7 +4,8 @@ use cel::Env;
 use cel::IdedExpr;
 use cel::common::ast::{EntryExpr, Expr, SourceInfo};
 
-use crate::limits::{EXPRESSION_BYTES_MAX, EXPRESSION_DEPTH_MAX, PARSER_STACK_BYTES};
+use crate::limits::{EXPRESSION_BYTES_MAX, EXPRESSION_DEPTH_MAX};
+use crate::threads;
 
 /// A tree with the places in the text that its nodes come from.
 #[derive(Debug)]
@@ -17,7 +18,7 @@ pub(crate) struct Parsed {
 ///
 /// # Errors
 /// What is wrong with it, with the place, worded as cel-go words it.
-pub(crate) fn parse(env: &Env, text: &str) -> Result<Parsed, String> {
+pub(crate) fn parse(env: &'static Env, text: &str) -> Result<Parsed, String> {
     if text.len() > EXPRESSION_BYTES_MAX {
         return Err(format!(
             "expression code point size exceeds limit: size: {}, limit {EXPRESSION_BYTES_MAX}",
@@ -25,14 +26,9 @@ pub(crate) fn parse(env: &Env, text: &str) -> Result<Parsed, String> {
         ));
     }
     // Parsing recurses as deep as operators are chained, and so do looking at the tree and dropping it.
-    std::thread::scope(|scope| {
-        let worker = std::thread::Builder::new()
-            .name("cel-parser".to_owned())
-            .stack_size(PARSER_STACK_BYTES)
-            .spawn_scoped(scope, || parse_here(env, text));
-        let worker = worker.map_err(|error| format!("no thread to parse with: {error}"))?;
-        worker.join().unwrap_or_else(|_| Err("the parser failed on this expression".to_owned()))
-    })
+    let (owned, is_long) = (text.to_owned(), text.len() > threads::SHORT_TEXT_BYTES_MAX);
+    let parsed = threads::parse(is_long, move || parse_here(env, &owned));
+    parsed.unwrap_or_else(|why| Err(why.to_owned()))
 }
 
 fn parse_here(env: &Env, text: &str) -> Result<Parsed, String> {

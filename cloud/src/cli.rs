@@ -183,6 +183,7 @@ async fn with_api(api: Option<embedded::Bound>, config: Config, kube: Kube, drai
 async fn start_embedded(config: &mut Config, address: SocketAddr) -> Result<embedded::Bound> {
     let mut options = embedded::Options::new(&config.data_dir);
     options.listen = address;
+    options.store_len_max = config.embedded_store_len_max;
     let bound = embedded::Embedded::start(options).await?;
     tracing::info!(kubeconfig = %bound.kubeconfig().display(), address = %bound.addr(), "embedded API server");
     config.kubeconfig = Some(bound.kubeconfig().to_owned());

@@ -85,6 +85,8 @@ pub struct Config {
     pub grids: GridSettings,
     /// What peers may take.
     pub budgets: Budgets,
+    /// Bytes of objects that the embedded API server stores, at most.
+    pub embedded_store_len_max: u64,
     /// How long a stop waits for sessions and writes.
     pub drain_grace: Duration,
     /// Upper bound of the spread wait that nodes are told when this cloudcore stops.
@@ -246,6 +248,9 @@ impl Config {
         if !is_dns_label(&raw.namespace) {
             return invalid("namespace", "must be a Kubernetes namespace name");
         }
+        if !(16..=65_536).contains(&raw.embedded_store_mebibytes) {
+            return invalid("embeddedStoreMebibytes", "must be between 16 and 65536");
+        }
         if raw.drain_grace_seconds > 3600 || raw.drain_spread_seconds > 3600 {
             return invalid("drainGraceSeconds, drainSpreadSeconds", "must be at most 3600");
         }
@@ -275,6 +280,7 @@ impl Config {
             },
             watch_events: raw.edge_controller.watch_events,
             kubeedge: KubeEdgeSessions { silence, window },
+            embedded_store_len_max: u64::from(raw.embedded_store_mebibytes) << 20,
             grids: GridSettings {
                 enabled: raw.grids.enable,
                 install_definitions: raw.grids.install_definitions,

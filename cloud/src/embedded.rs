@@ -26,7 +26,9 @@ mod pki;
 mod quota;
 mod selector;
 mod server;
+mod serving;
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,14 +54,18 @@ use self::datadir::DataDir;
 use self::health::Started;
 use self::indexed::{IndexedJournal, Indexes};
 use self::journal::{OpenStorage, RedbJournal};
-use self::objects::Objects;
+use self::objects::{Objects, core};
 use self::pki::Pki;
+use self::serving::Renewal;
 
 /// Time for requests that are being answered when the server stops.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
 /// How long the port of the last run is tried for: whoever had it may still be ending, and kubeconfigs name it.
 const KEPT_PORT_WITHIN: Duration = Duration::from_secs(1);
+
+/// Events have this part of the store, at most.
+const EVENTS_SHARE: u64 = 4;
 
 /// Wait between two tries.
 const KEPT_PORT_RETRY: Duration = Duration::from_millis(20);
@@ -91,7 +97,7 @@ impl Embedded {
             policies: admission::policies::Policies::default(),
             flows: flows::Flows::default(),
         };
-        let (store, journal) = open_store(&data_dir, storage, &indexes)?;
+        let (store, journal) = open_store(&data_dir, storage, &indexes, options.store_len_max)?;
         let disk = Disk { journal, data_dir };
         let data_dir = &disk.data_dir;
         let objects = Objects::new(store);
@@ -119,7 +125,9 @@ impl Embedded {
             stop: stop.clone(),
         };
         let server::Built { api, context, tls, started } = server::build(parts)?;
-        Ok(Bound { address, kubeconfig, pki, listener, api, context, tls, started, stop, _disk: disk })
+        let shown = SocketAddr::from((host, address.port()));
+        let renewal = Renewal::new(Arc::clone(&pki), tls, options.data_dir.clone(), shown);
+        Ok(Bound { address, kubeconfig, pki, listener, api, context, renewal, started, stop, _disk: disk })
     }
 }
 
@@ -128,6 +136,7 @@ fn open_store(
     data_dir: &DataDir,
     storage: Box<OpenStorage>,
     indexes: &Indexes,
+    len_max: u64,
 ) -> Result<(MemoryStore, RedbJournal), EmbeddedError> {
     let (journal, restored) = RedbJournal::open(&data_dir.join("objects.redb"), storage)?;
     for object in &restored.objects {
@@ -135,7 +144,9 @@ fn open_store(
     }
     let indexed = Box::new(IndexedJournal { journal: journal.clone(), indexes: indexes.clone() });
     let newest = restored.revision.max(MemoryStore::START);
-    let rules = Rules { claims: Some(Arc::new(ServiceClaims)), ..Rules::default() };
+    // Whoever may write anything may write events, which are forgotten anyway.
+    let shares = HashMap::from([(core("events"), len_max / EVENTS_SHARE)]);
+    let rules = Rules { claims: Some(Arc::new(ServiceClaims)), len_max, shares };
     let limits = LogLimits::default();
     Ok((MemoryStore::restore_with(newest, restored.objects, Some(indexed), limits, rules), journal))
 }
@@ -182,7 +193,7 @@ pub struct Bound {
     listener: TcpListener,
     api: ApiServer,
     context: Arc<controllers::Context>,
-    tls: Arc<rustls::ServerConfig>,
+    renewal: Renewal,
     started: Started,
     stop: CancellationToken,
     _disk: Disk,
@@ -222,7 +233,9 @@ impl Bound {
         let tasks = Tasks::new();
         controllers::start(&self.context, &tasks);
         self.started.set();
-        let serving = Serving { tls: Some(self.tls), stop: self.stop.clone(), grace: STOP_GRACE };
+        let tls = self.renewal.serving.config()?;
+        tasks.spawn("embedded.certificates", self.renewal.run());
+        let serving = Serving { tls: Some(tls), stop: self.stop.clone(), grace: STOP_GRACE };
         let server = serve(self.listener, self.api, serving);
         tokio::pin!(server);
         let result = tokio::select! {

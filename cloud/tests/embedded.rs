@@ -11,6 +11,8 @@ mod codes;
 mod durable;
 #[path = "embedded/escalation.rs"]
 mod escalation;
+#[path = "embedded/evictions.rs"]
+mod evictions;
 #[path = "embedded/flows.rs"]
 mod flows;
 #[path = "embedded/harness.rs"]

@@ -11,7 +11,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{ApiServer, Load, WATCHES_MAX, info::ServerInfo};
+use crate::api::{Activity, ApiServer, Load, WATCHES_MAX, info::ServerInfo};
 use crate::auth::{
     AllowAll, Always, Attributes, Audit, Authenticator, Authorizer, Classifier, Identity, Impersonator,
     Observer,
@@ -19,6 +19,7 @@ use crate::auth::{
 use crate::backend::{Endpoint, WriteBackend, WriteReply, WriteRequest};
 use crate::body::Body;
 use crate::registry::Registry;
+use crate::senders::Senders;
 use crate::server::CONNECTIONS_MAX;
 use crate::sources::{Single, Sources};
 use crate::status::ApiError;
@@ -215,6 +216,20 @@ impl Builder {
     pub fn connections_max(mut self, max: usize) -> Self {
         self.parts.connections_max = max;
         self
+    }
+
+    /// No sender can have all requests, watches, connections and bytes ([`crate::senders`]), and connections on which
+    /// nobody has authenticated make room for others. For servers that many may reach. Default: first come, first served.
+    pub fn shared_out(mut self) -> Self {
+        self.load().senders = Some(Senders::default());
+        self
+    }
+
+    /// What the server will be doing, for metrics. No limit can be set any more.
+    #[must_use]
+    pub fn activity(&self) -> impl Fn() -> Activity + Send + Sync + 'static {
+        let load = Arc::clone(&self.parts.load);
+        move || load.activity()
     }
 
     /// When cancelled, watches end cleanly and `/readyz` fails.

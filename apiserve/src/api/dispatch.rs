@@ -1,6 +1,7 @@
 //! From an admitted request to whoever answers it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
@@ -23,6 +24,7 @@ use crate::query::path::{ResourcePath, Target};
 use crate::registry::Catalog;
 use crate::schema::gofmt;
 use crate::selector::Selection;
+use crate::senders::Sender;
 use crate::sources::Read;
 use crate::status::ApiError;
 use crate::watch::{self, Surroundings, WatchRequest};
@@ -175,7 +177,7 @@ impl ApiServer {
         let (verb, options_kind) = write_verb(admitted.query.verb, &content_type, kind.custom)?;
         let user_agent = header(&admitted, "user-agent").unwrap_or_default();
         let options = write_options(&admitted.query.params, options_kind, &user_agent)?;
-        let (bytes, _received) = self.read_body(request_body).await?;
+        let (bytes, _received) = self.read_body(request_body, &admitted.sender).await?;
         let body = Typed { media_type: content_type, bytes };
         let body = self.read_protobuf(body, &admitted, &kind)?;
         let mut request = WriteRequest {
@@ -251,7 +253,7 @@ impl ApiServer {
         let user_agent = header(&admitted, "user-agent").unwrap_or_default();
         let options = write_options(&admitted.query.params, OptionsKind::Create, &user_agent)?;
         let media_type = input::content_type(&admitted.head.headers);
-        let (bytes, _received) = self.read_body(request_body).await?;
+        let (bytes, _received) = self.read_body(request_body, &admitted.sender).await?;
         let body = Typed { media_type, bytes };
         let body = self.read_protobuf(body, &admitted, &kind)?;
         let (attributes, mut warnings) = (&admitted.attributes, Vec::new());
@@ -289,7 +291,7 @@ impl ApiServer {
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
         B::Error: std::fmt::Display + Send,
     {
-        let (bytes, _received) = self.read_body(request_body).await?;
+        let (bytes, _received) = self.read_body(request_body, &admitted.sender).await?;
         let request = Request::from_parts(admitted.head, bytes);
         route.call(request, &admitted.attributes).await
     }
@@ -428,9 +430,21 @@ pub(super) fn header(admitted: &Admitted, name: &str) -> Option<String> {
 /// connection ends sees a reset, not the refusal.
 const DISCARD_MAX: usize = 3 * BODY_LEN_MAX;
 
+/// A body of which nothing comes for this long is waited for no more.
+pub(crate) const BODY_STALL_MAX: Duration = Duration::from_secs(10);
+
+fn stalled() -> ApiError {
+    let message = format!("nothing of the request's body came for {} seconds", BODY_STALL_MAX.as_secs());
+    ApiError::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message)
+}
+
 impl ApiServer {
     /// Reads a whole body, of at most [`BODY_LEN_MAX`]. It counts for as long as what comes with it is kept.
-    async fn read_body<B>(&self, request_body: B) -> Result<(Bytes, Receiving), ApiError>
+    async fn read_body<B>(
+        &self,
+        request_body: B,
+        sender: &Arc<Sender>,
+    ) -> Result<(Bytes, Receiving), ApiError>
     where
         B: HttpBody<Data = Bytes>,
         B::Error: std::fmt::Display,
@@ -439,9 +453,11 @@ impl ApiServer {
             return Err(ApiError::too_large(BODY_LEN_MAX));
         }
         let (mut bytes, mut received) = (Vec::new(), 0);
-        let mut receiving = Receiving::begin(&self.parts.load);
+        let mut receiving = Receiving::begin(&self.parts.load, sender);
         let mut request_body = std::pin::pin!(request_body);
-        while let Some(frame) = request_body.frame().await {
+        loop {
+            let frame = tokio::time::timeout(BODY_STALL_MAX, request_body.frame());
+            let Some(frame) = frame.await.map_err(|_| stalled())? else { break };
             let unread = |error| ApiError::bad_request(format!("the body could not be read: {error}"));
             let Ok(data) = frame.map_err(unread)?.into_data() else { continue };
             received += data.len();

@@ -1,7 +1,7 @@
 //! What is being answered: requests and watches, and the answers until they are sent.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use http::Response;
 use parking_lot::Mutex;
@@ -9,12 +9,19 @@ use tokio::time::Instant;
 
 use super::{ANSWERS_LEN_MAX, BODIES_LEN_MAX, REQUESTS_MAX};
 use crate::accept::Accepted;
+use crate::auth::Identity;
 use crate::body::{self, Body};
+use crate::senders::{Good, Sender, Senders, Source};
 use crate::status::ApiError;
+
+/// What an answer costs until it is sent, beside its bytes.
+const ANSWER_OVERHEAD: usize = 4 * 1024;
 
 /// Counts what is being answered.
 #[derive(Debug)]
 pub(crate) struct Load {
+    /// Requests whose sender is not known yet.
+    authenticating: AtomicUsize,
     requests: AtomicUsize,
     watches: AtomicUsize,
     pub(super) watches_max: usize,
@@ -24,6 +31,46 @@ pub(crate) struct Load {
     /// Bytes of bodies of requests that were received and are not done with.
     bodies_len: AtomicUsize,
     pub(super) bodies_len_max: usize,
+    /// None of a server whose bounds are for all of its senders together.
+    pub(super) senders: Option<Senders>,
+    everybody: Arc<Sender>,
+    pub(crate) connections: Connections,
+    /// Requests that were refused because their sender, or all together, had too much.
+    refused: AtomicU64,
+}
+
+/// Connections of all listeners of a server that shares its places out.
+#[derive(Debug, Default)]
+pub(crate) struct Connections {
+    pub(crate) open: AtomicUsize,
+    pub(crate) unproven: AtomicUsize,
+    /// Unproven ones that made room for others.
+    pub(crate) ended: AtomicU64,
+    /// Those that could not be proven because there were too many.
+    pub(crate) refused: AtomicU64,
+}
+
+/// What a server is doing at one moment, for metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Requests that are being answered.
+    pub requests: usize,
+    /// Watches.
+    pub watches: usize,
+    /// Bytes of answers that are being sent.
+    pub answers_len: usize,
+    /// Bytes of bodies that are being received or answered.
+    pub bodies_len: usize,
+    /// Connections.
+    pub connections: usize,
+    /// Connections on which nobody has authenticated yet.
+    pub unproven: usize,
+    /// Such connections that were ended to make room, since the start.
+    pub ended: u64,
+    /// Connections of known senders that had too many already, since the start.
+    pub crowded: u64,
+    /// Requests that were refused because their sender, or all together, had too much, since the start.
+    pub refused: u64,
 }
 
 /// One place among the requests being answered; given back when dropped.
@@ -31,12 +78,26 @@ pub(crate) struct Load {
 pub(crate) struct Slot {
     load: Arc<Load>,
     watch: bool,
+    sender: Arc<Sender>,
+}
+
+/// A place of a request whose sender is being found out.
+#[derive(Debug)]
+pub(crate) struct Authenticating(Arc<Load>);
+
+impl Drop for Authenticating {
+    fn drop(&mut self) {
+        self.0.authenticating.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// An answer that is being sent. Whoever keeps a part of it in memory keeps this, too: it is what the bounds count.
 #[derive(Debug)]
 pub(crate) struct Sending {
-    slot: Slot,
+    /// Of a server that shares out, the place went on to another request: an answer that nobody reads holds bytes only.
+    _slot: Option<Slot>,
+    load: Arc<Load>,
+    sender: Arc<Sender>,
     len: usize,
     /// When a part of it was last asked for or sent.
     moved: Mutex<Instant>,
@@ -45,6 +106,7 @@ pub(crate) struct Sending {
 impl Load {
     pub(crate) fn new(watches_max: usize) -> Self {
         Self {
+            authenticating: AtomicUsize::new(0),
             requests: AtomicUsize::new(0),
             watches: AtomicUsize::new(0),
             watches_max,
@@ -52,14 +114,48 @@ impl Load {
             answers_len_max: ANSWERS_LEN_MAX,
             bodies_len: AtomicUsize::new(0),
             bodies_len_max: BODIES_LEN_MAX,
+            senders: None,
+            everybody: Sender::everybody(),
+            connections: Connections::default(),
+            refused: AtomicU64::new(0),
         }
     }
 
-    pub(crate) fn enter(self: &Arc<Self>, watch: bool) -> Option<Slot> {
+    /// Whether no sender can have all places.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.senders.is_some()
+    }
+
+    /// A place for the time until it is known who asks: those of requests are not for strangers to hold.
+    pub(crate) fn authenticate(self: &Arc<Self>) -> Option<Authenticating> {
+        let place = Authenticating(Arc::clone(self));
+        (self.authenticating.fetch_add(1, Ordering::Relaxed) < REQUESTS_MAX).then_some(place)
+    }
+
+    /// The sender behind an identity.
+    pub(crate) fn sender(&self, identity: &Identity, source: Source) -> Arc<Sender> {
+        self.senders.as_ref().map_or_else(|| Arc::clone(&self.everybody), |all| all.find(identity, source))
+    }
+
+    pub(crate) fn enter(self: &Arc<Self>, watch: bool, sender: &Arc<Sender>) -> Option<Slot> {
         let (counter, limit) = self.counter(watch);
+        let good = if watch { Good::Watches } else { Good::Requests };
+        if !sender.take(good, 1, limit) {
+            self.refuse();
+            return None;
+        }
         // Taken before it is compared, so that a burst cannot pass together.
-        let slot = Slot { load: Arc::clone(self), watch };
-        (counter.fetch_add(1, Ordering::Relaxed) < limit).then_some(slot)
+        let slot = Slot { load: Arc::clone(self), watch, sender: Arc::clone(sender) };
+        let entered = counter.fetch_add(1, Ordering::Relaxed) < sender.reach(limit);
+        if !entered {
+            self.refuse();
+        }
+        entered.then_some(slot)
+    }
+
+    /// Takes note of a refusal.
+    pub(super) fn refuse(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Requests and watches.
@@ -67,14 +163,39 @@ impl Load {
         (self.requests.load(Ordering::Relaxed), self.watches.load(Ordering::Relaxed))
     }
 
+    /// All there is to see.
+    pub(crate) fn activity(&self) -> Activity {
+        let number = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+        let total = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Activity {
+            requests: number(&self.requests),
+            watches: number(&self.watches),
+            answers_len: number(&self.answers_len),
+            bodies_len: number(&self.bodies_len),
+            connections: number(&self.connections.open),
+            unproven: number(&self.connections.unproven),
+            ended: total(&self.connections.ended),
+            crowded: total(&self.connections.refused),
+            refused: total(&self.refused),
+        }
+    }
+
     fn counter(&self, watch: bool) -> (&AtomicUsize, usize) {
         if watch { (&self.watches, self.watches_max) } else { (&self.requests, REQUESTS_MAX) }
+    }
+}
+
+impl Slot {
+    /// Whose it is.
+    pub(super) fn sender(&self) -> &Arc<Sender> {
+        &self.sender
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         self.load.counter(self.watch).0.fetch_sub(1, Ordering::Relaxed);
+        self.sender.give_back(if self.watch { Good::Watches } else { Good::Requests }, 1);
     }
 }
 
@@ -82,34 +203,55 @@ impl Drop for Slot {
 #[derive(Debug)]
 pub(super) struct Receiving {
     load: Arc<Load>,
+    sender: Arc<Sender>,
     len: usize,
 }
 
 impl Receiving {
-    pub(super) fn begin(load: &Arc<Load>) -> Self {
-        Self { load: Arc::clone(load), len: 0 }
+    pub(super) fn begin(load: &Arc<Load>, sender: &Arc<Sender>) -> Self {
+        Self { load: Arc::clone(load), sender: Arc::clone(sender), len: 0 }
     }
 
     /// So much more has come. False: together, too much is being received.
     pub(super) fn more(&mut self, len: usize) -> bool {
+        if !self.sender.take(Good::BodiesLen, len, self.load.bodies_len_max) {
+            self.load.refuse();
+            return false;
+        }
         self.len += len;
-        self.load.bodies_len.fetch_add(len, Ordering::Relaxed) + len <= self.load.bodies_len_max
+        let whole = self.sender.reach(self.load.bodies_len_max);
+        let fits = self.load.bodies_len.fetch_add(len, Ordering::Relaxed) + len <= whole;
+        if !fits {
+            self.load.refuse();
+        }
+        fits
     }
 }
 
 impl Drop for Receiving {
     fn drop(&mut self) {
         self.load.bodies_len.fetch_sub(self.len, Ordering::Relaxed);
+        self.sender.give_back(Good::BodiesLen, self.len);
     }
 }
 
 impl Sending {
     fn begin(slot: Slot, len: usize) -> Option<Arc<Self>> {
-        let load = Arc::clone(&slot.load);
+        let (load, sender) = (Arc::clone(&slot.load), Arc::clone(&slot.sender));
+        let len = if load.is_shared() { len + ANSWER_OVERHEAD } else { len };
+        if !sender.take(Good::AnswersLen, len, load.answers_len_max) {
+            load.refuse();
+            return None;
+        }
         let before = load.answers_len.fetch_add(len, Ordering::Relaxed);
+        let fits = before == 0 || before + len <= sender.reach(load.answers_len_max);
         // From here on its end gives the bytes back.
-        let sending = Self { slot, len, moved: Mutex::new(Instant::now()) };
-        (before == 0 || before + len <= load.answers_len_max).then(|| Arc::new(sending))
+        let slot = (!load.is_shared()).then_some(slot);
+        let sending = Self { _slot: slot, load, sender, len, moved: Mutex::new(Instant::now()) };
+        if !fits {
+            sending.load.refuse();
+        }
+        fits.then(|| Arc::new(sending))
     }
 
     /// A part of it was asked for or sent.
@@ -125,7 +267,8 @@ impl Sending {
 
 impl Drop for Sending {
     fn drop(&mut self) {
-        self.slot.load.answers_len.fetch_sub(self.len, Ordering::Relaxed);
+        self.load.answers_len.fetch_sub(self.len, Ordering::Relaxed);
+        self.sender.give_back(Good::AnswersLen, self.len);
     }
 }
 

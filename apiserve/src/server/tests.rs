@@ -18,6 +18,8 @@ use crate::memory::MemoryStore;
 use crate::registry::Registry;
 use crate::store::{Expect, Mutation, Write, WriteStore};
 
+mod shares;
+
 /// What the clock may go on over a limit before the end is seen.
 const MARGIN: Duration = Duration::from_secs(2);
 

@@ -46,7 +46,7 @@ impl World {
             registry: &Registry::new(Kinds::builtin()),
             rng: &mut SmallRng::seed_from_u64(1),
             stop: CancellationToken::new(),
-            slot: self.load.enter(true),
+            slot: self.load.enter(true, &crate::senders::Sender::everybody()),
         };
         respond(request, around, None).unwrap().into_body()
     }

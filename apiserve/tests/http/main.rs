@@ -6,6 +6,7 @@ mod limits;
 mod overtaken;
 mod protobuf;
 mod reads;
+mod refused;
 mod server;
 mod soak;
 mod tls;

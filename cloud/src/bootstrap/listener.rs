@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -16,6 +18,7 @@ use rustls_pki_types::CertificateDer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
+use tombolo_apiserve::unread::Unread;
 use tombolo_link::tls::{ServerTls, provider};
 use tombolo_runtime::Drain;
 use tombolo_runtime::door::Waiting;
@@ -107,7 +110,11 @@ async fn serve(inner: Arc<Inner>, socket: TcpStream) -> Result<(), String> {
         .map_err(|error| format!("TLS handshake: {error}"))?;
     let chain: Vec<CertificateDer<'static>> =
         stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
-    let service = service_fn(|request| {
+    let service = service_fn(|request: Request<Incoming>| {
+        let (head, body) = request.into_parts();
+        // Who is refused while it still sends sees the refusal.
+        let body = Unread::of(&head, body);
+        let request = Request::from_parts(head, body);
         let (inner, chain) = (&inner, &chain);
         async move { Ok::<_, Infallible>(routes::answer(inner, chain, request).await) }
     });

@@ -65,6 +65,15 @@ impl Plugins {
         self.allocate(request)
     }
 
+    /// Asks policies and webhooks about an action, which is no object that is stored.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub(super) async fn judge_action(&self, request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
+        self.policies.validate(request)?;
+        self.webhooks.validate(request).await
+    }
+
     /// Gives a Service its addresses and ports, when nobody changes it any more.
     fn allocate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), ApiError> {
         if stores_service(request) { services::admit(&self.addresses, request) } else { Ok(()) }

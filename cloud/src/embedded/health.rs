@@ -50,8 +50,12 @@ impl Started {
 pub(super) fn checks(objects: &Objects, started: &Started) -> Vec<Arc<dyn Check>> {
     let step = |name, vital| -> Arc<dyn Check> { Arc::new(Step { name, vital, started: started.clone() }) };
     // What kube-apiserver's informers have to fetch first is here derived from the objects as they are read.
-    let first: [Arc<dyn Check>; 3] =
-        [Arc::new(Log), Arc::new(Reads(objects.clone())), step("informer-sync", false)];
+    let first: [Arc<dyn Check>; 4] = [
+        Arc::new(Log),
+        Arc::new(Reads(objects.clone())),
+        Arc::new(Room(objects.clone())),
+        step("informer-sync", false),
+    ];
     first.into_iter().chain(STEPS.map(|name| step(name, true))).collect()
 }
 
@@ -87,6 +91,26 @@ impl Check for Reads {
 
     fn is_vital(&self) -> bool {
         true
+    }
+}
+
+/// Whether the store may grow. It says so before it is full, and needs somebody who deletes: starting again does not help.
+struct Room(Objects);
+
+/// Of so many parts of the store the last one is left when it counts as full.
+const PARTS: u64 = 16;
+
+impl Check for Room {
+    fn name(&self) -> &'static str {
+        "storage-room"
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let (len, max) = self.0.store().size();
+        if len < max - max / PARTS {
+            return Ok(());
+        }
+        Err(format!("{len} of {max} bytes are taken: delete objects, or raise embeddedStoreMebibytes"))
     }
 }
 

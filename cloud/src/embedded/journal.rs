@@ -2,9 +2,11 @@
 //!
 //! Objects are served from memory; the journal only has to know, after a crash at any instruction, every change
 //! that was answered. One batch is one transaction with one sync to disk. A batch that the disk refuses is
-//! undone and reported; later batches are tried on a file that is opened again, so a disk that has room again
-//! needs no restart.
+//! undone before that is reported, or what it has replaced is kept beside the file ([`refused`]), so that a restart does not
+//! find it. Only when neither can be done is the outcome unknown, and that is what is said. Later batches are tried on a
+//! file that is opened again, so a disk that has room again needs no restart.
 
+mod refused;
 mod row;
 
 use std::fmt;
@@ -20,6 +22,7 @@ use tombolo_apiserve::packed::Packer;
 use tombolo_apiserve::store::{Revision, StoreError, Stored};
 use tombolo_runtime::files::is_full;
 
+use self::refused::{Refused, Undo};
 use super::error::EmbeddedError;
 
 /// One row an object, keyed by [`row::key`].
@@ -78,8 +81,8 @@ struct State {
     database: Option<Database>,
     /// Newest revision whose batch was reported as written.
     revision: u64,
-    /// Rows as they were before the batch that failed, for the case that it reached the disk all the same.
-    undo: Vec<(String, Option<Vec<u8>>)>,
+    /// The batch that failed, for the case that it reached the disk all the same.
+    refused: Option<Refused>,
     closed: bool,
 }
 
@@ -91,18 +94,19 @@ impl RedbJournal {
     pub(super) fn open(path: &Path, open: Box<OpenStorage>) -> Result<(Self, Restored), EmbeddedError> {
         let failed = |message: String| EmbeddedError::Journal { path: path.to_owned(), message };
         let mut database = open_database(path, &*open).map_err(|e| failed(e.to_string()))?;
+        let kept = Refused::kept(path).map_err(|e| failed(e.to_string()))?;
+        if let Some(refused) = kept {
+            take_back(&database, &refused).map_err(|e| failed(e.to_string()))?;
+            Refused::forget(path).map_err(|e| failed(e.to_string()))?;
+        }
         let restored = restore(&database).map_err(|e| failed(e.to_string()))?;
         let live: u64 = restored.objects.iter().map(|object| object.body_len() as u64 + 256).sum();
         let size = std::fs::metadata(path).map(|meta| meta.len()).unwrap_or_default();
         if size > SLACK_BYTES_MIN && size / SLACK_FACTOR > live {
             database.compact().map_err(|e| failed(e.to_string()))?;
         }
-        let state = State {
-            database: Some(database),
-            revision: restored.revision.0,
-            undo: Vec::new(),
-            closed: false,
-        };
+        let state =
+            State { database: Some(database), revision: restored.revision.0, refused: None, closed: false };
         let shared = Shared { path: path.to_owned(), open, state: Mutex::new(state) };
         Ok((Self { shared: Arc::new(shared) }, restored))
     }
@@ -136,15 +140,33 @@ impl Journal for RedbJournal {
             Err(failure) => {
                 // The file's state is unknown now: it is opened and compared before the next batch.
                 drop(database);
-                state.undo = undo;
                 tracing::warn!(path = %self.shared.path.display(), error = %failure, "a batch of changes was not written");
-                Err(not_stored(failure))
+                state.refused = Some(Refused { before: state.revision, newest, undo });
+                Err(self.refuse(state, failure))
             }
         }
     }
 }
 
 impl RedbJournal {
+    /// Makes sure that a batch is not found after a restart, and only then says that it was not stored.
+    fn refuse(&self, state: &mut State, failure: Failure) -> StoreError {
+        let (path, reason) = (&self.shared.path, failure.to_string());
+        let settled = self.reopened(state).map(|database| state.database = Some(database));
+        let Err(unsettled) = settled else { return StoreError::NotStored { reason } };
+        match state.refused.as_ref().map_or(Ok(()), |refused| refused.keep(path)) {
+            Ok(()) => StoreError::NotStored { reason },
+            Err(unkept) => {
+                tracing::warn!(path = %path.display(), %unsettled, %unkept, "the outcome of a batch is unknown");
+                let reason = format!(
+                    "{reason}; whether the change is stored is not known until the disk works again: read the object \
+                     before you try again"
+                );
+                StoreError::Unavailable { reason }
+            }
+        }
+    }
+
     /// The database, opened again if it failed before, with an unreported batch taken back.
     fn reopened(&self, state: &mut State) -> Result<Database, Failure> {
         if state.closed {
@@ -154,10 +176,12 @@ impl RedbJournal {
             return Ok(database);
         }
         let database = open_database(&self.shared.path, &*self.shared.open)?;
-        if revision(&database)? != state.revision {
-            take_back(&database, &state.undo, state.revision)?;
+        if let Some(refused) = &state.refused {
+            take_back(&database, refused)?;
+            // Before its revisions are given to another batch.
+            Refused::forget(&self.shared.path).map_err(redb::StorageError::Io)?;
         }
-        state.undo.clear();
+        state.refused = None;
         Ok(database)
     }
 }
@@ -196,12 +220,7 @@ fn open_database(path: &Path, open: &OpenStorage) -> Result<Database, Failure> {
     Ok(builder.set_cache_size(CACHE_BYTES).create_with_backend(Boxed(storage))?)
 }
 
-fn write(
-    database: &Database,
-    batch: &[JournalEntry],
-    newest: u64,
-    undo: &mut Vec<(String, Option<Vec<u8>>)>,
-) -> Result<(), Failure> {
+fn write(database: &Database, batch: &[JournalEntry], newest: u64, undo: &mut Undo) -> Result<(), Failure> {
     let transaction = database.begin_write()?;
     {
         let mut objects = transaction.open_table(OBJECTS)?;
@@ -220,18 +239,21 @@ fn write(
     Ok(transaction.commit()?)
 }
 
-/// Puts rows back, newest change first: one key may have changed twice in a batch.
-fn take_back(database: &Database, undo: &[(String, Option<Vec<u8>>)], revision: u64) -> Result<(), Failure> {
+/// Puts rows back if the batch is there, newest change first: one key may have changed twice in a batch.
+fn take_back(database: &Database, refused: &Refused) -> Result<(), Failure> {
+    if revision(database)? != refused.newest {
+        return Ok(());
+    }
     let transaction = database.begin_write()?;
     {
         let mut objects = transaction.open_table(OBJECTS)?;
-        for (key, old) in undo.iter().rev() {
+        for (key, old) in refused.undo.iter().rev() {
             match old {
                 Some(row) => objects.insert(key.as_str(), row.as_slice())?,
                 None => objects.remove(key.as_str())?,
             };
         }
-        transaction.open_table(NUMBERS)?.insert(REVISION, revision)?;
+        transaction.open_table(NUMBERS)?.insert(REVISION, refused.before)?;
     }
     Ok(transaction.commit()?)
 }

@@ -19,6 +19,7 @@ const NAME: &str = "tombolo";
 /// # Errors
 /// [`EmbeddedError::File`] when it cannot be written.
 pub(super) fn write(data_dir: &Path, address: SocketAddr, pki: &Pki) -> Result<PathBuf, EmbeddedError> {
+    let admin = pki.admin();
     let encode = |text: &str| STANDARD.encode(text);
     // JSON is YAML: every client reads it.
     let config = json!({
@@ -29,8 +30,8 @@ pub(super) fn write(data_dir: &Path, address: SocketAddr, pki: &Pki) -> Result<P
             "certificate-authority-data": encode(pki.ca_certificate()),
         }}],
         "users": [{"name": NAME, "user": {
-            "client-certificate-data": encode(&pki.admin.certificate),
-            "client-key-data": encode(&pki.admin.key),
+            "client-certificate-data": encode(&admin.certificate),
+            "client-key-data": encode(&admin.key),
         }}],
         "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME}}],
         "current-context": NAME,

@@ -2,8 +2,8 @@
 //! names of kube-apiserver's metrics.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -15,6 +15,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry as Metrics;
+use tombolo_apiserve::api::Activity;
 use tombolo_apiserve::api::builder::{Builder, Check, Route};
 use tombolo_apiserve::auth::{Attributes, Observation, Observer};
 use tombolo_apiserve::body::{self, Body};
@@ -68,6 +69,8 @@ pub(super) struct RequestMetrics {
     durations: Family<Labels, Histogram>,
     stored: Gauge,
     seats: Family<Level, Gauge>,
+    activity: Vec<(Gauge, Shown)>,
+    look: OnceLock<Box<dyn Fn() -> Activity + Send + Sync>>,
     objects: Objects,
     flows: Flows,
     checks: Vec<Arc<dyn Check>>,
@@ -94,12 +97,28 @@ impl RequestMetrics {
         let help =
             "Requests at a time that a priority level has a right to by its shares; nothing is held to it";
         metrics.register("apiserver_flowcontrol_nominal_limit_seats", help, seats.clone());
-        let series = AtomicUsize::new(0);
-        Self { registry, metrics, requests, durations, stored, seats, objects, flows, checks, series }
+        let activity = activity(&mut metrics);
+        let (series, look) = (AtomicUsize::new(0), OnceLock::new());
+        Self {
+            registry,
+            metrics,
+            requests,
+            durations,
+            stored,
+            seats,
+            activity,
+            look,
+            objects,
+            flows,
+            checks,
+            series,
+        }
     }
 
     /// Has a server count here and show the counts.
     pub(super) fn add(self: &Arc<Self>, builder: Builder) -> Builder {
+        // It is added once.
+        let _ = self.look.set(Box::new(builder.activity()));
         builder.observer(Arc::clone(self) as _).route(PATH, Arc::clone(self) as _)
     }
 
@@ -125,6 +144,11 @@ impl RequestMetrics {
 
     fn text(&self) -> String {
         self.stored.set(i64::try_from(self.objects.store().object_count()).unwrap_or(i64::MAX));
+        let activity = self.look.get().map(|look| look()).unwrap_or_default();
+        let store = self.objects.store().size();
+        for (gauge, shown) in &self.activity {
+            gauge.set(i64::try_from(shown(&activity, store)).unwrap_or(i64::MAX));
+        }
         // Levels come and go.
         self.seats.clear();
         for (priority_level, seats) in self.flows.nominal_seats().into_iter().take(SERIES_MAX) {
@@ -152,6 +176,39 @@ impl RequestMetrics {
         text.push_str("# EOF\n");
         text
     }
+}
+
+/// One number of what a server is doing, and of its store's size and limit.
+type Shown = fn(&Activity, (u64, u64)) -> u64;
+
+/// Bounds that are shared out, and how near they are.
+const ACTIVITY: [(&str, &str, Shown); 11] = [
+    ("apiserver_storage_size_bytes", "Bytes of objects in the store", |_, (len, _)| len),
+    ("apiserver_storage_size_limit_bytes", "Bytes of objects that may be", |_, (_, max)| max),
+    ("apiserver_current_inflight_requests", "Requests that are being answered", |now, _| now.requests as u64),
+    ("apiserver_current_watches", "Watches", |now, _| now.watches as u64),
+    ("apiserver_current_answers_bytes", "Bytes of answers that are being sent", |now, _| {
+        now.answers_len as u64
+    }),
+    ("apiserver_current_bodies_bytes", "Bytes of bodies that were received", |now, _| now.bodies_len as u64),
+    ("apiserver_current_connections", "Connections", |now, _| now.connections as u64),
+    ("apiserver_current_unproven_connections", "Connections without authentication", |now, _| {
+        now.unproven as u64
+    }),
+    ("apiserver_connections_made_room", "Unproven connections that were ended for others", |now, _| {
+        now.ended
+    }),
+    ("apiserver_connections_refused", "Connections of senders that had too many", |now, _| now.crowded),
+    ("apiserver_shares_refused", "Requests of senders that had too much", |now, _| now.refused),
+];
+
+fn activity(metrics: &mut Metrics) -> Vec<(Gauge, Shown)> {
+    let gauge = |(name, help, shown): (&str, &str, Shown)| {
+        let gauge = Gauge::default();
+        metrics.register(name, help, gauge.clone());
+        (gauge, shown)
+    };
+    ACTIVITY.map(gauge).into()
 }
 
 fn verb(asked: &Attributes) -> &'static str {

@@ -201,6 +201,16 @@ impl Objects {
         }
     }
 
+    /// Stores another value of an object, if it is still as it was read.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] or [`StoreError::NotFound`] when it is not, or what the store answers.
+    pub(super) async fn replace(&self, object: &Object) -> Result<Arc<Stored>, StoreError> {
+        let (key, expected) = (object.key.clone(), Expect::Revision(object.revision));
+        let write = put(object.uid.clone(), &object.value);
+        self.store.commit(Mutation { key, expected, write }).await
+    }
+
     /// Changes an object, again when somebody else changed it meanwhile. `Ok(None)` when it does not exist.
     ///
     /// # Errors

@@ -4,6 +4,9 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+/// Bytes of objects that are stored, at most, unless the options say otherwise.
+const STORE_LEN_MAX: u64 = 1 << 30;
+
 /// How an embedded API server is started.
 #[derive(Clone)]
 #[non_exhaustive]
@@ -18,6 +21,8 @@ pub struct Options {
     pub admin_token: Option<String>,
     /// File that gets one JSON line a request (`audit.k8s.io/v1`, level Metadata).
     pub audit_log: Option<PathBuf>,
+    /// Bytes of objects, at most: what is over it may not grow, deletions go on. Events have a quarter of it.
+    pub store_len_max: u64,
     /// A kube-controller-manager without leader election is started beside this server: the server's own controllers
     /// stand aside for it from the beginning. One with leader election is noticed by its Lease.
     pub stock_controllers: bool,
@@ -33,6 +38,7 @@ impl Options {
             service_cidr: "10.0.0.0/16".into(),
             admin_token: None,
             audit_log: None,
+            store_len_max: STORE_LEN_MAX,
             stock_controllers: false,
         }
     }
@@ -46,6 +52,7 @@ impl fmt::Debug for Options {
             .field("service_cidr", &self.service_cidr)
             .field("admin_token", &self.admin_token.as_ref().map(|_| "<hidden>"))
             .field("audit_log", &self.audit_log)
+            .field("store_len_max", &self.store_len_max)
             .field("stock_controllers", &self.stock_controllers)
             .finish()
     }

@@ -2,17 +2,21 @@
 //! administrator's client certificate and the key that signs service-account tokens.
 //!
 //! The folder `<data-dir>/pki` appears whole or not at all: it is filled under another name and renamed. Leaf
-//! certificates are made again at start when less than half of their life is left or their names do not fit.
+//! certificates are made again, at start and while the server runs, when less than half of their life is left or their
+//! names do not fit. A certificate and its key are replaced together ([`pair`]).
 
 mod leaf;
+mod pair;
 
 use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use arc_swap::ArcSwap;
 use rcgen::{BasicConstraints, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
@@ -33,7 +37,7 @@ const LEAF_LIFE: Duration = Duration::from_secs(365 * 86_400);
 const CLOCK_SKEW: Duration = Duration::from_secs(300);
 
 /// A certificate chain and its private key, both PEM.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct KeyedCertificate {
     /// The certificate.
     pub(super) certificate: String,
@@ -47,10 +51,9 @@ pub(super) struct Pki {
     ca_certificate: String,
     ca_der: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
-    /// The API server's own certificate.
-    pub(super) serving: KeyedCertificate,
-    /// Client certificate of `kubernetes-admin` in `system:masters`.
-    pub(super) admin: KeyedCertificate,
+    service_address: IpAddr,
+    serving: ArcSwap<KeyedCertificate>,
+    admin: ArcSwap<KeyedCertificate>,
     /// PEM of the ECDSA P-256 key that signs service-account tokens.
     pub(super) token_key: String,
 }
@@ -70,11 +73,12 @@ impl Pki {
         if !folder.exists() {
             create(&folder, service_address, now)?;
         }
-        let pki = Self::load(&folder)?;
-        pki.renewed(&folder, service_address, now)
+        let pki = Self::load(&folder, service_address)?;
+        pki.renew(now)?;
+        Ok(pki)
     }
 
-    fn load(folder: &Path) -> Result<Self, EmbeddedError> {
+    fn load(folder: &Path, service_address: IpAddr) -> Result<Self, EmbeddedError> {
         let read = |name: &str| {
             let path = folder.join(name);
             fs::read_to_string(&path).map_err(|e| EmbeddedError::file("read", &path, e))
@@ -88,6 +92,7 @@ impl Pki {
             content.map_err(|e| EmbeddedError::file("read", &path, e))
         };
         let pair = |name: &str| {
+            pair::complete(folder, name)?;
             let certificate = read(&format!("{name}.crt"))?;
             Ok::<_, EmbeddedError>(KeyedCertificate { certificate, key: secret(&format!("{name}.key"))? })
         };
@@ -103,23 +108,46 @@ impl Pki {
             ca_certificate: ca.certificate,
             ca_der,
             issuer,
-            serving,
-            admin,
+            service_address,
+            serving: ArcSwap::from_pointee(serving),
+            admin: ArcSwap::from_pointee(admin),
             token_key: secret("sa.key")?,
         })
     }
 
-    /// Makes leaf certificates again that are old or do not name `service_address`.
-    fn renewed(mut self, folder: &Path, address: IpAddr, now: SystemTime) -> Result<Self, EmbeddedError> {
-        if !leaf::is_current(&self.serving.certificate, now, Some(address)) {
-            self.serving = serving(&self.issuer, address, now)?;
-            write_pair(folder, "apiserver", &self.serving)?;
+    /// Makes leaf certificates again that are old, do not name the service's address or do not belong to their key. Whether
+    /// one was.
+    ///
+    /// # Errors
+    /// When one cannot be made or written; those before are still in use.
+    pub(super) fn renew(&self, now: SystemTime) -> Result<bool, EmbeddedError> {
+        let is_current = |pair: &KeyedCertificate, address| {
+            leaf::is_current(&pair.certificate, now, address) && leaf::fits(&pair.certificate, &pair.key)
+        };
+        let mut renewed = false;
+        if !is_current(&self.serving.load(), Some(self.service_address)) {
+            let serving = serving(&self.issuer, self.service_address, now)?;
+            pair::replace(&self.folder, "apiserver", &serving)?;
+            self.serving.store(Arc::new(serving));
+            renewed = true;
         }
-        if !leaf::is_current(&self.admin.certificate, now, None) {
-            self.admin = administrator(&self.issuer, now)?;
-            write_pair(folder, "admin", &self.admin)?;
+        if !is_current(&self.admin.load(), None) {
+            let admin = administrator(&self.issuer, now)?;
+            pair::replace(&self.folder, "admin", &admin)?;
+            self.admin.store(Arc::new(admin));
+            renewed = true;
         }
-        Ok(self)
+        Ok(renewed)
+    }
+
+    /// The API server's own certificate.
+    pub(super) fn serving(&self) -> Arc<KeyedCertificate> {
+        self.serving.load_full()
+    }
+
+    /// Client certificate of `kubernetes-admin` in `system:masters`.
+    pub(super) fn admin(&self) -> Arc<KeyedCertificate> {
+        self.admin.load_full()
     }
 
     /// Where all of this is kept.
@@ -167,20 +195,15 @@ fn create(folder: &Path, address: IpAddr, now: SystemTime) -> Result<(), Embedde
     }
     fs::DirBuilder::new().mode(0o700).create(&draft).map_err(|e| EmbeddedError::file("create", &draft, e))?;
     let (ca, issuer) = authority(now)?;
-    write_pair(&draft, "ca", &ca)?;
-    write_pair(&draft, "apiserver", &serving(&issuer, address, now)?)?;
-    write_pair(&draft, "admin", &administrator(&issuer, now)?)?;
+    pair::write(&draft, "ca", &ca)?;
+    pair::write(&draft, "apiserver", &serving(&issuer, address, now)?)?;
+    pair::write(&draft, "admin", &administrator(&issuer, now)?)?;
     let token_key = KeyPair::generate().map_err(|e| EmbeddedError::pki("service-account key", e))?;
     write_atomic(&draft.join("sa.key"), token_key.serialize_pem().as_bytes(), 0o600)?;
     write_atomic(&draft.join("sa.pub"), token_key.public_key_pem().as_bytes(), 0o644)?;
     fs::rename(&draft, folder)
         .and_then(|()| sync_parent(folder))
         .map_err(|e| EmbeddedError::file("create", folder, e))
-}
-
-fn write_pair(folder: &Path, name: &str, pair: &KeyedCertificate) -> Result<(), EmbeddedError> {
-    write_atomic(&folder.join(format!("{name}.crt")), pair.certificate.as_bytes(), 0o644)?;
-    write_atomic(&folder.join(format!("{name}.key")), pair.key.as_bytes(), 0o600)
 }
 
 fn authority(now: SystemTime) -> Result<(KeyedCertificate, Issuer<'static, KeyPair>), EmbeddedError> {

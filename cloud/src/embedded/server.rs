@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use http::HeaderMap;
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_util::sync::CancellationToken;
+use tombolo_apiserve::admission::Admission;
 use tombolo_apiserve::api::ApiServer;
 use tombolo_apiserve::api::builder::Builder;
 use tombolo_apiserve::auth::{Attributes, Identity, Impersonator};
@@ -30,6 +29,7 @@ use super::authz::review::{Review, Reviews};
 use super::controllers::deletion::Deletions;
 use super::controllers::stock::Stock;
 use super::controllers::{Context, definitions};
+use super::endpoints::Judged;
 use super::endpoints::binding::Bindings;
 use super::endpoints::eviction::Evictions;
 use super::endpoints::token::Tokens;
@@ -41,7 +41,7 @@ use super::objects::Objects;
 use super::openid::{self, Discovery};
 use super::options::Options;
 use super::pki::Pki;
-use crate::any_certificate::AnyCertificate;
+use super::serving::Serving;
 
 /// What OpenAPI says about built-in types, recorded by `cargo xtask facts`. An edge does not carry it.
 const DESCRIPTIONS: &[u8] = include_bytes!("../../data/descriptions.gz");
@@ -60,7 +60,7 @@ pub(super) struct Parts<'a> {
 pub(super) struct Built {
     pub(super) api: ApiServer,
     pub(super) context: Arc<Context>,
-    pub(super) tls: Arc<rustls::ServerConfig>,
+    pub(super) tls: Arc<Serving>,
     /// To be set when the controllers run.
     pub(super) started: Started,
 }
@@ -80,15 +80,16 @@ pub(super) fn build(parts: Parts<'_>) -> Result<Built, EmbeddedError> {
     let policies = Enforcement::new(indexes.policies, objects.clone(), registry.clone(), Arc::clone(&rights));
     let webhooks = Webhooks::new(indexes.webhooks, objects.clone(), registry.clone(), rights);
     let stock = Arc::new(Stock::new(&objects, options.stock_controllers));
-    let plugins = Plugins {
+    let plugins = Arc::new(Plugins {
         objects: objects.clone(),
         addresses,
         authorization: authorization.clone(),
         policies,
         webhooks,
         stock: Arc::clone(&stock),
-    };
-    let writes = LocalWrites::new(Arc::new(objects.store().clone())).admission(Arc::new(plugins));
+    });
+    let writes = LocalWrites::new(Arc::new(objects.store().clone()))
+        .admission(Arc::clone(&plugins) as Arc<dyn Admission>);
     let writes: Arc<dyn WriteBackend> = Arc::new(writes);
     let deletions = Arc::new(Deletions::new(Arc::clone(&writes), registry.clone()));
     let tokens = Arc::new(TokenKey::from_pem(&pki.token_key)?);
@@ -104,6 +105,7 @@ pub(super) fn build(parts: Parts<'_>) -> Result<Built, EmbeddedError> {
         .authenticator(Arc::clone(&authentication) as _)
         .authorizer(Arc::new(authorization.clone()))
         .impersonator(Arc::new(Impersonation(authorization.clone())))
+        .shared_out()
         .classifier(Arc::new(indexes.flows.clone()))
         .writes(writes)
         .stop(stop);
@@ -116,19 +118,19 @@ pub(super) fn build(parts: Parts<'_>) -> Result<Built, EmbeddedError> {
         builder = builder.audit(Arc::new(AuditLog::open(path)?));
     }
     builder = with_reviews(builder, &authorization, &authentication);
-    let bindings = Arc::new(Bindings(objects.clone()));
+    let bindings = Judged::new(Bindings(objects.clone()), &plugins);
     let evictions = Evictions { objects: objects.clone(), deletions: Arc::clone(&deletions) };
     let issue = Tokens { objects: objects.clone(), key: Arc::clone(&tokens) };
     let discovery = Arc::new(Discovery(tokens));
     let api = builder
         .endpoint("", "pods", "binding", Arc::clone(&bindings) as _)
         .endpoint("", "bindings", "", bindings)
-        .endpoint("", "pods", "eviction", Arc::new(evictions))
-        .endpoint("", "serviceaccounts", "token", Arc::new(issue))
+        .endpoint("", "pods", "eviction", Judged::new(evictions, &plugins))
+        .endpoint("", "serviceaccounts", "token", Judged::new(issue, &plugins))
         .route(openid::CONFIGURATION, Arc::clone(&discovery) as _)
         .route(openid::KEYS, discovery)
         .build();
-    let tls = tls(&pki, &provider)?;
+    let tls = Serving::new(&pki, &provider)?;
     let ownership = indexes.ownership;
     let flows = indexes.flows;
     let context = Context { objects, deletions, registry, ownership, authorization, flows, pki, stock };
@@ -160,24 +162,6 @@ const REVIEWS: [(&str, &str, Review); 6] = [
     (AUTHENTICATION, "selfsubjectreviews", Review::Whoami),
     (AUTHENTICATION, "tokenreviews", Review::Token),
 ];
-
-fn tls(
-    pki: &Pki,
-    provider: &Arc<rustls::crypto::CryptoProvider>,
-) -> Result<Arc<rustls::ServerConfig>, EmbeddedError> {
-    let failed = |e: &dyn std::fmt::Display| EmbeddedError::pki("serving certificate", e);
-    let chain =
-        CertificateDer::pem_slice_iter(pki.serving.certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
-    let key = PrivateKeyDer::from_pem_slice(pki.serving.key.as_bytes()).map_err(|e| failed(&e))?;
-    let config = rustls::ServerConfig::builder_with_provider(Arc::clone(provider))
-        .with_safe_default_protocol_versions()
-        .map_err(|e| failed(&e))?
-        .with_client_cert_verifier(Arc::new(AnyCertificate::new(provider)))
-        .with_single_cert(chain.map_err(|e| failed(&e))?, key);
-    let mut config = config.map_err(|e| failed(&e))?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
-}
 
 /// Lets callers act as others, by the rules.
 struct Impersonation(Authorization);

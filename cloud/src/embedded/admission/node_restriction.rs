@@ -17,7 +17,7 @@ use super::refuse;
 use crate::embedded::authz::node::{LEASE_NAMESPACE, node_of};
 use crate::embedded::authz::references::MIRROR_ANNOTATION;
 use crate::embedded::controllers::csr::Request as CertificateRequest;
-use crate::embedded::objects::{Objects, core, items, text};
+use crate::embedded::objects::{Object, Objects, core, items, text};
 
 /// Decides on a write of a node; others pass.
 ///
@@ -40,14 +40,12 @@ pub(super) fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> Result
     result.map_err(|refusal| refusal.into_error(asked, request.name))
 }
 
-/// A pod that a node wants to evict, or get a token for, must run on it.
+/// A pod that a node wants to evict must run on it.
 ///
 /// # Errors
-/// 404 when there is no such pod, 403 when it runs elsewhere.
-pub(in crate::embedded) fn admit_eviction(objects: &Objects, asked: &Attributes) -> Result<(), ApiError> {
+/// 403 when it runs elsewhere.
+pub(in crate::embedded) fn admit_eviction(asked: &Attributes, pod: &Object) -> Result<(), ApiError> {
     let Some(node) = node_of(&asked.identity) else { return Ok(()) };
-    let pod = objects.get(core("pods"), &asked.namespace, &asked.name);
-    let pod = pod.ok_or_else(|| ApiError::not_found("", "pods", &asked.name))?;
     if pod.text("/spec/nodeName") == node {
         return Ok(());
     }

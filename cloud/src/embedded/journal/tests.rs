@@ -39,11 +39,18 @@ struct Disk {
     content: Arc<InMemoryBackend>,
     full: Arc<AtomicBool>,
     late: Arc<AtomicBool>,
+    /// Where the journal is said to be.
+    folder: Arc<tempfile::TempDir>,
 }
 
 impl Disk {
     fn new() -> Self {
-        Self { content: Arc::new(InMemoryBackend::new()), full: Arc::default(), late: Arc::default() }
+        Self {
+            content: Arc::new(InMemoryBackend::new()),
+            full: Arc::default(),
+            late: Arc::default(),
+            folder: Arc::new(tempfile::tempdir().unwrap()),
+        }
     }
 
     fn refuse(&self, flag: &AtomicBool) -> io::Result<()> {
@@ -73,8 +80,49 @@ impl StorageBackend for Disk {
 }
 
 fn on(disk: &Disk) -> (RedbJournal, Restored) {
-    let disk = disk.clone();
-    RedbJournal::open(Path::new("/nowhere"), Box::new(move |_| Ok(Box::new(disk.clone())))).unwrap()
+    let opened = disk.clone();
+    let path = disk.folder.path().join("journal");
+    RedbJournal::open(&path, Box::new(move |_| Ok(Box::new(opened.clone())))).unwrap()
+}
+
+fn refuses_late(disk: &Disk) -> StoreError {
+    let (journal, _) = on(disk);
+    journal.append(&[entry("a", 1, false), entry("b", 2, false)]).unwrap();
+    disk.late.store(true, Ordering::SeqCst);
+    let refused =
+        journal.append(&[entry("a", 3, false), entry("b", 4, true), entry("c", 5, false)]).unwrap_err();
+    // As a kill leaves it: the disk works again when the next process starts.
+    drop(journal);
+    disk.late.store(false, Ordering::SeqCst);
+    refused
+}
+
+#[test]
+fn a_batch_that_was_refused_is_not_there_after_a_restart() {
+    let disk = Disk::new();
+    let refused = refuses_late(&disk);
+    assert!(matches!(refused, StoreError::NotStored { .. }), "{refused}");
+    let (journal, restored) = on(&disk);
+    assert_eq!(
+        (names(&restored), restored.revision),
+        (vec![("a".to_owned(), 1), ("b".to_owned(), 2)], Revision(2))
+    );
+    // The same revisions belong to others now, which stay.
+    journal.append(&[entry("d", 3, false), entry("d", 4, false), entry("e", 5, false)]).unwrap();
+    drop(journal);
+    let (_, restored) = on(&disk);
+    let expected = [("a", 1), ("b", 2), ("d", 4), ("e", 5)].map(|(name, at)| (name.to_owned(), at));
+    assert_eq!(names(&restored), expected);
+}
+
+#[test]
+fn what_can_neither_be_undone_nor_noted_is_said_to_be_unknown() {
+    let disk = Disk::new();
+    // In the way of the file that the list is written to.
+    std::fs::create_dir(disk.folder.path().join("journal.refused.new")).unwrap();
+    let refused = refuses_late(&disk);
+    assert!(matches!(refused, StoreError::Unavailable { .. }), "{refused}");
+    assert!(refused.to_string().contains("not known until the disk works again"), "{refused}");
 }
 
 #[test]

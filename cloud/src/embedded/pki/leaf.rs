@@ -109,6 +109,16 @@ fn random_serial() -> SerialNumber {
     SerialNumber::from_slice(&bytes)
 }
 
+/// Whether a certificate is of a key.
+pub(super) fn fits(pem: &str, key: &str) -> bool {
+    use rcgen::PublicKeyData as _;
+
+    let Ok((_, block)) = parse_x509_pem(pem.as_bytes()) else { return false };
+    let Ok(certificate) = block.parse_x509() else { return false };
+    let key = KeyPair::from_pem(key);
+    key.is_ok_and(|key| key.subject_public_key_info() == certificate.public_key().raw)
+}
+
 /// Whether a leaf has more than half of its life before it and, when asked, names `address`.
 pub(super) fn is_current(pem: &str, now: SystemTime, address: Option<IpAddr>) -> bool {
     let Ok((_, block)) = parse_x509_pem(pem.as_bytes()) else { return false };

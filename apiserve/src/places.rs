@@ -1,0 +1,184 @@
+//! The connections of a listener, and who loses one when there are too many.
+//!
+//! Whoever connects has shown nothing yet: it holds no more than a place that the next stranger takes over. Once a request
+//! on it was made by somebody who is known, a connection is proven and stays.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::Load;
+use crate::senders::{Good, Sender, Source};
+
+/// Connections on which nobody has authenticated yet, at most. Beyond it the oldest of the source that has most is ended.
+pub const UNPROVEN_MAX: usize = 1024;
+
+/// The same from one address: its own oldest is ended.
+pub const UNPROVEN_PER_SOURCE_MAX: usize = 256;
+
+/// Of a server with fewer places, so many parts of them may be unproven.
+const UNPROVEN_SHARE: usize = 4;
+
+/// The places of one listener.
+pub(crate) struct Places {
+    max: usize,
+    unproven_max: usize,
+    load: Arc<Load>,
+    state: Mutex<State>,
+    freed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    open: usize,
+    proven: usize,
+    next: u64,
+    /// By age.
+    unproven: BTreeMap<u64, Unproven>,
+    sources: HashMap<Source, usize>,
+}
+
+struct Unproven {
+    source: Source,
+    end: CancellationToken,
+}
+
+/// A place of one connection; given back when dropped.
+pub(crate) struct Place {
+    places: Arc<Places>,
+    number: u64,
+    source: Source,
+    /// Cancelled when somebody else needs it.
+    pub(crate) end: CancellationToken,
+    proven: AtomicBool,
+    sender: Mutex<Option<Arc<Sender>>>,
+}
+
+impl Places {
+    pub(crate) fn new(max: usize, load: &Arc<Load>) -> Arc<Self> {
+        let unproven_max = UNPROVEN_MAX.min(max / UNPROVEN_SHARE).max(1);
+        let (load, state) = (Arc::clone(load), Mutex::default());
+        Arc::new(Self { max, unproven_max, load, state, freed: Notify::new() })
+    }
+
+    /// Resolves when one more connection can be accepted. Where places are shared out, strangers make room.
+    pub(crate) async fn room(&self) {
+        loop {
+            let freed = self.freed.notified();
+            {
+                let mut state = self.state.lock();
+                if state.open < self.max {
+                    return;
+                }
+                if self.load.is_shared() {
+                    self.end_one(&mut state, None);
+                }
+            }
+            freed.await;
+        }
+    }
+
+    /// Takes a place for a connection that was accepted.
+    pub(crate) fn enter(self: &Arc<Self>, source: Source) -> Arc<Place> {
+        let mut state = self.state.lock();
+        let end = CancellationToken::new();
+        if self.load.is_shared() {
+            let own = state.sources.get(&source).copied().unwrap_or(0);
+            if own >= UNPROVEN_PER_SOURCE_MAX.min(self.unproven_max) {
+                self.end_one(&mut state, Some(source));
+            } else if state.unproven.len() >= self.unproven_max {
+                self.end_one(&mut state, None);
+            }
+        }
+        let number = state.next;
+        state.next += 1;
+        state.open += 1;
+        state.unproven.insert(number, Unproven { source, end: end.clone() });
+        *state.sources.entry(source).or_default() += 1;
+        self.count(&state);
+        drop(state);
+        let (places, proven) = (Arc::clone(self), AtomicBool::new(false));
+        Arc::new(Place { places, number, source, end, proven, sender: Mutex::new(None) })
+    }
+
+    /// Ends the oldest unproven connection of a source, or of that which has most of them.
+    fn end_one(&self, state: &mut State, source: Option<Source>) {
+        let most = || state.sources.iter().max_by_key(|(_, count)| **count).map(|(source, _)| *source);
+        let Some(source) = source.or_else(most) else { return };
+        let oldest = state.unproven.iter().find(|(_, unproven)| unproven.source == source);
+        let Some(number) = oldest.map(|(number, _)| *number) else { return };
+        if let Some(ended) = state.remove(number) {
+            ended.end.cancel();
+            self.load.connections.ended.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn count(&self, state: &State) {
+        self.load.connections.open.store(state.open, Ordering::Relaxed);
+        self.load.connections.unproven.store(state.unproven.len(), Ordering::Relaxed);
+    }
+}
+
+impl State {
+    fn remove(&mut self, number: u64) -> Option<Unproven> {
+        let removed = self.unproven.remove(&number)?;
+        if let Some(count) = self.sources.get_mut(&removed.source) {
+            *count -= 1;
+            if *count == 0 {
+                self.sources.remove(&removed.source);
+            }
+        }
+        Some(removed)
+    }
+}
+
+impl Place {
+    /// Where the connection comes from.
+    pub(crate) fn source(&self) -> Source {
+        self.source
+    }
+
+    /// Somebody who is known uses the connection. False: too many of theirs are proven already, or too many of all.
+    pub(crate) fn prove(&self, sender: &Arc<Sender>) -> bool {
+        if self.proven.load(Ordering::Acquire) {
+            return true;
+        }
+        let places = &self.places;
+        let mut state = places.state.lock();
+        // Requests that come together prove it once.
+        if self.proven.load(Ordering::Acquire) {
+            return true;
+        }
+        // New ones find a place whatever the proven ones do.
+        let whole = places.max - places.unproven_max.min(places.max - 1);
+        if state.proven >= sender.reach(whole) || !sender.take(Good::Connections, 1, whole) {
+            places.load.connections.refused.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        *self.sender.lock() = Some(Arc::clone(sender));
+        state.proven += 1;
+        state.remove(self.number);
+        places.count(&state);
+        self.proven.store(true, Ordering::Release);
+        true
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = self.places.state.lock();
+        state.open -= 1;
+        state.remove(self.number);
+        if let Some(sender) = self.sender.lock().take() {
+            state.proven -= 1;
+            sender.give_back(Good::Connections, 1);
+        }
+        self.places.count(&state);
+        drop(state);
+        self.places.freed.notify_one();
+    }
+}

@@ -1,0 +1,224 @@
+//! Who asks, as far as the bounds of a server are shared out: no sender can have all of them.
+//!
+//! A sender is whoever has authenticated; the ServiceAccounts of one namespace are one, because whoever has the namespace
+//! makes as many of them as it likes. Strangers are told apart by where they come from, and are few together.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use crate::auth::{AUTHENTICATED_GROUP, Identity};
+
+/// One sender has at most this part of the requests, watches, connections and bytes of a server.
+pub const SENDER_SHARE: usize = 4;
+
+/// All strangers together have at most this part.
+pub const STRANGERS_SHARE: usize = 8;
+
+/// Strangers from one address have at most this part.
+pub const STRANGER_SHARE: usize = 32;
+
+/// This part is left to administrators (`system:masters`), who may have everything.
+pub const RESERVED_SHARE: usize = 16;
+
+/// Whose shares are not bounded.
+const PRIVILEGED_GROUP: &str = "system:masters";
+
+const ACCOUNTS: &str = "system:serviceaccount:";
+
+/// Where something comes from: an address, of IPv6 the network that one site has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Source(Option<IpAddr>);
+
+impl Source {
+    pub(crate) fn of(address: Option<IpAddr>) -> Self {
+        Self(address.map(|address| match address.to_canonical() {
+            IpAddr::V6(v6) => {
+                let network = u128::from(v6) >> 64 << 64;
+                IpAddr::V6(Ipv6Addr::from(network))
+            }
+            v4 @ IpAddr::V4(_) => v4,
+        }))
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str("unknown"),
+            Some(address) => address.fmt(f),
+        }
+    }
+}
+
+/// What is shared out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Good {
+    Requests,
+    Watches,
+    Connections,
+    AnswersLen,
+    BodiesLen,
+}
+
+/// What one sender has. Its senders are known as long as somebody holds them.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    name: String,
+    share: usize,
+    privileged: bool,
+    /// Strangers from one address are strangers.
+    parent: Option<Arc<Sender>>,
+    has: [AtomicUsize; 5],
+}
+
+impl Sender {
+    fn new(name: String, share: usize, parent: Option<Arc<Self>>) -> Self {
+        Self { name, share, privileged: false, parent, has: Default::default() }
+    }
+
+    /// The only sender of a server that shares nothing out.
+    pub(crate) fn everybody() -> Arc<Self> {
+        Arc::new(Self { privileged: true, ..Self::new(String::new(), 1, None) })
+    }
+
+    /// Takes an amount, unless with it the sender would have more than its share of a whole. The first thing that somebody
+    /// has may be `large`: more than a share of bytes, which would else never be sent.
+    pub(crate) fn take(&self, good: Good, amount: usize, whole: usize) -> bool {
+        let before = self.has[good as usize].fetch_add(amount, Ordering::Relaxed);
+        let is_first =
+            before == 0 && matches!(good, Good::AnswersLen | Good::BodiesLen) && self.parent.is_none();
+        let fits = is_first || before.saturating_add(amount) <= whole / self.share;
+        let taken = fits && self.parent.as_ref().is_none_or(|parent| parent.take(good, amount, whole));
+        if !taken {
+            self.has[good as usize].fetch_sub(amount, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    /// Gives an amount back.
+    pub(crate) fn give_back(&self, good: Good, amount: usize) {
+        self.has[good as usize].fetch_sub(amount, Ordering::Relaxed);
+        if let Some(parent) = &self.parent {
+            parent.give_back(good, amount);
+        }
+    }
+
+    /// How much of a whole others may have together when this one asks.
+    pub(crate) fn reach(&self, whole: usize) -> usize {
+        if self.privileged { whole } else { whole - whole / RESERVED_SHARE }
+    }
+}
+
+/// The senders of one server.
+#[derive(Debug, Default)]
+pub(crate) struct Senders(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    by_name: HashMap<String, Weak<Sender>>,
+    /// After so many new ones those are looked for that are gone.
+    look_at: usize,
+}
+
+/// Names that are kept of senders who have nothing any more, at most.
+const GONE_MAX: usize = 1024;
+
+impl Senders {
+    /// The sender behind an identity.
+    pub(crate) fn find(&self, identity: &Identity, source: Source) -> Arc<Sender> {
+        if identity.groups.iter().any(|group| group == PRIVILEGED_GROUP) {
+            return self.named(format!("administrator {}", identity.user), |name| Sender {
+                privileged: true,
+                ..Sender::new(name, 1, None)
+            });
+        }
+        if !is_known(identity) {
+            let strangers =
+                self.named("strangers".to_owned(), |name| Sender::new(name, STRANGERS_SHARE, None));
+            return self.named(format!("stranger {source}"), |name| {
+                Sender::new(name, STRANGER_SHARE, Some(strangers))
+            });
+        }
+        let name = match identity.user.strip_prefix(ACCOUNTS).and_then(|account| account.split_once(':')) {
+            Some((namespace, _)) => format!("accounts {namespace}"),
+            None => format!("user {}", identity.user),
+        };
+        self.named(name, |name| Sender::new(name, SENDER_SHARE, None))
+    }
+
+    fn named(&self, name: String, make: impl FnOnce(String) -> Sender) -> Arc<Sender> {
+        let mut known = self.0.lock();
+        if let Some(sender) = known.by_name.get(&name).and_then(Weak::upgrade) {
+            return sender;
+        }
+        if known.by_name.len() >= known.look_at {
+            known.by_name.retain(|_, sender| sender.strong_count() > 0);
+            known.look_at = known.by_name.len() + GONE_MAX;
+        }
+        let sender = Arc::new(make(name));
+        known.by_name.insert(sender.name.clone(), Arc::downgrade(&sender));
+        sender
+    }
+}
+
+/// Whether somebody has shown who they are.
+pub(crate) fn is_known(identity: &Identity) -> bool {
+    identity.groups.iter().any(|group| group == AUTHENTICATED_GROUP || group == PRIVILEGED_GROUP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: Source = Source(None);
+
+    fn user(name: &str) -> Identity {
+        Identity::new(name, &[AUTHENTICATED_GROUP])
+    }
+
+    #[test]
+    fn nobody_has_more_than_a_share_and_administrators_have_all() {
+        let senders = Senders::default();
+        let eve = senders.find(&user("eve"), HERE);
+        let taken = (0..100).filter(|_| eve.take(Good::Requests, 1, 64)).count();
+        assert_eq!(taken, 64 / SENDER_SHARE);
+        assert!(senders.find(&user("bob"), HERE).take(Good::Requests, 1, 64), "others have their own");
+        assert!(!senders.find(&user("eve"), HERE).take(Good::Requests, 1, 64), "she is still the same");
+        eve.give_back(Good::Requests, 1);
+        assert!(eve.take(Good::Requests, 1, 64));
+        let admin = senders.find(&Identity::new("admin", &[PRIVILEGED_GROUP]), HERE);
+        assert!((0..64).all(|_| admin.take(Good::Requests, 1, 64)));
+        assert_eq!((admin.reach(64), eve.reach(64)), (64, 60));
+    }
+
+    #[test]
+    fn accounts_of_a_namespace_are_one_and_strangers_are_told_apart_by_place() {
+        let senders = Senders::default();
+        let account = |name: &str| senders.find(&user(&format!("system:serviceaccount:{name}")), HERE);
+        assert!(Arc::ptr_eq(&account("shop:a"), &account("shop:b")));
+        assert_ne!(account("other:a").name, account("shop:a").name);
+        let from =
+            |address: &str| senders.find(&Identity::anonymous(), Source::of(Some(address.parse().unwrap())));
+        let (one, two) = (from("192.0.2.1"), from("192.0.2.2"));
+        assert!((0..2).all(|_| one.take(Good::Requests, 1, 64)) && !one.take(Good::Requests, 1, 64));
+        assert!(two.take(Good::Requests, 1, 64));
+        assert_eq!(from("2001:db8::1").name, from("2001:db8::ffff:1").name, "one site");
+        let more: Vec<_> = (3..9).map(|last| from(&format!("192.0.2.{last}"))).collect();
+        let taken = more.iter().filter(|stranger| stranger.take(Good::Requests, 1, 64)).count();
+        assert_eq!(taken, 64 / STRANGERS_SHARE - 3, "all strangers together have a share, too");
+    }
+
+    #[test]
+    fn senders_that_have_nothing_are_forgotten() {
+        let senders = Senders::default();
+        for number in 0..10 * GONE_MAX {
+            drop(senders.find(&user(&format!("u{number}")), HERE));
+        }
+        assert!(senders.0.lock().by_name.len() <= 2 * GONE_MAX);
+    }
+}

@@ -1,0 +1,121 @@
+//! Evictions and what guards them; Services that are created at once.
+
+use std::collections::HashSet;
+
+use futures::future::join_all;
+use serde_json::{Value, json};
+
+use crate::harness::{Api, Server};
+
+const NAMESPACE: &str = "/api/v1/namespaces/default";
+const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1";
+
+async fn running(api: &Api, name: &str) {
+    let pod = json!({"metadata": {"name": name, "labels": {"app": "till"}},
+                     "spec": {"containers": [{"name": "main", "image": "image"}]}});
+    api.create(&format!("{NAMESPACE}/pods"), &pod).await;
+    let status = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+    let (code, answer) = api.merge(&format!("{NAMESPACE}/pods/{name}/status"), &status).await;
+    assert_eq!(code, 200, "{answer}");
+}
+
+async fn evict(api: &Api, name: &str) -> (u16, Value) {
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}});
+    api.post(&format!("{NAMESPACE}/pods/{name}/eviction"), &eviction).await
+}
+
+async fn budget(api: &Api, allowed: i64) {
+    let spec = json!({"minAvailable": 2, "selector": {"matchLabels": {"app": "till"}}});
+    let budget = api.create(BUDGETS, &json!({"metadata": {"name": "b"}, "spec": spec})).await;
+    assert_eq!(evict(api, "a").await.0, 429, "nobody has looked at the budget yet");
+    let status = json!({"status": {"disruptionsAllowed": allowed, "currentHealthy": 3, "desiredHealthy": 2,
+        "expectedPods": 3, "observedGeneration": budget["metadata"]["generation"]}});
+    let (code, answer) = api.merge(&format!("{BUDGETS}/b/status"), &status).await;
+    assert_eq!(code, 200, "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn evictions_at_once_spend_a_budget_once() {
+    let server = Server::start().await;
+    let api = server.api().await;
+    api.wait_code(&format!("{NAMESPACE}/serviceaccounts/default"), 200).await;
+    for name in ["a", "b", "c"] {
+        running(&api, name).await;
+    }
+    budget(&api, 1).await;
+    let answers = join_all(["a", "b", "c"].map(|name| evict(&api, name))).await;
+    let mut codes: Vec<u16> = answers.iter().map(|(code, _)| *code).collect();
+    codes.sort_unstable();
+    assert_eq!(codes, [201, 429, 429], "{answers:?}");
+    let (_, left) = api.get(&format!("{NAMESPACE}/pods")).await;
+    assert_eq!(left["items"].as_array().map(Vec::len), Some(2));
+    let (_, budget) = api.get(&format!("{BUDGETS}/b")).await;
+    assert_eq!(budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0), 0, "{budget}");
+    assert_eq!(budget["status"]["disruptedPods"].as_object().map(serde_json::Map::len), Some(1), "{budget}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn actions_are_judged_by_policies() {
+    let server = Server::start().await;
+    let api = server.api().await;
+    api.wait_code(&format!("{NAMESPACE}/serviceaccounts/default"), 200).await;
+    running(&api, "a").await;
+    let policy = json!({"metadata": {"name": "stay"}, "spec": {
+        "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+            "resources": ["pods/eviction", "pods/binding", "serviceaccounts/token"]}]},
+        "validations": [{"expression": "request.name == 'other'", "message": "it stays"}]}});
+    api.create(&format!("{POLICIES}/validatingadmissionpolicies"), &policy).await;
+    let binding =
+        json!({"metadata": {"name": "stay"}, "spec": {"policyName": "stay", "validationActions": ["Deny"]}});
+    api.create(&format!("{POLICIES}/validatingadmissionpolicybindings"), &binding).await;
+    let token = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+    let to_node = json!({"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "n"}});
+    for (code, answer) in [
+        evict(&api, "a").await,
+        api.post(&format!("{NAMESPACE}/pods/a/binding"), &to_node).await,
+        api.post(&format!("{NAMESPACE}/serviceaccounts/default/token"), &token).await,
+    ] {
+        assert_eq!(code, 422, "{answer}");
+        assert!(answer["message"].as_str().unwrap_or_default().contains("it stays"), "{answer}");
+    }
+    assert_eq!(api.get(&format!("{NAMESPACE}/pods/a")).await.0, 200);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn services_that_are_created_at_once_share_nothing() {
+    let server = Server::start().await;
+    let api = server.api().await;
+    let service = |name: String| json!({"metadata": {"name": name}, "spec": {"type": "NodePort", "ports": [{"port": 80}, {"port": 81, "name": "b"}]}});
+    let mut services = (0..64).map(|number| {
+        let mut service = service(format!("s{number}"));
+        service["spec"]["ports"][0]["name"] = json!("a");
+        service
+    });
+    let path = format!("{NAMESPACE}/services");
+    let created = join_all(services.by_ref().map(|service| {
+        let (api, path) = (&api, &path);
+        async move { api.create(path, &service).await }
+    }))
+    .await;
+    let addresses: HashSet<&str> =
+        created.iter().filter_map(|service| service["spec"]["clusterIP"].as_str()).collect();
+    assert_eq!(addresses.len(), created.len());
+    let ports = created.iter().flat_map(|service| service["spec"]["ports"].as_array().into_iter().flatten());
+    let ports: HashSet<u64> = ports.filter_map(|port| port["nodePort"].as_u64()).collect();
+    assert_eq!(ports.len(), 2 * created.len());
+    // Of those that ask for the same one gets it, and the others are told.
+    let asks = (0..8).map(|number| {
+        let mut service =
+            json!({"metadata": {"name": format!("t{number}")}, "spec": {"ports": [{"port": 80}]}});
+        service["spec"]["clusterIP"] = json!("10.0.77.77");
+        let (api, path) = (&api, &path);
+        async move { api.post(path, &service).await.0 }
+    });
+    let mut codes = join_all(asks).await;
+    codes.sort_unstable();
+    assert_eq!(codes, [vec![201], vec![422; 7]].concat());
+    server.stop().await;
+}
