@@ -43,9 +43,12 @@ use crate::record::Recorder;
 /// Longest wait for a peer to take the last frames.
 pub(crate) const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Bytes that one node may make the hub keep: pieces of frames that it has begun, requests that wait or run, answers that it
-/// has not read, and what it says it holds.
-pub const NODE_BYTES_MAX: usize = 5 * 1024 * 1024;
+/// Bytes that one node may make the hub keep besides its requests: pieces of frames that it has begun, answers that it has not
+/// read, and what it says it holds. With its requests these are less than 8 MiB.
+pub const NODE_BYTES_MAX: usize = 9 * 512 * 1024;
+
+/// Bytes of one node's requests that wait or run: the largest one, and small ones beside it.
+pub const NODE_REQUEST_BYTES_MAX: usize = 13 * 256 * 1024;
 
 /// When a node that found the hub full should come back, at the earliest; at the latest after twice as long.
 const FULL_RETRY: Duration = Duration::from_secs(30);

@@ -102,7 +102,7 @@ fn verifying(
 ///
 /// # Errors
 /// When cloudcore refuses.
-pub(crate) async fn joined(world: &World, node: &str) -> Result<ClientConfig> {
+pub async fn joined(world: &World, node: &str) -> Result<ClientConfig> {
     let common = format!("system:node:{node}");
     let (request, key) =
         signing_request(&Names { common: &common, organisations: &["system:nodes"], dns: &[] })?;

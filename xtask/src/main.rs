@@ -15,6 +15,7 @@ mod edgebench;
 mod facts;
 mod gobuild;
 mod goclients;
+mod hostile;
 mod lint;
 mod run;
 mod test;
@@ -53,6 +54,8 @@ enum Recipe {
     Crash(crash::Options),
     /// Measure the DNS server, the wrapper and the memory of a node's agent and print a table.
     EdgeBench(edgebench::Options),
+    /// Attack a hub as one node and as a stranger, and print what it costs the hub and honest nodes.
+    Hostile(hostile::Options),
     /// Measure the hub's figures beside the floor and print a table.
     Bench(bench::Options),
 }
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Recipe::Crash(options) => crash::run(&options),
         Recipe::Device(options) => device::run(&options),
         Recipe::EdgeBench(options) => edgebench::run(&options),
+        Recipe::Hostile(options) => hostile::run(&options),
         Recipe::Bench(options) => bench::run(&options),
     };
     match outcome {

@@ -86,8 +86,9 @@ pub(super) async fn run(inner: Arc<Inner>, listener: TcpListener, drain: Drain) 
 }
 
 async fn connection(inner: Arc<Inner>, place: Waiting, socket: TcpStream) {
+    let mut first = [0];
     let spoke = tokio::select! {
-        readable = socket.readable() => readable.is_ok() && place.spoke(),
+        peeked = socket.peek(&mut first) => peeked.is_ok_and(|len| len > 0) && place.spoke(),
         () = place.evicted() => false,
         () = tokio::time::sleep(SILENCE_TIMEOUT) => false,
     };

@@ -27,7 +27,7 @@ use super::stock::{Stock, open_ledger};
 use super::subscriptions::Closed;
 use super::view::View;
 use super::volumes::VolumeKind;
-use super::{CLOSE_LIMIT, Hub, NODE_BYTES_MAX};
+use super::{CLOSE_LIMIT, Hub, NODE_BYTES_MAX, NODE_REQUEST_BYTES_MAX};
 use crate::edgecontroller::upstream::{Answered, refusal};
 use crate::edgecontroller::{Input, TRIM_VERSION};
 use crate::kube::{LARGE_ANSWER, Room};
@@ -92,8 +92,9 @@ struct Owner {
     opening: Vec<(ScopeId, AbortHandle)>,
     /// Subscriptions whose rights are asked for again then, oldest first. They end with the subscription.
     reviews: VecDeque<(Instant, Box<Subscribe>)>,
-    /// What this node may make the hub keep.
+    /// What this node may make the hub keep, and the same for its requests.
     share: Share,
+    requests: Share,
     /// What its session keeps now.
     kept: Held,
     /// One large answer at a time, until the node has taken it.
@@ -183,6 +184,7 @@ impl Owner {
     ) -> Box<Self> {
         Box::new(Self {
             kept: share.nothing(),
+            requests: hub.session_bytes.share(NODE_REQUEST_BYTES_MAX),
             share,
             large: Arc::new(Semaphore::new(1)),
             large_turn: None,
@@ -441,7 +443,7 @@ impl Owner {
             let session = &self.channel;
             self.waiting.retain(|(waiting, _)| session.awaits_reply(waiting.id));
         }
-        match self.share.take(size_of_request(&request)) {
+        match self.requests.take(size_of_request(&request)) {
             Some(held) => {
                 self.waiting.push_back((request, held));
                 self.start_requests();

@@ -85,8 +85,10 @@ async fn receive(
     (stream, remote): (TcpStream, SocketAddr),
     kubeedge: bool,
 ) {
+    let mut first = [0];
     let spoke = tokio::select! {
-        readable = stream.readable() => readable.is_ok() && place.spoke(),
+        // A socket may be told to be readable when it is not; looking says so.
+        peeked = stream.peek(&mut first) => peeked.is_ok_and(|len| len > 0) && place.spoke(),
         () = place.evicted() => false,
         () = tokio::time::sleep(gate.limits.silence_timeout) => false,
         () = gate.drain.started() => return,

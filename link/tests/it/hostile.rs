@@ -206,3 +206,86 @@ async fn a_quic_stream_that_ends_inside_a_package_or_a_frame() {
     let error = ending(&mut quic.link).await;
     assert!(matches!(error, LinkError::Quic(_)), "{error:?}");
 }
+
+/// What an edge has begun in all lanes together is bounded, over both transports.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pieces_of_frames_that_never_end_are_bounded() {
+    let mut socket = websocket().await;
+    let piece = vec![7; 16 * 1024];
+    let sending = async {
+        // Eleven times as much as is taken; the link ends long before.
+        for number in 0..3 * 1024_usize {
+            let lane = Lane::ALL[number % 3];
+            if socket.client.send(Message::binary(package(lane, true, &piece))).await.is_err() {
+                return;
+            }
+        }
+    };
+    let error = tokio::select! {
+        error = ending(&mut socket.link) => error,
+        () = async { sending.await; std::future::pending().await } => unreachable!("never done"),
+    };
+    let max = tombolo_proto::limits::EDGE_FRAME_LEN_MAX;
+    assert!(
+        matches!(&error, LinkError::Package(PackageError::TooLarge { max: limit, .. }) if *limit == max),
+        "{error:?}"
+    );
+    assert!(error.goodbye().is_some_and(|goodbye| goodbye.message.contains("exceeds the limit")));
+}
+
+/// Memory for pieces comes out of the node's share.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pieces_beyond_the_share_of_a_node_end_its_link() {
+    let mut socket = websocket().await;
+    let share = tombolo_runtime::Budget::new(1024 * 1024).share(64 * 1024);
+    socket.link.set_share(&share);
+    for _ in 0..5 {
+        let piece = package(Lane::Bulk, true, &[7; 16 * 1024]);
+        socket.client.send(Message::binary(piece)).await.unwrap();
+    }
+    let error = ending(&mut socket.link).await;
+    assert!(matches!(&error, LinkError::Overloaded(_)), "{error:?}");
+    let goodbye = error.goodbye().expect("it is told");
+    assert_eq!(goodbye.reason, GoodbyeReason::Overloaded);
+    drop(socket);
+    assert_eq!(share.used(), 0);
+}
+
+/// One frame a byte at a time, and an answer that nobody reads: both links end when nothing moves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_gives_or_takes_next_to_nothing_is_ended() {
+    use tokio::time::Instant;
+    use tombolo_link::PROGRESS_INTERVAL;
+
+    let mut socket = websocket().await;
+    socket.client.send(Message::binary(package(Lane::Bulk, true, b"x"))).await.unwrap();
+    crate::world::soon("the piece", async {
+        while socket.link.watch_progress(Instant::now()).is_none() {
+            let wait = std::time::Duration::from_millis(10);
+            let _ = tokio::time::timeout(wait, socket.link.next()).await;
+        }
+    })
+    .await;
+    assert!(socket.link.check_progress(Instant::now()).is_none(), "it has just begun");
+    let later = Instant::now() + PROGRESS_INTERVAL;
+    let error = socket.link.check_progress(later).expect("stalled");
+    assert_eq!(error.goodbye().expect("it is told").reason, GoodbyeReason::Timeout);
+
+    let mut socket = websocket().await;
+    // More than both kernels keep.
+    for id in 0..40 {
+        while !socket.link.can_send(Lane::Bulk) {
+            let wait = std::time::Duration::from_millis(300);
+            if tokio::time::timeout(wait, socket.link.next()).await.is_err() {
+                break;
+            }
+        }
+        if !socket.link.can_send(Lane::Bulk) {
+            break;
+        }
+        socket.link.send(Lane::Bulk, large(id, 3 * 1024 * 1024)).unwrap();
+    }
+    assert!(socket.link.watch_progress(Instant::now()).is_some(), "it waits");
+    let error = socket.link.check_progress(Instant::now() + 2 * PROGRESS_INTERVAL).expect("stalled");
+    assert!(error.to_string().contains("is not read"), "{error}");
+}

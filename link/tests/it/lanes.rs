@@ -8,7 +8,8 @@ use tombolo_proto::{Frame, Lane, NodeId};
 
 use crate::world::{BOTH, drive, frame, large, pair, soon};
 
-const BULK: usize = 20 * 1024 * 1024;
+/// Far more than a transport takes at once, and what a hub takes of an edge.
+const BULK: usize = 3 * 1024 * 1024;
 
 /// A control frame that is queued while a bulk frame is being written arrives before the bulk frame does.
 async fn control_overtakes(mut sender: Link, mut receiver: Link) {

@@ -8,6 +8,7 @@ mod memory;
 mod pki;
 mod sessions;
 mod stock_cloud;
+mod strangers;
 mod tls;
 mod upgrades;
 mod world;

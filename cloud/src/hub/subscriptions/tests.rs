@@ -297,3 +297,88 @@ async fn housekeeping_closes_what_nobody_follows() {
     tokio::time::sleep(Duration::from_secs(12)).await;
     assert_eq!(hub.subscriptions.running.len(), 0);
 }
+
+/// One node invents selectors; its own places are all that it takes, and those that it follows no longer give way.
+#[tokio::test(start_paused = true)]
+async fn throw_away_selectors_take_the_places_of_one_node() {
+    let rights = Arc::new(Rights::default());
+    let hub = hub(&scripted(&rights));
+    let select = |number: usize| Subscribe {
+        label_selector: format!("throw!=away-{number}"),
+        ..subscribe(ScopeId(1))
+    };
+    for number in 0..2 * SHARED_WATCHES_MAX {
+        hub.subscriptions.open(&node(), &select(number)).await.expect("an older one gives way");
+        assert!(hub.subscriptions.running.len() <= NODE_WATCHES_MAX);
+    }
+    let Admission::Admitted(admitted) = hub.registry.admit(&node(), &mem::pair(node()).0.peer().clone())
+    else {
+        panic!("the hub is full");
+    };
+    for number in 0..NODE_WATCHES_MAX {
+        let watch = hub.subscriptions.open(&node(), &select(number)).await.expect("room");
+        watch.follow(&admitted.handle, ScopeId(u32::try_from(number).expect("few") + 1));
+    }
+    let refused = hub.subscriptions.open(&node(), &select(9_999)).await.expect_err("all are followed");
+    assert_eq!(refused.code, 429, "{refused:?}");
+    let other = NodeId::parse("other").expect("valid");
+    hub.subscriptions.open(&other, &select(9_999)).await.expect("another node has places of its own");
+}
+
+/// Subscriptions that are begun and ended leave no work behind.
+#[tokio::test(start_paused = true)]
+async fn a_subscription_that_is_given_up_is_not_worked_on() {
+    let rights = Arc::new(Rights::default());
+    let hub = hub(&scripted(&rights));
+    let mut edge = Edge::connect(&hub);
+    for _ in 0..100 {
+        let scope = edge.follow();
+        assert_eq!(edge.listen(SOON).await, Some((scope, None)), "it is followed");
+        edge.session.unsubscribe(scope);
+    }
+    let asked = rights.questions();
+    assert_eq!(edge.listen(2 * REVIEW_INTERVAL).await, None);
+    assert_eq!(rights.questions(), asked, "nobody asks for the rights to what has ended");
+}
+
+/// Requests beyond a node's share of memory are refused, and those that fit are not.
+#[tokio::test(start_paused = true)]
+async fn requests_beyond_the_share_of_a_node_are_refused() {
+    use tombolo_proto::frame::{ApiRequest, ReplyBody, RequestBody};
+
+    let rights = Arc::new(Rights::default());
+    let hub = hub(&scripted(&rights));
+    let mut edge = Edge::connect(&hub);
+    let body = bytes::Bytes::from(vec![b'x'; 3 * 512 * 1024]);
+    for _ in 0..6 {
+        let request = ApiRequest {
+            method: "POST".to_owned(),
+            // Never answered.
+            path_and_query: "/api/v1/namespaces/d/configmaps?watch=false".to_owned(),
+            content_type: String::new(),
+            accept: String::new(),
+            body: body.clone(),
+        };
+        let now = edge.clock.now();
+        let request = RequestBody::Api(request);
+        edge.session.request(now, Duration::from_secs(60), request, None).expect("room");
+    }
+    let mut codes = Vec::new();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while codes.len() < 4 && Instant::now() < deadline {
+        let now = edge.clock.now();
+        pump(&mut edge.link, |lane| edge.session.poll_transmit(now, lane)).expect("the link holds");
+        let Ok(event) = tokio::time::timeout_at(deadline, edge.link.next()).await else { break };
+        if let LinkEvent::Frame(lane, frame) = event {
+            edge.session.handle_frame(now, lane, frame, &NothingHeld).expect("a good frame");
+        }
+        while let Some(event) = edge.session.poll_event() {
+            if let EdgeEvent::Reply(reply) = event
+                && let ReplyBody::Api(reply) = reply.body
+            {
+                codes.push(reply.code);
+            }
+        }
+    }
+    assert_eq!(codes, [429; 4], "two of them fit the share");
+}

@@ -1,0 +1,119 @@
+//! Connections that never say who they are.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
+use tombolo_link::client::Choice;
+use tombolo_link::server::{Limits, PLACES};
+use tombolo_runtime::door::DoorLimits;
+
+use crate::pki::Ca;
+use crate::world::{Hub, soon};
+
+const FEW: DoorLimits = DoorLimits { waiting: 16, waiting_per_source: 8, working: 4, working_per_source: 2 };
+
+fn limits(places: DoorLimits) -> Limits {
+    Limits {
+        handshake_timeout: Duration::from_secs(120),
+        silence_timeout: Duration::from_secs(120),
+        places,
+        ..Limits::default()
+    }
+}
+
+async fn from(source: [u8; 4], hub: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((Ipv4Addr::from(source), 0).into()).unwrap();
+    socket.connect(hub).await.unwrap()
+}
+
+async fn is_closed(stream: &mut TcpStream) {
+    let mut byte = [0];
+    let read = soon("the end of a silent connection", stream.read(&mut byte)).await;
+    assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+}
+
+/// Every place of the source is taken by connections that will be silent for two minutes, and a node from the same address
+/// gets in at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_connections_keep_nobody_out_not_even_behind_their_own_address() {
+    let ca = Ca::new("ours");
+    let mut hub = Hub::start_with(&ca.server_tls(), false, limits(FEW)).await;
+    let mut silent = Vec::new();
+    for _ in 0..40 {
+        silent.push(from([127, 0, 0, 1], hub.websocket).await);
+    }
+    is_closed(&mut silent[0]).await;
+    let _link = hub.dial(ca.client_tls("edge-1"), Choice::WebSocket).await.unwrap();
+    hub.accept().await;
+    let stats = hub.incoming.stats();
+    assert!(stats.silent() >= 32, "{}", stats.silent());
+    assert!(stats.strangers() <= 8, "{}", stats.strangers());
+}
+
+/// Handshakes that were begun and do not go on hold the places of their source, and those of no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_handshakes_leave_the_places_of_other_sources() {
+    let ca = Ca::new("ours");
+    let mut hub = Hub::start_with(&ca.server_tls(), false, limits(FEW)).await;
+    let mut half = Vec::new();
+    for _ in 0..20 {
+        let mut stream = from([127, 0, 0, 66], hub.websocket).await;
+        // The head of a record that would hold a ClientHello. One without a place is closed.
+        let _ = stream.write_all(&[22, 3, 1, 1, 0]).await;
+        half.push(stream);
+    }
+    let _link = hub.dial(ca.client_tls("edge-1"), Choice::WebSocket).await.unwrap();
+    hub.accept().await;
+    let stats = hub.incoming.stats();
+    assert!(stats.crowded() > 0 && stats.strangers() <= 10, "{} {}", stats.crowded(), stats.strangers());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_silent_for_too_long_is_closed() {
+    let ca = Ca::new("ours");
+    let limits = Limits { silence_timeout: Duration::from_millis(200), ..Limits::default() };
+    let hub = Hub::start_with(&ca.server_tls(), false, limits).await;
+    is_closed(&mut from([127, 0, 0, 1], hub.websocket).await).await;
+    assert_eq!(hub.incoming.stats().silent(), 1);
+}
+
+/// First packets whose senders read nothing: what they begin is bounded, and a node still gets in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_handshakes_over_quic_leave_places() {
+    let ca = Ca::new("ours");
+    let mut hub = Hub::start_with(&ca.server_tls(), false, limits(PLACES)).await;
+    // Passes first flights on and nothing back: each handshake stays where it is.
+    let relay = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let (address, quic) = (relay.local_addr().unwrap(), hub.quic);
+    let passing = tokio::spawn(async move {
+        let out = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, 66), 0)).await.unwrap();
+        let mut buffer = [0; 2048];
+        while let Ok(len) = relay.recv(&mut buffer).await {
+            let _ = out.send_to(&buffer[..len], quic).await;
+        }
+    });
+    let tls = ca.client_tls("edge-2");
+    let target = tombolo_link::client::Target {
+        host: "127.0.0.1".to_owned(),
+        websocket_port: 1,
+        quic_port: address.port(),
+        choice: Choice::Quic,
+    };
+    let dialling: Vec<_> =
+        (0..100).map(|_| tokio::spawn(tombolo_link::client::connect(target.clone(), tls.clone()))).collect();
+    let stats = hub.incoming.stats();
+    soon("the places for unproven addresses to be taken", async {
+        while stats.strangers() < 32 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let _link = hub.dial(ca.client_tls("edge-1"), Choice::Quic).await.unwrap();
+    assert_eq!(hub.accept().await.node.as_str(), "edge-1");
+    assert!(stats.strangers() <= 32, "nobody of them has proven an address: {}", stats.strangers());
+    dialling.iter().for_each(tokio::task::JoinHandle::abort);
+    passing.abort();
+}

@@ -1,0 +1,285 @@
+//! What a node with a valid certificate can try.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use tokio::time::Instant;
+use tombolo_link::{Link, LinkEvent};
+use tombolo_proto::frame::{
+    ApiRequest, Frame, Inventory, InventoryPart, Refusal, RefusalReason, Request, RequestBody, Subscribe,
+};
+use tombolo_proto::object::{Held, InventoryEntry};
+use tombolo_proto::{Lane, ObjectKey, RequestId, Resource, ScopeId};
+
+use super::peer::{Heard, Hub};
+
+/// One attack, and what it was refused with.
+pub(crate) type Attack<'a> = (&'static str, Pin<Box<dyn Future<Output = Result<String>> + 'a>>);
+
+/// Every attack, in the order of the table.
+pub(crate) fn all(hub: &Hub, limit: Duration) -> Vec<Attack<'_>> {
+    vec![
+        ("256 answers unread", Box::pin(unread_answers(hub, limit))),
+        ("240 requests of 32 MiB", Box::pin(large_requests(hub, limit))),
+        ("240 requests of 3 MiB", Box::pin(many_requests(hub, limit))),
+        ("unfinished inventories in 129 scopes", Box::pin(inventories(hub, limit))),
+        ("subscribe and unsubscribe in a loop", Box::pin(subscribe_loop(hub, limit))),
+        ("512 throw-away selectors", Box::pin(selectors(hub, limit))),
+        ("every delivery refused", Box::pin(refusals(hub, limit))),
+        ("a frame a byte at a time", Box::pin(drip(hub, limit))),
+    ]
+}
+
+fn empty() -> Inventory {
+    Inventory::Full(Vec::new())
+}
+
+fn request(id: u64, method: &str, path: &str, body: Bytes) -> Frame {
+    let body = ApiRequest {
+        method: method.to_owned(),
+        path_and_query: path.to_owned(),
+        content_type: "application/json".to_owned(),
+        accept: "application/json".to_owned(),
+        body,
+    };
+    Frame::Request(Request {
+        id: RequestId(id),
+        timeout: Duration::from_secs(60),
+        body: RequestBody::Api(body),
+        caller_token: None,
+    })
+}
+
+fn subscribe(scope: u32, selector: String, inventory: Inventory) -> Frame {
+    Frame::Subscribe(Subscribe {
+        scope: ScopeId(scope),
+        resource: Resource::new("", "v1", "services"),
+        namespace: String::new(),
+        label_selector: selector,
+        field_selector: String::new(),
+        caller_token: None,
+        epoch: None,
+        inventory,
+    })
+}
+
+/// Reads until the time is over or the session ends.
+async fn listen(link: &mut Link, heard: &mut Heard, until: Instant) {
+    while let Ok(event) = tokio::time::timeout_at(until, link.next()).await {
+        if heard.take(&event) {
+            break;
+        }
+        // An honest node would acknowledge; this one only stays alive.
+        if let LinkEvent::Frame(_, Frame::Ping { id }) = event {
+            let _ = link.send(Lane::Control, Frame::Pong { id });
+        }
+    }
+}
+
+/// Sends as fast as the hub takes it, reading meanwhile. False when the session has ended.
+async fn send(link: &mut Link, heard: &mut Heard, lane: Lane, frame: Frame, until: Instant) -> bool {
+    while !link.can_send(lane) {
+        match tokio::time::timeout_at(until, link.next()).await {
+            Ok(event) if !heard.take(&event) => {}
+            _ => return false,
+        }
+    }
+    link.send(lane, frame).is_ok() && Instant::now() < until
+}
+
+/// One of everything.
+pub(crate) async fn warm_up(hub: &Hub) -> Result<()> {
+    let (mut link, mut heard) = (hub.connect(empty()).await?, Heard::default());
+    link.send(Lane::Control, request(1, "GET", "/openapi/v2", Bytes::new()))?;
+    link.send(Lane::Delivery, subscribe(1, String::new(), empty()))?;
+    listen(&mut link, &mut heard, Instant::now() + Duration::from_secs(5)).await;
+    link.close(Duration::from_secs(1)).await;
+    hub.newcomer().await;
+    eprintln!("hostile: one of everything: {}", heard.text());
+    Ok(())
+}
+
+async fn unread_answers(hub: &Hub, limit: Duration) -> Result<String> {
+    let mut link = hub.connect(empty()).await?;
+    for id in 0..256 {
+        if !link.can_send(Lane::Control) {
+            link.flush().await?;
+        }
+        link.send(Lane::Control, request(id, "GET", "/openapi/v2", Bytes::new()))?;
+    }
+    link.flush().await?;
+    // Nothing is read.
+    tokio::time::sleep(limit).await;
+    let mut heard = Heard::default();
+    listen(&mut link, &mut heard, Instant::now() + Duration::from_secs(2)).await;
+    Ok(heard.text())
+}
+
+async fn large_requests(hub: &Hub, limit: Duration) -> Result<String> {
+    let (mut link, mut heard) = (hub.connect(empty()).await?, Heard::default());
+    let (until, body) = (Instant::now() + limit, Bytes::from(vec![b'x'; 31 * 1024 * 1024]));
+    for id in 0..240 {
+        let lane = Lane::ALL[usize::try_from(id % 3)?];
+        let frame = request(id, "POST", "/api/v1/namespaces/default/configmaps", body.clone());
+        if !send(&mut link, &mut heard, lane, frame, until).await {
+            break;
+        }
+    }
+    listen(&mut link, &mut heard, until).await;
+    Ok(heard.text())
+}
+
+async fn many_requests(hub: &Hub, limit: Duration) -> Result<String> {
+    let (mut link, mut heard) = (hub.connect(empty()).await?, Heard::default());
+    let (until, body) = (Instant::now() + limit, Bytes::from(vec![b'x'; 3 * 1024 * 1024]));
+    for id in 0..240 {
+        let frame = request(id, "POST", "/api/v1/namespaces/default/configmaps", body.clone());
+        if !send(&mut link, &mut heard, Lane::Bulk, frame, until).await {
+            break;
+        }
+    }
+    listen(&mut link, &mut heard, until).await;
+    Ok(heard.text())
+}
+
+async fn inventories(hub: &Hub, limit: Duration) -> Result<String> {
+    let digest = || Inventory::Digest { count: 100_000, digest: [7; 16] };
+    let (mut link, mut heard) = (hub.connect(digest()).await?, Heard::default());
+    let until = Instant::now() + limit;
+    for scope in 1..=128 {
+        if !send(&mut link, &mut heard, Lane::Delivery, subscribe(scope, String::new(), digest()), until)
+            .await
+        {
+            return Ok(heard.text());
+        }
+    }
+    listen(&mut link, &mut heard, Instant::now() + Duration::from_secs(2)).await;
+    for round in 0..u32::MAX {
+        let scope = ScopeId(round % 129);
+        let entry = |number: u32| InventoryEntry {
+            key: ObjectKey::new(
+                Resource::new("", "v1", "services"),
+                &"n".repeat(60),
+                &format!("{}-{round}-{number}", "x".repeat(180)),
+            ),
+            held: Held::Absent,
+        };
+        let part = InventoryPart { scope, entries: (0..2048).map(entry).collect(), last: false };
+        if !send(&mut link, &mut heard, Lane::Bulk, Frame::InventoryPart(part), until).await {
+            break;
+        }
+    }
+    listen(&mut link, &mut heard, until).await;
+    Ok(heard.text())
+}
+
+async fn subscribe_loop(hub: &Hub, limit: Duration) -> Result<String> {
+    let (mut link, mut heard) = (hub.connect(empty()).await?, Heard::default());
+    let until = Instant::now() + limit;
+    for scope in 1..u32::MAX {
+        let scope_id = ScopeId(scope);
+        if !send(&mut link, &mut heard, Lane::Delivery, subscribe(scope, "a".repeat(4000), empty()), until)
+            .await
+            || !send(&mut link, &mut heard, Lane::Delivery, Frame::Unsubscribe { scope: scope_id }, until)
+                .await
+        {
+            break;
+        }
+    }
+    listen(&mut link, &mut heard, until).await;
+    Ok(heard.text())
+}
+
+async fn selectors(hub: &Hub, limit: Duration) -> Result<String> {
+    let (mut heard, begin) = (Heard::default(), Instant::now());
+    let mut scope = 0;
+    // Some sessions one after the other: what a session began stays for a while after it.
+    for _ in 0..8 {
+        let mut link = hub.connect(empty()).await?;
+        let first = scope + 1;
+        for _ in 0..100 {
+            scope += 1;
+            link.send(Lane::Delivery, subscribe(scope, format!("throw!=away-{scope}"), empty()))?;
+            link.flush().await?;
+        }
+        let until = (begin + limit).min(Instant::now() + limit / 8 + Duration::from_secs(1));
+        listen(&mut link, &mut heard, until).await;
+        for number in first..=scope {
+            let _ = link.send(Lane::Delivery, Frame::Unsubscribe { scope: ScopeId(number) });
+            let _ = link.flush().await;
+        }
+    }
+    // Somebody else's first selection.
+    let mut link = hub.connect(empty()).await?;
+    link.send(Lane::Delivery, subscribe(1, "honest=selector".to_owned(), empty()))?;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut outcome = "no answer to one more selector".to_owned();
+    while let Ok(event) = tokio::time::timeout_at(deadline, link.next()).await {
+        match event {
+            LinkEvent::Frame(_, Frame::CaughtUp { scope: ScopeId(1), .. }) => {
+                outcome = "one more selector is followed".to_owned();
+                break;
+            }
+            LinkEvent::Frame(_, Frame::SubscriptionClosed { code, .. }) => {
+                outcome = format!("one more selector is refused with {code}");
+                break;
+            }
+            LinkEvent::Closed(_) => break,
+            _ => {}
+        }
+    }
+    Ok(format!("{}; {outcome}", heard.text()))
+}
+
+async fn refusals(hub: &Hub, limit: Duration) -> Result<String> {
+    let mut link = hub.connect(empty()).await?;
+    let nodes = Subscribe { resource: Resource::new("", "v1", "nodes"), ..all_services() };
+    link.send(Lane::Delivery, Frame::Subscribe(nodes))?;
+    let (mut heard, until) = (Heard::default(), Instant::now() + limit);
+    while let Ok(event) = tokio::time::timeout_at(until, link.next()).await {
+        if let LinkEvent::Frame(lane, Frame::Deliver(deliver)) = &event {
+            heard.count("delivery");
+            let refusal = Refusal {
+                lane: *lane,
+                seq: deliver.seq,
+                reason: RefusalReason::Other,
+                message: "never".repeat(200),
+            };
+            let lanes = vec![(*lane, deliver.seq)];
+            if !send(&mut link, &mut heard, Lane::Control, Frame::Refuse(refusal), until).await
+                || !send(&mut link, &mut heard, Lane::Control, Frame::Ack { lanes }, until).await
+            {
+                break;
+            }
+        } else if heard.take(&event) {
+            break;
+        }
+    }
+    Ok(heard.text())
+}
+
+fn all_services() -> Subscribe {
+    match subscribe(1, String::new(), empty()) {
+        Frame::Subscribe(subscribe) => subscribe,
+        _ => unreachable!("made as one"),
+    }
+}
+
+/// A frame of three MiB of which a byte comes at a time, in every lane, over QUIC and WebSocket alike for the hub.
+async fn drip(hub: &Hub, limit: Duration) -> Result<String> {
+    let mut socket = super::strangers::raw_websocket(hub).await.context("upgrade")?;
+    let mut heard = Heard::default();
+    let (mut sent, until) = (0_u64, Instant::now() + limit);
+    while Instant::now() < until {
+        let lane = Lane::ALL[usize::try_from(sent % 3)?];
+        if socket.piece(lane, b"x").await.is_err() {
+            heard.ended = Some("connection closed".to_owned());
+            break;
+        }
+        sent += 1;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(format!("{sent} bytes taken; {}", heard.text()))
+}

@@ -1,0 +1,182 @@
+//! The hub under attack, and peers that say what nobody else says.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use kube::api::{DynamicObject, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::json;
+use tombolo_edge::identity::{EnrollOptions, Identity, enroll};
+use tombolo_link::client::{Choice, Target, connect};
+use tombolo_link::{Link, LinkEvent};
+use tombolo_proto::frame::{Frame, Goodbye, Hello, Inventory};
+use tombolo_proto::{Lane, NodeId, StoreId};
+use tombolo_testkit::wait_for_value;
+use tombolo_tests::world::{DEADLINE, World};
+
+/// The name of the hostile node.
+pub(crate) const HOSTILE: &str = "hostile";
+
+/// What an attack knows of the hub.
+pub(crate) struct Hub {
+    pub(crate) ports: [u16; 3],
+    pub(crate) token: String,
+    pub(crate) identity: Identity,
+    /// The hostile node's certificate for peers made of the bare libraries.
+    pub(crate) bare: rustls::ClientConfig,
+    newcomer: Identity,
+    process: u32,
+}
+
+impl Hub {
+    /// Makes the nodes and their leases.
+    pub(crate) async fn prepare(world: &World, nodes: u32) -> Result<Self> {
+        let client = world.client().await?;
+        let names = (0..nodes).map(super::honest::name).chain([HOSTILE.to_owned(), NEWCOMER.to_owned()]);
+        let create = |group: &str, kind: &str| {
+            let kind = GroupVersionKind::gvk(group, "v1", kind);
+            kube::Api::<DynamicObject>::all_with(client.clone(), &ApiResource::from_gvk(&kind))
+        };
+        let node_api = create("", "Node");
+        let leases = ApiResource::from_gvk(&GroupVersionKind::gvk("coordination.k8s.io", "v1", "Lease"));
+        let lease_api =
+            kube::Api::<DynamicObject>::namespaced_with(client.clone(), "kube-node-lease", &leases);
+        for name in names {
+            let node: DynamicObject = serde_json::from_value(json!({
+                "apiVersion": "v1", "kind": "Node", "metadata": {"name": name}
+            }))?;
+            node_api.create(&PostParams::default(), &node).await?;
+            let lease: DynamicObject = serde_json::from_value(json!({
+                "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name},
+                "spec": {"holderIdentity": name, "leaseDurationSeconds": 40}
+            }))?;
+            lease_api.create(&PostParams::default(), &lease).await?;
+        }
+        let token = wait_for_value("a join token", DEADLINE, || world.join_token()).await;
+        let join = world.join_address();
+        Ok(Self {
+            ports: world.hub_ports(),
+            identity: identity(&join, &NodeId::parse(HOSTILE)?, &token).await?,
+            bare: tombolo_tests::raw::joined(world, HOSTILE).await?,
+            newcomer: identity(&join, &NodeId::parse(NEWCOMER)?, &token).await?,
+            token,
+            process: world.cloud_id().context("cloudcore does not run")?,
+        })
+    }
+
+    /// Memory of cloudcore, in KiB.
+    pub(crate) fn resident(&self) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process))
+            .context("cloudcore has ended")?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+        Ok(line.trim().trim_end_matches(" kB").trim().parse()?)
+    }
+
+    fn target(&self, choice: Choice) -> Target {
+        let [websocket_port, quic_port, _] = self.ports;
+        Target { host: "127.0.0.1".to_owned(), websocket_port, quic_port, choice }
+    }
+
+    /// Connects as the hostile node and says hello.
+    pub(crate) async fn connect(&self, inventory: Inventory) -> Result<Link> {
+        let mut link = connect(self.target(Choice::WebSocket), self.identity.client_tls()?).await?;
+        link.send(Lane::Control, hello(&NodeId::parse(HOSTILE)?, inventory))?;
+        link.flush().await?;
+        Ok(link)
+    }
+
+    /// How long an honest node needs to be connected; at most half a minute.
+    pub(crate) async fn newcomer(&self) -> Duration {
+        let begin = Instant::now();
+        let coming = async {
+            loop {
+                let tls = self.newcomer.client_tls()?;
+                let Ok(mut link) = connect(self.target(Choice::WebSocket), tls).await else { continue };
+                greet(&mut link, &NodeId::parse(NEWCOMER)?)?;
+                loop {
+                    match link.next().await {
+                        LinkEvent::Frame(_, Frame::Welcome(_)) => return Ok::<_, anyhow::Error>(()),
+                        LinkEvent::Closed(_) => break,
+                        _ => {}
+                    }
+                }
+            }
+        };
+        // What took too long shows in the time.
+        let _ = tokio::time::timeout(Duration::from_secs(30), coming).await;
+        begin.elapsed()
+    }
+}
+
+const NEWCOMER: &str = "newcomer";
+
+/// A node's certificate.
+pub(crate) async fn identity(join: &str, node: &NodeId, token: &str) -> Result<Identity> {
+    let options = EnrollOptions { endpoint: join.to_owned(), node: node.clone(), token: token.to_owned() };
+    Ok(enroll(&options).await?)
+}
+
+/// A hello.
+pub(crate) fn hello(node: &NodeId, inventory: Inventory) -> Frame {
+    Frame::Hello(Hello {
+        versions: (1, 1),
+        node: node.clone(),
+        store: StoreId(rand::random()),
+        epoch: None,
+        trim_version: 0,
+        features: 0,
+        inventory,
+        agent: "hostile".to_owned(),
+    })
+}
+
+/// Says hello as a node that holds nothing.
+pub(crate) fn greet(link: &mut Link, node: &NodeId) -> Result<()> {
+    Ok(link.send(Lane::Control, hello(node, Inventory::Full(Vec::new())))?)
+}
+
+/// Counts what the hub says, by kind.
+#[derive(Default)]
+pub(crate) struct Heard {
+    pub(crate) counts: std::collections::BTreeMap<String, u64>,
+    pub(crate) ended: Option<String>,
+}
+
+impl Heard {
+    pub(crate) fn count(&mut self, what: impl Into<String>) {
+        *self.counts.entry(what.into()).or_default() += 1;
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let counts = self.counts.iter().map(|(what, count)| format!("{count} × {what}"));
+        counts
+            .chain(self.ended.iter().map(|end| format!("session ended: {end}")))
+            .collect::<Vec<_>>()
+            .join("; ")
+    }
+
+    /// Notes a frame; true for one that ends the session.
+    pub(crate) fn take(&mut self, event: &LinkEvent) -> bool {
+        match event {
+            LinkEvent::Frame(_, Frame::Reply(reply)) => {
+                let code = match &reply.body {
+                    tombolo_proto::frame::ReplyBody::Api(api) => api.code,
+                    tombolo_proto::frame::ReplyBody::Message(_) => 200,
+                };
+                self.count(format!("answer {code}"));
+            }
+            LinkEvent::Frame(_, Frame::SubscriptionClosed { code, .. }) => {
+                self.count(format!("subscription {code}"));
+            }
+            LinkEvent::Frame(_, Frame::Goodbye(Goodbye { message, .. })) => {
+                self.ended = Some(message.clone())
+            }
+            LinkEvent::Closed(error) => {
+                self.ended.get_or_insert(error.to_string());
+                return true;
+            }
+            _ => {}
+        }
+        false
+    }
+}

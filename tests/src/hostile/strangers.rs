@@ -1,0 +1,161 @@
+//! What can be tried without a certificate, or before anybody has looked at it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use futures::SinkExt as _;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
+use tokio::time::Instant;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+use tombolo_link::SUBPROTOCOL;
+use tombolo_link::client::{Choice, Target, connect};
+use tombolo_proto::Lane;
+use tombolo_proto::package::Header;
+
+use super::attacks::Attack;
+use super::peer::Hub;
+
+/// Where strangers come from: honest nodes are at 127.0.0.1.
+const SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
+
+/// Connections that a stranger opens in a second.
+const A_SECOND: u32 = 256;
+
+/// Every attack, in the order of the table.
+pub(crate) fn all(hub: &Hub, limit: Duration) -> Vec<Attack<'_>> {
+    let [websocket, quic, join] = hub.ports;
+    // The first bytes of a record that would hold a ClientHello.
+    const HALF: &[u8] = &[22, 3, 1, 1, 0, 1, 0, 0, 252, 3, 3];
+    vec![
+        ("256 silent connections a second, WebSocket", Box::pin(open(websocket, limit, b""))),
+        ("256 silent connections a second, join", Box::pin(open(join, limit, b""))),
+        ("256 half TLS handshakes a second, WebSocket", Box::pin(open(websocket, limit, HALF))),
+        ("256 half TLS handshakes a second, join", Box::pin(open(join, limit, HALF))),
+        ("256 half QUIC handshakes a second", Box::pin(half_quic(hub, quic, limit))),
+        ("200 slow headers, join", Box::pin(slow_headers(hub, join, limit))),
+        ("200 slow upgrades, WebSocket", Box::pin(slow_headers(hub, websocket, limit))),
+    ]
+}
+
+async fn dial(port: u16) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((SOURCE, 0).into())?;
+    let connecting = socket.connect((Ipv4Addr::LOCALHOST, port).into());
+    tokio::time::timeout(Duration::from_secs(2), connecting).await?
+}
+
+/// Opens connections, says what is to be said on each, and holds them.
+async fn open(port: u16, limit: Duration, say: &[u8]) -> Result<String> {
+    let (begin, mut held) = (Instant::now(), Vec::new());
+    let (mut opened, mut failed) = (0, 0);
+    while begin.elapsed() < limit {
+        match dial(port).await {
+            Ok(mut stream) => {
+                opened += 1;
+                let _ = stream.write_all(say).await;
+                held.push(stream);
+            }
+            Err(_) => failed += 1,
+        }
+        tokio::time::sleep_until(begin + Duration::from_secs(1) * (opened + failed) / A_SECOND).await;
+    }
+    let closed = held.iter().filter(|stream| is_closed(stream)).count();
+    Ok(format!("{opened} opened, {failed} not, {closed} closed by the hub"))
+}
+
+fn is_closed(stream: &TcpStream) -> bool {
+    let mut byte = [0];
+    !matches!(stream.try_read(&mut byte), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+}
+
+/// First flights that reach the hub while its answers reach nobody.
+async fn half_quic(hub: &Hub, port: u16, limit: Duration) -> Result<String> {
+    let relay = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let address = relay.local_addr()?;
+    let out = UdpSocket::bind((SOURCE, 0)).await?;
+    let passing = tokio::spawn(async move {
+        let (mut buffer, mut passed) = ([0; 2048], 0_u64);
+        let hub: SocketAddr = (Ipv4Addr::LOCALHOST, port).into();
+        while let Ok(len) = relay.recv(&mut buffer).await {
+            passed += u64::from(out.send_to(&buffer[..len], hub).await.is_ok());
+        }
+        passed
+    });
+    let tls = hub.identity.client_tls()?;
+    let target = Target {
+        host: "127.0.0.1".to_owned(),
+        websocket_port: 1,
+        quic_port: address.port(),
+        choice: Choice::Quic,
+    };
+    let (begin, mut dialling, mut count) = (Instant::now(), Vec::new(), 0);
+    while begin.elapsed() < limit {
+        dialling.push(tokio::spawn(connect(target.clone(), tls.clone())));
+        count += 1;
+        tokio::time::sleep_until(begin + Duration::from_secs(1) * count / A_SECOND).await;
+    }
+    dialling.iter().for_each(tokio::task::JoinHandle::abort);
+    passing.abort();
+    Ok(format!("{count} begun"))
+}
+
+/// TLS to the end, and then a header a byte at a time.
+async fn slow_headers(hub: &Hub, port: u16, limit: Duration) -> Result<String> {
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(hub.bare.clone()));
+    let (begin, mut held, mut failed) = (Instant::now(), Vec::new(), 0);
+    for _ in 0..200 {
+        let handshake = async {
+            let stream = dial(port).await?;
+            connector.connect("127.0.0.1".try_into().map_err(std::io::Error::other)?, stream).await
+        };
+        match tokio::time::timeout(Duration::from_secs(2), handshake).await {
+            Ok(Ok(stream)) => held.push(stream),
+            _ => failed += 1,
+        }
+        if begin.elapsed() >= limit {
+            break;
+        }
+    }
+    let opened = held.len();
+    let line = b"GET /ca.crt HTTP/1.1\r\nHost: hub\r\nX-Slow: ";
+    for at in 0..usize::MAX {
+        if begin.elapsed() >= limit + Duration::from_secs(12) {
+            break;
+        }
+        let byte = [line.get(at).copied().unwrap_or(b'x')];
+        let mut left = Vec::new();
+        for mut stream in held {
+            if stream.write_all(&byte).await.is_ok() && stream.flush().await.is_ok() {
+                left.push(stream);
+            }
+        }
+        held = left;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    Ok(format!("{opened} handshakes, {failed} not, {} closed by the hub", opened - held.len()))
+}
+
+/// A WebSocket of the hostile node on which anything can be said.
+pub(crate) struct Raw(WebSocketStream<tokio_rustls::client::TlsStream<TcpStream>>);
+
+pub(crate) async fn raw_websocket(hub: &Hub) -> Result<Raw> {
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(hub.bare.clone()));
+    let [port, ..] = hub.ports;
+    let stream = connector.connect("127.0.0.1".try_into()?, dial(port).await?).await?;
+    let mut request = format!("wss://127.0.0.1:{port}/").into_client_request()?;
+    request.headers_mut().insert("sec-websocket-protocol", SUBPROTOCOL.parse()?);
+    Ok(Raw(tokio_tungstenite::client_async(request, stream).await?.0))
+}
+
+impl Raw {
+    /// A piece of a frame that goes on.
+    pub(crate) async fn piece(&mut self, lane: Lane, bytes: &[u8]) -> Result<()> {
+        let header = Header { lane, more: true, len: u32::try_from(bytes.len())? }.encode();
+        Ok(self.0.send(Message::binary([&header[..], bytes].concat())).await?)
+    }
+}

@@ -1,0 +1,59 @@
+//! The table, and what must hold in each of its rows.
+
+use std::time::Duration;
+
+/// Growth of the hub that one attacker may cause, in KiB.
+const GROWTH_MAX: u64 = 8 * 1024;
+
+/// Lease renewals of honest nodes: 99 of 100 are faster.
+const LEASE_MAX: Duration = Duration::from_secs(1);
+
+/// Time in which an honest node that comes meanwhile is connected.
+const NEWCOMER_MAX: Duration = Duration::from_secs(5);
+
+/// One attack.
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    /// In KiB.
+    pub(crate) growth: u64,
+    pub(crate) lease: Option<Duration>,
+    pub(crate) newcomer: Duration,
+    pub(crate) refused: String,
+}
+
+impl Row {
+    fn missed(&self) -> Option<&'static str> {
+        if self.growth > GROWTH_MAX {
+            return Some("growth");
+        }
+        if self.lease.is_none_or(|lease| lease > LEASE_MAX) {
+            return Some("lease renewals");
+        }
+        (self.newcomer > NEWCOMER_MAX).then_some("newcomer")
+    }
+}
+
+/// Prints the rows; false when a bound is missed.
+pub(crate) fn print(nodes: u32, rows: &[Row]) -> bool {
+    println!(
+        "\n{nodes} honest nodes; bounds: growth {} MiB, p99 of renewals {} ms, newcomer {} ms\n",
+        GROWTH_MAX / 1024,
+        LEASE_MAX.as_millis(),
+        NEWCOMER_MAX.as_millis()
+    );
+    println!(
+        "| attack | growth, MiB | renewals p99, ms | newcomer, ms | bound | refused with |\n|---|---|---|---|---|---|"
+    );
+    for row in rows {
+        let lease = row.lease.map_or("none".to_owned(), |lease| lease.as_millis().to_string());
+        let growth = format!("{}.{}", row.growth / 1024, row.growth % 1024 * 10 / 1024);
+        let bound = row.missed().map_or("kept".to_owned(), |what| format!("**missed: {what}**"));
+        let refused = row.refused.replace('|', "/");
+        println!(
+            "| {} | {growth} | {lease} | {} | {bound} | {refused} |",
+            row.name,
+            row.newcomer.as_millis()
+        );
+    }
+    rows.iter().all(|row| row.missed().is_none())
+}
