@@ -94,6 +94,19 @@ pub struct KubeEdgeSessions {
     pub silence: Duration,
     /// Objects in flight to one edge.
     pub window: usize,
+    /// What becomes of the reports of device twins.
+    pub devices: Devices,
+}
+
+/// What becomes of what device twins report: nobody here manages devices. Closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Devices {
+    /// It is refused, so that the edge keeps it.
+    #[default]
+    Refuse,
+    /// It is confirmed and thrown away.
+    Discard,
 }
 
 /// Events of one watch that wait for the edge controller; none: only the bound that all watches share.
@@ -254,7 +267,7 @@ impl Config {
                 bounds: raw.edge_controller.requests,
             },
             watch_events: raw.edge_controller.watch_events,
-            kubeedge: KubeEdgeSessions { silence, window },
+            kubeedge: KubeEdgeSessions { silence, window, devices: raw.kubeedge.devices },
             grids: GridSettings {
                 enabled: raw.grids.enable,
                 install_definitions: raw.grids.install_definitions,

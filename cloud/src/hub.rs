@@ -8,6 +8,7 @@ mod mailbox;
 mod metaserver;
 mod owner;
 mod registry;
+mod selection;
 mod shared;
 mod stock;
 mod subscriptions;
@@ -125,6 +126,9 @@ fn spread_wait(node: &NodeId, spread: Duration) -> Duration {
     let share = u32::try_from(hash >> 32).unwrap_or(u32::MAX);
     spread.mul_f64(f64::from(share) / f64::from(u32::MAX))
 }
+
+#[cfg(test)]
+mod moving;
 
 #[cfg(test)]
 mod tests {

@@ -50,6 +50,8 @@ pub struct Metrics {
     pub pods: Gauge,
     /// Watches shared by subscriptions.
     pub shared_watches: Gauge,
+    /// Reports of device twins, by what became of them.
+    pub device_reports: Family<Label, Counter>,
     /// Deliveries acknowledged, for the status handle.
     pub(crate) deliveries: Arc<AtomicU64>,
 }
@@ -77,6 +79,7 @@ impl Metrics {
             objects: Gauge::default(),
             pods: Gauge::default(),
             shared_watches: Gauge::default(),
+            device_reports: Family::default(),
             deliveries: Arc::default(),
         };
         let registry = registry.sub_registry_with_prefix("tombolo_cloud");
@@ -95,6 +98,8 @@ impl Metrics {
         registry.register("nodes", "Edge nodes known", metrics.nodes.clone());
         registry.register("objects", "Objects in memory for edges", metrics.objects.clone());
         registry.register("pods", "Pods on edge nodes", metrics.pods.clone());
+        let text = "Reports of device twins, refused or discarded: no devices are managed here";
+        registry.register("device_reports", text, metrics.device_reports.clone());
         registry.register(
             "shared_watches",
             "Watches shared by subscriptions",

@@ -15,7 +15,7 @@ use tombolo_proto::session::{CloudConfig, CloudEvent, CloudSession};
 use tombolo_proto::{NodeId, ScopeId};
 use tombolo_runtime::time::unix_millis;
 
-use super::access::REVIEW_INTERVAL;
+use super::access::{Granted, next_review};
 use super::channel::{Channel, Tombolo};
 use super::mailbox::Listener;
 use super::metaserver::{Action, MetaServer};
@@ -24,10 +24,11 @@ use super::shared::SharedWatch;
 use super::stock::{Stock, open_ledger};
 use super::subscriptions::Closed;
 use super::view::View;
-use super::volumes::VolumeKind;
+use super::volumes::{VolumeKind, is_volume};
 use super::{CLOSE_LIMIT, Hub};
-use crate::edgecontroller::upstream::Answered;
+use crate::edgecontroller::upstream::{Answered, Received};
 use crate::edgecontroller::{Input, TRIM_VERSION};
+use crate::kube::resources;
 use crate::metrics::Label;
 
 /// Requests of one node that run at a time; the others wait in the session's bounded queue.
@@ -64,7 +65,7 @@ struct Owner {
     work: FuturesUnordered<BoxFuture<'static, Done>>,
     running: usize,
     /// Requests that wait for their turn, at most [`REQUESTS_MAX`].
-    waiting: VecDeque<Request>,
+    waiting: VecDeque<Received>,
     /// Subscriptions that are being checked; one that the edge gives up meanwhile is not opened.
     opening: Vec<ScopeId>,
     lease_running: bool,
@@ -225,6 +226,11 @@ impl Owner {
     fn take_mail(&mut self) {
         let mail = self.handle.mailbox.take();
         self.view.witness(&mail.dirty);
+        if mail.dirty.iter().any(|(_, key)| *key.resource() == resources::pods()) {
+            // The right to a volume is a pod's.
+            self.view.volumes.pods_changed();
+            self.channel.offer_held(is_volume);
+        }
         for (scope, key) in mail.dirty {
             match VolumeKind::of_scope(scope) {
                 None => self.channel.offer(scope, key),
@@ -281,6 +287,7 @@ impl Owner {
                 tracing::warn!(%node, %key, message, ?retry_in, "delivery refused");
             }
             CloudEvent::Request(request) => self.take_request(request),
+            CloudEvent::DeviceReport { discarded } => self.device_report(discarded),
             CloudEvent::LeaseRenew { renew_time_micros } => {
                 self.lease_next = Some(renew_time_micros);
                 self.start_lease();
@@ -294,6 +301,15 @@ impl Owner {
             }
             CloudEvent::RoundTrip(time) => self.handle.facts.lock().round_trip = Some(time),
             CloudEvent::Closed(goodbye) => self.closed(&goodbye),
+        }
+    }
+
+    fn device_report(&self, discarded: bool) {
+        let kind = if discarded { "discarded" } else { "refused" };
+        self.hub.metrics.device_reports.get_or_create(&Label { kind }).inc();
+        if self.hub.registry.first_device_report(&self.node) {
+            tracing::warn!(node = %self.node, kind,
+                "the edge reports devices, which this cloudcore does not manage: see kubeedge.devices");
         }
     }
 
@@ -363,15 +379,15 @@ impl Owner {
     fn queue(&mut self, request: Request) {
         if self.waiting.len() >= REQUESTS_MAX {
             let session = &self.channel;
-            self.waiting.retain(|waiting| session.awaits_reply(waiting.id));
+            self.waiting.retain(|waiting| session.awaits_reply(waiting.request().id));
         }
-        self.waiting.push_back(request);
+        self.waiting.push_back(self.hub.upstream.receive(request));
     }
 
     fn start_requests(&mut self) {
         while self.running < RUNNING_MAX {
             let Some(request) = self.waiting.pop_front() else { break };
-            if !self.channel.awaits_reply(request.id) {
+            if !self.channel.awaits_reply(request.request().id) {
                 continue;
             }
             self.running += 1;
@@ -420,7 +436,7 @@ impl Owner {
             if !after.is_zero() {
                 tokio::time::sleep(after).await;
             }
-            Done::Volumes { kind, outcome: hub.subscriptions.follow(kind.resource()).await }
+            Done::Volumes { kind, outcome: hub.subscriptions.follow(Granted::volumes(kind)).await }
         }));
     }
 
@@ -443,7 +459,7 @@ impl Owner {
     fn start_review(&mut self, subscribe: Box<Subscribe>) {
         let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
         self.work.push(Box::pin(async move {
-            tokio::time::sleep(REVIEW_INTERVAL).await;
+            tokio::time::sleep(next_review()).await;
             let outcome = hub.subscriptions.review(&node, &subscribe).await;
             Done::Reviewed { subscribe, outcome }
         }));

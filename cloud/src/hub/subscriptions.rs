@@ -8,19 +8,19 @@ use kube::runtime::watcher;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use tombolo_proto::NodeId;
 use tombolo_proto::frame::Subscribe;
-use tombolo_proto::limits::SELECTOR_LEN_MAX;
-use tombolo_proto::{NodeId, Resource};
 use tombolo_runtime::Tasks;
 
-use super::access::Access;
+use super::access::{Access, Granted};
 use super::kinds::kind_of;
+use super::selection::Selection;
 use super::shared::{EVENTS_MAX, SharedWatch};
-use crate::kube::{Kube, WatchSpec, is_path_segment, watch};
+use crate::kube::{Kube, watch};
 use crate::metrics::{Label, Metrics};
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 /// Shared watches at a time; a further one is refused with 503 until another is closed.
 const SHARED_WATCHES_MAX: usize = 512;
@@ -41,26 +41,6 @@ pub(super) struct Closed {
 impl Closed {
     pub(super) fn new(code: u16, reason: &str) -> Self {
         Self { code, reason: reason.to_owned() }
-    }
-}
-
-/// What one shared watch follows.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Selection {
-    resource: Resource,
-    namespace: String,
-    label_selector: String,
-    field_selector: String,
-}
-
-impl From<&Subscribe> for Selection {
-    fn from(subscribe: &Subscribe) -> Self {
-        Self {
-            resource: subscribe.resource.clone(),
-            namespace: subscribe.namespace.clone(),
-            label_selector: subscribe.label_selector.clone(),
-            field_selector: subscribe.field_selector.clone(),
-        }
     }
 }
 
@@ -93,26 +73,12 @@ impl Subscriptions {
         node: &NodeId,
         subscribe: &Subscribe,
     ) -> Result<Arc<SharedWatch>, Closed> {
-        let selectors = [&subscribe.label_selector, &subscribe.field_selector];
-        if selectors.iter().any(|selector| selector.len() > SELECTOR_LEN_MAX) {
-            return Err(Closed::new(400, "a selector is too long"));
-        }
-        if !subscribe.namespace.is_empty() && !is_path_segment(&subscribe.namespace) {
-            return Err(Closed::new(400, "the namespace is no Kubernetes name"));
-        }
-        self.access.check(node, subscribe).await?;
-        self.follow_selection(Selection::from(subscribe)).await
+        self.follow(self.access.check(node, subscribe).await?).await
     }
 
-    /// Finds or starts the watch of all objects of a resource, whoever may read them: the caller tells nobody of an object
-    /// that the API server has not granted.
-    pub(super) async fn follow(&self, resource: Resource) -> Result<Arc<SharedWatch>, Closed> {
-        let (namespace, label_selector, field_selector) = Default::default();
-        self.follow_selection(Selection { resource, namespace, label_selector, field_selector }).await
-    }
-
-    async fn follow_selection(&self, selection: Selection) -> Result<Arc<SharedWatch>, Closed> {
-        let watch = self.watch_for(selection).await?;
+    /// Finds or starts the watch of what was granted.
+    pub(super) async fn follow(&self, granted: Granted) -> Result<Arc<SharedWatch>, Closed> {
+        let watch = self.watch_for(granted.into_selection()).await?;
         match tokio::time::timeout(SYNC_LIMIT, watch.synced()).await {
             Ok(synced) => synced.map(|()| watch),
             Err(_) => Err(Closed::new(504, "the first list takes too long: subscribe again")),
@@ -121,11 +87,10 @@ impl Subscriptions {
 
     /// Asks for the right again.
     pub(super) async fn review(&self, node: &NodeId, subscribe: &Subscribe) -> Result<(), Closed> {
-        self.access.forget(node, subscribe);
         match self.access.check(node, subscribe).await {
             // An API server that does not answer takes no rights away.
             Err(closed) if closed.code == 503 => Ok(()),
-            outcome => outcome,
+            outcome => outcome.map(drop),
         }
     }
 
@@ -180,13 +145,7 @@ impl Subscriptions {
 
     fn start(&self, selection: &Selection, kind: &str) -> Running {
         let shared = Arc::new(SharedWatch::new(selection.resource.clone(), kind.to_owned()));
-        let spec = WatchSpec {
-            resource: selection.resource.clone(),
-            kind: kind.to_owned(),
-            namespace: selection.namespace.clone(),
-            label_selector: selection.label_selector.clone(),
-            field_selector: selection.field_selector.clone(),
-        };
+        let spec = selection.to_watch(kind);
         let (sender, receiver) = mpsc::channel(EVENTS_MAX);
         let (failing, metrics) = (Arc::clone(&shared), self.metrics.clone());
         let failed = move |error: &watcher::Error| {
