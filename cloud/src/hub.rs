@@ -128,9 +128,6 @@ fn spread_wait(node: &NodeId, spread: Duration) -> Duration {
 }
 
 #[cfg(test)]
-mod moving;
-
-#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -20,7 +20,7 @@ use crate::kube::{Kube, watch};
 use crate::metrics::{Label, Metrics};
 
 #[cfg(test)]
-pub(super) mod tests;
+mod tests;
 
 /// Shared watches at a time; a further one is refused with 503 until another is closed.
 const SHARED_WATCHES_MAX: usize = 512;

@@ -24,6 +24,8 @@ use crate::config::{Devices, KubeEdgeSessions};
 use crate::edgecontroller::Downstream;
 use crate::edgecontroller::upstream::Upstream;
 
+mod moving;
+
 /// What the API server is asked about rights, and what it says.
 #[derive(Default)]
 struct Rights {
@@ -88,11 +90,11 @@ fn subscribe(scope: ScopeId) -> Subscribe {
     }
 }
 
-pub(in super::super) fn node() -> NodeId {
+fn node() -> NodeId {
     NodeId::parse("n").expect("valid")
 }
 
-pub(in super::super) fn hub(kube: &Kube) -> Arc<Hub> {
+fn hub(kube: &Kube) -> Arc<Hub> {
     let (tasks, down) = (Tasks::new(), Arc::new(Downstream::default()));
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
     // Nobody listens: the edge controller is not what is tested.
@@ -122,18 +124,18 @@ impl EdgeView for NothingHeld {
 }
 
 /// An edge that follows what the test tells it to.
-pub(in super::super) struct Edge {
-    pub(in super::super) session: EdgeSession,
+struct Edge {
+    session: EdgeSession,
     link: Link,
-    pub(in super::super) clock: Clock,
+    clock: Clock,
     /// Answers that have come.
-    pub(in super::super) replies: Vec<Reply>,
+    replies: Vec<Reply>,
     /// What the hub said of subscriptions: caught up, or code and reason of the end.
     heard: Vec<(ScopeId, Option<(u16, String)>)>,
 }
 
 impl Edge {
-    pub(in super::super) fn connect(hub: &Arc<Hub>) -> Self {
+    fn connect(hub: &Arc<Hub>) -> Self {
         let (cloud, link, _) = mem::pair(node());
         let remote = cloud.peer().remote;
         hub.accept(Accepted { link: cloud, node: node(), remote, transport: Transport::Memory });
@@ -158,7 +160,7 @@ impl Edge {
         self.heard.pop()
     }
 
-    pub(in super::super) async fn step(&mut self, deadline: Instant) {
+    async fn step(&mut self, deadline: Instant) {
         let (session, now) = (&mut self.session, self.clock.now());
         pump(&mut self.link, |lane| session.poll_transmit(now, lane)).expect("the link holds");
         let timer = self.session.next_timeout().map_or(deadline, |at| self.clock.instant(at).min(deadline));

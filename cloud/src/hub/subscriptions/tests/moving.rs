@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tombolo_proto::frame::{ApiRequest, ReplyBody, RequestBody};
 
-use super::subscriptions::tests::{Edge, hub};
+use super::{Edge, hub};
 use crate::kube::Kube;
 
 /// An API server with one pod, which keeps patches that say so until it is told to go on.
