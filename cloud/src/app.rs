@@ -171,6 +171,7 @@ fn hub(
 ) -> (Arc<Hub>, mpsc::Receiver<Input>, MetricsRegistry) {
     let mut registry = MetricsRegistry::default();
     let metrics = Metrics::register(&mut registry);
+    kube.register(registry.sub_registry_with_prefix("tombolo_cloud"));
     let (sender, inputs) = mpsc::channel(INPUTS_MAX);
     let down = Arc::new(Downstream::default());
     let watch_bytes = Budget::new(config.budgets.watch_bytes);

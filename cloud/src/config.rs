@@ -104,6 +104,19 @@ pub struct KubeEdgeSessions {
     pub silence: Duration,
     /// Objects in flight to one edge.
     pub window: usize,
+    /// What becomes of the reports of device twins.
+    pub devices: Devices,
+}
+
+/// What becomes of what device twins report: nobody here manages devices. Closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Devices {
+    /// It is refused, so that the edge keeps it.
+    #[default]
+    Refuse,
+    /// It is confirmed and thrown away.
+    Discard,
 }
 
 /// What peers may take, beyond the constants for one node.
@@ -279,7 +292,7 @@ impl Config {
                 bounds: raw.edge_controller.requests,
             },
             watch_events: raw.edge_controller.watch_events,
-            kubeedge: KubeEdgeSessions { silence, window },
+            kubeedge: KubeEdgeSessions { silence, window, devices: raw.kubeedge.devices },
             embedded_store_len_max: u64::from(raw.embedded_store_mebibytes) << 20,
             grids: GridSettings {
                 enabled: raw.grids.enable,

@@ -9,6 +9,7 @@ pub mod pod_manager;
 pub mod sightings;
 pub mod trim;
 pub mod upstream;
+mod written;
 
 pub(crate) use controller::INPUTS_MAX;
 pub use controller::{Controller, Input, Outlet};

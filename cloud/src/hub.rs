@@ -10,6 +10,7 @@ mod metaserver;
 mod owner;
 mod registry;
 mod rivals;
+mod selection;
 mod shared;
 mod stock;
 mod subscriptions;

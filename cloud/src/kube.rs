@@ -3,10 +3,12 @@
 //! Everything goes through `kube::Client`, which is a tower service: tests put a scripted service in its place.
 
 mod call;
+mod gate;
 mod impersonate;
 mod object;
 mod paging;
 mod protections;
+mod published;
 mod room;
 mod watch;
 
@@ -15,12 +17,15 @@ pub use impersonate::{Impersonation, ImpersonationForm};
 pub use object::{ObjectError, RawObject};
 pub(crate) use paging::query_value;
 pub use protections::Protections;
+pub(crate) use published::{ISSUER_PATHS, is_document};
 pub(crate) use room::{LARGE_ANSWER, Room};
 pub use watch::{ObjectEvent, WatchSpec, watch};
 
 use std::sync::Arc;
 
+use gate::Gate;
 use kube::Client;
+use published::Published;
 use tombolo_proto::Resource;
 
 /// The clients of one cluster. Cheap to clone.
@@ -31,6 +36,8 @@ pub struct Kube {
     /// certificate of cloudcore on the same connection would outrank it.
     bare: Option<Client>,
     impersonation: Arc<Impersonation>,
+    gate: Arc<Gate>,
+    published: Arc<Published>,
 }
 
 impl Kube {
@@ -43,13 +50,19 @@ impl Kube {
         bare.auth_info = kube::config::AuthInfo::default();
         let bare = Client::try_from(bare)?;
         let client = Client::try_from(config)?;
-        Ok(Self { client, bare: Some(bare), impersonation: Arc::default() })
+        Ok(Self { bare: Some(bare), ..Self::from(client) })
     }
 
     /// cloudcore's own client.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// Has the calls counted in this registry.
+    pub fn register(&self, registry: &mut prometheus_client::registry::Registry) {
+        self.gate.register(registry);
+        self.published.register(registry);
     }
 
     /// How nodes are impersonated, as far as it is known.
@@ -62,7 +75,8 @@ impl Kube {
 impl From<Client> for Kube {
     /// Without a second client, calls with the token of an edge's local client are refused.
     fn from(client: Client) -> Self {
-        Self { client, bare: None, impersonation: Arc::default() }
+        let (impersonation, gate, published) = Default::default();
+        Self { client, bare: None, impersonation, gate, published }
     }
 }
 
@@ -133,9 +147,24 @@ pub fn is_path_segment(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b':'))
 }
 
+/// Whether a text can be a bearer token: what an `Authorization` header carries as one word. A server that is shown
+/// anything else reads another token than the one that was meant, or takes the caller for nobody.
+#[must_use]
+pub fn is_bearer_token(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tokens_are_one_word() {
+        assert!(is_bearer_token("eyJhbGciOiJSUzI1NiJ9.e30.a-_b~+/="));
+        for bad in ["", " ", "a b", "a\n", "a\tb", "ä", "a,b"] {
+            assert!(!is_bearer_token(bad), "{bad:?}");
+        }
+    }
 
     #[test]
     fn paths_follow_the_api_conventions() {

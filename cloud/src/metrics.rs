@@ -62,6 +62,8 @@ pub struct Metrics {
     pub strangers: Gauge,
     /// Connections that ended without being authenticated, by reason.
     pub strangers_refused: Family<Label, Counter>,
+    /// Reports of device twins, by what became of them.
+    pub device_reports: Family<Label, Counter>,
     /// Deliveries acknowledged, for the status handle.
     pub(crate) deliveries: Arc<AtomicU64>,
 }
@@ -95,6 +97,7 @@ impl Metrics {
             budget_refusals: Counter::default(),
             strangers: Gauge::default(),
             strangers_refused: Family::default(),
+            device_reports: Family::default(),
             deliveries: Arc::default(),
         };
         let registry = registry.sub_registry_with_prefix("tombolo_cloud");
@@ -117,6 +120,8 @@ impl Metrics {
         registry.register("nodes", "Edge nodes known", metrics.nodes.clone());
         registry.register("objects", "Objects in memory for edges", metrics.objects.clone());
         registry.register("pods", "Pods on edge nodes", metrics.pods.clone());
+        let text = "Reports of device twins, refused or discarded: no devices are managed here";
+        registry.register("device_reports", text, metrics.device_reports.clone());
         registry.register(
             "shared_watches",
             "Watches shared by subscriptions",

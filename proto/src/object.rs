@@ -199,7 +199,7 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// XXH3 of an object's trimmed JSON without `metadata.resourceVersion`: what two epochs compare.
+/// Start of the SHA-256 of an object's trimmed JSON without `metadata.resourceVersion`: what two epochs compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct ContentHash(pub u64);
 

@@ -287,6 +287,11 @@ impl<'t> Matcher<'t> {
         };
         let expected = &self.transcript.lines[index];
         let Event::Down(recorded) = &expected.event else { return Ok(false) };
+        if request.source() == "twin" && frame.is_refusal() {
+            self.rules.count(Rule::TwinConfirmed);
+            self.states[index] = State::Met;
+            return Ok(false);
+        }
         let mut comparison = Comparison::new(&self.identifiers, &self.additions, &self.own);
         match comparison.reply(recorded, &frame) {
             Ok(()) => comparison.learned().keep(&mut self.identifiers, &mut self.rules),

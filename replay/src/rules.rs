@@ -252,8 +252,8 @@ const TABLE: &[Row] = &[
     (
         Rule::TwinConfirmed,
         "twin-confirmed",
-        "reports of the device twin are confirmed",
-        "an edge repeats them until they are; a stock cloud without devices is silent",
+        "questions of the device twin are confirmed; its reports are refused, or confirmed with `devices: discard`",
+        "an edge repeats what is not confirmed; a stock cloud without devices is silent, and devices are not managed here",
     ),
     (
         Rule::RecordingEnds,

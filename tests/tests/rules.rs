@@ -81,7 +81,7 @@ async fn play(api: Api, transport: Transport) {
     assert_eq!(status, json!({"successMessages": 2, "failMessages": 1, "errors": ["no broker"]}));
     let edge_2 = world.raw_node("edge-2", "edge-2").await.unwrap();
     for (node, path, content, says) in [
-        (&edge_2, "default/rulestatus/up", json!({"Status": "SUCCESS"}), "of another node"),
+        (&edge_2, "default/rulestatus/up", json!({"Status": "SUCCESS"}), "is not one of"),
         (&edge_1, "default/rulestatus/none", json!({"Status": "SUCCESS"}), "not found"),
         (&edge_1, "default/rulestatus/up", json!({"Status": "MAYBE"}), "no result of a rule"),
     ] {

@@ -1,5 +1,6 @@
 //! The repository keeps its own rules: layers, sizes, and crates without IO.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use tombolo_tests::source::{CRATES, files, functions, product_lines, relative, root};
@@ -64,6 +65,62 @@ fn product_files(name: &str) -> Vec<std::path::PathBuf> {
         .into_iter()
         .filter(|path| !path.strip_prefix(&source).is_ok_and(is_test))
         .collect()
+}
+
+/// The part of a page under one heading.
+fn section(page: &str, heading: &str) -> String {
+    let text = fs::read_to_string(root().join(page)).unwrap();
+    let (_, rest) = text.split_once(heading).unwrap_or_else(|| panic!("{page} has no section {heading:?}"));
+    rest.split("\n## ").next().unwrap_or_default().to_owned()
+}
+
+/// Paths of source files that a text names.
+fn named_files(text: &str) -> BTreeSet<String> {
+    let words = text.split('`').filter(|word| word.ends_with(".rs") && !word.contains(' '));
+    words.map(str::to_owned).collect()
+}
+
+/// Product files of some crates of which a line has one of these words.
+fn files_with(crates: &[&str], words: &[&str]) -> BTreeSet<String> {
+    let has = |file: &std::path::PathBuf| {
+        let text = fs::read_to_string(file).unwrap();
+        let lines = product_lines(&text);
+        let code = lines.iter().filter(|line| !line.trim_start().starts_with("//"));
+        code.copied().any(|line| words.iter().any(|word| line.contains(word)))
+    };
+    crates.iter().flat_map(|name| product_files(name)).filter(has).map(|file| relative(&file)).collect()
+}
+
+/// A hash that is made for speed decides nothing that somebody can steer and somebody else relies on: each use says why.
+#[test]
+fn every_fast_hash_is_listed_with_its_reason() {
+    let words = [
+        "xxh",
+        "DefaultHasher",
+        "BuildHasherDefault",
+        "SipHasher",
+        "crc32",
+        "fxhash",
+        "FxHash",
+        "ahash",
+        "murmur",
+    ];
+    let programs = ["proto", "grid", "runtime", "link", "replay", "apiserve", "cel", "cloud", "edge", "cli"];
+    let listed = named_files(&section("docs/security.md", "\n## Fast hashes\n"));
+    assert_eq!(files_with(&programs, &words), listed, "docs/security.md, \"Fast hashes\", lists other files");
+}
+
+/// What runs with cloudcore's own rights is listed with the check that comes first.
+#[test]
+fn everything_that_cloudcore_does_in_its_own_name_is_listed() {
+    let words = ["Caller::Own", ".client()"];
+    let calls = files_with(&["cloud"], &words);
+    let listed = named_files(&section("docs/security.md", "\n## What cloudcore does in its own name\n"));
+    let missing: Vec<_> = calls.difference(&listed).collect();
+    assert!(
+        missing.is_empty(),
+        "docs/security.md does not list what these do in cloudcore's name: {missing:?}"
+    );
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Label selectors: `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1`.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use thiserror::Error;
 
@@ -108,6 +109,30 @@ impl LabelSelector {
                 Test::Below(limit) => number().is_some_and(|number| number < *limit),
             }
         })
+    }
+}
+
+impl fmt::Display for LabelSelector {
+    /// In one spelling, whatever it was parsed from: what selects the same by the same requirements has the same text.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, Requirement { key, test }) in self.requirements.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            match test {
+                Test::In(values) => match values.as_slice() {
+                    [value] => write!(out, "{comma}{key}={value}"),
+                    values => write!(out, "{comma}{key} in ({})", values.join(",")),
+                },
+                Test::NotIn(values) => match values.as_slice() {
+                    [value] => write!(out, "{comma}{key}!={value}"),
+                    values => write!(out, "{comma}{key} notin ({})", values.join(",")),
+                },
+                Test::Exists => write!(out, "{comma}{key}"),
+                Test::Absent => write!(out, "{comma}!{key}"),
+                Test::Above(limit) => write!(out, "{comma}{key}>{limit}"),
+                Test::Below(limit) => write!(out, "{comma}{key}<{limit}"),
+            }?;
+        }
+        Ok(())
     }
 }
 

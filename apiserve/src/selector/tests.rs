@@ -42,6 +42,9 @@ fn label_selectors_select_as_kubernetes_does() {
     ];
     for (selector, wanted) in table {
         assert_eq!(selects(selector, &labels), wanted, "{selector}");
+        let text = LabelSelector::parse(selector).unwrap().to_string();
+        assert_eq!(selects(&text, &labels), wanted, "{selector} written as {text}");
+        assert_eq!(LabelSelector::parse(&text).unwrap().to_string(), text, "one spelling of {selector}");
     }
 }
 

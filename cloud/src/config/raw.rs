@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ADMIN_PORT, JOIN_PORT, QUIC_PORT, WEBSOCKET_PORT, WatchEvents};
+use super::{ADMIN_PORT, Devices, JOIN_PORT, QUIC_PORT, WEBSOCKET_PORT, WatchEvents};
 use crate::edgecontroller::upstream::RequestBounds;
 
 /// The whole file.
@@ -68,6 +68,7 @@ pub(super) struct RawEdgeController {
 pub(super) struct RawKubeEdge {
     pub(super) silence_seconds: u32,
     pub(super) window: u32,
+    pub(super) devices: Devices,
 }
 
 /// `grids`: the controllers of the application grid.
@@ -115,7 +116,7 @@ impl Default for RawEdgeController {
 
 impl Default for RawKubeEdge {
     fn default() -> Self {
-        Self { silence_seconds: 30, window: 16 }
+        Self { silence_seconds: 30, window: 16, devices: Devices::default() }
     }
 }
 

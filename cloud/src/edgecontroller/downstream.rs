@@ -10,6 +10,7 @@ use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Uid};
 
 use super::LocationCache;
 use super::sightings::{Sighting, Sightings};
+use super::written::Written;
 use crate::kube::resources;
 
 /// Everything that edges need, encoded once. Written by the edgecontroller's task alone, read by owner tasks.
@@ -20,6 +21,7 @@ pub struct Downstream {
     pub(super) objects: DashMap<ObjectKey, Cached, KeyHashes>,
     revision: AtomicU64,
     sightings: Sightings,
+    written: Written,
 }
 
 /// What is known of an object that some node needs.
@@ -130,10 +132,28 @@ impl Downstream {
         }
     }
 
+    /// The pods of a node; none until all of them are known.
+    #[must_use]
+    pub(crate) fn pods_on(&self, node: &NodeId) -> Option<Vec<Arc<SharedObject>>> {
+        let pods = resources::pods();
+        let keys = self.is_ready(node).then(|| self.location.needed_by(node))?;
+        keys.iter().filter(|key| *key.resource() == pods).map(|key| self.present(key)).collect()
+    }
+
     /// Whether the pod with this UID is bound to this node, as far as the watches have told.
     #[must_use]
     pub fn is_bound(&self, node: &NodeId, pod: &Uid) -> bool {
         self.location.is_bound_uid(node, pod)
+    }
+
+    /// The newest version of an object that a watch or a write of its node has told of.
+    pub(super) fn newest_revision(&self, key: &ObjectKey) -> Option<CloudRevision> {
+        self.written.newest(key, self.present(key).map(|object| object.version.revision))
+    }
+
+    /// The API server has told of a version beside the watches.
+    pub(super) fn written(&self, key: &ObjectKey, revision: CloudRevision) {
+        self.written.note(key, revision);
     }
 
     /// Newest revision that any watch has shown.
@@ -175,6 +195,7 @@ impl Downstream {
     pub(super) fn clear(&self) {
         self.location.clear();
         self.objects.clear();
+        self.written.clear();
         self.nodes.retain(|_, state| {
             *state = NodeState { joined: state.joined, ..NodeState::default() };
             state.joined

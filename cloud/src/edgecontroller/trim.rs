@@ -4,15 +4,15 @@ use std::io;
 
 use serde_json::Value;
 use tombolo_proto::Resource;
+use tombolo_proto::inventory::{ContentHasher, content_hash};
 use tombolo_proto::object::{ContentHash, ObjectVersion, SharedObject};
 use tombolo_proto::references;
-use xxhash_rust::xxh3::Xxh3;
 
 use crate::kube::{ObjectError, RawObject};
 
 /// Version of the rules in this file. Content hashes of different versions cannot be compared, so every change of
 /// what is dropped or how it is written raises it.
-pub const TRIM_VERSION: u32 = 2;
+pub const TRIM_VERSION: u32 = 3;
 
 /// Annotation in which `kubectl apply` keeps a second copy of the whole object.
 pub(super) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -48,7 +48,7 @@ pub fn trim(resource: &Resource, kind: &str, raw: RawObject) -> Result<Trimmed, 
         trim_node(&mut value);
     }
     let body = value.to_string();
-    let hash = ContentHash(xxhash_rust::xxh3::xxh3_64(body.as_bytes()));
+    let hash = content_hash(body.as_bytes());
     let is_pod = is_core && &*resource.name == "pods";
     let dependencies = if is_pod { references::of_pod(key.namespace(), &value) } else { Vec::new() };
     let significant = if is_pod {
@@ -127,15 +127,15 @@ fn node_significance(value: &mut Value) -> ContentHash {
 }
 
 fn hash_of(value: &Value) -> ContentHash {
-    let mut hasher = HashWriter(Xxh3::new());
+    let mut hasher = HashWriter(ContentHasher::default());
     match serde_json::to_writer(&mut hasher, value) {
-        Ok(()) => ContentHash(hasher.0.digest()),
+        Ok(()) => hasher.0.finish(),
         // Writing into a hasher cannot fail; a constant would merge different objects, so nothing is merged instead.
         Err(_) => ContentHash(rand::random()),
     }
 }
 
-struct HashWriter(Xxh3);
+struct HashWriter(ContentHasher);
 
 impl io::Write for HashWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

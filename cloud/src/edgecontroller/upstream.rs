@@ -15,6 +15,7 @@ mod memory;
 mod message;
 mod objects;
 mod optional;
+mod order;
 mod outcome;
 mod rule_status;
 #[cfg(test)]
@@ -25,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tombolo_proto::frame::{ApiReply, Reply, ReplyBody, Request, RequestBody};
+use tombolo_proto::frame::{ApiReply, Reply, ReplyBody, RequestBody};
 use tombolo_proto::limits::REQUEST_TIMEOUT_MAX;
 use tombolo_proto::message::{Message, MessageId, StatusError};
 use tombolo_proto::session::kubeedge::Up;
@@ -35,11 +36,13 @@ use tombolo_runtime::time::unix_millis;
 use super::Downstream;
 use crate::kube::{ApiCall, Caller, Kube};
 use bounds::Gates;
+use order::Position;
 
 pub(crate) use application::ApplicationTarget;
 pub use bounds::{RequestBound, RequestBounds, RequestKind};
 pub use contested::CONTESTED_REASON;
 pub use memory::reply_with;
+pub use order::Received;
 pub(crate) use outcome::reason_of;
 
 /// How long a service-account token is asked for again while the Node authorizer lags behind (design 9.4).
@@ -107,12 +110,13 @@ impl Upstream {
 
     /// Answers one request of a node by calls to the API server. What needs none is answered by
     /// [`held_in_memory`](Self::held_in_memory), which is asked first.
-    pub async fn answer(&self, node: &NodeId, request: Request) -> Answered {
+    pub async fn answer(&self, node: &NodeId, request: Received) -> Answered {
+        let Received { request, position } = request;
         let timeout = request.timeout.min(REQUEST_TIMEOUT_MAX);
         let mut expelled = Vec::new();
         let body = match (request.body, request.caller_token) {
             (RequestBody::Message(message), None) => {
-                let (answer, pods) = self.answer_in_turn(node, *message).await;
+                let (answer, pods) = self.answer_in_turn(node, *message, position.as_ref()).await;
                 expelled = pods;
                 ReplyBody::Message(Box::new(answer))
             }
@@ -121,14 +125,19 @@ impl Upstream {
                     "messages are the node's own: send an API call with the token of a local client";
                 ReplyBody::Message(Box::new(message.controller_error(fresh_id(), now_millis(), sentence)))
             }
-            (RequestBody::Api(call), token) => {
-                ReplyBody::Api(self.answer_api(node, call, token.as_deref(), timeout).await)
-            }
+            (RequestBody::Api(call), token) => ReplyBody::Api(
+                self.answer_api(node, call, token.as_deref(), timeout, position.as_ref()).await,
+            ),
         };
         Answered { reply: Reply { id: request.id, body }, expelled }
     }
 
-    async fn answer_in_turn(&self, node: &NodeId, message: Message) -> (Message, Vec<ObjectKey>) {
+    async fn answer_in_turn(
+        &self,
+        node: &NodeId,
+        message: Message,
+        position: Option<&Position>,
+    ) -> (Message, Vec<ObjectKey>) {
         let refused =
             |sentence: &str| (message.controller_error(fresh_id(), now_millis(), sentence), Vec::new());
         if Up::is_application(&message) {
@@ -139,7 +148,7 @@ impl Upstream {
         }
         match self.gates.pass(&message).await {
             Err(crowded) => refused(&crowded.to_string()),
-            Ok(_pass) => self.answer_message(node, message).await,
+            Ok(_pass) => self.answer_message(node, message, position).await,
         }
     }
 

@@ -1,90 +1,105 @@
-//! May this node, or this local client of a node, list and watch a resource? Asked of the API server, remembered for
-//! five minutes (design 9.4).
+//! May this node, or this local client of a node, list and watch a resource? Asked of the API server whenever a
+//! subscription opens, and again for as long as it lasts (design 9.4).
+//!
+//! No answer is remembered. Whoever could choose a question that is taken for another one would be given that one's
+//! answer, and a right that has ended would outlive its end.
 
 use std::time::Duration;
 
-use dashmap::DashMap;
 use http::Method;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 use tombolo_proto::NodeId;
 use tombolo_proto::frame::Subscribe;
 
+use super::selection::Selection;
 use super::subscriptions::Closed;
-use crate::kube::{ApiCall, Caller, Kube};
+use super::volumes::VolumeKind;
+use crate::kube::{ApiCall, Caller, Kube, is_bearer_token};
 
-/// How long a permission is believed.
+/// The longest time after which the right to a subscription is asked for again.
 pub(super) const REVIEW_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Group of the nodes that are connected here. The API server gives it to nobody: it is named in questions only, so
 /// what is granted to it reaches edge nodes through this hub and nobody else.
 pub const EDGE_NODES: &str = "tombolo:edge-nodes";
 
-/// Permissions in memory; all are asked for again when there are more.
-const REMEMBERED_MAX: usize = 100_000;
+/// The share of [`REVIEW_INTERVAL`] over which the questions of a fleet that came at once are spread.
+const REVIEW_SPREAD: f64 = 0.2;
+
+/// When to ask for a right again: a moment of its own for each subscription.
+pub(super) fn next_review() -> Duration {
+    REVIEW_INTERVAL.mul_f64(1.0 - REVIEW_SPREAD * rand::random::<f64>())
+}
+
+/// A selection that may be followed. Only this module makes them, so that no watch opens that nobody asked about.
+#[derive(Debug)]
+pub(super) struct Granted(Selection);
+
+impl Granted {
+    /// cloudcore's own watch of volumes or claims; the watches of other kinds need a right.
+    pub(super) fn volumes(kind: VolumeKind) -> Self {
+        Self(Selection::of_volumes(kind))
+    }
+
+    pub(super) fn into_selection(self) -> Selection {
+        self.0
+    }
+}
 
 /// Asks the API server about rights.
 #[derive(Clone)]
 pub struct Access {
     kube: Kube,
-    allowed: std::sync::Arc<DashMap<u128, Instant>>,
 }
 
 impl Access {
     /// Access control by this cluster.
     #[must_use]
     pub fn new(kube: Kube) -> Self {
-        Self { kube, allowed: std::sync::Arc::default() }
+        Self { kube }
     }
 
-    /// Whether the subscription's owner may both list and watch what it selects. Refusals are not remembered: a
-    /// right that was just granted works at the next attempt.
+    /// Whether the subscription's owner may both list and watch what it selects.
     ///
     /// # Errors
-    /// 403 with the API server's reason, 401 for an unknown token, 503 when the API server does not answer.
-    pub(super) async fn check(&self, node: &NodeId, subscribe: &Subscribe) -> Result<(), Closed> {
-        let question = digest(node, subscribe);
-        if self.allowed.get(&question).is_some_and(|until| Instant::now() < *until) {
-            return Ok(());
-        }
+    /// 400 for what the API server could not read, 403 with the API server's reason, 401 for an unknown token, 503 when
+    /// the API server does not answer.
+    pub(super) async fn check(&self, node: &NodeId, subscribe: &Subscribe) -> Result<Granted, Closed> {
+        let selection = Selection::of(subscribe)?;
         let identity = match &subscribe.caller_token {
             None => {
                 let groups = ["system:nodes", "system:authenticated", EDGE_NODES];
                 json!({"user": format!("system:node:{node}"), "groups": groups})
             }
+            // The API server takes an empty token for a malformed question, not for nobody's.
+            Some(token) if !is_bearer_token(token) => {
+                return Err(Closed::new(
+                    401,
+                    "the text is no bearer token: it is empty, or no token has its characters",
+                ));
+            }
             Some(token) => self.review_token(token).await?,
         };
         for verb in ["list", "watch"] {
-            self.review(&identity, verb, subscribe).await?;
+            self.review(&identity, verb, &selection).await?;
         }
-        if self.allowed.len() >= REMEMBERED_MAX {
-            self.allowed.clear();
-        }
-        self.allowed.insert(question, Instant::now() + REVIEW_INTERVAL);
-        Ok(())
+        Ok(Granted(selection))
     }
 
-    /// Forgets what was allowed, so that the next check asks.
-    pub(super) fn forget(&self, node: &NodeId, subscribe: &Subscribe) {
-        self.allowed.remove(&digest(node, subscribe));
-    }
-
-    async fn review(&self, identity: &Value, verb: &str, subscribe: &Subscribe) -> Result<(), Closed> {
-        let resource = &subscribe.resource;
+    async fn review(&self, identity: &Value, verb: &str, selection: &Selection) -> Result<(), Closed> {
+        let resource = &selection.resource;
         let mut attributes = json!({
             "verb": verb, "group": &*resource.group, "version": &*resource.version, "resource": &*resource.name,
-            "namespace": subscribe.namespace
+            "namespace": selection.namespace
         });
-        // As the API server reads it: a right to one name is enough for a list of this name.
-        let name = subscribe.field_selector.strip_prefix("metadata.name=");
-        if let Some(name) = name.filter(|name| !name.contains(',')) {
+        if let Some(name) = &selection.name {
             attributes["name"] = json!(name);
         }
-        if !subscribe.field_selector.is_empty() {
-            attributes["fieldSelector"] = json!({"rawSelector": subscribe.field_selector});
+        if !selection.field_selector.is_empty() {
+            attributes["fieldSelector"] = json!({"rawSelector": selection.field_selector});
         }
-        if !subscribe.label_selector.is_empty() {
-            attributes["labelSelector"] = json!({"rawSelector": subscribe.label_selector});
+        if !selection.label_selector.is_empty() {
+            attributes["labelSelector"] = json!({"rawSelector": selection.label_selector});
         }
         let mut spec = identity.clone();
         spec["resourceAttributes"] = attributes;
@@ -121,27 +136,8 @@ impl Access {
         if answer.is_success() {
             return Ok(answer.json());
         }
-        Err(Closed::new(503, &format!("cannot ask for rights: {}", answer.message())))
+        let reason = format!("cannot ask for rights: {}", answer.message());
+        // A question that is refused for what it says is never answered; anything else is the cluster's trouble.
+        Err(Closed::new(if matches!(answer.code, 400 | 422) { 400 } else { 503 }, &reason))
     }
-}
-
-/// Names a question without keeping its token.
-fn digest(node: &NodeId, subscribe: &Subscribe) -> u128 {
-    let resource = &subscribe.resource;
-    let token = subscribe.caller_token.as_deref().unwrap_or_default();
-    let mut hasher = xxhash_rust::xxh3::Xxh3::new();
-    for part in [
-        node.as_str(),
-        &resource.group,
-        &resource.version,
-        &resource.name,
-        &subscribe.namespace,
-        &subscribe.label_selector,
-        &subscribe.field_selector,
-        token,
-    ] {
-        hasher.update(&(part.len() as u64).to_be_bytes());
-        hasher.update(part.as_bytes());
-    }
-    hasher.digest128()
 }

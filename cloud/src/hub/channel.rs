@@ -115,6 +115,13 @@ impl Channel {
         matches!(self, Self::KubeEdge(stock) if stock.session.holds(key))
     }
 
+    /// Looks again at what a stock edge holds under some keys.
+    pub(super) fn offer_held(&mut self, picked: impl Fn(&ObjectKey) -> bool) {
+        if let Self::KubeEdge(stock) = self {
+            stock.session.offer_held(picked);
+        }
+    }
+
     /// Answers a compact renewal, which only edges of ours send.
     pub(super) fn lease_renewed(&mut self, renew_time_micros: i64, code: u16) {
         if let Self::Tombolo(tombolo) = self {

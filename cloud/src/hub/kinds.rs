@@ -4,30 +4,33 @@ use serde_json::Value;
 use tombolo_proto::Resource;
 
 use super::subscriptions::Closed;
-use crate::kube::{ApiCall, Caller, Kube, is_path_segment};
+use crate::kube::{Answer, ApiCall, CallError, Caller, Kube};
 
-/// The kind that a resource holds.
+/// The kind that a resource holds, whose parts are segments of a path.
 ///
 /// # Errors
 /// 404 when the API server does not serve the resource, 503 when it does not answer.
 pub(super) async fn kind_of(kube: &Kube, resource: &Resource) -> Result<String, Closed> {
-    let segments = [&*resource.version, &*resource.name].into_iter().chain(
-        // The core group is empty and no part of the path.
-        Some(&*resource.group).filter(|group| !group.is_empty()),
-    );
-    if !segments.into_iter().all(is_path_segment) {
-        return Err(Closed::new(400, "group, version and resource must be Kubernetes names"));
-    }
     let path = match &*resource.group {
         "" => format!("/api/{}", resource.version),
         group => format!("/apis/{group}/{}", resource.version),
     };
-    let answer = kube.call(Caller::Own, ApiCall::get(path)).await;
-    let answer = answer.map_err(|error| Closed::new(503, &error.to_string()))?;
+    let failed = |error: CallError| Closed::new(503, &error.to_string());
+    let found = named_in(&kube.document(ApiCall::get(path.as_str())).await.map_err(failed)?, resource)?;
+    if let Some(kind) = found {
+        return Ok(kind);
+    }
+    // The copy may be older than the definition.
+    let now = kube.call(Caller::Own, ApiCall::get(path)).await.map_err(failed)?;
     let missing = || Closed::new(404, &format!("the server does not serve {resource}"));
+    named_in(&now, resource)?.ok_or_else(missing)
+}
+
+/// The kind of a resource in the list of its group version; none when that has no such resource.
+fn named_in(answer: &Answer, resource: &Resource) -> Result<Option<String>, Closed> {
     match answer.code {
         200 => {}
-        404 => return Err(missing()),
+        404 => return Ok(None),
         _ => return Err(Closed::new(503, &answer.message())),
     }
     let list = answer.json();
@@ -36,5 +39,5 @@ pub(super) async fn kind_of(kube: &Kube, resource: &Resource) -> Result<String, 
         .into_iter()
         .find(|entry| entry.get("name").and_then(Value::as_str) == Some(&*resource.name));
     let kind = found.and_then(|entry| entry.get("kind")).and_then(Value::as_str);
-    kind.map(str::to_owned).ok_or_else(missing)
+    Ok(kind.map(str::to_owned))
 }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tombolo_apiserve::selector::field::FieldSelector;
 use tombolo_proto::frame::{Inventory, Reply, ReplyBody, Request, RequestBody, Subscribe};
 use tombolo_proto::limits::SUBSCRIPTIONS_MAX;
 use tombolo_proto::message::{Content, LocalPath, Message, StatusError};
@@ -195,8 +196,10 @@ impl MetaServer {
                 .map_err(|error| bad(format!("the option is no list option: {error}")))?;
         }
         if !target.name.is_empty() {
-            let comma = if options.field_selector.is_empty() { "" } else { "," };
-            options.field_selector.push_str(&format!("{comma}metadata.name={}", target.name));
+            let mut fields = FieldSelector::parse(&options.field_selector)
+                .map_err(|error| bad(format!("the field selector: {error}")))?;
+            fields.require("metadata.name", &target.name);
+            options.field_selector = fields.to_string();
         }
         Ok(Subscribe {
             scope: ScopeId::NODE,

@@ -17,7 +17,7 @@ use tombolo_proto::{NodeId, ScopeId};
 use tombolo_runtime::time::unix_millis;
 use tombolo_runtime::{Held, Share};
 
-use super::access::REVIEW_INTERVAL;
+use super::access::{Granted, next_review};
 use super::channel::{Channel, Tombolo};
 use super::mailbox::Listener;
 use super::metaserver::{Action, MetaServer};
@@ -26,11 +26,11 @@ use super::shared::SharedWatch;
 use super::stock::{Stock, open_ledger};
 use super::subscriptions::Closed;
 use super::view::View;
-use super::volumes::VolumeKind;
+use super::volumes::{VolumeKind, is_volume};
 use super::{CLOSE_LIMIT, Hub, NODE_BYTES_MAX, NODE_REQUEST_BYTES_MAX};
-use crate::edgecontroller::upstream::{Answered, refusal};
+use crate::edgecontroller::upstream::{Answered, Received, refusal};
 use crate::edgecontroller::{Input, TRIM_VERSION};
-use crate::kube::{LARGE_ANSWER, Room};
+use crate::kube::{LARGE_ANSWER, Room, resources};
 use crate::metrics::Label;
 
 /// Requests of one node that run at a time; the others wait in the session's bounded queue.
@@ -87,10 +87,10 @@ struct Owner {
     work: FuturesUnordered<BoxFuture<'static, Done>>,
     running: usize,
     /// Requests that wait for their turn, at most [`REQUESTS_MAX`], and their memory.
-    waiting: VecDeque<(Request, Held)>,
+    waiting: VecDeque<(Received, Held)>,
     /// Subscriptions that are being checked; the work for one that the edge gives up meanwhile ends.
     opening: Vec<(ScopeId, AbortHandle)>,
-    /// Subscriptions whose rights are asked for again then, oldest first. They end with the subscription.
+    /// Subscriptions whose rights are asked for again then, soonest first. They end with the subscription.
     reviews: VecDeque<(Instant, Box<Subscribe>)>,
     /// What this node may make the hub keep, and the same for its requests.
     share: Share,
@@ -274,6 +274,11 @@ impl Owner {
     fn take_mail(&mut self) {
         let mail = self.handle.mailbox.take();
         self.view.witness(&mail.dirty);
+        if mail.dirty.iter().any(|(_, key)| *key.resource() == resources::pods()) {
+            // The right to a volume is a pod's.
+            self.view.volumes.pods_changed();
+            self.channel.offer_held(is_volume);
+        }
         for (scope, key) in mail.dirty {
             match VolumeKind::of_scope(scope) {
                 None => self.channel.offer(scope, key),
@@ -334,6 +339,7 @@ impl Owner {
                 tracing::warn!(%node, %key, message, ?retry_in, "delivery refused");
             }
             CloudEvent::Request(request) => self.take_request(request),
+            CloudEvent::DeviceReport { discarded } => self.device_report(discarded),
             CloudEvent::LeaseRenew { renew_time_micros } => {
                 self.lease_next = Some(renew_time_micros);
                 self.start_lease();
@@ -359,6 +365,15 @@ impl Owner {
             *opening != scope
         });
         self.reviews.retain(|(_, subscribe)| subscribe.scope != scope);
+    }
+
+    fn device_report(&self, discarded: bool) {
+        let kind = if discarded { "discarded" } else { "refused" };
+        self.hub.metrics.device_reports.get_or_create(&Label { kind }).inc();
+        if self.hub.registry.first_device_report(&self.node) {
+            tracing::warn!(node = %self.node, kind,
+                "the edge reports devices, which this cloudcore does not manage: see kubeedge.devices");
+        }
     }
 
     /// Takes what the session keeps from the node's share, and starts what had to wait for answers to leave.
@@ -441,11 +456,11 @@ impl Owner {
     fn queue(&mut self, request: Request) {
         if self.waiting.len() >= REQUESTS_MAX {
             let session = &self.channel;
-            self.waiting.retain(|(waiting, _)| session.awaits_reply(waiting.id));
+            self.waiting.retain(|(waiting, _)| session.awaits_reply(waiting.request().id));
         }
         match self.requests.take(size_of_request(&request)) {
             Some(held) => {
-                self.waiting.push_back((request, held));
+                self.waiting.push_back((self.hub.upstream.receive(request), held));
                 self.start_requests();
             }
             None => {
@@ -459,7 +474,7 @@ impl Owner {
     fn start_requests(&mut self) {
         while self.running < RUNNING_MAX && self.channel.unread() < UNREAD_MAX {
             let Some((request, held)) = self.waiting.pop_front() else { break };
-            if !self.channel.awaits_reply(request.id) {
+            if !self.channel.awaits_reply(request.request().id) {
                 continue;
             }
             self.running += 1;
@@ -516,7 +531,7 @@ impl Owner {
             if !after.is_zero() {
                 tokio::time::sleep(after).await;
             }
-            Done::Volumes { kind, outcome: hub.subscriptions.follow(kind.resource()).await }
+            Done::Volumes { kind, outcome: hub.subscriptions.follow(Granted::volumes(kind)).await }
         }));
     }
 
@@ -537,7 +552,9 @@ impl Owner {
 
     /// Rights are not for ever: the same question again, for as long as the subscription lasts.
     fn start_review(&mut self, subscribe: Box<Subscribe>) {
-        self.reviews.push_back((Instant::now() + REVIEW_INTERVAL, subscribe));
+        let due = Instant::now() + next_review();
+        let place = self.reviews.partition_point(|(other, _)| *other <= due);
+        self.reviews.insert(place, (due, subscribe));
     }
 
     fn start_reviews(&mut self) {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
+use dashmap::DashSet;
 use dashmap::mapref::entry::Entry;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -25,6 +26,8 @@ pub struct Registry {
     count: AtomicUsize,
     limit: usize,
     generations: AtomicU64,
+    /// Nodes whose device twin was heard, at most `limit`: each is logged once.
+    with_devices: DashSet<NodeId>,
 }
 
 /// One session as the rest of the hub sees it.
@@ -110,7 +113,9 @@ impl Registry {
     /// A registry for at most `limit` nodes.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self { sessions: DashMap::new(), count: AtomicUsize::new(0), limit, generations: AtomicU64::new(0) }
+        let (sessions, with_devices) = (DashMap::new(), DashSet::new());
+        let (count, generations) = (AtomicUsize::new(0), AtomicU64::new(0));
+        Self { sessions, count, limit, generations, with_devices }
     }
 
     /// Registers a connection. An older one of the same node is told that it was replaced, and does not count.
@@ -149,6 +154,11 @@ impl Registry {
             }
         }
         Admission::Admitted(Admitted { handle, predecessor })
+    }
+
+    /// Whether this is the first report of devices from a node.
+    pub(super) fn first_device_report(&self, node: &NodeId) -> bool {
+        self.with_devices.len() < self.limit && self.with_devices.insert(node.clone())
     }
 
     /// Takes a session out; false when a newer one has taken its place already.
@@ -275,6 +285,13 @@ mod tests {
         }
         assert_eq!(proofs, [None, None, Some(1), Some(2), Some(3), Some(4)]);
         assert_eq!(waits, [0, 0, 30, 60, 120]);
+    }
+
+    #[test]
+    fn each_node_with_devices_is_told_of_once() {
+        let registry = Registry::new(2);
+        let first = |name: &str| registry.first_device_report(&node(name));
+        assert_eq!([first("a"), first("a"), first("b"), first("c")], [true, false, true, false]);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use super::ledger::{LedgerError, Opened, RecordVersion, Saved};
 use super::metaserver::MetaServer;
 use super::registry::SessionHandle;
 use super::view::View;
-use crate::config::KubeEdgeSessions;
+use crate::config::{Devices, KubeEdgeSessions};
 
 /// Longest wait, at the end of a session, for its ledger to be stored: when a whole fleet goes, its writes wait for each
 /// other. What is lost then costs repeats, nothing else.
@@ -90,9 +90,11 @@ impl Stock {
         let Opened { ledger, owner, version } = opened;
         let mut metaserver = MetaServer::default();
         metaserver.restore(ledger.watches.clone());
-        let (KubeEdgeSessions { silence, window }, restoring) = (hub.kubeedge, metaserver.is_restoring());
+        let (KubeEdgeSessions { silence, window, devices }, restoring) =
+            (hub.kubeedge, metaserver.is_restoring());
         let config = CloudConfig::new(node.clone(), epoch, unix_millis(), rand::random());
-        let config = CloudConfig { silence, window, restoring, ..config };
+        let discard_devices = devices == Devices::Discard;
+        let config = CloudConfig { silence, window, restoring, discard_devices, ..config };
         let session = CloudSession::new(config, ledger, hub.clock.now(), view);
         Self {
             hub,

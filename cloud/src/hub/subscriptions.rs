@@ -8,16 +8,17 @@ use kube::runtime::watcher;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use tombolo_proto::NodeId;
 use tombolo_proto::frame::Subscribe;
-use tombolo_proto::limits::{FOLLOWED_MAX, SELECTOR_LEN_MAX};
-use tombolo_proto::{NodeId, Resource};
+use tombolo_proto::limits::FOLLOWED_MAX;
 use tombolo_runtime::{Budget, Tasks};
 
-use super::access::Access;
+use super::access::{Access, Granted};
 use super::interned::Interned;
 use super::kinds::kind_of;
+use super::selection::Selection;
 use super::shared::{EVENTS_MAX, SharedWatch};
-use crate::kube::{Kube, WatchSpec, is_path_segment, watch};
+use crate::kube::{Kube, watch};
 use crate::metrics::{Label, Metrics};
 
 #[cfg(test)]
@@ -47,26 +48,6 @@ pub(super) struct Closed {
 impl Closed {
     pub(super) fn new(code: u16, reason: &str) -> Self {
         Self { code, reason: reason.to_owned() }
-    }
-}
-
-/// What one shared watch follows.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Selection {
-    resource: Resource,
-    namespace: String,
-    label_selector: String,
-    field_selector: String,
-}
-
-impl From<&Subscribe> for Selection {
-    fn from(subscribe: &Subscribe) -> Self {
-        Self {
-            resource: subscribe.resource.clone(),
-            namespace: subscribe.namespace.clone(),
-            label_selector: subscribe.label_selector.clone(),
-            field_selector: subscribe.field_selector.clone(),
-        }
     }
 }
 
@@ -109,31 +90,20 @@ impl Subscriptions {
         node: &NodeId,
         subscribe: &Subscribe,
     ) -> Result<Arc<SharedWatch>, Closed> {
-        let selectors = [&subscribe.label_selector, &subscribe.field_selector];
-        if selectors.iter().any(|selector| selector.len() > SELECTOR_LEN_MAX) {
-            return Err(Closed::new(400, "a selector is too long"));
-        }
-        if !subscribe.namespace.is_empty() && !is_path_segment(&subscribe.namespace) {
-            return Err(Closed::new(400, "the namespace is no Kubernetes name"));
-        }
-        self.access.check(node, subscribe).await?;
-        self.follow_selection(Selection::from(subscribe), Some(node)).await
+        self.follow_granted(self.access.check(node, subscribe).await?, Some(node)).await
     }
 
-    /// Finds or starts the watch of all objects of a resource, whoever may read them: the caller tells nobody of an object
-    /// that the API server has not granted.
-    pub(super) async fn follow(&self, resource: Resource) -> Result<Arc<SharedWatch>, Closed> {
-        let (namespace, label_selector, field_selector) = Default::default();
-        let selection = Selection { resource, namespace, label_selector, field_selector };
-        self.follow_selection(selection, None).await
+    /// Finds or starts the watch of what cloudcore follows for all nodes.
+    pub(super) async fn follow(&self, granted: Granted) -> Result<Arc<SharedWatch>, Closed> {
+        self.follow_granted(granted, None).await
     }
 
-    async fn follow_selection(
+    async fn follow_granted(
         &self,
-        selection: Selection,
+        granted: Granted,
         opener: Option<&NodeId>,
     ) -> Result<Arc<SharedWatch>, Closed> {
-        let watch = self.watch_for(selection, opener).await?;
+        let watch = self.watch_for(granted.into_selection(), opener).await?;
         match tokio::time::timeout(SYNC_LIMIT, watch.synced()).await {
             Ok(synced) => synced.map(|()| watch),
             Err(_) => Err(Closed::new(504, "the first list takes too long: subscribe again")),
@@ -142,11 +112,10 @@ impl Subscriptions {
 
     /// Asks for the right again.
     pub(super) async fn review(&self, node: &NodeId, subscribe: &Subscribe) -> Result<(), Closed> {
-        self.access.forget(node, subscribe);
         match self.access.check(node, subscribe).await {
             // An API server that does not answer takes no rights away.
             Err(closed) if closed.code == 503 => Ok(()),
-            outcome => outcome,
+            outcome => outcome.map(drop),
         }
     }
 
@@ -244,13 +213,7 @@ impl Subscriptions {
     fn start(&self, selection: &Selection, kind: &str, opener: Option<&NodeId>) -> Running {
         let interned = self.interned.clone();
         let shared = Arc::new(SharedWatch::new(selection.resource.clone(), kind.to_owned(), interned));
-        let spec = WatchSpec {
-            resource: selection.resource.clone(),
-            kind: kind.to_owned(),
-            namespace: selection.namespace.clone(),
-            label_selector: selection.label_selector.clone(),
-            field_selector: selection.field_selector.clone(),
-        };
+        let spec = selection.to_watch(kind);
         let (sender, receiver) = mpsc::channel(EVENTS_MAX);
         let (failing, metrics) = (Arc::clone(&shared), self.metrics.clone());
         let failed = move |error: &watcher::Error| {

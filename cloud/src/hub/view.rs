@@ -130,7 +130,8 @@ impl View {
         if scope != ScopeId::NODE {
             return self.watch(scope).map_or(Lookup::Pending, |watch| watch.lookup(key));
         }
-        let volume = if self.stock { self.volumes.lookup(key) } else { None };
+        let pods = || self.down.pods_on(&self.node);
+        let volume = if self.stock { self.volumes.lookup(key, pods) } else { None };
         let lookup = volume.unwrap_or_else(|| self.down.lookup(&self.node, key));
         if matches!(lookup, Lookup::Pending) {
             self.deferred.lock().insert(key.clone());

@@ -4,10 +4,18 @@
 //! An edge asks for them whenever it needs them and is connected, and keeps the answer for a restart without a connection.
 //! What it was given is in its ledger; the changes come from one watch of each kind, which all nodes of this cloudcore
 //! share. Attachments are not followed: stock edges keep them under a namespace that they do not have.
+//!
+//! The right to a claim is a pod of the node that refers to it, and the right to a volume is that its claim is one of
+//! those, as the Node authorizer judges the question. With the last such pod the right ends, and the edge is told that
+//! the object is gone.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
+use serde_json::Value;
+use tombolo_proto::object::SharedObject;
 use tombolo_proto::session::Lookup;
 use tombolo_proto::{ObjectKey, Resource, ScopeId};
 
@@ -47,17 +55,43 @@ pub(super) struct Volumes {
     watches: [Option<Arc<SharedWatch>>; 2],
     /// Asked for and not being opened.
     missing: [AtomicBool; 2],
+    /// The claims of the node's pods; none until they are asked for.
+    claims: Mutex<Option<Arc<Claims>>>,
 }
 
+/// Claims by namespace and name.
+type Claims = HashSet<(String, String)>;
+
 impl Volumes {
-    /// What the API has under a key; none when it is of no such kind. Only asked for keys that the edge holds.
-    pub(super) fn lookup(&self, key: &ObjectKey) -> Option<Lookup> {
+    /// What the node should have under a key; none when it is of no such kind. Only asked for keys that the edge holds.
+    /// `pods` are those of the node, none while they are not known.
+    pub(super) fn lookup(
+        &self,
+        key: &ObjectKey,
+        pods: impl FnOnce() -> Option<Vec<Arc<SharedObject>>>,
+    ) -> Option<Lookup> {
         let kind = VolumeKind::of(key)?;
         let Some(watch) = &self.watches[kind.0] else {
             self.missing[kind.0].store(true, Ordering::Relaxed);
             return Some(Lookup::Pending);
         };
-        Some(watch.lookup(key))
+        Some(match self.claims(pods) {
+            None => Lookup::Pending,
+            Some(claims) => entitled(watch.lookup(key), key, &claims),
+        })
+    }
+
+    fn claims(&self, pods: impl FnOnce() -> Option<Vec<Arc<SharedObject>>>) -> Option<Arc<Claims>> {
+        let mut claims = self.claims.lock();
+        if claims.is_none() {
+            *claims = Some(Arc::new(pods()?.iter().flat_map(|pod| claims_of(pod)).collect()));
+        }
+        claims.clone()
+    }
+
+    /// A pod of the node has changed, come or gone.
+    pub(super) fn pods_changed(&self) {
+        *self.claims.lock() = None;
     }
 
     /// A kind whose watch has to be opened. Each is told once.
@@ -83,5 +117,105 @@ impl Volumes {
                 watch.unfollow(session, scope);
             }
         }
+    }
+}
+
+/// Whether a key is one that a right of this kind is about.
+pub(super) fn is_volume(key: &ObjectKey) -> bool {
+    VolumeKind::of(key).is_some()
+}
+
+/// What was found, for as long as the node has a right to it.
+fn entitled(found: Lookup, key: &ObjectKey, claims: &Claims) -> Lookup {
+    let names = |namespace: &str, name: &str| claims.contains(&(namespace.to_owned(), name.to_owned()));
+    let allowed = match &found {
+        _ if !key.namespace().is_empty() => names(key.namespace(), key.name()),
+        Lookup::Present(volume) => {
+            let body: Value = serde_json::from_slice(&volume.body).unwrap_or_default();
+            let claim =
+                |member: &str| body.pointer(&format!("/spec/claimRef/{member}")).and_then(Value::as_str);
+            claim("namespace").zip(claim("name")).is_some_and(|(namespace, name)| names(namespace, name))
+        }
+        Lookup::Absent | Lookup::Unwanted(_) | Lookup::Pending => true,
+    };
+    if allowed { found } else { Lookup::Unwanted(None) }
+}
+
+/// The claims that a pod refers to, by name or by a template of its own.
+fn claims_of(pod: &SharedObject) -> Vec<(String, String)> {
+    let body: Value = serde_json::from_slice(&pod.body).unwrap_or_default();
+    let volumes = body.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
+    let claim = |volume: &Value| {
+        let named =
+            volume.pointer("/persistentVolumeClaim/claimName").and_then(Value::as_str).map(str::to_owned);
+        let own = volume.get("ephemeral").filter(|source| source.is_object());
+        let own = own.and(volume.get("name")).and_then(Value::as_str);
+        named.or_else(|| Some(format!("{}-{}", pod.key.name(), own?)))
+    };
+    volumes.filter_map(claim).map(|name| (pod.key.namespace().to_owned(), name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tombolo_proto::object::{ContentHash, ObjectVersion};
+    use tombolo_proto::{CloudRevision, Uid};
+
+    use super::*;
+
+    fn object(plural: &str, namespace: &str, name: &str, spec: &Value) -> Arc<SharedObject> {
+        let key = ObjectKey::new(Resource::new("", "v1", plural), namespace, name);
+        let uid = Uid::parse("u").expect("a UID");
+        let version = ObjectVersion { uid, revision: CloudRevision(7), hash: ContentHash(1) };
+        Arc::new(SharedObject::new(key, version, json!({"spec": spec}).to_string().into(), Vec::new()))
+    }
+
+    fn pod(volumes: &Value) -> Arc<SharedObject> {
+        object("pods", "d", "p", &json!({ "volumes": volumes }))
+    }
+
+    fn is_told(found: &Arc<SharedObject>, pods: &[Arc<SharedObject>]) -> bool {
+        let claims: Claims = pods.iter().flat_map(|pod| claims_of(pod)).collect();
+        matches!(entitled(Lookup::Present(Arc::clone(found)), &found.key, &claims), Lookup::Present(_))
+    }
+
+    #[test]
+    fn a_claim_is_told_while_a_pod_of_the_node_refers_to_it() {
+        let claim = object("persistentvolumeclaims", "d", "data", &json!({}));
+        let by_name = pod(&json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]));
+        let other =
+            pod(&json!([{"name": "v", "persistentVolumeClaim": {"claimName": "other"}}, {"name": "data"}]));
+        assert!(is_told(&claim, &[other.clone(), by_name.clone()]));
+        assert!(!is_told(&claim, &[other]) && !is_told(&claim, &[]));
+        let elsewhere = object("persistentvolumeclaims", "e", "data", &json!({}));
+        assert!(!is_told(&elsewhere, &[by_name]));
+        let own = object("persistentvolumeclaims", "d", "p-scratch", &json!({}));
+        assert!(is_told(&own, &[pod(&json!([{"name": "scratch", "ephemeral": {}}]))]));
+    }
+
+    #[test]
+    fn a_volume_is_told_while_its_claim_is_referred_to() {
+        let by_name = pod(&json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]));
+        let volume = |claim: &Value| object("persistentvolumes", "", "v", &json!({ "claimRef": claim }));
+        assert!(is_told(&volume(&json!({"namespace": "d", "name": "data"})), &[by_name.clone()]));
+        assert!(!is_told(&volume(&json!({"namespace": "e", "name": "data"})), &[by_name.clone()]));
+        assert!(!is_told(&volume(&Value::Null), &[by_name]));
+        assert!(!is_told(&volume(&json!({"namespace": "d", "name": "data"})), &[]));
+    }
+
+    #[test]
+    fn the_end_of_the_last_pod_is_the_end_of_the_right() {
+        let watch = Arc::new(SharedWatch::new(VolumeKind(1).resource(), "PersistentVolumeClaim".to_owned()));
+        let mut volumes = Volumes::default();
+        let claim = object("persistentvolumeclaims", "d", "data", &json!({})).key.clone();
+        assert!(matches!(volumes.lookup(&claim, || None), Some(Lookup::Pending)), "not followed yet");
+        volumes.watches[1] = Some(watch);
+        assert!(matches!(volumes.lookup(&claim, || None), Some(Lookup::Pending)), "the pods are not known");
+        let pods = vec![pod(&json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]))];
+        // The list of the watch is not complete, so what it says of a key with a right is that it does not know.
+        assert!(matches!(volumes.lookup(&claim, || Some(pods.clone())), Some(Lookup::Pending)));
+        assert!(matches!(volumes.lookup(&claim, || Some(Vec::new())), Some(Lookup::Pending)), "remembered");
+        volumes.pods_changed();
+        assert!(matches!(volumes.lookup(&claim, || Some(Vec::new())), Some(Lookup::Unwanted(None))));
     }
 }

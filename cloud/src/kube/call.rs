@@ -11,6 +11,7 @@ use serde_json::Value;
 use thiserror::Error;
 use tombolo_proto::NodeId;
 
+use super::gate::Class;
 use super::{Kube, Room};
 
 /// Longest answer that cloudcore reads for itself, in bytes.
@@ -162,8 +163,10 @@ impl Kube {
             Caller::Token(_) => self.bare.as_ref().ok_or(CallError::NoForwarding)?,
             Caller::Own | Caller::Node(_) => &self.client,
         };
+        let class = Class::of(&call);
         let request = self.request(caller, call)?;
         let answer = async {
+            let _place = self.gate.enter(class).await;
             let response = client.send(request).await;
             let response = response.map_err(|error| CallError::Unreachable(error.to_string()))?;
             read(response).await
@@ -189,9 +192,12 @@ impl Kube {
                 }
             }
             Caller::Token(token) => {
-                let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| {
-                    CallError::Invalid("the token has characters that no token has".to_owned())
-                })?;
+                let unusable =
+                    || CallError::Invalid("the token is empty or no token has its characters".to_owned());
+                if !super::is_bearer_token(token) {
+                    return Err(unusable());
+                }
+                let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| unusable())?;
                 value.set_sensitive(true);
                 request = request.header(AUTHORIZATION, value);
             }

@@ -85,7 +85,7 @@ pub(crate) fn with_member(body: &[u8], name: &str, new: &str) -> Result<Bytes, S
 }
 
 /// Version of the cloud's trimming rules that [`trimmed`] follows.
-pub(crate) const TRIM_VERSION: u32 = 2;
+pub(crate) const TRIM_VERSION: u32 = 3;
 
 /// Annotation in which `kubectl apply` keeps a second copy of the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";

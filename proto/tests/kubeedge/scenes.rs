@@ -6,9 +6,10 @@ use bytes::Bytes;
 use tombolo_proto::frame::RefusalReason;
 use tombolo_proto::message::{Content, Operation};
 use tombolo_proto::session::CloudEvent;
+use tombolo_proto::session::kubeedge::{CloudConfig, CloudSession, Ledger};
 use tombolo_proto::{ScopeId, kubeedge};
 
-use super::cluster::{key, wire_path};
+use super::cluster::{epoch, key, node, wire_path};
 use super::world::{World, object};
 
 fn seconds(seconds: u64) -> Duration {
@@ -203,6 +204,54 @@ fn control_messages_and_device_twins_are_answered() {
     assert_eq!(confirmed.route.group.as_str(), "twin");
     assert_eq!(confirmed.route.resource.to_wire(), "twin");
     assert_eq!(confirmed.header.parent.expect("a parent").to_string(), "b");
+}
+
+/// What a device twin reports is data: unless it is to be thrown away it is never confirmed. An edge repeats all that is
+/// not confirmed each minute, and is not told why of all of it.
+#[test]
+fn reports_of_devices_are_refused_unless_they_are_to_be_discarded() {
+    for discard_devices in [false, true] {
+        let world = settled(&[]);
+        let config = CloudConfig::new(node(), epoch(), 0, [7; 16]);
+        let config = CloudConfig { discard_devices, ..config };
+        let mut session = CloudSession::new(config, Ledger::default(), world.now, &world.cluster);
+        let report = |id: u32| {
+            Bytes::from(format!(
+                r#"{{"header":{{"msg_id":"r{id}","timestamp":1}},"route":{{"source":"twin","group":"resource","operation":"update","resource":"device/d/sensor/twin/edge_updated"}},"content":"{{}}"}}"#
+            ))
+        };
+        let mut now = world.now;
+        let mut answers = Vec::new();
+        for id in 0..200 {
+            session.handle_document(now, &report(id)).expect("good");
+            while let Some(document) = session.poll_transmit(now, &world.cluster) {
+                let message = kubeedge::decode(&document.to_bytes()).expect("a message");
+                if message.header.parent.as_ref().is_some_and(|parent| parent.to_string().starts_with('r')) {
+                    answers.push((id, message));
+                }
+            }
+            now = now + Duration::from_secs(if id == 150 { 61 } else { 0 });
+        }
+        let told: Vec<u32> = answers.iter().map(|(id, _)| *id).collect();
+        if discard_devices {
+            assert_eq!(told, (0..200).collect::<Vec<_>>());
+            assert!(answers.iter().all(|(_, answer)| answer.route.group.as_str() == "twin"));
+            continue;
+        }
+        assert_eq!(told, (0..64).chain(151..200).collect::<Vec<_>>());
+        for (_, refusal) in &answers {
+            // An answer to the group of twins would be a confirmation, whatever it says.
+            assert_eq!(
+                (refusal.route.group.as_str(), &refusal.route.operation),
+                ("resource", &Operation::Error)
+            );
+            assert!(refusal.content.as_text().expect("a text").contains("kubeedge.devices: discard"));
+        }
+        let events: Vec<_> = std::iter::from_fn(|| session.poll_event()).collect();
+        let counted =
+            events.iter().filter(|event| **event == CloudEvent::DeviceReport { discarded: false }).count();
+        assert_eq!(counted, 200);
+    }
 }
 
 #[test]

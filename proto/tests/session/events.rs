@@ -60,6 +60,7 @@ impl World {
             | CloudEvent::CaughtUp { .. }
             | CloudEvent::Refused { .. }
             | CloudEvent::Request(_)
+            | CloudEvent::DeviceReport { .. }
             | CloudEvent::RoundTrip(_) => {}
         }
     }

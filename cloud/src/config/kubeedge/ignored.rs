@@ -23,7 +23,7 @@ pub(super) const IGNORED: [IgnoredSetting; 19] = [
     ignored("modules.cloudHub.unixsocket", "the socket of the CSI driver is not served"),
     ignored("modules.cloudHub.https.enable", "the join endpoints are always served, as by stock"),
     ignored("modules.cloudHub.authorization", "every message is authorized as its node, always"),
-    ignored("modules.deviceController", "devices are not managed; what edges report of them is confirmed"),
+    ignored("modules.deviceController", "devices are not managed; what edges report of them is refused"),
     ignored("modules.taskManager", "node tasks are refused"),
     ignored("modules.syncController", "what an edge holds is compared at each connection, always"),
     ignored(

@@ -6,15 +6,14 @@ use http::Method;
 use tombolo_proto::NodeId;
 use tombolo_proto::frame::{ApiReply, ApiRequest};
 
+use super::order::Position;
 use super::outcome::{code_of, reason_of};
 use super::{Upstream, labels, refusal, whole};
-use crate::kube::{ApiCall, Caller};
+use crate::kube::{ApiCall, Caller, ISSUER_PATHS, is_document};
 
 /// Roots of the paths that may be called: the API, its discovery and its version.
 const ROOTS: [&str; 4] = ["api", "apis", "openapi", "version"];
 
-/// Where the cluster publishes the keys of its service-account tokens (OpenID Connect discovery).
-const ISSUER_PATHS: [&str; 2] = ["/.well-known/openid-configuration", "/openid/v1/jwks"];
 /// Where nodes are registered.
 const NODES: &str = "/api/v1/nodes";
 
@@ -25,6 +24,7 @@ impl Upstream {
         request: ApiRequest,
         token: Option<&str>,
         timeout: Duration,
+        position: Option<&Position>,
     ) -> ApiReply {
         let method = match check(&request) {
             Ok(method) => method,
@@ -44,8 +44,8 @@ impl Upstream {
         let answer = match token {
             Some(_) => self.kube.call(caller, call).await,
             None if asks_for_token(&call) => self.call_for_token(node, call).await,
-            None if is_published(&call) => self.kube.call(Caller::Own, call).await,
-            None => self.kube.call(caller, call).await,
+            None if is_published(&call) => self.kube.document(call).await,
+            None => self.patch_in_order(node, position, call).await,
         };
         match answer {
             Ok(answer) => {
@@ -61,17 +61,9 @@ impl Upstream {
     }
 }
 
-/// Whether a call reads a document that the cluster publishes to whoever is authenticated: version, discovery, OpenAPI,
-/// and the keys of its tokens. They are no resources, for which alone the right to act as a node is given.
+/// Whether a call reads a document that the cluster publishes to whoever is authenticated.
 fn is_published(call: &ApiCall) -> bool {
-    let path = call.path();
-    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
-    let published = match parts.as_slice() {
-        ["version" | "api" | "apis"] | ["api", _] | ["apis", _] | ["apis", _, _] => true,
-        ["openapi", ..] => true,
-        _ => ISSUER_PATHS.contains(&path),
-    };
-    call.method == Method::GET && published
+    call.method == Method::GET && is_document(call.path())
 }
 
 /// Whether a call is a TokenRequest.

@@ -94,14 +94,17 @@ impl Upstream {
     }
 
     async fn run_application(&self, node: &NodeId, application: Application) -> Content {
-        let (caller, call, resource) = match call_of(&application) {
-            Ok(Planned::PassedThrough(call)) => (Caller::Own, call, None),
-            Ok(Planned::AsNode(call, resource)) => (Caller::Node(node), call, Some(resource)),
+        let (answer, resource) = match call_of(&application) {
+            // Of what is no document, its health for example, there is no copy.
+            Ok(Planned::PassedThrough(call)) => (self.kube.document(call).await, None),
+            Ok(Planned::AsNode(call, resource)) => {
+                (self.kube.call(Caller::Node(node), call).await, Some(resource))
+            }
             Err(sentence) => {
                 return application.rejected(&StatusError::new(400, "BadRequest", &sentence)).to_content();
             }
         };
-        match into_result(self.kube.call(caller, call).await) {
+        match into_result(answer) {
             Ok(body) => approved(application, resource.as_ref(), &body).to_content(),
             Err(error) => application.rejected(&error).to_content(),
         }

@@ -44,8 +44,11 @@ impl Upstream {
         keep_what_is_not_the_nodes(&mut status, &live);
         let mut patch = json!({ "status": status });
         let annotations = annotations_of(report.get("ExtendResources"));
+        if let Some(version) = live.pointer("/metadata/resourceVersion") {
+            patch["metadata"] = json!({ "resourceVersion": version });
+        }
         if !annotations.is_empty() {
-            patch["metadata"] = json!({ "annotations": annotations });
+            patch["metadata"]["annotations"] = annotations.into();
         }
         let call = ApiCall::patch(format!("{path}/status"), STRATEGIC, patch.to_string().into());
         done(self.as_node(node, call).await)
@@ -105,10 +108,14 @@ impl Upstream {
         }
         let mut status = report.get("Status").cloned().unwrap_or_default();
         complete_times(&mut status, &live);
-        let patch = json!({"metadata": {"uid": uid}, "status": status}).to_string();
+        // On the version that was read: a newer report may have come through another replica since.
+        let version = text(&live, "/metadata/resourceVersion");
+        let metadata = json!({"uid": uid, "resourceVersion": version});
+        let patch = json!({"metadata": metadata, "status": status}).to_string();
         let call = ApiCall::patch(format!("{path}/status"), STRATEGIC, patch.into());
         match self.as_node(node, call).await {
-            Err(error) if is_settled(&error) => return Ok(false),
+            // Not a conflict: the pod of this UID was there, and somebody else has written.
+            Err(error) if error.code == 404 => return Ok(false),
             Err(error) => return Err(error),
             Ok(_) => {}
         }

@@ -12,6 +12,7 @@ use tombolo_proto::message::{
 };
 use tombolo_proto::{NodeId, ObjectKey};
 
+use super::order::Position;
 use super::outcome::{status_of, status_of_failure};
 use super::{Upstream, fresh_id, now_millis};
 use crate::kube::{Answer, ApiCall, CallError, Caller, is_path_segment, path_of, resources};
@@ -44,14 +45,19 @@ pub(super) enum Said {
 
 impl Upstream {
     /// The answer, and the pods that the node has reported although they are gone.
-    pub(super) async fn answer_message(&self, node: &NodeId, request: Message) -> (Message, Vec<ObjectKey>) {
-        match self.run(node, &request).await {
+    pub(super) async fn answer_message(
+        &self,
+        node: &NodeId,
+        request: Message,
+        position: Option<&Position>,
+    ) -> (Message, Vec<ObjectKey>) {
+        match self.run(node, &request, position).await {
             Said::Expelled(pods) => (reply(&request, Said::Done(String::new())), pods),
             said => (reply(&request, said), Vec::new()),
         }
     }
 
-    async fn run(&self, node: &NodeId, request: &Message) -> Said {
+    async fn run(&self, node: &NodeId, request: &Message, position: Option<&Position>) -> Said {
         if request.route.resource.local == LocalPath::CaCertificate {
             return self.ca_certificate().await;
         }
@@ -69,12 +75,12 @@ impl Upstream {
             (Type::NodeStatus, Op::Insert) => self.ensure_node(node, target, content).await,
             (Type::NodeStatus, Op::Update) => self.update_node_status(node, target, content).await,
             (Type::NodePatch, _) => {
-                self.patch_status(node, &format!("/api/v1/nodes/{name}/status"), content).await
+                self.patch_status(node, &format!("/api/v1/nodes/{name}/status"), content, position).await
             }
             (Type::PodList, Op::Query) => self.list_pods(node).await,
             (Type::PodPatch, _) => {
                 let path = format!("/api/v1/namespaces/{namespace}/pods/{name}/status");
-                self.patch_status(node, &path, content).await
+                self.patch_status(node, &path, content, position).await
             }
             (Type::PodStatus, Op::Update) => self.update_pod_status(node, target, content).await,
             (Type::Pod, Op::Insert) => {
@@ -146,14 +152,20 @@ impl Upstream {
     }
 
     /// A strategic merge patch whose text is the message's content.
-    async fn patch_status(&self, node: &NodeId, path: &str, content: &Content) -> Said {
+    async fn patch_status(
+        &self,
+        node: &NodeId,
+        path: &str,
+        content: &Content,
+        position: Option<&Position>,
+    ) -> Said {
         // An API server takes `null` for a patch that changes nothing.
         if content.read::<HashMap<String, IgnoredAny>>().is_err() {
             return malformed("the content is no patch: a JSON object, or the text of one");
         }
         let patch = Bytes::from(content.payload().into_owned());
         let call = ApiCall::patch(path, STRATEGIC, patch);
-        Said::Wrap(outcome(self.as_node(node, call).await), true)
+        Said::Wrap(outcome(into_result(self.patch_in_order(node, position, call).await)), true)
     }
 }
 

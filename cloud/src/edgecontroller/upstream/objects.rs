@@ -15,6 +15,11 @@ impl Upstream {
     /// Registers a node: created in its own name, without the labels that it may not set; those on the allow-list
     /// are then added in ours.
     pub(super) async fn create_node(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
+        if target.name != node.as_str() {
+            let sentence =
+                format!("node {node} cannot register node {:?}: each registers itself", target.name);
+            return Said::Wrap(Outcome::Failed(StatusError::new(403, "Forbidden", &sentence)), false);
+        }
         let Ok(mut object @ Value::Object(_)) = content.read() else {
             return malformed("the content is no Node object");
         };

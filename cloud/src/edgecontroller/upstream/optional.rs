@@ -5,18 +5,19 @@
 //! such pods start because the error itself is stored as an object without data.
 
 use serde_json::{Value, json};
-use tombolo_proto::frame::{Reply, ReplyBody, Request, RequestBody};
+use tombolo_proto::frame::{Reply, ReplyBody, RequestBody};
 use tombolo_proto::message::{Content, Message, Operation, ResourceType};
 use tombolo_proto::session::Lookup;
 use tombolo_proto::{NodeId, ObjectKey, references};
 
-use super::{Answered, Upstream, fresh_id, now_millis};
+use super::{Answered, Received, Upstream, fresh_id, now_millis};
 use crate::edgecontroller::Downstream;
 use crate::kube::resources;
 
 impl Upstream {
     /// [`answer`](Self::answer) for a stock edge.
-    pub async fn answer_stock(&self, node: &NodeId, request: Request) -> Answered {
+    pub async fn answer_stock(&self, node: &NodeId, received: Received) -> Answered {
+        let request = received.request();
         let id = request.id;
         let asked = match (&request.body, &request.caller_token) {
             (RequestBody::Message(message), None) if self.enabled => config_asked_for(message),
@@ -32,7 +33,7 @@ impl Upstream {
         if let Some(reply) = empty() {
             return Answered { reply, expelled: Vec::new() };
         }
-        let mut answered = self.answer(node, request).await;
+        let mut answered = self.answer(node, received).await;
         // The index may have learnt of the absence meanwhile: it asks when the pod comes, as the edge does.
         let failed = matches!(&answered.reply.body,
             ReplyBody::Message(answer) if answer.route.operation == Operation::Error);
@@ -86,6 +87,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use tombolo_proto::frame::Request;
     use tombolo_proto::message::{Group, MessageId, ObjectPath, Route, Source};
     use tombolo_proto::object::{ContentHash, ObjectVersion, SharedObject};
     use tombolo_proto::{CloudRevision, RequestId, Uid};
@@ -135,7 +137,9 @@ mod tests {
             body: RequestBody::Message(Box::new(message)),
             caller_token: None,
         };
-        let ReplyBody::Message(reply) = upstream(pods).answer_stock(&node(), request).await.reply.body else {
+        let upstream = upstream(pods);
+        let received = upstream.receive(request);
+        let ReplyBody::Message(reply) = upstream.answer_stock(&node(), received).await.reply.body else {
             panic!("a message is answered by one");
         };
         *reply

@@ -13,6 +13,9 @@ use crate::router::API;
 /// Errors that a Rule keeps; the oldest go first.
 const ERRORS_MAX: usize = 32;
 
+/// Bytes of one error that a Rule keeps; the rest is cut. With [`ERRORS_MAX`] a status stays below 64 KiB.
+const ERROR_LEN_MAX: usize = 1024;
+
 /// Attempts to write a status that others write at the same time.
 const ATTEMPTS: usize = 5;
 
@@ -42,8 +45,8 @@ struct ExecError {
 }
 
 impl Upstream {
-    /// Counts a result. Nodes have no rights on rules, so this is done in our name, for rules that do not name
-    /// another node.
+    /// Counts a result. Nodes have no rights on rules, so this is done in our name, and only for rules that name this
+    /// node: the results of all others come from the cloud.
     pub(super) async fn rule_status(&self, node: &NodeId, target: Target<'_>, content: &Content) -> Said {
         let result: ExecResult = match content.read() {
             Ok(result) => result,
@@ -68,8 +71,10 @@ impl Upstream {
         let rule = into_result(self.kube.call(Caller::Own, ApiCall::get(path)).await)?;
         let rule: Value = serde_json::from_slice(&rule).unwrap_or_default();
         let named = rule.pointer("/spec/sourceResource/node_name").and_then(Value::as_str);
-        if named.is_some_and(|named| named != node.as_str()) {
-            return Ok(Said::Refused(format!("the rule is of another node than {node}")));
+        if named != Some(node.as_str()) {
+            return Ok(Said::Refused(format!(
+                "the rule is not one of {node}: its sourceResource.node_name is another one, or none"
+            )));
         }
         let version = rule.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
         // The version makes it a compare-and-swap: two results at once are two.
@@ -83,22 +88,46 @@ impl Upstream {
 
 fn counted(status: &Value, result: &ExecResult) -> Value {
     let count = |key: &str| status.get(key).and_then(Value::as_u64).unwrap_or_default();
-    let mut errors: Vec<Value> = status.get("errors").and_then(Value::as_array).cloned().unwrap_or_default();
+    let known = status.get("errors").and_then(Value::as_array).into_iter().flatten();
+    // Also of those that were stored before: they count against the size of the object.
+    let mut errors: Vec<&str> = known.filter_map(Value::as_str).map(bounded).collect();
     let (mut success, mut fail) = (count("successMessages"), count("failMessages"));
     match result.status {
         ExecStatus::Success => success = success.saturating_add(1),
         ExecStatus::Fail => {
             fail = fail.saturating_add(1);
-            errors.push(result.error.detail.as_str().into());
+            errors.push(bounded(&result.error.detail));
         }
     }
     let surplus = errors.len().saturating_sub(ERRORS_MAX);
     json!({"successMessages": success, "failMessages": fail, "errors": &errors[surplus..]})
 }
 
+/// The start of a text, as far as it is kept.
+fn bounded(text: &str) -> &str {
+    &text[..text.floor_char_boundary(ERROR_LEN_MAX)]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_status_stays_small_whatever_is_reported() {
+        let long = "ä".repeat(ERROR_LEN_MAX);
+        let result = ExecResult { status: ExecStatus::Fail, error: ExecError { detail: long.clone() } };
+        let mut status = json!({ "errors": [long, 7, {}] });
+        for _ in 0..2 * ERRORS_MAX {
+            status = counted(&status, &result);
+        }
+        let len = status.to_string().len();
+        assert!(len <= ERRORS_MAX * (ERROR_LEN_MAX + 3) + 100, "{len} bytes");
+        assert_eq!(
+            counted(&status, &result)["errors"][0],
+            "ä".repeat(ERROR_LEN_MAX / 2),
+            "cut between characters"
+        );
+    }
 
     #[test]
     fn results_are_counted_and_only_the_newest_errors_are_kept() {

@@ -203,7 +203,7 @@ async fn every_message_becomes_its_call_in_the_name_of_the_node() {
         let (client, log) = scripted(GOOD);
         let request = message(operation, at, &content);
         let what = request.route.clone();
-        let reply = upstream(client).answer_message(&node(), request).await.0;
+        let reply = upstream(client).answer_message(&node(), request, None).await.0;
         let seen = log.lock().clone();
         assert_eq!(seen.iter().map(|seen| seen.line.as_str()).collect::<Vec<_>>(), [line], "{what:?}");
         assert_eq!(seen[0].user, "system:node:n", "{what:?}");
@@ -237,7 +237,7 @@ async fn reports_of_older_edges_are_merged_into_what_is_there() {
     use {Operation as Op, ResourceType as Type};
     let ask = async |operation, at: ObjectPath, content: Value| {
         let (client, log) = scripted(older_edges_world);
-        let answered = upstream(client).answer_message(&node(), message(operation, at, &content)).await;
+        let answered = upstream(client).answer_message(&node(), message(operation, at, &content), None).await;
         let lines: Vec<String> =
             log.lock().iter().map(|seen| format!("{} {}", seen.user, seen.line)).collect();
         let bodies: Vec<Value> = log.lock().iter().map(|seen| seen.body.clone()).collect();
@@ -259,7 +259,7 @@ async fn reports_of_older_edges_are_merged_into_what_is_there() {
         format!("system:node:n DELETE {pod}"),
     ];
     assert_eq!((lines, reply.content.is_ok(), expelled), (expected.to_vec(), true, Vec::new()));
-    assert_eq!(bodies[1]["metadata"], json!({"uid": "u"}));
+    assert_eq!(bodies[1]["metadata"], json!({"uid": "u", "resourceVersion": "77"}), "on what was read");
     assert_eq!(bodies[2], json!({"gracePeriodSeconds": 0, "preconditions": {"uid": "u"}}));
 
     let all = ObjectPath { name: None, ..path("d", Type::PodStatus, "") };
@@ -279,7 +279,7 @@ async fn reports_of_older_edges_are_merged_into_what_is_there() {
 async fn the_authority_of_the_cluster_is_told_as_text() {
     let (client, _) = scripted(|_| (200, json!({"data": {"ca.crt": "PEM"}})));
     let request = message(Operation::Query, LocalPath::CaCertificate, &Value::Null);
-    let (reply, _) = upstream(client).answer_message(&node(), request).await;
+    let (reply, _) = upstream(client).answer_message(&node(), request, None).await;
     assert_eq!(reply.content.as_text().as_deref(), Some("PEM"));
 }
 
@@ -301,7 +301,7 @@ async fn refusals_are_answers() {
         let (client, _) = scripted(gone);
         let request = message(operation, at, &content);
         let what = request.route.clone();
-        let reply = upstream(client).answer_message(&node(), request).await.0;
+        let reply = upstream(client).answer_message(&node(), request, None).await.0;
         let is = match shape {
             "ok" => reply.content.is_ok(),
             "wrap" => matches!(Outcome::read(&reply.content), Ok(Outcome::Failed(error))
@@ -337,7 +337,7 @@ async fn what_cannot_be_understood_is_answered_without_a_call() {
         let (client, log) = scripted(GOOD);
         let request = message(operation, at, &content);
         let what = request.route.clone();
-        let reply = upstream(client).answer_message(&node(), request).await.0;
+        let reply = upstream(client).answer_message(&node(), request, None).await.0;
         let sentence = match Outcome::read(&reply.content) {
             Ok(Outcome::Failed(error)) if error.code == 400 => error.message,
             _ if reply.route.operation == Op::Error => reply.content.as_text().expect(says).into_owned(),
@@ -355,7 +355,7 @@ async fn registration_adds_granted_labels_in_our_name() {
         json!({"node-role.kubernetes.io/edge": "", "node-restriction.kubernetes.io/a": "b", "shop": "7"});
     let object = json!({"metadata": {"name": "other", "labels": labels}});
     let request = message(Operation::Insert, path("", ResourceType::Node, "n"), &object);
-    upstream(client).answer_message(&node(), request).await;
+    upstream(client).answer_message(&node(), request, None).await;
     let seen = log.lock().clone();
     assert_eq!(seen[0].line, "POST /api/v1/nodes");
     assert_eq!(seen[0].user, "system:node:n");
@@ -453,7 +453,7 @@ impl Asked {
             body: self.body,
             caller_token: self.token.map(str::to_owned),
         };
-        upstream.answer(&node(), request).await.reply.body
+        upstream.answer(&node(), upstream.receive(request)).await.reply.body
     }
 }
 
@@ -502,6 +502,47 @@ async fn a_kubelet_that_registers_its_node_gets_an_edge_node() {
     assert_eq!(seen[1].body, json!({"metadata": {"labels": {"node-role.kubernetes.io/edge": ""}}}));
 }
 
+/// The labels that cloudcore grants are for the node of the connection, whatever a server without NodeRestriction allows.
+#[tokio::test]
+async fn a_node_registers_nobody_else() {
+    for kind in [ResourceType::Node, ResourceType::NodeStatus] {
+        let (client, log) = scripted(|line| match line.split(' ').next() {
+            Some("GET") => (404, json!({"message": "none"})),
+            _ => (201, json!({"metadata": {"name": "other"}})),
+        });
+        let object = json!({"metadata": {"labels": {"node-role.kubernetes.io/edge": ""}}});
+        let request = message(Operation::Insert, path("", kind, "other"), &object);
+        upstream(client).answer_message(&node(), request, None).await;
+        assert!(log.lock().iter().all(|call| call.line.starts_with("GET")), "{:?}", log.lock());
+    }
+}
+
+/// A rule's status is written in cloudcore's name, so the rule itself must name the node.
+#[tokio::test]
+async fn only_the_node_that_a_rule_names_writes_its_status() {
+    for (source, allowed) in [
+        (json!({"node_name": "n", "topic": "t"}), true),
+        (json!({"node_name": "other", "topic": "t"}), false),
+        (json!({"path": "/a"}), false),
+        (Value::Null, false),
+    ] {
+        let rule = json!({"metadata": {"resourceVersion": "3"}, "spec": {"sourceResource": source}});
+        let (client, log) = scripted(move |_| (200, rule.clone()));
+        let result = json!({"Status": "FAIL", "Error": {"Detail": "x".repeat(100_000)}});
+        let request = message(Operation::Update, path("d", ResourceType::RuleStatus, "r"), &result);
+        let (reply, _) = upstream(client).answer_message(&node(), request, None).await;
+        assert_eq!(reply.content.is_ok(), allowed, "{source}");
+        let writes: Vec<Value> = log
+            .lock()
+            .iter()
+            .filter(|call| call.line.starts_with("PATCH"))
+            .map(|call| call.body.clone())
+            .collect();
+        assert_eq!(writes.len(), usize::from(allowed), "{source}");
+        assert!(writes.iter().all(|write| write.to_string().len() < 2048), "a text without a bound");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn labels_are_tried_again_while_the_server_is_busy_and_not_when_it_refuses() {
     for (codes, attempts) in [(&[500, 429, 200][..], 3), (&[403, 200], 1), (&[503], 9)] {
@@ -514,7 +555,7 @@ async fn labels_are_tried_again_while_the_server_is_busy_and_not_when_it_refuses
         });
         let object = json!({"metadata": {"labels": {"node-role.kubernetes.io/edge": ""}}});
         let request = message(Operation::Insert, path("", ResourceType::Node, "n"), &object);
-        upstream(client).answer_message(&node(), request).await;
+        upstream(client).answer_message(&node(), request, None).await;
         let patches = log.lock().iter().filter(|call| call.line.starts_with("PATCH")).count();
         assert_eq!(patches, attempts, "{codes:?}");
     }

@@ -18,6 +18,10 @@ use crate::kube::{Answer, ApiCall, Caller, Kube, query_value};
 /// Start of a ledger's name. The node's name follows.
 const PREFIX: &str = "tombolo-ledger.";
 
+/// Start of the name of a ledger whose node has a name that does not fit behind [`PREFIX`]; the SHA-256 of that name
+/// follows. No node's name makes the same text behind [`PREFIX`], because a dot stands there.
+const LONG_PREFIX: &str = "tombolo-ledger-of-long-name.";
+
 /// Label by which cloudcore's watch of ConfigMaps leaves the ledgers out.
 const LABEL: &str = "tombolo/ledger";
 
@@ -62,6 +66,10 @@ impl ClusterLedgers {
                 let damaged = |source| LedgerError::Damaged { node: node.clone(), source };
                 let stored: Stored<'_> = serde_json::from_slice(&answer.body)
                     .map_err(|error| damaged(RecordError::Unreadable(error.to_string())))?;
+                // Whatever the object is called: one node is never told by what another one holds.
+                if stored.data.node != node.as_str() {
+                    return Err(damaged(RecordError::OfAnother(stored.data.node.into_owned())));
+                }
                 let version = stored.metadata.resource_version.clone().into_owned();
                 Ok(Some((stored.record().map_err(damaged)?, version)))
             }
@@ -146,13 +154,14 @@ impl LedgerStore for ClusterLedgers {
     }
 }
 
-/// Name of a node's ledger. A name that would be too long is replaced by its hash.
+/// Name of a node's ledger. A name that would be too long is replaced by its hash, of which nobody can find two names.
 fn name_of(node: &NodeId) -> String {
     let name = format!("{PREFIX}{node}");
     if name.len() <= NAME_LEN_MAX {
         return name;
     }
-    format!("{PREFIX}{:032x}", xxhash_rust::xxh3::xxh3_128(node.as_str().as_bytes()))
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, node.as_str().as_bytes());
+    format!("{LONG_PREFIX}{}", hex::encode(digest))
 }
 
 /// The members of a ledger's ConfigMap that mean something here.
@@ -231,5 +240,9 @@ mod tests {
         let long = |end: &str| format!("{}.{end}", ["x".repeat(60).as_str(); 4].join("."));
         let (a, b) = (name(&long("aaaaaaa")), name(&long("bbbbbbb")));
         assert!(a.len() <= NAME_LEN_MAX && a != b, "{a}");
+        // A node that calls itself what the hash of another one's name is.
+        let digest = a.strip_prefix(LONG_PREFIX).expect("the form of long names");
+        assert_ne!(name(digest), a);
+        assert_ne!(name(&format!("of-long-name.{digest}")), a);
     }
 }

@@ -36,6 +36,9 @@ pub enum RecordError {
     /// Written by a newer cloudcore.
     #[error("format {0} is newer than this cloudcore")]
     Newer(u32),
+    /// The object has the record of another node.
+    #[error("it is the ledger of node {0:?}")]
+    OfAnother(String),
     /// More than an object takes.
     #[error("{0} bytes are more than one object takes: the node refers to too many objects with long names")]
     TooLarge(usize),

@@ -7,21 +7,24 @@ use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::client::Body;
+use proptest::prelude::*;
 use serde_json::{Value, json};
 use tombolo_link::server::Accepted;
 use tombolo_link::{Clock, Link, LinkEvent, Transport, mem, pump};
-use tombolo_proto::frame::Inventory;
+use tombolo_proto::frame::{Inventory, Reply};
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
-use tombolo_proto::{Epoch, InventoryEntry, ScopeId, StoreId, Uid};
+use tombolo_proto::{Epoch, InventoryEntry, Resource, ScopeId, StoreId, Uid};
 
-use super::super::access::REVIEW_INTERVAL;
+use super::super::access::{REVIEW_INTERVAL, next_review};
 use super::super::registry::{Admission, SessionHandle};
 use super::super::{ClusterLedgers, Hub, Ledgers, Registry};
 use super::*;
 use crate::app::keep_house;
-use crate::config::KubeEdgeSessions;
+use crate::config::{Devices, KubeEdgeSessions};
 use crate::edgecontroller::Downstream;
 use crate::edgecontroller::upstream::Upstream;
+
+mod moving;
 
 /// What the API server is asked about rights, and what it says.
 #[derive(Default)]
@@ -105,7 +108,7 @@ fn hub(kube: &Kube) -> Arc<Hub> {
         down,
         inputs,
         metrics,
-        kubeedge: KubeEdgeSessions { silence: Duration::from_secs(60), window: 1 },
+        kubeedge: KubeEdgeSessions { silence: Duration::from_secs(60), window: 1, devices: Devices::Refuse },
         epoch: ArcSwap::from_pointee(Epoch { cluster: Uid::parse("c").expect("valid"), generation: 1 }),
         clock: Clock::start(),
         tasks,
@@ -126,6 +129,8 @@ struct Edge {
     session: EdgeSession,
     link: Link,
     clock: Clock,
+    /// Answers that have come.
+    replies: Vec<Reply>,
     /// What the hub said of subscriptions: caught up, or code and reason of the end.
     heard: Vec<(ScopeId, Option<(u16, String)>)>,
 }
@@ -137,7 +142,8 @@ impl Edge {
         hub.accept(Accepted { link: cloud, node: node(), remote, transport: Transport::Memory });
         let clock = Clock::start();
         let config = EdgeConfig::new(node(), StoreId([7; 16]));
-        Self { session: EdgeSession::new(config, clock.now(), &NothingHeld), link, clock, heard: Vec::new() }
+        let session = EdgeSession::new(config, clock.now(), &NothingHeld);
+        Self { session, link, clock, heard: Vec::new(), replies: Vec::new() }
     }
 
     fn follow(&mut self) -> ScopeId {
@@ -173,6 +179,7 @@ impl Edge {
         while let Some(event) = self.session.poll_event() {
             match event {
                 EdgeEvent::Deliver { lane, seq, .. } => self.session.committed(lane, seq),
+                EdgeEvent::Reply(reply) => self.replies.push(reply),
                 EdgeEvent::CaughtUp { scope, .. } if scope != ScopeId::NODE => self.heard.push((scope, None)),
                 EdgeEvent::SubscriptionClosed { scope, code, reason } => {
                     self.heard.push((scope, Some((code, reason))));
@@ -190,7 +197,7 @@ const QUESTIONS: usize = 2;
 const SOON: Duration = Duration::from_secs(10);
 
 #[tokio::test(start_paused = true)]
-async fn a_permission_is_believed_for_five_minutes() {
+async fn an_opening_subscription_asks_and_no_answer_is_remembered() {
     let rights = Arc::new(Rights::default());
     let (access, question) = (Access::new(scripted(&rights)), subscribe(ScopeId(1)));
     let check = async || access.check(&node(), &question).await;
@@ -205,19 +212,141 @@ async fn a_permission_is_believed_for_five_minutes() {
         assert_eq!(spec["groups"], json!(["system:nodes", "system:authenticated", "tombolo:edge-nodes"]));
         assert_eq!(spec["resourceAttributes"]["labelSelector"]["rawSelector"], "tier=front");
     }
-    tokio::time::advance(REVIEW_INTERVAL - Duration::from_secs(1)).await;
-    check().await.expect("believed");
-    assert_eq!(rights.questions(), QUESTIONS, "asked although it was remembered");
-    let other = Subscribe { label_selector: "tier=back".to_owned(), ..question.clone() };
-    access.check(&node(), &other).await.expect("allowed");
-    assert_eq!(rights.questions(), 2 * QUESTIONS, "another selection is another question");
-    tokio::time::advance(Duration::from_secs(2)).await;
     rights.withheld.store(true, Ordering::SeqCst);
-    assert_eq!(check().await.expect_err("no longer allowed").code, 403);
-    let asked = rights.questions();
+    assert_eq!(check().await.expect_err("the right was just taken away").code, 403);
+    assert_eq!(rights.questions(), QUESTIONS + 1, "the first refusal decides");
     rights.withheld.store(false, Ordering::SeqCst);
     check().await.expect("a refusal is not remembered");
-    assert_eq!(rights.questions(), asked + QUESTIONS);
+    assert_eq!(rights.questions(), 2 * QUESTIONS + 1);
+}
+
+/// The parts of a question that its asker chooses.
+fn a_question() -> impl Strategy<Value = Subscribe> {
+    let word = || prop::sample::select(vec!["", "a", "ab", "b"]);
+    let token = prop::sample::select(vec![None, Some("t"), Some("ta"), Some("services"), Some("secrets")]);
+    let plural = prop::sample::select(vec!["services", "secrets", "a", "ab"]);
+    (word(), plural, word(), word(), word(), token).prop_map(
+        |(group, plural, namespace, label, field, token)| {
+            let fields = if field.is_empty() { String::new() } else { format!("{field}=1") };
+            Subscribe {
+                resource: Resource::new(group, "v1", plural),
+                namespace: namespace.to_owned(),
+                label_selector: label.to_owned(),
+                field_selector: fields,
+                caller_token: token.map(str::to_owned),
+                ..subscribe(ScopeId(1))
+            }
+        },
+    )
+}
+
+/// Who asks for what, as the API server is asked.
+fn asked_of_the_api_server(question: &Subscribe) -> Value {
+    let about = &question.resource;
+    json!([
+        question.caller_token,
+        about.group.to_string(),
+        about.name.to_string(),
+        question.namespace,
+        question.label_selector,
+        question.field_selector
+    ])
+}
+
+/// An API server that allows one question, and knows every token as a user of its own.
+fn allowing(question: &Subscribe) -> Kube {
+    let allowed = asked_of_the_api_server(question);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let allowed = allowed.clone();
+        async move {
+            let path = request.uri().path().to_owned();
+            let review: Value = serde_json::from_slice(&request.into_body().collect().await?.to_bytes())?;
+            let spec = &review["spec"];
+            let status = if path.ends_with("tokenreviews") {
+                json!({"authenticated": true, "user": {"username": format!("token {}", spec["token"].as_str().unwrap_or_default())}})
+            } else {
+                let about = &spec["resourceAttributes"];
+                let token = spec["user"].as_str().and_then(|user| user.strip_prefix("token "));
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                let selector = |name: &str| text(&about[name]["rawSelector"]);
+                let asked = json!([
+                    token,
+                    text(&about["group"]),
+                    text(&about["resource"]),
+                    text(&about["namespace"]),
+                    selector("labelSelector"),
+                    selector("fieldSelector")
+                ]);
+                json!({"allowed": asked == allowed})
+            };
+            let body = json!({"status": status}).to_string().into_bytes();
+            Ok::<_, tower::BoxError>(Response::builder().status(201).body(Body::from(body))?)
+        }
+    });
+    Client::new(service, "default").into()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    /// Whatever a node chooses as the parts of its question, and whatever was allowed to it before.
+    #[test]
+    fn a_question_is_never_answered_with_the_answer_to_another_one(allowed in a_question(), other in a_question()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let access = Access::new(allowing(&allowed));
+            access.check(&node(), &allowed).await.expect("allowed");
+            let same = asked_of_the_api_server(&allowed) == asked_of_the_api_server(&other);
+            let outcome = access.check(&node(), &other).await;
+            prop_assert_eq!(outcome.is_ok(), same, "{:?} after {:?}", other, allowed);
+            Ok::<(), TestCaseError>(())
+        })?;
+    }
+}
+
+/// The two questions that once had one digest: by the node, about Services; by a token of nobody, about Secrets.
+#[tokio::test(start_paused = true)]
+async fn a_right_to_services_opens_no_watch_of_secrets() {
+    let about = |plural: &str, labels: &str, token: Option<&str>| Subscribe {
+        resource: Resource::new("", "v1", plural),
+        namespace: String::new(),
+        label_selector: labels.to_owned(),
+        caller_token: token.map(str::to_owned),
+        ..subscribe(ScopeId(1))
+    };
+    let services = about("services", "x", None);
+    let hub = hub(&allowing(&services));
+    hub.subscriptions.access.check(&node(), &services).await.expect("allowed");
+    for (token, code) in [(Some("thrown-away"), 403), (None, 403), (Some(""), 401), (Some("a b"), 401)] {
+        let closed =
+            hub.subscriptions.open(&node(), &about("secrets", "", token)).await.expect_err("refused");
+        assert_eq!(closed.code, code, "{token:?}: {}", closed.reason);
+    }
+    assert_eq!(hub.subscriptions.running.len(), 0, "a watch was opened");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_selector_that_cannot_be_read_is_refused_before_anybody_is_asked() {
+    let rights = Arc::new(Rights::default());
+    let hub = hub(&scripted(&rights));
+    for (labels, fields) in [("a in", ""), ("", "metadata.name"), ("", r"metadata.name=\x")] {
+        let question = Subscribe {
+            label_selector: labels.to_owned(),
+            field_selector: fields.to_owned(),
+            ..subscribe(ScopeId(1))
+        };
+        let closed = hub.subscriptions.open(&node(), &question).await.expect_err("refused");
+        assert_eq!(closed.code, 400, "{}", closed.reason);
+    }
+    assert_eq!((rights.questions(), hub.subscriptions.running.len()), (0, 0));
+}
+
+/// Thousands of subscriptions that opened in one second do not ask in one second for ever.
+#[test]
+fn reviews_of_a_fleet_are_spread() {
+    let waits: Vec<Duration> = std::iter::repeat_with(next_review).take(1000).collect();
+    assert!(waits.iter().all(|wait| *wait <= REVIEW_INTERVAL && *wait >= REVIEW_INTERVAL / 2));
+    let early = waits.iter().filter(|wait| **wait < REVIEW_INTERVAL.mul_f64(0.9)).count();
+    assert!((300..700).contains(&early), "{early} of 1000 in the first half");
 }
 
 #[tokio::test(start_paused = true)]

@@ -98,6 +98,11 @@ pub enum CloudEvent {
         /// The edge follows the same epoch and trimming rules: only real differences are sent.
         resumed: bool,
     },
+    /// A stock edge's device twin has reported what nobody here manages: it was refused, or confirmed and dropped.
+    DeviceReport {
+        /// Confirmed and dropped.
+        discarded: bool,
+    },
     /// Everything that was missing in the scope when it was compared is on the edge's disk; a parked key does not
     /// hold this up unless the edge still holds a version of another epoch under it.
     CaughtUp {

@@ -53,6 +53,8 @@ pub struct CloudConfig {
     pub silence: Duration,
     /// Watches of the ledger are still to be opened: until [`CloudSession::restored`] nothing is deleted at the edge.
     pub restoring: bool,
+    /// Reports of the edge's device twin are confirmed and dropped; otherwise they are refused.
+    pub discard_devices: bool,
 }
 
 impl CloudConfig {
@@ -60,7 +62,7 @@ impl CloudConfig {
     #[must_use]
     pub fn new(node: NodeId, epoch: Epoch, unix_millis: u64, seed: [u8; 16]) -> Self {
         let (window, silence) = (WINDOW_DEFAULT, SILENCE_MAX);
-        Self { node, epoch, unix_millis, seed, window, silence, restoring: false }
+        Self { node, epoch, unix_millis, seed, window, silence, restoring: false, discard_devices: false }
     }
 }
 
@@ -122,6 +124,8 @@ pub struct CloudSession {
     progress: Progress,
     events: VecDeque<CloudEvent>,
     counters: CloudStats,
+    /// Since when reports of the device twin are counted, and how many were refused since.
+    device_refusals: (Moment, u32),
 }
 
 impl CloudSession {
@@ -160,6 +164,7 @@ impl CloudSession {
             progress: Progress::default(),
             events: VecDeque::new(),
             counters: CloudStats::default(),
+            device_refusals: (now, 0),
             config,
         }
     }
@@ -203,6 +208,13 @@ impl CloudSession {
     #[must_use]
     pub fn holds(&self, key: &ObjectKey) -> bool {
         self.board.get(key).is_some_and(|slot| slot.belief.holds() || slot.holds > 0)
+    }
+
+    /// Marks those keys dirty that are picked and under which the edge may have something.
+    pub fn offer_held(&mut self, picked: impl Fn(&ObjectKey) -> bool) {
+        if !self.closed {
+            self.board.offer_held(picked);
+        }
     }
 
     /// All watches of the ledger are open again, or were given up: what is in no scope may be deleted from now on.

@@ -23,7 +23,8 @@ async fn ask(codes: &'static [u16], bound: bool) -> (Message, usize, Duration) {
         json!({"spec": {"audiences": [], "boundObjectRef": {"kind": "Pod", "name": "p", "uid": "pod-uid"}}});
     let request = message(Operation::Query, path("d", ResourceType::ServiceAccountToken, "a"), &content);
     let begin = Instant::now();
-    let (reply, _) = Upstream::new(client.into(), Arc::new(down)).answer_message(&node(), request).await;
+    let (reply, _) =
+        Upstream::new(client.into(), Arc::new(down)).answer_message(&node(), request, None).await;
     let calls = log.lock().clone();
     assert!(calls.iter().all(|call| call.user == "system:node:n" && call.body == content), "{calls:?}");
     (reply, calls.len(), begin.elapsed())

@@ -58,7 +58,15 @@ impl Board {
     }
 
     pub(super) fn offer_where(&mut self, wanted: impl Fn(&Slot) -> bool) {
-        let keys = self.slots.iter().filter(|(_, slot)| wanted(slot)).map(|(key, _)| key.clone());
+        self.offer_those(|_, slot| wanted(slot));
+    }
+
+    pub(super) fn offer_held(&mut self, picked: impl Fn(&ObjectKey) -> bool) {
+        self.offer_those(|key, slot| (slot.belief.holds() || slot.holds > 0) && picked(key));
+    }
+
+    fn offer_those(&mut self, wanted: impl Fn(&ObjectKey, &Slot) -> bool) {
+        let keys = self.slots.iter().filter(|(key, slot)| wanted(key, slot)).map(|(key, _)| key.clone());
         // Sorted, so that the same inputs always give the same documents.
         keys.collect::<BTreeSet<_>>().into_iter().for_each(|key| self.offer(key));
     }

@@ -1,5 +1,7 @@
 //! What comes in from a stock edge.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use super::CloudSession;
@@ -18,6 +20,16 @@ use crate::session::{CloudEvent, SessionError};
 
 /// Small answers that may wait for the link. More end the session: the edge asks and does not read.
 const NOTICES_MAX: usize = 512;
+
+/// Time after which an edge repeats what nobody has confirmed.
+const DEVICE_REPEAT: Duration = Duration::from_secs(60);
+
+/// Refusals of device reports in that time; further ones get no answer, which an edge takes as it takes a refusal.
+const DEVICE_REFUSALS_MAX: u32 = 64;
+
+/// Why a report of the device twin is refused.
+const NO_DEVICES: &str = "this cloudcore manages no devices, and the report is not stored: turn modules.deviceTwin of the edge \
+     off, or set kubeedge.devices: discard in cloudcore.yaml to have reports thrown away";
 
 impl CloudSession {
     /// Takes a document that came in. One that is no message is counted and ignored (reference 13.1, 28).
@@ -61,16 +73,38 @@ impl CloudSession {
                 let answer = message.reply(self.pen.id(), self.pen.millis(self.now), Content::text("ack"));
                 self.notify(answer)
             }
-            Up::Twin(message) => {
-                let answer = self.confirm(&message);
-                self.notify(answer)
-            }
+            Up::Twin(message) => self.handle_twin(&message),
             Up::Request(message) => self.handle_request(message),
             Up::Stray => self.patience.ignore(self.now, "a message that is for nobody here"),
         }
     }
 
-    /// Device twins repeat a report until it is confirmed; the content is not read (reference 10.2, A).
+    /// A question for devices is confirmed, or it would be asked for ever, and loses nothing. A report is data: unless it
+    /// is to be thrown away it is refused, with an error that the edge logs, and never confirmed.
+    fn handle_twin(&mut self, message: &Message) -> Result<(), SessionError> {
+        if message.route.operation == Operation::Get {
+            let answer = self.confirm(message);
+            return self.notify(answer);
+        }
+        let discarded = self.config.discard_devices;
+        self.events.push_back(CloudEvent::DeviceReport { discarded });
+        if discarded {
+            let answer = self.confirm(message);
+            return self.notify(answer);
+        }
+        // The edge repeats all that is not confirmed, and it becomes more: neither side drowns in refusals.
+        if self.now.since(self.device_refusals.0) >= DEVICE_REPEAT {
+            self.device_refusals = (self.now, 0);
+        }
+        self.device_refusals.1 += 1;
+        if self.device_refusals.1 > DEVICE_REFUSALS_MAX {
+            return Ok(());
+        }
+        let answer = message.controller_error(self.pen.id(), self.pen.millis(self.now), NO_DEVICES);
+        self.notify(answer)
+    }
+
+    /// Device twins repeat a message until it is confirmed; the content is not read (reference 10.2, A).
     fn confirm(&mut self, report: &Message) -> Message {
         let mut answer = report.reply(self.pen.id(), self.pen.millis(self.now), Content::ok());
         answer.route.source = Source::DeviceController;

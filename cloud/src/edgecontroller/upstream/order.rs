@@ -1,0 +1,185 @@
+//! Status writes of a node in the order in which the node has made them, whichever replica of cloudcore they come through.
+//!
+//! A patch that waits, here or in the API server, may outlive its connection: by the time it runs the node may have
+//! reported newer things through another replica. So it names the version of the object that was known when it was
+//! received, and the API server refuses it when anything was written since. The node, if it is still there, is told of the
+//! conflict and reports again; cloudcore never repeats such a write by itself.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use http::Method;
+use serde_json::value::{RawValue, to_raw_value};
+use tombolo_apiserve::query::path::{Target, target};
+use tombolo_proto::frame::{Request, RequestBody};
+use tombolo_proto::message::{Message, ResourceType};
+use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Resource};
+
+use super::Upstream;
+use super::message::revision_of;
+use crate::kube::{Answer, ApiCall, CallError, Caller, path_of, resources};
+
+/// The code of a write that names another version than the present one.
+const CONFLICT: u16 = 409;
+
+/// Members by name, as they were written.
+type Members = BTreeMap<String, Box<RawValue>>;
+
+/// What was known of the object whose status a request writes, when the request was received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Position {
+    key: ObjectKey,
+    /// None when neither a watch nor a write has told of it.
+    revision: Option<CloudRevision>,
+}
+
+/// A request, and what was known when it came.
+#[derive(Debug)]
+pub struct Received {
+    pub(super) request: Request,
+    pub(super) position: Option<Position>,
+}
+
+impl Received {
+    /// The request.
+    #[must_use]
+    pub fn request(&self) -> &Request {
+        &self.request
+    }
+}
+
+impl Upstream {
+    /// Takes a request of a node in, before it waits for anything.
+    #[must_use]
+    pub fn receive(&self, request: Request) -> Received {
+        let key = match (&request.body, &request.caller_token) {
+            (RequestBody::Message(message), None) => patched_by_message(message),
+            (RequestBody::Api(call), None) if call.method == "PATCH" => patched_by_call(&call.path_and_query),
+            _ => None,
+        };
+        let position = key.map(|key| {
+            let revision = self.down.newest_revision(&key);
+            Position { key, revision }
+        });
+        Received { request, position }
+    }
+
+    /// Runs a patch of a status as the node, on the version that was known when it was received.
+    pub(super) async fn patch_in_order(
+        &self,
+        node: &NodeId,
+        position: Option<&Position>,
+        call: ApiCall,
+    ) -> Result<Answer, CallError> {
+        let Some(Position { key, revision }) = position.filter(|_| is_merge(&call)) else {
+            return self.kube.call(Caller::Node(node), call).await;
+        };
+        let known = match revision {
+            Some(revision) => Some(*revision),
+            None => self.read_revision(node, key).await,
+        };
+        let body = known.and_then(|known| on_version(&call.body, known));
+        let conditional = body.is_some();
+        let call = ApiCall { body: body.unwrap_or_else(|| call.body.clone()), ..call };
+        let answer = self.kube.call(Caller::Node(node), call).await?;
+        match answer.code {
+            200..=299 => {
+                if let Ok(revision) = CloudRevision::parse(&revision_of(&answer.body)) {
+                    self.down.written(key, revision);
+                }
+            }
+            // What comes after this answer knows what was there before it.
+            CONFLICT if conditional => {
+                if let Some(revision) = self.read_revision(node, key).await {
+                    self.down.written(key, revision);
+                }
+            }
+            _ => {}
+        }
+        Ok(answer)
+    }
+
+    async fn read_revision(&self, node: &NodeId, key: &ObjectKey) -> Option<CloudRevision> {
+        let path = path_of(key.resource(), key.namespace(), key.name());
+        let object = self.as_node(node, ApiCall::get(path)).await.ok()?;
+        CloudRevision::parse(&revision_of(&object)).ok()
+    }
+}
+
+/// The object whose status a message patches.
+fn patched_by_message(message: &Message) -> Option<ObjectKey> {
+    let path = message.route.resource.as_object()?;
+    let (resource, namespace) = match path.resource_type {
+        ResourceType::NodePatch => (resources::nodes(), ""),
+        ResourceType::PodPatch => (resources::pods(), path.namespace()),
+        _ => return None,
+    };
+    Some(ObjectKey::new(resource, namespace, path.name.as_deref()?))
+}
+
+/// The object whose status a call writes.
+fn patched_by_call(path_and_query: &str) -> Option<ObjectKey> {
+    let Target::Resource(path) = target(path_and_query.split('?').next()?) else { return None };
+    let resource = Resource::new(&path.group, &path.version, &path.resource);
+    let is_reported = resource == resources::nodes() || resource == resources::pods();
+    let name = path.name.filter(|_| is_reported && path.subresource.as_deref() == Some("status"))?;
+    Some(ObjectKey::new(resource, path.namespace.as_deref().unwrap_or_default(), &name))
+}
+
+/// Whether a patch is an object that is merged, so that it can name a version.
+fn is_merge(call: &ApiCall) -> bool {
+    call.method == Method::PATCH && call.content_type.contains("merge-patch+json")
+}
+
+/// The patch with the version that it is made on; none when it names one itself, or is no object.
+fn on_version(patch: &[u8], revision: CloudRevision) -> Option<Bytes> {
+    let mut object: Members = serde_json::from_slice(patch).ok()?;
+    let metadata = object.get("metadata").map(|text| serde_json::from_str(text.get()));
+    let mut metadata: Members = metadata.transpose().ok()?.unwrap_or_default();
+    if metadata.contains_key("resourceVersion") {
+        return None;
+    }
+    metadata.insert("resourceVersion".to_owned(), to_raw_value(&revision.to_string()).ok()?);
+    object.insert("metadata".to_owned(), to_raw_value(&metadata).ok()?);
+    serde_json::to_vec(&object).ok().map(Bytes::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_patch_names_the_version_unless_it_does_so_itself() {
+        let on = |patch: &Value| on_version(patch.to_string().as_bytes(), CloudRevision(7));
+        for (patch, expected) in [
+            (json!({"status": {"a": 1}}), json!({"status": {"a": 1}, "metadata": {"resourceVersion": "7"}})),
+            (json!({"metadata": {"uid": "u"}}), json!({"metadata": {"uid": "u", "resourceVersion": "7"}})),
+        ] {
+            let changed: Value = serde_json::from_slice(&on(&patch).expect("changed")).expect("JSON");
+            assert_eq!(changed, expected);
+        }
+        assert_eq!(on(&json!({"metadata": {"resourceVersion": "3"}})), None);
+        assert_eq!(on(&json!([{"op": "add"}])), None);
+        assert_eq!(on(&json!({"metadata": 7})), None);
+        let exact =
+            on_version(br#"{"status":{"n":12345678901234567890123}}"#, CloudRevision(7)).expect("changed");
+        assert!(String::from_utf8_lossy(&exact).contains("12345678901234567890123"));
+    }
+
+    #[test]
+    fn only_the_status_of_nodes_and_pods_is_looked_at() {
+        let names = |path: &str| patched_by_call(path).map(|key| key.to_string());
+        assert_eq!(names("/api/v1/nodes/n/status").as_deref(), Some("v1/nodes/n"));
+        assert_eq!(names("/api/v1/namespaces/d/pods/p/status?x=y").as_deref(), Some("v1/pods/d/p"));
+        for path in [
+            "/api/v1/nodes/n",
+            "/api/v1/namespaces/d/pods/p",
+            "/apis/apps/v1/namespaces/d/deployments/a/status",
+            "/x",
+        ] {
+            assert_eq!(names(path), None, "{path}");
+        }
+    }
+}

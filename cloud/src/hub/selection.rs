@@ -1,0 +1,154 @@
+//! What a shared watch follows: checked before anybody is asked about it, and in one spelling.
+
+use tombolo_apiserve::selector::field::FieldSelector;
+use tombolo_apiserve::selector::label::LabelSelector;
+use tombolo_proto::Resource;
+use tombolo_proto::frame::Subscribe;
+use tombolo_proto::limits::SELECTOR_LEN_MAX;
+
+use super::subscriptions::Closed;
+use super::volumes::VolumeKind;
+use crate::kube::{WatchSpec, is_path_segment};
+
+/// A resource and what is selected of it. Two of them are equal when all their parts are: nothing here is a digest.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Selection {
+    pub(super) resource: Resource,
+    /// Empty for all namespaces and for cluster scope.
+    pub(super) namespace: String,
+    pub(super) label_selector: String,
+    pub(super) field_selector: String,
+    /// The one object that it selects, where the API server would judge the right to that name.
+    pub(super) name: Option<String>,
+}
+
+impl Selection {
+    /// Reads what an edge wants to follow. What the API server could not read is refused here, so that neither a
+    /// question about rights nor a watch is ever made of it.
+    ///
+    /// # Errors
+    /// 400, with what is wrong.
+    pub(super) fn of(subscribe: &Subscribe) -> Result<Self, Closed> {
+        let bad = |text: String| Closed::new(400, &text);
+        let Subscribe { resource, namespace, label_selector, field_selector, .. } = subscribe;
+        // The core group is empty and no part of a path.
+        let group = Some(&*resource.group).filter(|group| !group.is_empty());
+        if ![&*resource.version, &*resource.name].into_iter().chain(group).all(is_path_segment) {
+            return Err(bad("group, version and resource must be Kubernetes names".to_owned()));
+        }
+        if !namespace.is_empty() && !is_path_segment(namespace) {
+            return Err(bad("the namespace is no Kubernetes name".to_owned()));
+        }
+        if [label_selector, field_selector].into_iter().any(|selector| selector.len() > SELECTOR_LEN_MAX) {
+            return Err(bad(format!("a selector has more than {SELECTOR_LEN_MAX} bytes: select by fewer")));
+        }
+        let labels = LabelSelector::parse(label_selector)
+            .map_err(|error| bad(format!("the label selector {label_selector:?}: {error}")))?;
+        let fields = FieldSelector::parse(field_selector)
+            .map_err(|error| bad(format!("the field selector {field_selector:?}: {error}")))?;
+        // As the API server reads a request: a right to one name is enough for a list of this name.
+        let name = fields.fixed("metadata.name").filter(|name| is_name(name)).map(str::to_owned);
+        Ok(Self {
+            resource: resource.clone(),
+            namespace: namespace.clone(),
+            label_selector: labels.to_string(),
+            field_selector: fields.to_string(),
+            name,
+        })
+    }
+
+    /// All volumes or all claims: the only objects that cloudcore follows for nodes without asking for their right to
+    /// the whole list, because it tells each node only of those that the API server has given to it.
+    pub(super) fn of_volumes(kind: VolumeKind) -> Self {
+        let (namespace, label_selector, field_selector, name) = Default::default();
+        Self { resource: kind.resource(), namespace, label_selector, field_selector, name }
+    }
+
+    pub(super) fn to_watch(&self, kind: &str) -> WatchSpec {
+        WatchSpec {
+            resource: self.resource.clone(),
+            kind: kind.to_owned(),
+            namespace: self.namespace.clone(),
+            label_selector: self.label_selector.clone(),
+            field_selector: self.field_selector.clone(),
+        }
+    }
+}
+
+/// Whether the API server takes a text for the name of an object (its rule for segments of a path).
+fn is_name(text: &str) -> bool {
+    !matches!(text, "" | "." | "..") && !text.contains(['/', '%'])
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_proto::ScopeId;
+    use tombolo_proto::frame::Inventory;
+
+    use super::*;
+
+    fn subscribe(plural: &str, labels: &str, fields: &str) -> Subscribe {
+        Subscribe {
+            scope: ScopeId(1),
+            resource: Resource::new("", "v1", plural),
+            namespace: "d".to_owned(),
+            label_selector: labels.to_owned(),
+            field_selector: fields.to_owned(),
+            caller_token: None,
+            epoch: None,
+            inventory: Inventory::Full(Vec::new()),
+        }
+    }
+
+    fn name_of(fields: &str) -> Option<String> {
+        Selection::of(&subscribe("pods", "", fields)).expect(fields).name
+    }
+
+    #[test]
+    fn the_name_is_what_the_api_server_would_find() {
+        for fields in ["metadata.name=a", "metadata.name==a", "spec.x=b,metadata.name=a", ",metadata.name=a"]
+        {
+            assert_eq!(name_of(fields).as_deref(), Some("a"), "{fields}");
+        }
+        assert_eq!(name_of(r"metadata.name=a\,b").as_deref(), Some("a,b"));
+        let none = [
+            "",
+            "metadata.name!=a",
+            "metadata.name=",
+            "metadata.name=a/b",
+            "metadata.name=..",
+            "xmetadata.name=a",
+        ];
+        for fields in none {
+            assert_eq!(name_of(fields), None, "{fields}");
+        }
+    }
+
+    #[test]
+    fn one_selection_has_one_spelling() {
+        let of = |labels, fields| Selection::of(&subscribe("pods", labels, fields)).expect("a selection");
+        assert_eq!(of("a = b , c in (d)", "x==y"), of("a=b,c==d", "x=y"));
+        assert_ne!(of("a=b", ""), of("", "a=b"));
+        assert_ne!(of("a=b", ""), of("a", ""));
+    }
+
+    #[test]
+    fn what_the_api_server_could_not_read_is_refused() {
+        let long = format!("a={}", "x".repeat(SELECTOR_LEN_MAX));
+        for (plural, labels, fields) in [
+            ("pods", "a in", ""),
+            ("pods", "a=b=c", ""),
+            ("pods", long.as_str(), ""),
+            ("pods", "", "metadata.name"),
+            ("pods", "", "metadata.name=a=b"),
+            ("pods", "", r"metadata.name=\a"),
+            ("", "", ""),
+            ("pods/log", "", ""),
+            ("*", "", ""),
+            ("..", "", ""),
+        ] {
+            let closed = Selection::of(&subscribe(plural, labels, fields)).expect_err("refused");
+            assert_eq!(closed.code, 400, "{plural} {labels} {fields}: {}", closed.reason);
+        }
+    }
+}

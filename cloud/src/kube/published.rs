@@ -1,0 +1,212 @@
+//! Documents that the API server publishes to whoever is authenticated: version, discovery, OpenAPI, and the keys of its
+//! tokens. All nodes are told the same, so one copy answers them all.
+//!
+//! A copy is used for a moment only: long enough for a fleet that comes back, too short for anybody to miss a new kind.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use http::Method;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::{Answer, ApiCall, CallError, Caller, Kube};
+use crate::metrics::Label;
+
+/// How long a copy answers without a question.
+const FRESH: Duration = Duration::from_secs(5);
+
+/// Bytes of all copies; what does not fit is asked for each time.
+const COPIES_LEN_MAX: usize = 16 * 1024 * 1024;
+
+/// Longest path with its query that has a copy, in bytes.
+const PATH_LEN_MAX: usize = 512;
+
+/// The forms in which clients ask for documents. Others are passed on: a peer must not make copies as it likes.
+const FORMS: [&str; 6] = [
+    "",
+    "application/json",
+    "application/json, */*",
+    "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
+    "application/com.github.proto-openapi.spec.v3@v1.0+protobuf",
+    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json",
+];
+
+/// Where the cluster publishes the keys of its service-account tokens (OpenID Connect discovery).
+pub(crate) const ISSUER_PATHS: [&str; 2] = ["/.well-known/openid-configuration", "/openid/v1/jwks"];
+
+/// Whether a path leads to a document. They are no resources, for which alone the right to act as a node is given.
+pub(crate) fn is_document(path: &str) -> bool {
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    match parts.as_slice() {
+        ["version" | "api" | "apis"] | ["api", _] | ["apis", _] | ["apis", _, _] => true,
+        ["openapi", ..] => true,
+        _ => ISSUER_PATHS.contains(&path),
+    }
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// Held while the API server is asked, so that it is asked once.
+    answer: Mutex<Option<(Instant, Answer)>>,
+    len: AtomicUsize,
+}
+
+/// Copies by path with query, and form.
+#[derive(Debug, Default)]
+pub(super) struct Published {
+    copies: DashMap<(String, String), Arc<Kept>>,
+    answers: Family<Label, Counter>,
+}
+
+impl Published {
+    pub(super) fn register(&self, registry: &mut Registry) {
+        let text = "Published documents given to nodes: from the copy, or asked for";
+        registry.register("documents", text, self.answers.clone());
+    }
+
+    fn count(&self, kind: &'static str) {
+        self.answers.get_or_create(&Label { kind }).inc();
+    }
+
+    fn len(&self) -> usize {
+        self.copies.iter().map(|copy| copy.len.load(Ordering::Relaxed)).sum()
+    }
+}
+
+impl Kube {
+    /// Reads a document in cloudcore's name, for anybody that is authenticated.
+    ///
+    /// # Errors
+    /// [`CallError`] when there is neither a fresh copy nor an answer.
+    pub async fn document(&self, call: ApiCall) -> Result<Answer, CallError> {
+        let short = call.path_and_query.len() <= PATH_LEN_MAX;
+        if call.method != Method::GET
+            || !is_document(call.path())
+            || !short
+            || !FORMS.contains(&&*call.accept)
+        {
+            return self.call(Caller::Own, call).await;
+        }
+        let limit = call.timeout;
+        tokio::time::timeout(limit, self.copied(call)).await.map_err(|_| CallError::TimedOut(limit))?
+    }
+
+    async fn copied(&self, call: ApiCall) -> Result<Answer, CallError> {
+        let published = &self.published;
+        let name = (call.path_and_query.clone(), call.accept.clone());
+        let copy: Arc<Kept> = Arc::clone(&*published.copies.entry(name.clone()).or_default());
+        let mut kept = copy.answer.lock().await;
+        if let Some((since, answer)) = &*kept
+            && since.elapsed() < FRESH
+        {
+            published.count("copy");
+            return Ok(answer.clone());
+        }
+        published.count("asked");
+        copy.len.store(0, Ordering::Relaxed);
+        *kept = None;
+        let answer = self.call(Caller::Own, call).await;
+        match &answer {
+            Ok(answer) if answer.code == 200 && published.len() + answer.body.len() <= COPIES_LEN_MAX => {
+                copy.len.store(answer.body.len(), Ordering::Relaxed);
+                *kept = Some((Instant::now(), answer.clone()));
+            }
+            _ => {
+                published.copies.remove(&name);
+            }
+        }
+        drop(kept);
+        // What nobody has asked for lately makes room; one that is being asked for is not looked at.
+        published.copies.retain(|_, copy| match copy.answer.try_lock() {
+            Ok(kept) => kept.as_ref().is_some_and(|(since, _)| since.elapsed() < FRESH),
+            Err(_) => true,
+        });
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+
+    use http::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+
+    use super::*;
+
+    /// An API server that counts its questions, and whose documents have this length.
+    fn counted(len: usize) -> (Kube, Arc<AtomicU64>, Arc<AtomicBool>) {
+        let (asked, away) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let (counter, gone) = (Arc::clone(&asked), Arc::clone(&away));
+        let service = tower::service_fn(move |request: Request<Body>| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            let known = !request.uri().path().contains("nothing") && !gone.load(Ordering::SeqCst);
+            async move {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                let response = Response::builder().status(if known { 200 } else { 404 });
+                Ok::<_, tower::BoxError>(response.body(Body::from(vec![b' '; len]))?)
+            }
+        });
+        (Client::new(service, "default").into(), asked, away)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fleet_that_comes_back_asks_for_each_document_once() {
+        let (kube, asked, _) = counted(100);
+        let paths = ["/version", "/api", "/apis", "/openapi/v2", "/openid/v1/jwks", "/apis/apps/v1"];
+        let nodes = (0..2000).map(|node| kube.document(ApiCall::get(paths[node % paths.len()])));
+        for answer in futures::future::join_all(nodes).await {
+            assert_eq!(answer.expect("an answer").code, 200);
+        }
+        assert_eq!(asked.load(Ordering::SeqCst), 6);
+        tokio::time::advance(FRESH).await;
+        kube.document(ApiCall::get("/api")).await.expect("an answer");
+        assert_eq!(asked.load(Ordering::SeqCst), 7, "a copy is asked for again");
+        assert_eq!(kube.published.copies.len(), 1, "the others are gone");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_copy_is_made_of_what_a_peer_makes_up() {
+        let (kube, asked, away) = counted(100);
+        let odd = ApiCall { accept: "application/x-17".to_owned(), ..ApiCall::get("/api") };
+        for call in [
+            odd,
+            ApiCall::get("/apis/nothing/v1"),
+            ApiCall::get("/api/v1/nodes"),
+            ApiCall::get(format!("/api?{}", "x".repeat(600))),
+        ] {
+            for _ in 0..2 {
+                kube.document(call.clone()).await.expect("an answer");
+            }
+        }
+        assert_eq!((asked.load(Ordering::SeqCst), kube.published.copies.len()), (8, 0));
+        kube.document(ApiCall::get("/api")).await.expect("an answer");
+        tokio::time::advance(FRESH).await;
+        away.store(true, Ordering::SeqCst);
+        assert_eq!(
+            kube.document(ApiCall::get("/api")).await.expect("an answer").code,
+            404,
+            "nothing stale is given"
+        );
+        assert_eq!(kube.published.len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn copies_stay_within_their_bytes() {
+        let (kube, asked, _) = counted(COPIES_LEN_MAX / 3);
+        for _ in 0..2 {
+            for name in ["a", "b", "c", "d", "e"] {
+                kube.document(ApiCall::get(format!("/openapi/v3/{name}"))).await.expect("an answer");
+                assert!(kube.published.len() <= COPIES_LEN_MAX);
+            }
+        }
+        assert_eq!(asked.load(Ordering::SeqCst), 3 + 2 * 2, "two had no room");
+    }
+}
