@@ -71,6 +71,14 @@ impl Channel {
         }
     }
 
+    /// Those of them that have left the session and not the link.
+    pub(super) fn queued_answers(&self) -> usize {
+        match self {
+            Self::Tombolo(tombolo) => tombolo.link.queued_answers(),
+            Self::KubeEdge(_) => 0,
+        }
+    }
+
     /// Ends the link of a peer that does not go on. A stock edge that takes nothing is ended by its session.
     pub(super) fn check_progress(&mut self, now: Instant) -> Option<LinkError> {
         match self {

@@ -1,5 +1,7 @@
 //! The task that owns one connection: it drives the session, runs the node's requests and lends nothing to others.
 
+mod requests;
+
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -10,8 +12,7 @@ use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 use tombolo_link::{DocumentLink, Link};
-use tombolo_proto::frame::{Goodbye, GoodbyeReason, Reply, ReplyBody, Request, RequestBody, Subscribe};
-use tombolo_proto::limits::REQUESTS_MAX;
+use tombolo_proto::frame::{Goodbye, GoodbyeReason, Request, Subscribe};
 use tombolo_proto::session::{CloudConfig, CloudEvent, CloudSession};
 use tombolo_proto::{NodeId, ScopeId};
 use tombolo_runtime::time::unix_millis;
@@ -28,22 +29,13 @@ use super::subscriptions::Closed;
 use super::view::View;
 use super::volumes::{VolumeKind, is_volume};
 use super::{CLOSE_LIMIT, Hub, NODE_BYTES_MAX, NODE_REQUEST_BYTES_MAX};
-use crate::edgecontroller::upstream::{Answered, Received, refusal};
+use crate::edgecontroller::upstream::{Answered, Received};
 use crate::edgecontroller::{Input, TRIM_VERSION};
-use crate::kube::{LARGE_ANSWER, Room, resources};
+use crate::kube::{Room, resources};
 use crate::metrics::Label;
-
-/// Requests of one node that run at a time; the others wait in the session's bounded queue.
-const RUNNING_MAX: usize = 16;
-
-/// Bytes of answers that wait for a node to read them, above which no further question of it is started.
-const UNREAD_MAX: usize = 1024 * 1024;
 
 /// How long a goodbye may wait for a peer that does not read.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
-
-/// Bytes that a request takes besides its texts.
-const REQUEST_OVERHEAD: usize = 512;
 
 /// What operators see as the software of a stock edge, which does not say its version here.
 const STOCK_AGENT: &str = "KubeEdge edgecore";
@@ -86,7 +78,7 @@ struct Owner {
     view: View,
     work: FuturesUnordered<BoxFuture<'static, Done>>,
     running: usize,
-    /// Requests that wait for their turn, at most [`REQUESTS_MAX`], and their memory.
+    /// Requests that wait for their turn, at most [`tombolo_proto::limits::REQUESTS_MAX`], and their memory.
     waiting: VecDeque<(Received, Held)>,
     /// Subscriptions that are being checked; the work for one that the edge gives up meanwhile ends.
     opening: Vec<(ScopeId, AbortHandle)>,
@@ -376,20 +368,6 @@ impl Owner {
         }
     }
 
-    /// Takes what the session keeps from the node's share, and starts what had to wait for answers to leave.
-    fn settle_memory(&mut self) {
-        let (memory, unread) = (self.channel.memory(), self.channel.unread());
-        if !self.kept.set(memory.saturating_add(unread)) && !self.kept.set(memory) {
-            let message = "this hub has no memory left for what this node makes it keep".to_owned();
-            let (reason, retry_after) = (GoodbyeReason::Overloaded, super::FULL_RETRY);
-            self.channel.say_goodbye(Goodbye { reason, message, retry_after });
-        }
-        if self.large_turn.is_some() && unread < LARGE_ANSWER {
-            self.large_turn = None;
-        }
-        self.start_requests();
-    }
-
     fn acked(&mut self, latency: Duration) {
         let metrics = &self.hub.metrics;
         metrics.acknowledged.inc();
@@ -431,67 +409,6 @@ impl Owner {
     fn forget_watch(&mut self, scope: ScopeId) {
         if let Some(metaserver) = self.channel.metaserver() {
             metaserver.ended(scope);
-        }
-    }
-
-    /// What memory answers is answered here and leaves with the next pump; everything else is work of its own.
-    fn take_request(&mut self, request: Request) {
-        match &request.body {
-            RequestBody::Message(_) => self.hub.metrics.message_requests.inc(),
-            RequestBody::Api(_) => self.hub.metrics.api_requests.inc(),
-        };
-        if MetaServer::concerns(&request)
-            && let Some(metaserver) = self.channel.metaserver()
-        {
-            metaserver.take(request, Instant::now());
-            return self.take_actions();
-        }
-        let held = self.hub.upstream.held_in_memory(&self.node, &request);
-        if !held.is_some_and(|object| self.channel.reply_object(&request, &object)) {
-            self.queue(request);
-        }
-    }
-
-    /// The session bounds the requests that wait for an answer, not those that the edge has given up: they go first.
-    fn queue(&mut self, request: Request) {
-        if self.waiting.len() >= REQUESTS_MAX {
-            let session = &self.channel;
-            self.waiting.retain(|(waiting, _)| session.awaits_reply(waiting.request().id));
-        }
-        match self.requests.take(size_of_request(&request)) {
-            Some(held) => {
-                self.waiting.push_back((self.hub.upstream.receive(request), held));
-                self.start_requests();
-            }
-            None => {
-                let text = "the requests of this node take as much memory as they may: ask again later";
-                let body = ReplyBody::Api(refusal(429, "TooManyRequests", text));
-                self.channel.reply(Reply { id: request.id, body });
-            }
-        }
-    }
-
-    fn start_requests(&mut self) {
-        while self.running < RUNNING_MAX && self.channel.unread() < UNREAD_MAX {
-            let Some((request, held)) = self.waiting.pop_front() else { break };
-            if !self.channel.awaits_reply(request.request().id) {
-                continue;
-            }
-            self.running += 1;
-            let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
-            let stock = matches!(self.channel, Channel::KubeEdge(_));
-            let room = Room::new(&self.share, &self.large);
-            self.work.push(Box::pin(async move {
-                let answer = async {
-                    match stock {
-                        true => hub.upstream.answer_stock(&node, request).await,
-                        false => hub.upstream.answer(&node, request).await,
-                    }
-                };
-                let answered = room.clone().scope(answer).await;
-                drop(held);
-                Done::Reply(answered, room)
-            }));
         }
     }
 
@@ -646,16 +563,6 @@ impl Owner {
         self.handle.set_over();
         self.channel.close(CLOSE_LIMIT).await;
     }
-}
-
-/// What a request takes in memory, texts of its own included.
-fn size_of_request(request: &Request) -> usize {
-    let body = match &request.body {
-        RequestBody::Message(message) => message.content.as_json().len(),
-        RequestBody::Api(api) => api.body.len().saturating_add(api.path_and_query.len()),
-    };
-    let token = request.caller_token.as_ref().map_or(0, String::len);
-    REQUEST_OVERHEAD.saturating_add(body).saturating_add(token)
 }
 
 fn reason_label(reason: GoodbyeReason) -> &'static str {

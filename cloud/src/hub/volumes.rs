@@ -161,6 +161,7 @@ mod tests {
     use tombolo_proto::object::{ContentHash, ObjectVersion};
     use tombolo_proto::{CloudRevision, Uid};
 
+    use super::super::interned::Interned;
     use super::*;
 
     fn object(plural: &str, namespace: &str, name: &str, spec: &Value) -> Arc<SharedObject> {
@@ -205,7 +206,9 @@ mod tests {
 
     #[test]
     fn the_end_of_the_last_pod_is_the_end_of_the_right() {
-        let watch = Arc::new(SharedWatch::new(VolumeKind(1).resource(), "PersistentVolumeClaim".to_owned()));
+        let (resource, kind) = (VolumeKind(1).resource(), "PersistentVolumeClaim".to_owned());
+        let interned = Interned::new(&tombolo_runtime::Budget::new(usize::MAX));
+        let watch = Arc::new(SharedWatch::new(resource, kind, interned));
         let mut volumes = Volumes::default();
         let claim = object("persistentvolumeclaims", "d", "data", &json!({})).key.clone();
         assert!(matches!(volumes.lookup(&claim, || None), Some(Lookup::Pending)), "not followed yet");
