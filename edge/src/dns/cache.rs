@@ -125,16 +125,16 @@ impl Cache {
     }
 
     /// Keeps an answer, if it is one to keep.
-    pub(super) fn keep(&self, key: Key, answer: &[u8]) {
+    pub(super) fn keep(&self, key: &Key, answer: &[u8]) {
         let Some((ttls, seconds)) = shape(answer, key.len) else { return };
         let now = Instant::now();
         let fresh_until = now + Duration::from_secs(u64::from(seconds));
         let entry = Entry { packet: answer.into(), ttls: ttls.into(), kept_at: now, fresh_until, used: 0 };
         let mut kept = self.0.lock();
-        kept.remove(&key);
-        kept.bytes += weight(&key, &entry);
+        kept.remove(key);
+        kept.bytes += weight(key, &entry);
         kept.entries.insert(key.clone(), entry);
-        kept.touch(&key);
+        kept.touch(key);
         while kept.bytes > CACHE_BYTES_MAX
             && let Some((_, oldest)) = kept.by_use.first_key_value()
         {
@@ -295,7 +295,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_good_for_as_long_as_it_says_and_stale_for_a_day() {
         let (cache, first, second) = (Cache::default(), asked("www.example."), asked("WWW.Example."));
-        cache.keep(key(&first), &answer(&first, ResponseCode::NoError, &[60, 90], None));
+        cache.keep(&key(&first), &answer(&first, ResponseCode::NoError, &[60, 90], None));
         tokio::time::advance(Duration::from_secs(20)).await;
         let hit = cache.find(&key(&second), &second).unwrap();
         assert!(hit.fresh);
@@ -341,10 +341,10 @@ mod tests {
     async fn the_cache_is_bounded_in_bytes_and_forgets_what_nobody_asks_for() {
         let cache = Cache::default();
         let wanted = asked("wanted.example.");
-        cache.keep(key(&wanted), &answer(&wanted, ResponseCode::NoError, &[60], None));
+        cache.keep(&key(&wanted), &answer(&wanted, ResponseCode::NoError, &[60], None));
         for number in 0..20_000 {
             let packet = asked(&format!("n{number}.example."));
-            cache.keep(key(&packet), &answer(&packet, ResponseCode::NoError, &[60], None));
+            cache.keep(&key(&packet), &answer(&packet, ResponseCode::NoError, &[60], None));
             if number % 100 == 0 {
                 assert!(cache.find(&key(&wanted), &wanted).is_some(), "after {number}");
             }
@@ -367,7 +367,7 @@ mod tests {
             }
             for reply in [reply, bytes] {
                 let cache = Cache::default();
-                cache.keep(key(&packet), &reply);
+                cache.keep(&key(&packet), &reply);
                 cache.find(&key(&packet), &packet);
             }
         }

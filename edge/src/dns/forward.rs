@@ -120,7 +120,7 @@ impl Forwarder {
             (Ok(answer), _) => {
                 *self.away_until.lock() = None;
                 if let Some(key) = key {
-                    self.cache.keep(key, &answer);
+                    self.cache.keep(&key, &answer);
                 }
                 Ok((answer, Outcome::Forwarded))
             }

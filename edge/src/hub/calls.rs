@@ -268,7 +268,7 @@ mod tests {
             "header": {"msg_id": "m", "timestamp": 1, "resourceversion": "77"},
             "route": {
                 "source": "dynamiccontroller", "group": "resource", "operation": "insert",
-                "resource": "node/n/default/configmap/app",
+                "resource": "default/configmap/app",
             },
             "content": {
                 "metadata": {"name": "app", "namespace": "default", "uid": "u", "resourceVersion": "77", "creationTimestamp": null},

@@ -196,7 +196,7 @@ impl Writer {
             }
             // Without a word from the disk it will not be better the next time.
             Err(ReadError::Corrupted(why)) if self.shared.medium.trouble().is_none() => {
-                self.shared.fail(&why)
+                self.shared.fail(&why);
             }
             Err(error) => {
                 error!(%error, "the store could not be opened again; it will be tried with the next write");

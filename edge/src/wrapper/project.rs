@@ -189,7 +189,7 @@ impl Projector {
     }
 
     /// Says, once for each reason, that pods are led past the local API although they are to be led there.
-    fn tell(&mut self, object: &ObjectKey, why: Stays) {
+    fn tell(&mut self, object: &ObjectKey, why: &Stays) {
         // Annotations may say something else every time.
         if self.told.len() < REASONS_MAX && self.told.insert(why.clone()) {
             warn!(
@@ -210,7 +210,7 @@ impl Projector {
                     self.graph.set_link(object.key.clone(), Some(link));
                     return Ok(led.into());
                 }
-                Lead::There(why) => self.tell(&object.key, why),
+                Lead::There(why) => self.tell(&object.key, &why),
                 Lead::Other => {}
             }
         }

@@ -173,12 +173,12 @@ fn typed_deliveries_of_a_dynamic_controller_are_held() {
         })
     };
     for (path, kind, version, resource) in [
-        ("node/n/default/endpointslice/echo-25h7p", "EndpointSlice", "discovery.k8s.io/v1", "endpointslices"),
-        ("node/n/default/deployment/echo", "Deployment", "apps/v1", "deployments"),
-        ("node/n/default/ingress/echo", "Ingress", "networking.k8s.io/v1", "ingresses"),
-        ("node/n/default/networkpolicy/echo", "NetworkPolicy", "networking.k8s.io/v1", "networkpolicies"),
-        ("node/n/default/service/echo", "Service", "v1", "services"),
-        ("node/n/default/endpoints/echo", "Endpoints", "v1", "endpoints"),
+        ("default/endpointslice/echo-25h7p", "EndpointSlice", "discovery.k8s.io/v1", "endpointslices"),
+        ("default/deployment/echo", "Deployment", "apps/v1", "deployments"),
+        ("default/ingress/echo", "Ingress", "networking.k8s.io/v1", "ingresses"),
+        ("default/networkpolicy/echo", "NetworkPolicy", "networking.k8s.io/v1", "networkpolicies"),
+        ("default/service/echo", "Service", "v1", "services"),
+        ("default/endpoints/echo", "Endpoints", "v1", "endpoints"),
     ] {
         let name = path.rsplit('/').next().expect("a name");
         let mut content = serde_json::json!({
@@ -209,7 +209,7 @@ fn typed_deliveries_of_a_dynamic_controller_are_held() {
         let message = kubeedge::decode(&bytes(&frame(path, "insert", content))).expect(path);
         assert_eq!(object_of(&given(&message).expect(path)).expect(path)["kind"], kind);
     }
-    let unknown = frame("node/n/default/widget/w", "insert", serde_json::json!({"metadata": metadata("w")}));
+    let unknown = frame("default/widget/w", "insert", serde_json::json!({"metadata": metadata("w")}));
     let message = kubeedge::decode(&bytes(&unknown)).expect("a message");
     assert!(matches!(Down::of(message), Down::Broken(_, "it names no kind")));
 }
