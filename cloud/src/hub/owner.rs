@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 use tombolo_link::{DocumentLink, Link};
 use tombolo_proto::frame::{Goodbye, GoodbyeReason, Request, RequestBody, Subscribe};
 use tombolo_proto::limits::REQUESTS_MAX;
 use tombolo_proto::session::{CloudConfig, CloudEvent, CloudSession};
-use tombolo_proto::{NodeId, ScopeId};
+use tombolo_proto::{NodeId, ObjectKey, ScopeId};
 use tombolo_runtime::time::unix_millis;
 
 use super::access::REVIEW_INTERVAL;
@@ -48,10 +49,24 @@ const VOLUMES_WAIT: Duration = Duration::from_secs(300);
 /// What a piece of work of the owner ended with.
 enum Done {
     Reply(Answered),
-    Lease { renew_time_micros: i64, code: u16 },
-    Subscribed { subscribe: Box<Subscribe>, outcome: Result<Arc<SharedWatch>, Closed> },
-    Reviewed { subscribe: Box<Subscribe>, outcome: Result<(), Closed> },
-    Volumes { kind: VolumeKind, outcome: Result<Arc<SharedWatch>, Closed> },
+    Lease {
+        renew_time_micros: i64,
+        code: u16,
+    },
+    Subscribed {
+        subscribe: Box<Subscribe>,
+        outcome: Result<Arc<SharedWatch>, Closed>,
+    },
+    Reviewed {
+        subscribe: Box<Subscribe>,
+        outcome: Result<(), Closed>,
+    },
+    Volumes {
+        kind: VolumeKind,
+        outcome: Result<Arc<SharedWatch>, Closed>,
+    },
+    /// What the API server has confirmed; none when nobody has answered.
+    Proven(Option<Vec<ObjectKey>>),
 }
 
 struct Owner {
@@ -192,6 +207,7 @@ impl Owner {
         while let Some(kind) = self.view.volumes.take_missing() {
             self.follow_volumes(kind, Duration::ZERO);
         }
+        self.ask_doubts();
         if self.channel.is_closed() {
             return false;
         }
@@ -449,8 +465,32 @@ impl Owner {
         }));
     }
 
+    /// What the edge holds is taken from it only when the API server says so: a watch may be late.
+    fn ask_doubts(&mut self) {
+        let keys = self.view.take_doubts();
+        if keys.is_empty() {
+            return;
+        }
+        let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
+        self.work.push(Box::pin(async move {
+            let (answer, proven) = oneshot::channel();
+            let asked = hub.inputs.send(Input::Prove(node, keys.clone(), answer)).await;
+            Done::Proven(match asked.is_ok() && proven.await.is_ok() {
+                true => Some(keys),
+                false => None,
+            })
+        }));
+    }
+
     fn handle_done(&mut self, done: Done) {
         match done {
+            Done::Proven(None) => {}
+            Done::Proven(Some(keys)) => {
+                self.view.prove(&keys);
+                for key in keys {
+                    self.channel.offer(ScopeId::NODE, key);
+                }
+            }
             Done::Reply(Answered { reply, expelled }) => {
                 self.running = self.running.saturating_sub(1);
                 self.channel.reply(reply);
