@@ -181,7 +181,7 @@ mod tests {
         }
         assert_eq!(view.take_doubts().len(), 3, "each is asked about once");
         assert_eq!(view.certainty(ScopeId::NODE, &pod, CloudRevision(7)), Certainty::Asked);
-        view.prove(&[pod.clone()]);
+        view.prove(std::slice::from_ref(&pod));
         assert_eq!(view.certainty(ScopeId::NODE, &pod, CloudRevision(7)), Certainty::Certain);
         assert_eq!(view.certainty(ScopeId::NODE, &keys[1], CloudRevision(7)), Certainty::Asked);
     }
