@@ -6,6 +6,7 @@ pub mod index;
 pub(crate) mod local_endpoint;
 pub mod location_cache;
 pub mod pod_manager;
+mod reads;
 pub mod sightings;
 pub mod trim;
 pub mod upstream;

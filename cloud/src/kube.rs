@@ -126,15 +126,28 @@ pub fn path_of(resource: &Resource, namespace: &str, name: &str) -> String {
     };
     if !namespace.is_empty() {
         path.push_str("/namespaces/");
-        path.push_str(namespace);
+        push_segment(&mut path, namespace);
     }
     path.push('/');
     path.push_str(&resource.name);
     if !name.is_empty() {
         path.push('/');
-        path.push_str(name);
+        push_segment(&mut path, name);
     }
     path
+}
+
+/// An API server stores names that stand in no URL as they are, and a name must never become another path.
+fn push_segment(path: &mut String, text: &str) {
+    use std::fmt::Write as _;
+    for byte in text.bytes() {
+        match byte {
+            b'-' | b'.' | b'_' | b'~' | b':' | b'@' => path.push(char::from(byte)),
+            _ if byte.is_ascii_alphanumeric() => path.push(char::from(byte)),
+            // Writing into a String does not fail.
+            _ => drop(write!(path, "%{byte:02X}")),
+        }
+    }
 }
 
 /// Whether a text from a peer is safe as one segment of an API path.

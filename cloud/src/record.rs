@@ -180,7 +180,7 @@ impl Connection {
             Lookup::Present(object) => (Seen::Present(Arc::clone(object)), WEIGHT + object.body.len()),
             Lookup::Absent => (Seen::Gone(key.clone()), WEIGHT),
             Lookup::Unwanted(_) if is_whole => (Seen::Gone(key.clone()), WEIGHT),
-            Lookup::Unwanted(_) | Lookup::Pending => return,
+            Lookup::Unwanted(_) | Lookup::Unreadable(_) | Lookup::Pending => return,
         };
         let (who, at_us) = (Arc::clone(&self.who), self.at_us());
         self.tell(Told::Seen { who, at_us, seen, weight }, weight);

@@ -15,10 +15,11 @@ use prost::Message as _;
 use thiserror::Error;
 
 use crate::error::IdError;
-use crate::frame::{Change, Deliver, Frame, Reply, ReplyBody};
+use crate::frame::{Change, Deliver, Frame, Reply, ReplyBody, Request, Subscribe, Undecodable};
 use crate::ids::Lane;
 use crate::limits;
 use crate::message::{ContentError, FieldError};
+use crate::object::ObjectKey;
 use crate::package::{HEADER_LEN, Header, PackageError};
 
 /// Why bytes are no frame of this version.
@@ -164,7 +165,8 @@ impl<'a> Encoded<'a> {
     }
 }
 
-/// Reads a frame. Object bodies and message contents share the payload's bytes.
+/// Reads a frame. Object bodies and message contents share the payload's bytes. A delivery whose content breaks a rule
+/// is [`Frame::Undecodable`] as long as its place can be read: one object must not end a session.
 ///
 /// # Errors
 /// [`CodecError`] when the bytes are no frame of this version or exceed a limit; counts are checked before memory is
@@ -173,9 +175,47 @@ pub fn decode(payload: Bytes) -> Result<Frame, CodecError> {
     if payload.len() > limits::FRAME_LEN_MAX {
         return Err(CodecError::Limit { field: "frame", size: payload.len(), max: limits::FRAME_LEN_MAX });
     }
+    match read_whole(payload.clone()) {
+        Ok(frame) => Ok(frame),
+        Err(error) => match guard::place(&payload) {
+            Some((seq, scope)) => {
+                Ok(Frame::Undecodable(Undecodable { seq, scope, reason: parts::sentence(error.to_string()) }))
+            }
+            None => Err(error),
+        },
+    }
+}
+
+/// Whether a peer reads this key. What an edge holds under another one it cannot name in an inventory.
+#[must_use]
+pub fn carries(key: &ObjectKey) -> bool {
+    parts::check_key(key).is_ok()
+}
+
+/// Whether the cloud reads this request. Asked before it is sent: one client's odd words must not cost the node its
+/// session.
+pub(crate) fn check_request(request: &Request) -> Result<(), CodecError> {
+    read::check_request(write::request(request))
+}
+
+/// The same for a subscription; its inventory is the store's and is not looked at.
+pub(crate) fn check_subscribe(subscribe: &Subscribe) -> Result<(), CodecError> {
+    read::check_subscribe(subscribe)
+}
+
+fn read_whole(payload: Bytes) -> Result<Frame, CodecError> {
     guard::check(&payload)?;
     let kind = wire::Frame::decode(payload)?.kind.ok_or(CodecError::Empty)?;
     read::frame(kind)
+}
+
+/// Why a peer would not read a delivery of this object, in words; none when it would. Asked before an object is sent.
+pub(crate) fn obstacle(key: &ObjectKey, dependencies: &[ObjectKey]) -> Option<String> {
+    let of = |key: &ObjectKey, what: &str| {
+        parts::check_key(key).err().map(|error| format!("{what} no edge can hold: {error}"))
+    };
+    of(key, "it has a name that")
+        .or_else(|| dependencies.iter().find_map(|key| of(key, "it refers to something that")))
 }
 
 #[cfg(test)]

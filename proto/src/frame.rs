@@ -25,6 +25,8 @@ pub enum Frame {
     InventoryPart(InventoryPart),
     /// Cloud to edge: one object, or its end.
     Deliver(Deliver),
+    /// A delivery of which nothing but the place could be read: never sent, and refused as this one object.
+    Undecodable(Undecodable),
     /// Edge to cloud: everything up to these positions is on the edge's disk or was refused.
     Ack {
         /// Highest processed position of each lane that moved.
@@ -172,6 +174,17 @@ pub struct Deliver {
     pub scope: ScopeId,
     /// What happens to which object.
     pub change: Change,
+}
+
+/// A delivery whose content breaks a rule of the codec. Its place is known, so that the session goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Undecodable {
+    /// Position in the lane that carries the frame.
+    pub seq: Seq,
+    /// Pushed set or subscription.
+    pub scope: ScopeId,
+    /// Which rule, in a sentence of at most 1,024 bytes.
+    pub reason: String,
 }
 
 /// What a delivery does at the edge.

@@ -13,6 +13,20 @@ pub const NAME_LEN_MAX: usize = 253;
 /// Longest UID accepted from a peer, in bytes. Kubernetes UIDs are 36 bytes; the slack is for foreign stores.
 pub const UID_LEN_MAX: usize = 128;
 
+/// Whether this can be the name of a ConfigMap, a Secret, a Node or anything else whose name is a DNS-1123 subdomain. What
+/// cannot is the name of nothing: the API server stores no such object.
+#[must_use]
+pub fn is_dns_subdomain(text: &str) -> bool {
+    let label_ok = |label: &str| {
+        let bytes = label.as_bytes();
+        let edge = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
+        edge(bytes.first())
+            && edge(bytes.last())
+            && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
+    };
+    text.len() <= NAME_LEN_MAX && text.split('.').all(label_ok)
+}
+
 /// Name of a Node object: the identity of an edge. A valid DNS-1123 subdomain.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(Arc<str>);
@@ -23,14 +37,7 @@ impl NodeId {
     /// # Errors
     /// [`IdError`] when the text is not a DNS-1123 subdomain of at most [`NAME_LEN_MAX`] bytes.
     pub fn parse(text: &str) -> Result<Self, IdError> {
-        let label_ok = |label: &str| {
-            let bytes = label.as_bytes();
-            let edge = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
-            edge(bytes.first())
-                && edge(bytes.last())
-                && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
-        };
-        if text.len() > NAME_LEN_MAX || !text.split('.').all(label_ok) {
+        if !is_dns_subdomain(text) {
             return Err(IdError::new("node name", text, "must be a lower-case DNS-1123 subdomain"));
         }
         Ok(Self(text.into()))

@@ -249,6 +249,7 @@ pub struct SharedObject {
     compressed: OnceLock<Option<Bytes>>,
     revision_place: OnceLock<Option<RevisionPlace>>,
     delivery_head: OnceLock<Bytes>,
+    obstacle: OnceLock<Option<Box<str>>>,
     stock_update: OnceLock<Option<Bytes>>,
 }
 
@@ -281,7 +282,7 @@ impl SharedObject {
     /// Wraps trimmed JSON for delivery.
     #[must_use]
     pub fn new(key: ObjectKey, version: ObjectVersion, body: Bytes, dependencies: Vec<ObjectKey>) -> Self {
-        let (compressed, revision_place, delivery_head, stock_update) = Default::default();
+        let (compressed, revision_place, delivery_head, obstacle, stock_update) = Default::default();
         let same_since = version.revision;
         Self {
             key,
@@ -292,6 +293,7 @@ impl SharedObject {
             compressed,
             revision_place,
             delivery_head,
+            obstacle,
             stock_update,
         }
     }
@@ -319,6 +321,13 @@ impl SharedObject {
         let separator = if comma { "," } else { "" };
         let member = format!("\"resourceVersion\":\"{}\"{separator}", self.version.revision);
         Some((self.body.slice(..offset), member, self.body.slice(offset..)))
+    }
+
+    /// Why no edge would read a delivery of this object, in words: an API server stores names that no edge can hold.
+    /// Looked for once.
+    pub(crate) fn obstacle(&self) -> Option<&str> {
+        let find = || crate::codec::obstacle(&self.key, &self.dependencies).map(String::into_boxed_str);
+        self.obstacle.get_or_init(find).as_deref()
     }
 
     /// What `encode` made of the object when this was asked first: the codec's bytes that are the same for every node.

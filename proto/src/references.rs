@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use crate::ids::is_dns_subdomain;
 use crate::limits::DEPENDENCIES_MAX;
 use crate::object::{ObjectKey, Resource};
 
@@ -27,13 +28,28 @@ const CONTAINER_LISTS: [&str; 3] = ["/spec/containers", "/spec/initContainers", 
 
 /// Every ConfigMap and Secret that the pod names, each once, in order; optional ones too, because the pod must see
 /// them when they exist. At most [`DEPENDENCIES_MAX`].
+///
+/// An API server stores a pod whatever the text of a reference is. A text that cannot be the name of an object names
+/// none, which needs no question, no delivery and no waiting: it is left out here, and [`is_never_there`] says so
+/// to whoever asks for it.
 #[must_use]
 pub fn of_pod(namespace: &str, pod: &Value) -> Vec<ObjectKey> {
     let found = Found::of(pod);
     let [configmaps, secrets] = ["configmaps", "secrets"].map(|name| Resource::new("", "v1", name));
     let configmaps = found.configmaps.iter().map(|name| ObjectKey::new(configmaps.clone(), namespace, name));
     let secrets = found.secrets.iter().map(|name| ObjectKey::new(secrets.clone(), namespace, name));
+    let configmaps = configmaps.filter(|key| is_dns_subdomain(key.name()));
+    let secrets = secrets.filter(|key| is_dns_subdomain(key.name()));
     configmaps.chain(secrets).take(DEPENDENCIES_MAX).collect()
+}
+
+/// Whether this is a ConfigMap or a Secret under a name that none can have.
+#[must_use]
+pub fn is_never_there(key: &ObjectKey) -> bool {
+    let resource = key.resource();
+    resource.group.is_empty()
+        && matches!(&*resource.name, "configmaps" | "secrets")
+        && !is_dns_subdomain(key.name())
 }
 
 /// Whether every reference of the pod to this ConfigMap or Secret is marked optional, so that the pod starts without it.
@@ -179,6 +195,54 @@ mod tests {
     fn an_object_named_twice_is_one_reference() {
         let volume = json!({"configMap": {"name": "x"}});
         assert_eq!(names(&json!({"volumes": [volume.clone(), volume]})).len(), 1);
+    }
+
+    /// The places of a reference in a pod, with this text in each.
+    fn everywhere(text: &str) -> Value {
+        let volume = |path: &str| {
+            let (parent, member) = path.trim_start_matches('/').rsplit_once('/').unwrap_or_default();
+            parent.rsplit('/').fold(json!({ member: text }), |inner, name| json!({ name: inner }))
+        };
+        let mut volumes: Vec<Value> = VOLUME_SECRETS.iter().map(|path| volume(path)).collect();
+        volumes.push(volume("/configMap/name"));
+        volumes.push(
+            json!({"projected": {"sources": [{"configMap": {"name": text}}, {"secret": {"name": text}}]}}),
+        );
+        volumes.push(json!({"persistentVolumeClaim": {"claimName": text}}));
+        let container = json!({
+            "env": [{"valueFrom": {"configMapKeyRef": {"name": text}}}, {"valueFrom": {"secretKeyRef": {"name": text}}}],
+            "envFrom": [{"configMapRef": {"name": text}}, {"secretRef": {"name": text}}]
+        });
+        json!({"spec": {
+            "volumes": volumes, "containers": [container], "initContainers": [container],
+            "ephemeralContainers": [container], "imagePullSecrets": [{"name": text}],
+            "serviceAccountName": text, "nodeName": text
+        }})
+    }
+
+    #[test]
+    fn a_text_that_can_be_no_name_is_no_reference() {
+        let long = "x".repeat(300);
+        for text in
+            ["a/b", "a b", "A", &long, "", ".", "..", "a..b", "-a", "ä", "a\0b", "a\n", "a%2Fb", "a_b", "a:b"]
+        {
+            assert_eq!(of_pod("d", &everywhere(text)), [], "{text:?}");
+            let key = ObjectKey::new(Resource::new("", "v1", "secrets"), "d", text);
+            assert!(is_never_there(&key), "{text:?}");
+            assert!(!starts_without("d", &everywhere(text), &key) || text.is_empty(), "{text:?}");
+        }
+        assert_eq!(of_pod("d", &everywhere("a.b-1")).len(), 2);
+        let other = ObjectKey::new(Resource::new("rbac.authorization.k8s.io", "v1", "secrets"), "", "a:b");
+        assert!(!is_never_there(&other), "other kinds have other rules");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_a_pod_refers_to_can_be_delivered(text in ".{0,20}|[a-z.]{0,8}|[a-z]{250,260}") {
+            for key in of_pod("d", &everywhere(&text)) {
+                proptest::prop_assert_eq!(crate::codec::obstacle(&key, &[]), None);
+            }
+        }
     }
 
     #[test]

@@ -80,6 +80,11 @@ fn body(conn: u64, frame: &Wire, lane: Lane) -> Value {
         ),
         Wire::InventoryPart(frame) => part(conn, frame),
         Wire::Deliver(frame) => deliver(conn, lane, frame),
+        Wire::Undecodable(lost) => told(
+            id(format!("{}/{}", word(lane), lost.seq.0)),
+            [&group(lost.scope), "undecodable", "object"],
+            json!({"reason": lost.reason}),
+        ),
         Wire::Ack { lanes } => {
             let lanes: Map<String, Value> =
                 lanes.iter().map(|(lane, seq)| (word(*lane).to_owned(), seq.0.into())).collect();

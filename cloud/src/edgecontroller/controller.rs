@@ -1,17 +1,19 @@
 //! The task that owns the index: takes watch events and news of sessions, reads what is missing, tells the hub.
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
-use tombolo_proto::object::ObjectVersion;
+use tokio::time::Instant;
 use tombolo_proto::{NodeId, ObjectKey};
-use tombolo_runtime::{Backoff, BackoffConfig, ReadyGuard};
+use tombolo_runtime::ReadyGuard;
+use tombolo_runtime::time::sleep_until;
 
-use super::index::{Effect, Index, Kind};
+use super::index::{Effect, Index, Kind, ReadToken};
 use super::pod_manager::coalesce;
+use super::reads::{Read, Reads};
 use crate::kube::{ApiCall, CallError, Caller, Kube, ObjectEvent, RawObject, path_of};
 
 /// Events that wait for the index; the watches wait when it is full.
@@ -20,8 +22,8 @@ pub(crate) const INPUTS_MAX: usize = 1024;
 /// Events taken at a time; a burst within them becomes one change an object.
 const BATCH_MAX: usize = 256;
 
-/// Reads of the API at a time.
-const READS_MAX: usize = 16;
+/// Failures in a row from which on an object counts as unreadable. A refusal of the API server counts at once.
+const FAILURES_MAX: u32 = 5;
 
 /// News for the index.
 #[derive(Debug)]
@@ -33,6 +35,9 @@ pub enum Input {
     Joined(NodeId),
     /// A node's last session has ended.
     Left(NodeId),
+    /// A session would take these from the node, which holds them by what an earlier session gave it. The API server is
+    /// asked; the answer comes when the index knows what it says. No answer: ask again.
+    Prove(NodeId, Vec<ObjectKey>, oneshot::Sender<()>),
     /// The cloud's history went back: forget it, then answer.
     Reset(oneshot::Sender<()>),
 }
@@ -52,38 +57,73 @@ pub struct Controller {
     index: Index,
     kube: Kube,
     outlet: Arc<dyn Outlet>,
-    /// Reads that wait for their turn. Bounded by what is referenced, because each key is asked for once at a time.
-    queue: std::collections::VecDeque<Effect>,
+    queue: Reads,
     reads: FuturesUnordered<BoxFuture<'static, Finding>>,
+    /// Questions of sessions, by their numbers.
+    proofs: HashMap<u64, Proof>,
+    newest_proof: u64,
     /// Dropped once everything has been listed.
     ready: Option<ReadyGuard>,
     /// Grows with each reset: an answer from before it is dropped.
     era: u64,
 }
 
-struct Finding {
-    era: u64,
-    result: Found,
+struct Proof {
+    node: NodeId,
+    /// Objects that the node needs and that the index takes for absent.
+    absent: Vec<ObjectKey>,
+    answer: oneshot::Sender<()>,
 }
 
-enum Found {
-    Object { key: ObjectKey, expected: Option<ObjectVersion>, object: Option<RawObject> },
-    Pods { node: NodeId, pods: Vec<RawObject> },
+struct Finding {
+    era: u64,
+    read: Read,
+    /// Of a read that may show pods.
+    token: Option<ReadToken>,
+    result: Result<Found, ReadError>,
+}
+
+/// A read of the API, with all that it asks for.
+struct Question {
+    read: Read,
+    node: Option<NodeId>,
+    objects: Vec<ObjectKey>,
+}
+
+/// The answer to it.
+#[derive(Default)]
+struct Found {
+    pods: Vec<RawObject>,
+    objects: Vec<(ObjectKey, Option<RawObject>)>,
+}
+
+/// Why there is no answer; the status code when there is one.
+struct ReadError {
+    code: Option<u16>,
+    text: String,
+}
+
+impl From<CallError> for ReadError {
+    fn from(error: CallError) -> Self {
+        Self { code: None, text: error.to_string() }
+    }
 }
 
 impl Controller {
     /// A controller that makes the process ready once every kind has been listed.
     #[must_use]
     pub fn new(index: Index, kube: Kube, outlet: Arc<dyn Outlet>, ready: ReadyGuard) -> Self {
-        let (queue, reads) = Default::default();
-        Self { index, kube, outlet, queue, reads, ready: Some(ready), era: 0 }
+        let (queue, reads, proofs) = Default::default();
+        Self { index, kube, outlet, queue, reads, proofs, newest_proof: 0, ready: Some(ready), era: 0 }
     }
 
     /// Runs until every sender of inputs is gone.
     pub async fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
         let mut batch = Vec::new();
         loop {
+            let due = self.queue.deadline();
             tokio::select! {
+                () = sleep_until(due), if due.is_some() => self.queue.wake(Instant::now()),
                 taken = inputs.recv_many(&mut batch, BATCH_MAX) => {
                     if taken == 0 {
                         return;
@@ -105,9 +145,13 @@ impl Controller {
             Input::Watched(kind, event, _place) => self.index.handle(kind, event),
             Input::Joined(node) => self.index.joined(&node),
             Input::Left(node) => self.index.left(&node),
+            Input::Prove(node, keys, answer) => self.prove(node, &keys, answer),
             Input::Reset(done) => {
                 self.era += 1;
-                self.queue.clear();
+                self.queue = Reads::default();
+                // Who asked is told nothing: its session ends.
+                self.proofs.clear();
+                self.reads.clear();
                 self.index.reset();
                 // Whoever asked may be gone.
                 let _ = done.send(());
@@ -115,13 +159,68 @@ impl Controller {
         }
     }
 
+    /// Of what the node does not need, a list of its pods is the proof: whatever they refer to is needed.
+    fn prove(&mut self, node: NodeId, keys: &[ObjectKey], answer: oneshot::Sender<()>) {
+        let absent = keys.iter().filter(|key| self.index.is_absent(&node, key)).cloned().collect();
+        self.newest_proof += 1;
+        let read = Read::Proof(self.newest_proof);
+        self.queue.add(&node, read);
+        self.proofs.insert(self.newest_proof, Proof { node, absent, answer });
+    }
+
     fn found(&mut self, finding: Finding) {
-        if finding.era != self.era {
+        let Finding { era, read, token, result } = finding;
+        if era != self.era {
             return;
         }
-        match finding.result {
-            Found::Object { key, expected, object } => self.index.fetched(&key, expected.as_ref(), object),
-            Found::Pods { node, pods } => self.index.pods_listed(&node, pods),
+        let fresh = token.is_none_or(|token| self.index.read_ended(token));
+        match result {
+            Ok(found) if fresh => {
+                self.queue.ended(&read);
+                self.take_answer(read, found);
+            }
+            // More was deleted meanwhile than is remembered: the answer may show what is gone.
+            Ok(_) => self.put_off(read, &ReadError { code: None, text: "it took too long".to_owned() }),
+            Err(error) => self.put_off(read, &error),
+        }
+    }
+
+    fn take_answer(&mut self, read: Read, found: Found) {
+        match read {
+            Read::Object(_, expected) => {
+                for (key, object) in found.objects {
+                    self.index.fetched(&key, expected.as_ref(), object);
+                }
+            }
+            Read::Pods(node) => self.index.pods_listed(&node, found.pods),
+            Read::Proof(number) => {
+                let Some(proof) = self.proofs.remove(&number) else { return };
+                self.index.pods_listed(&proof.node, found.pods);
+                for (key, object) in found.objects {
+                    self.index.fetched(&key, None, object);
+                }
+                // The session may be over.
+                let _ = proof.answer.send(());
+            }
+        }
+    }
+
+    fn put_off(&mut self, read: Read, error: &ReadError) {
+        let key = match &read {
+            Read::Object(key, _) => Some(key.clone()),
+            Read::Pods(_) | Read::Proof(_) => None,
+        };
+        let (index, proofs) = (&self.index, &self.proofs);
+        let failures = self.queue.failed(read, Instant::now(), |read| is_needed(index, proofs, read));
+        // The first failure, and then ever fewer.
+        if failures.is_power_of_two() {
+            tracing::warn!(error = error.text, failures, "cannot read what a node needs; trying again");
+        }
+        let refused = error.code.is_some_and(|code| (400..500).contains(&code) && code != 429);
+        if let Some(key) = key
+            && (refused || failures >= FAILURES_MAX)
+        {
+            self.index.unreadable(&key, error.code.unwrap_or(503));
         }
     }
 
@@ -131,16 +230,51 @@ impl Controller {
                 Effect::Offer(node, key) => self.outlet.offer(&node, &key),
                 Effect::Ready(node) => self.outlet.ready(&node),
                 Effect::NodeDeleted(node) => self.outlet.node_deleted(&node),
-                read @ (Effect::Fetch(..) | Effect::ListPods(_)) => self.queue.push_back(read),
+                Effect::Fetch(key, expected) => {
+                    if let Some(node) = self.index.who_needs(&key) {
+                        self.queue.add(&node, Read::Object(key, expected));
+                    }
+                }
+                Effect::ListPods(node) => self.queue.add(&node, Read::Pods(node.clone())),
             }
         }
-        while self.reads.len() < READS_MAX {
-            let Some(read) = self.queue.pop_front() else { break };
-            self.reads.push(Box::pin(perform(self.kube.clone(), self.era, read)));
+        loop {
+            let (index, proofs) = (&self.index, &self.proofs);
+            let Some(read) = self.queue.next(|read| is_needed(index, proofs, read)) else { break };
+            self.start(read);
         }
+        self.proofs.retain(|_, proof| !proof.answer.is_closed());
         if self.index.is_synced() {
             self.ready = None;
         }
+    }
+
+    fn start(&mut self, read: Read) {
+        let (node, objects) = match &read {
+            Read::Object(key, _) => (None, vec![key.clone()]),
+            Read::Pods(node) => (Some(node.clone()), Vec::new()),
+            Read::Proof(number) => match self.proofs.get(number) {
+                Some(proof) => (Some(proof.node.clone()), proof.absent.clone()),
+                None => return self.queue.ended(&read),
+            },
+        };
+        let shows_pods = node.is_some() || objects.iter().any(|key| Kind::of(key) == Some(Kind::Pod));
+        let token = shows_pods.then(|| self.index.read_begun());
+        let (kube, era) = (self.kube.clone(), self.era);
+        let question = Question { read, node, objects };
+        self.reads.push(Box::pin(async move {
+            let result = perform(&kube, &question).await;
+            Finding { era, read: question.read, token, result }
+        }));
+    }
+}
+
+/// Whether somebody still waits for the answer.
+fn is_needed(index: &Index, proofs: &HashMap<u64, Proof>, read: &Read) -> bool {
+    match read {
+        Read::Object(key, _) => index.who_needs(key).is_some(),
+        Read::Pods(node) => index.is_registered(node),
+        Read::Proof(number) => proofs.get(number).is_some_and(|proof| !proof.answer.is_closed()),
     }
 }
 
@@ -154,54 +288,36 @@ fn changed_key(input: &Input) -> Option<ObjectKey> {
     }
 }
 
-/// Reads until there is an answer: a failure is never taken for an absence.
-async fn perform(kube: Kube, era: u64, read: Effect) -> Finding {
-    let bounds =
-        BackoffConfig { first: Duration::from_millis(200), max: Duration::from_secs(30), factor: 2.0 };
-    let mut backoff = Backoff::new(bounds);
-    loop {
-        let attempt = match &read {
-            Effect::Fetch(key, expected) => fetch(&kube, key).await.map(|object| Found::Object {
-                key: key.clone(),
-                expected: expected.clone(),
-                object,
-            }),
-            Effect::ListPods(node) => {
-                list_pods(&kube, node).await.map(|pods| Found::Pods { node: node.clone(), pods })
-            }
-            // `act` sends only reads here; anything else finds nothing.
-            Effect::Offer(node, _) | Effect::Ready(node) | Effect::NodeDeleted(node) => {
-                Ok(Found::Pods { node: node.clone(), pods: Vec::new() })
-            }
-        };
-        match attempt {
-            Ok(result) => return Finding { era, result },
-            Err(error) => {
-                tracing::warn!(%error, "cannot read what a node needs; trying again");
-                let delay = backoff.next_delay(&mut rand::rng());
-                tokio::time::sleep(delay).await;
-            }
-        }
+/// Reads once. A failure is never taken for an absence.
+async fn perform(kube: &Kube, question: &Question) -> Result<Found, ReadError> {
+    let mut found = Found::default();
+    if let Some(node) = &question.node {
+        found.pods = list_pods(kube, node).await?;
     }
+    for key in &question.objects {
+        found.objects.push((key.clone(), fetch(kube, key).await?));
+    }
+    Ok(found)
 }
 
-async fn fetch(kube: &Kube, key: &ObjectKey) -> Result<Option<RawObject>, CallError> {
+async fn fetch(kube: &Kube, key: &ObjectKey) -> Result<Option<RawObject>, ReadError> {
     let path = path_of(key.resource(), key.namespace(), key.name());
     let answer = kube.call(Caller::Own, ApiCall::get(path)).await?;
     match answer.code {
         200 => Ok(Some(RawObject::new(answer.json()))),
         404 => Ok(None),
-        _ => Err(CallError::Unreachable(format!("GET {key}: {}", answer.message()))),
+        code => Err(ReadError { code: Some(code), text: format!("GET {key}: {}", answer.message()) }),
     }
 }
 
-async fn list_pods(kube: &Kube, node: &NodeId) -> Result<Vec<RawObject>, CallError> {
+async fn list_pods(kube: &Kube, node: &NodeId) -> Result<Vec<RawObject>, ReadError> {
     let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
     let mut pods = Vec::new();
     match kube.list(Caller::Own, &path, |pod| pods.push(RawObject::new(pod))).await? {
         None => Ok(pods),
         Some(answer) => {
-            Err(CallError::Unreachable(format!("list of the pods of {node}: {}", answer.message())))
+            let text = format!("list of the pods of {node}: {}", answer.message());
+            Err(ReadError { code: Some(answer.code), text })
         }
     }
 }

@@ -31,6 +31,8 @@ pub(super) enum Cached {
     Pending,
     /// The API has none; it was gone at this revision (0 when a read said so).
     Absent(CloudRevision),
+    /// It cannot be read; the status code of the answer.
+    Unreadable(u16),
     /// The newest version.
     Present(Arc<SharedObject>),
 }
@@ -39,7 +41,7 @@ impl Cached {
     pub(super) fn version(&self) -> Option<&ObjectVersion> {
         match self {
             Self::Present(object) => Some(&object.version),
-            Self::Pending | Self::Absent(_) => None,
+            Self::Pending | Self::Absent(_) | Self::Unreadable(_) => None,
         }
     }
 }
@@ -98,6 +100,7 @@ impl Downstream {
         match self.objects.get(key).as_deref() {
             Some(Cached::Present(object)) => Lookup::Present(Arc::clone(object)),
             Some(Cached::Absent(_)) => Lookup::Absent,
+            Some(Cached::Unreadable(code)) => Lookup::Unreadable(*code),
             Some(Cached::Pending) | None => Lookup::Pending,
         }
     }
@@ -120,7 +123,7 @@ impl Downstream {
     pub fn held_for(&self, node: &NodeId, key: &ObjectKey) -> Option<Arc<SharedObject>> {
         match self.lookup(node, key) {
             Lookup::Present(object) => Some(object),
-            Lookup::Absent | Lookup::Unwanted(_) | Lookup::Pending => None,
+            Lookup::Absent | Lookup::Unwanted(_) | Lookup::Unreadable(_) | Lookup::Pending => None,
         }
     }
 
@@ -128,7 +131,7 @@ impl Downstream {
     pub(super) fn present(&self, key: &ObjectKey) -> Option<Arc<SharedObject>> {
         match self.objects.get(key).as_deref() {
             Some(Cached::Present(object)) => Some(Arc::clone(object)),
-            Some(Cached::Absent(_) | Cached::Pending) | None => None,
+            Some(Cached::Absent(_) | Cached::Unreadable(_) | Cached::Pending) | None => None,
         }
     }
 

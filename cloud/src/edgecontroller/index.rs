@@ -2,6 +2,7 @@
 //! results come back as events.
 
 mod configs;
+mod graves;
 pub(crate) mod nodes;
 mod pods;
 #[cfg(test)]
@@ -11,7 +12,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use tombolo_proto::object::ObjectVersion;
-use tombolo_proto::{NodeId, ObjectKey, Resource, Uid};
+use tombolo_proto::session::Lookup;
+use tombolo_proto::{NodeId, ObjectKey, Resource};
+
+use graves::Graves;
+pub use graves::ReadToken;
 
 use super::PodManager;
 use super::downstream::{Cached, Downstream};
@@ -90,9 +95,7 @@ pub struct Index {
     pods_watched: bool,
     /// Nodes whose pods are being listed.
     listing: HashSet<NodeId>,
-    /// UIDs of pods that were deleted while reads were under way: an answer older than that revives nobody.
-    graves: HashSet<Uid>,
-    reads: usize,
+    graves: Graves,
     /// Keys of which older events of the present batch were dropped.
     merged: HashSet<ObjectKey>,
     effects: Vec<Effect>,
@@ -110,8 +113,7 @@ impl Index {
             synced: [false; Kind::ALL.len()],
             pods_watched: false,
             listing: HashSet::new(),
-            graves: HashSet::new(),
-            reads: 0,
+            graves: Graves::default(),
             merged: HashSet::new(),
             effects: Vec::new(),
             malformed: 0,
@@ -143,7 +145,6 @@ impl Index {
 
     /// Takes the answer to [`Effect::Fetch`]; none: there is no such object.
     pub fn fetched(&mut self, key: &ObjectKey, expected: Option<&ObjectVersion>, found: Option<RawObject>) {
-        self.read_ended();
         let Some(kind) = Kind::of(key) else { return };
         let outcome = match found {
             Some(raw) if kind == Kind::Pod && self.is_buried(&raw) => Ok(()),
@@ -158,12 +159,55 @@ impl Index {
             }
         };
         self.note(outcome);
-        self.forget_graves();
+    }
+
+    /// Takes the news that an object cannot be read, with the status code: known, so that nobody waits for it, until a
+    /// later read or the watch tells more. What is known of it already stays.
+    pub fn unreadable(&mut self, key: &ObjectKey, code: u16) {
+        let news = match self.down.objects.get(key).as_deref() {
+            Some(Cached::Pending) => true,
+            Some(Cached::Unreadable(known)) => *known != code,
+            Some(Cached::Present(_) | Cached::Absent(_)) | None => false,
+        };
+        if news && matches!(Kind::of(key), Some(Kind::ConfigMap | Kind::Secret)) {
+            self.set_config(key, Cached::Unreadable(code));
+        }
+    }
+
+    /// A read begins whose answer may show pods.
+    pub fn read_begun(&mut self) -> ReadToken {
+        self.graves.begin()
+    }
+
+    /// It has ended. False when its answer may show pods of whose deletion nothing is remembered.
+    pub fn read_ended(&mut self, token: ReadToken) -> bool {
+        self.graves.end(token)
+    }
+
+    /// A node that needs this object, if there is one.
+    #[must_use]
+    pub fn who_needs(&self, key: &ObjectKey) -> Option<NodeId> {
+        match Kind::of(key)? {
+            Kind::Node => NodeId::parse(key.name()).ok().filter(|node| self.down.nodes.contains_key(node)),
+            Kind::Pod => self.pods.by_key(key).map(|pod| pod.node.clone()),
+            Kind::ConfigMap | Kind::Secret => self.down.location.nodes_of(key).into_iter().next(),
+        }
+    }
+
+    /// Whether the Node object exists, as far as it is known.
+    #[must_use]
+    pub fn is_registered(&self, node: &NodeId) -> bool {
+        self.down.registered(node).is_some()
+    }
+
+    /// Whether the node needs this object and there is none, as far as it is known.
+    #[must_use]
+    pub fn is_absent(&self, node: &NodeId, key: &ObjectKey) -> bool {
+        matches!(self.down.lookup(node, key), Lookup::Absent)
     }
 
     /// Takes the answer to [`Effect::ListPods`].
     pub fn pods_listed(&mut self, node: &NodeId, pods: Vec<RawObject>) {
-        self.read_ended();
         self.listing.remove(node);
         for raw in pods {
             if !self.is_buried(&raw) {
@@ -173,15 +217,11 @@ impl Index {
             }
         }
         self.set_listed(node);
-        self.forget_graves();
     }
 
     /// What has to be done, in order.
     pub fn take_effects(&mut self) -> Vec<Effect> {
-        let effects = std::mem::take(&mut self.effects);
-        let reads = effects.iter().filter(|effect| matches!(effect, Effect::Fetch(..) | Effect::ListPods(_)));
-        self.reads += reads.count();
-        effects
+        std::mem::take(&mut self.effects)
     }
 
     /// Whether every kind has been listed once.
@@ -254,8 +294,8 @@ impl Index {
             // Absent is asked for as well: the object may have come while nobody watched, but then it was in the list.
             let asked = match cached {
                 Cached::Present(object) => Some(Some(object.version.clone())),
-                Cached::Pending if first => Some(None),
-                Cached::Pending | Cached::Absent(_) => None,
+                Cached::Pending | Cached::Unreadable(_) if first => Some(None),
+                Cached::Pending | Cached::Absent(_) | Cached::Unreadable(_) => None,
             };
             if let Some(expected) = asked {
                 self.effects.push(Effect::Fetch(key, expected));
@@ -269,7 +309,7 @@ impl Index {
     fn not_found(&mut self, kind: Kind, key: &ObjectKey, expected: Option<&ObjectVersion>) {
         let current = self.down.objects.get(key).map(|cached| cached.clone());
         let unchanged = match (&current, expected) {
-            (Some(Cached::Pending), None) => true,
+            (Some(Cached::Pending | Cached::Unreadable(_)), None) => true,
             (Some(Cached::Present(object)), Some(expected)) => object.version == *expected,
             _ => false,
         };
@@ -309,17 +349,7 @@ impl Index {
         }
     }
 
-    fn read_ended(&mut self) {
-        self.reads = self.reads.saturating_sub(1);
-    }
-
     fn is_buried(&self, raw: &RawObject) -> bool {
-        raw.uid().is_ok_and(|uid| self.graves.contains(&uid))
-    }
-
-    fn forget_graves(&mut self) {
-        if self.reads == 0 {
-            self.graves = HashSet::new();
-        }
+        raw.uid().is_ok_and(|uid| self.graves.has(&uid))
     }
 }

@@ -115,6 +115,13 @@ impl LocationCache {
         uids.iter().filter_map(|uid| pods.get(uid)).map(|pod| pod.key.clone()).collect()
     }
 
+    /// The pods of a namespace on this node.
+    #[must_use]
+    pub fn pods_in(&self, node: &NodeId, namespace: &str) -> Vec<ObjectKey> {
+        let Some(pods) = self.pods.get(node) else { return Vec::new() };
+        pods.values().map(|pod| &pod.key).filter(|key| key.namespace() == namespace).cloned().collect()
+    }
+
     /// Whether this pod, by its key, is bound to this node.
     #[must_use]
     pub fn is_bound(&self, node: &NodeId, pod: &ObjectKey) -> bool {

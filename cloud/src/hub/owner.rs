@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use futures::future::{AbortHandle, BoxFuture, abortable};
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, Sleep};
 use tombolo_link::{DocumentLink, Link};
-use tombolo_proto::frame::{Goodbye, GoodbyeReason, Request, Subscribe};
+use tombolo_proto::frame::{Goodbye, GoodbyeReason, Subscribe};
 use tombolo_proto::session::{CloudConfig, CloudEvent, CloudSession};
-use tombolo_proto::{NodeId, ScopeId};
+use tombolo_proto::{NodeId, ObjectKey, ScopeId};
 use tombolo_runtime::time::unix_millis;
 use tombolo_runtime::{Held, Share};
 
@@ -67,6 +67,8 @@ enum Done {
     },
     /// The edge gave it up meanwhile.
     GivenUp,
+    /// What the API server has confirmed; none when nobody has answered.
+    Proven(Option<Vec<ObjectKey>>),
 }
 
 struct Owner {
@@ -227,6 +229,7 @@ impl Owner {
         while let Some(kind) = self.view.volumes.take_missing() {
             self.follow_volumes(kind, Duration::ZERO);
         }
+        self.ask_doubts();
         if self.channel.is_closed() {
             return false;
         }
@@ -485,8 +488,32 @@ impl Owner {
         }
     }
 
+    /// What the edge holds is taken from it only when the API server says so: a watch may be late.
+    fn ask_doubts(&mut self) {
+        let keys = self.view.take_doubts();
+        if keys.is_empty() {
+            return;
+        }
+        let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
+        self.work.push(Box::pin(async move {
+            let (answer, proven) = oneshot::channel();
+            let asked = hub.inputs.send(Input::Prove(node, keys.clone(), answer)).await;
+            Done::Proven(match asked.is_ok() && proven.await.is_ok() {
+                true => Some(keys),
+                false => None,
+            })
+        }));
+    }
+
     fn handle_done(&mut self, done: Done) {
         match done {
+            Done::Proven(None) => {}
+            Done::Proven(Some(keys)) => {
+                self.view.prove(&keys);
+                for key in keys {
+                    self.channel.offer(ScopeId::NODE, key);
+                }
+            }
             Done::Reply(Answered { reply, expelled }, room) => {
                 self.running = self.running.saturating_sub(1);
                 self.large_turn = room.take_turn().or(self.large_turn.take());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tombolo_proto::frame::{Inventory, Subscribe};
 use tombolo_proto::ids::ScopeId;
-use tombolo_proto::session::EdgeSession;
+use tombolo_proto::session::{EdgeSession, SubscribeError};
 use tracing::{debug, warn};
 
 use super::apply::Closed;
@@ -89,10 +89,17 @@ impl Follower {
             epoch: held.epoch,
             inventory: Inventory::Full(held.inventory),
         };
-        if let Err(error) = session.subscribe(subscribe) {
-            debug!(%error, "a selection waits");
-            self.board.put_off(scope);
-            return Ok(());
+        match session.subscribe(subscribe) {
+            Ok(()) => {}
+            Err(SubscribeError::Invalid(reason)) => {
+                self.board.stands(scope, Standing::Refused { code: 400, reason });
+                return Ok(());
+            }
+            Err(error) => {
+                debug!(%error, "a selection waits");
+                self.board.put_off(scope);
+                return Ok(());
+            }
         }
         self.followed.insert(number, scope);
         Ok(())

@@ -6,6 +6,7 @@ use tombolo_apiserve::history::ChangeStream;
 use tombolo_apiserve::store::{Revision, Snapshot, Store as ServedStore, StoreError, Stored};
 use tombolo_proto::ids::ScopeId;
 use tombolo_proto::object::{ObjectKey, Resource};
+use tombolo_proto::references;
 
 use super::error::ReadError;
 use super::view::{Found, View};
@@ -28,6 +29,8 @@ impl ServedStore for Store {
             Found::Visible(object) => Ok(Some(object)),
             Found::Absent => Ok(None),
             Found::Hidden => Err(not_synced(format!("{key} waits for something that it refers to"))),
+            // An API server holds nothing under such a name, and no cloud has to be asked.
+            Found::Unknown if references::is_never_there(key) => Ok(None),
             Found::Unknown => {
                 known?;
                 // All pods of this node are here; of other resources only what this node needs.

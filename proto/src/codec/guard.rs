@@ -7,6 +7,7 @@ use bytes::Buf;
 use prost::DecodeError;
 
 use super::CodecError;
+use crate::ids::{ScopeId, Seq};
 use crate::limits;
 
 /// Highest field number of `Frame.kind`.
@@ -23,12 +24,18 @@ const LISTS: &[(u32, u32, &str, usize)] = &[
 
 const LANES_MAX: usize = 3;
 
+/// Field number of a delivery in `Frame.kind`, and those of its place.
+const DELIVER: u32 = 1;
+const DELIVER_SEQ: u32 = 1;
+const DELIVER_SCOPE: u32 = 2;
+
 /// Refuses payloads that are not exactly one known frame with lists within their limits.
 pub(super) fn check(payload: &[u8]) -> Result<(), CodecError> {
     let mut found: Option<(u32, &[u8])> = None;
     let mut unknown = None;
     for field in Fields(payload) {
         let (tag, value) = field?;
+        let value = value.bytes();
         match found {
             _ if tag > KIND_MAX => unknown = unknown.or(Some(tag)),
             None => found = Some((tag, value)),
@@ -55,11 +62,47 @@ fn check_lists(kind: u32, body: &[u8]) -> Result<(), CodecError> {
     Ok(())
 }
 
-/// The fields of one protobuf message: number, and bytes when the field has a length.
+/// The place of a delivery, whatever else is wrong with it: its position and its scope. None when the payload is no
+/// delivery, or does not say its position.
+pub(super) fn place(payload: &[u8]) -> Option<(Seq, ScopeId)> {
+    let mut fields = Fields(payload);
+    let (DELIVER, Value::Bytes(delivery)) = fields.next()?.ok()? else { return None };
+    if !fields.0.is_empty() {
+        return None;
+    }
+    let (mut seq, mut scope) = (None, 0);
+    // What is broken may be a later field: what stands before it counts.
+    for (tag, value) in Fields(delivery).map_while(Result::ok) {
+        match (tag, value) {
+            (DELIVER_SEQ, Value::Number(number)) => seq = Some(number),
+            (DELIVER_SCOPE, Value::Number(number)) => scope = u32::try_from(number).ok()?,
+            _ => {}
+        }
+    }
+    Some((Seq(seq?), ScopeId(scope)))
+}
+
+/// What a field holds.
+#[derive(Clone, Copy)]
+enum Value<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+}
+
+impl<'a> Value<'a> {
+    fn bytes(self) -> &'a [u8] {
+        match self {
+            Self::Number(_) => &[],
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// The fields of one protobuf message: number and value.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Iterator for Fields<'a> {
-    type Item = Result<(u32, &'a [u8]), CodecError>;
+    type Item = Result<(u32, Value<'a>), CodecError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.is_empty() {
@@ -74,20 +117,17 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    fn read(&mut self) -> Result<(u32, &'a [u8]), CodecError> {
+    fn read(&mut self) -> Result<(u32, Value<'a>), CodecError> {
         let key = self.varint()?;
         let tag = u32::try_from(key >> 3).map_err(|_| bad("field number"))?;
         let value = match key & 7 {
-            0 => {
-                self.varint()?;
-                &[]
-            }
-            1 => self.take(8)?,
+            0 => Value::Number(self.varint()?),
+            1 => Value::Bytes(self.take(8)?),
             2 => {
                 let len = self.varint()?;
-                self.take(usize::try_from(len).map_err(|_| bad("length"))?)?
+                Value::Bytes(self.take(usize::try_from(len).map_err(|_| bad("length"))?)?)
             }
-            5 => self.take(4)?,
+            5 => Value::Bytes(self.take(4)?),
             _ => return Err(bad("wire type")),
         };
         Ok((tag, value))

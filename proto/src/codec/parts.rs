@@ -64,23 +64,37 @@ pub(super) fn write_key(key: &ObjectKey) -> wire::ObjectKey {
 
 pub(super) fn read_key(key: Option<wire::ObjectKey>) -> Result<ObjectKey, CodecError> {
     let key = key.ok_or(CodecError::Missing { field: "object key" })?;
-    let resource = read_resource(&key.group, &key.version, &key.resource)?;
-    segment("object namespace", &key.namespace)?;
-    segment("object name", &key.name)?;
-    if key.name.is_empty() {
+    let resource = Resource::new(&key.group, &key.version, &key.resource);
+    let key = ObjectKey::new(resource, &key.namespace, &key.name);
+    check_key(&key)?;
+    Ok(key)
+}
+
+/// The rules of keys, for both directions: what does not pass here is never sent.
+pub(super) fn check_key(key: &ObjectKey) -> Result<(), CodecError> {
+    let resource = key.resource();
+    check_resource(&resource.group, &resource.version, &resource.name)?;
+    segment("object namespace", key.namespace())?;
+    segment("object name", key.name())?;
+    if key.name().is_empty() {
         return Err(CodecError::Missing { field: "object name" });
     }
-    Ok(ObjectKey::new(resource, &key.namespace, &key.name))
+    Ok(())
 }
 
 pub(super) fn read_resource(group: &str, version: &str, name: &str) -> Result<Resource, CodecError> {
+    check_resource(group, version, name)?;
+    Ok(Resource::new(group, version, name))
+}
+
+fn check_resource(group: &str, version: &str, name: &str) -> Result<(), CodecError> {
     segment("resource group", group)?;
     segment("resource version", version)?;
     segment("resource name", name)?;
     if version.is_empty() || name.is_empty() {
         return Err(CodecError::Missing { field: "resource version and name" });
     }
-    Ok(Resource::new(group, version, name))
+    Ok(())
 }
 
 /// Parts of keys become parts of paths and of store keys: what could break out of one is refused here.

@@ -180,6 +180,10 @@ fn read_request(request: wire::Request) -> Result<Request, CodecError> {
     })
 }
 
+pub(super) fn check_request(request: wire::Request) -> Result<(), CodecError> {
+    read_request(request).map(drop)
+}
+
 fn read_token(token: Option<String>) -> Result<Option<String>, CodecError> {
     token.map(|token| bounded("caller_token", token, limits::TOKEN_LEN_MAX)).transpose()
 }
@@ -214,6 +218,21 @@ fn read_message(message: wire::Message) -> Result<Message, CodecError> {
         resource: route.resouce.into(),
     };
     Ok(raw.check(content)?)
+}
+
+pub(super) fn check_subscribe(subscribe: &Subscribe) -> Result<(), CodecError> {
+    let Subscribe { resource, namespace, label_selector, field_selector, caller_token, .. } = subscribe;
+    read_subscribe(wire::Subscribe {
+        group: resource.group.to_string(),
+        version: resource.version.to_string(),
+        resource: resource.name.to_string(),
+        namespace: namespace.clone(),
+        label_selector: label_selector.clone(),
+        field_selector: field_selector.clone(),
+        caller_token: caller_token.clone(),
+        ..wire::Subscribe::default()
+    })
+    .map(drop)
 }
 
 fn read_subscribe(subscribe: wire::Subscribe) -> Result<Subscribe, CodecError> {

@@ -14,7 +14,7 @@ fn tampered(frame: &Frame, change: impl FnOnce(&mut wire::frame::Kind)) -> Resul
     let wire = wire::Frame::decode(encode(frame, false)).expect("own bytes");
     let mut kind = wire.kind.expect("always set");
     change(&mut kind);
-    decode(wire::Frame { kind: Some(kind) }.encode_to_vec().into())
+    read_whole(wire::Frame { kind: Some(kind) }.encode_to_vec().into())
 }
 
 fn key(name: &str) -> ObjectKey {
@@ -52,6 +52,65 @@ proptest! {
         prop_assert_eq!(decode(bytes.clone()).expect("own frame"), frame.clone());
         let package = encode_package(Lane::Bulk, &frame, zstd).expect("below the limit");
         prop_assert_eq!(&package[HEADER_LEN..], &bytes[..]);
+    }
+
+    /// Whatever an API server has stored, and whatever a peer makes of it: a delivery is lost alone.
+    #[test]
+    fn a_delivery_that_cannot_be_read_keeps_its_place(
+        texts in proptest::collection::vec(any::<String>(), 6),
+        tail in proptest::collection::vec(any::<u8>(), 0..40),
+        seq in 1..u64::MAX,
+        scope in any::<u32>(),
+    ) {
+        let place = |bytes: Bytes| match decode(bytes) {
+            Ok(Frame::Deliver(deliver)) => (deliver.seq.0, deliver.scope.0),
+            Ok(Frame::Undecodable(lost)) => {
+                assert!(lost.reason.len() <= limits::SENTENCE_LEN_MAX && !lost.reason.is_empty());
+                (lost.seq.0, lost.scope.0)
+            }
+            other => panic!("{other:?}"),
+        };
+        let mut deliver = write::frame(&upsert(b"{}".to_vec()));
+        let Some(wire::frame::Kind::Deliver(inner)) = &mut deliver.kind else { unreachable!("a delivery") };
+        (inner.seq, inner.scope) = (seq, scope);
+        for (position, text) in texts.iter().enumerate() {
+            let mut odd = inner.clone();
+            match (position, odd.key.as_mut(), odd.version.as_mut()) {
+                (0, Some(key), _) => key.name.clone_from(text),
+                (1, Some(key), _) => key.namespace.clone_from(text),
+                (2, Some(key), _) => key.group.clone_from(text),
+                (3, _, Some(version)) => (version.uuid, version.uid) = (Bytes::new(), text.clone()),
+                (4, ..) => odd.dependencies[0].name.clone_from(text),
+                _ => odd.dependencies[0].resource.clone_from(text),
+            }
+            let frame = wire::Frame { kind: Some(wire::frame::Kind::Deliver(odd)) };
+            prop_assert_eq!(place(frame.encode_to_vec().into()), (seq, scope));
+        }
+        // Bytes that are no protobuf behind the place; some of them may say another place, as a later field may.
+        let mut body = wire::Deliver { seq, scope, ..wire::Deliver::default() }.encode_to_vec();
+        body.extend(tail);
+        let mut bytes = vec![1 << 3 | 2];
+        prost::encode_length_delimiter(body.len(), &mut bytes).expect("a Vec grows");
+        bytes.extend(body);
+        place(bytes.into());
+    }
+
+    /// What the encoder lets pass, the decoder reads, and nothing else.
+    #[test]
+    fn what_is_sent_is_what_can_be_read(name in ".{0,300}", namespace in "\\PC{0,4}|[a-z]{0,300}", odd in "[./%a-z\u{0}-\u{20}]{0,3}") {
+        for name in [&name, &odd] {
+            let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), &namespace, name);
+            let version = ObjectVersion {
+                uid: Uid::parse("u").expect("a uid"), revision: CloudRevision(1), hash: ContentHash(1),
+            };
+            for (object, dependency) in [(key.clone(), super::tests::key("a")), (super::tests::key("a"), key)] {
+                let object = SharedObject::new(object, version.clone(), Bytes::new(), vec![dependency]);
+                let sent = object.obstacle().is_none();
+                let change = Change::Upsert(Arc::new(object));
+                let frame = Frame::Deliver(Deliver { seq: Seq(1), scope: ScopeId::NODE, change });
+                prop_assert_eq!(sent, matches!(decode(encode(&frame, false)), Ok(Frame::Deliver(_))), "{}", name);
+            }
+        }
     }
 
     #[test]

@@ -28,6 +28,10 @@ pub(super) fn frame(frame: &Frame) -> wire::Frame {
             scope: deliver.scope.0,
             ..write_change(&deliver.change)
         }),
+        // Nobody sends one; what has no kind is read as one again.
+        Frame::Undecodable(lost) => {
+            Kind::Deliver(wire::Deliver { seq: lost.seq.0, scope: lost.scope.0, ..wire::Deliver::default() })
+        }
         Frame::Ack { lanes } => Kind::Ack(wire::Ack { lanes: lanes.iter().map(write_position).collect() }),
         Frame::Refuse(refusal) => Kind::Refuse(write_refusal(refusal)),
         Frame::CaughtUp { scope, epoch, revision } => Kind::CaughtUp(wire::CaughtUp {
@@ -35,7 +39,7 @@ pub(super) fn frame(frame: &Frame) -> wire::Frame {
             epoch: Some(write_epoch(epoch)),
             revision: revision.0,
         }),
-        Frame::Request(request) => Kind::Request(write_request(request)),
+        Frame::Request(request) => Kind::Request(self::request(request)),
         Frame::Reply(reply) => Kind::Reply(write_reply(reply)),
         Frame::Subscribe(subscribe) => Kind::Subscribe(write_subscribe(subscribe)),
         Frame::Unsubscribe { scope } => Kind::Unsubscribe(wire::Unsubscribe { scope: scope.0 }),
@@ -138,7 +142,7 @@ fn write_refusal(refusal: &Refusal) -> wire::Refuse {
     }
 }
 
-fn write_request(request: &Request) -> wire::Request {
+pub(super) fn request(request: &Request) -> wire::Request {
     let body = match &request.body {
         RequestBody::Message(message) => wire::request::Body::Message(write_message(message)),
         RequestBody::Api(ApiRequest { method, path_and_query, content_type, accept, body }) => {

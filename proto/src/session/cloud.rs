@@ -13,7 +13,7 @@ mod window;
 
 use std::collections::VecDeque;
 
-pub use api::{CloudConfig, CloudEvent, CloudStats, Lookup, NodeView};
+pub use api::{Certainty, CloudConfig, CloudEvent, CloudStats, Lookup, NodeView};
 pub use compare::LAG_GRACE;
 
 use crate::frame::{Frame, Goodbye, Reply};

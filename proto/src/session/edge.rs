@@ -11,7 +11,7 @@ use std::time::Duration;
 
 pub use api::{EdgeConfig, EdgeEvent, EdgeView, RequestError, SubscribeError};
 
-use crate::frame::{Deliver, Frame, Goodbye, Hello, Refusal, RequestBody, Subscribe};
+use crate::frame::{Frame, Goodbye, Hello, Refusal, RequestBody, Subscribe};
 use crate::ids::{Lane, Moment, RequestId, ScopeId, Seq};
 use crate::limits::{HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, PING_INTERVAL};
 use crate::session::error::clip;
@@ -54,7 +54,7 @@ pub struct EdgeSession {
     /// Of the delivery and the bulk lane.
     inboxes: [Inbox; 2],
     /// Deliveries that overtook the welcome in their own lane.
-    early: VecDeque<(Lane, Deliver)>,
+    early: VecDeque<(Lane, Frame)>,
     early_bytes: usize,
     refusals: VecDeque<Refusal>,
     requests: Requests,

@@ -10,6 +10,7 @@ pub(super) fn name(frame: &Frame) -> &'static str {
         Frame::InventoryRequest { .. } => "an inventory request",
         Frame::InventoryPart(_) => "an inventory part",
         Frame::Deliver(_) => "a delivery",
+        Frame::Undecodable(_) => "a delivery that cannot be decoded",
         Frame::Ack { .. } => "an acknowledgement",
         Frame::Refuse(_) => "a refusal",
         Frame::CaughtUp { .. } => "a caught-up mark",

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use tombolo_proto::inventory::content_hash;
-use tombolo_proto::session::{Lookup, NodeView};
+use tombolo_proto::session::{Certainty, Lookup, NodeView};
 use tombolo_proto::{CloudRevision, Epoch, ObjectKey, ObjectVersion, Resource, ScopeId, SharedObject, Uid};
 
 /// The pushed set is area 0; the others are followed by subscriptions. Area `n` is the namespace `area<n>`.
@@ -74,6 +74,12 @@ pub struct Cloud {
     pub scopes: BTreeMap<ScopeId, usize>,
     /// Lookups that were answered.
     pub lookups: Cell<u64>,
+    /// The view asks the API server before it takes anything away.
+    pub asks: bool,
+    /// What it asks about.
+    pub doubts: RefCell<BTreeSet<ObjectKey>>,
+    /// What the API server has confirmed to be gone or not needed.
+    pub certain: BTreeSet<ObjectKey>,
 }
 
 impl Cloud {
@@ -92,6 +98,9 @@ impl Cloud {
             serial: 0,
             scopes: BTreeMap::new(),
             lookups: Cell::new(0),
+            asks: false,
+            doubts: RefCell::default(),
+            certain: BTreeSet::new(),
         }
     }
 
@@ -231,5 +240,17 @@ impl NodeView for Cloud {
 
     fn revision(&self, _scope: ScopeId) -> CloudRevision {
         CloudRevision(self.view.revision)
+    }
+
+    fn certainty(&self, scope: ScopeId, key: &ObjectKey, held: CloudRevision) -> Certainty {
+        match self.asks {
+            true if self.certain.contains(key) => Certainty::Certain,
+            true => {
+                self.doubts.borrow_mut().insert(key.clone());
+                Certainty::Asked
+            }
+            false if held > self.revision(scope) => Certainty::Late,
+            false => Certainty::Certain,
+        }
     }
 }

@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tombolo_proto::frame::{Change, Frame, Refusal, RefusalReason};
-use tombolo_proto::limits::{BULK_OBJECT_MIN, OBJECT_LEN_MAX, PARK_DELAY_MAX};
-use tombolo_proto::session::{ACK_TIMEOUT, CloudEvent, SessionError};
-use tombolo_proto::{CloudRevision, Lane, ScopeId, Seq};
+use tombolo_proto::frame::{ApiRequest, Change, Frame, Refusal, RefusalReason, RequestBody, Undecodable};
+use tombolo_proto::limits::{
+    API_PATH_LEN_MAX, BULK_OBJECT_MIN, OBJECT_LEN_MAX, PARK_DELAY_MAX, SELECTOR_LEN_MAX, TOKEN_LEN_MAX,
+};
+use tombolo_proto::session::{ACK_TIMEOUT, CloudEvent, RequestError, SessionError, SubscribeError};
+use tombolo_proto::{CloudRevision, Lane, ObjectKey, ScopeId, Seq};
 
 use super::harness::cloud::key;
 use super::harness::solo::{Solo, deliveries};
-use super::harness::world::{Settings, World};
+use super::harness::world::{Settings, World, subscription};
 
 fn names(frames: &[Frame]) -> Vec<String> {
     deliveries(frames).into_iter().map(|(_, name)| name).collect()
@@ -25,6 +27,94 @@ fn revision(frame: &Frame) -> u64 {
         },
         other => panic!("a delivery expected, not {other:?}"),
     }
+}
+
+/// What a cloud of ours never sends, and what one delivery may not cost.
+#[test]
+fn a_delivery_that_cannot_be_decoded_is_refused_alone() {
+    let mut world = World::new(Settings::default());
+    for number in 0..3 {
+        world.cloud.put(&key(0, number), 16);
+    }
+    world.connect();
+    world.run_for(Duration::from_secs(1));
+    let edge = &mut world.connection.as_mut().expect("connected").edge;
+    let lost = |seq| Undecodable { seq: Seq(seq), scope: ScopeId::NODE, reason: "no name".to_owned() };
+    for seq in [1, 2] {
+        edge.handle_frame(world.now, Lane::Delivery, Frame::Undecodable(lost(seq)), &world.store)
+            .expect("the session goes on");
+    }
+    let said: Vec<Frame> = std::iter::from_fn(|| edge.poll_transmit(world.now, Lane::Control)).collect();
+    let refused = |seq| {
+        let message = "the delivery cannot be decoded: no name".to_owned();
+        Frame::Refuse(Refusal {
+            lane: Lane::Delivery,
+            seq: Seq(seq),
+            reason: RefusalReason::Malformed,
+            message,
+        })
+    };
+    assert_eq!(said, [refused(1), refused(2), Frame::Ack { lanes: vec![(Lane::Delivery, Seq(2))] }]);
+    let gap = edge.handle_frame(world.now, Lane::Delivery, Frame::Undecodable(lost(4)), &world.store);
+    assert!(gap.is_err(), "the place counts as any other");
+}
+
+proptest! {
+    /// An API server stores names that no edge can hold: they are reported, and cost nobody else anything.
+    #[test]
+    fn no_name_of_an_object_ends_a_session(name in "[a-z:/%. \u{0}-\u{9}ä]{1,6}|[a-z]{250,300}") {
+        let odd = ObjectKey::new(key(0, 0).resource().clone(), key(0, 0).namespace(), &name);
+        let mut world = World::new(Settings::default());
+        world.keep_events = true;
+        for key in [&odd, &key(0, 0), &key(0, 1)] {
+            world.cloud.put(key, 16);
+            world.cloud.want(0, key, true);
+        }
+        world.connect();
+        world.run_for(Duration::from_secs(2));
+        let refused = world.cloud_events.iter().any(
+            |event| matches!(event, CloudEvent::Refused { key, retry_in: Duration::MAX, .. } if *key == odd),
+        );
+        let rows = &world.store.areas[0].rows;
+        prop_assert_ne!(refused, rows.contains_key(&odd), "stored or reported");
+        prop_assert_eq!(refused, !tombolo_proto::codec::carries(&odd));
+        prop_assert!(rows.contains_key(&key(0, 0)) && rows.contains_key(&key(0, 1)));
+        let caught_up = CloudEvent::CaughtUp { scope: ScopeId::NODE };
+        prop_assert!(world.cloud_events.contains(&caught_up), "nobody is held up");
+        prop_assert!(world.connection.is_some(), "the session goes on");
+    }
+}
+
+/// A client of the edge chooses these words; the cloud would end the session at them.
+#[test]
+fn what_the_cloud_would_not_read_is_not_sent() {
+    let mut world = World::new(Settings::default());
+    world.connect();
+    world.run_for(Duration::from_secs(1));
+    let edge = &mut world.connection.as_mut().expect("connected").edge;
+    let mut asked = subscription(edge.next_scope(), 1);
+    asked.label_selector = "x".repeat(SELECTOR_LEN_MAX + 1);
+    let mut elsewhere = subscription(edge.next_scope(), 1);
+    elsewhere.namespace = "a/b".to_owned();
+    for subscribe in [asked, elsewhere] {
+        let taken = edge.subscribe(subscribe);
+        assert!(matches!(taken, Err(SubscribeError::Invalid(_))), "{taken:?}");
+    }
+    let call = |path: String| {
+        RequestBody::Api(ApiRequest {
+            method: "GET".to_owned(),
+            path_and_query: path,
+            content_type: String::new(),
+            accept: String::new(),
+            body: Vec::new().into(),
+        })
+    };
+    let long = call(format!("/{}", "x".repeat(API_PATH_LEN_MAX)));
+    let taken = edge.request(world.now, Duration::from_secs(1), long, None);
+    assert!(matches!(taken, Err(RequestError::Invalid(_))), "{taken:?}");
+    let token = Some("x".repeat(TOKEN_LEN_MAX + 1));
+    let taken = edge.request(world.now, Duration::from_secs(1), call("/api".to_owned()), token);
+    assert!(matches!(taken, Err(RequestError::Invalid(_))), "{taken:?}");
 }
 
 #[test]

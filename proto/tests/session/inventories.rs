@@ -177,6 +177,10 @@ fn between_two_epochs_a_refused_object_keeps_the_scope_from_being_caught_up() {
 
 /// A session with an edge that holds objects 0 and 1, of which the view does not want 1; the view has seen `seen`.
 fn lagging(newest: u64, edge_revision: u64) -> Solo {
+    lagging_with(newest, edge_revision, |_| {})
+}
+
+fn lagging_with(newest: u64, edge_revision: u64, configure: impl FnOnce(&mut Solo)) -> Solo {
     let mut solo = Solo::new(2);
     solo.view.want(0, &key(0, 1), false);
     while solo.view.truth.revision < newest {
@@ -187,6 +191,7 @@ fn lagging(newest: u64, edge_revision: u64) -> Solo {
     let mut ahead = solo.view.truth.objects[&key(0, 1)].clone();
     ahead.revision = edge_revision;
     let held = Held::Present(ahead.shared(&key(0, 1), 1).version.clone());
+    configure(&mut solo);
     hello.inventory = Inventory::Full(vec![InventoryEntry { key: key(0, 1), held }]);
     solo.feed(Lane::Control, Frame::Hello(hello)).expect("a good hello");
     solo
@@ -208,6 +213,67 @@ fn a_replica_that_lags_behind_the_edge_deletes_nothing_at_once() {
 
     let mut solo = lagging(10, 9);
     assert_eq!(deletes(&solo.sent(Lane::Delivery)), 1, "the view has seen everything that the edge has");
+}
+
+/// The watches of a replica are independent: that one has shown revision 10 says nothing of another.
+#[test]
+fn what_a_replica_does_not_know_is_deleted_only_after_the_api_server_has_confirmed_it() {
+    for held in [9, 11] {
+        let ask = |solo: &mut Solo| solo.view.asks = true;
+        let mut solo = lagging_with(10, held, ask);
+        assert_eq!(deletes(&solo.sent(Lane::Delivery)), 0);
+        solo.ack(Lane::Delivery, 1);
+        assert!(
+            solo.events().contains(&CloudEvent::CaughtUp { scope: ScopeId::NODE }),
+            "nobody waits for it"
+        );
+        assert_eq!(solo.view.doubts.borrow_mut().pop_first(), Some(key(0, 1)));
+        solo.wait(LAG_GRACE);
+        assert_eq!(deletes(&solo.sent(Lane::Delivery)), 0, "no time makes it true");
+        solo.session.offer(ScopeId::NODE, key(0, 1));
+        assert_eq!(deletes(&solo.sent(Lane::Delivery)), 0, "an offer is no confirmation");
+        solo.view.certain.insert(key(0, 1));
+        solo.session.offer(ScopeId::NODE, key(0, 1));
+        assert_eq!(deletes(&solo.sent(Lane::Delivery)), 1);
+    }
+}
+
+#[test]
+fn what_a_replica_learns_of_late_was_never_taken_away() {
+    let mut solo = lagging_with(10, 11, |solo| solo.view.asks = true);
+    solo.sent(Lane::Delivery);
+    solo.ack(Lane::Delivery, 1);
+    solo.change(|view| {
+        view.want(0, &key(0, 1), true);
+        view.truth.objects.get_mut(&key(0, 1)).expect("it is there").revision = 11;
+    });
+    assert!(solo.sent(Lane::Delivery).is_empty(), "the edge holds it");
+    // From here on the view knows what the edge holds, and what it tells needs no question.
+    solo.view.doubts.borrow_mut().clear();
+    solo.change(|view| view.want(0, &key(0, 1), false));
+    assert_eq!(deletes(&solo.sent(Lane::Delivery)), 1);
+    assert!(solo.view.doubts.borrow().is_empty());
+}
+
+/// The same for an object that is wanted and that the view takes for absent.
+#[test]
+fn an_absence_that_contradicts_the_edge_is_confirmed_first() {
+    let mut solo = lagging_with(10, 9, |solo| {
+        solo.view.asks = true;
+        solo.view.want(0, &key(0, 1), true);
+        solo.view.remove(&key(0, 1));
+        solo.view.take_offers();
+    });
+    let absences = |frames: &[Frame]| {
+        let is_absence =
+            |frame: &&Frame| matches!(frame, Frame::Deliver(d) if matches!(d.change, Change::Absent { .. }));
+        frames.iter().filter(is_absence).count()
+    };
+    assert_eq!(absences(&solo.sent(Lane::Delivery)), 0);
+    solo.ack(Lane::Delivery, 1);
+    solo.view.certain.insert(key(0, 1));
+    solo.session.offer(ScopeId::NODE, key(0, 1));
+    assert_eq!(absences(&solo.sent(Lane::Delivery)), 1);
 }
 
 #[test]

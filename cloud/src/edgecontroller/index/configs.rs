@@ -17,7 +17,7 @@ impl Index {
         let newest = match &current {
             Some(Cached::Present(object)) => object.version.revision,
             Some(Cached::Absent(gone)) => *gone,
-            Some(Cached::Pending) | None => tombolo_proto::CloudRevision(0),
+            Some(Cached::Pending | Cached::Unreadable(_)) | None => tombolo_proto::CloudRevision(0),
         };
         // A read may have brought something newer than the watch shows yet, and the other way round.
         if newest > revision {
@@ -45,7 +45,7 @@ impl Index {
         let newer = self.down.objects.get(&key).is_some_and(|cached| match &*cached {
             Cached::Present(object) => object.version.revision > revision,
             Cached::Absent(gone) => *gone > revision,
-            Cached::Pending => false,
+            Cached::Pending | Cached::Unreadable(_) => false,
         });
         if !newer && self.down.location.is_referenced(&key) {
             self.set_config(&key, Cached::Absent(revision));

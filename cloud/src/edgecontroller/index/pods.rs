@@ -53,9 +53,7 @@ impl Index {
     }
 
     pub(super) fn pod_deleted(&mut self, uid: &Uid) {
-        if self.reads > 0 {
-            self.graves.insert(uid.clone());
-        }
+        self.graves.dig(uid);
         if let Some(known) = self.pods.remove(uid) {
             self.release(&known);
         }

@@ -1,4 +1,5 @@
 use serde_json::{Value, json};
+use tombolo_proto::Uid;
 use tombolo_proto::session::Lookup;
 
 use super::*;
@@ -78,6 +79,7 @@ impl World {
             }
             Effect::ListPods(node) => format!("list {node}"),
         };
+        self.index.read_begun();
         self.index.take_effects().into_iter().map(show).collect()
     }
 
@@ -86,6 +88,7 @@ impl World {
             Lookup::Present(_) => "present",
             Lookup::Absent => "absent",
             Lookup::Unwanted(_) => "unwanted",
+            Lookup::Unreadable(_) => "unreadable",
             Lookup::Pending => "pending",
         }
     }
@@ -142,6 +145,59 @@ fn a_reference_needs_no_object() {
     let gone = world.raw("d", "c", "u-c", &json!({}));
     world.index.handle(Kind::ConfigMap, ObjectEvent::Deleted(gone));
     assert_eq!((world.offered(), world.state("a", &config)), (vec!["a<-c".to_owned()], "absent"));
+}
+
+#[test]
+fn a_reference_that_can_be_no_name_is_asked_of_nobody_and_holds_nothing_up() {
+    let mut world = World::synced(&["a"]);
+    let long = "x".repeat(300);
+    world.pod("p", "a", &["a/b", "a b", "A", &long, "..", "\u{0}", "ä", "good"]);
+    assert_eq!(world.offered(), ["fetch good", "a<-good", "a<-p"]);
+    let Lookup::Present(pod) = world.down.lookup(&node("a"), &key(Kind::Pod, "p")) else { panic!("present") };
+    assert_eq!(pod.dependencies, [key(Kind::Secret, "good")]);
+    assert!(std::str::from_utf8(&pod.body).expect("JSON").contains("a/b"), "the pod is as it was stored");
+}
+
+#[test]
+fn what_cannot_be_read_holds_nobody_up() {
+    let mut world = World::synced(&["a", "b"]);
+    let secret = key(Kind::Secret, "s");
+    world.pod("p", "a", &["s"]);
+    world.offered();
+    world.index.unreadable(&secret, 403);
+    assert_eq!((world.offered(), world.state("a", &secret)), (vec!["a<-s".to_owned()], "unreadable"));
+    world.index.unreadable(&secret, 403);
+    assert_eq!(world.offered(), Vec::<String>::new(), "told once");
+    world.pod("q", "b", &["s"]);
+    assert_eq!(
+        (world.offered(), world.state("b", &secret)),
+        (vec!["b<-s".to_owned(), "b<-q".to_owned()], "unreadable")
+    );
+    let raw = world.secret("s", "1");
+    world.index.fetched(&secret, None, Some(raw));
+    assert_eq!(world.state("a", &secret), "present");
+    world.index.unreadable(&secret, 500);
+    assert_eq!(world.state("a", &secret), "present", "what is known stays");
+
+    world.pod("r", "a", &["t"]);
+    world.index.unreadable(&key(Kind::Secret, "t"), 500);
+    world.index.fetched(&key(Kind::Secret, "t"), None, None);
+    assert_eq!(world.state("a", &key(Kind::Secret, "t")), "absent");
+    world.index.pod_deleted(&Uid::parse("u-r").expect("valid"));
+    assert_eq!(world.index.who_needs(&key(Kind::Secret, "t")), None, "the read ends");
+}
+
+/// The pod watch lags, the others do not: what the API server lists enters the index before anybody acts on its lack.
+#[test]
+fn a_list_of_the_nodes_pods_proves_what_a_late_watch_does_not_know() {
+    let mut world = World::synced(&["a"]);
+    let raw = world.secret("other", "1");
+    world.index.handle(Kind::Secret, ObjectEvent::Applied(raw));
+    let (pod, secret) = (key(Kind::Pod, "running"), key(Kind::Secret, "s"));
+    assert_eq!((world.state("a", &pod), world.state("a", &secret)), ("unwanted", "unwanted"));
+    let raw = world.pod_raw("running", "a", &["s"]);
+    world.index.pods_listed(&node("a"), vec![raw]);
+    assert_eq!((world.state("a", &pod), world.state("a", &secret)), ("present", "pending"));
 }
 
 #[test]

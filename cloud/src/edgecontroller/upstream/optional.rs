@@ -44,7 +44,8 @@ impl Upstream {
     }
 
     fn empty_in_place_of(&self, node: &NodeId, key: &ObjectKey, question: &Message) -> Option<Message> {
-        if !matches!(self.down.lookup(node, key), Lookup::Absent) || !self.down.is_optional(node, key) {
+        let absent = matches!(self.down.lookup(node, key), Lookup::Absent) || references::is_never_there(key);
+        if !absent || !self.down.is_optional(node, key) {
             return None;
         }
         let kind = if *key.resource() == resources::secrets() { "Secret" } else { "ConfigMap" };
@@ -60,7 +61,11 @@ impl Downstream {
     /// Whether some pod on the node refers to this ConfigMap or Secret, and every one of them starts without it.
     #[must_use]
     pub fn is_optional(&self, node: &NodeId, key: &ObjectKey) -> bool {
-        let pods = self.location.pods_that_need(node, key);
+        let pods = match references::is_never_there(key) {
+            // Of such a name no reference is noted: every pod that could have it is looked at.
+            true => self.location.pods_in(node, key.namespace()),
+            false => self.location.pods_that_need(node, key),
+        };
         !pods.is_empty() && pods.iter().all(|pod| self.starts_without(pod, key))
     }
 

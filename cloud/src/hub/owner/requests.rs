@@ -75,7 +75,7 @@ impl Owner {
         }
     }
 
-    fn start_requests(&mut self) {
+    pub(super) fn start_requests(&mut self) {
         while self.running < RUNNING_MAX && self.channel.unread() < UNREAD_MAX {
             let Some((request, held)) = self.waiting.pop_front() else { break };
             if !self.channel.awaits_reply(request.request().id) {

@@ -18,6 +18,10 @@ impl Batch<'_> {
     /// When something newer is held already, the answer has a local revision that never was: a write that is based on it
     /// is a conflict, as it must be.
     pub(in crate::store) fn learn(&mut self, learned: &Learned) -> Result<Option<Bytes>, WriteError> {
+        // A row that no inventory can name would end every session.
+        if !tombolo_proto::codec::carries(&learned.key) {
+            return Ok(None);
+        }
         let Some(place) = keys::encode(&learned.key) else { return Ok(None) };
         let Ok(facts) = splice::facts(&learned.body) else { return Ok(None) };
         let (Ok(revision), Ok(uid)) = (CloudRevision::parse(&facts.resource_version), Uid::parse(&facts.uid))

@@ -25,9 +25,26 @@ pub trait NodeView {
         let _ = key;
         false
     }
-    /// The newest revision that the view has seen, 0 when unknown. An edge that comes from a faster replica may hold
-    /// something newer; what this view does not want is then deleted only after [`super::LAG_GRACE`].
+    /// The newest revision that the view has seen, 0 when unknown.
     fn revision(&self, scope: ScopeId) -> CloudRevision;
+    /// How sure the view is that an object is gone or not needed. Asked before an edge is told so of what it
+    /// holds from an earlier session in this revision, and the view has not shown since in this one or a newer: the edge
+    /// may come from a replica that is ahead.
+    fn certainty(&self, scope: ScopeId, key: &ObjectKey, held: CloudRevision) -> Certainty {
+        let _ = key;
+        if held > self.revision(scope) { Certainty::Late } else { Certainty::Certain }
+    }
+}
+
+/// Answer of [`NodeView::certainty`]. Closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Certainty {
+    /// It is gone, or not needed.
+    Certain,
+    /// The view may be behind: it is believed after [`super::LAG_GRACE`].
+    Late,
+    /// The view is finding out, and offers the key when it knows. Nothing is taken away until then.
+    Asked,
 }
 
 /// Answer of a [`NodeView`]. Closed.
@@ -39,6 +56,9 @@ pub enum Lookup {
     Absent,
     /// Not wanted (any more). The version that went, when it is known.
     Unwanted(Option<ObjectVersion>),
+    /// Wanted, and the API does not let it be read; the status code of its answer. Nobody waits for it. The owner offers the
+    /// key when it can be read.
+    Unreadable(u16),
     /// Wanted, but not fetched yet. The owner offers the key once the answer is known.
     Pending,
 }

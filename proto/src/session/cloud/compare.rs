@@ -8,17 +8,16 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use crate::frame::{Inventory, InventoryPart};
-use crate::ids::{CloudRevision, Epoch, Moment, ScopeId};
+use crate::ids::{Epoch, Moment, ScopeId};
 use crate::inventory;
 use crate::limits::{HANDSHAKE_TIMEOUT, HELLO_INVENTORY_MAX, INVENTORY_MAX, INVENTORY_PART_MAX};
 use crate::object::{Held, InventoryEntry, ObjectKey};
 use crate::session::SessionError;
 use crate::session::cloud::scope::{Scope, Stage};
 use crate::session::cloud::slot::{Belief, Slot, Verdict};
-use crate::session::cloud::{Lookup, NodeView};
+use crate::session::cloud::{Certainty, Lookup, NodeView};
 
-/// Wait before a view is believed that does not want an object which the edge holds in a version that the view has
-/// not seen yet: the edge comes from a replica that is ahead, and a pod must not die of that.
+/// Wait before a view is believed that may be behind and cannot ask ([`Certainty::Late`]).
 pub const LAG_GRACE: Duration = Duration::from_secs(5);
 
 /// What an edge says it holds, before it is compared.
@@ -217,46 +216,40 @@ impl Scope {
         let unwanted = entries.iter().map(|entry| &entry.key).filter(|key| !distinct.contains(key));
         for (key, claim) in unwanted.map(|key| (key, true)).chain(wanted.iter().map(|key| (key, false))) {
             let belief = claimed.get(key).map_or(Belief::Nothing, |held| Belief::from((*held).clone()));
-            let lag = if foreign { CloudRevision(0) } else { revision };
             let mut slot = Slot::new(belief, foreign);
-            slot.claimed = claim;
-            self.compare_key(now, key, slot, lag, view);
+            slot.charged = claim;
+            self.compare_key(now, key, slot, view);
         }
         Ok(())
     }
 
-    /// `seen` is the newest revision of the view, 0 when it does not compare with the edge's.
-    fn compare_key(
-        &mut self,
-        now: Moment,
-        key: &ObjectKey,
-        slot: Slot,
-        seen: CloudRevision,
-        view: &impl NodeView,
-    ) {
+    fn compare_key(&mut self, now: Moment, key: &ObjectKey, slot: Slot, view: &impl NodeView) {
         if self.slots.contains_key(key) {
             return;
         }
-        let newer_than_view = matches!(&slot.belief, Belief::Version(held)
-            if seen != CloudRevision(0) && held.revision > seen);
-        if slot.claimed {
-            self.claimed = self.claimed.saturating_add(cost(key));
+        if slot.charged {
+            self.charged = self.charged.saturating_add(cost(key));
         }
         self.slots.insert(key.clone(), slot);
-        let lookup = self.lookup(view, key);
-        let verdict = self.slots.get(key).map(|slot| slot.judge(key, lookup));
+        let (scope, lookup) = (self.id, self.lookup(view, key));
+        let Some(slot) = self.slots.get(key) else { return };
+        let verdict = slot.judge(key, lookup);
+        let certainty = match &verdict {
+            Verdict::Send(step) => slot.certainty(scope, key, step, view),
+            _ => Certainty::Certain,
+        };
+        if certainty != Certainty::Certain {
+            return self.hesitate(now, key.clone(), certainty);
+        }
         match verdict {
-            None | Some(Verdict::Settled) => self.settle(key),
-            Some(Verdict::Forget) => self.remove_slot(key),
-            Some(Verdict::Send(step)) if newer_than_view && step.version().is_none() => {
-                self.park_until(key.clone(), now + LAG_GRACE);
-            }
+            Verdict::Settled => self.settle(key),
+            Verdict::Forget => self.remove_slot(key),
             // Large objects are found out again, and reported, when they would be sent.
-            Some(Verdict::Send(_) | Verdict::TooLarge { .. }) => {
+            Verdict::Send(_) | Verdict::TooLarge { .. } => {
                 self.make_due(key);
                 self.make_ready(key.clone());
             }
-            Some(Verdict::Wait) => self.make_due(key),
+            Verdict::Wait => self.make_due(key),
         }
     }
 }
@@ -268,7 +261,7 @@ fn matching(scope: ScopeId, view: &impl NodeView, announced: ([u8; 16], u64)) ->
         let held = match view.lookup(scope, &key) {
             Lookup::Present(object) => Held::Present(object.version.clone()),
             Lookup::Absent => Held::Absent,
-            Lookup::Unwanted(_) | Lookup::Pending => return None,
+            Lookup::Unwanted(_) | Lookup::Unreadable(_) | Lookup::Pending => return None,
         };
         entries.push(InventoryEntry { key, held });
     }

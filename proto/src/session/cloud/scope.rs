@@ -10,10 +10,10 @@ use crate::frame::RefusalReason;
 use crate::ids::{CloudRevision, Lane, Moment, ScopeId};
 use crate::object::{ObjectKey, ObjectVersion};
 use crate::session::cloud::CloudEvent;
-use crate::session::cloud::compare::{Comparison, cost};
+use crate::session::cloud::compare::{Comparison, LAG_GRACE, cost};
 use crate::session::cloud::slot::{Belief, Phase, Slot, Step, Verdict};
 use crate::session::cloud::window::{InFlight, Window};
-use crate::session::cloud::{Lookup, NodeView};
+use crate::session::cloud::{Certainty, Lookup, NodeView};
 use crate::session::parking::{Park, Timers};
 
 /// How far the scope has come.
@@ -50,7 +50,7 @@ pub(super) struct Scope {
     /// Number of slots that are due.
     backlog: usize,
     /// Bytes of the slots whose keys only the edge has named.
-    pub(super) claimed: usize,
+    pub(super) charged: usize,
 }
 
 /// Elements of which a ready queue keeps the memory while it is empty.
@@ -65,7 +65,7 @@ impl Scope {
             ready: [VecDeque::new(), VecDeque::new()],
             timers: Timers::default(),
             backlog: 0,
-            claimed: 0,
+            charged: 0,
         }
     }
 
@@ -125,8 +125,16 @@ impl Scope {
                 self.ready[queue].pop_front();
                 continue;
             };
-            match slot.judge(&key, view.lookup(self.id, &key)) {
+            let lookup = view.lookup(self.id, &key);
+            slot.witness(&lookup);
+            match slot.judge(&key, lookup) {
                 Verdict::Send(step) if step.lane == lane => {
+                    let certainty = slot.certainty(self.id, &key, &step, view);
+                    if certainty != Certainty::Certain {
+                        self.ready[queue].pop_front();
+                        self.hesitate(now, key, certainty);
+                        continue;
+                    }
                     let early = slot.park.as_ref().filter(|park| park.holds_back(step.version(), now));
                     if let Some(park) = early {
                         let until = park.until();
@@ -160,6 +168,22 @@ impl Scope {
         match until {
             Some(until) => self.park_until(key, until),
             None => self.set_phase(&key, Phase::Parked),
+        }
+    }
+
+    /// What the edge holds is not taken away yet: the view may know less than the replica that served the edge before.
+    pub(super) fn hesitate(&mut self, now: Moment, key: ObjectKey, certainty: Certainty) {
+        let Some(slot) = self.slots.get_mut(&key) else { return };
+        slot.phase = Phase::Idle;
+        match certainty {
+            Certainty::Certain => {}
+            Certainty::Late => {
+                slot.claimed = false;
+                self.park_until(key, now + LAG_GRACE);
+            }
+            // The owner offers the key. Until then two histories must not become one.
+            Certainty::Asked if slot.foreign => self.make_due(&key),
+            Certainty::Asked => self.resolve(&key),
         }
     }
 
@@ -214,7 +238,7 @@ impl Scope {
         self.end_wait(&key);
         let Some(slot) = self.slots.get_mut(&key) else { return };
         slot.park = Some(Box::new(Park::never(version)));
-        let message = format!("{key} is not sent: {limit}; make it smaller");
+        let message = format!("{key} is not sent: {limit}");
         self.resolve_parked(&key);
         let (scope, reason) = (self.id, RefusalReason::TooLarge);
         events.push_back(CloudEvent::Refused { scope, key, reason, message, retry_in: Duration::MAX });
@@ -226,7 +250,7 @@ impl Scope {
         let again = slot.phase == Phase::InFlight { again: true };
         let gone = becomes == Belief::Nothing;
         slot.belief = becomes;
-        slot.foreign = false;
+        (slot.foreign, slot.claimed) = (false, false);
         slot.phase = Phase::Idle;
         if std::mem::take(&mut slot.due) {
             self.backlog = self.backlog.saturating_sub(1);
@@ -323,8 +347,8 @@ impl Scope {
     }
 
     pub(super) fn remove_slot(&mut self, key: &ObjectKey) {
-        if self.slots.remove(key).is_some_and(|slot| slot.claimed) {
-            self.claimed = self.claimed.saturating_sub(cost(key));
+        if self.slots.remove(key).is_some_and(|slot| slot.charged) {
+            self.charged = self.charged.saturating_sub(cost(key));
         }
     }
 
@@ -332,7 +356,7 @@ impl Scope {
     pub(super) fn claims(&self) -> usize {
         match &self.stage {
             Stage::Comparing(comparison) => comparison.bytes(),
-            Stage::CatchingUp(_) | Stage::Following => self.claimed,
+            Stage::CatchingUp(_) | Stage::Following => self.charged,
         }
     }
 
@@ -364,6 +388,9 @@ impl Scope {
     /// What the view says of a key, with its UID shared if the belief names the same one.
     pub(super) fn lookup(&mut self, view: &impl NodeView, key: &ObjectKey) -> Lookup {
         let lookup = view.lookup(self.id, key);
+        if let Some(slot) = self.slots.get_mut(key) {
+            slot.witness(&lookup);
+        }
         if let (Lookup::Present(object), Some(slot)) = (&lookup, self.slots.get_mut(key))
             && let Belief::Version(held) = &mut slot.belief
             && held.uid == object.version.uid

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::frame::Change;
-use crate::ids::Lane;
+use crate::ids::{Lane, ScopeId};
 use crate::limits::{BULK_OBJECT_MIN, DEPENDENCIES_MAX, OBJECT_LEN_MAX};
 use crate::object::{Held, ObjectKey, ObjectVersion, SharedObject};
-use crate::session::cloud::Lookup;
+use crate::session::cloud::{Certainty, Lookup, NodeView};
 use crate::session::parking::Park;
 
 /// What the edge holds under a key, as far as acknowledgements and its inventory tell.
@@ -54,10 +54,12 @@ pub(super) struct Slot {
     pub(super) phase: Phase,
     /// The belief is a version of another epoch, whose revision compares with nothing.
     pub(super) foreign: bool,
+    /// The belief is the edge's word alone: the view has shown neither this version nor a newer one.
+    pub(super) claimed: bool,
     /// Missing when the scope was compared, and not resolved since.
     pub(super) due: bool,
     /// The edge named this key, and the view does not want it: its texts are kept for this slot alone.
-    pub(super) claimed: bool,
+    pub(super) charged: bool,
     /// Boxed, because hardly any key is ever refused and every connected node pays for the size of a slot.
     pub(super) park: Option<Box<Park<ObjectVersion>>>,
 }
@@ -65,13 +67,46 @@ pub(super) struct Slot {
 impl Slot {
     pub(super) fn new(belief: Belief, foreign: bool) -> Self {
         let foreign = foreign && matches!(belief, Belief::Version(_));
-        Self { belief, phase: Phase::Idle, foreign, due: false, claimed: false, park: None }
+        let claimed = matches!(belief, Belief::Version(_));
+        Self { belief, phase: Phase::Idle, foreign, claimed, due: false, charged: false, park: None }
+    }
+
+    /// The view shows this: does it know what the edge holds?
+    pub(super) fn witness(&mut self, lookup: &Lookup) {
+        if let (Lookup::Present(object), Belief::Version(held), false) = (lookup, &self.belief, self.foreign)
+            && held.revision <= object.version.revision
+        {
+            self.claimed = false;
+        }
+    }
+
+    /// How sure it is that a step which takes an object away is right.
+    pub(super) fn certainty(
+        &self,
+        scope: ScopeId,
+        key: &ObjectKey,
+        step: &Step,
+        view: &impl NodeView,
+    ) -> Certainty {
+        match &self.belief {
+            Belief::Version(held) if self.claimed && step.version().is_none() => {
+                match view.certainty(scope, key, held.revision) {
+                    // Revisions of two epochs tell nothing about who is behind.
+                    Certainty::Late if self.foreign => Certainty::Certain,
+                    certainty => certainty,
+                }
+            }
+            _ => Certainty::Certain,
+        }
     }
 
     /// What must be sent so that the edge holds what `lookup` says.
     pub(super) fn judge(&self, key: &ObjectKey, lookup: Lookup) -> Verdict {
         match lookup {
             Lookup::Pending => Verdict::Wait,
+            // Nothing is known, so nothing is said, and what the edge holds stays. Two histories must not become one.
+            Lookup::Unreadable(_) if self.foreign => Verdict::Wait,
+            Lookup::Unreadable(_) => Verdict::Settled,
             Lookup::Present(object) => self.judge_present(object),
             Lookup::Absent if self.belief == Belief::Absent => Verdict::Settled,
             Lookup::Absent => Verdict::small(Change::Absent { key: key.clone() }, Belief::Absent),
@@ -114,14 +149,17 @@ const CHANGE_OVERHEAD: usize = 128;
 fn exceeded(object: &SharedObject) -> Option<String> {
     if object.body.len() > OBJECT_LEN_MAX {
         return Some(format!(
-            "{} bytes are more than the {OBJECT_LEN_MAX} that an object may have",
+            "{} bytes are more than the {OBJECT_LEN_MAX} that an object may have; make it smaller",
             object.body.len()
         ));
     }
     let dependencies = object.dependencies.len();
-    (dependencies > DEPENDENCIES_MAX).then(|| {
-        format!("{dependencies} dependencies are more than the {DEPENDENCIES_MAX} that an object may list")
-    })
+    if dependencies > DEPENDENCIES_MAX {
+        return Some(format!(
+            "{dependencies} dependencies are more than the {DEPENDENCIES_MAX} that an object may list; make it smaller"
+        ));
+    }
+    object.obstacle().map(str::to_owned)
 }
 
 /// Outcome of [`Slot::judge`].

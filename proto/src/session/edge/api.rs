@@ -118,8 +118,11 @@ pub enum EdgeEvent {
 }
 
 /// Why a request was not taken. Closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RequestError {
+    /// The cloud would not read it: a text is too long, or has what no path may have.
+    #[error("the cloud cannot be asked this: {0}")]
+    Invalid(String),
     /// [`crate::limits::REQUESTS_MAX`] requests wait already.
     #[error("too many requests wait for the cloud's answer: try again later")]
     Busy,
@@ -132,8 +135,11 @@ pub enum RequestError {
 }
 
 /// Why a subscription was not taken. Closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SubscribeError {
+    /// The cloud would not read it: a text is too long, or has what no path may have.
+    #[error("this selection cannot be followed: {0}")]
+    Invalid(String),
     /// The scope id is not [`EdgeSession::next_scope`](super::EdgeSession::next_scope) or larger.
     #[error("scope ids only grow within a session, and {} was used already: take the session's next one", .0.0)]
     ScopeUsed(ScopeId),

@@ -1,6 +1,6 @@
 //! What comes in at the edge.
 
-use crate::frame::{Change, Deliver, Frame, Welcome};
+use crate::frame::{Change, Deliver, Frame, Refusal, RefusalReason, Undecodable, Welcome};
 use crate::ids::{Lane, Moment, ScopeId};
 use crate::session::edge::inbox::Arrival;
 use crate::session::edge::scopes::Standing;
@@ -16,21 +16,21 @@ impl EdgeSession {
                 self.end(goodbye);
                 Ok(())
             }
-            Frame::Deliver(deliver) => self.keep_early(lane, deliver),
+            Frame::Deliver(_) | Frame::Undecodable(_) => self.keep_early(lane, frame),
             other => Err(SessionError::Protocol(format!("{} came before the welcome", words::name(&other)))),
         }
     }
 
-    fn keep_early(&mut self, lane: Lane, deliver: Deliver) -> Result<(), SessionError> {
-        let bytes = match &deliver.change {
-            Change::Upsert(object) => object.body.len(),
+    fn keep_early(&mut self, lane: Lane, frame: Frame) -> Result<(), SessionError> {
+        let bytes = match &frame {
+            Frame::Deliver(Deliver { change: Change::Upsert(object), .. }) => object.body.len(),
             _ => 0,
         };
         self.early_bytes = self.early_bytes.saturating_add(bytes);
         if self.early.len() >= UNACKED_MAX || self.early_bytes > EARLY_BYTES_MAX {
             return Err(SessionError::Protocol("too many deliveries came before the welcome".to_owned()));
         }
-        self.early.push_back((lane, deliver));
+        self.early.push_back((lane, frame));
         Ok(())
     }
 
@@ -53,8 +53,13 @@ impl EdgeSession {
             unix_millis: welcome.unix_millis,
         });
         self.events.push_back(EdgeEvent::RoundTrip(now.since(self.greeted_at)));
-        for (lane, deliver) in std::mem::take(&mut self.early) {
-            self.handle_deliver(now, lane, deliver)?;
+        for (lane, frame) in std::mem::take(&mut self.early) {
+            match frame {
+                Frame::Deliver(deliver) => self.handle_deliver(now, lane, deliver)?,
+                Frame::Undecodable(lost) => self.handle_undecodable(now, lane, lost)?,
+                // `keep_early` takes these two.
+                _ => {}
+            }
         }
         Ok(())
     }
@@ -68,6 +73,7 @@ impl EdgeSession {
     ) -> Result<(), SessionError> {
         match frame {
             Frame::Deliver(deliver) => return self.handle_deliver(now, lane, deliver),
+            Frame::Undecodable(lost) => return self.handle_undecodable(now, lane, lost),
             Frame::InventoryRequest { scope } => return self.handle_inventory_request(now, scope, view),
             Frame::CaughtUp { scope, epoch, revision } => {
                 if self.scopes.standing(scope, "a caught-up mark")? == Standing::Open {
@@ -121,6 +127,21 @@ impl EdgeSession {
                 inbox.finish(seq);
             }
         }
+        Ok(())
+    }
+
+    /// Refuses one delivery that could not be read. The others are not concerned.
+    fn handle_undecodable(&mut self, now: Moment, lane: Lane, lost: Undecodable) -> Result<(), SessionError> {
+        let Undecodable { seq, scope, reason } = lost;
+        self.scopes.standing(scope, "a delivery")?;
+        let Some(inbox) = self.inbox_mut(lane) else {
+            return Err(SessionError::Protocol("a delivery came in lane Control".to_owned()));
+        };
+        if inbox.receive(seq)? == Arrival::Repeat {
+            return self.patience.ignore(now, "a delivery that came before");
+        }
+        let message = format!("the delivery cannot be decoded: {reason}");
+        self.refused(Refusal { lane, seq, reason: RefusalReason::Malformed, message });
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::codec;
 use crate::frame::{Request, RequestBody};
 use crate::ids::{Lane, Moment, RequestId};
 use crate::limits::{BULK_OBJECT_MIN, FRAME_LEN_MAX, REQUEST_TIMEOUT_MAX, REQUESTS_MAX};
@@ -41,11 +42,12 @@ impl Requests {
         if len > FRAME_LEN_MAX - REQUEST_OVERHEAD {
             return Err(RequestError::TooLarge(len));
         }
-        self.newest += 1;
-        let id = RequestId(self.newest);
+        let id = RequestId(self.newest.saturating_add(1));
         let timeout = timeout.min(REQUEST_TIMEOUT_MAX);
         let lane = if len >= BULK_OBJECT_MIN { Lane::Bulk } else { Lane::Control };
         let request = Request { id, timeout, body, caller_token };
+        codec::check_request(&request).map_err(|error| RequestError::Invalid(error.to_string()))?;
+        self.newest = id.0;
         self.waiting.push_back(Waiting { id, deadline: now + timeout, unsent: Some((lane, request)) });
         Ok(id)
     }

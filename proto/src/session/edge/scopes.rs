@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::codec;
 use crate::frame::{Frame, Inventory, InventoryPart, Subscribe};
 use crate::ids::ScopeId;
 use crate::limits::{INVENTORY_PART_MAX, SUBSCRIPTIONS_MAX};
@@ -52,6 +53,7 @@ impl Scopes {
         if self.open.len() > SUBSCRIPTIONS_MAX {
             return Err(SubscribeError::Full);
         }
+        codec::check_subscribe(&subscribe).map_err(|error| SubscribeError::Invalid(error.to_string()))?;
         self.newest = subscribe.scope;
         self.open.push(subscribe.scope);
         if let Inventory::Full(entries) = subscribe.inventory {

@@ -17,7 +17,7 @@ use crate::message::{Content, Group, LocalPath, Message, ObjectPath, Operation, 
 use crate::object::{ObjectKey, SharedObject};
 use crate::session::kubeedge::kinds::api_version;
 use crate::session::kubeedge::{Outgoing, kind_name, type_word};
-use crate::session::{CloudEvent, LAG_GRACE, Lookup, NodeView};
+use crate::session::{Certainty, CloudEvent, LAG_GRACE, Lookup, NodeView};
 
 /// Wait before a pod is looked at again that an empty object at the edge must not serve.
 const STAND_IN_WAIT: Duration = Duration::from_millis(100);
@@ -64,7 +64,7 @@ impl CloudSession {
         let (mut same_since, mut stands_in) = (CloudRevision(0), false);
         for scope in &self.scopes {
             match view.lookup(*scope, key) {
-                Lookup::Pending => return (Wanted::Pending, false),
+                Lookup::Pending | Lookup::Unreadable(_) => return (Wanted::Pending, false),
                 Lookup::Absent if self.holds_stand_in(key) && view.is_optional(key) => stands_in = true,
                 Lookup::Absent | Lookup::Unwanted(_) => {}
                 Lookup::Present(object) => {
@@ -160,12 +160,19 @@ impl CloudSession {
             // The kubelet would start the pod with the empty object, whose deletion is under way.
             return Some(Some(self.now + STAND_IN_WAIT));
         }
-        // What the node was given by a faster replica may be unknown to this view: it gets time to catch up.
-        let grace = self.opened_at + LAG_GRACE;
-        let lags = slot.resumed
-            && matches!(step, Step::Delete(_))
-            && slot.belief.revision() > Some(view.revision(ScopeId::NODE));
-        (lags && self.now < grace).then_some(Some(grace))
+        // What the node was given by a faster replica may be unknown to this view.
+        if !slot.resumed || !matches!(step, Step::Delete(_)) {
+            return None;
+        }
+        match view.certainty(ScopeId::NODE, key, slot.belief.revision().unwrap_or_default()) {
+            Certainty::Certain => None,
+            Certainty::Late => {
+                let grace = self.opened_at + LAG_GRACE;
+                (self.now < grace).then_some(Some(grace))
+            }
+            // It is offered again.
+            Certainty::Asked => Some(None),
+        }
     }
 
     fn kind_of(&self, key: &ObjectKey, object: &SharedObject) -> Option<Box<str>> {
@@ -175,8 +182,8 @@ impl CloudSession {
 
     fn refuse_large(&mut self, key: &ObjectKey, object: &SharedObject) {
         let (len, max) = (object.body.len(), crate::limits::OBJECT_LEN_MAX);
-        let message =
-            format!("{key} is not sent: {len} bytes are more than the {max} that an object may have");
+        let size = || format!("{len} bytes are more than the {max} that an object may have");
+        let message = format!("{key} is not sent: {}", object.obstacle().map_or_else(size, str::to_owned));
         self.refuse_for_ever(key, object, RefusalReason::TooLarge, message);
     }
 

@@ -143,7 +143,7 @@ impl Slot {
             // an older version lags behind the replica that served this edge before.
             return Verdict::Settled;
         }
-        if object.body.len() > OBJECT_LEN_MAX {
+        if object.body.len() > OBJECT_LEN_MAX || object.obstacle().is_some() {
             return Verdict::TooLarge(object);
         }
         // A new incarnation under an old name is a deletion and a creation, so that local watchers see both. The node

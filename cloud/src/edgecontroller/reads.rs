@@ -1,0 +1,266 @@
+//! Which reads of the API run, which wait for their turn, and which wait after a failure. Pure: the caller runs them.
+//!
+//! Nodes take turns, and none has more than its share of the places, so that one node's references hold up nobody else.
+//! A read that has failed waits outside of the places, and its key can be given up meanwhile.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tombolo_proto::object::ObjectVersion;
+use tombolo_proto::{NodeId, ObjectKey};
+
+/// Reads of the API at a time.
+pub(super) const READS_MAX: usize = 16;
+
+/// Reads of one node at a time.
+pub(super) const NODE_READS_MAX: usize = 4;
+
+/// Wait after a first failure; it doubles up to [`RETRY_MAX`].
+const RETRY_MIN: Duration = Duration::from_millis(200);
+
+/// Longest wait after a failure.
+const RETRY_MAX: Duration = Duration::from_secs(300);
+
+/// Failed reads from which on those that nobody needs any more are looked for.
+const SWEEP_MIN: usize = 1024;
+
+/// One read of the API.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Read {
+    /// An object; what is expected in the cache when the answer is that there is none.
+    Object(ObjectKey, Option<ObjectVersion>),
+    /// The pods that are bound to a node.
+    Pods(NodeId),
+    /// Whether what a session takes for gone is gone, by the question's number.
+    Proof(u64),
+}
+
+#[derive(Debug)]
+struct Known {
+    node: NodeId,
+    failures: u32,
+    /// Its place among those that wait after a failure.
+    later: Option<(Instant, u64)>,
+}
+
+/// The reads that are wanted. Bounded by what is referenced: each is known once.
+#[derive(Debug, Default)]
+pub(super) struct Reads {
+    known: HashMap<Read, Known>,
+    /// Of each node, what waits for its turn.
+    lanes: HashMap<NodeId, VecDeque<Read>>,
+    /// Nodes with something in their lane, in the order of their turns.
+    turns: VecDeque<NodeId>,
+    running: HashMap<NodeId, usize>,
+    places: usize,
+    later: BTreeMap<(Instant, u64), Read>,
+    serial: u64,
+    sweep_at: usize,
+}
+
+impl Reads {
+    /// Wants a read on behalf of a node. One that waits after a failure gets its turn now: somebody asks anew.
+    pub(super) fn add(&mut self, node: &NodeId, read: Read) {
+        match self.known.get_mut(&read) {
+            None => {
+                let known = Known { node: node.clone(), failures: 0, later: None };
+                self.known.insert(read.clone(), known);
+                self.line_up(node.clone(), read);
+            }
+            Some(known) => {
+                if let Some(place) = known.later.take() {
+                    let node = known.node.clone();
+                    self.later.remove(&place);
+                    self.line_up(node, read);
+                }
+            }
+        }
+    }
+
+    /// The next read to run, of a node whose turn it is; none while there is no place. What is needed no longer is
+    /// dropped.
+    pub(super) fn next(&mut self, needed: impl Fn(&Read) -> bool) -> Option<Read> {
+        for _ in 0..self.turns.len() {
+            if self.places >= READS_MAX {
+                return None;
+            }
+            let node = self.turns.pop_front()?;
+            let busy = self.running.get(&node).is_some_and(|count| *count >= NODE_READS_MAX);
+            let lane = self.lanes.get_mut(&node)?;
+            let mut found = None;
+            while !busy && found.is_none() {
+                let Some(read) = lane.pop_front() else { break };
+                if needed(&read) {
+                    found = Some(read);
+                } else {
+                    self.known.remove(&read);
+                }
+            }
+            if lane.is_empty() {
+                self.lanes.remove(&node);
+            } else {
+                self.turns.push_back(node.clone());
+            }
+            if let Some(read) = found {
+                *self.running.entry(node).or_default() += 1;
+                self.places += 1;
+                return Some(read);
+            }
+        }
+        None
+    }
+
+    /// A read has its answer.
+    pub(super) fn ended(&mut self, read: &Read) {
+        if let Some(known) = self.known.remove(read) {
+            self.leave(&known.node);
+        }
+    }
+
+    /// A read has failed and waits, twice as long as the last time; how often it has failed.
+    pub(super) fn failed(&mut self, read: Read, now: Instant, needed: impl Fn(&Read) -> bool) -> u32 {
+        let Some(known) = self.known.get_mut(&read) else { return 0 };
+        known.failures = known.failures.saturating_add(1);
+        let (failures, node) = (known.failures, known.node.clone());
+        let doubled = 2_u32.saturating_pow(failures.saturating_sub(1));
+        self.serial += 1;
+        let place = (now + RETRY_MIN.saturating_mul(doubled).min(RETRY_MAX), self.serial);
+        known.later = Some(place);
+        self.later.insert(place, read);
+        self.leave(&node);
+        if self.later.len() >= self.sweep_at.max(SWEEP_MIN) {
+            self.sweep(needed);
+            self.sweep_at = self.later.len().saturating_mul(2);
+        }
+        failures
+    }
+
+    /// When the next read that waits is due.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.later.first_key_value().map(|((due, _), _)| *due)
+    }
+
+    /// Those that are due get in line.
+    pub(super) fn wake(&mut self, now: Instant) {
+        while let Some(entry) = self.later.first_entry().filter(|entry| entry.key().0 <= now) {
+            let read = entry.remove();
+            if let Some(known) = self.known.get_mut(&read) {
+                known.later = None;
+                let node = known.node.clone();
+                self.line_up(node, read);
+            }
+        }
+    }
+
+    fn sweep(&mut self, needed: impl Fn(&Read) -> bool) {
+        let known = &mut self.known;
+        self.later.retain(|_, read| {
+            let keep = needed(read);
+            if !keep {
+                known.remove(read);
+            }
+            keep
+        });
+    }
+
+    fn line_up(&mut self, node: NodeId, read: Read) {
+        let lane = self.lanes.entry(node.clone()).or_default();
+        if lane.is_empty() {
+            self.turns.push_back(node);
+        }
+        lane.push_back(read);
+    }
+
+    fn leave(&mut self, node: &NodeId) {
+        self.places = self.places.saturating_sub(1);
+        if let Some(count) = self.running.get_mut(node) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.running.remove(node);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube::resources;
+
+    fn node(name: &str) -> NodeId {
+        NodeId::parse(name).expect("valid")
+    }
+
+    fn read(name: &str) -> Read {
+        Read::Object(ObjectKey::new(resources::secrets(), "d", name), None)
+    }
+
+    fn running(reads: &mut Reads) -> Vec<Read> {
+        std::iter::from_fn(|| reads.next(|_| true)).collect()
+    }
+
+    #[test]
+    fn a_node_with_many_references_leaves_the_others_their_turns() {
+        let mut reads = Reads::default();
+        (0..4096).for_each(|number| reads.add(&node("hog"), read(&format!("s{number}"))));
+        reads.add(&node("a"), read("a"));
+        reads.add(&node("b"), Read::Pods(node("b")));
+        let first = running(&mut reads);
+        assert_eq!(first.len(), NODE_READS_MAX + 2, "one node does not take all places");
+        assert!(first[..3].contains(&read("a")) && first[..3].contains(&Read::Pods(node("b"))), "turns");
+        for number in 0..40 {
+            reads.add(&node(&format!("n{number}")), read(&format!("n{number}")));
+        }
+        assert_eq!(running(&mut reads).len(), READS_MAX - first.len(), "all places are taken");
+        first.iter().for_each(|read| reads.ended(read));
+        assert_eq!(running(&mut reads).len(), first.len());
+    }
+
+    #[test]
+    fn what_fails_waits_outside_of_the_places_ever_longer() {
+        let (mut reads, mut now) = (Reads::default(), Instant::now());
+        for number in 0..100 {
+            reads.add(&node(&format!("n{}", number % 20)), read(&format!("s{number}")));
+        }
+        let mut failed = 0;
+        while let Some(read) = reads.next(|_| true) {
+            failed += 1;
+            assert_eq!(reads.failed(read, now, |_| true), 1);
+        }
+        assert_eq!((failed, reads.places, reads.running.len()), (100, 0, 0));
+        reads.add(&node("other"), read("good"));
+        assert_eq!(running(&mut reads), [read("good")], "a hundred failures hold up nobody");
+        reads.ended(&read("good"));
+        let mut waits = Vec::new();
+        for _ in 0..14 {
+            let due = reads.deadline().expect("they wait");
+            waits.push(due - now);
+            now = due;
+            reads.wake(now);
+            while let Some(read) = reads.next(|_| true) {
+                reads.failed(read, now, |_| true);
+            }
+        }
+        assert_eq!((waits[0], waits[1], waits[13]), (RETRY_MIN, RETRY_MIN * 2, RETRY_MAX));
+        assert!(waits.is_sorted());
+    }
+
+    #[test]
+    fn a_read_ends_with_the_need_for_it_and_begins_anew_with_a_new_one() {
+        let (mut reads, now) = (Reads::default(), Instant::now());
+        for number in 0..SWEEP_MIN {
+            reads.add(&node("a"), read(&format!("s{number}")));
+            let one = reads.next(|_| true).expect("a place");
+            reads.failed(one, now, |read| *read == self::read("s1"));
+        }
+        assert_eq!((reads.later.len(), reads.known.len()), (1, 1), "what nobody needs is forgotten");
+        assert!(reads.next(|_| true).is_none(), "it waits");
+        reads.add(&node("b"), read("s1"));
+        assert_eq!(reads.next(|_| true), Some(read("s1")), "somebody needs it now");
+        assert_eq!(reads.failed(read("s1"), now, |_| true), 2, "and it is the one that has failed before");
+        reads.wake(now + RETRY_MAX);
+        assert!(reads.next(|_| false).is_none());
+        assert!(reads.known.is_empty() && reads.lanes.is_empty() && reads.turns.is_empty());
+    }
+}
