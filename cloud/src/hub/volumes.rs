@@ -136,7 +136,7 @@ fn entitled(found: Lookup, key: &ObjectKey, claims: &Claims) -> Lookup {
                 |member: &str| body.pointer(&format!("/spec/claimRef/{member}")).and_then(Value::as_str);
             claim("namespace").zip(claim("name")).is_some_and(|(namespace, name)| names(namespace, name))
         }
-        Lookup::Absent | Lookup::Unwanted(_) | Lookup::Pending => true,
+        Lookup::Absent | Lookup::Unwanted(_) | Lookup::Unreadable(_) | Lookup::Pending => true,
     };
     if allowed { found } else { Lookup::Unwanted(None) }
 }

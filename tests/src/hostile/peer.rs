@@ -127,6 +127,7 @@ pub(crate) fn hello(node: &NodeId, inventory: Inventory) -> Frame {
         features: 0,
         inventory,
         agent: "hostile".to_owned(),
+        instance: rand::random(),
     })
 }
 
