@@ -72,7 +72,7 @@ pub(crate) struct Sender {
     share: usize,
     privileged: bool,
     /// Strangers from one address are strangers.
-    parent: Option<Arc<Sender>>,
+    parent: Option<Arc<Self>>,
     has: [AtomicUsize; 5],
 }
 

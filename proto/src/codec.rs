@@ -175,9 +175,10 @@ pub fn decode(payload: Bytes) -> Result<Frame, CodecError> {
     if payload.len() > limits::FRAME_LEN_MAX {
         return Err(CodecError::Limit { field: "frame", size: payload.len(), max: limits::FRAME_LEN_MAX });
     }
-    match read_whole(payload.clone()) {
+    let bytes = payload.clone();
+    match read_whole(payload) {
         Ok(frame) => Ok(frame),
-        Err(error) => match guard::place(&payload) {
+        Err(error) => match guard::place(&bytes) {
             Some((seq, scope)) => {
                 Ok(Frame::Undecodable(Undecodable { seq, scope, reason: parts::sentence(error.to_string()) }))
             }

@@ -226,7 +226,6 @@ impl Builder {
     }
 
     /// What the server will be doing, for metrics. No limit can be set any more.
-    #[must_use]
     pub fn activity(&self) -> impl Fn() -> Activity + Send + Sync + 'static {
         let load = Arc::clone(&self.parts.load);
         move || load.activity()

@@ -80,9 +80,7 @@ impl Ledger {
     pub(super) fn check(&self, before: Option<&Stored>, after: &Stored) -> Result<(), StoreError> {
         self.check_len(before, after)?;
         let had = self.claims(before);
-        let free = |claim: &String| {
-            had.contains(claim) || self.holders.get(claim).is_none_or(|holders| holders.is_empty())
-        };
+        let free = |claim: &String| had.contains(claim) || self.holders.get(claim).is_none_or(Vec::is_empty);
         match self.claims(Some(after)).into_iter().find(|claim| !free(claim)) {
             Some(claim) => Err(StoreError::Taken { key: after.key.clone(), claim }),
             None => Ok(()),

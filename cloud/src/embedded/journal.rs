@@ -142,7 +142,7 @@ impl Journal for RedbJournal {
                 drop(database);
                 tracing::warn!(path = %self.shared.path.display(), error = %failure, "a batch of changes was not written");
                 state.refused = Some(Refused { before: state.revision, newest, undo });
-                Err(self.refuse(state, failure))
+                Err(self.refuse(state, &failure))
             }
         }
     }
@@ -150,7 +150,7 @@ impl Journal for RedbJournal {
 
 impl RedbJournal {
     /// Makes sure that a batch is not found after a restart, and only then says that it was not stored.
-    fn refuse(&self, state: &mut State, failure: Failure) -> StoreError {
+    fn refuse(&self, state: &mut State, failure: &Failure) -> StoreError {
         let (path, reason) = (&self.shared.path, failure.to_string());
         let settled = self.reopened(state).map(|database| state.database = Some(database));
         let Err(unsettled) = settled else { return StoreError::NotStored { reason } };

@@ -97,7 +97,7 @@ impl Renewal {
             match self.renew(SystemTime::now()) {
                 Ok(false) => {}
                 Ok(true) => {
-                    tracing::info!("the certificates of the server and its administrator were renewed")
+                    tracing::info!("the certificates of the server and its administrator were renewed");
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the certificates were not renewed; those before are used, and it is tried again");

@@ -198,8 +198,11 @@ mod tests {
     fn a_volume_is_told_while_its_claim_is_referred_to() {
         let by_name = pod(&json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]));
         let volume = |claim: &Value| object("persistentvolumes", "", "v", &json!({ "claimRef": claim }));
-        assert!(is_told(&volume(&json!({"namespace": "d", "name": "data"})), &[by_name.clone()]));
-        assert!(!is_told(&volume(&json!({"namespace": "e", "name": "data"})), &[by_name.clone()]));
+        assert!(is_told(&volume(&json!({"namespace": "d", "name": "data"})), std::slice::from_ref(&by_name)));
+        assert!(!is_told(
+            &volume(&json!({"namespace": "e", "name": "data"})),
+            std::slice::from_ref(&by_name)
+        ));
         assert!(!is_told(&volume(&Value::Null), &[by_name]));
         assert!(!is_told(&volume(&json!({"namespace": "d", "name": "data"})), &[]));
     }

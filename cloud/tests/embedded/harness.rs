@@ -103,7 +103,9 @@ fn run(mut command: Command, input: &str) -> Output {
 pub(crate) async fn client(kubeconfig: &Path) -> Client {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    // What the server answers is what is looked at, a 429 too.
+    config.default_retry = false;
     Client::try_from(config).unwrap()
 }
 

@@ -198,7 +198,7 @@ impl Client {
     async fn session(&mut self, connection: Connection, drain: &Drain) -> Ended {
         match connection {
             Connection::Tombolo(link) => {
-                let mut driver = match Driver::start(&self.parts, link) {
+                let mut driver = match Driver::start(&self.parts, *link) {
                     Ok(driver) => driver,
                     Err(why) => return Ended::failed(why),
                 };
@@ -207,7 +207,7 @@ impl Client {
                 driver.finish(result).await
             }
             Connection::KubeEdge(link) => {
-                let mut driver = match StockDriver::start(&self.parts, link) {
+                let mut driver = match StockDriver::start(&self.parts, *link) {
                     Ok(driver) => driver,
                     Err(why) => return Ended::failed(why),
                 };

@@ -13,9 +13,9 @@ use crate::identity::Identity;
 /// A link to the cloud, of either dialect.
 pub(crate) enum Connection {
     /// Frames in lanes.
-    Tombolo(Link),
+    Tombolo(Box<Link>),
     /// JSON messages.
-    KubeEdge(DocumentLink),
+    KubeEdge(Box<DocumentLink>),
 }
 
 /// Makes links to the cloud.
@@ -55,7 +55,9 @@ impl Dial for NetworkDialer {
             if self.dialect == Dialect::KubeEdge {
                 let tls = identity.client_tls().map_err(|error| error.to_string())?;
                 let link = connect_documents(&self.target, &self.node, &tls).await;
-                return link.map(Connection::KubeEdge).map_err(|error| error.to_string());
+                return link
+                    .map(|link| Connection::KubeEdge(Box::new(link)))
+                    .map_err(|error| error.to_string());
             }
             let stale =
                 self.connector.as_ref().is_none_or(|(used, _)| used.certificate != identity.certificate);
@@ -65,7 +67,11 @@ impl Dial for NetworkDialer {
                 self.connector = Some((Arc::new(identity.clone()), connector));
             }
             let (_, connector) = self.connector.as_mut().ok_or("no connector")?;
-            connector.connect().await.map(Connection::Tombolo).map_err(|error| error.to_string())
+            connector
+                .connect()
+                .await
+                .map(|link| Connection::Tombolo(Box::new(link)))
+                .map_err(|error| error.to_string())
         })
     }
 }

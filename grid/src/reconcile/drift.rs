@@ -127,7 +127,8 @@ fn is_meant(member: (&String, &Value), stated: &Map<String, Value>, extra: Extra
     }
     let is_default = || {
         let mut known = DEFAULTS.iter().filter(|(field, _)| field == name);
-        is_empty(value) || known.any(|(_, text)| value.to_string() == *text)
+        is_empty(value)
+            || known.any(|(_, text)| serde_json::from_str(text).is_ok_and(|default: Value| *value == default))
     };
     extra == Extra::Default && is_default()
 }

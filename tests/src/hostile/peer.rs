@@ -170,7 +170,7 @@ impl Heard {
                 self.count(format!("subscription {code}"));
             }
             LinkEvent::Frame(_, Frame::Goodbye(Goodbye { message, .. })) => {
-                self.ended = Some(message.clone())
+                self.ended = Some(message.clone());
             }
             LinkEvent::Closed(error) => {
                 self.ended.get_or_insert(error.to_string());

@@ -95,7 +95,7 @@ impl Case {
         }
         let acting = if rng.random_bool(0.7) { subject(world, grant, rng) } else { anybody(world, rng) };
         if rng.random_bool(0.2) {
-            return Self { caller: Caller::Nobody, question: Question::Review(review(acting, grant, rng)) };
+            return Self { caller: Caller::Nobody, question: Question::Review(review(&acting, grant, rng)) };
         }
         let caller = caller(world, acting, rng);
         Self { caller, question: Question::Call(call(grant, rng)) }
@@ -310,7 +310,7 @@ fn encoded(text: &str) -> String {
         .collect()
 }
 
-fn review(acting: Acting, grant: &Grant, rng: &mut StdRng) -> Value {
+fn review(acting: &Acting, grant: &Grant, rng: &mut StdRng) -> Value {
     let mut spec = json!({"user": acting.user, "groups": acting.groups});
     if !texts(&grant.rule.0, "nonResourceURLs").is_empty() {
         let own = texts(&grant.rule.0, "nonResourceURLs");

@@ -434,7 +434,7 @@ impl Dial for FakeDialer {
         } else {
             let (cloud, edge, _) = mem::pair(self.node.clone());
             tokio::spawn(self.cloud.clone().serve(cloud, self.node.clone()));
-            Ok(Connection::Tombolo(edge))
+            Ok(Connection::Tombolo(Box::new(edge)))
         };
         Box::pin(std::future::ready(link))
     }
