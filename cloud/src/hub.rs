@@ -17,7 +17,7 @@ mod subscriptions;
 mod view;
 mod volumes;
 
-pub use access::{Access, EDGE_NODES};
+pub use access::Access;
 pub(crate) use ledger::NO_LEDGERS;
 pub use ledger::{ClusterLedgers, LedgerError, LedgerStore, Ledgers, Record, RecordError, RecordVersion};
 pub use mailbox::Mailbox;

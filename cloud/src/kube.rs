@@ -3,6 +3,7 @@
 //! Everything goes through `kube::Client`, which is a tower service: tests put a scripted service in its place.
 
 mod call;
+mod edge_nodes;
 mod gate;
 mod impersonate;
 mod object;
@@ -13,6 +14,8 @@ mod room;
 mod watch;
 
 pub use call::{Answer, ApiCall, CallError, Caller};
+pub use edge_nodes::EDGE_NODES;
+pub(crate) use edge_nodes::edge_node;
 pub use impersonate::{Impersonation, ImpersonationForm};
 pub use object::{ObjectError, RawObject};
 pub(crate) use paging::query_value;

@@ -115,7 +115,6 @@ impl App {
 
     async fn with_dialer(config: Config, dialer: Box<dyn Dial>) -> Result<Bound, AppError> {
         config.validate()?;
-        config.warnings().iter().for_each(|warning| warn!("{warning}"));
         let identity = Identity::load(&config.data_dir, &config.node_name)?;
         let folder = config.data_dir.clone();
         let opened = tokio::task::spawn_blocking(move || Store::open_patiently(&folder)).await;
@@ -133,6 +132,8 @@ impl App {
         let line = Line { identity, dialer, client };
         let network = Network { wrapper, dns, queue: config.wrapper.watch_queue };
         let address = NodeAddress::find(&config).await;
+        // Behind everything that can refuse the start: then that alone is what there is to read.
+        config.warnings().iter().for_each(|warning| warn!("{warning}"));
         Ok(Bound { config, line, store, subscriptions, local, network, admin, hub, address, clock })
     }
 }

@@ -18,7 +18,7 @@ pub const FOLLOWED_MAX: usize = 24_576;
 
 /// Subscriptions that one edge may begin within [`SUBSCRIBE_WINDOW`]; further ones are refused at once. Each costs the API
 /// server reviews and perhaps a watch, also when it is ended at once.
-pub const SUBSCRIBES_MAX: u32 = 256;
+pub const SUBSCRIBES_MAX: u32 = 512;
 
 /// Time in which an edge may begin [`SUBSCRIBES_MAX`] subscriptions.
 pub const SUBSCRIBE_WINDOW: Duration = Duration::from_secs(60);

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use tombolo_cloud::Kube;
-use tombolo_cloud::hub::EDGE_NODES;
+use tombolo_cloud::kube::EDGE_NODES;
 use tombolo_cloud::kube::ImpersonationForm;
 
 use super::Report;

@@ -14,14 +14,10 @@ use tombolo_proto::frame::Subscribe;
 use super::selection::Selection;
 use super::subscriptions::Closed;
 use super::volumes::VolumeKind;
-use crate::kube::{ApiCall, Caller, Kube, is_bearer_token};
+use crate::kube::{ApiCall, Caller, Kube, edge_node, is_bearer_token};
 
 /// The longest time after which the right to a subscription is asked for again.
 pub(super) const REVIEW_INTERVAL: Duration = Duration::from_secs(300);
-
-/// Group of the nodes that are connected here. The API server gives it to nobody: it is named in questions only, so
-/// what is granted to it reaches edge nodes through this hub and nobody else.
-pub const EDGE_NODES: &str = "tombolo:edge-nodes";
 
 /// The share of [`REVIEW_INTERVAL`] over which the questions of a fleet that came at once are spread.
 const REVIEW_SPREAD: f64 = 0.2;
@@ -67,10 +63,7 @@ impl Access {
     pub(super) async fn check(&self, node: &NodeId, subscribe: &Subscribe) -> Result<Granted, Closed> {
         let selection = Selection::of(subscribe)?;
         let identity = match &subscribe.caller_token {
-            None => {
-                let groups = ["system:nodes", "system:authenticated", EDGE_NODES];
-                json!({"user": format!("system:node:{node}"), "groups": groups})
-            }
+            None => edge_node(node),
             // The API server takes an empty token for a malformed question, not for nobody's.
             Some(token) if !is_bearer_token(token) => {
                 return Err(Closed::new(

@@ -1,7 +1,7 @@
 //! What the fuzz targets do with their bytes. The stable tests run the same functions for a bounded time.
 
 use bytes::Bytes;
-use tombolo_proto::frame::{Reply, ReplyBody, RequestBody};
+use tombolo_proto::frame::{Frame, Reply, ReplyBody, RequestBody};
 use tombolo_proto::message::Content;
 use tombolo_proto::package::{Assembler, Package, Reader};
 use tombolo_proto::session::kubeedge::{
@@ -34,7 +34,13 @@ fn payload(bytes: Bytes) {
     if let Ok(frame) = codec::decode(bytes) {
         for zstd in [false, true] {
             let again = codec::decode(codec::encode(&frame, zstd)).expect("own output is understood");
-            assert_eq!(again, frame);
+            match (&again, &frame) {
+                // What could not be read is written as its place alone.
+                (Frame::Undecodable(again), Frame::Undecodable(frame)) => {
+                    assert_eq!((again.seq, again.scope), (frame.seq, frame.scope));
+                }
+                _ => assert_eq!(again, frame),
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use tombolo_proto::{NodeId, Resource};
 use super::message::into_result;
 use super::{Upstream, fresh_id, now_millis};
 use crate::edgecontroller::local_endpoint;
-use crate::kube::{ApiCall, Caller, is_path_segment, path_of, query_value};
+use crate::kube::{ApiCall, is_path_segment, path_of, query_value};
 
 /// Paths of the API server that are passed through (reference 7.4). What they say is the same for everybody.
 const PASSED: [&str; 8] =
@@ -98,7 +98,7 @@ impl Upstream {
             // Of what is no document, its health for example, there is no copy.
             Ok(Planned::PassedThrough(call)) => (self.kube.document(call).await, None),
             Ok(Planned::AsNode(call, resource)) => {
-                (self.kube.call(Caller::Node(node), call).await, Some(resource))
+                (self.kube.call_as_edge_node(node, call).await, Some(resource))
             }
             Err(sentence) => {
                 return application.rejected(&StatusError::new(400, "BadRequest", &sentence)).to_content();

@@ -15,7 +15,7 @@ use tombolo_proto::{NodeId, ObjectKey};
 use super::order::Position;
 use super::outcome::{status_of, status_of_failure};
 use super::{Upstream, fresh_id, now_millis};
-use crate::kube::{Answer, ApiCall, CallError, Caller, is_path_segment, path_of, resources};
+use crate::kube::{Answer, ApiCall, CallError, is_path_segment, path_of, resources};
 
 /// Where a request points: checked segments of its resource path.
 #[derive(Debug, Clone, Copy)]
@@ -126,7 +126,7 @@ impl Upstream {
 
     /// One call as the node.
     pub(super) async fn as_node(&self, node: &NodeId, call: ApiCall) -> Result<Bytes, Box<StatusError>> {
-        into_result(self.kube.call(Caller::Node(node), call).await)
+        into_result(self.kube.call_as_edge_node(node, call).await)
     }
 
     /// Reads one object as the node.

@@ -72,7 +72,7 @@ impl Upstream {
         call: ApiCall,
     ) -> Result<Answer, CallError> {
         let Some(Position { key, revision }) = position.filter(|_| is_merge(&call)) else {
-            return self.kube.call(Caller::Node(node), call).await;
+            return self.kube.call_as_edge_node(node, call).await;
         };
         let known = match revision {
             Some(revision) => Some(*revision),

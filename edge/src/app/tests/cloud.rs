@@ -14,8 +14,9 @@ use tombolo_apiserve::patch::strategic_merge_patch;
 use tombolo_link::{Clock, Link, LinkEvent, mem, pump};
 use tombolo_proto::frame::{ApiReply, ApiRequest, Reply, ReplyBody, Request, RequestBody, Subscribe};
 use tombolo_proto::ids::{CloudRevision, Epoch, NodeId, ScopeId, Uid};
+use tombolo_proto::inventory::content_hash;
 use tombolo_proto::message::{Content, MessageId, Outcome};
-use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion, Resource, SharedObject};
+use tombolo_proto::object::{ObjectKey, ObjectVersion, Resource, SharedObject};
 use tombolo_proto::session::{CloudConfig, CloudEvent, CloudSession, Lookup, NodeView};
 
 use crate::hub::{Connection, Dial};
@@ -112,7 +113,7 @@ impl FakeCloud {
         let version = ObjectVersion {
             uid: Uid::parse(uid).unwrap(),
             revision: CloudRevision(world.revision),
-            hash: ContentHash(xxhash_rust::xxh3::xxh3_64(body.as_bytes())),
+            hash: content_hash(body.as_bytes()),
         };
         let object = SharedObject::new(key.clone(), version, body.into(), refers);
         world.objects.insert(key.clone(), Arc::new(object));

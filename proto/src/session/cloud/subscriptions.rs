@@ -74,7 +74,7 @@ impl CloudSession {
     /// Accepts a subscription: its inventory is compared and its view followed from now on. Does nothing when the edge
     /// has ended it meanwhile.
     pub fn open_subscription(&mut self, scope: ScopeId, view: &impl NodeView) {
-        if scope == ScopeId::NODE {
+        if scope == ScopeId::NODE || self.scope_index(scope).is_none() {
             return;
         }
         let followed: usize = self.scopes.iter().skip(1).map(|scope| scope.slots.len()).sum();

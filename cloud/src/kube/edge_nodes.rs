@@ -1,0 +1,125 @@
+//! Reads that are granted to edge nodes as such, beyond what the API server allows every node.
+//!
+//! An impersonated call cannot carry a group of its own: with constrained impersonation the API server alone says which
+//! groups a node has. So a read that is refused to the node is asked about once more, with the group [`EDGE_NODES`], and
+//! made with cloudcore's own rights when the API server allows it.
+
+use http::Method;
+use serde_json::{Value, json};
+use tombolo_apiserve::auth::Identity;
+use tombolo_apiserve::query::Query;
+use tombolo_proto::NodeId;
+
+use super::{Answer, ApiCall, CallError, Caller, Kube};
+
+/// Group of the nodes that are connected here. The API server gives it to nobody: it is named in questions only, so
+/// what is granted to it reaches edge nodes through this hub and nobody else.
+pub const EDGE_NODES: &str = "tombolo:edge-nodes";
+
+/// The code of a call that the caller has no right to.
+const FORBIDDEN: u16 = 403;
+
+/// A node that is connected here, as the `spec` of a SubjectAccessReview names it.
+pub(crate) fn edge_node(node: &NodeId) -> Value {
+    let groups = ["system:nodes", "system:authenticated", EDGE_NODES];
+    json!({"user": format!("system:node:{node}"), "groups": groups})
+}
+
+impl Kube {
+    /// Makes a call as a node; a read that is refused is made all the same when edge nodes are granted it.
+    ///
+    /// # Errors
+    /// As [`Kube::call`].
+    pub(crate) async fn call_as_edge_node(&self, node: &NodeId, call: ApiCall) -> Result<Answer, CallError> {
+        let granted = grant(node, &call);
+        let again = granted.is_some().then(|| call.clone());
+        let answer = self.call(Caller::Node(node), call).await?;
+        match granted.zip(again) {
+            Some((review, call)) if answer.code == FORBIDDEN && self.allows(&review).await => {
+                self.call(Caller::Own, call).await
+            }
+            _ => Ok(answer),
+        }
+    }
+
+    /// An API server that does not answer allows nothing.
+    async fn allows(&self, review: &Value) -> bool {
+        let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+        let answer = self.call(Caller::Own, ApiCall::json(Method::POST, path, review)).await;
+        answer.is_ok_and(|answer| {
+            answer.is_success() && answer.json().pointer("/status/allowed") == Some(&Value::Bool(true))
+        })
+    }
+}
+
+/// The question whether edge nodes may read what a call reads; none when it reads no object.
+fn grant(node: &NodeId, call: &ApiCall) -> Option<Value> {
+    if call.method != Method::GET {
+        return None;
+    }
+    let (path, query) = call.path_and_query.split_once('?').unwrap_or((&call.path_and_query, ""));
+    let asked = Query::parse(&Method::GET, path, query).attributes(Identity::default());
+    if !asked.is_resource || !asked.subresource.is_empty() || !matches!(asked.verb.as_str(), "get" | "list") {
+        return None;
+    }
+    let mut attributes = json!({
+        "verb": asked.verb, "group": asked.group, "version": asked.version, "resource": asked.resource,
+        "namespace": asked.namespace, "name": asked.name
+    });
+    for (field, selector) in
+        [("fieldSelector", asked.field_selector), ("labelSelector", asked.label_selector)]
+    {
+        if !selector.is_empty() {
+            attributes[field] = json!({ "rawSelector": selector });
+        }
+    }
+    let mut spec = edge_node(node);
+    spec["resourceAttributes"] = attributes;
+    Some(json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(method: Method, path: &str) -> Option<Value> {
+        let call = ApiCall { method, ..ApiCall::get(path) };
+        let review = grant(&NodeId::parse("n").expect("a name"), &call)?;
+        assert_eq!(review["spec"]["user"], "system:node:n");
+        assert!(
+            review["spec"]["groups"].as_array().is_some_and(|groups| groups.contains(&json!(EDGE_NODES)))
+        );
+        Some(review["spec"]["resourceAttributes"].clone())
+    }
+
+    #[test]
+    fn what_is_asked_is_what_is_read() {
+        let node = asked(Method::GET, "/api/v1/nodes/other").expect("a read");
+        assert_eq!(
+            (&node["verb"], &node["resource"], &node["name"]),
+            (&json!("get"), &json!("nodes"), &json!("other"))
+        );
+        let slices = asked(
+            Method::GET,
+            "/apis/discovery.k8s.io/v1/namespaces/d/endpointslices?labelSelector=a%3Db&limit=5",
+        );
+        let slices = slices.expect("a list");
+        assert_eq!((&slices["verb"], &slices["group"]), (&json!("list"), &json!("discovery.k8s.io")));
+        assert_eq!(
+            (&slices["namespace"], &slices["labelSelector"]["rawSelector"]),
+            (&json!("d"), &json!("a=b"))
+        );
+    }
+
+    #[test]
+    fn nothing_but_reads_of_objects_is_asked_about() {
+        for path in
+            ["/api/v1/nodes/n/proxy", "/api/v1/namespaces/d/pods/p/log", "/version", "/api/v1/watch/nodes"]
+        {
+            assert_eq!(asked(Method::GET, path), None, "{path}");
+        }
+        for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
+            assert_eq!(asked(method, "/api/v1/nodes/n"), None);
+        }
+    }
+}
