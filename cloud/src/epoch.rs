@@ -1,7 +1,8 @@
 //! Which history the cloud's revisions belong to, and when it went back (design 9.10).
 //!
 //! The epoch is the UID of namespace `kube-system` and a generation. The generation is kept in ConfigMap
-//! [`RECORD`] of cloudcore's namespace, so that all replicas agree; the newest revision seen is kept in a file of the
+//! [`RECORD`] of cloudcore's namespace, so that all replicas agree, and every replica reads it again with each look: one
+//! that runs remembers it, whatever became of its disk and of the API server's. The newest revision seen is kept in a file of the
 //! data folder, because a restored etcd takes everything back that is stored in it.
 
 mod record;
@@ -94,8 +95,9 @@ impl EpochKeeper {
         Epoch { cluster: self.cluster.clone(), generation: self.generation }
     }
 
-    /// Looks whether the history went back: whether the present revision is older than one that was seen, or, after a
-    /// watch broke, whether an object is. True when a new epoch has begun.
+    /// Looks whether the history went back: whether the present revision is older than one that was seen, whether the
+    /// recorded generation is another one than this process knows, or, after a watch broke, whether an object is older.
+    /// True when a new epoch has begun, here or at another replica.
     ///
     /// # Errors
     /// [`EpochError`] when the API server does not answer or refuses; look again later.
@@ -103,7 +105,18 @@ impl EpochKeeper {
         // What was seen before the question was asked cannot be newer than a consistent answer to it.
         let floor = self.newest.max(down.revision());
         let current = current_revision(&self.kube.0, &self.namespace).await?;
-        let mut went_back = current < floor;
+        let recorded = record::read(&self.kube.0, &self.namespace).await?;
+        if let Some(recorded) = recorded.filter(|recorded| *recorded > self.generation) {
+            // Another replica has noticed what this one may have missed: revisions soon pass those that were seen.
+            tracing::warn!(generation = recorded, "another replica has begun a new epoch");
+            self.generation = recorded;
+            self.newest = current;
+            down.sightings().acquit();
+            self.remember();
+            return Ok(true);
+        }
+        // The record grows only: one that went back was taken back with everything else.
+        let mut went_back = current < floor || recorded.is_some_and(|recorded| recorded < self.generation);
         if let Some(suspects) = down.sightings().suspects() {
             went_back = went_back || self.any_older(&suspects).await?;
             down.sightings().acquit();
@@ -189,4 +202,99 @@ async fn current_revision(kube: &Kube, namespace: &str) -> Result<CloudRevision,
 /// Wall clock as a generation: unique after a restore even where the record of the last one was taken back.
 fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http::{Method, Request, Response};
+    use http_body_util::BodyExt as _;
+    use kube::Client;
+    use kube::client::Body;
+    use parking_lot::Mutex;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// An API server as far as epochs are concerned.
+    #[derive(Debug, Clone)]
+    struct Api {
+        revision: u64,
+        record: Option<Value>,
+    }
+
+    fn kube(api: &Arc<Mutex<Api>>) -> Kube {
+        let api = Arc::clone(api);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let api = Arc::clone(&api);
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect().await?.to_bytes();
+                let mut api = api.lock();
+                let path = parts.uri.path();
+                let (code, reply) = match (&parts.method, api.record.clone()) {
+                    (&Method::GET, _) if path.ends_with("/kube-system") => {
+                        (200, json!({"metadata": {"uid": "cluster"}}))
+                    }
+                    (&Method::GET, _) if path.ends_with("/configmaps") => {
+                        (200, json!({"metadata": {"resourceVersion": api.revision.to_string()}}))
+                    }
+                    (&Method::GET, Some(record)) => (200, record),
+                    (&Method::GET, None) => (404, json!({"message": "not found"})),
+                    _ => {
+                        api.revision += 1;
+                        api.record = serde_json::from_slice(&body).ok();
+                        (200, json!({}))
+                    }
+                };
+                let response = Response::builder().status(code).header("content-type", "application/json");
+                Ok::<_, tower::BoxError>(response.body(Body::from(reply.to_string().into_bytes()))?)
+            }
+        });
+        Kube::from(Client::new(service, "default"))
+    }
+
+    /// A replica with a folder that is empty at its start, as the shipped manifest gives it.
+    async fn replica(api: &Arc<Mutex<Api>>, folder: &tempfile::TempDir) -> EpochKeeper {
+        EpochKeeper::establish(kube(api), "kubeedge", folder.path()).await.expect("established")
+    }
+
+    fn folder() -> tempfile::TempDir {
+        tempfile::tempdir().expect("folder")
+    }
+
+    #[tokio::test]
+    async fn a_replica_that_runs_notices_a_record_that_went_back_though_revisions_have_passed_it() {
+        let api = Arc::new(Mutex::new(Api { revision: 100, record: None }));
+        let folder = folder();
+        let mut first = replica(&api, &folder).await;
+        api.lock().revision = 50;
+        assert!(first.check(&Downstream::default()).await.expect("checked"), "the revision went back");
+        let snapshot = api.lock().record.clone();
+        api.lock().revision = 10;
+        assert!(first.check(&Downstream::default()).await.expect("checked"));
+        // Restored to the moment between the two, and much was written before anybody looked.
+        *api.lock() = Api { revision: 1_000_000, record: snapshot };
+        let before = first.epoch();
+        assert!(first.check(&Downstream::default()).await.expect("checked"), "the record went back");
+        assert!(first.epoch().generation > before.generation);
+        assert!(!first.check(&Downstream::default()).await.expect("checked"), "once");
+    }
+
+    #[tokio::test]
+    async fn a_replica_that_missed_a_restore_learns_of_it_from_the_one_that_did_not() {
+        let api = Arc::new(Mutex::new(Api { revision: 100, record: None }));
+        let folders = [folder(), folder()];
+        let (mut first, mut second) = (replica(&api, &folders[0]).await, replica(&api, &folders[1]).await);
+        assert_eq!(first.epoch(), second.epoch());
+        api.lock().revision = 50;
+        assert!(first.check(&Downstream::default()).await.expect("checked"));
+        api.lock().revision = 1_000_000;
+        assert!(second.check(&Downstream::default()).await.expect("checked"), "its own numbers tell nothing");
+        assert_eq!(first.epoch(), second.epoch());
+        for replica in [&mut first, &mut second] {
+            assert!(!replica.check(&Downstream::default()).await.expect("checked"), "both are at rest");
+        }
+    }
 }

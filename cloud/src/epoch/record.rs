@@ -43,6 +43,17 @@ pub(super) async fn settle(
     Err(refused("write", "it changes all the time"))
 }
 
+/// The recorded generation; none when there is no record.
+pub(super) async fn read(kube: &Kube, namespace: &str) -> Result<Option<u64>, EpochError> {
+    let one = format!("/api/v1/namespaces/{namespace}/configmaps/{RECORD}");
+    let answer = kube.call(Caller::Own, ApiCall::get(one.as_str())).await?;
+    match answer.code {
+        200 => Ok(Some(generation(&answer.json()))),
+        404 => Ok(None),
+        _ => Err(refused("read", &answer.message())),
+    }
+}
+
 fn refused(action: &str, reason: &str) -> EpochError {
     let action =
         if action == "read" { "read ConfigMap tombolo-epoch" } else { "write ConfigMap tombolo-epoch" };
