@@ -12,13 +12,18 @@ const CLUSTERS_OWN: [(&str, Option<&str>, &str); 4] = [
 ];
 
 /// Kind and name of what a cloud keeps about itself in its namespace (reference 4.2): a run's cloud has its own.
-const CLOUDS_OWN: [(&str, &str); 7] = [
+const CLOUDS_OWN: [(&str, &str); 12] = [
     ("Secret", "casecret"),
     ("Secret", "cloudcoresecret"),
     ("Secret", "tombolo-server"),
     ("Secret", "tombolo-join-tokens"),
+    ("Secret", "tombolo-identities-0"),
+    ("Secret", "tombolo-identities-1"),
+    ("Secret", "tombolo-identities-2"),
+    ("Secret", "tombolo-identities-3"),
     ("Secret", "tokensecret"),
     ("ConfigMap", "cloudcore"),
+    ("ConfigMap", "tombolo-cloudcore"),
     ("ConfigMap", "tunnelport"),
 ];
 

@@ -64,7 +64,7 @@ metadata: {name: wheels}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: wheels}
 subjects:
 - {apiGroup: rbac.authorization.k8s.io, kind: Group, name: "system:nodes"}
-- {kind: ServiceAccount, name: cloudcore, namespace: kubeedge}
+- {kind: ServiceAccount, name: tombolo-cloudcore, namespace: kubeedge}
 "#;
 
 /// A definition that is made through the edge.
