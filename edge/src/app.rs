@@ -132,8 +132,6 @@ impl App {
         let line = Line { identity, dialer, client };
         let network = Network { wrapper, dns, queue: config.wrapper.watch_queue };
         let address = NodeAddress::find(&config).await;
-        // Behind everything that can refuse the start: then that alone is what there is to read.
-        config.warnings().iter().for_each(|warning| warn!("{warning}"));
         Ok(Bound { config, line, store, subscriptions, local, network, admin, hub, address, clock })
     }
 }
@@ -143,6 +141,12 @@ impl Bound {
     #[must_use]
     pub fn node(&self) -> &NodeId {
         &self.config.node_name
+    }
+
+    /// What the settings ask for and cannot have.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        self.config.warnings()
     }
 
     /// Address of the local API over HTTPS.

@@ -131,6 +131,7 @@ async fn run(path: &Path) -> anyhow::Result<()> {
     let signals = Signals::register()?;
     let agent = App::build(Config::load(path)?).await?;
     tracing::info!(node = %agent.node(), local_api = %agent.local_api_addr(), "edgecore runs");
+    agent.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     tokio::select! {
         result = agent.run(drain) => Ok(result?),
         () = signals.drive(trigger) => bail!("stopped by a second signal"),

@@ -68,6 +68,10 @@ async fn stopped(api: Api, transport: Transport) -> (World, Workload) {
     .await;
     world.converges(NODE).await;
     world.kill_edge(NODE);
+    // Over QUIC the hub keeps the session of a node that was killed until it has been silent for long enough, and records
+    // the certificate of every session that it has.
+    world.kill_cloud();
+    world.start_cloud().await.unwrap();
     (world, workload)
 }
 

@@ -1,5 +1,6 @@
 //! The task that owns one connection: it drives the session, runs the node's requests and lends nothing to others.
 
+mod following;
 mod requests;
 
 use std::collections::VecDeque;
@@ -7,7 +8,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{AbortHandle, BoxFuture, abortable};
+use futures::future::{AbortHandle, BoxFuture};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, Sleep};
@@ -18,7 +19,6 @@ use tombolo_proto::{NodeId, ObjectKey, ScopeId};
 use tombolo_runtime::time::unix_millis;
 use tombolo_runtime::{Held, Share};
 
-use super::access::{Granted, next_review};
 use super::channel::{Channel, Tombolo};
 use super::mailbox::Listener;
 use super::metaserver::{Action, MetaServer};
@@ -42,9 +42,6 @@ const STOCK_AGENT: &str = "KubeEdge edgecore";
 
 /// Wait before a watch of an earlier connection is opened again when the API server did not answer.
 const REOPEN_WAIT: Duration = Duration::from_secs(5);
-
-/// Wait before volumes that could not be followed are tried again: the API server refuses, or has no room.
-const VOLUMES_WAIT: Duration = Duration::from_secs(300);
 
 /// What a piece of work of the owner ended with.
 enum Done {
@@ -351,17 +348,6 @@ impl Owner {
         }
     }
 
-    /// Ends what is under way for a subscription.
-    fn give_up(&mut self, scope: ScopeId) {
-        self.opening.retain(|(opening, work)| {
-            if *opening == scope {
-                work.abort();
-            }
-            *opening != scope
-        });
-        self.reviews.retain(|(_, subscribe)| subscribe.scope != scope);
-    }
-
     fn device_report(&self, discarded: bool) {
         let kind = if discarded { "discarded" } else { "refused" };
         self.hub.metrics.device_reports.get_or_create(&Label { kind }).inc();
@@ -409,12 +395,6 @@ impl Owner {
         }
     }
 
-    fn forget_watch(&mut self, scope: ScopeId) {
-        if let Some(metaserver) = self.channel.metaserver() {
-            metaserver.ended(scope);
-        }
-    }
-
     /// One renewal at a time; of those that come meanwhile, the newest follows.
     fn start_lease(&mut self) {
         if self.lease_running {
@@ -427,65 +407,6 @@ impl Owner {
             let code = hub.upstream.renew_lease(&node, renew_time_micros).await;
             Done::Lease { renew_time_micros, code }
         }));
-    }
-
-    fn start_subscription(&mut self, subscribe: Subscribe, after: Duration) {
-        let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
-        let subscribe = Box::new(subscribe);
-        let scope = subscribe.scope;
-        let (work, handle) = abortable(async move {
-            if !after.is_zero() {
-                tokio::time::sleep(after).await;
-            }
-            let outcome = hub.subscriptions.open(&node, &subscribe).await;
-            Done::Subscribed { subscribe, outcome }
-        });
-        self.opening.push((scope, handle));
-        self.work.push(Box::pin(async move { work.await.unwrap_or(Done::GivenUp) }));
-    }
-
-    /// Follows the volumes of a kind, with cloudcore's own rights: only what the node was given is told to it.
-    fn follow_volumes(&mut self, kind: VolumeKind, after: Duration) {
-        let hub = Arc::clone(&self.hub);
-        self.work.push(Box::pin(async move {
-            if !after.is_zero() {
-                tokio::time::sleep(after).await;
-            }
-            Done::Volumes { kind, outcome: hub.subscriptions.follow(Granted::volumes(kind)).await }
-        }));
-    }
-
-    fn volumes_followed(&mut self, kind: VolumeKind, outcome: Result<Arc<SharedWatch>, Closed>) {
-        match outcome {
-            Ok(watch) => {
-                self.view.volumes.open(kind, watch, &self.handle);
-                for key in self.view.take_deferred() {
-                    self.channel.offer(ScopeId::NODE, key);
-                }
-            }
-            Err(Closed { code, reason }) => {
-                tracing::warn!(node = %self.node, kind = %kind.resource(), code, reason, "volumes are not followed");
-                self.follow_volumes(kind, VOLUMES_WAIT);
-            }
-        }
-    }
-
-    /// Rights are not for ever: the same question again, for as long as the subscription lasts.
-    fn start_review(&mut self, subscribe: Box<Subscribe>) {
-        let due = Instant::now() + next_review();
-        let place = self.reviews.partition_point(|(other, _)| *other <= due);
-        self.reviews.insert(place, (due, subscribe));
-    }
-
-    fn start_reviews(&mut self) {
-        let now = Instant::now();
-        while let Some((_, subscribe)) = self.reviews.pop_front_if(|(due, _)| *due <= now) {
-            let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
-            self.work.push(Box::pin(async move {
-                let outcome = hub.subscriptions.review(&node, &subscribe).await;
-                Done::Reviewed { subscribe, outcome }
-            }));
-        }
     }
 
     /// What the edge holds is taken from it only when the API server says so: a watch may be late.
@@ -536,40 +457,6 @@ impl Owner {
             Done::Reviewed { subscribe, outcome } => self.reviewed(subscribe, outcome),
             Done::Volumes { kind, outcome } => self.volumes_followed(kind, outcome),
             Done::GivenUp => {}
-        }
-    }
-
-    fn subscribed(&mut self, subscribe: Box<Subscribe>, outcome: Result<Arc<SharedWatch>, Closed>) {
-        let scope = subscribe.scope;
-        let Some(index) = self.opening.iter().position(|(opening, _)| *opening == scope) else { return };
-        self.opening.swap_remove(index);
-        if let Some(metaserver) = self.channel.metaserver() {
-            metaserver.opened(scope, outcome.as_ref().map(|_| ()), Instant::now());
-        }
-        match outcome {
-            Ok(watch) => {
-                watch.follow(&self.handle, scope);
-                self.view.open(scope, watch);
-                self.channel.open_subscription(scope, &self.view);
-                self.start_review(subscribe);
-            }
-            Err(closed) => self.channel.close_subscription(scope, closed.code, &closed.reason),
-        }
-    }
-
-    fn reviewed(&mut self, subscribe: Box<Subscribe>, outcome: Result<(), Closed>) {
-        let scope = subscribe.scope;
-        let open = self.view.subscriptions().iter().any(|(id, _)| *id == scope);
-        match outcome {
-            _ if !open => {}
-            Ok(()) => self.start_review(subscribe),
-            Err(closed) => {
-                if let Some(watch) = self.view.close(scope) {
-                    watch.unfollow(&self.handle, scope);
-                }
-                self.forget_watch(scope);
-                self.channel.close_subscription(scope, closed.code, &closed.reason);
-            }
         }
     }
 

@@ -1,0 +1,134 @@
+//! What one node follows beside its own set: subscriptions and volumes, from the question of rights to the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::abortable;
+use tokio::time::Instant;
+use tombolo_proto::ScopeId;
+use tombolo_proto::frame::Subscribe;
+
+use super::super::access::{Granted, next_review};
+use super::super::shared::SharedWatch;
+use super::super::subscriptions::Closed;
+use super::super::volumes::VolumeKind;
+use super::{Done, Owner};
+
+/// Wait before volumes that could not be followed are tried again: the API server refuses, or has no room.
+const VOLUMES_WAIT: Duration = Duration::from_secs(300);
+
+impl Owner {
+    /// Ends what is under way for a subscription.
+    pub(super) fn give_up(&mut self, scope: ScopeId) {
+        self.opening.retain(|(opening, work)| {
+            if *opening == scope {
+                work.abort();
+            }
+            *opening != scope
+        });
+        self.reviews.retain(|(_, subscribe)| subscribe.scope != scope);
+    }
+
+    pub(super) fn start_subscription(&mut self, subscribe: Subscribe, after: Duration) {
+        let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
+        let subscribe = Box::new(subscribe);
+        let scope = subscribe.scope;
+        let (work, handle) = abortable(async move {
+            if !after.is_zero() {
+                tokio::time::sleep(after).await;
+            }
+            let outcome = hub.subscriptions.open(&node, &subscribe).await;
+            Done::Subscribed { subscribe, outcome }
+        });
+        self.opening.push((scope, handle));
+        self.work.push(Box::pin(async move { work.await.unwrap_or(Done::GivenUp) }));
+    }
+
+    /// Follows the volumes of a kind, with cloudcore's own rights: only what the node was given is told to it.
+    pub(super) fn follow_volumes(&mut self, kind: VolumeKind, after: Duration) {
+        let hub = Arc::clone(&self.hub);
+        self.work.push(Box::pin(async move {
+            if !after.is_zero() {
+                tokio::time::sleep(after).await;
+            }
+            Done::Volumes { kind, outcome: hub.subscriptions.follow(Granted::volumes(kind)).await }
+        }));
+    }
+
+    pub(super) fn volumes_followed(&mut self, kind: VolumeKind, outcome: Result<Arc<SharedWatch>, Closed>) {
+        match outcome {
+            Ok(watch) => {
+                self.view.volumes.open(kind, watch, &self.handle);
+                for key in self.view.take_deferred() {
+                    self.channel.offer(ScopeId::NODE, key);
+                }
+            }
+            Err(Closed { code, reason }) => {
+                tracing::warn!(node = %self.node, kind = %kind.resource(), code, reason, "volumes are not followed");
+                self.follow_volumes(kind, VOLUMES_WAIT);
+            }
+        }
+    }
+
+    /// Rights are not for ever: the same question again, for as long as the subscription lasts.
+    pub(super) fn start_review(&mut self, subscribe: Box<Subscribe>) {
+        let due = Instant::now() + next_review();
+        let place = self.reviews.partition_point(|(other, _)| *other <= due);
+        self.reviews.insert(place, (due, subscribe));
+    }
+
+    pub(super) fn start_reviews(&mut self) {
+        let now = Instant::now();
+        while let Some((_, subscribe)) = self.reviews.pop_front_if(|(due, _)| *due <= now) {
+            let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
+            self.work.push(Box::pin(async move {
+                let outcome = hub.subscriptions.review(&node, &subscribe).await;
+                Done::Reviewed { subscribe, outcome }
+            }));
+        }
+    }
+
+    pub(super) fn subscribed(
+        &mut self,
+        subscribe: Box<Subscribe>,
+        outcome: Result<Arc<SharedWatch>, Closed>,
+    ) {
+        let scope = subscribe.scope;
+        let Some(index) = self.opening.iter().position(|(opening, _)| *opening == scope) else { return };
+        self.opening.swap_remove(index);
+        if let Some(metaserver) = self.channel.metaserver() {
+            metaserver.opened(scope, outcome.as_ref().map(|_| ()), Instant::now());
+        }
+        match outcome {
+            Ok(watch) => {
+                watch.follow(&self.handle, scope);
+                self.view.open(scope, watch);
+                self.channel.open_subscription(scope, &self.view);
+                self.start_review(subscribe);
+            }
+            Err(closed) => self.channel.close_subscription(scope, closed.code, &closed.reason),
+        }
+    }
+
+    pub(super) fn reviewed(&mut self, subscribe: Box<Subscribe>, outcome: Result<(), Closed>) {
+        let scope = subscribe.scope;
+        let open = self.view.subscriptions().iter().any(|(id, _)| *id == scope);
+        match outcome {
+            _ if !open => {}
+            Ok(()) => self.start_review(subscribe),
+            Err(closed) => {
+                if let Some(watch) = self.view.close(scope) {
+                    watch.unfollow(&self.handle, scope);
+                }
+                self.forget_watch(scope);
+                self.channel.close_subscription(scope, closed.code, &closed.reason);
+            }
+        }
+    }
+
+    pub(super) fn forget_watch(&mut self, scope: ScopeId) {
+        if let Some(metaserver) = self.channel.metaserver() {
+            metaserver.ended(scope);
+        }
+    }
+}
