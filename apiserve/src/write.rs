@@ -15,7 +15,7 @@ mod scales;
 mod update;
 
 pub use delete::CLEANUP;
-pub(crate) use update::creates;
+pub(crate) use update::{check_body, creates};
 
 use std::sync::Arc;
 

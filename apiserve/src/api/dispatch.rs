@@ -220,7 +220,11 @@ impl ApiServer {
             return Ok(false);
         }
         let attributes = Attributes { verb: "create".to_owned(), ..attributes.clone() };
-        self.parts.authorizer.authorize(&attributes).await.permit(&attributes).map(|()| true)
+        let permitted = self.parts.authorizer.authorize(&attributes).await.permit(&attributes);
+        if permitted.is_err() {
+            write::check_body(request)?;
+        }
+        permitted.map(|()| true)
     }
 
     fn endpoint(

@@ -259,9 +259,24 @@ fn new_state(context: &mut Context<'_>, source: &Source<'_>, live: &Value) -> Re
     }
 }
 
+/// Whether the body of a PUT is the object that its path names: the real server reads it before it asks for the right to
+/// create what is not there.
+pub(crate) fn check_body(request: &WriteRequest) -> Result<(), ApiError> {
+    if request.verb != WriteVerb::Update {
+        return Ok(());
+    }
+    let (kind, validation) = (&request.kind, request.options.field_validation);
+    let object = super::decode(kind, &request.body, &request.content_type, validation, &mut Vec::new())?;
+    check_named(&request.attributes.name, &object)
+}
+
 /// The name in the body must be the one in the path.
 pub(super) fn check_name(context: &Context<'_>, object: &Value) -> Result<(), ApiError> {
-    let (name, wanted) = (meta::text(object, "name"), &context.name);
+    check_named(&context.name, object)
+}
+
+fn check_named(wanted: &str, object: &Value) -> Result<(), ApiError> {
+    let name = meta::text(object, "name");
     if name.is_empty() {
         return Err(nameless(wanted));
     }
