@@ -22,6 +22,7 @@ use tombolo_proto::session::{CloudConfig, CloudEvent, CloudSession, Lookup, Node
 use crate::hub::{Connection, Dial};
 use crate::identity::Identity;
 use crate::store::is_pushed;
+use crate::store::splice::TRIM_VERSION;
 
 /// See the module. Clones share it.
 #[derive(Clone)]
@@ -203,7 +204,7 @@ impl FakeCloud {
         let clock = Clock::start();
         let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
         let epoch = Epoch { cluster: Uid::parse("cluster").unwrap(), generation: 1 };
-        let config = CloudConfig::new(node, epoch, 2, u64::try_from(millis).unwrap());
+        let config = CloudConfig::new(node, epoch, TRIM_VERSION, u64::try_from(millis).unwrap());
         let mut session = CloudSession::new(config, clock.now());
         let mut news = self.news.subscribe();
         let generation = self.world.lock().generation;
