@@ -49,8 +49,6 @@ struct Cluster {
     children: Vec<Value>,
     /// Of the grids' namespaces.
     pods: Vec<Value>,
-    /// Of the grids' namespaces.
-    slices: Vec<Value>,
     nodes: Vec<Value>,
 }
 
@@ -69,15 +67,14 @@ impl Cluster {
         for kind in [("apps", "v1", "Deployment"), ("apps", "v1", "StatefulSet"), ("", "v1", "Service")] {
             children.extend(list(client, kind, None, GRID_SELECTOR).await?);
         }
-        let (mut pods, mut slices) = (Vec::new(), Vec::new());
+        let mut pods = Vec::new();
         let namespaces: BTreeSet<&str> =
             grids.iter().map(|(_, grid)| text(&grid["metadata"]["namespace"])).collect();
         for namespace in namespaces {
             pods.extend(list(client, ("", "v1", "Pod"), Some(namespace), "").await?);
-            slices.extend(list(client, SLICES, Some(namespace), "").await?);
         }
         let nodes = list(client, ("", "v1", "Node"), None, "").await?;
-        Ok(Some(Self { grids, children, pods, slices, nodes }))
+        Ok(Some(Self { grids, children, pods, nodes }))
     }
 
     /// The child of a grid that a check wants.

@@ -64,7 +64,7 @@ async fn endpoints(cluster: &Cluster, edge: &Edge<'_>) -> Result<Addresses> {
     let Some(wrapper) = edge.wrapper else { return Ok(Addresses::new()) };
     let slices =
         list(wrapper, SLICES, None, "").await.with_context(|| format!("wrapper of {}", edge.node))?;
-    let all = services(cluster).map(|(_, service)| (title(service), ready(&slices, service, |_| true)));
+    let all = services(cluster).map(|(_, service)| (title(service), ready(&slices, service)));
     Ok(all.collect())
 }
 
@@ -88,8 +88,8 @@ fn services(cluster: &Cluster) -> impl Iterator<Item = (&Value, &Value)> {
     grids.filter_map(|(_, grid)| Some((grid, cluster.child(grid, |_| true)?)))
 }
 
-/// Addresses of a Service's ready endpoints on nodes that fit.
-fn ready(slices: &[Value], service: &Value, fits: impl Fn(&str) -> bool) -> BTreeSet<String> {
+/// Addresses of a Service's ready endpoints.
+fn ready(slices: &[Value], service: &Value) -> BTreeSet<String> {
     let of_service = |slice: &&Value| {
         slice["metadata"]["namespace"] == service["metadata"]["namespace"]
             && slice["metadata"]["labels"][tombolo_grid::endpoints::SERVICE_NAME]
@@ -97,10 +97,35 @@ fn ready(slices: &[Value], service: &Value, fits: impl Fn(&str) -> bool) -> BTre
     };
     let endpoints =
         slices.iter().filter(of_service).flat_map(|slice| slice["endpoints"].as_array()).flatten();
-    let ready = endpoints
-        .filter(|endpoint| endpoint["conditions"]["ready"] != false && fits(text(&endpoint["nodeName"])));
+    let ready = endpoints.filter(|endpoint| endpoint["conditions"]["ready"] != false);
     let addresses = ready.flat_map(|endpoint| endpoint["addresses"].as_array()).flatten();
     addresses.filter_map(|address| address.as_str().map(str::to_owned)).collect()
+}
+
+/// Addresses of the pods that a Service selects and that take requests, on nodes that fit. The pods say so themselves: their
+/// endpoints may be written later.
+fn selected(cluster: &Cluster, service: &Value, fits: impl Fn(&str) -> bool) -> BTreeSet<String> {
+    let Some(selector) = service["spec"]["selector"].as_object().filter(|selector| !selector.is_empty())
+    else {
+        return BTreeSet::new();
+    };
+    let pods = cluster.pods.iter().filter(|pod| {
+        let metadata = &pod["metadata"];
+        metadata["namespace"] == service["metadata"]["namespace"]
+            && selector.iter().all(|(label, value)| metadata["labels"][label] == *value)
+            && takes_requests(pod, service)
+            && fits(text(&pod["spec"]["nodeName"]))
+    });
+    pods.filter_map(|pod| pod["status"]["podIP"].as_str().map(str::to_owned)).collect()
+}
+
+fn takes_requests(pod: &Value, service: &Value) -> bool {
+    let conditions = || pod["status"]["conditions"].as_array().into_iter().flatten();
+    let is_ready = || {
+        pod["metadata"]["deletionTimestamp"].is_null()
+            && conditions().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+    };
+    service["spec"]["publishNotReadyAddresses"] == true || is_ready()
 }
 
 /// What an edge should lead to, from the objects of the API server alone.
@@ -113,7 +138,7 @@ fn expected(cluster: &Cluster, node: &str) -> Reached {
         let key = text(&grid["spec"]["gridUniqKey"]);
         let own = unit(node, key);
         let is_near = |other: &str| !own.is_empty() && unit(other, key) == own;
-        (title(service), ready(&cluster.slices, service, is_near))
+        (title(service), selected(cluster, service, is_near))
     });
     let mut names = Addresses::new();
     for (_, grid) in cluster.grids.iter().filter(|(kind, _)| *kind == "StatefulSetGrid") {
@@ -126,4 +151,46 @@ fn expected(cluster: &Cluster, node: &str) -> Reached {
         }
     }
     Reached { services: services.collect(), names }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(name: &str, node: &str, address: &str, ready: &str) -> Value {
+        json!({
+            "metadata": {"name": name, "namespace": "shop", "labels": {"app": "web"}},
+            "spec": {"nodeName": node},
+            "status": {"podIP": address, "conditions": [{"type": "Ready", "status": ready}]},
+        })
+    }
+
+    /// Endpoints are written after a pod is ready: an edge that shows one of two pods does not lead where it should.
+    #[test]
+    fn an_edge_should_lead_to_every_ready_pod_of_its_unit_whatever_the_slices_say() {
+        let node = |name: &str, zone: &str| json!({"metadata": {"name": name, "labels": {"zone": zone}}});
+        let grid = json!({"metadata": {"name": "web", "namespace": "shop", "uid": "g"}, "spec": {"gridUniqKey": "zone"}});
+        let service = json!({
+            "metadata": {"name": "web-svc", "namespace": "shop", "ownerReferences": [{"uid": "g"}]},
+            "spec": {"selector": {"app": "web"}},
+        });
+        let pods = vec![
+            pod("a", "n1", "10.0.0.1", "True"),
+            pod("b", "n2", "10.0.0.2", "True"),
+            pod("c", "n1", "10.0.0.3", "False"),
+            pod("d", "n3", "10.0.0.4", "True"),
+        ];
+        let mut cluster = Cluster {
+            grids: vec![("ServiceGrid", grid)],
+            children: vec![service],
+            pods,
+            nodes: vec![node("n1", "oslo"), node("n2", "oslo"), node("n3", "lisbon")],
+        };
+        let of = |cluster: &Cluster| expected(cluster, "n1").services["shop/web-svc"].clone();
+        assert_eq!(of(&cluster), ["10.0.0.1", "10.0.0.2"].map(str::to_owned).into());
+        cluster.children[0]["spec"]["publishNotReadyAddresses"] = true.into();
+        assert_eq!(of(&cluster), ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(str::to_owned).into());
+    }
 }
