@@ -96,6 +96,9 @@ impl ApiServer {
             }
         };
         body::finish(&mut response, &method);
+        if body::weight(&response).is_some() && response.extensions().get::<Arc<Sending>>().is_none() {
+            response.extensions_mut().insert(Sending::uncounted(&self.parts.load));
+        }
         response
     }
 
