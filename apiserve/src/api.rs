@@ -96,6 +96,9 @@ impl ApiServer {
             }
         };
         body::finish(&mut response, &method);
+        if body::weight(&response).is_some() && response.extensions().get::<Arc<Sending>>().is_none() {
+            response.extensions_mut().insert(Sending::uncounted(&self.parts.load));
+        }
         response
     }
 
@@ -106,6 +109,9 @@ impl ApiServer {
     {
         let (head, request_body) = request.into_parts();
         let query = Query::parse(&head.method, head.uri.path(), head.uri.query().unwrap_or_default());
+        if query.target == Target::Incomplete {
+            return plain::incomplete(&head.uri);
+        }
         let refused = Accepted::of_refusal(&head.headers, &query.params);
         let time = match deadline::of(&query) {
             Ok(time) => time,

@@ -78,9 +78,7 @@ struct Shared {
     turn: Mutex<Turn>,
     /// Bytes of all objects, for metrics.
     len: AtomicU64,
-    len_max: u64,
-    /// Whether what is current stays as it is, and only what it has replaced is packed.
-    unpacked: bool,
+    rules: Arc<Rules>,
 }
 
 /// What only whoever makes changes needs.
@@ -108,68 +106,48 @@ impl MemoryStore {
     /// earlier one.
     #[must_use]
     pub fn new(start: Revision, limits: LogLimits) -> Self {
-        Self::restore(start, Vec::new(), None, limits)
+        Self::restore(start, Vec::new(), None, limits, Rules::default())
     }
 
     /// The same for a store whose lists count more than its memory: what is current is not packed.
     #[must_use]
     pub fn unpacked(start: Revision, limits: LogLimits) -> Self {
-        let turn = Turn { packer: Packer::default(), ledger: Ledger::new(Rules::default()) };
-        Self::with(State::new(start, Histories::new(limits)), start, None, turn, (true, u64::MAX))
+        Self::restore(start, Vec::new(), None, limits, Rules { unpacked: true, ..Rules::default() })
     }
 
     /// A usual start for stores whose clients have never seen another one.
     pub const START: Revision = Revision(1);
 
-    /// A store with content, as read from the journal's files. `newest` is the revision of the last entry that
-    /// was journaled. History before it is gone: watches from there are answered with 410.
+    /// A store with content, as read from the journal's files, and rules about all of it together. `newest` is the
+    /// revision of the last entry that was journaled. History before it is gone: watches from there are answered with
+    /// 410.
     #[must_use]
     pub fn restore(
         newest: Revision,
         objects: impl IntoIterator<Item = Stored>,
         journal: Option<Box<dyn Journal>>,
         limits: LogLimits,
-    ) -> Self {
-        Self::restore_with(newest, objects, journal, limits, Rules::default())
-    }
-
-    /// The same for a store with rules about all of its objects together.
-    #[must_use]
-    pub fn restore_with(
-        newest: Revision,
-        objects: impl IntoIterator<Item = Stored>,
-        journal: Option<Box<dyn Journal>>,
-        limits: LogLimits,
         rules: Rules,
     ) -> Self {
+        let rules = Arc::new(rules);
         let mut state = State::new(newest, Histories::new(limits));
-        let len_max = rules.len_max;
-        let mut turn = Turn { packer: Packer::default(), ledger: Ledger::new(rules) };
+        let mut turn = Turn { packer: Packer::default(), ledger: Ledger::new(Arc::clone(&rules)) };
         for object in objects {
             turn.ledger.replace(None, Some(&object));
-            turn.packer.pack(&object);
+            if !rules.unpacked {
+                turn.packer.pack(&object);
+            }
             let table = state.table(object.key.resource());
             table.objects.insert(object.key.clone(), Arc::new(object));
         }
-        Self::with(state, newest, journal, turn, (false, len_max))
-    }
-
-    fn with(
-        state: State,
-        newest: Revision,
-        journal: Option<Box<dyn Journal>>,
-        turn: Turn,
-        (unpacked, len_max): (bool, u64),
-    ) -> Self {
         let shared = Shared {
             state: RwLock::new(state),
             revision: AtomicU64::new(newest.0),
             journal,
             queue: Mutex::default(),
             len: AtomicU64::new(turn.ledger.len()),
-            len_max,
+            rules,
             turn: Mutex::new(turn),
-            unpacked,
         };
         Self { shared: Arc::new(shared) }
     }
@@ -208,7 +186,7 @@ impl MemoryStore {
     /// Bytes of all objects as [`Rules::len_max`] counts them, and that limit.
     #[must_use]
     pub fn size(&self) -> (u64, u64) {
-        (self.shared.len.load(Ordering::Relaxed), self.shared.len_max)
+        (self.shared.len.load(Ordering::Relaxed), self.shared.rules.len_max)
     }
 
     /// Number of objects, for metrics.
@@ -350,7 +328,7 @@ impl Shared {
             }
         }
         for change in &staged {
-            let settled = if self.unpacked { change.previous.as_ref() } else { Some(&change.object) };
+            let settled = if self.rules.unpacked { change.previous.as_ref() } else { Some(&change.object) };
             settled.into_iter().for_each(|version| packer.add(version));
         }
         self.len.store(ledger.len(), Ordering::Relaxed);

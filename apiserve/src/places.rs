@@ -105,11 +105,15 @@ impl Places {
         Arc::new(Place { places, number, source, end, proven, sender: Mutex::new(None) })
     }
 
-    /// Ends the oldest unproven connection of a source, or of that which has most of them.
+    /// Ends the oldest unproven connection of a source, or of those that have most of them. Who comes from many sources with one
+    /// connection each takes the places of those that it has had longest, and leaves newcomers their time.
     fn end_one(&self, state: &mut State, source: Option<Source>) {
-        let most = || state.sources.iter().max_by_key(|(_, count)| **count).map(|(source, _)| *source);
-        let Some(source) = source.or_else(most) else { return };
-        let oldest = state.unproven.iter().find(|(_, unproven)| unproven.source == source);
+        let most = state.sources.values().max().copied();
+        let fits = |unproven: &Unproven| match source {
+            Some(source) => unproven.source == source,
+            None => state.sources.get(&unproven.source).copied() == most,
+        };
+        let oldest = state.unproven.iter().find(|(_, unproven)| fits(unproven));
         let Some(number) = oldest.map(|(number, _)| *number) else { return };
         if let Some(ended) = state.remove(number) {
             ended.end.cancel();

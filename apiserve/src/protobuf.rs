@@ -272,7 +272,7 @@ impl Target {
 }
 
 /// The name that a type without a resource of its own has in the table of facts, for example `policy.v1.Eviction`.
-fn type_name(group: &str, version: &str, kind: &str) -> String {
+pub(crate) fn type_name(group: &str, version: &str, kind: &str) -> String {
     let package = match group.split('.').next().unwrap_or_default() {
         "" => "core",
         package => package,

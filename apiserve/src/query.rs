@@ -41,7 +41,7 @@ impl Query {
         let target = path::target(&path);
         let verb = match &target {
             Target::Resource(resource) => resource_verb(method, resource, &params),
-            Target::Other => plain_verb(method),
+            Target::Other | Target::Incomplete => plain_verb(method),
         };
         Self { target, verb, params, path }
     }
@@ -67,9 +67,9 @@ impl Query {
     }
 
     /// Adds the selectors of a request that is about a selection, and no others: to whatever a selector says nothing,
-    /// it must not change who may do it. The old form of a watch is asked about without them.
+    /// it must not change who may do it. A watch whose path says so is asked about without them.
     fn select(&self, path: &ResourcePath, attributes: &mut Attributes) {
-        if path.watch || !SELECTING_VERBS.contains(&self.verb) {
+        if path.verb.is_some() || !SELECTING_VERBS.contains(&self.verb) {
             return;
         }
         attributes.field_selector = self.params.first("fieldSelector").unwrap_or_default().to_owned();
@@ -92,10 +92,12 @@ impl Query {
 }
 
 fn resource_verb(method: &Method, path: &ResourcePath, params: &Params) -> &'static str {
+    // Whatever the method: a path that says the verb is not a way to write.
+    if let Some(verb) = path.verb {
+        return verb;
+    }
     let named = path.name.as_deref().is_some_and(|name| !name.is_empty());
     match *method {
-        // Whatever the method: a path that says the verb is not a way to write.
-        _ if path.watch => "watch",
         Method::GET | Method::HEAD if !named && params.flag("watch") => "watch",
         Method::GET | Method::HEAD if named => "get",
         Method::GET | Method::HEAD => "list",

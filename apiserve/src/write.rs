@@ -86,6 +86,8 @@ struct Context<'a> {
     name: String,
     now: Timestamp,
     warnings: Vec<String>,
+    /// Nothing is stored, as the parameters say or the body of a deletion.
+    dry_run: bool,
     /// Whether the last attempt failed because what admission has chosen was taken meanwhile.
     taken: bool,
 }
@@ -93,7 +95,8 @@ struct Context<'a> {
 impl<'a> Context<'a> {
     fn new(request: &'a WriteRequest) -> Self {
         let name = request.attributes.name.clone();
-        Self { request, kind: &request.kind, name, now: Timestamp::now(), warnings: Vec::new(), taken: false }
+        let (kind, dry_run) = (&request.kind, request.options.dry_run);
+        Self { request, kind, name, now: Timestamp::now(), warnings: Vec::new(), dry_run, taken: false }
     }
 
     fn namespace(&self) -> &str {
@@ -349,7 +352,7 @@ fn admission_request<'r>(
         name: &context.name,
         object,
         old,
-        dry_run: context.request.options.dry_run,
+        dry_run: context.dry_run,
         warnings: Warnings::default(),
     }
 }

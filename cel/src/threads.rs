@@ -119,6 +119,8 @@ mod tests {
             let work = move || {
                 assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "two parses at a time");
                 let id = std::thread::current().id();
+                // Long enough for another one to come in between.
+                (0..64).for_each(|_| std::thread::yield_now());
                 running.fetch_sub(1, Ordering::SeqCst);
                 id
             };
@@ -126,7 +128,9 @@ mod tests {
         };
         let ids: HashSet<_> = std::thread::scope(|scope| {
             let askers: Vec<_> = (0..32).map(|_| scope.spawn(|| parse_one(false))).collect();
-            scope.spawn(|| parse_one(true));
+            for _ in 0..8 {
+                scope.spawn(|| parse_one(true));
+            }
             askers.into_iter().map(|asker| asker.join().unwrap()).collect()
         });
         assert_eq!(ids.len(), 1, "one thread for all short texts");

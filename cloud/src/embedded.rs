@@ -146,9 +146,9 @@ fn open_store(
     let newest = restored.revision.max(MemoryStore::START);
     // Whoever may write anything may write events, which are forgotten anyway.
     let shares = HashMap::from([(core("events"), len_max / EVENTS_SHARE)]);
-    let rules = Rules { claims: Some(Arc::new(ServiceClaims)), len_max, shares };
+    let rules = Rules { claims: Some(Arc::new(ServiceClaims)), len_max, shares, ..Rules::default() };
     let limits = LogLimits::default();
-    Ok((MemoryStore::restore_with(newest, restored.objects, Some(indexed), limits, rules), journal))
+    Ok((MemoryStore::restore(newest, restored.objects, Some(indexed), limits, rules), journal))
 }
 
 /// What only one server may have. The journal is closed before the lock of the directory is given up: a request or

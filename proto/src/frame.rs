@@ -124,7 +124,7 @@ pub mod features {
 pub enum Inventory {
     /// Every entry.
     Full(Vec<InventoryEntry>),
-    /// Order-independent digest over all entries, see `inventory::digest`.
+    /// Order-independent digest of this store over all entries, see `inventory::digest`.
     Digest {
         /// Number of entries.
         count: u64,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use tombolo_proto::frame::{Change, Deliver, Inventory, Subscribe};
 use tombolo_proto::session::summarise;
-use tombolo_proto::{Held, InventoryEntry, ObjectKey, ScopeId};
+use tombolo_proto::{Held, InventoryEntry, ObjectKey, ScopeId, StoreId};
 
 /// What one node holds: of the pushed set, and of each subscription. Grows with the transcript, which is bounded.
 #[derive(Debug, Clone, Default)]
@@ -57,10 +57,10 @@ impl Holdings {
     }
 
     /// What is held of a scope, in place of what the recorded edge held there: its objects in the versions of this run.
-    /// What was never delivered in this run is taken from the recording.
+    /// What was never delivered in this run is taken from the recording. A digest is that of the edge's store.
     #[must_use]
-    pub fn inventory(&self, conn: u64, scope: ScopeId, recorded: Inventory) -> Inventory {
-        let Inventory::Full(entries) = recorded else { return summarise(self.entries(conn, scope)) };
+    pub fn inventory(&self, store: StoreId, conn: u64, scope: ScopeId, recorded: Inventory) -> Inventory {
+        let Inventory::Full(entries) = recorded else { return summarise(store, self.entries(conn, scope)) };
         let held = self.sets.get(self.set(conn, scope));
         let translate = |entry: InventoryEntry| {
             let known = held.and_then(|held| held.get(&entry.key));

@@ -58,6 +58,9 @@ impl ApiServer {
         if let Some(response) = self.routed(&admitted) {
             return self.route(response, admitted, request_body).await;
         }
+        if path.verb == Some("proxy") {
+            return Ok(no_such_page());
+        }
         let kind = match find(&catalog, &path) {
             Ok(kind) => kind,
             Err(error) => return missing(&catalog, &path, admitted.query.verb, error),
@@ -72,7 +75,9 @@ impl ApiServer {
         check_verb(&kind, &path, admitted.query.verb)?;
         path.name.as_deref().map_or(Ok(()), check_name)?;
         check_key(&kind, &path, admitted.query.verb)?;
-        if admitted.head.method == Method::HEAD || (path.watch && admitted.head.method != Method::GET) {
+        if admitted.head.method == Method::HEAD
+            || (path.verb.is_some() && admitted.head.method != Method::GET)
+        {
             return Err(ApiError::method_not_allowed());
         }
         if let Some(subresource) = streams::unserved(&kind, &path) {
@@ -387,7 +392,7 @@ fn selection(admitted: &Admitted, kind: &KindInfo, path: &ResourcePath) -> Resul
     let text = |name: &str| admitted.query.params.first(name).unwrap_or_default();
     let (labels, fields) = (text("labelSelector"), text("fieldSelector"));
     let mut selection = Selection::parse(kind, path.one_namespace(), labels, fields)?;
-    if let (true, Some(name)) = (path.watch, &path.name) {
+    if let (true, Some(name)) = (path.verb.is_some(), &path.name) {
         if selection.fields.fixed("metadata.name").is_some_and(|other| other != name) {
             return Err(ApiError::bad_request("fieldSelector metadata.name doesn't match requested name"));
         }

@@ -254,6 +254,12 @@ impl Sending {
         fits.then(|| Arc::new(sending))
     }
 
+    /// One that takes nothing of the bounds, as a refusal. Whoever does not take it loses the connection all the same.
+    pub(super) fn uncounted(load: &Arc<Load>) -> Arc<Self> {
+        let (sender, moved) = (Arc::clone(&load.everybody), Mutex::new(Instant::now()));
+        Arc::new(Self { _slot: None, load: Arc::clone(load), sender, len: 0, moved })
+    }
+
     /// A part of it was asked for or sent.
     pub(crate) fn moves(&self) {
         *self.moved.lock() = Instant::now();

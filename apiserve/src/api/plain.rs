@@ -1,7 +1,7 @@
 //! Paths that are not resources: health, discovery, OpenAPI, `/version`; and answers for what is not there.
 
 use bytes::Bytes;
-use http::{Method, Response, StatusCode};
+use http::{Method, Response, StatusCode, Uri};
 use hyper::body::Body as HttpBody;
 
 use super::dispatch::{Answer, accept, header};
@@ -13,6 +13,7 @@ use crate::encode::to_bytes;
 use crate::kinds::KindInfo;
 use crate::query::path::ResourcePath;
 use crate::registry::Catalog;
+use crate::schema::gofmt;
 use crate::status::ApiError;
 
 /// Answer to a path that nobody serves, as kube-apiserver writes it.
@@ -102,6 +103,16 @@ fn is_builtin(catalog: &Catalog, group: &str) -> bool {
 
 pub(super) fn no_such_page() -> Response<Body> {
     body::text(StatusCode::NOT_FOUND, NO_SUCH_PAGE)
+}
+
+/// The answer for a path that ends behind a verb, as kube-apiserver writes it.
+pub(super) fn incomplete(uri: &Uri) -> Response<Body> {
+    let asked = uri.path_and_query().map_or("/", |asked| asked.as_str());
+    let safe = asked.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let why = format!("unable to determine kind and namespace from url, {safe}");
+    let text =
+        format!("Internal Server Error: {}: failed to create RequestInfo: {why}\n", gofmt::quoted(&safe));
+    body::text(StatusCode::INTERNAL_SERVER_ERROR, text)
 }
 
 /// Under which name the client has reached this server; empty when it does not say.

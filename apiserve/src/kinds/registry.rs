@@ -11,6 +11,7 @@ use super::rules::Table;
 use super::{DeclaredColumns, FieldError, KindInfo, ScalePaths, SubresourceInfo, columns, custom};
 use crate::openapi::ForeignDocuments;
 use crate::openapi::v2::LazyPart;
+use crate::protobuf::type_name;
 use crate::schema::Schema;
 use crate::schema::facts::{self, KindFact};
 use crate::schema::rules::{NoRules, RuleEngine};
@@ -104,6 +105,24 @@ impl Kinds {
         self.iter().find(|info| {
             &*info.resource.group == group && &*info.resource.version == version && &*info.kind == kind
         })
+    }
+
+    /// The kind of what a request to a subresource carries, where that is not the object itself nor a view of it: an Eviction
+    /// for `pods/eviction`.
+    #[must_use]
+    pub fn carried(&self, kind: &KindInfo, subresource: &str) -> Option<Arc<KindInfo>> {
+        let below = kind.subresources.iter().find(|known| &*known.name == subresource)?;
+        let (group, version, name) = (&*below.group, &*below.version, &*below.kind);
+        if (group, version, name) == (&*kind.resource.group, &*kind.resource.version, &*kind.kind)
+            || name == "Scale"
+        {
+            return None;
+        }
+        if let Some(known) = self.by_kind(group, version, name) {
+            return Some(Arc::clone(known));
+        }
+        let schema = self.builtin_type(&type_name(group, version, name))?;
+        Some(Arc::new(without_resource(group, version, name, schema)))
     }
 
     /// All kinds, ordered by group, version and plural.
@@ -244,27 +263,33 @@ pub(crate) fn scale() -> &'static KindInfo {
     static SCALE: LazyLock<KindInfo> = LazyLock::new(|| {
         let types = Arc::new(facts::load().types);
         let node = types.named("autoscaling.v1.Scale").expect("the table of facts has the Scale");
-        let resource = Resource::new("autoscaling", "v1", "scales");
-        KindInfo {
-            storage: resource.clone(),
-            kind: "Scale".into(),
-            list_kind: "ScaleList".into(),
-            singular: "scale".into(),
-            namespaced: true,
-            short_names: Vec::new(),
-            categories: Vec::new(),
-            verbs: Vec::new(),
-            subresources: Vec::new(),
-            scale: None,
-            custom: false,
-            rules: Arc::default(),
-            schema: Schema::new(types, node),
-            columns: columns::columns("autoscaling", "Scale"),
-            definition: None,
-            resource,
-        }
+        without_resource("autoscaling", "v1", "Scale", Schema::new(types, node))
     });
     &SCALE
+}
+
+/// A kind of which no objects are stored.
+fn without_resource(group: &str, version: &str, kind: &str, schema: Schema) -> KindInfo {
+    let singular = kind.to_lowercase();
+    let resource = Resource::new(group, version, &format!("{singular}s"));
+    KindInfo {
+        storage: resource.clone(),
+        kind: kind.into(),
+        list_kind: format!("{kind}List").into(),
+        singular: singular.into(),
+        namespaced: true,
+        short_names: Vec::new(),
+        categories: Vec::new(),
+        verbs: Vec::new(),
+        subresources: Vec::new(),
+        scale: None,
+        custom: false,
+        rules: Arc::default(),
+        schema,
+        columns: columns::columns(group, kind),
+        definition: None,
+        resource,
+    }
 }
 
 fn builtin(fact: &KindFact, types: &Arc<Types>, rules: &Table) -> KindInfo {

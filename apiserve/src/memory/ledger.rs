@@ -36,11 +36,13 @@ pub struct Rules {
     pub shares: HashMap<Resource, u64>,
     /// What only one object may have.
     pub claims: Option<Arc<dyn Claims>>,
+    /// Whether what is current stays as it is, and only what it has replaced is packed.
+    pub unpacked: bool,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { len_max: u64::MAX, shares: HashMap::new(), claims: None }
+        Self { len_max: u64::MAX, shares: HashMap::new(), claims: None, unpacked: false }
     }
 }
 
@@ -49,13 +51,14 @@ impl fmt::Debug for Rules {
         f.debug_struct("Rules")
             .field("len_max", &self.len_max)
             .field("shares", &self.shares)
+            .field("unpacked", &self.unpacked)
             .finish_non_exhaustive()
     }
 }
 
 /// The objects of a store, counted.
 pub(super) struct Ledger {
-    rules: Rules,
+    rules: Arc<Rules>,
     len: u64,
     /// Only of resources with a share.
     lens: HashMap<Resource, u64>,
@@ -64,7 +67,7 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn new(rules: Rules) -> Self {
+    pub(super) fn new(rules: Arc<Rules>) -> Self {
         Self { rules, len: 0, lens: HashMap::new(), holders: HashMap::new() }
     }
 

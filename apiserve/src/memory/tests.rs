@@ -354,7 +354,13 @@ impl Journal for Arc<Notebook> {
 }
 
 fn durable(notebook: &Arc<Notebook>) -> MemoryStore {
-    MemoryStore::restore(Revision(7), Vec::new(), Some(Box::new(Arc::clone(notebook))), small())
+    MemoryStore::restore(
+        Revision(7),
+        Vec::new(),
+        Some(Box::new(Arc::clone(notebook))),
+        small(),
+        Rules::default(),
+    )
 }
 
 #[tokio::test]

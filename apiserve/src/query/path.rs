@@ -7,9 +7,14 @@ use percent_encoding::percent_decode_str;
 pub enum Target {
     /// Objects of a resource.
     Resource(ResourcePath),
+    /// A path that ends behind a verb, `/api/v1/watch`: nobody can say what it is about.
+    Incomplete,
     /// Something else: discovery, health, version.
     Other,
 }
+
+/// Verbs that a path may begin with, whatever the method. Nothing is served below `proxy` any more.
+pub const PATH_VERBS: [&str; 2] = ["watch", "proxy"];
 
 /// A path below a group version.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -28,8 +33,8 @@ pub struct ResourcePath {
     pub subresource: Option<String>,
     /// Parts behind the subresource, which no resource here has.
     pub excess: bool,
-    /// The old form of a watch, `/api/v1/watch/...`.
-    pub watch: bool,
+    /// The verb that the path says itself, in an old form like `/api/v1/watch/...`: one of [`PATH_VERBS`].
+    pub verb: Option<&'static str>,
 }
 
 impl ResourcePath {
@@ -55,24 +60,27 @@ pub fn target(path: &str) -> Target {
         ["apis", group, version, rest @ ..] if !rest.is_empty() => (*group, *version, rest),
         _ => return Target::Other,
     };
-    let (watch, rest) = match rest {
-        ["watch", rest @ ..] if !rest.is_empty() => (true, rest),
-        rest => (false, rest),
-    };
+    let verb = PATH_VERBS.into_iter().find(|verb| rest.first() == Some(verb));
+    let rest = rest.get(usize::from(verb.is_some())..).unwrap_or_default();
+    if rest.is_empty() {
+        return Target::Incomplete;
+    }
     let (namespace, rest) = match rest {
         ["namespaces", _] | ["namespaces", _, "status" | "finalize", ..] => (None, rest),
         ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (Some((*namespace).to_owned()), rest),
         rest => (None, rest),
     };
     let part = |index: usize| rest.get(index).map(|part| (*part).to_owned());
+    // What is behind a name is the business of what is reached through the proxy.
+    let subresource = part(2).filter(|_| verb != Some("proxy"));
     Target::Resource(ResourcePath {
         group: group.to_owned(),
         version: version.to_owned(),
         namespace,
         resource: part(0).unwrap_or_default(),
         name: part(1),
-        subresource: part(2),
+        subresource,
         excess: rest.len() > 3,
-        watch,
+        verb,
     })
 }

@@ -34,6 +34,10 @@ fn paths_name_what_kubernetes_says_they_name() {
         ),
         ("GET", "/api/v1/watch/pods", "watch /v1 - pods - -"),
         ("GET", "/api/v1/watch/namespaces/a/pods/b", "watch /v1 a pods b -"),
+        ("GET", "/api/v1/watch/watch", "watch /v1 - watch - -"),
+        ("GET", "/api/v1/proxy/pods", "proxy /v1 - pods - -"),
+        ("POST", "/api/v1/proxy/namespaces/a/pods/b/status/x", "proxy /v1 a pods b -"),
+        ("DELETE", "/apis/apps/v1/proxy/namespaces/a/status", "proxy apps/v1 - namespaces a -"),
         ("GET", "/api/v1/pods?watch", "watch /v1 - pods - -"),
         ("GET", "/api/v1/pods?watch=true", "watch /v1 - pods - -"),
         ("GET", "/api/v1/pods?watch=false", "list /v1 - pods - -"),
@@ -67,6 +71,9 @@ fn paths_name_what_kubernetes_says_they_name() {
     for url in others.into_iter().chain(["//api/v1/pods", "/api/v1//", "/apis//"]) {
         assert_eq!(parse("GET", url).target, Target::Other, "{url}");
     }
+    for url in ["/api/v1/watch", "/api/v1/watch/", "/apis/apps/v1/proxy", "/api/v1/proxy//"] {
+        assert_eq!(parse("GET", url).target, Target::Incomplete, "{url}");
+    }
 }
 
 #[test]
@@ -88,6 +95,7 @@ fn selectors_count_for_verbs_about_selections_and_no_others() {
         ("PATCH", "/api/v1/namespaces/a/pods?", "patch a - false"),
         ("GET", "/api/v1/watch/namespaces/a/pods?", "watch a - false"),
         ("POST", "/api/v1/watch/namespaces/a/pods?", "watch a - false"),
+        ("GET", "/api/v1/proxy/namespaces/a/pods?", "proxy a - false"),
         ("GET", "/api/v1/namespaces/x?", "get x x false"),
         ("DELETE", "/api/v1/namespaces/x?", "delete x x false"),
         ("OPTIONS", "/api/v1/namespaces/x/pods?", " x - false"),

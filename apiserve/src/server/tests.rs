@@ -18,6 +18,7 @@ use crate::memory::MemoryStore;
 use crate::registry::Registry;
 use crate::store::{Expect, Mutation, Write, WriteStore};
 
+mod hostile;
 mod shares;
 
 /// What the clock may go on over a limit before the end is seen.
@@ -37,13 +38,17 @@ async fn start() -> (SocketAddr, DropGuard) {
 }
 
 async fn start_with(places: usize) -> (SocketAddr, DropGuard) {
+    start_behind(places, None).await
+}
+
+async fn start_behind(places: usize, tls: Option<Arc<rustls::ServerConfig>>) -> (SocketAddr, DropGuard) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
     let store = MemoryStore::new(MemoryStore::START, LogLimits::default());
     put(&store).await;
     let api = ApiServer::builder(Arc::new(store), Registry::new(Kinds::builtin()));
     let api = api.connections_max(places).answers_len_max(ANSWERS_LEN).build();
-    let serving = Serving { tls: None, stop: stop.clone(), grace: Duration::ZERO };
+    let serving = Serving { tls, stop: stop.clone(), grace: Duration::ZERO };
     tokio::spawn(serve(listener, api, serving));
     (address, stop.drop_guard())
 }

@@ -130,7 +130,7 @@ impl LocalWrites {
             });
         }
         self.validate(context, Operation::Create, Some(&mut *object), None).await?;
-        if context.request.options.dry_run {
+        if context.dry_run {
             return Ok(std::mem::take(object));
         }
         let change = Change { object, expected: Expect::Absent };

@@ -99,6 +99,7 @@ impl LocalWrites {
         if is(context.kind, ("batch", "jobs")) && options.propagation.is_none() {
             context.warnings.push(JOB_ORPHANS.to_owned());
         }
+        context.dry_run = options.dry_run;
         let mut judged = chosen.map(str::to_owned);
         let mut marked: Option<Value> = None;
         for _ in 0..ATTEMPTS_MAX {

@@ -180,7 +180,7 @@ impl LocalWrites {
         }
         context.warnings.extend(kind.warnings(object, Some(live), &part));
         self.validate(context, Operation::Update, Some(&mut *object), Some(live)).await?;
-        if context.request.options.dry_run {
+        if context.dry_run {
             return Ok(Attempt::Done(std::mem::take(object)));
         }
         let outcome = if super::delete::is_finished(context, object) {

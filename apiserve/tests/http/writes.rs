@@ -73,7 +73,18 @@ async fn what_an_endpoint_does_is_asked_for_by_creating_and_in_no_other_way() {
     }
     let configmap = configmap("a", "1");
     server.post("/api/v1/watch/namespaces/default/configmaps", &configmap).await.expect(405);
+    let refused = server.post("/api/v1/proxy/namespaces/default/configmaps", &configmap).await;
+    assert_eq!((refused.status.as_u16(), &*refused.bytes), (404, &b"404 page not found\n"[..]));
     server.get(&format!("{CONFIGMAPS}/a")).await.expect(404);
+    // Nobody can say what these are about, and nobody is asked whether it is allowed.
+    for path in ["/api/v1/watch", "/apis/apps/v1/proxy/"] {
+        let refused = server.get(path).await;
+        let wanted = format!(
+            "Internal Server Error: \"{path}\": failed to create RequestInfo: unable to determine kind and namespace from url, {path}\n"
+        );
+        assert_eq!(refused.status, 500);
+        assert_eq!(String::from_utf8_lossy(&refused.bytes), wanted);
+    }
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use tombolo_proto::frame::InventoryPart;
 use tombolo_proto::limits::INVENTORY_PART_MAX;
-use tombolo_proto::{Frame as Wire, Lane, NodeId, ScopeId};
+use tombolo_proto::{Frame as Wire, Lane, NodeId, ScopeId, StoreId};
 use tombolo_replay::{Frame, Holdings, wire};
 
 use super::socket::{Saying, acknowledgement};
@@ -17,6 +17,8 @@ use super::socket::{Saying, acknowledgement};
 pub(super) struct Mouth {
     nodes: HashMap<u64, NodeId>,
     held: HashMap<NodeId, Holdings>,
+    /// The store that the hello of a connection has named.
+    stores: HashMap<u64, StoreId>,
     ended: HashSet<u64>,
 }
 
@@ -46,14 +48,20 @@ impl Mouth {
             return Ok(Saying::Document(frame.as_json().clone()));
         }
         let (lane, mut said) = wire(&frame).with_context(|| format!("{} is no frame", frame.id()))?;
+        if let Wire::Hello(hello) = &said {
+            self.stores.insert(conn, hello.store);
+        }
+        let store = self.stores.get(&conn).copied();
         let held = self.holdings(conn)?;
         match &mut said {
             Wire::Hello(hello) => {
-                hello.inventory = held.inventory(conn, ScopeId::NODE, hello.inventory.clone());
+                hello.inventory = held.inventory(hello.store, conn, ScopeId::NODE, hello.inventory.clone());
             }
             Wire::Subscribe(subscribe) => {
+                let store = store.context("a subscription came before the hello")?;
                 held.subscribe(conn, subscribe);
-                subscribe.inventory = held.inventory(conn, subscribe.scope, subscribe.inventory.clone());
+                subscribe.inventory =
+                    held.inventory(store, conn, subscribe.scope, subscribe.inventory.clone());
             }
             _ => {}
         }

@@ -22,8 +22,10 @@ pub(super) mod webhooks;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
+use serde_json::{Value, json};
 use tombolo_apiserve::admission::{Admission, AdmissionRequest, Operation};
 use tombolo_apiserve::auth::Attributes;
+use tombolo_apiserve::kinds::KindInfo;
 use tombolo_apiserve::status::ApiError;
 
 use self::addresses::Addresses;
@@ -65,11 +67,16 @@ impl Plugins {
         self.allocate(request)
     }
 
-    /// Asks policies and webhooks about an action, which is no object that is stored.
+    /// Asks policies and webhooks about an action, which is no object that is stored. They may change what it carries.
     ///
     /// # Errors
     /// The first refusal.
-    pub(super) async fn judge_action(&self, request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
+    pub(super) async fn judge_action(&self, request: &mut AdmissionRequest<'_>) -> Result<(), ApiError> {
+        self.policies.mutate(request)?;
+        let mutations = self.webhooks.mutate(request).await?;
+        if mutations.changed {
+            self.webhooks.mutate_again(request, &mutations).await?;
+        }
         self.policies.validate(request)?;
         self.webhooks.validate(request).await
     }
@@ -141,6 +148,16 @@ fn stores_service(request: &AdmissionRequest<'_>) -> bool {
     let asked = request.attributes;
     let is_service = asked.group.is_empty() && asked.resource == "services" && asked.subresource.is_empty();
     is_service && matches!(request.operation, Operation::Create | Operation::Update)
+}
+
+/// The kind of what a request carries, as admission sees it.
+fn carried_kind(kind: &KindInfo, subresource: &str) -> Value {
+    let own = kind.subresources.iter().find(|own| &*own.name == subresource);
+    let (group, version, name) = match own {
+        Some(own) => (&*own.group, &*own.version, &*own.kind),
+        None => (&*kind.resource.group, &*kind.resource.version, &*kind.kind),
+    };
+    json!({"group": group, "version": version, "kind": name})
 }
 
 /// A refusal of a plugin, worded as kube-apiserver does.

@@ -118,15 +118,15 @@ pub(super) fn build(parts: Parts<'_>) -> Result<Built, EmbeddedError> {
         builder = builder.audit(Arc::new(AuditLog::open(path)?));
     }
     builder = with_reviews(builder, &authorization, &authentication);
-    let bindings = Judged::new(Bindings(objects.clone()), &plugins);
+    let bindings = Judged::new(Bindings(objects.clone()), &plugins, &registry);
     let evictions = Evictions { objects: objects.clone(), deletions: Arc::clone(&deletions) };
     let issue = Tokens { objects: objects.clone(), key: Arc::clone(&tokens) };
     let discovery = Arc::new(Discovery(tokens));
     let api = builder
         .endpoint("", "pods", "binding", Arc::clone(&bindings) as _)
         .endpoint("", "bindings", "", bindings)
-        .endpoint("", "pods", "eviction", Judged::new(evictions, &plugins))
-        .endpoint("", "serviceaccounts", "token", Judged::new(issue, &plugins))
+        .endpoint("", "pods", "eviction", Judged::new(evictions, &plugins, &registry))
+        .endpoint("", "serviceaccounts", "token", Judged::new(issue, &plugins, &registry))
         .route(openid::CONFIGURATION, Arc::clone(&discovery) as _)
         .route(openid::KEYS, discovery)
         .build();

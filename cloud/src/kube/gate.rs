@@ -46,7 +46,7 @@ impl Class {
                 if own && !reads { Self::Report } else { Self::Read }
             }
             Target::Other if call.path().starts_with("/openapi") => Self::Bulk,
-            Target::Other => Self::Read,
+            Target::Other | Target::Incomplete => Self::Read,
         }
     }
 

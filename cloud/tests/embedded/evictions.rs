@@ -85,6 +85,86 @@ async fn actions_are_judged_by_policies() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn policies_change_what_actions_carry() {
+    let server = Server::start().await;
+    let api = server.api().await;
+    api.wait_code(&format!("{NAMESPACE}/serviceaccounts/default"), 200).await;
+    running(&api, "a").await;
+    let patch = |path: &str, value: &str| {
+        json!({"patchType": "JSONPatch", "jsonPatch": {"expression":
+        format!("[JSONPatch{{op: 'add', path: '{path}', value: {value}}}]")}})
+    };
+    let apply = |fields: &str| json!({"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": fields}});
+    for (resource, kind, mutation) in [
+        ("pods/eviction", "Eviction", patch("/deleteOptions", "{'dryRun': ['All']}")),
+        ("pods/binding", "Binding", patch("/metadata/annotations", "{'by': 'policy'}")),
+        ("serviceaccounts/token", "TokenRequest", apply("Object{spec: Object.spec{expirationSeconds: 700}}")),
+    ] {
+        let name = kind.to_lowercase();
+        let policy = json!({"metadata": {"name": name}, "spec": {
+            "matchConstraints": {"resourceRules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [resource]}]},
+            "matchConditions": [{"name": "kind", "expression": format!("request.kind.kind == '{kind}'")}],
+            "failurePolicy": "Fail", "reinvocationPolicy": "Never", "mutations": [mutation]}});
+        api.create(&format!("{POLICIES}/mutatingadmissionpolicies"), &policy).await;
+        let binding = json!({"metadata": {"name": name}, "spec": {"policyName": name}});
+        api.create(&format!("{POLICIES}/mutatingadmissionpolicybindings"), &binding).await;
+    }
+    let (code, answer) = evict(&api, "a").await;
+    assert_eq!(code, 201, "{answer}");
+    let to_node = json!({"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "n"}});
+    let (code, answer) = api.post(&format!("{NAMESPACE}/pods/a/binding"), &to_node).await;
+    assert_eq!(code, 201, "{answer}");
+    let (_, pod) = api.get(&format!("{NAMESPACE}/pods/a")).await;
+    let metadata = &pod["metadata"];
+    assert_eq!(
+        (&metadata["deletionTimestamp"], &metadata["annotations"]["by"]),
+        (&Value::Null, &json!("policy"))
+    );
+    // A request that carries nothing is asked about as well.
+    for token in [json!({"spec": {"expirationSeconds": 7200}}), json!({})] {
+        let (code, answer) = api.post(&format!("{NAMESPACE}/serviceaccounts/default/token"), &token).await;
+        assert_eq!((code, &answer["spec"]["expirationSeconds"]), (201, &json!(700)), "{answer}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_in_the_body_spends_and_deletes_nothing() {
+    let server = Server::start().await;
+    let api = server.api().await;
+    api.wait_code(&format!("{NAMESPACE}/serviceaccounts/default"), 200).await;
+    running(&api, "a").await;
+    budget(&api, 1).await;
+    let tried = |dry_run: Value| {
+        json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"},
+        "deleteOptions": {"dryRun": dry_run}})
+    };
+    let (path, all) = (format!("{NAMESPACE}/pods/a"), json!(["All"]));
+    for (dry_run, wanted) in [(all.clone(), 201), (json!("All"), 400), (json!([7]), 400)] {
+        let (code, answer) = api.post(&format!("{path}/eviction"), &tried(dry_run)).await;
+        assert_eq!(code, wanted, "{answer}");
+    }
+    assert_eq!(api.delete(&path, json!({"dryRun": all})).await.0, 200);
+    let (_, budget) = api.get(&format!("{BUDGETS}/b")).await;
+    assert_eq!(budget["status"]["disruptionsAllowed"], 1, "{budget}");
+    assert_eq!(api.get(&path).await.1["metadata"]["deletionTimestamp"], Value::Null);
+    // Whoever is asked about the deletion is told.
+    let policy = json!({"metadata": {"name": "real"}, "spec": {
+        "matchConstraints": {"resourceRules": [
+            {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"]}]},
+        "validations": [{"expression": "!request.dryRun", "message": "only tried"}]}});
+    api.create(&format!("{POLICIES}/validatingadmissionpolicies"), &policy).await;
+    let binding =
+        json!({"metadata": {"name": "real"}, "spec": {"policyName": "real", "validationActions": ["Deny"]}});
+    api.create(&format!("{POLICIES}/validatingadmissionpolicybindings"), &binding).await;
+    let (code, answer) = api.delete(&path, json!({"dryRun": all})).await;
+    assert_eq!(code, 422, "{answer}");
+    assert!(answer["message"].as_str().unwrap_or_default().contains("only tried"), "{answer}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn services_that_are_created_at_once_share_nothing() {
     let server = Server::start().await;
     let api = server.api().await;

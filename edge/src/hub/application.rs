@@ -65,7 +65,7 @@ fn record_of(call: &ApiRequest, node: &NodeId) -> Option<Application> {
         let read = Asked::new(Verb::Get, decoded, json!({}));
         return (call.method == "GET").then(|| read.record(node));
     };
-    if target.excess || target.watch {
+    if target.excess || target.verb.is_some() {
         return None;
     }
     let key = key_of(&target)?;

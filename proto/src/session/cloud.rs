@@ -17,7 +17,7 @@ pub use api::{Certainty, CloudConfig, CloudEvent, CloudStats, Lookup, NodeView};
 pub use compare::LAG_GRACE;
 
 use crate::frame::{Frame, Goodbye, Reply};
-use crate::ids::{Lane, Moment, RequestId, ScopeId};
+use crate::ids::{Lane, Moment, RequestId, ScopeId, StoreId};
 use crate::limits::HANDSHAKE_TIMEOUT;
 use crate::object::ObjectKey;
 use crate::session::liveness::Liveness;
@@ -58,8 +58,8 @@ pub struct CloudSession {
     now: Moment,
     opened_at: Moment,
     features: u64,
-    /// The edge's content hashes were made under the view's trimming rules.
-    same_rules: bool,
+    /// The edge's store, when its content hashes were made under the view's trimming rules: without that no digest counts.
+    comparable: Option<StoreId>,
     liveness: Liveness,
     patience: Patience,
     subscribes: Begun,
@@ -87,7 +87,7 @@ impl CloudSession {
             now,
             opened_at: now,
             features: 0,
-            same_rules: false,
+            comparable: None,
             liveness: Liveness::new(now, config.ping_interval, config.idle_timeout),
             patience: Patience::new(now),
             subscribes: Begun::default(),

@@ -76,7 +76,7 @@ impl EdgeSession {
             epoch: config.epoch.clone(),
             trim_version: config.trim_version,
             features: config.features,
-            inventory: summarise(view.inventory(ScopeId::NODE)),
+            inventory: summarise(config.store, view.inventory(ScopeId::NODE)),
             agent: config.agent.clone(),
             instance: config.instance,
         };
@@ -91,7 +91,7 @@ impl EdgeSession {
             early_bytes: 0,
             refusals: VecDeque::new(),
             requests: Requests::default(),
-            scopes: Scopes::new(),
+            scopes: Scopes::new(config.store),
             lease: None,
             greeted_at: now,
             events: VecDeque::new(),
@@ -318,7 +318,7 @@ impl EdgeSession {
         self.early = VecDeque::new();
         self.refusals = VecDeque::new();
         self.requests = Requests::default();
-        self.scopes = Scopes::new();
+        self.scopes = Scopes::new(self.config.store);
         self.events.push_back(EdgeEvent::Closed(goodbye));
     }
 }

@@ -1,17 +1,18 @@
 //! How an edge announces what it holds in a scope.
 
 use crate::frame::Inventory;
+use crate::ids::StoreId;
 use crate::inventory::digest;
 use crate::limits::HELLO_INVENTORY_MAX;
 use crate::object::InventoryEntry;
 
-/// The entries themselves when they are few enough for a hello or a subscription, their digest otherwise.
+/// The entries themselves when they are few enough for a hello or a subscription, their digest in this store otherwise.
 #[must_use]
-pub fn summarise(entries: Vec<InventoryEntry>) -> Inventory {
+pub fn summarise(store: StoreId, entries: Vec<InventoryEntry>) -> Inventory {
     if entries.len() <= HELLO_INVENTORY_MAX {
         return Inventory::Full(entries);
     }
-    let (digest, count) = digest(&entries);
+    let (digest, count) = digest(store, &entries);
     Inventory::Digest { count, digest }
 }
 
@@ -27,7 +28,10 @@ mod tests {
             held: Held::Absent,
         };
         let entries: Vec<_> = (0..=HELLO_INVENTORY_MAX).map(entry).collect();
-        assert!(matches!(summarise(entries[1..].to_vec()), Inventory::Full(list) if list.len() == 512));
-        assert!(matches!(summarise(entries), Inventory::Digest { count: 513, .. }));
+        let store = StoreId([7; 16]);
+        assert!(
+            matches!(summarise(store, entries[1..].to_vec()), Inventory::Full(list) if list.len() == 512)
+        );
+        assert!(matches!(summarise(store, entries), Inventory::Digest { count: 513, .. }));
     }
 }

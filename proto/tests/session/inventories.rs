@@ -3,13 +3,11 @@
 use std::time::Duration;
 
 use tombolo_proto::frame::{Change, Frame, Inventory, InventoryPart};
-use tombolo_proto::inventory::digest;
 use tombolo_proto::limits::{HELLO_INVENTORY_MAX, INVENTORY_MAX, INVENTORY_PART_MAX};
-use tombolo_proto::session::{CloudEvent, EdgeEvent, EdgeView, LAG_GRACE};
-use tombolo_proto::{Held, InventoryEntry, Lane, ScopeId};
+use tombolo_proto::session::{CloudEvent, EdgeEvent, EdgeView, LAG_GRACE, summarise};
+use tombolo_proto::{Held, InventoryEntry, Lane, ScopeId, StoreId};
 
 use super::harness::cloud::key;
-use super::harness::edge::Store;
 use super::harness::oracle::Coverage;
 use super::harness::solo::Solo;
 use super::harness::world::{Settings, World};
@@ -361,12 +359,20 @@ fn offers_before_the_comparison_are_not_lost() {
     );
 }
 
+/// A digest is one of a store: that of another store, or of an agent that makes digests in another way, costs the list.
 #[test]
-fn the_digest_of_the_store_is_the_one_of_the_view() {
-    let mut world = synced(HELLO_INVENTORY_MAX + 1);
+fn a_digest_counts_for_the_store_that_the_hello_names_and_no_other() {
+    let (mut world, mut asked) = (synced(HELLO_INVENTORY_MAX + 1), Vec::new());
     world.heal();
-    let Store { scopes, .. } = &world.store;
-    assert_eq!(scopes.len(), 1);
     let entries = world.store.inventory(ScopeId::NODE);
-    assert_eq!(digest(&entries).1, 513);
+    for store in [StoreId([7; 16]), StoreId([8; 16])] {
+        let mut solo = Solo::new(HELLO_INVENTORY_MAX + 1);
+        let mut hello = solo.hello();
+        hello.inventory = summarise(store, entries.clone());
+        solo.feed(Lane::Control, Frame::Hello(hello)).expect("a good hello");
+        asked.push(
+            solo.sent(Lane::Control).iter().any(|frame| matches!(frame, Frame::InventoryRequest { .. })),
+        );
+    }
+    assert_eq!(asked, [false, true]);
 }

@@ -8,7 +8,6 @@ use tombolo_proto::frame::{
 };
 use tombolo_proto::session::{
     CloudConfig, CloudEvent, CloudSession, EdgeConfig, EdgeEvent, EdgeSession, EdgeView, SubscribeError,
-    summarise,
 };
 use tombolo_proto::{Lane, Moment, NodeId, Resource, ScopeId, limits};
 
@@ -228,7 +227,7 @@ impl World {
         self.store.areas[area].caught_up = false;
         let mut subscribe = subscription(scope, area);
         subscribe.epoch = self.store.areas[area].epoch.clone();
-        subscribe.inventory = summarise(self.store.inventory(scope));
+        subscribe.inventory = Inventory::Full(self.store.inventory(scope));
         match connection.edge.subscribe(subscribe) {
             Ok(()) | Err(SubscribeError::Closed) => {}
             Err(error) => panic!("few are open: {error}"),

@@ -82,16 +82,13 @@ struct Wish {
     name: Option<String>,
 }
 
-/// The texts of a list in a rule.
-fn texts<'a>(rule: &'a Value, list: &str) -> Vec<&'a str> {
-    rule[list].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
-}
-
 impl Case {
     pub(crate) fn of(world: &World, rng: &mut StdRng) -> Self {
         let grant = &world.grants[rng.random_range(0..world.grants.len())];
-        if rng.random_bool(0.06) {
-            return Self::of_node(grant, rng);
+        match rng.random_range(0..100) {
+            0..10 => return Self::of_node(rng),
+            10..20 => return Self::of_selecting_write(world, rng),
+            _ => {}
         }
         let acting = if rng.random_bool(0.7) { subject(world, grant, rng) } else { anybody(world, rng) };
         if rng.random_bool(0.2) {
@@ -104,14 +101,14 @@ impl Case {
 
 impl Case {
     /// A node that selects, by its certificate or in a review: which objects are its own is decided by the selector.
-    fn of_node(grant: &Grant, rng: &mut StdRng) -> Self {
+    fn of_node(rng: &mut StdRng) -> Self {
         let node = rng.random_range(0..NODES.len());
         let (group, resource) = match rng.random_range(0..8) {
             0 => ("", "nodes"),
             1 => ("resource.k8s.io", "resourceslices"),
             _ => ("", "pods"),
         };
-        let selector = field_selector(grant, rng);
+        let selector = node_selector(node, rng);
         let verb = pick(rng, &["list", "watch", "list", "watch", "deletecollection", "create"]);
         if rng.random_bool(0.4) {
             let what = json!({"verb": verb, "group": group, "resource": resource, "fieldSelector": {"rawSelector": selector}});
@@ -130,6 +127,50 @@ impl Case {
         let query = format!("{watch}fieldSelector={}&dryRun=All&timeoutSeconds=1", encoded(&selector));
         let call = Call { method, path: format!("{root}{home}/{resource}?{query}") };
         Self { caller: Caller::Node(node), question: Question::Call(call) }
+    }
+}
+
+impl Case {
+    /// Somebody who writes, and whose request names what they may write only in a selector, which must not count. Such a
+    /// right is one to named objects, or one in a namespace, which would be one to the namespace itself.
+    fn of_selecting_write(world: &World, rng: &mut StdRng) -> Self {
+        let about_itself = |grant: &Grant| {
+            let resources = grant.list("resources");
+            grant.namespace.filter(|_| resources.iter().any(|one| matches!(*one, "namespaces" | "*")))
+        };
+        let is_named = |grant: &Grant| !grant.list("resourceNames").is_empty();
+        let fits = |grant: &&Grant| is_named(grant) || about_itself(grant).is_some();
+        let grants: Vec<&Grant> = world.grants.iter().filter(fits).collect();
+        if grants.is_empty() {
+            return Self::of_node(rng);
+        }
+        let grant = grants[rng.random_range(0..grants.len())];
+        let collection = match about_itself(grant) {
+            Some(namespace) if !is_named(grant) || rng.random_bool(0.3) => {
+                format!("/api/v1/namespaces?fieldSelector=metadata.name%3D{namespace}")
+            }
+            _ => Self::named_collection(grant, rng),
+        };
+        let method = pick(rng, &["POST", "POST", "POST", "DELETE", "PUT", "PATCH"]);
+        let acting = subject(world, grant, rng);
+        let caller = caller(world, acting, rng);
+        Self { caller, question: Question::Call(Call { method, path: format!("{collection}&dryRun=All") }) }
+    }
+
+    /// A collection of what a right is about, and one of its names to select by.
+    fn named_collection(grant: &Grant, rng: &mut StdRng) -> String {
+        let mut one = |list: &str, other: &'static str| {
+            let texts = grant.list(list);
+            let text = if texts.is_empty() { other } else { pick(rng, &texts) };
+            if text.is_empty() || text.starts_with('*') { other.to_owned() } else { text.to_owned() }
+        };
+        let (group, resource, name) =
+            (one("apiGroups", ""), one("resources", "pods"), one("resourceNames", "foo"));
+        let root = if group.is_empty() { "/api/v1".to_owned() } else { format!("/apis/{group}/v1") };
+        let home = grant.namespace.filter(|_| resource != "namespaces");
+        let home = home.map(|namespace| format!("/namespaces/{namespace}")).unwrap_or_default();
+        let resource = resource.split('/').next().unwrap_or_default();
+        format!("{root}{home}/{resource}?fieldSelector={}", encoded(&format!("metadata.name={name}")))
     }
 }
 
@@ -192,9 +233,8 @@ fn caller(world: &World, mut acting: Acting, rng: &mut StdRng) -> Caller {
 
 /// Something to ask for: what a rule says, or something else.
 fn wish(grant: &Grant, rng: &mut StdRng) -> Wish {
-    let rule = &grant.rule.0;
     let one = |list: &str, rng: &mut StdRng| {
-        let texts = texts(rule, list);
+        let texts = grant.list(list);
         let text = (!texts.is_empty()).then(|| pick(rng, &texts).to_owned());
         text.filter(|text| !text.is_empty() && *text != "*" && rng.random_bool(0.85))
     };
@@ -225,7 +265,7 @@ fn wish(grant: &Grant, rng: &mut StdRng) -> Wish {
 
 /// A name to select by: often one that a rule gives.
 fn selected(grant: &Grant, rng: &mut StdRng) -> String {
-    let names = texts(&grant.rule.0, "resourceNames");
+    let names = grant.list("resourceNames");
     let name = if names.is_empty() || rng.random_bool(0.3) { pick(rng, &NAMES) } else { pick(rng, &names) };
     let namespace = grant.namespace.filter(|_| rng.random_bool(0.2));
     namespace.unwrap_or(name).to_owned()
@@ -246,9 +286,32 @@ fn field_selector(grant: &Grant, rng: &mut StdRng) -> String {
     }
 }
 
+/// What selects a node's own objects, or only looks like it.
+fn node_selector(node: usize, rng: &mut StdRng) -> String {
+    let (node, other) = (NODES[node], NODES[1 - node]);
+    match rng.random_range(0..18) {
+        0..2 => format!("spec.nodeName={node}"),
+        2 => format!("spec.nodeName=={node}"),
+        3 => format!("spec.nodeName={other}"),
+        4 => format!("spec.nodeName!={other}"),
+        5 => format!("metadata.name=p1,spec.nodeName={node}"),
+        6..8 => format!("spec.nodeName=x\\,spec.nodeName={node}"),
+        8 => format!("metadata.name!=x\\,spec.nodeName={node}"),
+        9 => format!("spec.nodeName={node}\\,spec.nodeName=x"),
+        10 => format!("spec.nodeName={node},spec.nodeName={other}"),
+        11 => format!("spec.nodeName={other},spec.nodeName={node}"),
+        12 => format!("spec.nodeName={node},!"),
+        13 => format!("spec.nodeName={node},"),
+        14 => format!("spec.nodeName = {node}"),
+        15 => format!("spec.nodeName={node}\\"),
+        16 => format!("spec.nodeName={node}=x"),
+        _ => String::new(),
+    }
+}
+
 fn call(grant: &Grant, rng: &mut StdRng) -> Call {
-    if !texts(&grant.rule.0, "nonResourceURLs").is_empty() && rng.random_bool(0.8) {
-        let own = texts(&grant.rule.0, "nonResourceURLs");
+    if !grant.list("nonResourceURLs").is_empty() && rng.random_bool(0.8) {
+        let own = grant.list("nonResourceURLs");
         let own = pick(rng, &own).replace('*', pick(rng, &["", "a", "/b", "*"]));
         let path =
             if own.starts_with('/') && rng.random_bool(0.6) { own } else { pick(rng, &PATHS).to_owned() };
@@ -265,8 +328,15 @@ fn call(grant: &Grant, rng: &mut StdRng) -> Call {
     };
     let mut path =
         if wish.group.is_empty() { "/api/v1".to_owned() } else { format!("/apis/{}/v1", wish.group) };
-    if rng.random_bool(0.04) {
-        path.push_str("/watch");
+    // Verbs that a path says itself; one that says nothing more is about nothing.
+    match wish.verb.as_str() {
+        verb @ ("watch" | "proxy") if rng.random_bool(0.3) => path.push_str(&format!("/{verb}")),
+        _ if rng.random_bool(0.06) => path.push_str(pick(rng, &["/watch", "/proxy"])),
+        _ if rng.random_bool(0.02) => {
+            path.push_str(pick(rng, &["/watch", "/proxy", "/watch/", "/proxy?x=1"]));
+            return Call { method, path };
+        }
+        _ => {}
     }
     if let Some(namespace) = wish.namespace.filter(|_| wish.resource != "namespaces") {
         path.push_str(&format!("/namespaces/{namespace}"));
@@ -312,8 +382,8 @@ fn encoded(text: &str) -> String {
 
 fn review(acting: &Acting, grant: &Grant, rng: &mut StdRng) -> Value {
     let mut spec = json!({"user": acting.user, "groups": acting.groups});
-    if !texts(&grant.rule.0, "nonResourceURLs").is_empty() {
-        let own = texts(&grant.rule.0, "nonResourceURLs");
+    if !grant.list("nonResourceURLs").is_empty() {
+        let own = grant.list("nonResourceURLs");
         let path = pick(rng, &own).replace('*', pick(rng, &["", "a", "/b", "*"]));
         let verb = pick(rng, &["get", "head", "post", "delete", "*"]);
         spec["nonResourceAttributes"] = json!({"verb": verb, "path": path});

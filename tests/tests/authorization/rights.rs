@@ -152,6 +152,10 @@ impl Rule {
         });
         let mut rule = json!({"verbs": verbs, "apiGroups": groups, "resources": resources});
         if rng.random_bool(0.4) {
+            // No creation has a name: such a right is none, and must be none.
+            if rng.random_bool(0.5) {
+                rule["verbs"].as_array_mut().into_iter().for_each(|verbs| verbs.push(json!("create")));
+            }
             let name = |rng: &mut StdRng| match rng.random_bool(0.3) {
                 true => users[rng.random_range(0..users.len())].clone(),
                 false => pick(rng, &NAMES).to_owned(),
@@ -179,6 +183,13 @@ pub(crate) struct Grant {
     /// Of the binding; none where it is cluster-wide.
     pub(crate) namespace: Option<&'static str>,
     pub(crate) rule: Rule,
+}
+
+impl Grant {
+    /// The texts of a list in the rule.
+    pub(crate) fn list(&self, list: &str) -> Vec<&str> {
+        self.rule.0[list].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+    }
 }
 
 /// The rights of one seed.

@@ -1,6 +1,7 @@
 //! Nobody takes what others need: connections, requests, bodies and answers of a server that shares them out.
 
 use futures::future::BoxFuture;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tombolo_testkit::wait_for;
 
 use super::*;
@@ -23,6 +24,10 @@ impl Authenticator for Named {
         let name = request.headers.get("user").and_then(|name| name.to_str().ok());
         let identity = match name {
             None => Identity::anonymous(),
+            Some("nobody") => {
+                let wrong = BadCredentials::Wrong { reason: "nobody is called so".to_owned() };
+                return Box::pin(std::future::ready(Err(wrong)));
+            }
             Some("admin") => Identity::new("admin", &["system:masters", AUTHENTICATED_GROUP]),
             Some(name) => Identity::new(name, &[AUTHENTICATED_GROUP]),
         };
@@ -30,13 +35,17 @@ impl Authenticator for Named {
     }
 }
 
-struct Shared {
-    address: SocketAddr,
-    activity: Box<dyn Fn() -> Activity + Send + Sync>,
+pub(super) struct Shared {
+    pub(super) address: SocketAddr,
+    pub(super) activity: Box<dyn Fn() -> Activity + Send + Sync>,
     _stop: DropGuard,
 }
 
-async fn shared(places: usize) -> Shared {
+pub(super) async fn shared(places: usize) -> Shared {
+    shared_behind(places, None).await
+}
+
+pub(super) async fn shared_behind(places: usize, tls: Option<Arc<rustls::ServerConfig>>) -> Shared {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
     let store = MemoryStore::new(MemoryStore::START, LogLimits::default());
@@ -48,7 +57,7 @@ async fn shared(places: usize) -> Shared {
         .writes(Arc::new(crate::write::LocalWrites::new(Arc::new(store))))
         .shared_out();
     let activity = Box::new(api.activity());
-    let serving = Serving { tls: None, stop: stop.clone(), grace: Duration::ZERO };
+    let serving = Serving { tls, stop: stop.clone(), grace: Duration::ZERO };
     tokio::spawn(serve(listener, api.build(), serving));
     Shared { address, activity, _stop: stop.drop_guard() }
 }
@@ -60,7 +69,7 @@ async fn ask(address: SocketAddr, user: &str) -> (String, TcpStream) {
     (code, stream)
 }
 
-async fn ask_on(stream: &mut TcpStream, user: &str) -> String {
+pub(super) async fn ask_on(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), user: &str) -> String {
     let head = format!("GET /version HTTP/1.1\r\nhost: a\r\nuser: {user}\r\n\r\n");
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut answer = vec![0; 4096];

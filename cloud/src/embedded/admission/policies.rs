@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 use serde_json::Value;
 use tombolo_apiserve::admission::{AdmissionRequest, Operation};
-use tombolo_apiserve::kinds::FieldError;
+use tombolo_apiserve::kinds::{FieldError, KindInfo};
 use tombolo_apiserve::registry::Registry;
 use tombolo_apiserve::status::{ApiError, Cause};
 use tombolo_apiserve::store::Stored;
@@ -165,6 +165,14 @@ impl Enforcement {
         let catalog = self.registry.catalog();
         let info = catalog.kinds.by_kind(group, version, kind)?;
         Some((info.storage.clone(), info.namespaced))
+    }
+}
+
+impl Enforcement {
+    /// The kind of the object in a request.
+    fn kind_of(&self, request: &AdmissionRequest<'_>) -> Arc<KindInfo> {
+        let carried = self.registry.catalog().kinds.carried(request.kind, &request.attributes.subresource);
+        carried.unwrap_or_else(|| Arc::clone(request.kind))
     }
 }
 

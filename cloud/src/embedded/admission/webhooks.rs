@@ -108,7 +108,7 @@ impl Webhooks {
             };
             verdict.warnings.into_iter().for_each(|warning| request.warnings.add(warning));
             if !verdict.patch.is_empty() {
-                mutations.changed |= apply(&invocation, request, &verdict.patch)?;
+                mutations.changed |= apply(&catalog.kinds, &invocation, request, &verdict.patch)?;
             }
         }
         Ok(mutations)
@@ -203,13 +203,15 @@ fn pass(invocation: &Invocation, failure: Failure) -> Result<(), ApiError> {
 
 /// Applies a webhook's patch; whether the object is another one now.
 fn apply(
+    kinds: &Kinds,
     invocation: &Invocation,
     request: &mut AdmissionRequest<'_>,
     patch: &[u8],
 ) -> Result<bool, ApiError> {
     let name = &invocation.webhook.name;
     let subresource = request.attributes.subresource.as_str();
-    let (from, to) = (request.kind, &invocation.kind);
+    let carried = kinds.carried(request.kind, subresource);
+    let (from, to) = carried.as_ref().map_or((request.kind, &invocation.kind), |own| (own, own));
     let Some(object) = request.object.as_deref_mut() else {
         return Err(ApiError::internal(format!(
             "admission webhook {name:?} attempted to modify the object, which is not supported for this operation"

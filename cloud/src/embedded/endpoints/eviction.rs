@@ -62,6 +62,9 @@ impl Evictions {
         let wanted = eviction.get("deleteOptions").filter(|options| options.is_object());
         let conditional =
             wanted.is_some_and(|options| options["preconditions"]["resourceVersion"].is_string());
+        let tried =
+            wanted.and_then(|options| options["dryRun"].as_array()).is_some_and(|dry| !dry.is_empty());
+        let dry_run = request.options.dry_run || tried;
         let mut judged = None;
         for _ in 0..TRIES {
             let pod = self.objects.get(core("pods"), &asked.namespace, name);
@@ -70,7 +73,7 @@ impl Evictions {
                 return Err(ApiError::not_found("", "pods", name));
             }
             node_restriction::admit_eviction(asked, &pod)?;
-            let verdict = self.judge(&pod, request.options.dry_run).await?;
+            let verdict = self.judge(&pod, dry_run).await?;
             let pinned = matches!(verdict, Verdict::Unchanged) && !conditional;
             if matches!(verdict, Verdict::Overtaken) {
                 continue;
@@ -78,7 +81,7 @@ impl Evictions {
             let deletion = Deletion {
                 options: options(wanted, &pod, pinned),
                 identity: asked.identity.clone(),
-                dry_run: request.options.dry_run,
+                dry_run,
             };
             match self.deletions.delete(&pod.key, deletion).await {
                 Err(error) if pinned && error.code == StatusCode::CONFLICT => {}

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use crate::frame::{Inventory, InventoryPart};
-use crate::ids::{Epoch, Moment, ScopeId};
+use crate::ids::{Epoch, Moment, ScopeId, StoreId};
 use crate::inventory;
 use crate::limits::{HANDSHAKE_TIMEOUT, HELLO_INVENTORY_MAX, INVENTORY_MAX, INVENTORY_PART_MAX};
 use crate::object::{Held, InventoryEntry, ObjectKey};
@@ -25,8 +25,8 @@ pub const LAG_GRACE: Duration = Duration::from_secs(5);
 pub(super) struct Comparison {
     /// The history that the edge's copy follows.
     epoch: Option<Epoch>,
-    /// The edge's content hashes were made under the trimming rules of the view.
-    same_rules: bool,
+    /// The edge's store, when its content hashes were made under the trimming rules of the view.
+    comparable: Option<StoreId>,
     claim: Claim,
     /// What the entries take in memory.
     bytes: usize,
@@ -68,7 +68,7 @@ impl Comparison {
     /// [`SessionError::Protocol`] when it has more entries than a hello may carry, or an edge may hold.
     pub(super) fn new(
         epoch: Option<Epoch>,
-        same_rules: bool,
+        comparable: Option<StoreId>,
         inventory: Inventory,
     ) -> Result<Self, SessionError> {
         match &inventory {
@@ -85,7 +85,7 @@ impl Comparison {
             Inventory::Full(entries) => cost_of(entries),
             Inventory::Digest { .. } => 0,
         };
-        Ok(Self { epoch, same_rules, claim: Claim::Announced(inventory), bytes })
+        Ok(Self { epoch, comparable, claim: Claim::Announced(inventory), bytes })
     }
 
     /// What the entries take in memory.
@@ -135,15 +135,15 @@ impl Scope {
         if !comparison.is_announced() {
             return Ok(None);
         }
-        let comparable = comparison.same_rules && comparison.epoch.as_ref() == Some(ours);
+        let comparable = comparison.comparable.filter(|_| comparison.epoch.as_ref() == Some(ours));
         let collecting = Claim::Collecting { entries: Vec::new(), deadline: now + HANDSHAKE_TIMEOUT };
         let entries = match std::mem::replace(&mut comparison.claim, collecting) {
             Claim::Announced(Inventory::Full(entries)) => Some(entries),
             // A digest has no content hashes: it says something within one epoch and one set of trimming rules only.
-            Claim::Announced(Inventory::Digest { count, digest }) if comparable => {
-                matching(self.id, view, (digest, count))
+            Claim::Announced(Inventory::Digest { count, digest }) => {
+                comparable.and_then(|store| matching(store, self.id, view, (digest, count)))
             }
-            Claim::Announced(Inventory::Digest { .. }) | Claim::Collecting { .. } => None,
+            Claim::Collecting { .. } => None,
         };
         let Some(entries) = entries else { return Ok(Some(Opening::NeedsInventory)) };
         self.compare(now, &entries, ours, view)?;
@@ -255,7 +255,16 @@ impl Scope {
 }
 
 /// The entries that the view wants, when their digest is the announced one.
-fn matching(scope: ScopeId, view: &impl NodeView, announced: ([u8; 16], u64)) -> Option<Vec<InventoryEntry>> {
+fn matching(
+    store: StoreId,
+    scope: ScopeId,
+    view: &impl NodeView,
+    announced: ([u8; 16], u64),
+) -> Option<Vec<InventoryEntry>> {
+    // Other numbers are found out without a hash.
+    if view.count(scope) as u64 != announced.1 {
+        return None;
+    }
     let mut entries = Vec::new();
     for key in view.wanted(scope) {
         let held = match view.lookup(scope, &key) {
@@ -265,5 +274,5 @@ fn matching(scope: ScopeId, view: &impl NodeView, announced: ([u8; 16], u64)) ->
         };
         entries.push(InventoryEntry { key, held });
     }
-    (inventory::digest(&entries) == announced).then_some(entries)
+    (inventory::digest(store, &entries) == announced).then_some(entries)
 }

@@ -31,9 +31,9 @@ impl CloudSession {
             return Err(SessionError::WrongNode { claimed, certified });
         }
         self.features = hello.features & features::ZSTD;
-        self.same_rules = hello.trim_version == self.config.trim_version;
-        let resumed = self.same_rules && hello.epoch.as_ref() == Some(&self.config.epoch);
-        let comparison = Comparison::new(hello.epoch, self.same_rules, hello.inventory)?;
+        self.comparable = (hello.trim_version == self.config.trim_version).then_some(hello.store);
+        let resumed = self.comparable.is_some() && hello.epoch.as_ref() == Some(&self.config.epoch);
+        let comparison = Comparison::new(hello.epoch, self.comparable, hello.inventory)?;
         self.phase = Phase::Open;
         self.events.push_back(CloudEvent::Ready {
             store: hello.store,

@@ -34,7 +34,7 @@ impl CloudSession {
             return Ok(());
         }
         let announced = std::mem::replace(&mut subscribe.inventory, Inventory::Full(Vec::new()));
-        let comparison = Comparison::new(subscribe.epoch.clone(), self.same_rules, announced)?;
+        let comparison = Comparison::new(subscribe.epoch.clone(), self.comparable, announced)?;
         self.scopes.push(Scope::new(scope, comparison));
         self.check_claims()?;
         self.events.push_back(CloudEvent::Subscribe(subscribe));

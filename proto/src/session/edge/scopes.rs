@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::codec;
 use crate::frame::{Frame, Inventory, InventoryPart, Subscribe};
-use crate::ids::ScopeId;
+use crate::ids::{ScopeId, StoreId};
 use crate::limits::{INVENTORY_PART_MAX, SUBSCRIPTIONS_MAX};
 use crate::object::InventoryEntry;
 use crate::session::SessionError;
@@ -29,6 +29,8 @@ struct Upload {
 /// Open scopes and what waits to be sent about them.
 #[derive(Debug)]
 pub(super) struct Scopes {
+    /// Whose inventories are told.
+    store: StoreId,
     newest: ScopeId,
     open: Vec<ScopeId>,
     /// Subscriptions and their ends, in one lane and thus in order.
@@ -37,9 +39,9 @@ pub(super) struct Scopes {
 }
 
 impl Scopes {
-    pub(super) fn new() -> Self {
-        let outgoing = VecDeque::new();
-        Self { newest: ScopeId::NODE, open: vec![ScopeId::NODE], outgoing, uploads: VecDeque::new() }
+    pub(super) fn new(store: StoreId) -> Self {
+        let (outgoing, uploads) = (VecDeque::new(), VecDeque::new());
+        Self { store, newest: ScopeId::NODE, open: vec![ScopeId::NODE], outgoing, uploads }
     }
 
     pub(super) fn next(&self) -> ScopeId {
@@ -57,7 +59,7 @@ impl Scopes {
         self.newest = subscribe.scope;
         self.open.push(subscribe.scope);
         if let Inventory::Full(entries) = subscribe.inventory {
-            subscribe.inventory = summarise(entries);
+            subscribe.inventory = summarise(self.store, entries);
         }
         self.outgoing.push_back(Frame::Subscribe(subscribe));
         Ok(())

@@ -82,7 +82,7 @@ fn changed(
     })?;
     let params = enforcement.parameters(&policy.object, binding, request.namespace)?;
     let mut facts = Facts::of(request, &enforcement.objects, &enforcement.rights);
-    let mut applied = false;
+    let (kind, mut applied) = (enforcement.kind_of(request), false);
     for params in &params.0 {
         if !Asking::new(&facts, params.as_ref(), compiled).matches()? {
             continue;
@@ -93,7 +93,7 @@ fn changed(
             let object = match mutation {
                 Mutation::Apply(expression) => {
                     let fields = asking.json(expression).map_err(|error| error.to_string())?;
-                    merged(request.kind, facts.object(), fields)?
+                    merged(&kind, facts.object(), fields)?
                 }
                 Mutation::Patch(expression) => {
                     let patch = asking.json(expression).map_err(|error| error.to_string())?;

@@ -13,6 +13,7 @@ use tombolo_cel::{
 };
 
 use super::compiled::Compiled;
+use crate::embedded::admission::carried_kind;
 use crate::embedded::objects::{Objects, core};
 
 static ANY: Type = Type::DYN;
@@ -130,7 +131,7 @@ fn typed(object: &Value, request: &AdmissionRequest<'_>) -> Value {
 
 fn describe(request: &AdmissionRequest<'_>) -> Value {
     let asked = request.attributes;
-    let kind = json!({"group": asked.group, "version": asked.version, "kind": &*request.kind.kind});
+    let kind = carried_kind(request.kind, &asked.subresource);
     let resource = json!({"group": asked.group, "version": asked.version, "resource": asked.resource});
     let operation = match request.operation {
         Operation::Create => "CREATE",

@@ -11,6 +11,7 @@ use tombolo_apiserve::status::{ApiError, Cause};
 
 use super::configuration::Webhook;
 use super::matching::{Invocation, operation_name};
+use crate::embedded::admission::carried_kind;
 
 /// Versions of the review that are spoken.
 pub(super) const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
@@ -60,9 +61,9 @@ pub(super) fn question(
     let old = request.old.map(|object| shown(request.kind, kind, subresource, object));
     let mut question = json!({
         "uid": uid,
-        "kind": kind_of(kind, subresource),
+        "kind": carried_kind(kind, subresource),
         "resource": resource_of(kind),
-        "requestKind": kind_of(request.kind, subresource),
+        "requestKind": carried_kind(request.kind, subresource),
         "requestResource": resource_of(request.kind),
         "name": request.name,
         "operation": operation_name(request.operation),
@@ -83,15 +84,6 @@ pub(super) fn question(
         "kind": "AdmissionReview", "apiVersion": format!("admission.k8s.io/{version}"), "request": question,
     });
     Some((version, review))
-}
-
-fn kind_of(kind: &KindInfo, subresource: &str) -> Value {
-    let own = kind.subresources.iter().find(|own| &*own.name == subresource);
-    let (group, version, name) = match own {
-        Some(own) => (&*own.group, &*own.version, &*own.kind),
-        None => (&*kind.resource.group, &*kind.resource.version, &*kind.kind),
-    };
-    json!({"group": group, "version": version, "kind": name})
 }
 
 fn resource_of(kind: &KindInfo) -> Value {

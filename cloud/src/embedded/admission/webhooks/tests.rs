@@ -144,6 +144,51 @@ impl World {
     }
 }
 
+impl World {
+    /// What an eviction carries after the webhooks.
+    async fn evict(&self) -> Value {
+        let attributes = Attributes {
+            verb: "create".into(),
+            version: "v1".into(),
+            resource: "pods".into(),
+            subresource: "eviction".into(),
+            namespace: "shop".into(),
+            name: "p".into(),
+            is_resource: true,
+            ..Attributes::default()
+        };
+        let mut eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
+        let mut request = AdmissionRequest {
+            attributes: &attributes,
+            operation: Operation::Create,
+            kind: &self.kind(&core("pods")),
+            namespace: "shop",
+            name: "p",
+            object: Some(&mut eviction),
+            old: None,
+            dry_run: false,
+            warnings: Warnings::default(),
+        };
+        self.webhooks.mutate(&mut request).await.unwrap();
+        eviction
+    }
+}
+
+#[tokio::test]
+async fn what_an_action_carries_is_changed_as_what_it_is() {
+    let server = Server::start(|request| {
+        assert_eq!(request["kind"], json!({"group": "policy", "version": "v1", "kind": "Eviction"}));
+        assert_eq!(request["resource"], json!({"group": "", "version": "v1", "resource": "pods"}));
+        patch(&json!([{"op": "add", "path": "/deleteOptions", "value": {"gracePeriodSeconds": 7}}]))
+    });
+    let server = server.await;
+    let world = World::new();
+    world.configure(configuration::MUTATING, &[server.webhook("gentle.example.org")]).await;
+    let eviction = world.evict().await;
+    assert_eq!(eviction["deleteOptions"], json!({"gracePeriodSeconds": 7}));
+    assert_eq!((&eviction["kind"], eviction.get("spec")), (&json!("Eviction"), None), "{eviction}");
+}
+
 fn patch(operations: &Value) -> Value {
     json!({"allowed": true, "patchType": "JSONPatch", "patch": STANDARD.encode(operations.to_string())})
 }

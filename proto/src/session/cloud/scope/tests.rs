@@ -40,7 +40,7 @@ impl NodeView for View {
 }
 
 fn opened(view: &View) -> Scope {
-    let comparison = Comparison::new(None, true, Inventory::Full(Vec::new())).expect("an empty inventory");
+    let comparison = Comparison::new(None, None, Inventory::Full(Vec::new())).expect("an empty inventory");
     let mut scope = Scope::new(ScopeId::NODE, comparison);
     let epoch = Epoch { cluster: Uid::parse("c").expect("valid"), generation: 1 };
     scope.open(Moment::default(), &epoch, view).expect("consistent");
