@@ -110,7 +110,7 @@ impl App {
         let admin = config.listen.admin.map(|address| admin::bind("listen.admin", address)).transpose()?;
         let tasks = Tasks::new();
         let recorder = config.record.as_deref().map(|folder| record(folder, &tasks)).transpose()?;
-        let (hub, inputs, mut registry) = hub(&config, &kube, &epoch, &tasks, recorder);
+        let (hub, inputs, mut registry) = hub(&config, &kube, &bootstrap, &epoch, &tasks, recorder);
         let grids = grids::Metrics::register(&mut registry);
         let readiness = Readiness::new();
         let guards = Guards {
@@ -165,6 +165,7 @@ fn record(folder: &Path, tasks: &Tasks) -> Result<Arc<Recorder>, AppError> {
 fn hub(
     config: &Config,
     kube: &Kube,
+    bootstrap: &Bootstrap,
     epoch: &EpochKeeper,
     tasks: &Tasks,
     recorder: Option<Arc<Recorder>>,
@@ -177,7 +178,9 @@ fn hub(
     let watch_bytes = Budget::new(config.budgets.watch_bytes);
     let hub = Hub {
         registry: Arc::new(Registry::new(config.node_limit)),
-        upstream: Upstream::new(kube.clone(), Arc::clone(&down)).with_settings(&config.upstream),
+        upstream: Upstream::new(kube.clone(), Arc::clone(&down))
+            .with_settings(&config.upstream)
+            .with_identities(bootstrap.identities()),
         ledgers: Ledgers::new(
             Arc::new(ClusterLedgers::new(kube.clone(), &config.namespace)),
             &uuid::Uuid::new_v4().to_string(),

@@ -84,6 +84,7 @@ pub(crate) async fn sweep(identities: Arc<Identities>, registry: Arc<Registry>) 
             _ = changed.changed() => {}
             () = tokio::time::sleep(SWEEP_INTERVAL) => {}
         }
+        identities.settle().await;
         sweep_once(&identities, &registry).await;
     }
 }

@@ -1,5 +1,7 @@
 //! Who a peer is: the node that its verified certificate names (design section 5, the hub).
 
+use std::fmt;
+
 use aws_lc_rs::digest::{SHA256, digest};
 use rustls_pki_types::CertificateDer;
 use tombolo_proto::NodeId;
@@ -13,9 +15,44 @@ pub const NODE_NAME_PREFIX: &str = "system:node:";
 /// The organisation of every node (Kubernetes Node authorization).
 pub const NODE_GROUP: &str = "system:nodes";
 
+/// Most octets of a serial number (RFC 5280, section 4.1.2.2).
+const SERIAL_LEN_MAX: usize = 20;
+
+/// Serial number of a certificate: its authority gives each certificate another one. Written in hex.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Serial([u8; SERIAL_LEN_MAX]);
+
+impl Serial {
+    /// Takes the number's octets, the highest first.
+    fn new(octets: &[u8]) -> Result<Self, IdentityError> {
+        let mut serial = [0; SERIAL_LEN_MAX];
+        let too_long = || IdentityError::Unreadable("its serial number has more than 20 octets".to_owned());
+        let start = SERIAL_LEN_MAX.checked_sub(octets.len()).ok_or_else(too_long)?;
+        serial[start..].copy_from_slice(octets);
+        Ok(Self(serial))
+    }
+}
+
+impl From<u64> for Serial {
+    fn from(number: u64) -> Self {
+        let mut serial = [0; SERIAL_LEN_MAX];
+        serial[SERIAL_LEN_MAX - 8..].copy_from_slice(&number.to_be_bytes());
+        Self(serial)
+    }
+}
+
+impl fmt::Display for Serial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let zeros = self.0.iter().take_while(|octet| **octet == 0).count();
+        self.0[zeros.min(SERIAL_LEN_MAX - 1)..].iter().try_for_each(|octet| write!(f, "{octet:02x}"))
+    }
+}
+
 /// What a certificate says of itself beside the name: enough to tell it from the others of the same node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerCertificate {
+    /// Its serial number.
+    pub serial: Serial,
     /// SHA-256 of its public key, as the certificate holds it (SubjectPublicKeyInfo).
     pub key: [u8; 32],
     /// When it begins to be valid, in Unix seconds.
@@ -37,6 +74,7 @@ pub fn certificate_of(chain: &[CertificateDer<'_>]) -> Result<PeerCertificate, I
     let seconds = |time: i64| u64::try_from(time).unwrap_or(0);
     let validity = certificate.validity();
     Ok(PeerCertificate {
+        serial: Serial::new(&certificate.serial.to_bytes_be())?,
         key,
         issued: seconds(validity.not_before.timestamp()),
         expires: seconds(validity.not_after.timestamp()),
@@ -109,13 +147,23 @@ mod tests {
     }
 
     #[test]
-    fn certificates_of_one_node_are_told_apart_by_their_keys() {
+    fn certificates_of_one_node_are_told_apart() {
         let subject = [(DnType::OrganizationName, "system:nodes"), (DnType::CommonName, "system:node:a")];
         let facts = |der| certificate_of(&[der]).unwrap();
         let (one, other) = (facts(certificate(&subject)), facts(certificate(&subject)));
-        assert_ne!(one.key, other.key);
+        assert_ne!((one.key, one.serial), (other.key, other.serial));
         assert!(one.issued < one.expires);
         assert!(certificate_of(&[]).is_err());
+    }
+
+    #[test]
+    fn serial_numbers_are_written_as_tools_write_them() {
+        let written = |octets: &[u8]| Serial::new(octets).unwrap().to_string();
+        assert_eq!(written(&[]), "00");
+        assert_eq!(written(&[0, 0x0a, 0xb0]), "0ab0");
+        assert_eq!(written(&[0xff; 20]), "ff".repeat(20));
+        assert_eq!(Serial::from(0x0102).to_string(), "0102");
+        assert!(Serial::new(&[1; 21]).unwrap_err().to_string().contains("more than 20 octets"));
     }
 
     #[test]

@@ -106,7 +106,8 @@ async fn shows_our_authority(join: &str, kept: &Inspection, report: &mut Report)
 async fn joined(join: &str, api: &Reached, report: &mut Report) -> Option<Identity> {
     let check = format!("joining at {join}");
     let node = NodeId::parse(NAME).ok()?;
-    let token = NewToken { names: vec![node.clone()], uses: 1, life: TOKEN_LIFE, replace: false };
+    // The name is taken by the doctor that was here before.
+    let token = NewToken { names: vec![node.clone()], uses: 1, life: TOKEN_LIFE, replace: true };
     let token = match token::make(api.client.clone(), &api.namespace, &token).await {
         Ok(token) => token,
         Err(error) => {

@@ -1,31 +1,35 @@
 //! Which certificates are in force (docs/decisions/0011-certificates-in-force.md).
 //!
 //! The authority's signature says who somebody was when it was made. Whether that still counts is recorded by name:
-//! the keys of the certificates in force, and the UID of the Node that registered with them. The records are Secrets of
+//! the serial numbers and keys of the certificates in force, and the UID of the Node that registered with them. The records are Secrets of
 //! cloudcore's namespace, so every replica follows the same ones; each decision comes from memory, and one that would
 //! refuse or change anything is made again from what the API says at that moment.
 
 mod entry;
 mod follow;
+mod questions;
+mod registration;
 mod shelf;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use thiserror::Error;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tombolo_link::identity::PeerCertificate;
 use tombolo_proto::NodeId;
 
-pub use entry::{Denied, Entry, Key};
+pub use entry::{Denied, Entry, Key, Taken};
 pub(crate) use follow::follow;
+pub(crate) use registration::Registration;
 
 use super::WallClock;
 use super::nodes::{NodeLookup, NodeLookupError, NodeState};
 use super::secrets::{SecretError, SecretStore};
 use entry::Verdict;
+use questions::{Memory, Questions};
 use shelf::Shelf;
 
 /// How the names of the Secrets begin; a dash and a number follow.
@@ -36,9 +40,6 @@ pub const SHARDS: usize = 4;
 
 /// Bytes of records in one Secret; the API takes a megabyte. Some 5,000 names.
 const SHARD_LEN_MAX: usize = 900 * 1024;
-
-/// Questions to the API about certificates at a time. Who comes beyond that is told to come back.
-const QUESTIONS_MAX: usize = 64;
 
 /// Why nothing is known about a certificate.
 #[derive(Debug, Error)]
@@ -71,7 +72,11 @@ pub struct Identities {
     shelf: Shelf,
     /// UIDs of the cluster's Nodes; none before their first list.
     uids: RwLock<Option<HashMap<NodeId, String>>>,
-    questions: Semaphore,
+    questions: Questions,
+    /// Tells this process's marks of registrations from those of others.
+    process: String,
+    /// Registrations whose end could not be recorded, with the UID of the Node where it is known.
+    unsettled: Mutex<HashMap<NodeId, Option<String>>>,
     changed: watch::Sender<u64>,
 }
 
@@ -94,23 +99,39 @@ impl Identities {
     ) -> Result<Self, IdentityError> {
         let shelf = Shelf::default();
         shelf.open(&*store).await?;
-        let (questions, changed) = (Semaphore::new(QUESTIONS_MAX), watch::Sender::new(0));
-        Ok(Self { store, nodes, clock, grace, shelf, uids: RwLock::default(), questions, changed })
+        Ok(Self {
+            store,
+            nodes,
+            clock,
+            grace,
+            shelf,
+            uids: RwLock::default(),
+            questions: Questions::default(),
+            process: uuid::Uuid::new_v4().to_string(),
+            unsettled: Mutex::default(),
+            changed: watch::Sender::new(0),
+        })
     }
 
     fn now(&self) -> u64 {
         (self.clock)().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
     }
 
-    /// What is in memory about a certificate; none when nothing can be said without the API.
+    /// What is in memory about a name.
+    fn memory(&self, node: &NodeId) -> Memory {
+        let uid = self.uids.read().as_ref().map(|uids| uids.get(node).cloned());
+        (self.shelf.get(node), uid)
+    }
+
+    fn judge(&self, entry: Option<&Entry>, uid: Option<&str>, certificate: &PeerCertificate) -> Verdict {
+        entry::judge(entry, uid, certificate, self.now(), &self.process)
+    }
+
+    /// What memory says about a certificate; none when nothing can be said without the API.
     fn known(&self, node: &NodeId, certificate: &PeerCertificate) -> Option<Verdict> {
-        let uids = self.uids.read();
-        let uid = uids.as_ref()?.get(node).cloned();
-        drop(uids);
-        if !self.shelf.is_known() {
-            return None;
-        }
-        Some(entry::judge(self.shelf.get(node).as_ref(), uid.as_deref(), certificate, self.now()))
+        let (entry, uid) = self.memory(node);
+        let uid = uid.filter(|_| self.shelf.is_known())?;
+        Some(self.judge(entry.as_ref(), uid.as_deref(), certificate))
     }
 
     /// Whether what is in memory says that a certificate is in force.
@@ -122,6 +143,12 @@ impl Identities {
     #[cfg(test)]
     pub(crate) fn know_nodes(&self, uids: HashMap<NodeId, String>) {
         *self.uids.write() = Some(uids);
+    }
+
+    /// Versions of the records, as a list of them would begin.
+    #[cfg(test)]
+    pub(crate) fn versions(&self) -> [u64; SHARDS] {
+        self.shelf.versions()
     }
 
     /// Tells of changes that may have taken a certificate out of force.
@@ -142,8 +169,31 @@ impl Identities {
         if self.is_known_good(node, certificate) {
             return Ok(Ok(()));
         }
-        let _question = self.questions.try_acquire().map_err(|_| IdentityError::Busy)?;
-        self.ask(node, certificate).await
+        self.check_anew(node, certificate).await
+    }
+
+    /// As [`Self::check`], where memory alone does not say yes. It may say no: what was refused a moment ago still is, unless
+    /// something about the name has changed.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub(crate) async fn check_anew(
+        &self,
+        node: &NodeId,
+        certificate: &PeerCertificate,
+    ) -> Result<Result<(), Denied>, IdentityError> {
+        let turn = self.questions.turn(node)?;
+        let _asking = turn.begin().await;
+        // Who had to wait may find the answer here.
+        if let Some(why) = self.questions.refusal(node, certificate, &self.memory(node)) {
+            return Ok(Err(why));
+        }
+        let _place = self.questions.place()?;
+        let answer = self.ask(node, certificate).await?;
+        if let Err(why) = answer {
+            self.questions.refused(node, certificate, why, self.memory(node));
+        }
+        Ok(answer)
     }
 
     /// As [`Self::check`], from the API whatever is in memory.
@@ -156,27 +206,27 @@ impl Identities {
         certificate: &PeerCertificate,
     ) -> Result<Result<(), Denied>, IdentityError> {
         let state = self.nodes.state(node).await?;
-        self.shelf.refresh(&*self.store, node).await?;
-        let now = self.now();
-        match entry::judge(self.shelf.get(node).as_ref(), state.uid(), certificate, now) {
+        let entry = self.shelf.refresh(&*self.store, node).await?;
+        match self.judge(entry.as_ref(), state.uid(), certificate) {
             Verdict::InForce => return Ok(Ok(())),
             Verdict::Denied(why) => return Ok(Err(why)),
             Verdict::Record(_) => {}
         }
         let outcome = self
-            .change(node, |entry| match entry::judge(entry, state.uid(), certificate, now) {
+            .change(node, |entry| match self.judge(entry, state.uid(), certificate) {
                 Verdict::InForce => Ok(None),
                 Verdict::Record(entry) => Ok(Some(entry)),
                 Verdict::Denied(why) => Err(why),
             })
             .await?;
-        if outcome.is_ok() && self.shelf.get(node).is_some_and(|entry| entry.keys.len() == 1) {
+        if outcome.is_ok() {
             tracing::debug!(%node, "certificate bound to its Node");
         }
         Ok(outcome)
     }
 
-    /// Records a join: from now on this is the only certificate of the name.
+    /// Records a join: from now on this is the only certificate of the name. Only one that may `replace` takes a name that
+    /// somebody has.
     ///
     /// # Errors
     /// [`IdentityError`]: then the certificate must not be given away.
@@ -185,12 +235,18 @@ impl Identities {
         node: &NodeId,
         certificate: &PeerCertificate,
         state: &NodeState,
-    ) -> Result<(), IdentityError> {
-        let entry = Entry::joined(certificate, state.uid(), self.now());
-        self.change(node, |_| Ok::<_, Denied>(Some(entry.clone()))).await.map(|_| ())
+        replace: bool,
+    ) -> Result<Result<(), Taken>, IdentityError> {
+        let now = self.now();
+        let joined = Entry::joined(certificate, state.uid(), now);
+        self.change(node, |entry| match entry.and_then(|entry| entry.taken(now)) {
+            Some(taken) if !replace => Err(taken),
+            _ => Ok(Some(joined.clone())),
+        })
+        .await
     }
 
-    /// Records a renewal.
+    /// Records a renewal with a certificate, which must still be in force.
     ///
     /// # Errors
     /// [`IdentityError`]: then the certificate must not be given away.
@@ -200,21 +256,27 @@ impl Identities {
         with: &PeerCertificate,
         new: &PeerCertificate,
     ) -> Result<Result<(), Denied>, IdentityError> {
-        self.change(node, |entry| match entry {
-            Some(entry) if entry.revoked => Err(Denied::Revoked),
-            Some(entry) => Ok(Some(entry.clone().renewed(with, new))),
-            None => Err(Denied::Unknown),
+        let state = self.nodes.state(node).await?;
+        self.change(node, |entry| match (self.judge(entry, state.uid(), with), entry) {
+            (Verdict::Denied(why), _) => Err(why),
+            (Verdict::Record(entry), _) => Ok(Some(entry.renewed(with, new))),
+            (Verdict::InForce, entry) => Ok(entry.map(|entry| entry.clone().renewed(with, new))),
         })
         .await
     }
 
-    /// Whether an operator has taken the name's certificates back, by what the API says now.
+    /// Why a name is not free for anybody who joins, by what the API says now.
     ///
     /// # Errors
     /// [`IdentityError`] when the API does not say.
-    pub(crate) async fn is_revoked(&self, node: &NodeId) -> Result<bool, IdentityError> {
-        self.shelf.refresh(&*self.store, node).await?;
-        Ok(self.shelf.get(node).is_some_and(|entry| entry.revoked))
+    pub(crate) async fn taken(&self, node: &NodeId) -> Result<Option<Taken>, IdentityError> {
+        let entry = self.shelf.refresh(&*self.store, node).await?;
+        Ok(entry.and_then(|entry| entry.taken(self.now())))
+    }
+
+    /// Bytes and names of the records in each Secret.
+    pub(crate) fn sizes(&self) -> [(usize, usize); SHARDS] {
+        self.shelf.sizes()
     }
 
     /// Takes all certificates of a name back: no session opens with them, none is renewed, and those that are open end.
@@ -229,11 +291,11 @@ impl Identities {
         self.change(node, revoked).await.map(|_| ())
     }
 
-    async fn change(
+    async fn change<T: Send>(
         &self,
         node: &NodeId,
-        change: impl FnMut(Option<&Entry>) -> Result<Option<Entry>, Denied> + Send,
-    ) -> Result<Result<(), Denied>, IdentityError> {
+        change: impl FnMut(Option<&Entry>) -> Result<Option<Entry>, T> + Send,
+    ) -> Result<Result<(), T>, IdentityError> {
         let (now, grace) = (self.now(), self.grace);
         let over = move |entry: &Entry| entry.is_over(now, grace);
         let outcome = self.shelf.change(&*self.store, node, over, change).await?;

@@ -114,10 +114,6 @@ where
     let request = read(body).await?;
     let public_key = csr::check(&request, &node)
         .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error.to_string()))?;
-    // Last, so that a request that gets nothing uses nothing up.
-    if let Way::Token { bearer, .. } = &way {
-        spend(inner, bearer, &node).await?;
-    }
     let failed = |error: String| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error);
     let signed = inner
         .authority
@@ -126,7 +122,20 @@ where
     let signed = CertificateDer::from(signed);
     let certificate =
         certificate_of(std::slice::from_ref(&signed)).map_err(|error| failed(error.to_string()))?;
-    record(inner, &node, &way, &certificate).await?;
+    // Last, so that a request that gets nothing uses nothing up.
+    let bearer = match &way {
+        Way::Token { bearer, .. } => Some(bearer),
+        Way::Renewal(_) | Way::Shared => None,
+    };
+    if let Some(bearer) = bearer {
+        spend(inner, bearer, &node).await?;
+    }
+    if let Err(refusal) = record(inner, &node, &way, &certificate).await {
+        if let Some(bearer) = bearer {
+            give_back(inner, bearer, &node).await;
+        }
+        return Err(refusal);
+    }
     tracing::info!(%node, renewal = matches!(way, Way::Renewal(_)), "node certificate issued");
     Ok(der(signed.to_vec()))
 }
@@ -135,8 +144,8 @@ where
 enum Way {
     /// The node has shown this one, which is in force.
     Renewal(PeerCertificate),
-    /// A token of this cloud, and the Node that it replaces.
-    Token { bearer: String, state: NodeState },
+    /// A token of this cloud, the Node of the name, and whether the token may replace what there is.
+    Token { bearer: String, state: NodeState, replace: bool },
     /// KubeEdge's shared token.
     Shared,
 }
@@ -149,14 +158,16 @@ async fn record(
     certificate: &PeerCertificate,
 ) -> Result<(), Refusal> {
     let identities = &inner.identities;
-    match way {
-        Way::Renewal(with) => match identities.renewed(node, with, certificate).await.map_err(unknown)? {
-            Ok(()) => Ok(()),
-            Err(why) => Err(Refusal::new(StatusCode::UNAUTHORIZED, why.to_string())),
-        },
-        Way::Token { state, .. } => identities.joined(node, certificate, state).await.map_err(unknown),
-        Way::Shared => identities.joined(node, certificate, &NodeState::Absent).await.map_err(unknown),
-    }
+    let (state, replace) = match way {
+        Way::Renewal(with) => {
+            let renewed = identities.renewed(node, with, certificate).await.map_err(unknown)?;
+            return renewed.map_err(|why| unauthorized(why.to_string()));
+        }
+        Way::Token { state, replace, .. } => (state, *replace),
+        Way::Shared => (&NodeState::Absent, false),
+    };
+    let joined = identities.joined(node, certificate, state, replace).await.map_err(unknown)?;
+    joined.map_err(|taken| is_taken(node, &taken.to_string()))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
@@ -166,10 +177,8 @@ fn unknown(error: IdentityError) -> Refusal {
 
 /// Asks the records what a certificate is worth now.
 async fn in_force(inner: &Inner, node: &NodeId, certificate: &PeerCertificate) -> Result<(), Refusal> {
-    match inner.identities.ask(node, certificate).await.map_err(unknown)? {
-        Ok(()) => Ok(()),
-        Err(why) => Err(Refusal::new(StatusCode::UNAUTHORIZED, why.to_string())),
-    }
+    let answer = inner.identities.check_anew(node, certificate).await.map_err(unknown)?;
+    answer.map_err(|why| unauthorized(why.to_string()))
 }
 
 fn node_id(name: &str) -> Result<NodeId, Refusal> {
@@ -264,7 +273,10 @@ async fn join_by_token(inner: &Inner, authorization: &str, node: &NodeId) -> Res
     if !grant.replace {
         may_take(inner, node, &state).await?;
     }
-    Ok(if ours { Way::Token { bearer: bearer.to_owned(), state } } else { Way::Shared })
+    if !ours {
+        return Ok(Way::Shared);
+    }
+    Ok(Way::Token { bearer: bearer.to_owned(), state, replace: grant.replace })
 }
 
 /// KubeEdge's shared token, where it is on.
@@ -281,28 +293,35 @@ fn shared(inner: &Inner, jwt: &str) -> Result<(), Refusal> {
 
 /// A name that is taken is not given away, whether its Node is Ready or not.
 async fn may_take(inner: &Inner, node: &NodeId, state: &NodeState) -> Result<(), Refusal> {
-    let conflict = |what: &str| {
-        Err(Refusal::new(
-            StatusCode::CONFLICT,
-            format!(
-                "node {node} {what}: a join token does not take over its name. Delete the Node, choose another name, or \
-                 make a token that replaces it (`tombolo token create --node {node} --replace`)"
-            ),
-        ))
-    };
     match state {
-        NodeState::Present { control_plane: true, .. } => conflict("runs the control plane"),
-        NodeState::Present { .. } => conflict("exists"),
-        NodeState::Absent if inner.identities.is_revoked(node).await.map_err(unknown)? => {
-            conflict("was revoked")
-        }
-        NodeState::Absent => Ok(()),
+        NodeState::Present { control_plane: true, .. } => Err(is_taken(node, "runs the control plane")),
+        NodeState::Present { .. } => Err(is_taken(node, "exists")),
+        NodeState::Absent => match inner.identities.taken(node).await.map_err(unknown)? {
+            Some(taken) => Err(is_taken(node, &taken.to_string())),
+            None => Ok(()),
+        },
     }
+}
+
+fn is_taken(node: &NodeId, what: &str) -> Refusal {
+    let sentence = format!(
+        "node {node} {what}: a join token does not take over its name. Delete the Node, choose another name, or make a \
+         token that replaces it (`tombolo token create --node {node} --replace`)"
+    );
+    Refusal::new(StatusCode::CONFLICT, sentence)
 }
 
 async fn spend(inner: &Inner, bearer: &str, node: &NodeId) -> Result<(), Refusal> {
     let _turn = inner.spending.lock().await;
     tokens::spend(&*inner.secrets, bearer, node, inner.now()).await.map(|_| ()).map_err(refused)
+}
+
+/// A join that failed after its use was counted uses nothing up.
+async fn give_back(inner: &Inner, bearer: &str, node: &NodeId) {
+    let _turn = inner.spending.lock().await;
+    if let Err(error) = tokens::give_back(&*inner.secrets, bearer).await {
+        tracing::warn!(%node, %error, "a use of a join token whose join has failed could not be given back");
+    }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]

@@ -58,16 +58,16 @@ pub trait SecretStore: Send + Sync + 'static {
     /// Reads a Secret; `None` when it does not exist.
     fn get<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<StoredSecret>, SecretError>>;
 
-    /// Creates a Secret; [`SecretError::Exists`] when somebody was faster.
-    fn create<'a>(&'a self, name: &'a str, data: SecretData) -> BoxFuture<'a, Result<(), SecretError>>;
+    /// Creates a Secret and gives its version; [`SecretError::Exists`] when somebody was faster.
+    fn create<'a>(&'a self, name: &'a str, data: SecretData) -> BoxFuture<'a, Result<String, SecretError>>;
 
-    /// Replaces a Secret that is still at `version`; [`SecretError::Conflict`] when it is not.
+    /// Replaces a Secret that is still at `version` and gives its new version; [`SecretError::Conflict`] when it is not.
     fn update<'a>(
         &'a self,
         name: &'a str,
         version: &'a str,
         data: SecretData,
-    ) -> BoxFuture<'a, Result<(), SecretError>>;
+    ) -> BoxFuture<'a, Result<String, SecretError>>;
 }
 
 /// Writes a Secret whatever it held before: the value of any replica is as good as another's.
@@ -85,7 +85,7 @@ pub(super) async fn put(store: &dyn SecretStore, name: &str, data: SecretData) -
         };
         match written {
             Err(error @ (SecretError::Exists { .. } | SecretError::Conflict { .. })) => last = error,
-            done => return done,
+            done => return done.map(|_| ()),
         }
     }
     Err(last)

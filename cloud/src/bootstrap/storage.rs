@@ -93,7 +93,7 @@ async fn create_or_read(
     candidate: KeyedCertificate,
 ) -> Result<KeyedCertificate, BootstrapError> {
     match store.create(CA.secret, data(&candidate, &CA)).await {
-        Ok(()) => Ok(candidate),
+        Ok(_) => Ok(candidate),
         Err(error @ SecretError::Exists { .. }) => {
             let winner = read_pair(store, &CA).await?;
             winner.ok_or(BootstrapError::Secret(error))?

@@ -204,6 +204,19 @@ pub(super) async fn spend(
     .await
 }
 
+/// Takes one use of a token back: the join that it was counted for has failed.
+pub(super) async fn give_back(store: &dyn SecretStore, bearer: &str) -> Result<(), Refused> {
+    let (id, secret) = parts(bearer)?;
+    let hash = hash_of(secret);
+    change(store, |tokens| {
+        if let Some(token) = tokens.get_mut(id).filter(|token| token.hash == hash) {
+            token.uses_left = token.uses_left.saturating_add(1);
+        }
+        Ok(())
+    })
+    .await
+}
+
 fn parts(bearer: &str) -> Result<(&str, &str), Refused> {
     let mut parts = bearer.split('.').skip(1);
     match (parts.next(), parts.next(), parts.next()) {
@@ -250,7 +263,7 @@ async fn change<T, E: From<SecretError>>(
             None => store.create(SECRET, write(&tokens)).await,
         };
         match written {
-            Ok(()) => return Ok(result),
+            Ok(_) => return Ok(result),
             Err(SecretError::Conflict { .. } | SecretError::Exists { .. }) => {}
             Err(error) => return Err(error.into()),
         }

@@ -17,6 +17,7 @@ mod objects;
 mod optional;
 mod order;
 mod outcome;
+mod register;
 mod rule_status;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ use tombolo_proto::{NodeId, ObjectKey};
 use tombolo_runtime::time::unix_millis;
 
 use super::Downstream;
+use crate::bootstrap::identities::Identities;
 use crate::kube::{ApiCall, Caller, Kube};
 use bounds::Gates;
 use order::Position;
@@ -90,6 +92,8 @@ pub struct Upstream {
     gates: Gates,
     enabled: bool,
     heartbeat_age_max: Duration,
+    /// Told before a Node is created; none where nobody has a certificate.
+    identities: Option<Arc<Identities>>,
 }
 
 impl Upstream {
@@ -97,7 +101,13 @@ impl Upstream {
     #[must_use]
     pub fn new(kube: Kube, down: Arc<Downstream>) -> Self {
         let UpstreamSettings { enabled, heartbeat_age_max, .. } = UpstreamSettings::default();
-        Self { kube, down, gates: Gates::default(), enabled, heartbeat_age_max }
+        Self { kube, down, gates: Gates::default(), enabled, heartbeat_age_max, identities: None }
+    }
+
+    /// The same, with the records of certificates, which are told of registrations.
+    #[must_use]
+    pub(crate) fn with_identities(self, identities: Arc<Identities>) -> Self {
+        Self { identities: Some(identities), ..self }
     }
 
     /// The same with other settings than the default ones.

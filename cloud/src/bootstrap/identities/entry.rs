@@ -27,6 +27,9 @@ pub struct Entry {
     /// An operator has taken the name's certificates back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub revoked: bool,
+    /// The process that is creating the node's Node, from before it asks the API for that until it knows what came of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registering: Option<String>,
 }
 
 /// One certificate.
@@ -34,6 +37,9 @@ pub struct Entry {
 pub struct Key {
     /// Hex SHA-256 of its public key.
     pub key: String,
+    /// Hex serial number. Records of older versions have none: there the key alone counts, until the certificate is shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
     /// When it begins to be valid, in Unix seconds.
     pub issued: u64,
     /// When it ceases to be valid, in Unix seconds.
@@ -42,8 +48,16 @@ pub struct Key {
 
 impl From<&PeerCertificate> for Key {
     fn from(certificate: &PeerCertificate) -> Self {
-        let PeerCertificate { key, issued, expires } = certificate;
-        Self { key: hex::encode(key), issued: *issued, expires: *expires }
+        let PeerCertificate { serial, key, issued, expires } = certificate;
+        let serial = Some(serial.to_string());
+        Self { key: hex::encode(key), serial, issued: *issued, expires: *expires }
+    }
+}
+
+impl Key {
+    /// Whether this record is about that certificate.
+    fn is(&self, shown: &Self) -> bool {
+        self.key == shown.key && (self.serial.is_none() || self.serial == shown.serial)
     }
 }
 
@@ -54,14 +68,34 @@ pub enum Denied {
     #[error("there is no Node of this name and nobody has joined under it: join again with a new token")]
     Unknown,
     /// The Node that it was issued for is gone.
-    #[error("the Node that this certificate was issued for was deleted: join again with a new token")]
+    #[error(
+        "the Node that this certificate was issued for was deleted: join again with a new token (`tombolo token create`, \
+         then `edgecore join` on the node and a restart of edgecore)"
+    )]
     Deleted,
+    /// A cloudcore that is gone was creating its Node, and there is none: it may have been made and deleted.
+    #[error(
+        "cloudcore ended while it registered this node, and there is no Node, which may have been deleted: join again with \
+         a token that may replace it"
+    )]
+    Interrupted,
     /// A later join has taken the name.
     #[error("another machine has joined under this name since: this certificate is not in force any more")]
     Replaced,
     /// An operator has taken it back.
     #[error("this node's certificates were revoked: join again with a token that may replace it")]
     Revoked,
+}
+
+/// Why a join needs a token that replaces what there is. Ends the sentence `node N ..`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Taken {
+    /// An operator has taken the name's certificates back.
+    #[error("was revoked")]
+    Revoked,
+    /// Somebody has joined under the name.
+    #[error("has joined and has no Node yet")]
+    Joined,
 }
 
 /// What becomes of a certificate.
@@ -81,11 +115,14 @@ pub(super) enum Verdict {
 ///   authority. It is believed once, when a Node of its name is there, and recorded.
 /// - It is newer than all that are recorded: the authority has signed it later, so the record was lost (a restored
 ///   etcd) or another cloudcore has renewed it. It is recorded, for the same Node only.
+/// - It is recorded without its serial number, by an older version: that is recorded now.
+/// - Its Node was being created by another process than this one, `process`, and there is none.
 pub(super) fn judge(
     entry: Option<&Entry>,
     node: Option<&str>,
     certificate: &PeerCertificate,
     now: u64,
+    process: &str,
 ) -> Verdict {
     let key = Key::from(certificate);
     let Some(entry) = entry else {
@@ -93,25 +130,27 @@ pub(super) fn judge(
             None => Verdict::Denied(Denied::Unknown),
             Some(uid) => {
                 let uid = Some(uid.to_owned());
-                Verdict::Record(Entry { uid, keys: vec![key], joined: now, revoked: false })
+                Verdict::Record(Entry { uid, keys: vec![key], joined: now, ..Entry::default() })
             }
         };
     };
     if entry.revoked {
         return Verdict::Denied(Denied::Revoked);
     }
-    let known = entry.keys.iter().any(|own| own.key == key.key);
+    let known = entry.keys.iter().any(|own| own.is(&key));
     let newer = entry.keys.iter().all(|own| own.issued < key.issued) && !entry.keys.is_empty();
     if !known && !newer {
         return Verdict::Denied(Denied::Replaced);
     }
+    let interrupted = entry.registering.as_deref().is_some_and(|by| by != process);
     let bound = match (&entry.uid, node) {
         (Some(own), Some(uid)) if own == uid => entry.clone(),
         (Some(_), _) => return Verdict::Denied(Denied::Deleted),
-        (None, Some(uid)) => Entry { uid: Some(uid.to_owned()), ..entry.clone() },
+        (None, Some(uid)) => entry.bound(uid),
+        (None, None) if interrupted => return Verdict::Denied(Denied::Interrupted),
         (None, None) => entry.clone(),
     };
-    let changed = if known { bound } else { bound.with(key, now) };
+    let changed = if entry.keys.contains(&key) { bound } else { bound.with(key, now) };
     if changed == *entry { Verdict::InForce } else { Verdict::Record(changed) }
 }
 
@@ -119,13 +158,31 @@ impl Entry {
     /// A node that has just joined: no earlier certificate of the name counts any more.
     pub(super) fn joined(certificate: &PeerCertificate, node: Option<&str>, now: u64) -> Self {
         let uid = node.map(str::to_owned);
-        Self { uid, keys: vec![Key::from(certificate)], joined: now, revoked: false }
+        Self { uid, keys: vec![Key::from(certificate)], joined: now, ..Self::default() }
     }
 
-    /// The same with one more certificate; those that have ended go, and the oldest beyond [`KEYS_MAX`].
+    /// The same, of this Node from now on.
+    pub(super) fn bound(&self, uid: &str) -> Self {
+        Self { uid: Some(uid.to_owned()), registering: None, ..self.clone() }
+    }
+
+    /// Who has the name, in words, where it takes more than an ordinary token to have it.
+    pub(super) fn taken(&self, now: u64) -> Option<Taken> {
+        let waits = self.uid.is_none() && self.keys.iter().any(|key| key.expires > now);
+        match self.revoked {
+            true => Some(Taken::Revoked),
+            false => waits.then_some(Taken::Joined),
+        }
+    }
+
+    /// The same with one more certificate, or with the serial number of one that had none; those that have ended go, and the
+    /// oldest beyond [`KEYS_MAX`].
     pub(super) fn with(mut self, key: Key, now: u64) -> Self {
-        self.keys.retain(|own| own.key != key.key && own.expires > now);
-        self.keys.push(key);
+        self.keys.retain(|own| own.is(&key) || own.expires > now);
+        match self.keys.iter_mut().find(|own| own.is(&key)) {
+            Some(own) => *own = key,
+            None => self.keys.push(key),
+        }
         let surplus = self.keys.len().saturating_sub(KEYS_MAX);
         self.keys.drain(..surplus);
         self
@@ -143,7 +200,7 @@ impl Entry {
     pub(super) fn after_deletion(&self, uid: &str, created: u64) -> Option<Self> {
         let open = self.uid.is_none() && !self.keys.is_empty();
         let earlier = created.saturating_add(CLOCK_SKEW_SECONDS) < self.joined;
-        (open && !earlier).then(|| Self { uid: Some(uid.to_owned()), ..self.clone() })
+        (open && !earlier).then(|| self.bound(uid))
     }
 
     /// Whether nothing that was issued under the name can still be valid.
@@ -158,7 +215,12 @@ mod tests {
     use super::*;
 
     fn certificate(number: u8, issued: u64) -> PeerCertificate {
-        PeerCertificate { key: [number; 32], issued, expires: issued + 1000 }
+        let serial = u64::from(number).into();
+        PeerCertificate { serial, key: [number; 32], issued, expires: issued + 1000 }
+    }
+
+    fn judge(entry: Option<&Entry>, node: Option<&str>, certificate: &PeerCertificate, now: u64) -> Verdict {
+        super::judge(entry, node, certificate, now, "this")
     }
 
     fn denied(entry: &Entry, node: Option<&str>, certificate: &PeerCertificate) -> Option<Denied> {
@@ -201,6 +263,42 @@ mod tests {
         assert_eq!(judge(None, None, &own, 50), Verdict::Denied(Denied::Unknown));
         let Verdict::Record(entry) = judge(None, Some("u1"), &own, 50) else { panic!("not taken over") };
         assert_eq!(denied(&entry, Some("u1"), &other), Some(Denied::Replaced));
+    }
+
+    #[test]
+    fn certificates_of_one_key_are_told_apart_by_their_serial_numbers() {
+        let own = certificate(1, 10);
+        let entry = Entry::joined(&own, Some("u1"), 20);
+        let other = PeerCertificate { serial: 9.into(), ..own };
+        assert_eq!(denied(&entry, Some("u1"), &other), Some(Denied::Replaced));
+        assert_eq!(denied(&entry, Some("u1"), &own), None);
+    }
+
+    #[test]
+    fn records_of_older_versions_get_the_serial_number_that_is_shown_first() {
+        let own = certificate(1, 10);
+        let key = hex::encode(own.key);
+        let text =
+            format!(r#"{{"uid":"u1","keys":[{{"key":"{key}","issued":10,"expires":1010}}],"joined":20}}"#);
+        let entry: Entry = serde_json::from_str(&text).expect("readable");
+        let Verdict::Record(entry) = judge(Some(&entry), Some("u1"), &own, 50) else {
+            panic!("not completed")
+        };
+        assert_eq!(entry, Entry::joined(&own, Some("u1"), 20));
+        assert_eq!(judge(Some(&entry), Some("u1"), &own, 50), Verdict::InForce);
+        let other = PeerCertificate { serial: 9.into(), ..own };
+        assert_eq!(denied(&entry, Some("u1"), &other), Some(Denied::Replaced));
+    }
+
+    #[test]
+    fn a_registration_that_another_process_did_not_finish_is_a_deletion_where_there_is_no_node() {
+        let own = certificate(1, 10);
+        let begun = Entry { registering: Some("gone".to_owned()), ..Entry::joined(&own, None, 20) };
+        assert_eq!(denied(&begun, None, &own), Some(Denied::Interrupted));
+        let Verdict::Record(bound) = judge(Some(&begun), Some("u1"), &own, 50) else { panic!("not bound") };
+        assert_eq!(bound, Entry::joined(&own, Some("u1"), 20), "and the mark is gone");
+        let by_this = Entry { registering: Some("this".to_owned()), ..begun };
+        assert_eq!(denied(&by_this, None, &own), None, "it is under way");
     }
 
     #[test]

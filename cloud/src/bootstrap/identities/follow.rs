@@ -10,7 +10,7 @@ use kube::runtime::watcher::{self, Event};
 use tombolo_proto::NodeId;
 use tombolo_runtime::{Backoff, BackoffConfig};
 
-use super::{Identities, SECRET_PREFIX, shelf};
+use super::{Identities, SECRET_PREFIX, SHARDS};
 use crate::bootstrap::secrets::{OWN_LABEL, SecretData};
 
 /// Follows records and Nodes for ever.
@@ -52,16 +52,16 @@ async fn follow_nodes(identities: &Identities, nodes: Api<PartialObjectMeta<Node
 async fn follow_records(identities: &Identities, secrets: Api<Secret>) {
     let mut backoff = backoff();
     let settings = watcher::Config::default().labels(OWN_LABEL);
-    let mut listing = false;
+    let mut listing = None;
     let mut stream = std::pin::pin!(watcher::watcher(secrets, settings));
     while let Some(event) = stream.next().await {
         let secret = match event {
             Ok(Event::Init) => {
-                listing = true;
+                listing = Some(identities.shelf.versions());
                 continue;
             }
             Ok(Event::InitDone) => {
-                listing = false;
+                listing = None;
                 backoff.reset();
                 continue;
             }
@@ -75,12 +75,13 @@ async fn follow_records(identities: &Identities, secrets: Api<Secret>) {
                 continue;
             }
         };
-        identities.take(&secret, listing);
+        identities.take(&secret, listing.as_ref());
     }
 }
 
 impl Identities {
-    fn take(&self, secret: &Secret, listing: bool) {
+    /// Takes a Secret that a watch tells, or a list that began when these versions were known.
+    pub(crate) fn take(&self, secret: &Secret, listing: Option<&[u64; SHARDS]>) {
         let name = secret.metadata.name.as_deref().unwrap_or_default();
         if !name.starts_with(SECRET_PREFIX) {
             return;
@@ -147,11 +148,13 @@ impl Identities {
         if !self.shelf.get(node).is_some_and(|entry| open(&entry)) {
             return;
         }
-        let ended =
-            self.change(node, |entry| Ok(entry.and_then(|entry| entry.after_deletion(uid, created)))).await;
+        let ended = self
+            .change(node, |entry| {
+                Ok::<_, super::Denied>(entry.and_then(|entry| entry.after_deletion(uid, created)))
+            })
+            .await;
         if let Err(error) = ended {
-            let secret = shelf::name_of(shelf::shard_of(node));
-            tracing::warn!(%node, %error, secret, "the certificate of a deleted Node could not be ended");
+            tracing::warn!(%node, %error, "the certificate of a deleted Node could not be ended");
         }
     }
 }

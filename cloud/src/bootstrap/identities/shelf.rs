@@ -1,4 +1,8 @@
 //! Where the records are kept: a fixed number of Secrets, so that a Role can name them.
+//!
+//! What is in memory of a Secret only moves forward by the API's version of it: what a watch or a slow read tells is often older
+//! than what was read or written here meanwhile. One answer goes back: that of a read that began when a later version was
+//! known here. The API reads what was written last, so its history has gone back (a restored etcd).
 
 use std::collections::BTreeMap;
 
@@ -8,7 +12,7 @@ use tombolo_proto::NodeId;
 
 use super::entry::Entry;
 use super::{IdentityError, SHARD_LEN_MAX, SHARDS};
-use crate::bootstrap::secrets::{SecretData, SecretError, SecretStore};
+use crate::bootstrap::secrets::{SecretData, SecretError, SecretStore, StoredSecret};
 
 /// Attempts to write while others write too.
 const ATTEMPTS: usize = 16;
@@ -24,13 +28,19 @@ pub(super) fn name_of(shard: usize) -> String {
     format!("{}-{shard}", super::SECRET_PREFIX)
 }
 
+/// Which Secret has this name.
+fn named(name: &str) -> Option<usize> {
+    (0..SHARDS).find(|shard| name_of(*shard) == name)
+}
+
 /// What is in memory of one Secret.
 #[derive(Debug, Default)]
 struct Shard {
     entries: BTreeMap<String, Entry>,
-    /// The API's version of it.
+    /// The API's version of it; 0 until it was read.
     version: u64,
-    known: bool,
+    /// Bytes of the records.
+    len: usize,
 }
 
 /// All records, as far as they are known here.
@@ -44,7 +54,7 @@ pub(super) struct Shelf {
 impl Shelf {
     /// Whether every Secret has been read.
     pub(super) fn is_known(&self) -> bool {
-        self.shards.iter().all(|shard| shard.lock().known)
+        self.versions().iter().all(|version| *version > 0)
     }
 
     /// What is known here about a name.
@@ -52,26 +62,64 @@ impl Shelf {
         self.shards[shard_of(node)].lock().entries.get(node.as_str()).cloned()
     }
 
-    /// Takes what a Secret holds; an older version than the known one only after a list (`anew`), which tells what is there.
-    pub(super) fn take(&self, name: &str, version: &str, data: &SecretData, anew: bool) -> bool {
-        let Some(shard) = (0..SHARDS).find(|shard| name_of(*shard) == name) else { return false };
+    /// The versions that are known, as a question to the API begins.
+    pub(super) fn versions(&self) -> [u64; SHARDS] {
+        std::array::from_fn(|shard| self.shards[shard].lock().version)
+    }
+
+    /// Bytes and names of each Secret.
+    pub(super) fn sizes(&self) -> [(usize, usize); SHARDS] {
+        std::array::from_fn(|shard| {
+            let shard = self.shards[shard].lock();
+            (shard.len, shard.entries.len())
+        })
+    }
+
+    /// Takes what a watch tells of a Secret. With `asked`, the versions that were known when the API was asked, it is the
+    /// answer to a question.
+    pub(super) fn take(
+        &self,
+        name: &str,
+        version: &str,
+        data: &SecretData,
+        asked: Option<&[u64; SHARDS]>,
+    ) -> bool {
+        let Some(shard) = named(name) else { return false };
+        let asked = asked.map(|versions| versions[shard]);
+        self.put(shard, version, asked, || (read(data), len_of(data)))
+    }
+
+    fn put(
+        &self,
+        shard: usize,
+        version: &str,
+        asked: Option<u64>,
+        content: impl FnOnce() -> (BTreeMap<String, Entry>, usize),
+    ) -> bool {
         let version = version.parse().unwrap_or(0);
         let mut kept = self.shards[shard].lock();
-        if kept.known && !anew && version < kept.version {
+        let went_back = asked.is_some_and(|asked| version < asked && kept.version >= asked);
+        if version <= kept.version && !went_back {
             return false;
         }
-        *kept = Shard { entries: read(data), version, known: true };
+        let (entries, len) = content();
+        *kept = Shard { entries, version, len };
         true
     }
 
-    /// Reads the Secret of a name from the API.
-    pub(super) async fn refresh(&self, store: &dyn SecretStore, node: &NodeId) -> Result<(), SecretError> {
+    /// What the API has about a name now.
+    pub(super) async fn refresh(
+        &self,
+        store: &dyn SecretStore,
+        node: &NodeId,
+    ) -> Result<Option<Entry>, SecretError> {
         let name = name_of(shard_of(node));
-        if let Some(stored) = store.get(&name).await? {
-            // What the API answers is what is there, also after a restore has taken versions back.
-            self.take(&name, &stored.version, &stored.data, true);
-        }
-        Ok(())
+        let asked = self.versions();
+        // A record that was deleted whole: what is known stays, so that nothing that was revoked comes back.
+        let Some(stored) = store.get(&name).await? else { return Ok(self.get(node)) };
+        self.take(&name, &stored.version, &stored.data, Some(&asked));
+        // What is known by now may be later than what was read.
+        Ok(self.get(node))
     }
 
     /// Reads every Secret, and makes those that are missing.
@@ -80,12 +128,12 @@ impl Shelf {
             let name = name_of(shard);
             if store.get(&name).await?.is_none() {
                 match store.create(&name, SecretData::new()).await {
-                    Ok(()) | Err(SecretError::Exists { .. }) => {}
+                    Ok(_) | Err(SecretError::Exists { .. }) => {}
                     Err(error) => return Err(error),
                 }
             }
             if let Some(stored) = store.get(&name).await? {
-                self.take(&name, &stored.version, &stored.data, true);
+                self.take(&name, &stored.version, &stored.data, None);
             }
         }
         Ok(())
@@ -107,8 +155,15 @@ impl Shelf {
         let name = name_of(shard);
         let _turn = self.writing[shard].lock().await;
         for _ in 0..ATTEMPTS {
+            let asked = self.versions();
             let stored = store.get(&name).await?;
-            let mut entries = stored.as_ref().map(|stored| read(&stored.data)).unwrap_or_default();
+            let mut entries = match &stored {
+                Some(StoredSecret { data, version }) => {
+                    self.take(&name, version, data, Some(&asked));
+                    read(data)
+                }
+                None => self.shards[shard].lock().entries.clone(),
+            };
             let entry = match change(entries.get(node.as_str())) {
                 Err(refused) => return Ok(Err(refused)),
                 Ok(None) => return Ok(Ok(())),
@@ -117,7 +172,8 @@ impl Shelf {
             entries.retain(|_, entry| !over(entry));
             entries.insert(node.as_str().to_owned(), entry);
             let data = write(&entries);
-            if data.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > SHARD_LEN_MAX {
+            let len = len_of(&data);
+            if len > SHARD_LEN_MAX {
                 return Err(IdentityError::Full { name });
             }
             let written = match &stored {
@@ -125,9 +181,8 @@ impl Shelf {
                 None => store.create(&name, data).await,
             };
             match written {
-                Ok(()) => {
-                    // What is stored now is read with its version by whoever follows; until then it counts here.
-                    self.shards[shard].lock().entries = entries;
+                Ok(version) => {
+                    self.put(shard, &version, None, || (entries, len));
                     return Ok(Ok(()));
                 }
                 Err(SecretError::Conflict { .. } | SecretError::Exists { .. }) => {}
@@ -149,4 +204,8 @@ fn read(data: &SecretData) -> BTreeMap<String, Entry> {
 fn write(entries: &BTreeMap<String, Entry>) -> SecretData {
     let text = |entry: &Entry| serde_json::to_vec(entry).unwrap_or_default();
     entries.iter().map(|(name, entry)| (name.clone(), text(entry))).collect()
+}
+
+fn len_of(data: &SecretData) -> usize {
+    data.iter().map(|(name, value)| name.len() + value.len()).sum()
 }

@@ -45,7 +45,7 @@ impl ClusterSecrets {
         }
     }
 
-    async fn try_create(&self, name: &str, data: SecretData) -> Result<(), SecretError> {
+    async fn try_create(&self, name: &str, data: SecretData) -> Result<String, SecretError> {
         let secret = secret(name, None, data);
         let mut created = self.api().create(&PostParams::default(), &secret).await;
         if created.as_ref().is_err_and(|error| code(error) == Some(404)) {
@@ -55,7 +55,7 @@ impl ClusterSecrets {
         match created {
             Err(error) if code(&error) == Some(409) => Err(SecretError::Exists { name: name.to_owned() }),
             Err(error) => Err(failure(name, &error)),
-            Ok(_) => Ok(()),
+            Ok(written) => Ok(written.metadata.resource_version.unwrap_or_default()),
         }
     }
 
@@ -67,14 +67,14 @@ impl ClusterSecrets {
         }))
     }
 
-    async fn try_update(&self, name: &str, version: &str, data: SecretData) -> Result<(), SecretError> {
+    async fn try_update(&self, name: &str, version: &str, data: SecretData) -> Result<String, SecretError> {
         let secret = secret(name, Some(version), data);
         match self.api().replace(name, &PostParams::default(), &secret).await {
             Err(error) if matches!(code(&error), Some(404 | 409)) => {
                 Err(SecretError::Conflict { name: name.to_owned() })
             }
             Err(error) => Err(failure(name, &error)),
-            Ok(_) => Ok(()),
+            Ok(written) => Ok(written.metadata.resource_version.unwrap_or_default()),
         }
     }
 }
@@ -84,7 +84,7 @@ impl SecretStore for ClusterSecrets {
         self.try_get(name).boxed()
     }
 
-    fn create<'a>(&'a self, name: &'a str, data: SecretData) -> BoxFuture<'a, Result<(), SecretError>> {
+    fn create<'a>(&'a self, name: &'a str, data: SecretData) -> BoxFuture<'a, Result<String, SecretError>> {
         self.try_create(name, data).boxed()
     }
 
@@ -93,7 +93,7 @@ impl SecretStore for ClusterSecrets {
         name: &'a str,
         version: &'a str,
         data: SecretData,
-    ) -> BoxFuture<'a, Result<(), SecretError>> {
+    ) -> BoxFuture<'a, Result<String, SecretError>> {
         self.try_update(name, version, data).boxed()
     }
 }

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use rcgen::KeyPair;
-use tombolo_link::identity::{PeerCertificate, certificate_of};
+use tombolo_link::identity::PeerCertificate;
 use tombolo_link::{PeerInfo, Transport};
 use tombolo_proto::NodeId;
 use tombolo_proto::frame::GoodbyeReason;
@@ -22,9 +22,8 @@ async fn renew(world: &World, identity: &NodeIdentity, node: &str) -> (StatusCod
 }
 
 async fn judged(world: &World, identity: &NodeIdentity) -> Result<(), Denied> {
-    let certificate = certificate_of(&[CertificateDer::from(identity.certificate.clone())]).expect("DER");
     let node = NodeId::parse("edge1").expect("a name");
-    world.bootstrap.identities().ask(&node, &certificate).await.expect("an answer")
+    world.bootstrap.identities().ask(&node, &identity.facts()).await.expect("an answer")
 }
 
 #[tokio::test]
@@ -73,6 +72,23 @@ async fn a_renewal_keeps_the_certificate_that_it_was_asked_with_until_the_next()
     assert_eq!(judged(&world, &first).await, Err(Denied::Replaced));
 }
 
+/// Between the question whether a certificate is in force and the record of its renewal another machine may join.
+#[tokio::test]
+async fn a_renewal_that_a_join_has_overtaken_is_not_recorded() {
+    let world = World::start().await;
+    let (old, node) = (world.joined("edge1").await, NodeId::parse("edge1").expect("a name"));
+    let (new, identities) = (World::start().await.joined("edge1").await, world.bootstrap.identities());
+    identities
+        .joined(&node, &new.facts(), &NodeState::Absent, true)
+        .await
+        .expect("stored")
+        .expect("replaced");
+    let renewed = PeerCertificate { serial: 3.into(), ..old.facts() };
+    let outcome = identities.renewed(&node, &old.facts(), &renewed).await.expect("an answer");
+    assert_eq!(outcome, Err(Denied::Replaced));
+    assert_eq!(judged(&world, &new).await, Ok(()));
+}
+
 #[tokio::test]
 async fn what_one_replica_revokes_the_others_refuse() {
     let world = World::start().await;
@@ -93,9 +109,9 @@ async fn a_certificate_that_cannot_be_recorded_is_not_given() {
     let world = World::start().await;
     let headers = [("nodename", "edge1".to_owned()), world.bearer()];
     let body = || csr("edge1", &KeyPair::generate().expect("a key"));
-    *world.secrets.broken.lock() = true;
+    *world.secrets.broken.lock() = Some("");
     assert_eq!(world.enroll(None, &headers, body()).await.0, StatusCode::SERVICE_UNAVAILABLE);
-    *world.secrets.broken.lock() = false;
+    *world.secrets.broken.lock() = None;
     assert_eq!(world.enroll(None, &headers, body()).await.0, StatusCode::OK);
 }
 
@@ -104,13 +120,7 @@ async fn a_fleet_from_before_the_records_is_taken_over_by_its_nodes() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     world.secrets.secrets.lock().retain(|name, _| !name.starts_with(identities::SECRET_PREFIX));
-    let bootstrap = Bootstrap::with_parts(
-        Parts { nodes: Arc::<super::world::Nodes>::clone(&world.nodes), ..parts(&world.secrets) },
-        options(),
-    )
-    .await
-    .expect("ready");
-    let certificate = certificate_of(&[CertificateDer::from(identity.certificate.clone())]).expect("DER");
+    let (bootstrap, certificate) = (world.replica().await, identity.facts());
     let (node, identities) = (NodeId::parse("edge1").expect("a name"), bootstrap.identities());
     let asked = async || identities.ask(&node, &certificate).await.expect("an answer");
     assert_eq!(asked().await, Err(Denied::Unknown), "there is no Node");
@@ -128,6 +138,7 @@ async fn a_damaged_record_lets_nobody_in() {
     for secret in world.secrets.secrets.lock().values_mut() {
         if let Some(value) = secret.data.get_mut("edge1") {
             *value = b"garbage".to_vec();
+            secret.version = "1000".to_owned();
         }
     }
     assert_eq!(judged(&world, &identity).await, Err(Denied::Revoked));
@@ -156,14 +167,14 @@ async fn a_replaced_authority_ends_the_process() {
 async fn the_records_have_an_upper_bound() {
     let world = World::start().await;
     let (identities, state) = (world.bootstrap.identities(), NodeState::Absent);
-    let certificate = PeerCertificate { key: [7; 32], issued: 1, expires: u64::MAX / 2 };
+    let certificate = PeerCertificate { serial: 7.into(), key: [7; 32], issued: 1, expires: u64::MAX / 2 };
     let long = "n".repeat(63);
     let mut refused = None;
     for number in 0..40_000 {
         let node = NodeId::parse(&format!("{long}.{long}.{long}.{number}")).expect("a name");
         // Whole Secrets are written: only every so often, and straight into the store otherwise.
         if number % 4_000 == 3_999 {
-            if let Err(error) = identities.joined(&node, &certificate, &state).await {
+            if let Err(error) = identities.joined(&node, &certificate, &state, true).await {
                 refused = Some(error);
                 break;
             }
@@ -203,7 +214,7 @@ async fn sessions_end_with_what_let_them_in() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     let (node, identities) = (NodeId::parse("edge1").expect("a name"), world.bootstrap.identities());
-    let certificate = certificate_of(&[CertificateDer::from(identity.certificate.clone())]).expect("DER");
+    let certificate = identity.facts();
     let registry = Registry::new(5);
     let handle = session(&registry, certificate);
     let said = async || {

@@ -151,12 +151,12 @@ async fn tokens_are_refreshed_for_ever_even_when_storing_fails_for_a_while() {
     let hours = |hours: u64| tokio::time::sleep(Duration::from_secs(hours * 3600));
     hours(1).await;
     assert_eq!(stored().as_deref(), Some(first.as_bytes()));
-    *secrets.broken.lock() = true;
+    *secrets.broken.lock() = Some("");
     hours(12).await;
     let second = tokens.latest();
     assert_ne!(second, first, "a new token although it cannot be stored");
     assert_eq!(stored().as_deref(), Some(first.as_bytes()));
-    *secrets.broken.lock() = false;
+    *secrets.broken.lock() = None;
     hours(1).await;
     assert_eq!(stored().as_deref(), Some(second.as_bytes()), "stored when the store is back");
     hours(24).await;

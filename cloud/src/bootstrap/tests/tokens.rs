@@ -1,10 +1,11 @@
 //! Join tokens: bound to names, counted, kept as hashes.
 
-use http::StatusCode;
+use http::{Method, StatusCode};
 use rcgen::KeyPair;
+use sha2::{Digest, Sha256};
 use tombolo_proto::NodeId;
 
-use super::world::{MemorySecrets, World, csr, options, parts, present};
+use super::world::{MemorySecrets, NodeIdentity, World, csr, options, parts, present, request};
 use super::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -52,6 +53,74 @@ async fn a_request_that_gets_nothing_uses_nothing_up() {
     refused(&world, "edge1", &made, StatusCode::CONFLICT, "edge1 exists").await;
     world.set_node("edge1", Some(NodeState::Absent));
     assert_eq!(join(&world, "edge1", &made).await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_join_that_failed_gives_its_use_back() {
+    let world = World::start().await;
+    let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
+    // The use is counted, and the certificate cannot be recorded.
+    *world.secrets.broken.lock() = Some(identities::SECRET_PREFIX);
+    refused(&world, "edge1", &made, StatusCode::SERVICE_UNAVAILABLE, "broken").await;
+    *world.secrets.broken.lock() = None;
+    let left = list(&*world.secrets).await.expect("listed");
+    assert_eq!(left.values().map(|token| token.uses_left).collect::<Vec<_>>(), [1]);
+    assert_eq!(join(&world, "edge1", &made).await.0, StatusCode::OK);
+    refused(&world, "edge1", &made, StatusCode::UNAUTHORIZED, "as often as it may be").await;
+}
+
+/// Between its join and its first report a node has its name already.
+#[tokio::test]
+async fn only_a_token_that_replaces_takes_the_name_of_a_node_that_has_joined() {
+    let world = World::start().await;
+    let plain = world.bootstrap.create_token(&token(&[], 9, false)).await.expect("made");
+    let replacing = world.bootstrap.create_token(&token(&["edge1"], 1, true)).await.expect("made");
+    assert_eq!(join(&world, "edge1", &plain).await.0, StatusCode::OK);
+    refused(&world, "edge1", &plain, StatusCode::CONFLICT, "has joined and has no Node yet").await;
+    assert_eq!(join(&world, "edge1", &replacing).await.0, StatusCode::OK);
+    refused(&world, "edge1", &plain, StatusCode::CONFLICT, "--replace").await;
+    world.skip(366 * 24 * HOUR);
+    let plain = world.bootstrap.create_token(&token(&[], 9, false)).await.expect("made");
+    assert_eq!(join(&world, "edge1", &plain).await.0, StatusCode::OK, "its certificate has ended");
+}
+
+/// Both find the name free when they ask, and one of them has it in the end.
+#[tokio::test]
+async fn two_who_join_under_one_name_do_not_both_get_it() {
+    let world = World::start().await;
+    let made = world.bootstrap.create_token(&token(&["edge1"], 2, false)).await.expect("made");
+    let (one, other) = futures::join!(join(&world, "edge1", &made), join(&world, "edge1", &made));
+    let mut codes = [one.0, other.0];
+    codes.sort_unstable();
+    assert_eq!(codes, [StatusCode::OK, StatusCode::CONFLICT]);
+    let left = list(&*world.secrets).await.expect("listed");
+    assert_eq!(left.values().map(|token| token.uses_left).collect::<Vec<_>>(), [1], "one use is given back");
+}
+
+/// Every step of stock edgecore (reference 4.4): the token is split at its dots, the first part is the hash of the CA, and
+/// the other three, joined again, are what it shows.
+#[tokio::test]
+async fn a_stock_edge_joins_with_a_token_for_its_name() {
+    let world = World::start_with(Options { shared_token: false, ..options() }).await;
+    let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
+    let (status, ca) = world.ask(None, request(Method::GET, "/ca.crt", &[], Vec::new())).await;
+    assert_eq!(status, StatusCode::OK);
+    let parts: Vec<&str> = made.split('.').collect();
+    assert_eq!((parts.len(), parts[0]), (4, hex::encode(Sha256::digest(&ca)).as_str()));
+    let header = |node: &str| {
+        let bearer = format!("Bearer {}", parts[1..].join("."));
+        [("NodeName", node.to_owned()), ("Authorization", bearer)]
+    };
+    let key = KeyPair::generate().expect("a key");
+    let (status, text) = world.enroll(None, &header("edge2"), csr("edge2", &key)).await;
+    assert_eq!((status, text.is_empty()), (StatusCode::FORBIDDEN, false), "the token is for edge1");
+    let (status, certificate) = world.enroll(None, &header("edge1"), csr("edge1", &key)).await;
+    assert_eq!(status, StatusCode::OK, "{certificate:?}");
+    // It renews with the certificate alone.
+    let identity = NodeIdentity { certificate: certificate.to_vec(), key: key.serialize_der() };
+    let name = [("NodeName", "edge1".to_owned())];
+    let key = KeyPair::generate().expect("a key");
+    assert_eq!(world.enroll(Some(&identity), &name, csr("edge1", &key)).await.0, StatusCode::OK);
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use rustls_pki_types::{PrivateKeyDer, ServerName};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tombolo_link::identity::{PeerCertificate, certificate_of};
 use tombolo_proto::NodeId;
 
 use super::*;
@@ -22,20 +23,34 @@ use super::*;
 #[derive(Default)]
 pub(super) struct MemorySecrets {
     pub(super) secrets: Mutex<BTreeMap<String, StoredSecret>>,
-    /// Writes fail while this is set.
-    pub(super) broken: Mutex<bool>,
+    /// Writes of Secrets whose names begin so fail.
+    pub(super) broken: Mutex<Option<&'static str>>,
     pub(super) writes: Mutex<Vec<String>>,
+    /// How often something was read.
+    pub(super) reads: Mutex<usize>,
+    /// Answers to reads stay on their way while this is set.
+    held: tokio::sync::watch::Sender<bool>,
 }
 
 impl MemorySecrets {
+    /// Lets answers wait that have been read already, or lets them go.
+    pub(super) fn hold_reads(&self, held: bool) {
+        self.held.send_replace(held);
+    }
+
     pub(super) fn value(&self, name: &str, key: &str) -> Vec<u8> {
         self.secrets.lock()[name].data[key].clone()
     }
 
-    async fn write(&self, name: &str, version: Option<&str>, data: SecretData) -> Result<(), SecretError> {
+    async fn write(
+        &self,
+        name: &str,
+        version: Option<&str>,
+        data: SecretData,
+    ) -> Result<String, SecretError> {
         tokio::task::yield_now().await;
         let name = name.to_owned();
-        if *self.broken.lock() {
+        if self.broken.lock().is_some_and(|prefix| name.starts_with(prefix)) {
             return Err(SecretError::Unavailable { name, reason: "broken".to_owned() });
         }
         let mut secrets = self.secrets.lock();
@@ -48,21 +63,25 @@ impl MemorySecrets {
         }
         let mut writes = self.writes.lock();
         writes.push(name.clone());
-        secrets.insert(name, StoredSecret { data, version: writes.len().to_string() });
-        Ok(())
+        let version = writes.len().to_string();
+        secrets.insert(name, StoredSecret { data, version: version.clone() });
+        Ok(version)
     }
 }
 
 impl SecretStore for MemorySecrets {
     fn get<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<StoredSecret>, SecretError>> {
         async move {
+            *self.reads.lock() += 1;
             tokio::task::yield_now().await;
-            Ok(self.secrets.lock().get(name).cloned())
+            let found = self.secrets.lock().get(name).cloned();
+            let _ = self.held.subscribe().wait_for(|held| !held).await;
+            Ok(found)
         }
         .boxed()
     }
 
-    fn create<'a>(&'a self, name: &'a str, data: SecretData) -> BoxFuture<'a, Result<(), SecretError>> {
+    fn create<'a>(&'a self, name: &'a str, data: SecretData) -> BoxFuture<'a, Result<String, SecretError>> {
         self.write(name, None, data).boxed()
     }
 
@@ -71,19 +90,20 @@ impl SecretStore for MemorySecrets {
         name: &'a str,
         version: &'a str,
         data: SecretData,
-    ) -> BoxFuture<'a, Result<(), SecretError>> {
+    ) -> BoxFuture<'a, Result<String, SecretError>> {
         self.write(name, Some(version), data).boxed()
     }
 }
 
-/// Every node that is not listed is absent; `None` says that the API does not answer.
+/// Every node that is not listed is absent; `None` says that the API does not answer. The number counts the questions.
 #[derive(Default)]
-pub(super) struct Nodes(pub(super) Mutex<BTreeMap<String, Option<NodeState>>>);
+pub(super) struct Nodes(pub(super) Mutex<BTreeMap<String, Option<NodeState>>>, pub(super) Mutex<usize>);
 
 impl NodeLookup for Nodes {
     fn state<'a>(&'a self, node: &'a NodeId) -> BoxFuture<'a, Result<NodeState, NodeLookupError>> {
         let state = self.0.lock().get(node.as_str()).cloned().unwrap_or(Some(NodeState::Absent));
         let error = || NodeLookupError { node: node.clone(), reason: "no answer".to_owned() };
+        *self.1.lock() += 1;
         std::future::ready(state.ok_or_else(error)).boxed()
     }
 }
@@ -108,6 +128,13 @@ impl Drop for World {
 pub(super) struct NodeIdentity {
     pub(super) certificate: Vec<u8>,
     pub(super) key: Vec<u8>,
+}
+
+impl NodeIdentity {
+    /// What the hub knows of its certificate.
+    pub(super) fn facts(&self) -> PeerCertificate {
+        certificate_of(&[CertificateDer::from(self.certificate.clone())]).expect("DER")
+    }
 }
 
 /// A Node that is there.
@@ -148,6 +175,12 @@ impl World {
         let address = listener.local_addr().expect("bound");
         let server = tokio::spawn(bootstrap.serve(listener, Drain::never()));
         Self { bootstrap, nodes, secrets, ahead, address, server }
+    }
+
+    /// Another replica of the same cloud, or this one after a crash.
+    pub(super) async fn replica(&self) -> Bootstrap {
+        let nodes: Arc<dyn NodeLookup> = Arc::<Nodes>::clone(&self.nodes);
+        Bootstrap::with_parts(Parts { nodes, ..parts(&self.secrets) }, options()).await.expect("ready")
     }
 
     /// Lets the cloud's clock run ahead of ours.

@@ -8,14 +8,12 @@ use tombolo_proto::frame::{ApiReply, ApiRequest};
 
 use super::order::Position;
 use super::outcome::{code_of, reason_of};
+use super::register::{created_uid, may_create_node};
 use super::{Upstream, labels, refusal, whole};
 use crate::kube::{ApiCall, Caller, ISSUER_PATHS, is_document};
 
 /// Roots of the paths that may be called: the API, its discovery and its version.
 const ROOTS: [&str; 4] = ["api", "apis", "openapi", "version"];
-
-/// Where nodes are registered.
-const NODES: &str = "/api/v1/nodes";
 
 impl Upstream {
     pub(super) async fn answer_api(
@@ -38,7 +36,15 @@ impl Upstream {
             body: request.body,
             timeout,
         };
-        let registers = token.is_none() && call.method == Method::POST && call.path() == NODES;
+        let registers = token.is_none() && may_create_node(&call);
+        let registration = match registers {
+            true => match self.begin_registration(node).await {
+                Ok(registration) => registration,
+                Err(error) => return ApiReply::refusal(&error),
+            },
+            false => None,
+        };
+        let query = call.path_and_query.split_once('?').map_or("", |(_, query)| query).to_owned();
         let caller = token.map_or(Caller::Node(node), Caller::Token);
         let call = whole::complete(&self.kube, caller, call).await;
         let answer = match token {
@@ -47,6 +53,11 @@ impl Upstream {
             None if is_published(&call) => self.kube.document(call).await,
             None => self.patch_in_order(node, position, call).await,
         };
+        if let Some(registration) = registration {
+            let created = answer.as_ref().ok().filter(|answer| answer.code == 201);
+            let uid = created.and_then(|answer| created_uid(node, &query, &answer.body));
+            registration.end(uid.as_deref()).await;
+        }
         match answer {
             Ok(answer) => {
                 let body = match answer.code {

@@ -8,6 +8,7 @@ use tombolo_proto::message::{Content, Message, Operation, Outcome, StatusError, 
 use tombolo_proto::{NodeId, Uid};
 
 use super::message::{STRATEGIC, Said, Target, malformed, outcome, revision_of};
+use super::register::created_uid;
 use super::{LABEL_PATIENCE, LABEL_RETRY, LEASE_NAMESPACE, TOKEN_PATIENCE, TOKEN_RETRY, Upstream, labels};
 use crate::kube::{Answer, ApiCall, CallError, Caller};
 
@@ -27,7 +28,15 @@ impl Upstream {
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.insert("name".to_owned(), target.name.into());
         }
+        let registration = match self.begin_registration(node).await {
+            Ok(registration) => registration,
+            Err(error) => return Said::Wrap(Outcome::Failed(*error), false),
+        };
         let created = self.as_node(node, ApiCall::json(Method::POST, "/api/v1/nodes", &object)).await;
+        if let Some(registration) = registration {
+            let uid = created.as_ref().ok().and_then(|body| created_uid(node, "", body));
+            registration.end(uid.as_deref()).await;
+        }
         let body = match created {
             Ok(body) if granted.is_empty() => body,
             Ok(body) => self.grant_labels(target.name, &granted.into(), body).await,

@@ -1,0 +1,169 @@
+//! What it costs to ask the API about certificates that memory does not vouch for: a Node and a Secret of up to 900 KiB for each
+//! question. So a name has one question at a time, all names together a fixed number, and a refusal is remembered for
+//! seconds.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::Instant;
+use tombolo_link::identity::PeerCertificate;
+use tombolo_proto::NodeId;
+
+use super::IdentityError;
+use super::entry::{Denied, Entry};
+
+/// Questions to the API about certificates at a time. Who comes beyond that is told to come back.
+const QUESTIONS_MAX: usize = 64;
+
+/// Arrivals of one name that wait for the answer to an earlier one. Who comes beyond that is told to come back.
+const WAITING_MAX: usize = 16;
+
+/// How long a refusal is believed, unless the name's record or Node changes.
+const REFUSAL_LIFE: Duration = Duration::from_secs(5);
+
+/// Names whose refusals are remembered, each with the last one.
+const REFUSALS_MAX: usize = 1024;
+
+/// What is in memory about a name: its record, and the UID of its Node where Nodes have been listed.
+pub(super) type Memory = (Option<Entry>, Option<Option<String>>);
+
+#[derive(Debug)]
+struct Refusal {
+    certificate: PeerCertificate,
+    why: Denied,
+    /// What was in memory then: when that changes, the refusal counts no more.
+    memory: Memory,
+    until: Instant,
+}
+
+/// Questions that are under way, and refusals of late.
+#[derive(Debug)]
+pub(super) struct Questions {
+    places: Semaphore,
+    turns: Mutex<HashMap<NodeId, Arc<tokio::sync::Mutex<()>>>>,
+    refusals: Mutex<HashMap<NodeId, Refusal>>,
+}
+
+impl Default for Questions {
+    fn default() -> Self {
+        let (turns, refusals) = (Mutex::default(), Mutex::default());
+        Self { places: Semaphore::new(QUESTIONS_MAX), turns, refusals }
+    }
+}
+
+impl Questions {
+    /// A turn to ask about a name. Forgotten when nobody waits for one any more.
+    pub(super) fn turn(&self, node: &NodeId) -> Result<Turn<'_>, IdentityError> {
+        let mut turns = self.turns.lock();
+        let lock = Arc::clone(turns.entry(node.clone()).or_default());
+        // One is the map's and one is ours.
+        if Arc::strong_count(&lock) > WAITING_MAX + 2 {
+            return Err(IdentityError::Busy);
+        }
+        Ok(Turn { questions: self, node: node.clone(), lock })
+    }
+
+    /// A place among the questions of all names.
+    pub(super) fn place(&self) -> Result<SemaphorePermit<'_>, IdentityError> {
+        self.places.try_acquire().map_err(|_| IdentityError::Busy)
+    }
+
+    /// Why a certificate was refused a moment ago.
+    pub(super) fn refusal(
+        &self,
+        node: &NodeId,
+        certificate: &PeerCertificate,
+        memory: &Memory,
+    ) -> Option<Denied> {
+        let refusals = self.refusals.lock();
+        let refusal = refusals.get(node).filter(|refusal| refusal.until > Instant::now())?;
+        (refusal.certificate == *certificate && refusal.memory == *memory).then_some(refusal.why)
+    }
+
+    /// Remembers a refusal.
+    pub(super) fn refused(&self, node: &NodeId, certificate: &PeerCertificate, why: Denied, memory: Memory) {
+        let mut refusals = self.refusals.lock();
+        let now = Instant::now();
+        if refusals.len() >= REFUSALS_MAX {
+            refusals.retain(|_, refusal| refusal.until > now);
+        }
+        if refusals.len() < REFUSALS_MAX || refusals.contains_key(node) {
+            let until = now + REFUSAL_LIFE;
+            refusals.insert(node.clone(), Refusal { certificate: *certificate, why, memory, until });
+        }
+    }
+}
+
+/// Somebody who asks about a name, or waits for somebody who does.
+#[derive(Debug)]
+pub(super) struct Turn<'a> {
+    questions: &'a Questions,
+    node: NodeId,
+    lock: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Turn<'_> {
+    /// Waits until nobody else asks about the name.
+    pub(super) async fn begin(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.lock.lock().await
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut turns = self.questions.turns.lock();
+        // The map's own and this one.
+        if Arc::strong_count(&self.lock) <= 2 {
+            turns.remove(&self.node);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(number: usize) -> NodeId {
+        NodeId::parse(&format!("edge{number}")).expect("a name")
+    }
+
+    fn certificate() -> PeerCertificate {
+        PeerCertificate { serial: 1.into(), key: [1; 32], issued: 1, expires: 2 }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refusals_are_remembered_for_seconds_and_few() {
+        let questions = Questions::default();
+        let known = || (None, None);
+        let asked = |number| questions.refusal(&node(number), &certificate(), &known());
+        for number in 0..=REFUSALS_MAX {
+            questions.refused(&node(number), &certificate(), Denied::Unknown, known());
+        }
+        assert_eq!(asked(0), Some(Denied::Unknown));
+        assert_eq!(asked(REFUSALS_MAX), None, "there is no room for more");
+        let other = PeerCertificate { serial: 2.into(), ..certificate() };
+        assert_eq!(questions.refusal(&node(0), &other, &known()), None, "another certificate");
+        let joined = (Some(Entry::default()), None);
+        assert_eq!(questions.refusal(&node(0), &certificate(), &joined), None, "its record has changed");
+        let listed = (None, Some(Some("u1".to_owned())));
+        assert_eq!(questions.refusal(&node(0), &certificate(), &listed), None, "its Node has changed");
+        tokio::time::advance(REFUSAL_LIFE).await;
+        assert_eq!(asked(0), None);
+        questions.refused(&node(REFUSALS_MAX), &certificate(), Denied::Unknown, known());
+        assert_eq!(asked(REFUSALS_MAX), Some(Denied::Unknown), "those that are over made room");
+    }
+
+    #[tokio::test]
+    async fn those_who_wait_for_one_name_are_few_and_leave_nothing() {
+        let questions = Questions::default();
+        let turns: Vec<_> =
+            (0..=WAITING_MAX).map(|_| questions.turn(&node(1)).expect("there is room")).collect();
+        assert!(matches!(questions.turn(&node(1)), Err(IdentityError::Busy)));
+        assert!(questions.turn(&node(2)).is_ok(), "another name");
+        drop(turns);
+        assert!(questions.turns.lock().is_empty());
+    }
+}

@@ -1,0 +1,85 @@
+//! What a replica knows of the records only moves forward.
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use tombolo_proto::NodeId;
+
+use super::world::{NodeIdentity, World, present};
+use super::*;
+use crate::bootstrap::identities::{Denied, Identities, SHARDS};
+
+fn edge1() -> NodeId {
+    NodeId::parse("edge1").expect("a name")
+}
+
+/// The Secrets as a watch would tell them now.
+fn told(world: &World) -> Vec<Secret> {
+    let secrets = world.secrets.secrets.lock();
+    let records = secrets.iter().filter(|(name, _)| name.starts_with(identities::SECRET_PREFIX));
+    let told = records.map(|(name, StoredSecret { data, version })| {
+        let mut secret = Secret::default();
+        secret.metadata.name = Some(name.clone());
+        secret.metadata.resource_version = Some(version.clone());
+        secret.data =
+            Some(data.iter().map(|(key, value)| (key.clone(), ByteString(value.clone()))).collect());
+        secret
+    });
+    told.collect()
+}
+
+fn take(identities: &Identities, secrets: &[Secret], listing: Option<&[u64; SHARDS]>) {
+    secrets.iter().for_each(|secret| identities.take(secret, listing));
+}
+
+/// A node with a Node, in force by what is in memory.
+async fn registered() -> (World, NodeIdentity, Arc<Identities>) {
+    let world = World::start().await;
+    let (identity, identities) = (world.joined("edge1").await, world.bootstrap.identities());
+    world.set_node("edge1", present("u1"));
+    identities.know_nodes([(edge1(), "u1".to_owned())].into());
+    assert_eq!(identities.check(&edge1(), &identity.facts()).await.expect("an answer"), Ok(()));
+    assert!(identities.is_known_good(&edge1(), &identity.facts()));
+    (world, identity, identities)
+}
+
+#[tokio::test]
+async fn what_is_told_late_takes_no_revocation_back() {
+    let (world, identity, identities) = registered().await;
+    let (earlier, listing) = (told(&world), identities.versions());
+    identities.revoke(&edge1()).await.expect("revoked");
+    // A watch that lags, and a list that was made before.
+    take(&identities, &earlier, None);
+    assert!(!identities.is_known_good(&edge1(), &identity.facts()));
+    take(&identities, &earlier, Some(&listing));
+    assert!(!identities.is_known_good(&edge1(), &identity.facts()));
+}
+
+#[tokio::test]
+async fn a_slow_read_takes_no_revocation_back() {
+    let (world, identity, identities) = registered().await;
+    let node = edge1();
+    let facts = identity.facts();
+    let asked = identities.ask(&node, &facts);
+    let mut asked = std::pin::pin!(asked);
+    // It gives way once before it reads, and then has read what is stored, and goes on after the revocation.
+    world.secrets.hold_reads(true);
+    assert!(futures::poll!(&mut asked).is_pending());
+    assert!(futures::poll!(&mut asked).is_pending());
+    world.secrets.hold_reads(false);
+    identities.revoke(&node).await.expect("revoked");
+    assert_eq!(asked.await.expect("an answer"), Err(Denied::Revoked));
+    assert!(!identities.is_known_good(&node, &facts));
+}
+
+/// A restored etcd: the API itself says so, to a question that was asked later.
+#[tokio::test]
+async fn what_the_api_has_now_counts_also_when_its_history_went_back() {
+    let (world, identity, identities) = registered().await;
+    let (before, backup) = (told(&world), world.secrets.secrets.lock().clone());
+    identities.revoke(&edge1()).await.expect("revoked");
+    *world.secrets.secrets.lock() = backup;
+    take(&identities, &before, None);
+    assert!(!identities.is_known_good(&edge1(), &identity.facts()), "a watch alone proves nothing");
+    assert_eq!(identities.ask(&edge1(), &identity.facts()).await.expect("an answer"), Ok(()));
+    assert!(identities.is_known_good(&edge1(), &identity.facts()));
+}

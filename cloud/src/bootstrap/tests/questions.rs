@@ -1,0 +1,88 @@
+//! What a certificate that is not in force costs the API, in numbers of reads.
+
+use tombolo_proto::NodeId;
+
+use super::world::{NodeIdentity, World, present};
+use super::*;
+use crate::bootstrap::identities::{Denied, Identities, IdentityError};
+
+fn edge1() -> NodeId {
+    NodeId::parse("edge1").expect("a name")
+}
+
+/// Nodes and Secrets that were read since the last look.
+fn reads(world: &World) -> (usize, usize) {
+    (std::mem::take(&mut *world.nodes.1.lock()), std::mem::take(&mut *world.secrets.reads.lock()))
+}
+
+/// A node whose certificate was revoked.
+async fn revoked() -> (World, NodeIdentity, Arc<Identities>) {
+    let world = World::start().await;
+    let (identity, identities) = (world.joined("edge1").await, world.bootstrap.identities());
+    world.set_node("edge1", present("u1"));
+    identities.know_nodes([(edge1(), "u1".to_owned())].into());
+    identities.revoke(&edge1()).await.expect("revoked");
+    reads(&world);
+    (world, identity, identities)
+}
+
+#[tokio::test]
+async fn who_is_refused_costs_one_question_however_often_it_dials() {
+    let (world, identity, identities) = revoked().await;
+    let (node, facts) = (edge1(), identity.facts());
+    let dials = (0..16).map(|_| identities.check(&node, &facts));
+    for answer in futures::future::join_all(dials).await {
+        assert_eq!(answer.expect("an answer"), Err(Denied::Revoked));
+    }
+    assert_eq!(reads(&world), (1, 1), "those at the same time wait for one answer");
+    for _ in 0..100 {
+        assert_eq!(identities.check(&node, &facts).await.expect("an answer"), Err(Denied::Revoked));
+    }
+    assert_eq!(reads(&world), (0, 0));
+}
+
+#[tokio::test]
+async fn a_join_is_known_at_once_to_who_was_refused() {
+    let (world, old, identities) = revoked().await;
+    let (node, facts) = (edge1(), old.facts());
+    assert_eq!(identities.check(&node, &facts).await.expect("an answer"), Err(Denied::Revoked));
+    // Through another replica, whose record this one reads when it is asked about the new certificate.
+    let new = World::start().await.joined("edge1").await.facts();
+    let (other, state) = (world.replica().await.identities(), present("u1").expect("there"));
+    other.joined(&node, &new, &state, true).await.expect("stored").expect("replaced");
+    assert_eq!(identities.check(&node, &new).await.expect("an answer"), Ok(()));
+    assert_eq!(
+        identities.check(&node, &facts).await.expect("an answer"),
+        Err(Denied::Replaced),
+        "asked again"
+    );
+}
+
+#[tokio::test]
+async fn a_node_that_appears_is_known_at_once_to_who_was_refused() {
+    let (world, identity, _) = revoked().await;
+    world.secrets.secrets.lock().retain(|name, _| !name.starts_with(identities::SECRET_PREFIX));
+    world.set_node("edge1", Some(NodeState::Absent));
+    let identities = world.replica().await.identities();
+    identities.know_nodes([].into());
+    let checked = async || identities.check(&edge1(), &identity.facts()).await.expect("an answer");
+    assert_eq!(checked().await, Err(Denied::Unknown));
+    world.set_node("edge1", present("u1"));
+    assert_eq!(checked().await, Err(Denied::Unknown), "remembered");
+    identities.know_nodes([(edge1(), "u1".to_owned())].into());
+    assert_eq!(checked().await, Ok(()));
+}
+
+/// A name of which many dial at once takes no places from others.
+#[tokio::test]
+async fn those_who_crowd_around_one_name_leave_room_for_others() {
+    let (world, identity, identities) = revoked().await;
+    let facts = identity.facts();
+    let (node, other) = (edge1(), NodeId::parse("edge2").expect("a name"));
+    let dials = futures::future::join_all((0..200).map(|_| identities.check(&node, &facts)));
+    let (answers, elsewhere) = futures::join!(dials, identities.check(&other, &facts));
+    assert_eq!(elsewhere.expect("room for another name"), Err(Denied::Unknown));
+    let busy = answers.iter().filter(|answer| matches!(answer, Err(IdentityError::Busy))).count();
+    assert!(busy > 100, "{busy}");
+    assert_eq!(reads(&world), (2, 2));
+}

@@ -1,0 +1,100 @@
+//! The creation of a Node is marked in the record before it: a crash in between gives no deleted Node's certificate back.
+
+use tombolo_proto::NodeId;
+
+use super::world::{World, present};
+use super::*;
+use crate::bootstrap::identities::{Denied, IdentityError, Registration};
+
+fn edge1() -> NodeId {
+    NodeId::parse("edge1").expect("a name")
+}
+
+async fn begin(bootstrap: &Bootstrap) -> Result<Result<Registration, Denied>, IdentityError> {
+    bootstrap.identities().begin_registration(&edge1()).await
+}
+
+async fn begun(bootstrap: &Bootstrap) -> Registration {
+    begin(bootstrap).await.expect("recorded").expect("in force")
+}
+
+/// A cloudcore that is killed between the creation of a Node and the record of its UID. Nothing of it is run after that.
+#[tokio::test]
+async fn a_node_that_was_deleted_while_no_cloudcore_ran_takes_its_certificate_along() {
+    let world = World::start().await;
+    let identity = world.joined("edge1").await;
+    std::mem::forget(begun(&world.bootstrap).await);
+    // The Node is created here, and deleted before anybody is back.
+    let after = world.replica().await;
+    let judged = async || after.identities().ask(&edge1(), &identity.facts()).await.expect("an answer");
+    assert_eq!(judged().await, Err(Denied::Interrupted));
+    // Where it is still there, nothing is lost.
+    world.set_node("edge1", present("u1"));
+    assert_eq!(judged().await, Ok(()));
+    world.set_node("edge1", Some(NodeState::Absent));
+    assert_eq!(judged().await, Err(Denied::Deleted));
+}
+
+#[tokio::test]
+async fn a_registration_is_bound_to_the_node_that_it_has_made() {
+    let world = World::start().await;
+    let identity = world.joined("edge1").await;
+    // Made and deleted before the answer is recorded.
+    begun(&world.bootstrap).await.end(Some("u1")).await;
+    let judged =
+        async |of: &Bootstrap| of.identities().ask(&edge1(), &identity.facts()).await.expect("an answer");
+    assert_eq!(judged(&world.bootstrap).await, Err(Denied::Deleted));
+    assert_eq!(judged(&world.replica().await).await, Err(Denied::Deleted));
+    let denied = begin(&world.bootstrap).await.expect("an answer").expect_err("its Node was deleted");
+    assert_eq!(denied, Denied::Deleted, "and it makes no other one");
+}
+
+#[tokio::test]
+async fn a_registration_that_has_failed_leaves_no_mark() {
+    let world = World::start().await;
+    let identity = world.joined("edge1").await;
+    begun(&world.bootstrap).await.end(None).await;
+    let after = world.replica().await;
+    let judged = after.identities().ask(&edge1(), &identity.facts()).await.expect("an answer");
+    assert_eq!(judged, Ok(()));
+}
+
+/// The API is away when the end is to be recorded, or the request is given up with its session: it is looked at again.
+#[tokio::test]
+async fn a_registration_without_an_end_is_looked_at_again() {
+    let world = World::start().await;
+    let identity = world.joined("edge1").await;
+    let (identities, after) = (world.bootstrap.identities(), world.replica().await);
+    let judged =
+        async |of: &Bootstrap| of.identities().ask(&edge1(), &identity.facts()).await.expect("an answer");
+    for given_up in [false, true] {
+        let registration = begun(&world.bootstrap).await;
+        if given_up {
+            drop(registration);
+        } else {
+            world.set_node("edge1", None);
+            registration.end(None).await;
+            identities.settle().await;
+            world.set_node("edge1", Some(NodeState::Absent));
+        }
+        assert_eq!(judged(&world.bootstrap).await, Ok(()), "it is this one's own registration");
+        assert_eq!(judged(&after).await, Err(Denied::Interrupted));
+        identities.settle().await;
+        assert_eq!(judged(&after).await, Ok(()));
+    }
+}
+
+#[tokio::test]
+async fn no_node_is_created_where_that_cannot_be_marked() {
+    let world = World::start().await;
+    let identity = world.joined("edge1").await;
+    *world.secrets.broken.lock() = Some(identities::SECRET_PREFIX);
+    assert!(matches!(begin(&world.bootstrap).await, Err(IdentityError::Secret(_))));
+    *world.secrets.broken.lock() = None;
+    world.set_node("edge1", None);
+    assert!(matches!(begin(&world.bootstrap).await, Err(IdentityError::Node(_))));
+    world.set_node("edge1", Some(NodeState::Absent));
+    let after = world.replica().await;
+    let judged = after.identities().ask(&edge1(), &identity.facts()).await.expect("an answer");
+    assert_eq!(judged, Ok(()), "nothing was begun");
+}
