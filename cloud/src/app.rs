@@ -176,8 +176,9 @@ fn hub(
     let (sender, inputs) = mpsc::channel(INPUTS_MAX);
     let down = Arc::new(Downstream::default());
     let watch_bytes = Budget::new(config.budgets.watch_bytes);
+    let session_bytes = Budget::new(config.budgets.session_bytes);
     let hub = Hub {
-        registry: Arc::new(Registry::new(config.node_limit)),
+        registry: Arc::new(Registry::new(config.node_limit).with_memory(&session_bytes)),
         upstream: Upstream::new(kube.clone(), Arc::clone(&down))
             .with_settings(&config.upstream)
             .with_identities(bootstrap.identities()),
@@ -187,7 +188,7 @@ fn hub(
         ),
         subscriptions: Subscriptions::new(kube.clone(), tasks.clone(), metrics.clone())
             .with_memory(&watch_bytes),
-        session_bytes: Budget::new(config.budgets.session_bytes),
+        session_bytes,
         down,
         inputs: sender,
         metrics,
@@ -471,6 +472,7 @@ pub(crate) async fn keep_house(hub: Arc<Hub>) {
     let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     loop {
         hub.subscriptions.sweep();
+        hub.registry.sweep();
         let (nodes, objects, pods) = hub.down.sizes();
         hub.metrics.nodes.set(gauge(nodes));
         hub.metrics.objects.set(gauge(objects));

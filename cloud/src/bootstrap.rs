@@ -37,7 +37,8 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tombolo_link::tls::ServerTls;
 use tombolo_runtime::Drain;
-use tombolo_runtime::door::{Door, DoorLimits};
+use tombolo_runtime::LineLimit;
+use tombolo_runtime::door::{Door, DoorLimits, Source};
 
 pub use error::BootstrapError;
 pub use inspect::{CertificateFacts, Inspection, TokenFacts, inspect};
@@ -129,6 +130,10 @@ pub struct Bootstrap {
     inner: Arc<Inner>,
 }
 
+/// Log lines a minute that one source can cause at the join port, and all of them together.
+const LINES_OF_ONE: u32 = 60;
+const LINES_OF_ALL: u32 = 3_000;
+
 struct Inner {
     /// One join at a time counts its use of a token: the others would only conflict.
     spending: tokio::sync::Mutex<()>,
@@ -149,6 +154,8 @@ struct Inner {
     server_tls: ServerTls,
     acceptor: TlsAcceptor,
     door: Door,
+    /// Lines about what is asked here.
+    lines: LineLimit<Source>,
     /// What the upkeep starts from; taken by the first call of `serve`.
     start: Mutex<Option<(Option<Token>, KeyedCertificate)>>,
 }
@@ -218,6 +225,7 @@ impl Bootstrap {
                 judge: Judge::new(authority.certificate(), tombolo_link::tls::provider())?,
                 acceptor: listener::tls(&server_tls)?,
                 door: Door::new(options.places),
+                lines: LineLimit::new(LINES_OF_ONE, LINES_OF_ALL),
                 tokens: token.as_ref().map(|token| watch::Sender::new(token.text.clone())),
                 identities: Arc::new(identities),
                 spending: tokio::sync::Mutex::default(),

@@ -6,6 +6,7 @@ mod interned;
 mod kinds;
 mod ledger;
 mod mailbox;
+mod memory;
 mod metaserver;
 mod owner;
 mod registry;
@@ -21,7 +22,8 @@ pub use access::Access;
 pub(crate) use ledger::NO_LEDGERS;
 pub use ledger::{ClusterLedgers, LedgerError, LedgerStore, Ledgers, Record, RecordError, RecordVersion};
 pub use mailbox::Mailbox;
-pub use registry::{Admission, Admitted, Registry, SessionFacts, SessionHandle};
+pub use memory::{NODE_BYTES_MAX, NODE_REQUEST_BYTES_MAX};
+pub use registry::{Admission, Registry, SessionFacts, SessionHandle};
 pub use subscriptions::Subscriptions;
 
 use std::sync::Arc;
@@ -43,13 +45,6 @@ use crate::record::Recorder;
 
 /// Longest wait for a peer to take the last frames.
 pub(crate) const CLOSE_LIMIT: Duration = Duration::from_secs(2);
-
-/// Bytes that one node may make the hub keep besides its requests: pieces of frames that it has begun, answers that it has not
-/// read, and what it says it holds. With its requests these are less than 8 MiB.
-pub const NODE_BYTES_MAX: usize = 9 * 512 * 1024;
-
-/// Bytes of one node's requests that wait or run: the largest one, and small ones beside it.
-pub const NODE_REQUEST_BYTES_MAX: usize = 13 * 256 * 1024;
 
 /// When a node that found the hub full should come back, at the earliest; at the latest after twice as long.
 const FULL_RETRY: Duration = Duration::from_secs(30);
@@ -78,7 +73,7 @@ impl Hub {
     pub fn accept(self: &Arc<Self>, accepted: Accepted) {
         let Accepted { link, node, .. } = accepted;
         match self.registry.admit(&node, link.peer()) {
-            Admission::Admitted(Admitted { handle, .. }) => {
+            Admission::Admitted(handle) => {
                 let hub = Arc::clone(self);
                 let name = format!("session of {node}");
                 self.tasks.spawn_isolated(name, owner::run(hub, node, handle, link));
@@ -97,10 +92,10 @@ impl Hub {
     pub fn accept_stock(self: &Arc<Self>, accepted: AcceptedStock) {
         let AcceptedStock { link, node, .. } = accepted;
         match self.registry.admit(&node, link.peer()) {
-            Admission::Admitted(admitted) => {
+            Admission::Admitted(handle) => {
                 let hub = Arc::clone(self);
                 let name = format!("session of {node}");
-                self.tasks.spawn_isolated(name, owner::run_stock(hub, node, admitted, link));
+                self.tasks.spawn_isolated(name, owner::run_stock(hub, node, handle, link));
             }
             Admission::Full(limit) => {
                 self.count_refusal(&node, limit);
@@ -113,7 +108,9 @@ impl Hub {
     /// Two processes have the identity of this node, as was proved so many times.
     fn contested(self: &Arc<Self>, node: &NodeId, times: u32) {
         self.metrics.identities_contested.inc();
-        tracing::warn!(%node, times, "two machines use the identity of this node: stop the copy and join it anew");
+        if let Some(left_out) = self.registry.may_log(node) {
+            tracing::warn!(%node, times, left_out, "two machines use the identity of this node: stop the copy and join it anew");
+        }
         let (hub, node) = (Arc::clone(self), node.clone());
         let name = format!("event on {node}");
         self.tasks.spawn_isolated(name, async move { hub.upstream.tell_contested(&node).await });
@@ -121,7 +118,9 @@ impl Hub {
 
     fn count_refusal(&self, node: &NodeId, limit: usize) {
         self.metrics.refused_connections.inc();
-        tracing::warn!(%node, limit, "connection refused: the node limit is reached");
+        if let Some(left_out) = self.registry.may_log(node) {
+            tracing::warn!(%node, limit, left_out, "connection refused: the node limit is reached");
+        }
     }
 
     /// Ends every session with a goodbye, each node told to come back at a time of its own within `spread`.

@@ -108,7 +108,7 @@ pub struct Link {
     write_failed: Option<LinkError>,
     closed: Option<LinkError>,
     tap: Option<Arc<dyn Tap>>,
-    /// What the pieces of unfinished frames are taken from.
+    /// What the pieces of unfinished frames, and the frame that is being worked on, are taken from.
     pieces: Option<Held>,
     /// An answer is queued until so many bytes have left.
     answers_until: u64,
@@ -262,6 +262,11 @@ impl Link {
         if let Some(reason) = &self.closed {
             return Poll::Ready(LinkEvent::Closed(reason.clone()));
         }
+        // The frame that was given out last has been worked on.
+        if let Some(pieces) = &mut self.pieces {
+            // Holding less never fails.
+            let _ = pieces.set(self.assembler.pending());
+        }
         if std::mem::take(&mut self.read_first)
             && let Poll::Ready(event) = self.poll_frame(cx)
         {
@@ -349,8 +354,9 @@ impl Link {
         self.unfinished[package.lane.index()] = package.more;
         self.arrived = self.arrived.saturating_add(u64::try_from(package.payload.len()).unwrap_or(u64::MAX));
         let whole = self.assembler.accept(package)?;
+        let weight = whole.as_ref().map_or(0, |(_, bytes)| codec::weight(bytes));
         if let Some(pieces) = &mut self.pieces
-            && !pieces.set(self.assembler.pending())
+            && !pieces.set(self.assembler.pending().saturating_add(weight))
         {
             self.assembler = Assembler::new();
             let text = "no memory is left for the frames that this node has begun".to_owned();

@@ -15,12 +15,14 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::{Sink, Stream};
+use tokio_rustls::TlsStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::Role;
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use tombolo_proto::session::kubeedge::Outgoing;
+use tombolo_runtime::Share;
 
 use crate::conn::{Direction, PeerInfo};
 use crate::error::LinkError;
@@ -40,6 +42,12 @@ const FLUSH_BYTES: usize = 16 * 1024;
 /// once, and what each connection then needs beside the object itself stays with the process: this is half of what one
 /// frame may have, at the price of twice as many writes for documents that are rare.
 const LARGE_PIECE_LEN: usize = PIECE_LEN / 2;
+
+/// Bytes of a ping or its answer beside what it says, as a client sends it.
+const CONTROL_HEADER: usize = 6;
+
+/// Documents from this length on are not kept as the buffer for others.
+const LARGE_DOCUMENT: usize = 64 * 1024;
 
 /// Ciphertext that rustls may hold for a socket that is full.
 const TLS_BUFFER: usize = 4 * 1024;
@@ -89,6 +97,9 @@ pub struct DocumentLink {
     write_failed: Option<LinkError>,
     closed: Option<LinkError>,
     tap: Option<Arc<dyn DocumentTap>>,
+    /// The document that arrived last, if it was a large one. tungstenite keeps its buffer for the next one unless somebody
+    /// has it when that begins.
+    large: Option<Bytes>,
 }
 
 impl fmt::Debug for DocumentLink {
@@ -108,9 +119,9 @@ impl DocumentLink {
 
     /// Takes over a connection that was upgraded with the limits of documents, and what has been read of it since.
     pub(crate) fn new(mut stream: WebSocketStream<Tls>, peer: PeerInfo) -> Self {
-        match stream.get_mut() {
-            Tls::Client(stream) => stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER)),
-            Tls::Server(stream) => stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER)),
+        match stream.get_mut().get_mut() {
+            TlsStream::Client(stream) => stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER)),
+            TlsStream::Server(stream) => stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER)),
         }
         Self {
             stream: Box::new(stream),
@@ -122,7 +133,13 @@ impl DocumentLink {
             write_failed: None,
             closed: None,
             tap: None,
+            large: None,
         }
+    }
+
+    /// Takes the memory for a document that is not whole from the peer's share. Without room the link ends.
+    pub fn set_share(&mut self, share: &Share) {
+        self.stream.get_mut().bound(share);
     }
 
     /// Lets a recorder see every document from now on.
@@ -236,8 +253,14 @@ impl DocumentLink {
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<DocumentEvent> {
-        let message = match ready!(Pin::new(&mut *self.stream).poll_next(cx)) {
+        let read = Pin::new(&mut *self.stream).poll_next(cx);
+        self.large = None;
+        let message = match ready!(read) {
             Some(Ok(message)) => message,
+            Some(Err(_)) if self.stream.get_ref().is_refused() => {
+                let text = "no memory is left for the document that this node has begun".to_owned();
+                return Poll::Ready(self.end(LinkError::Overloaded(text)));
+            }
             Some(Err(error)) => return Poll::Ready(self.end(link_error(error))),
             None => return Poll::Ready(self.end(LinkError::ClosedByPeer)),
         };
@@ -245,7 +268,13 @@ impl DocumentLink {
             Message::Text(text) => self.arrived(text.into()),
             Message::Binary(bytes) => self.arrived(bytes),
             // tungstenite answers pings itself, with the next write or flush.
-            Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => {
+            Message::Ping(data) | Message::Pong(data) => {
+                // It may come in the middle of a document, which goes on.
+                self.stream.get_mut().passed(data.len().saturating_add(CONTROL_HEADER));
+                self.unflushed = self.unflushed.max(1);
+                DocumentEvent::Heard
+            }
+            Message::Frame(_) => {
                 self.unflushed = self.unflushed.max(1);
                 DocumentEvent::Heard
             }
@@ -253,7 +282,9 @@ impl DocumentLink {
         })
     }
 
-    fn arrived(&self, document: Bytes) -> DocumentEvent {
+    fn arrived(&mut self, document: Bytes) -> DocumentEvent {
+        self.stream.get_mut().finished();
+        self.large = Some(document.clone()).filter(|document| document.len() >= LARGE_DOCUMENT);
         if let Some(tap) = &self.tap {
             tap.document(Direction::In, &document);
         }

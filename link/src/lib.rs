@@ -23,6 +23,7 @@ mod endpoint_driver;
 mod error;
 pub mod identity;
 pub mod mem;
+mod meter;
 mod progress;
 mod pump;
 mod queue;

@@ -291,22 +291,30 @@ impl Gate {
         place: Working,
         handshake: impl Future<Output = Result<Arrival, E>>,
     ) {
-        let _place = place;
         let limit = self.limits.handshake_timeout;
-        let timed = tokio::time::timeout(limit, handshake);
+        let timed = async {
+            tokio::select! {
+                done = tokio::time::timeout(limit, handshake) => Some(done),
+                () = place.evicted() => None,
+            }
+        };
         match self.drain.until_started(timed).await {
-            Some(Ok(Ok(arrival))) => {
+            Some(Some(Ok(Ok(arrival)))) => {
                 self.stats.count(&arrival);
                 // Fails only when the hub is gone, which drops the link.
                 let _ = self.arrivals.send(arrival).await;
             }
-            Some(Ok(Err(error))) => {
+            Some(Some(Ok(Err(error)))) => {
                 self.stats.failed.fetch_add(1, Ordering::Relaxed);
                 tracing::debug!(%remote, %error, "handshake failed");
             }
-            Some(Err(_)) => {
+            Some(Some(Err(_))) => {
                 self.stats.timed_out.fetch_add(1, Ordering::Relaxed);
                 tracing::debug!(%remote, ?limit, "handshake took too long");
+            }
+            Some(None) => {
+                self.stats.timed_out.fetch_add(1, Ordering::Relaxed);
+                tracing::debug!(%remote, "handshake gave way to one of another source");
             }
             None => tracing::debug!(%remote, "handshake given up: draining"),
         }

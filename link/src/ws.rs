@@ -16,6 +16,7 @@ use tombolo_proto::package::{HEADER_LEN, Package, PackageError};
 
 use crate::conn::Wire;
 use crate::error::LinkError;
+use crate::meter::Metered;
 use crate::queue::SendQueue;
 
 /// Payload bytes of the packages that this side writes. Receivers accept pieces up to [`FRAGMENT_LEN`]; writing smaller
@@ -34,8 +35,8 @@ const WRITE_BUFFER: usize = 1024;
 /// Ciphertext that rustls may hold for a socket that is full.
 pub(crate) const TLS_BUFFER: usize = 8 * 1024;
 
-/// A TLS connection of either side.
-pub(crate) type Tls = TlsStream<TcpStream>;
+/// A TLS connection of either side, which counts what it reads.
+pub(crate) type Tls = Metered<TlsStream<TcpStream>>;
 
 /// Limits of a connection that carries packages.
 pub(crate) fn package_config() -> WebSocketConfig {

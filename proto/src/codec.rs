@@ -187,6 +187,13 @@ pub fn decode(payload: Bytes) -> Result<Frame, CodecError> {
     }
 }
 
+/// Bytes that reading a frame takes for as long as it is worked on, its payload included. For whoever has to find room for it
+/// first.
+#[must_use]
+pub fn weight(payload: &[u8]) -> usize {
+    guard::weight(payload)
+}
+
 /// Whether a peer reads this key. What an edge holds under another one it cannot name in an inventory.
 #[must_use]
 pub fn carries(key: &ObjectKey) -> bool {

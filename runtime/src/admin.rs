@@ -2,8 +2,8 @@
 //! busy data path never makes a probe fail.
 //!
 //! Slow clients hold nothing for long: headers must arrive within [`HEADER_TIMEOUT`], a connection lives for
-//! [`CONNECTION_LIFETIME`] at most, and only [`CONNECTIONS_MAX`] are served at a time; others wait in the
-//! kernel's queue.
+//! [`CONNECTION_LIFETIME`] at most, and only [`CONNECTIONS_MAX`] are served at a time, of each source some of them ([`Door`]):
+//! whoever opens many of them does not make a probe fail.
 
 use std::fmt::Write as _;
 use std::io;
@@ -23,9 +23,9 @@ use hyper_util::service::TowerToHyperService;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::door::{Door, DoorLimits, Waiting};
 use crate::drain::Drain;
 use crate::listen::ListenError;
 use crate::ready::Readiness;
@@ -39,6 +39,14 @@ pub const CONNECTION_LIFETIME: Duration = Duration::from_secs(30);
 
 /// Connections served at a time.
 pub const CONNECTIONS_MAX: usize = 64;
+
+/// Connections that wait to be served, and what one source may have of either kind.
+const PLACES: DoorLimits = DoorLimits {
+    waiting: 512,
+    waiting_per_source: 128,
+    working: CONNECTIONS_MAX,
+    working_per_source: CONNECTIONS_MAX / 4,
+};
 
 /// Wait after a failed accept (no file descriptors left) before the next.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -129,19 +137,17 @@ async fn accept_until(listener: TcpListener, state: AdminState, stop: Cancellati
         .route("/metrics", get(metrics))
         .with_state(state);
     let tasks = Tasks::new();
-    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let door = Door::new(PLACES);
     let accept = async {
         loop {
-            // Closing the semaphore is never done, so that `acquire` cannot fail.
-            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
             match listener.accept().await {
-                Ok((stream, _)) => {
-                    let router = router.clone();
-                    tasks.spawn_isolated("admin connection", async move {
-                        serve_connection(stream, router).await;
-                        drop(slot);
-                    });
-                }
+                // Without a place it is closed here.
+                Ok((stream, remote)) => match door.enter(remote.ip()) {
+                    Ok(place) => {
+                        tasks.spawn_isolated("admin connection", receive(place, stream, router.clone()));
+                    }
+                    Err(reason) => tracing::debug!(%remote, %reason, "admin connection refused"),
+                },
                 Err(error) => {
                     tracing::warn!(%error, "admin accept failed");
                     tokio::time::sleep(ACCEPT_RETRY).await;
@@ -151,6 +157,24 @@ async fn accept_until(listener: TcpListener, state: AdminState, stop: Cancellati
     };
     stop.run_until_cancelled(accept).await;
     tasks.abort();
+}
+
+/// A connection from its first byte on.
+async fn receive(place: Waiting, stream: TcpStream, router: Router) {
+    let mut first = [0];
+    let spoke = tokio::select! {
+        peeked = stream.peek(&mut first) => peeked.is_ok_and(|len| len > 0) && place.spoke(),
+        () = place.evicted() => false,
+        () = tokio::time::sleep(HEADER_TIMEOUT) => false,
+    };
+    if !spoke {
+        return;
+    }
+    let Some(place) = place.work().await else { return };
+    tokio::select! {
+        () = serve_connection(stream, router) => {}
+        () = place.evicted() => tracing::debug!("admin connection gave way to one of another source"),
+    }
 }
 
 async fn serve_connection(stream: TcpStream, router: Router) {
@@ -258,6 +282,29 @@ mod tests {
         let mut rest = Vec::new();
         let ended = tokio::time::timeout(HEADER_TIMEOUT * 3, slow.read_to_end(&mut rest)).await;
         assert!(ended.is_ok(), "the server kept a half-sent request");
+    }
+
+    /// Nobody else's probe fails, and none of the same address while its neighbour is silent.
+    #[tokio::test]
+    async fn connections_that_do_not_go_on_leave_places_for_probes() {
+        let world = world();
+        let from = async |last: u8, say: &'static [u8]| {
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.bind((std::net::Ipv4Addr::new(127, 0, 0, last), 0).into()).unwrap();
+            let mut stream = socket.connect(world.address).await.unwrap();
+            stream.write_all(say).await.unwrap();
+            stream
+        };
+        let mut held = Vec::new();
+        for _ in 0..2 * PLACES.waiting_per_source {
+            held.push(from(1, b"").await);
+        }
+        for number in 0..CONNECTIONS_MAX {
+            let last = u8::try_from(2 + number % 3).unwrap();
+            held.push(from(last, b"GET /livez HTT").await);
+        }
+        assert_eq!(fetch(world.address, "/livez").await, (200, "ok\n".into()));
+        drop(held);
     }
 
     #[tokio::test]

@@ -32,7 +32,7 @@ impl Budget {
     /// One peer's part: at most `max` bytes.
     #[must_use]
     pub fn share(&self, max: usize) -> Share {
-        Share(Arc::new(Part { whole: self.clone(), max, used: Mutex::new(0) }))
+        Share(Arc::new(Part { within: Within::Whole(self.clone()), max, used: Mutex::new(0) }))
     }
 
     /// Bytes that are taken, without what each share has for itself.
@@ -65,9 +65,16 @@ pub struct Share(Arc<Part>);
 
 #[derive(Debug)]
 struct Part {
-    whole: Budget,
+    within: Within,
     max: usize,
     used: Mutex<usize>,
+}
+
+/// What a share is a part of.
+#[derive(Debug)]
+enum Within {
+    Whole(Budget),
+    Share(Share),
 }
 
 impl Share {
@@ -82,6 +89,12 @@ impl Share {
     #[must_use]
     pub fn nothing(&self) -> Held {
         Held { share: self.clone(), bytes: 0 }
+    }
+
+    /// A share for one purpose of the same peer: at most `max` bytes, which are taken from this one as well.
+    #[must_use]
+    pub fn part(&self, max: usize) -> Share {
+        Share(Arc::new(Part { within: Within::Share(self.clone()), max, used: Mutex::new(0) }))
     }
 
     /// Bytes that are taken.
@@ -104,20 +117,35 @@ impl Share {
     /// Replaces `before` bytes by `after`. False, with nothing changed, when there is no room.
     fn change(&self, before: usize, after: usize) -> bool {
         let mut used = self.lock();
-        let others = used.saturating_sub(before);
-        let sum = others.saturating_add(after);
-        let (old, new) = (used.saturating_sub(OWN_BYTES), sum.saturating_sub(OWN_BYTES));
-        let fits = after <= before
-            || (sum <= self.0.max && (new <= old || self.0.whole.take(new.saturating_sub(old))));
-        if !fits {
-            self.0.whole.0.refused.fetch_add(1, Ordering::Relaxed);
-            return false;
+        let sum = used.saturating_sub(before).saturating_add(after);
+        let fits = after <= before || sum <= self.0.max;
+        let changed = match &self.0.within {
+            Within::Share(share) if fits => share.change(before, after),
+            Within::Whole(whole) if fits => {
+                let (old, new) = (used.saturating_sub(OWN_BYTES), sum.saturating_sub(OWN_BYTES));
+                whole.give(old.saturating_sub(new));
+                let taken = whole.take(new.saturating_sub(old));
+                if !taken {
+                    self.count_refusal();
+                }
+                taken
+            }
+            Within::Share(_) | Within::Whole(_) => {
+                self.count_refusal();
+                false
+            }
+        };
+        if changed {
+            *used = sum;
         }
-        if new < old {
-            self.0.whole.give(old - new);
+        changed
+    }
+
+    fn count_refusal(&self) {
+        match &self.0.within {
+            Within::Share(share) => share.count_refusal(),
+            Within::Whole(whole) => drop(whole.0.refused.fetch_add(1, Ordering::Relaxed)),
         }
-        *used = sum;
-        true
     }
 }
 
@@ -199,6 +227,21 @@ mod tests {
         assert!(modest.take(1).is_some());
         drop(small);
         assert_eq!(budget.used(), 40 * KIB);
+    }
+
+    #[test]
+    fn parts_of_a_share_are_bounded_each_and_together() {
+        let budget = Budget::new(1000 * KIB);
+        let share = budget.share(100 * KIB);
+        let (one, other) = (share.part(60 * KIB), share.part(80 * KIB));
+        let mut first = one.take(60 * KIB).expect("room in both");
+        assert!(!first.grow(1), "its part is used up");
+        assert!(other.take(41 * KIB).is_none(), "the share is used up");
+        let second = other.take(40 * KIB).expect("what the share has left");
+        assert_eq!((share.used(), other.used(), budget.used()), (100 * KIB, 40 * KIB, 100 * KIB - OWN_BYTES));
+        assert_eq!(budget.refused(), 2);
+        drop((first, second, one, other));
+        assert_eq!((share.used(), budget.used()), (0, 0));
     }
 
     #[test]

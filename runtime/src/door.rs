@@ -2,17 +2,23 @@
 //!
 //! A connection first waits for its peer's first byte, which costs next to nothing, and then does its handshake. Both have a
 //! number of places for all sources together and a smaller one for each source, so that no address takes every place. When the
-//! waiting places of a source or all of them are taken, the connection that has been silent for longest goes: an honest peer
-//! speaks at once, also behind the address of one that does not. Once a peer is known its connection has left the door and
-//! counts no more: a fleet behind one address is bounded only while it arrives.
+//! waiting places of a source are taken, the connection that has been silent for longest goes: an honest peer speaks at once,
+//! also behind the address of one that does not. When those of all are taken, the source that has most gives one, and the
+//! next handshake is that of the source that has fewest: several sources lock nobody out either. Once a peer is known its
+//! connection has left the door and counts no more: a fleet behind one address is bounded only while it arrives.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// A handshake that has taken this long gives its place up when another source has none: a peer that means it is done.
+const UNDISTURBED: Duration = Duration::from_secs(2);
 
 /// Numbers of places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +70,6 @@ pub struct Door(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     limits: DoorLimits,
-    working: Arc<Semaphore>,
     state: Mutex<State>,
     evicted: AtomicU64,
     refused: AtomicU64,
@@ -73,77 +78,156 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     sources: HashMap<Source, Entry>,
-    /// Who has not spoken yet, oldest first.
-    silent: BTreeMap<u64, (Source, Arc<Leave>)>,
     waiting: usize,
+    working: usize,
     next: u64,
 }
 
-/// How a connection that waits hears that it must go.
+/// The connections of one source, oldest first. The entry goes with the last of them.
 #[derive(Debug, Default)]
-struct Leave {
+struct Entry {
+    /// Who has not spoken yet.
+    silent: BTreeMap<u64, Arc<Signal>>,
+    /// Who has, and has no working place yet.
+    spoken: BTreeMap<u64, Arc<Signal>>,
+    /// Those of them that ask for one.
+    asking: BTreeMap<u64, Arc<Signal>>,
+    working: BTreeMap<u64, (Instant, Arc<Signal>)>,
+}
+
+impl Entry {
+    fn waiting(&self) -> usize {
+        self.silent.len() + self.spoken.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting() == 0 && self.working.is_empty()
+    }
+}
+
+/// How a connection hears that it has a working place, or must go.
+#[derive(Debug, Default)]
+struct Signal {
     told: Notify,
+    works: AtomicBool,
     gone: AtomicBool,
 }
 
-#[derive(Debug)]
-struct Entry {
-    waiting: usize,
-    working: Arc<Semaphore>,
-    /// Places of either kind; the entry goes with the last.
-    places: usize,
+impl Signal {
+    fn send_away(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+        self.told.notify_one();
+    }
+}
+
+impl State {
+    /// The source that has most of something, and how much.
+    fn most(&self, of: impl Fn(&Entry) -> usize) -> Option<(Source, usize)> {
+        self.sources.iter().map(|(source, entry)| (*source, of(entry))).max_by_key(|(_, count)| *count)
+    }
+
+    /// Gives working places to those who ask, that of the source with the fewest first.
+    fn dispatch(&mut self, limits: &DoorLimits) {
+        while self.working < limits.working {
+            let asking =
+                self.sources.iter_mut().filter(|(_, entry)| entry.working.len() < limits.working_per_source);
+            let asking = asking
+                .filter_map(|(_, entry)| Some(((entry.working.len(), *entry.asking.keys().next()?), entry)));
+            let Some(((_, number), entry)) = asking.min_by_key(|(rank, _)| *rank) else { return };
+            let Some(signal) = entry.asking.remove(&number) else { return };
+            entry.spoken.remove(&number);
+            signal.works.store(true, Ordering::Relaxed);
+            signal.told.notify_one();
+            entry.working.insert(number, (Instant::now(), signal));
+            self.waiting = self.waiting.saturating_sub(1);
+            self.working += 1;
+        }
+    }
+
+    /// Takes a working place from the source that has most, for one that has fewer. False when that is nobody who has had it
+    /// for long.
+    fn press(&mut self, source: Source) -> bool {
+        let own = self.sources.get(&source).map_or(0, |entry| entry.working.len());
+        let Some((most, count)) = self.most(|entry| entry.working.len()) else { return false };
+        let Some(entry) = self.sources.get_mut(&most).filter(|_| count > own + 1) else { return false };
+        let oldest = entry.working.first_entry().filter(|oldest| oldest.get().0.elapsed() >= UNDISTURBED);
+        let Some((_, signal)) = oldest.map(|oldest| oldest.remove()) else { return false };
+        signal.send_away();
+        self.working = self.working.saturating_sub(1);
+        true
+    }
+
+    /// Takes a waiting place from a source. From one that has spoken only where `spoken` says so.
+    fn evict(&mut self, source: Source, spoken: bool) -> bool {
+        let Some(entry) = self.sources.get_mut(&source) else { return false };
+        let gone = match entry.silent.pop_first() {
+            Some((_, signal)) => Some(signal),
+            None if spoken => entry.spoken.pop_last().map(|(number, signal)| {
+                entry.asking.remove(&number);
+                signal
+            }),
+            None => None,
+        };
+        let Some(signal) = gone else { return false };
+        // Its place is free now, and no more counted when its task ends.
+        signal.send_away();
+        self.waiting = self.waiting.saturating_sub(1);
+        true
+    }
+
+    /// Room for one more of a source to wait.
+    fn make_room(&mut self, source: Source, limits: &DoorLimits) -> Result<bool, Crowded> {
+        let own = self.sources.get(&source).map_or(0, Entry::waiting);
+        if own >= limits.waiting_per_source {
+            self.evict(source, false).then_some(true).ok_or(Crowded::Source)
+        } else if self.waiting >= limits.waiting {
+            let most = self.most(Entry::waiting);
+            let evicted = most.is_some_and(|(most, count)| self.evict(most, count > own + 1));
+            evicted.then_some(true).ok_or(Crowded::Whole)
+        } else {
+            Ok(false)
+        }
+    }
+
+    /// A connection has ended, if it was not sent away before.
+    fn forget(&mut self, source: Source, number: u64) {
+        let Some(entry) = self.sources.get_mut(&source) else { return };
+        entry.asking.remove(&number);
+        if entry.silent.remove(&number).is_some() || entry.spoken.remove(&number).is_some() {
+            self.waiting = self.waiting.saturating_sub(1);
+        }
+        if entry.working.remove(&number).is_some() {
+            self.working = self.working.saturating_sub(1);
+        }
+        if entry.is_empty() {
+            self.sources.remove(&source);
+        }
+    }
 }
 
 impl Door {
     /// A door with so many places.
     #[must_use]
     pub fn new(limits: DoorLimits) -> Self {
-        let working = Arc::new(Semaphore::new(limits.working));
         let (state, evicted, refused) = Default::default();
-        Self(Arc::new(Shared { limits, working, state, evicted, refused }))
+        Self(Arc::new(Shared { limits, state, evicted, refused }))
     }
 
     /// A place to wait in for a connection that was just accepted.
     ///
     /// # Errors
-    /// When there is none, and nobody silent whose place could be had.
+    /// When there is none, and nobody whose place could be had.
     pub fn enter(&self, address: IpAddr) -> Result<Waiting, Crowded> {
         let source = Source::from(address);
         let mut state = self.lock();
-        let of_source = state.sources.get(&source).map_or(0, |entry| entry.waiting);
-        if of_source >= self.0.limits.waiting_per_source {
-            self.evict(&mut state, Some(source)).ok_or_else(|| self.refuse(Crowded::Source))?;
-        } else if state.waiting >= self.0.limits.waiting {
-            self.evict(&mut state, None).ok_or_else(|| self.refuse(Crowded::Whole))?;
-        }
-        let limit = self.0.limits.working_per_source;
-        let entry = state.sources.entry(source).or_insert_with(|| Entry {
-            waiting: 0,
-            working: Arc::new(Semaphore::new(limit)),
-            places: 0,
-        });
-        entry.waiting += 1;
-        entry.places += 1;
-        let per_source = Arc::clone(&entry.working);
-        state.waiting += 1;
+        let evicted = state.make_room(source, &self.0.limits).map_err(|why| self.refuse(why))?;
+        self.0.evicted.fetch_add(u64::from(evicted), Ordering::Relaxed);
         let number = state.next;
         state.next += 1;
-        let leave = Arc::new(Leave::default());
-        state.silent.insert(number, (source, Arc::clone(&leave)));
-        Ok(Waiting { door: self.clone(), source, number, leave, per_source, counted: true })
-    }
-
-    /// A working place at once, for a listener whose connections wait elsewhere.
-    ///
-    /// # Errors
-    /// When the source or all sources have taken theirs.
-    pub fn work_now(&self, address: IpAddr) -> Result<Working, Crowded> {
-        let waiting = self.enter(address)?;
-        let of_source = Arc::clone(&waiting.per_source).try_acquire_owned();
-        let of_source = of_source.map_err(|_| self.refuse(Crowded::Source))?;
-        let of_all = Arc::clone(&self.0.working).try_acquire_owned();
-        let of_all = of_all.map_err(|_| self.refuse(Crowded::Whole))?;
-        Ok(waiting.works(of_source, of_all))
+        state.waiting += 1;
+        let signal = Arc::new(Signal::default());
+        state.sources.entry(source).or_default().silent.insert(number, Arc::clone(&signal));
+        Ok(Waiting { door: self.clone(), source, number, signal })
     }
 
     /// Connections that wait.
@@ -155,10 +239,10 @@ impl Door {
     /// Handshakes that run.
     #[must_use]
     pub fn working(&self) -> usize {
-        self.0.limits.working.saturating_sub(self.0.working.available_permits())
+        self.lock().working
     }
 
-    /// Silent connections that had to go, since the start.
+    /// Connections that had to go for others, since the start.
     #[must_use]
     pub fn evicted(&self) -> u64 {
         self.0.evicted.load(Ordering::Relaxed)
@@ -175,39 +259,9 @@ impl Door {
         why
     }
 
-    /// Sends the connection away that has been silent for longest: of one source, or of the source that waits most.
-    fn evict(&self, state: &mut State, source: Option<Source>) -> Option<()> {
-        let source = source.or_else(|| {
-            let most = state.sources.iter().max_by_key(|(_, entry)| entry.waiting);
-            most.map(|(source, _)| *source)
-        })?;
-        let oldest = state.silent.iter().find(|(_, (of, _))| *of == source);
-        let number = oldest.map(|(number, _)| *number)?;
-        let (_, leave) = state.silent.remove(&number)?;
-        // Its place is free now, and no more counted when its task ends.
-        leave.gone.store(true, Ordering::Relaxed);
-        leave.told.notify_one();
-        state.waiting = state.waiting.saturating_sub(1);
-        if let Some(entry) = state.sources.get_mut(&source) {
-            entry.waiting = entry.waiting.saturating_sub(1);
-        }
-        self.0.evicted.fetch_add(1, Ordering::Relaxed);
-        Some(())
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         // Changed by short calls that cannot leave it half-changed.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn leave(&self, source: Source) {
-        let mut state = self.lock();
-        if let Some(entry) = state.sources.get_mut(&source) {
-            entry.places = entry.places.saturating_sub(1);
-            if entry.places == 0 {
-                state.sources.remove(&source);
-            }
-        }
     }
 }
 
@@ -217,69 +271,76 @@ pub struct Waiting {
     door: Door,
     source: Source,
     number: u64,
-    leave: Arc<Leave>,
-    per_source: Arc<Semaphore>,
-    /// It still counts as one that waits.
-    counted: bool,
+    signal: Arc<Signal>,
 }
 
 impl Waiting {
-    /// Completes when somebody else was given this place: the connection must end. Never once the peer has spoken.
+    /// Completes when somebody else was given this place: the connection must end.
     pub async fn evicted(&self) {
-        self.leave.told.notified().await;
+        self.signal.told.notified().await;
     }
 
-    /// The peer has spoken: from now on nobody takes this place. False when somebody just has.
+    /// The peer has spoken: from now on nobody of the same source takes this place. False when somebody just has.
     #[must_use]
     pub fn spoke(&self) -> bool {
-        self.door.lock().silent.remove(&self.number).is_some()
-    }
-
-    /// Waits for a working place, in the order in which those of one source have asked.
-    pub async fn work(self) -> Working {
-        let of_source = Arc::clone(&self.per_source).acquire_owned().await;
-        let of_all = Arc::clone(&self.door.0.working).acquire_owned().await;
-        match (of_source, of_all) {
-            (Ok(of_source), Ok(of_all)) => self.works(of_source, of_all),
-            // The semaphores are never closed.
-            _ => std::future::pending().await,
-        }
-    }
-
-    fn works(mut self, of_source: OwnedSemaphorePermit, of_all: OwnedSemaphorePermit) -> Working {
-        self.stop_waiting();
-        Working { _permits: [of_source, of_all], _place: self }
-    }
-
-    fn stop_waiting(&mut self) {
-        if !std::mem::take(&mut self.counted) {
-            return;
-        }
         let mut state = self.door.lock();
-        state.silent.remove(&self.number);
-        // Who was sent away was taken out of the numbers then.
-        if self.leave.gone.load(Ordering::Relaxed) {
-            return;
+        let Some(entry) = state.sources.get_mut(&self.source) else { return false };
+        let Some(signal) = entry.silent.remove(&self.number) else { return false };
+        entry.spoken.insert(self.number, signal);
+        true
+    }
+
+    /// Waits for a working place, in the order in which those of one source have asked. None when somebody else was given
+    /// this place meanwhile: the connection must end.
+    pub async fn work(self) -> Option<Working> {
+        let mut works = self.ask();
+        while !works && !self.signal.gone.load(Ordering::Relaxed) {
+            tokio::select! {
+                () = self.signal.told.notified() => works = self.signal.works.load(Ordering::Relaxed),
+                () = tokio::time::sleep(UNDISTURBED) => works = self.ask(),
+            }
         }
-        state.waiting = state.waiting.saturating_sub(1);
-        if let Some(entry) = state.sources.get_mut(&self.source) {
-            entry.waiting = entry.waiting.saturating_sub(1);
+        works.then(|| Working(self))
+    }
+
+    /// Asks for a working place, and whether there is one now.
+    fn ask(&self) -> bool {
+        let limits = &self.door.0.limits;
+        let mut state = self.door.lock();
+        let Some(entry) = state.sources.get_mut(&self.source) else { return false };
+        if entry.spoken.contains_key(&self.number) {
+            entry.asking.insert(self.number, Arc::clone(&self.signal));
         }
+        let may_press = entry.working.len() < limits.working_per_source;
+        state.dispatch(limits);
+        let works = || self.signal.works.load(Ordering::Relaxed);
+        if !works() && may_press && state.press(self.source) {
+            self.door.0.evicted.fetch_add(1, Ordering::Relaxed);
+            state.dispatch(limits);
+        }
+        works()
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.stop_waiting();
-        self.door.leave(self.source);
+        let mut state = self.door.lock();
+        state.forget(self.source, self.number);
+        state.dispatch(&self.door.0.limits);
     }
 }
 
 /// A connection whose handshake runs. Its place is free when this is dropped.
 #[derive(Debug)]
-pub struct Working {
-    _permits: [OwnedSemaphorePermit; 2],
-    _place: Waiting,
+pub struct Working(Waiting);
+
+impl Working {
+    /// Completes when this handshake has taken too long for a source that has none: the connection must end.
+    pub async fn evicted(&self) {
+        while !self.0.signal.gone.load(Ordering::Relaxed) {
+            self.0.signal.told.notified().await;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -293,6 +354,11 @@ mod tests {
 
     fn address(last: u8) -> IpAddr {
         IpAddr::from([192, 0, 2, last])
+    }
+
+    async fn work(place: Waiting) -> Working {
+        assert!(place.spoke());
+        place.work().await.expect("a working place")
     }
 
     #[test]
@@ -336,23 +402,56 @@ mod tests {
         assert_eq!(door.refused(), 1);
     }
 
-    #[test]
-    fn handshakes_of_one_source_leave_places_for_others() {
+    #[tokio::test(start_paused = true)]
+    async fn handshakes_of_one_source_leave_places_for_others() {
         let door = Door::new(LIMITS);
         let enter = |last| door.enter(address(last)).expect("a place");
         let working: Vec<_> =
-            (0..2).map(|_| enter(1).work().now_or_never().expect("a working place")).collect();
-        let mut third = Box::pin(enter(1).work());
+            (0..2).map(|_| work(enter(1)).now_or_never().expect("a working place")).collect();
+        let mut third = Box::pin(work(enter(1)));
         assert!(third.as_mut().now_or_never().is_none(), "its source has two");
-        assert_eq!(door.work_now(address(1)).err(), Some(Crowded::Source));
-        let other: Vec<_> = (0..2).map(|_| door.work_now(address(2)).expect("a working place")).collect();
-        assert_eq!(door.work_now(address(3)).err(), Some(Crowded::Whole));
+        let other: Vec<_> = (0..2).map(|_| work(enter(2)).now_or_never().expect("a working place")).collect();
+        assert!(work(enter(3)).now_or_never().is_none(), "all are taken");
         assert_eq!((door.working(), door.waiting()), (4, 1));
         drop(other);
         drop(working);
-        assert!(third.now_or_never().is_some());
+        drop(third.await);
         assert_eq!((door.working(), door.waiting()), (0, 0));
         assert!(door.lock().sources.is_empty(), "nothing is kept of who has left");
+    }
+
+    #[test]
+    fn several_sources_that_have_spoken_leave_places_to_wait_in() {
+        let door = Door::new(LIMITS);
+        let busy: Vec<_> = [1, 1, 1, 2, 2, 2].map(|last| door.enter(address(last)).expect("a place")).into();
+        assert!(busy.iter().all(Waiting::spoke));
+        let honest = door.enter(address(3)).expect("of one that has most");
+        let told = busy.iter().filter(|place| place.evicted().now_or_never().is_some()).count();
+        assert_eq!((told, door.waiting(), door.evicted()), (1, 6, 1));
+        let second = door.enter(address(3)).expect("it still has fewer");
+        assert!(honest.spoke() && second.spoke());
+        assert_eq!(door.enter(address(1)).err(), Some(Crowded::Whole), "nobody has more than it has");
+        drop((busy, honest, second));
+        assert_eq!((door.waiting(), door.lock().sources.len()), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn handshakes_of_several_sources_that_do_not_end_give_way() {
+        let door = Door::new(LIMITS);
+        let mut stuck = Vec::new();
+        for last in [1, 1, 2, 2] {
+            stuck.push(work(door.enter(address(last)).expect("a place")).await);
+        }
+        let queued: Vec<_> =
+            [1, 2].map(|last| Box::pin(work(door.enter(address(last)).expect("a place")))).into();
+        let begin = Instant::now();
+        let honest = work(door.enter(address(3)).expect("a place")).await;
+        assert_eq!(begin.elapsed(), UNDISTURBED, "a handshake has some time");
+        let told = stuck.iter().filter(|place| place.evicted().now_or_never().is_some()).count();
+        assert_eq!((told, door.working()), (1, 4));
+        drop(queued);
+        drop((stuck, honest));
+        assert_eq!((door.working(), door.waiting(), door.lock().sources.len()), (0, 0, 0));
     }
 
     #[test]

@@ -96,8 +96,14 @@ async fn connection(inner: Arc<Inner>, place: Waiting, socket: TcpStream) {
         return;
     }
     // Boxed: a connection that says nothing costs next to nothing.
-    let Ok(_place) = timeout(HANDSHAKE_TIMEOUT, place.work()).await else { return };
-    match Box::pin(timeout(CONNECTION_TIMEOUT, serve(inner, socket))).await {
+    let Ok(Some(place)) = timeout(HANDSHAKE_TIMEOUT, place.work()).await else { return };
+    let served = async {
+        tokio::select! {
+            served = serve(inner, socket) => served,
+            () = place.evicted() => Err("it gave way to one of another source".to_owned()),
+        }
+    };
+    match Box::pin(timeout(CONNECTION_TIMEOUT, served)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(error, "join connection failed"),
         Err(_) => tracing::debug!("join connection took too long"),
@@ -105,6 +111,7 @@ async fn connection(inner: Arc<Inner>, place: Waiting, socket: TcpStream) {
 }
 
 async fn serve(inner: Arc<Inner>, socket: TcpStream) -> Result<(), String> {
+    let source = socket.peer_addr().map_err(|error| error.to_string())?.ip().into();
     let stream = timeout(HANDSHAKE_TIMEOUT, inner.acceptor.accept(socket))
         .await
         .map_err(|_| "no TLS handshake in time".to_owned())?
@@ -117,7 +124,7 @@ async fn serve(inner: Arc<Inner>, socket: TcpStream) -> Result<(), String> {
         let body = Unread::of(&head, body);
         let request = Request::from_parts(head, body);
         let (inner, chain) = (&inner, &chain);
-        async move { Ok::<_, Infallible>(routes::answer(inner, chain, request).await) }
+        async move { Ok::<_, Infallible>(routes::answer(inner, source, chain, request).await) }
     });
     http1::Builder::new()
         .timer(TokioTimer::new())

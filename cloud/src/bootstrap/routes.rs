@@ -8,6 +8,7 @@ use hyper::body::Body;
 use rustls_pki_types::CertificateDer;
 use tombolo_link::identity::{PeerCertificate, certificate_of};
 use tombolo_proto::NodeId;
+use tombolo_runtime::door::Source;
 
 use super::Inner;
 use super::csr;
@@ -37,8 +38,13 @@ impl Refusal {
     }
 }
 
-/// Answers one request of a connection that showed `chain`.
-pub(super) async fn answer<B>(inner: &Inner, chain: &[CertificateDer<'_>], request: Request<B>) -> Answer
+/// Answers one request of a connection from `source` that showed `chain`.
+pub(super) async fn answer<B>(
+    inner: &Inner,
+    source: Source,
+    chain: &[CertificateDer<'_>],
+    request: Request<B>,
+) -> Answer
 where
     B: Body,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -47,7 +53,7 @@ where
     let method = request.method().clone();
     let result = match (&method, path.as_str()) {
         (&Method::GET, "/ca.crt") => Ok(der(inner.authority.certificate().to_vec())),
-        (&Method::GET, "/edge.crt") => edge_certificate(inner, chain, request).await,
+        (&Method::GET, "/edge.crt") => edge_certificate(inner, source, chain, request).await,
         (&Method::GET, path) if path.starts_with("/node/") => node_exists(inner, chain, path).await,
         (&Method::POST, path) if is_task_report(path) => task_report(inner, chain),
         (_, path) if is_known(path) => {
@@ -61,7 +67,9 @@ where
         )),
     };
     result.unwrap_or_else(|Refusal(status, sentence)| {
-        tracing::info!(%method, path, %status, sentence, "join request refused");
+        if let Some(left_out) = inner.lines.admit(&source) {
+            tracing::info!(%source, %method, path, %status, sentence, left_out, "join request refused");
+        }
         text(status, sentence)
     })
 }
@@ -100,6 +108,7 @@ async fn node_exists(inner: &Inner, chain: &[CertificateDer<'_>], path: &str) ->
 
 async fn edge_certificate<B>(
     inner: &Inner,
+    source: Source,
     chain: &[CertificateDer<'_>],
     request: Request<B>,
 ) -> Result<Answer, Refusal>
@@ -136,7 +145,10 @@ where
         }
         return Err(refusal);
     }
-    tracing::info!(%node, renewal = matches!(way, Way::Renewal(_)), "node certificate issued");
+    if let Some(left_out) = inner.lines.admit(&source) {
+        let renewal = matches!(way, Way::Renewal(_));
+        tracing::info!(%source, %node, renewal, left_out, "node certificate issued");
+    }
     Ok(der(signed.to_vec()))
 }
 

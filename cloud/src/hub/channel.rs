@@ -11,6 +11,7 @@ use tombolo_proto::session::{CloudEvent, CloudSession};
 use tombolo_proto::{Moment, NodeId, ObjectKey, RequestId, ScopeId, SharedObject};
 
 use super::metaserver::MetaServer;
+use super::registry::Registry;
 use super::stock::{Stock, StockEvent};
 use super::view::View;
 use crate::edgecontroller::upstream::reply_with;
@@ -21,6 +22,12 @@ pub(super) enum Channel {
     Tombolo(Tombolo),
     /// JSON messages.
     KubeEdge(Stock),
+}
+
+/// Who is at the other end, and who knows whether it may be logged.
+pub(super) struct Sender<'a> {
+    pub(super) node: &'a NodeId,
+    pub(super) registry: &'a Registry,
 }
 
 /// The connection of an edge of ours.
@@ -189,9 +196,15 @@ impl Channel {
     }
 
     /// Puts an event into the session. False when the connection is over.
-    pub(super) fn handle(&mut self, now: Moment, event: ChannelEvent, node: &NodeId, view: &View) -> bool {
+    pub(super) fn handle(
+        &mut self,
+        now: Moment,
+        event: ChannelEvent,
+        from: &Sender<'_>,
+        view: &View,
+    ) -> bool {
         match (self, event) {
-            (Self::Tombolo(tombolo), ChannelEvent::Tombolo(event)) => tombolo.handle(now, event, node, view),
+            (Self::Tombolo(tombolo), ChannelEvent::Tombolo(event)) => tombolo.handle(now, event, from, view),
             (Self::KubeEdge(stock), ChannelEvent::KubeEdge(event)) => stock.handle(now, event),
             // Events come from `next` of the same channel.
             _ => true,
@@ -223,11 +236,14 @@ impl Channel {
 }
 
 impl Tombolo {
-    fn handle(&mut self, now: Moment, event: LinkEvent, node: &NodeId, view: &View) -> bool {
+    fn handle(&mut self, now: Moment, event: LinkEvent, from: &Sender<'_>, view: &View) -> bool {
+        let Sender { node, registry } = from;
         match event {
             LinkEvent::Frame(lane, frame) => {
-                if let Err(error) = self.session.handle_frame(now, lane, frame, view) {
-                    tracing::warn!(%node, %error, "session ends");
+                if let Err(error) = self.session.handle_frame(now, lane, frame, view)
+                    && let Some(left_out) = registry.may_log(node)
+                {
+                    tracing::warn!(%node, %error, left_out, "session ends");
                 }
                 true
             }
@@ -235,7 +251,9 @@ impl Tombolo {
             LinkEvent::Closed(error) => {
                 match error.goodbye() {
                     Some(goodbye) => {
-                        tracing::warn!(%node, %error, "session ends: the edge broke the protocol");
+                        if let Some(left_out) = registry.may_log(node) {
+                            tracing::warn!(%node, %error, left_out, "session ends: the edge broke the protocol");
+                        }
                         self.session.say_goodbye(goodbye);
                     }
                     None => tracing::debug!(%node, %error, "connection ended"),

@@ -1,7 +1,10 @@
 //! The task that owns one connection: it drives the session, runs the node's requests and lends nothing to others.
 
+mod beginning;
 mod following;
 mod requests;
+
+pub(super) use beginning::{run, run_stock};
 
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
@@ -10,27 +13,24 @@ use std::time::Duration;
 
 use futures::future::{AbortHandle, BoxFuture};
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::{Instant, Sleep};
-use tombolo_link::{DocumentLink, Link};
 use tombolo_proto::frame::{Goodbye, GoodbyeReason, Subscribe};
-use tombolo_proto::session::{CloudConfig, CloudEvent, CloudSession};
+use tombolo_proto::session::CloudEvent;
 use tombolo_proto::{NodeId, ObjectKey, ScopeId};
-use tombolo_runtime::time::unix_millis;
-use tombolo_runtime::{Held, Share};
+use tombolo_runtime::Held;
 
-use super::channel::{Channel, Tombolo};
+use super::channel::{Channel, Sender};
 use super::mailbox::Listener;
 use super::metaserver::{Action, MetaServer};
-use super::registry::{Admitted, SessionHandle};
+use super::registry::SessionHandle;
 use super::shared::SharedWatch;
-use super::stock::{Stock, open_ledger};
 use super::subscriptions::Closed;
 use super::view::View;
 use super::volumes::{VolumeKind, is_volume};
-use super::{CLOSE_LIMIT, Hub, NODE_BYTES_MAX, NODE_REQUEST_BYTES_MAX};
+use super::{CLOSE_LIMIT, Hub};
+use crate::edgecontroller::Input;
 use crate::edgecontroller::upstream::{Answered, Received};
-use crate::edgecontroller::{Input, TRIM_VERSION};
 use crate::kube::{Room, resources};
 use crate::metrics::Label;
 
@@ -83,86 +83,15 @@ struct Owner {
     opening: Vec<(ScopeId, AbortHandle)>,
     /// Subscriptions whose rights are asked for again then, soonest first. They end with the subscription.
     reviews: VecDeque<(Instant, Box<Subscribe>)>,
-    /// What this node may make the hub keep, and the same for its requests.
-    share: Share,
-    requests: Share,
-    /// What its session keeps now.
+    /// What this session keeps now, out of the node's share.
     kept: Held,
-    /// One large answer at a time, until the node has taken it.
-    large: Arc<Semaphore>,
+    /// The node's one large answer is this session's.
     large_turn: Option<OwnedSemaphorePermit>,
+    /// One of the few places for sessions of this node.
+    _place: OwnedSemaphorePermit,
     lease_running: bool,
     lease_next: Option<i64>,
     leave_by: Option<Instant>,
-}
-
-/// Owns a connection until its session is over. The future is small, because everything that lasts is in one box: an
-/// async function reserves room for each argument that it moves, and there are thousands of these.
-pub(super) fn run(
-    hub: Arc<Hub>,
-    node: NodeId,
-    handle: Arc<SessionHandle>,
-    mut link: Link,
-) -> impl Future<Output = ()> + Send {
-    let epoch = hub.epoch.load().as_ref().clone();
-    let config = CloudConfig::new(node.clone(), epoch, TRIM_VERSION, unix_millis());
-    let session = CloudSession::new(config, hub.clock.now());
-    let mut view = View::new(node.clone(), Arc::clone(&hub.down));
-    if let Some(recorder) = &hub.recorder {
-        let recording = recorder.own(&node, link.peer().transport);
-        view.record(Arc::clone(&recording));
-        link.set_tap(recording);
-    }
-    let share = hub.session_bytes.share(NODE_BYTES_MAX);
-    link.set_share(&share);
-    Owner::new(hub, node, handle, view, (Channel::Tombolo(Tombolo { link, session }), share)).run()
-}
-
-/// The same for a stock edge, whose ledger is read first.
-pub(super) fn run_stock(
-    hub: Arc<Hub>,
-    node: NodeId,
-    admitted: Admitted,
-    link: DocumentLink,
-) -> impl Future<Output = ()> + Send {
-    let Admitted { handle, predecessor } = admitted;
-    let opening = Box::pin(open_stock(hub, node, handle, predecessor, link));
-    async move {
-        if let Some(owner) = opening.await {
-            owner.run().await;
-        }
-    }
-}
-
-async fn open_stock(
-    hub: Arc<Hub>,
-    node: NodeId,
-    handle: Arc<SessionHandle>,
-    predecessor: Option<Arc<SessionHandle>>,
-    mut link: DocumentLink,
-) -> Option<Box<Owner>> {
-    match open_ledger(&hub, &node, predecessor).await {
-        Ok(opened) => {
-            tracing::info!(%node, objects = opened.ledger.len(), "stock node connected");
-            handle.facts.lock().agent = STOCK_AGENT.to_owned();
-            let mut view = View::stock(node.clone(), Arc::clone(&hub.down));
-            if let Some(recorder) = &hub.recorder {
-                let recording = recorder.stock(&node);
-                view.record(Arc::clone(&recording));
-                link.set_tap(recording);
-            }
-            let stock = Stock::new(Arc::clone(&hub), node.clone(), opened, link, &view);
-            let share = hub.session_bytes.share(NODE_BYTES_MAX);
-            Some(Owner::new(hub, node, handle, view, (Channel::KubeEdge(stock), share)))
-        }
-        Err(error) => {
-            tracing::warn!(%node, %error, "connection refused: what the node holds is not known");
-            hub.registry.remove(&node, &handle);
-            handle.set_over();
-            link.close(CLOSE_LIMIT).await;
-            None
-        }
-    }
 }
 
 impl Owner {
@@ -171,13 +100,11 @@ impl Owner {
         node: NodeId,
         handle: Arc<SessionHandle>,
         view: View,
-        (channel, share): (Channel, Share),
+        (channel, place): (Channel, OwnedSemaphorePermit),
     ) -> Box<Self> {
         Box::new(Self {
-            kept: share.nothing(),
-            requests: hub.session_bytes.share(NODE_REQUEST_BYTES_MAX),
-            share,
-            large: Arc::new(Semaphore::new(1)),
+            kept: handle.memory.all.nothing(),
+            _place: place,
             large_turn: None,
             reviews: VecDeque::new(),
             channel,
@@ -242,7 +169,8 @@ impl Owner {
         tokio::select! {
             event = self.channel.next(wakes_at) => {
                 let now = self.hub.clock.now();
-                return self.channel.handle(now, event, &self.node, &self.view);
+                let from = Sender { node: &self.node, registry: &self.hub.registry };
+                return self.channel.handle(now, event, &from, &self.view);
             }
             () = self.handle.mailbox.arrived(&mut self.listener) => {}
             Some(done) = self.work.next(), if !self.work.is_empty() => self.handle_done(done),
@@ -251,8 +179,10 @@ impl Owner {
                     return false;
                 }
                 self.channel.handle_timeout(self.hub.clock.now());
-                if let Some(error) = self.channel.check_progress(Instant::now()) {
-                    tracing::warn!(node = %self.node, %error, "session ends");
+                if let Some(error) = self.channel.check_progress(Instant::now())
+                    && let Some(left_out) = self.hub.registry.may_log(&self.node)
+                {
+                    tracing::warn!(node = %self.node, %error, left_out, "session ends");
                 }
                 self.start_reviews();
                 if let Some(metaserver) = self.channel.metaserver() {
@@ -314,7 +244,10 @@ impl Owner {
         let node = &self.node;
         match event {
             CloudEvent::Ready { agent, resumed, instance, .. } => {
-                tracing::info!(%node, agent, resumed, transport = %self.handle.transport, "node connected");
+                if let Some(left_out) = self.hub.registry.may_log(node) {
+                    let transport = self.handle.transport;
+                    tracing::info!(%node, agent, resumed, %transport, left_out, "node connected");
+                }
                 self.handle.facts.lock().agent = agent;
                 if let Some(times) = self.handle.introduce(instance) {
                     self.hub.contested(node, times);
@@ -328,7 +261,9 @@ impl Owner {
             CloudEvent::Acked { latency, .. } => self.acked(latency),
             CloudEvent::Refused { key, message, retry_in, .. } => {
                 self.hub.metrics.refused.inc();
-                tracing::warn!(%node, %key, message, ?retry_in, "delivery refused");
+                if let Some(left_out) = self.hub.registry.may_log(node) {
+                    tracing::warn!(%node, %key, message, ?retry_in, left_out, "delivery refused");
+                }
             }
             CloudEvent::Request(request) => self.take_request(request),
             CloudEvent::DeviceReport { discarded } => self.device_report(discarded),
@@ -368,7 +303,10 @@ impl Owner {
     }
 
     fn closed(&mut self, goodbye: &Goodbye) {
-        tracing::info!(node = %self.node, reason = ?goodbye.reason, message = goodbye.message, "session over");
+        if let Some(left_out) = self.hub.registry.may_log(&self.node) {
+            let Goodbye { reason, message, .. } = goodbye;
+            tracing::info!(node = %self.node, ?reason, message, left_out, "session over");
+        }
         let kind = reason_label(goodbye.reason);
         self.hub.metrics.sessions_ended.get_or_create(&Label { kind }).inc();
         self.leave_by.get_or_insert_with(|| Instant::now() + LEAVE_LIMIT);

@@ -14,8 +14,10 @@ use tombolo_link::identity::PeerCertificate;
 use tombolo_link::{PeerInfo, Transport};
 use tombolo_proto::frame::{Goodbye, GoodbyeReason};
 use tombolo_proto::{NodeId, ObjectKey, ScopeId};
+use tombolo_runtime::{Budget, LineLimit};
 
 use super::Mailbox;
+use super::memory::{NodeMemories, NodeMemory};
 use super::rivals::Rivals;
 use crate::edgecontroller::Outlet;
 
@@ -28,7 +30,13 @@ pub struct Registry {
     generations: AtomicU64,
     /// Nodes whose device twin was heard, at most `limit`: each is logged once.
     with_devices: DashSet<NodeId>,
+    memories: NodeMemories,
+    lines: LineLimit<NodeId>,
 }
+
+/// Log lines a minute that one node can cause, and all of them together.
+const LINES_OF_ONE: u32 = 30;
+const LINES_OF_ALL: u32 = 6_000;
 
 /// One session as the rest of the hub sees it.
 #[derive(Debug)]
@@ -43,6 +51,9 @@ pub struct SessionHandle {
     pub transport: Transport,
     /// The certificate that opened it; none for connections that come another way than through the listeners.
     pub certificate: Option<PeerCertificate>,
+    /// What the node may make the hub keep, in this session and in others.
+    pub(super) memory: Arc<NodeMemory>,
+    start: Mutex<Start>,
     over: AtomicBool,
     ended: Notify,
     /// What this node's sessions have shown of others with its identity.
@@ -51,7 +62,48 @@ pub struct SessionHandle {
     pub facts: Mutex<SessionFacts>,
 }
 
+/// Whether a session has begun.
+#[derive(Debug)]
+enum Start {
+    /// It waits for a place. The session before it, if there was one that had begun.
+    Waiting(Option<Arc<SessionHandle>>),
+    Begun,
+    /// Another one has come before it could begin.
+    Superseded,
+}
+
 impl SessionHandle {
+    /// The session before this one, as long as this one has not begun.
+    pub(super) fn former(&self) -> Option<Arc<SessionHandle>> {
+        match &*self.start.lock() {
+            Start::Waiting(former) => former.clone(),
+            Start::Begun | Start::Superseded => None,
+        }
+    }
+
+    /// Begins the session. False when a newer one has come already: there is nothing to wait for of one that never began.
+    pub(super) fn begin(&self) -> bool {
+        let mut start = self.start.lock();
+        let begins = matches!(*start, Start::Waiting(_));
+        if begins {
+            *start = Start::Begun;
+        }
+        begins
+    }
+
+    /// What a session that replaces this one has to wait for.
+    fn supersede(self: &Arc<Self>) -> Option<Arc<SessionHandle>> {
+        let mut start = self.start.lock();
+        match &mut *start {
+            Start::Waiting(former) => {
+                let former = former.take();
+                *start = Start::Superseded;
+                former
+            }
+            Start::Begun | Start::Superseded => Some(Arc::clone(self)),
+        }
+    }
+
     /// A process of the edge has begun this session. How often it was proved that there are two of them; none where nothing
     /// is proved now.
     pub(super) fn introduce(&self, instance: u64) -> Option<u32> {
@@ -95,18 +147,9 @@ pub struct SessionFacts {
 #[derive(Debug)]
 pub enum Admission {
     /// It is the node's session from now on.
-    Admitted(Admitted),
+    Admitted(Arc<SessionHandle>),
     /// The hub serves this many nodes already.
     Full(usize),
-}
-
-/// A session that may begin.
-#[derive(Debug)]
-pub struct Admitted {
-    /// The session.
-    pub handle: Arc<SessionHandle>,
-    /// The session that it replaces. It was told so, and may not be over yet.
-    pub predecessor: Option<Arc<SessionHandle>>,
 }
 
 impl Registry {
@@ -115,7 +158,20 @@ impl Registry {
     pub fn new(limit: usize) -> Self {
         let (sessions, with_devices) = (DashMap::new(), DashSet::new());
         let (count, generations) = (AtomicUsize::new(0), AtomicU64::new(0));
-        Self { sessions, count, limit, generations, with_devices }
+        let memories = NodeMemories::new(&Budget::new(usize::MAX));
+        let lines = LineLimit::new(LINES_OF_ONE, LINES_OF_ALL);
+        Self { sessions, count, limit, generations, with_devices, memories, lines }
+    }
+
+    /// The same with so much memory for what all nodes make the hub keep.
+    #[must_use]
+    pub fn with_memory(self, bytes: &Budget) -> Self {
+        Self { memories: NodeMemories::new(bytes), ..self }
+    }
+
+    /// Forgets what is known of nodes of which nothing is left. Called now and then.
+    pub fn sweep(&self) {
+        self.memories.sweep();
     }
 
     /// Registers a connection. An older one of the same node is told that it was replaced, and does not count.
@@ -126,15 +182,17 @@ impl Registry {
             mailbox: Mailbox::default(),
             transport: peer.transport,
             certificate: peer.certificate,
+            memory: self.memories.of(node),
+            start: Mutex::new(Start::Waiting(None)),
             over: AtomicBool::new(false),
             ended: Notify::new(),
             rivals: Mutex::default(),
             facts: Mutex::default(),
         });
-        let mut predecessor = None;
         match self.sessions.entry(node.clone()) {
             Entry::Occupied(mut entry) => {
                 let old = entry.insert(Arc::clone(&handle));
+                *handle.start.lock() = Start::Waiting(old.supersede());
                 let rivals = old.rivals.lock().clone();
                 let retry_after = rivals.wait(Instant::now());
                 *handle.rivals.lock() = rivals;
@@ -143,7 +201,6 @@ impl Registry {
                     message: format!("a newer connection of {node} took over"),
                     retry_after,
                 });
-                predecessor = Some(old);
             }
             Entry::Vacant(entry) => {
                 if self.count.fetch_add(1, Ordering::Relaxed) >= self.limit {
@@ -153,7 +210,13 @@ impl Registry {
                 entry.insert(Arc::clone(&handle));
             }
         }
-        Admission::Admitted(Admitted { handle, predecessor })
+        Admission::Admitted(handle)
+    }
+
+    /// Whether something that a node does may be logged now; with the number of lines that were left out before. Everything
+    /// that a peer can bring about as often as it likes is asked about here.
+    pub(crate) fn may_log(&self, node: &NodeId) -> Option<u64> {
+        self.lines.admit(node)
     }
 
     /// Whether this is the first report of devices from a node.
@@ -248,7 +311,7 @@ mod tests {
 
     fn admitted(registry: &Registry, name: &str) -> Arc<SessionHandle> {
         match registry.admit(&node(name), &peer()) {
-            Admission::Admitted(admitted) => admitted.handle,
+            Admission::Admitted(handle) => handle,
             Admission::Full(limit) => panic!("full at {limit}"),
         }
     }
@@ -266,6 +329,21 @@ mod tests {
         assert!(registry.remove(&node("a"), &new));
         assert!(registry.is_empty());
         admitted(&registry, "b");
+    }
+
+    /// Who never began leaves nothing that others have to wait for.
+    #[test]
+    fn a_session_waits_for_the_last_one_that_had_begun() {
+        let registry = Registry::new(1);
+        let first = admitted(&registry, "a");
+        assert!(first.begin() && first.former().is_none());
+        let second = admitted(&registry, "a");
+        assert_eq!(second.former().map(|former| former.generation), Some(first.generation));
+        let third = admitted(&registry, "a");
+        assert!(!second.begin(), "a newer one has come");
+        assert_eq!(third.former().map(|former| former.generation), Some(first.generation));
+        assert!(third.begin() && third.former().is_none());
+        assert!(Arc::ptr_eq(&first.memory, &third.memory), "one share for all sessions");
     }
 
     /// Two machines from one disk image: each session that begins ends the other one's.

@@ -66,22 +66,18 @@ pub(super) enum StockEvent {
     Saved(u64, Saved),
 }
 
-/// Reads the node's ledger, once its former session is over.
+/// Waits until the node's former session has stored its ledger.
 ///
 /// # Errors
-/// When the store does not answer, or the former session does not end.
-pub(super) async fn open_ledger(
-    hub: &Hub,
-    node: &NodeId,
-    predecessor: Option<Arc<SessionHandle>>,
-) -> Result<Opened, LedgerError> {
-    if let Some(former) = predecessor
+/// When the former session does not end.
+pub(super) async fn wait_for(node: &NodeId, former: Option<Arc<SessionHandle>>) -> Result<(), LedgerError> {
+    if let Some(former) = former
         && tokio::time::timeout(PREDECESSOR_LIMIT, former.over()).await.is_err()
     {
         let reason = "the node's former session is still storing it".to_owned();
         return Err(LedgerError::Unavailable { node: node.clone(), action: "read", reason });
     }
-    hub.ledgers.open(node).await
+    Ok(())
 }
 
 impl Stock {
@@ -187,8 +183,10 @@ impl Stock {
     pub(super) fn handle(&mut self, now: Moment, event: StockEvent) -> bool {
         match event {
             StockEvent::Document(document) => {
-                if let Err(error) = self.session.handle_document(now, &document) {
-                    tracing::warn!(node = %self.node, %error, "session ends");
+                if let Err(error) = self.session.handle_document(now, &document)
+                    && let Some(left_out) = self.hub.registry.may_log(&self.node)
+                {
+                    tracing::warn!(node = %self.node, %error, left_out, "session ends");
                 }
             }
             StockEvent::Heard => self.session.heard(now),

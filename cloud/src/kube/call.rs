@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
+use kube::Client;
 use kube::client::Body;
 use serde_json::Value;
 use thiserror::Error;
 use tombolo_proto::NodeId;
 
 use super::gate::Class;
+use super::room::NODE_ANSWER_LEN_MAX;
 use super::{Kube, Room};
 
 /// Longest answer that cloudcore reads for itself, in bytes.
@@ -163,15 +165,42 @@ impl Kube {
             Caller::Token(_) => self.bare.as_ref().ok_or(CallError::NoForwarding)?,
             Caller::Own | Caller::Node(_) => &self.client,
         };
-        let class = Class::of(&call);
-        let request = self.request(caller, call)?;
+        let room = Room::current();
         let answer = async {
-            let _place = self.gate.enter(class).await;
-            let response = client.send(request).await;
-            let response = response.map_err(|error| CallError::Unreachable(error.to_string()))?;
-            read(response).await
+            loop {
+                match self.attempt(client, caller, call.clone(), room.as_ref()).await? {
+                    Some(answer) => return Ok(answer),
+                    None => wait(room.as_ref()).await,
+                }
+            }
         };
         tokio::time::timeout(limit, answer).await.map_err(|_| CallError::TimedOut(limit))?
+    }
+
+    /// Makes one call in cloudcore's own name, whose answer is read into a room if there is one. None when that is a large
+    /// one and has to wait for its turn; nothing is held of it then.
+    pub(super) async fn own_attempt(
+        &self,
+        call: ApiCall,
+        room: Option<&Room>,
+    ) -> Result<Option<Answer>, CallError> {
+        self.attempt(&self.client, Caller::Own, call, room).await
+    }
+
+    async fn attempt(
+        &self,
+        client: &Client,
+        caller: Caller<'_>,
+        call: ApiCall,
+        room: Option<&Room>,
+    ) -> Result<Option<Answer>, CallError> {
+        let class = Class::of(&call);
+        // What was changed is not changed twice for the sake of its answer.
+        let room = room.map(|room| (room, call.method == Method::GET));
+        let request = self.request(caller, call)?;
+        let _place = self.gate.enter(class).await;
+        let response = client.send(request).await;
+        read(response.map_err(|error| CallError::Unreachable(error.to_string()))?, room).await
     }
 
     fn request(&self, caller: Caller<'_>, call: ApiCall) -> Result<Request<Body>, CallError> {
@@ -209,28 +238,60 @@ impl Kube {
 const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user");
 const IMPERSONATE_GROUP: HeaderName = HeaderName::from_static("impersonate-group");
 
-async fn read(response: http::Response<Body>) -> Result<Answer, CallError> {
-    let (parts, body) = response.into_parts();
-    let content_type =
-        parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let body = read_body(body, Room::current().as_ref()).await?;
-    Ok(Answer { code: parts.status.as_u16(), content_type: content_type.to_owned(), body })
+/// Waits for the turn of a large answer.
+pub(super) async fn wait(room: Option<&Room>) {
+    if let Some(room) = room {
+        room.wait().await;
+    }
 }
 
-/// Puts a body together in one piece of memory, which is never there twice.
-async fn read_body(mut body: Body, room: Option<&Room>) -> Result<Bytes, CallError> {
-    let mut whole = BytesMut::new();
-    while let Some(frame) = body.frame().await {
+/// A room for the answer, and whether the question can be asked again.
+type Reading<'a> = Option<(&'a Room, bool)>;
+
+async fn read(response: http::Response<Body>, room: Reading<'_>) -> Result<Option<Answer>, CallError> {
+    let (parts, body) = response.into_parts();
+    let text = |name| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let (content_type, length) = (text(CONTENT_TYPE).to_owned(), text(CONTENT_LENGTH).parse().unwrap_or(0));
+    let body = read_body(body, length, room).await?;
+    Ok(body.map(|body| Answer { code: parts.status.as_u16(), content_type, body }))
+}
+
+/// Puts a body together in one piece of memory, which is taken from the room before it is there. None when a large answer
+/// has to wait for its turn.
+async fn read_body(mut body: Body, length: usize, room: Reading<'_>) -> Result<Option<Bytes>, CallError> {
+    let mut whole = Vec::new();
+    let mut fits = make_room(&mut whole, length, room)?;
+    while fits && let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| CallError::Unreachable(error.to_string()))?;
         let Ok(data) = frame.into_data() else { continue };
         let len = whole.len().saturating_add(data.len());
-        if len > ANSWER_LEN_MAX {
-            return Err(CallError::TooLarge(ANSWER_LEN_MAX));
+        fits = make_room(&mut whole, len, room)?;
+        if fits {
+            whole.extend_from_slice(&data);
         }
-        if let Some(room) = room {
-            room.grow(len).await?;
-        }
-        whole.extend_from_slice(&data);
     }
-    Ok(whole.freeze())
+    Ok(fits.then(|| whole.into()))
+}
+
+/// Room for so many bytes in all. False when a large answer has to wait for its turn.
+fn make_room(whole: &mut Vec<u8>, len: usize, room: Reading<'_>) -> Result<bool, CallError> {
+    if len > ANSWER_LEN_MAX {
+        return Err(CallError::TooLarge(ANSWER_LEN_MAX));
+    }
+    if len <= whole.capacity() {
+        return Ok(true);
+    }
+    // A quarter more each time: twice as much would be the memory of another answer.
+    let more = whole.capacity().saturating_add(whole.capacity() / 4);
+    let max = if room.is_some() { NODE_ANSWER_LEN_MAX } else { ANSWER_LEN_MAX };
+    let capacity = more.min(max).max(len);
+    let fits = match room {
+        Some((room, true)) => room.grow(capacity)?,
+        Some((room, false)) => room.take(capacity).map(|()| true)?,
+        None => true,
+    };
+    if fits {
+        whole.reserve_exact(capacity.saturating_sub(whole.len()));
+    }
+    Ok(fits)
 }

@@ -15,17 +15,21 @@ use prometheus_client::registry::Registry;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::{Answer, ApiCall, CallError, Caller, Kube};
+use super::call::wait;
+use super::{Answer, ApiCall, CallError, Caller, Kube, Room};
 use crate::metrics::Label;
 
 /// How long a copy answers without a question.
 const FRESH: Duration = Duration::from_secs(5);
 
 /// Bytes of all copies; what does not fit is asked for each time.
-const COPIES_LEN_MAX: usize = 16 * 1024 * 1024;
+const COPIES_LEN_MAX: usize = 8 * 1024 * 1024;
 
 /// Longest path with its query that has a copy, in bytes.
 const PATH_LEN_MAX: usize = 512;
+
+/// The query that clients of Kubernetes send with their questions about discovery.
+const USUAL_QUERY: &str = "timeout=32s";
 
 /// The forms in which clients ask for documents. Others are passed on: a peer must not make copies as it likes.
 const FORMS: [&str; 6] = [
@@ -48,6 +52,20 @@ pub(crate) fn is_document(path: &str) -> bool {
         ["openapi", ..] => true,
         _ => ISSUER_PATHS.contains(&path),
     }
+}
+
+/// Whether this is a document in a form that all ask for alike. Whoever could make up questions could fill the copies.
+fn has_copy(call: &ApiCall) -> bool {
+    let usual = match call.path_and_query.split_once('?') {
+        None => true,
+        // The API server answers the hash that it has published itself.
+        Some((path, query)) if path.starts_with("/openapi/v3/") => {
+            query.starts_with("hash=") && !query.contains('&')
+        }
+        Some((_, query)) => query == USUAL_QUERY,
+    };
+    let short = call.path_and_query.len() <= PATH_LEN_MAX;
+    usual && short && is_document(call.path()) && FORMS.contains(&&*call.accept)
 }
 
 #[derive(Debug, Default)]
@@ -85,19 +103,29 @@ impl Kube {
     /// # Errors
     /// [`CallError`] when there is neither a fresh copy nor an answer.
     pub async fn document(&self, call: ApiCall) -> Result<Answer, CallError> {
-        let short = call.path_and_query.len() <= PATH_LEN_MAX;
-        if call.method != Method::GET
-            || !is_document(call.path())
-            || !short
-            || !FORMS.contains(&&*call.accept)
-        {
+        if call.method != Method::GET || !has_copy(&call) {
             return self.call(Caller::Own, call).await;
         }
         let limit = call.timeout;
-        tokio::time::timeout(limit, self.copied(call)).await.map_err(|_| CallError::TimedOut(limit))?
+        let answer = async {
+            let room = Room::current();
+            loop {
+                if let Some(answer) = self.copied(call.clone(), room.as_ref()).await? {
+                    // A copy that a node has not taken yet stays in memory when it is a copy no more.
+                    let fits = room.as_ref().map_or(Ok(true), |room| room.grow(answer.body.len()))?;
+                    if fits {
+                        return Ok(answer);
+                    }
+                }
+                wait(room.as_ref()).await;
+            }
+        };
+        tokio::time::timeout(limit, answer).await.map_err(|_| CallError::TimedOut(limit))?
     }
 
-    async fn copied(&self, call: ApiCall) -> Result<Answer, CallError> {
+    /// The copy, or an answer of which one is made. None when a large one has to wait for its turn: others do not wait
+    /// meanwhile.
+    async fn copied(&self, call: ApiCall, room: Option<&Room>) -> Result<Option<Answer>, CallError> {
         let published = &self.published;
         let name = (call.path_and_query.clone(), call.accept.clone());
         let copy: Arc<Kept> = Arc::clone(&*published.copies.entry(name.clone()).or_default());
@@ -106,14 +134,16 @@ impl Kube {
             && since.elapsed() < FRESH
         {
             published.count("copy");
-            return Ok(answer.clone());
+            return Ok(Some(answer.clone()));
         }
         published.count("asked");
         copy.len.store(0, Ordering::Relaxed);
         *kept = None;
-        let answer = self.call(Caller::Own, call).await;
+        let answer = self.own_attempt(call, room).await;
         match &answer {
-            Ok(answer) if answer.code == 200 && published.len() + answer.body.len() <= COPIES_LEN_MAX => {
+            Ok(Some(answer))
+                if answer.code == 200 && published.len() + answer.body.len() <= COPIES_LEN_MAX =>
+            {
                 copy.len.store(answer.body.len(), Ordering::Relaxed);
                 *kept = Some((Instant::now(), answer.clone()));
             }
@@ -180,13 +210,16 @@ mod tests {
             odd,
             ApiCall::get("/apis/nothing/v1"),
             ApiCall::get("/api/v1/nodes"),
-            ApiCall::get(format!("/api?{}", "x".repeat(600))),
+            ApiCall::get(format!("/openapi/v3/a?hash={}", "x".repeat(600))),
+            ApiCall::get("/openapi/v3/a?hash=x&y=1"),
+            ApiCall::get("/openapi/v2?hash=x"),
+            ApiCall::get("/api?x"),
         ] {
             for _ in 0..2 {
                 kube.document(call.clone()).await.expect("an answer");
             }
         }
-        assert_eq!((asked.load(Ordering::SeqCst), kube.published.copies.len()), (8, 0));
+        assert_eq!((asked.load(Ordering::SeqCst), kube.published.copies.len()), (14, 0));
         kube.document(ApiCall::get("/api")).await.expect("an answer");
         tokio::time::advance(FRESH).await;
         away.store(true, Ordering::SeqCst);

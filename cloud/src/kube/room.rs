@@ -46,17 +46,44 @@ impl Room {
         ROOM.try_with(Clone::clone).ok()
     }
 
-    /// Makes room for an answer of which so many bytes are there. An answer that grows large waits until the one before has
-    /// been taken.
-    pub(super) async fn grow(&self, bytes: usize) -> Result<(), CallError> {
+    /// Makes room for an answer of so many bytes. False when it is a large one whose turn has not come: nothing of it must be
+    /// kept then, neither its bytes nor a place that others could have. See [`Self::wait`].
+    pub(super) fn grow(&self, bytes: usize) -> Result<bool, CallError> {
         if bytes > NODE_ANSWER_LEN_MAX {
             return Err(CallError::TooLarge(NODE_ANSWER_LEN_MAX));
         }
-        if bytes > LARGE_ANSWER && self.0.turn.lock().is_none() {
-            let turn = Arc::clone(&self.0.large).acquire_owned().await.map_err(|_| CallError::NoRoom)?;
-            *self.0.turn.lock() = Some(turn);
+        if bytes > LARGE_ANSWER {
+            let mut turn = self.0.turn.lock();
+            if turn.is_none() {
+                *turn = Arc::clone(&self.0.large).try_acquire_owned().ok();
+            }
+            if turn.is_none() {
+                self.clear();
+                return Ok(false);
+            }
+        }
+        self.take(bytes).map(|()| true)
+    }
+
+    /// The same for an answer that cannot be had a second time: it waits for nothing.
+    pub(super) fn take(&self, bytes: usize) -> Result<(), CallError> {
+        if bytes > NODE_ANSWER_LEN_MAX {
+            return Err(CallError::TooLarge(NODE_ANSWER_LEN_MAX));
         }
         if self.0.held.lock().set(bytes) { Ok(()) } else { Err(CallError::NoRoom) }
+    }
+
+    /// Waits for the turn of a large answer: until the node has taken the one before.
+    pub(super) async fn wait(&self) {
+        // The semaphore is never closed.
+        let turn = Arc::clone(&self.0.large).acquire_owned().await.ok();
+        *self.0.turn.lock() = turn;
+    }
+
+    /// Nothing is read any more.
+    pub(super) fn clear(&self) {
+        // Holding less never fails.
+        let _ = self.0.held.lock().set(0);
     }
 
     /// The turn of a large answer, which ends when it has left.

@@ -21,6 +21,7 @@ use crate::SUBPROTOCOL;
 use crate::conn::{Link, PeerInfo, Transport};
 use crate::document::DocumentLink;
 use crate::error::ConnectError;
+use crate::meter::Metered;
 use crate::tcp;
 use crate::tls::ClientTls;
 use crate::ws::{TLS_BUFFER, Tls, WsWire, package_config, text_config};
@@ -76,7 +77,7 @@ async fn secured(
     let stream = within("TLS", address, connector.connect(name.clone(), stream)).await?;
     let mut stream = stream.map_err(|error| tls_error(address, &error))?;
     stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
-    Ok(TlsStream::Client(stream))
+    Ok(Metered::new(TlsStream::Client(stream)))
 }
 
 async fn within<T>(

@@ -134,7 +134,8 @@ async fn receive(gate: Gate, place: Waiting, incoming: Incoming) {
     }
     let queue = tokio::time::timeout(gate.limits.handshake_timeout, place.work());
     match gate.drain.until_started(queue).await {
-        Some(Ok(place)) => Box::pin(gate.admit(remote, place, accept_link(incoming))).await,
+        Some(Ok(Some(place))) => Box::pin(gate.admit(remote, place, accept_link(incoming))).await,
+        Some(Ok(None)) => incoming.ignore(),
         Some(Err(_)) => {
             gate.stats.timed_out.fetch_add(1, Ordering::Relaxed);
             incoming.ignore();

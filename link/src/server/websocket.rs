@@ -27,6 +27,7 @@ use crate::conn::{Link, PeerInfo, Transport};
 use crate::document::DocumentLink;
 use crate::error::{IdentityError, TlsError};
 use crate::identity::{PeerCertificate, certificate_of, node_of};
+use crate::meter::Metered;
 use crate::tcp;
 use crate::tls::ServerTls;
 use crate::ws::{TLS_BUFFER, Tls, WsWire, package_config};
@@ -99,10 +100,11 @@ async fn receive(
     }
     let queue = tokio::time::timeout(gate.limits.handshake_timeout, place.work());
     match gate.drain.until_started(queue).await {
-        Some(Ok(place)) => {
+        Some(Ok(Some(place))) => {
             let upgrade = accept_upgrade(acceptor, stream, remote, kubeedge);
             Box::pin(gate.admit(remote, place, upgrade)).await;
         }
+        Some(Ok(None)) => drop(gate.stats.silent.fetch_add(1, Ordering::Relaxed)),
         Some(Err(_)) => {
             gate.stats.timed_out.fetch_add(1, Ordering::Relaxed);
         }
@@ -142,7 +144,7 @@ async fn accept_upgrade(
         outcome: &mut outcome,
     };
     let config = Some(package_config());
-    let stream = accept_hdr_async_with_config(TlsStream::Server(tls), judge, config).await;
+    let stream = accept_hdr_async_with_config(Metered::new(TlsStream::Server(tls)), judge, config).await;
     // Refusals that name the certificate are worth more in the log than the status they were answered with.
     let (node, certificate) = (node?, certificate?);
     let peer = peer_info(&node, certificate, remote);

@@ -13,10 +13,12 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_tungstenite::{WebSocketStream, client_async};
 use tombolo_link::server::{Arrival, Limits};
-use tombolo_link::{DocumentEvent, DocumentLink, SUBPROTOCOL, tls};
+use tombolo_link::{DocumentEvent, DocumentLink, LinkError, SUBPROTOCOL, tls};
 use tombolo_proto::message::{Content, Group, LocalPath, MessageId, Operation, Route, Source};
 use tombolo_proto::session::kubeedge::Outgoing;
 
@@ -203,6 +205,45 @@ async fn a_document_counts_as_sent_once_a_slow_peer_has_taken_it() {
     let reading = tokio::spawn(async move { client.next().await.unwrap().unwrap().len() });
     assert!(matches!(soon("the socket", link.next()).await, DocumentEvent::Transmitted(1)));
     assert!(reading.await.unwrap() > 16_000_000);
+}
+
+/// Memory for a document that is not whole comes out of the node's share, and pings between its frames do not hide it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unfinished_document_is_taken_from_the_share_of_its_node() {
+    let ca = Ca::new("ours");
+    let mut hub = Hub::start_with(&ca.server_tls(), true, Limits::default()).await;
+    let mut client = Bare::default().websocket(&ca, hub.websocket, &STOCK).await.unwrap();
+    let mut link = stock(&mut hub).await;
+    let share = tombolo_runtime::Budget::new(usize::MAX).share(600 * 1024);
+    link.set_share(&share);
+    let text = "x".repeat(200 * 1024);
+    for _ in 0..4 {
+        client.send(Message::text(&text)).await.unwrap();
+        let DocumentEvent::Document(read) = soon("text", link.next()).await else { panic!("no document") };
+        assert_eq!((read.len(), share.used()), (text.len(), 0), "a whole one is its reader's");
+    }
+    let sending = tokio::spawn(async move {
+        for number in 0..1000 {
+            let code = if number == 0 { Data::Text } else { Data::Continue };
+            let frame = Frame::message(vec![b'x'; 4096], OpCode::Data(code), false);
+            if client.send(Message::Frame(frame)).await.is_err()
+                || client.send(Message::Ping("p".into())).await.is_err()
+            {
+                return;
+            }
+        }
+    });
+    let error = loop {
+        match soon("the end", link.next()).await {
+            DocumentEvent::Heard | DocumentEvent::Transmitted(_) => {}
+            DocumentEvent::Closed(error) => break error,
+            DocumentEvent::Document(_) => panic!("it never ends"),
+        }
+    };
+    assert!(matches!(error, LinkError::Overloaded(_)), "{error:?}");
+    drop(link);
+    sending.await.unwrap();
+    assert_eq!(share.used(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

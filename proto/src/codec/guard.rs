@@ -51,15 +51,34 @@ pub(super) fn check(payload: &[u8]) -> Result<(), CodecError> {
 
 fn check_lists(kind: u32, body: &[u8]) -> Result<(), CodecError> {
     for (_, list, field, max) in LISTS.iter().filter(|(of, ..)| *of == kind) {
-        let mut size = 0_usize;
-        for entry in Fields(body) {
-            size = size.saturating_add(usize::from(entry?.0 == *list));
-        }
+        let size = count(*list, body)?;
         if size > *max {
             return Err(CodecError::Limit { field, size, max: *max });
         }
     }
     Ok(())
+}
+
+fn count(list: u32, body: &[u8]) -> Result<usize, CodecError> {
+    let mut size = 0_usize;
+    for entry in Fields(body) {
+        size = size.saturating_add(usize::from(entry?.0 == list));
+    }
+    Ok(size)
+}
+
+/// Bytes that an entry of a list takes while it is decoded: as the decoder gives it and as it is read from that.
+const ENTRY_DECODED: usize = 640;
+
+/// What decoding a payload takes, with the payload: what is decoded shares the bytes of bodies, and texts of entries are there
+/// twice besides. Nothing is taken for a payload that breaks a rule.
+pub(super) fn weight(payload: &[u8]) -> usize {
+    let Some(Ok((kind, body))) = Fields(payload).next() else { return payload.len() };
+    let lists = LISTS.iter().filter(|(of, ..)| *of == kind);
+    let entries: usize =
+        lists.map(|(_, list, _, max)| count(*list, body.bytes()).unwrap_or_default().min(*max)).sum();
+    let texts = if entries == 0 { 0 } else { payload.len().saturating_mul(2) };
+    payload.len().saturating_add(texts).saturating_add(entries.saturating_mul(ENTRY_DECODED))
 }
 
 /// The place of a delivery, whatever else is wrong with it: its position and its scope. None when the payload is no
@@ -75,7 +94,10 @@ pub(super) fn place(payload: &[u8]) -> Option<(Seq, ScopeId)> {
     for (tag, value) in Fields(delivery).map_while(Result::ok) {
         match (tag, value) {
             (DELIVER_SEQ, Value::Number(number)) => seq = Some(number),
-            (DELIVER_SCOPE, Value::Number(number)) => scope = u32::try_from(number).ok()?,
+            // As the decoder reads it: the lower half of what does not fit.
+            (DELIVER_SCOPE, Value::Number(number)) => {
+                scope = u32::try_from(number & u64::from(u32::MAX)).unwrap_or_default();
+            }
             _ => {}
         }
     }

@@ -132,9 +132,21 @@ pub(super) fn write_entries(entries: &[InventoryEntry]) -> Vec<wire::InventoryEn
 }
 
 pub(super) fn read_entries(entries: Vec<wire::InventoryEntry>) -> Result<Vec<InventoryEntry>, CodecError> {
+    // Neighbours are mostly of one resource, whose texts they share.
+    let mut resource: Option<Resource> = None;
     let entry = |entry: wire::InventoryEntry| {
         let held = entry.version.as_ref().map(read_version).transpose()?.map_or(Held::Absent, Held::Present);
-        Ok(InventoryEntry { key: read_key(entry.key)?, held })
+        let key = entry.key.ok_or(CodecError::Missing { field: "object key" })?;
+        let same = |known: &Resource| {
+            (&*known.group, &*known.version, &*known.name) == (&*key.group, &*key.version, &*key.resource)
+        };
+        let resource = match resource.take_if(|known| same(known)) {
+            Some(known) => resource.insert(known).clone(),
+            None => resource.insert(Resource::new(&key.group, &key.version, &key.resource)).clone(),
+        };
+        let key = ObjectKey::new(resource, &key.namespace, &key.name);
+        check_key(&key)?;
+        Ok(InventoryEntry { key, held })
     };
     entries.into_iter().map(entry).collect()
 }

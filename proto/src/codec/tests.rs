@@ -3,9 +3,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::frame::{Change, Deliver, Hello, Inventory};
+use crate::frame::{Change, Deliver, Hello, Inventory, InventoryPart};
 use crate::ids::{CloudRevision, NodeId, ScopeId, Seq, StoreId, Uid};
-use crate::object::{ContentHash, ObjectKey, ObjectVersion, Resource, SharedObject};
+use crate::object::{ContentHash, Held, InventoryEntry, ObjectKey, ObjectVersion, Resource, SharedObject};
 
 mod strategies;
 
@@ -328,4 +328,21 @@ fn a_frame_in_pieces_is_the_frame() {
             }
         }
     }
+}
+
+/// Two bytes on the wire are hundreds in memory.
+#[test]
+fn the_weight_of_a_frame_is_what_its_entries_become() {
+    let entry = |number: usize| InventoryEntry {
+        key: ObjectKey::new(Resource::new("", "v1", "pods"), "d", &number.to_string()),
+        held: Held::Absent,
+    };
+    let part = |count| {
+        let part = InventoryPart { scope: ScopeId(1), entries: (0..count).map(entry).collect(), last: false };
+        encode(&Frame::InventoryPart(part), false)
+    };
+    let (one, many) = (part(1), part(1000));
+    assert!(weight(&one) > one.len() && weight(&many) > 1000 * 384 + many.len());
+    let ping = encode(&Frame::Ping { id: 7 }, false);
+    assert_eq!((weight(&ping), weight(&[]), weight(&[0xff; 9])), (ping.len(), 0, 9));
 }

@@ -243,6 +243,29 @@ fn what_an_edge_says_it_holds_is_bounded_in_bytes() {
     assert_eq!(solo.session.memory(), 0, "a session that is over keeps nothing");
 }
 
+/// What an entry takes is all that comes with it: the texts of its resource and the UID as well.
+#[test]
+fn every_text_of_an_inventory_counts() {
+    use tombolo_proto::object::{ContentHash, ObjectVersion};
+    use tombolo_proto::{CloudRevision, ObjectKey, Resource, Uid};
+
+    let mut solo = Solo::new(0).greeted();
+    let text = |letter: &str| letter.repeat(200);
+    let entry = |number: usize| {
+        let resource = Resource::new(&text("g"), &text("v"), &format!("{number:0>200}"));
+        let version = ObjectVersion {
+            uid: Uid::parse(&"u".repeat(100)).expect("valid"),
+            revision: CloudRevision(1),
+            hash: ContentHash(1),
+        };
+        InventoryEntry { key: ObjectKey::new(resource, &text("s"), &text("n")), held: Held::Present(version) }
+    };
+    let mut subscribe = subscription(ScopeId(1), 1);
+    subscribe.inventory = Inventory::Full((0..100).map(entry).collect());
+    solo.feed(Lane::Delivery, Frame::Subscribe(subscribe)).expect("within the bounds");
+    assert!(solo.session.memory() >= 100 * 1100, "{} bytes", solo.session.memory());
+}
+
 /// Claims count until the edge has acknowledged that they are gone.
 #[test]
 fn claims_that_were_compared_still_count() {

@@ -2,7 +2,8 @@
 //!
 //! cloudcore runs in a process of its own, honest nodes renew their leases from a second one, and this one attacks: each
 //! attack for some seconds, on loopback, with a bounded number of connections and frames. Memory is read from cloudcore's
-//! own `/proc` entry. The exit code is 1 when a bound is missed.
+//! own `/proc` entry. The exit code is 1 when a bound is missed, and when an attack did not take place: each says what must
+//! have happened at least.
 
 #[path = "../hostile/attacks.rs"]
 mod attacks;
@@ -19,11 +20,12 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
+use tombolo_link::client::Choice;
 use tombolo_tests::world::{Api, Transport, World};
 
 use honest::Fleet;
-use peer::Hub;
+use peer::{Hub, Took};
 use table::Row;
 
 /// What to run; `cargo xtask hostile` builds the programs and says it.
@@ -37,8 +39,12 @@ struct Options {
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=120))]
     seconds: u64,
 
-    /// On the embedded API server, whose memory is then counted as well.
-    #[arg(long)]
+    /// The API server: both, one after the other, or one. The memory of the embedded one is counted with cloudcore's.
+    #[arg(long, value_enum, default_value_t = Server::Both)]
+    server: Server,
+
+    /// The same as `--server embedded`.
+    #[arg(long, hide = true)]
     embedded: bool,
 
     /// Run the attacks alone whose name contains this.
@@ -47,6 +53,26 @@ struct Options {
 
     #[command(subcommand)]
     role: Option<Role>,
+}
+
+/// Which API servers the hub stands on.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Server {
+    Both,
+    KubeApiserver,
+    Embedded,
+}
+
+impl Server {
+    fn apis(self) -> Vec<(&'static str, Api)> {
+        let all = [("kube-apiserver", Api::Real), ("the embedded server", Api::Embedded)];
+        let wanted = |api: Api| match self {
+            Self::Both => true,
+            Self::KubeApiserver => api == Api::Real,
+            Self::Embedded => api == Api::Embedded,
+        };
+        all.into_iter().filter(|(_, api)| wanted(*api)).collect()
+    }
 }
 
 #[derive(Subcommand)]
@@ -74,60 +100,78 @@ async fn main() -> ExitCode {
 }
 
 async fn attack(options: &Options) -> Result<bool> {
-    let api = if options.embedded { Api::Embedded } else { Api::Real };
+    let server = if options.embedded { Server::Embedded } else { options.server };
+    let mut kept = true;
+    for (name, api) in server.apis() {
+        eprintln!("hostile: on {name}");
+        let rows = attack_on(options, api).await.with_context(|| format!("on {name}"))?;
+        println!("{}", tombolo_cli::process::machine());
+        kept &= table::print(name, options.nodes, &rows);
+    }
+    Ok(kept)
+}
+
+async fn attack_on(options: &Options, api: Api) -> Result<Vec<Row>> {
     let world = World::start(api, Transport::WebSocket).await?;
     let hub = Hub::prepare(&world, options.nodes).await?;
     let fleet = Fleet::start(&hub, options.nodes).await?;
     let limit = Duration::from_secs(options.seconds);
     // What is made once, whoever asks first, is nobody's attack.
     attacks::warm_up(&hub).await.context("warming up")?;
-    let mut rows = vec![
-        measure(&hub, &fleet, "nobody attacks", limit, async {
-            tokio::time::sleep(limit).await;
-            Ok(String::new())
-        })
-        .await?,
-    ];
+    let nobody = async { Ok(Took::place(String::new())) };
+    let mut rows = vec![measure(&hub, &fleet, "nobody attacks", limit, nobody).await?];
     for (name, work) in attacks::all(&hub, limit).into_iter().chain(strangers::all(&hub, limit)) {
         if name.contains(&options.only) {
             eprintln!("hostile: {name}");
             rows.push(measure(&hub, &fleet, name, limit, work).await?);
         }
     }
-    println!("{}", tombolo_cli::process::machine());
-    Ok(table::print(options.nodes, &rows))
+    anyhow::ensure!(rows.len() > 1, "no attack has {:?} in its name", options.only);
+    Ok(rows)
 }
 
+/// Runs an attack, and looks at the hub and its honest nodes for as long as it lasts, and long enough to see each of them
+/// renew its lease when it is over early.
 async fn measure(
     hub: &Hub,
     fleet: &Fleet,
     name: &'static str,
     limit: Duration,
-    work: impl Future<Output = Result<String>>,
+    work: impl Future<Output = Result<Took>>,
 ) -> Result<Row> {
     let before = hub.resident()?;
     fleet.forget();
-    let (begin, mut highest, mut newcomer) = (Instant::now(), before, Duration::ZERO);
+    let begin = Instant::now();
     // The attack bounds itself by `limit`; this is for one that hangs.
-    let work = tokio::time::timeout(limit * 3 + Duration::from_secs(30), work);
-    tokio::pin!(work);
-    let refused = loop {
-        tokio::select! {
-            outcome = &mut work => break match outcome {
-                Ok(Ok(text)) => text,
-                Ok(Err(error)) => format!("{error:#}"),
-                Err(_) => "the attack hung".to_owned(),
-            },
-            () = tokio::time::sleep(Duration::from_millis(100)) => {
-                highest = highest.max(hub.resident()?);
-                // A node that comes meanwhile, once in the middle.
-                if newcomer.is_zero() && begin.elapsed() > limit / 2 {
-                    newcomer = hub.newcomer().await;
-                }
-            }
+    let work = async {
+        match tokio::time::timeout(limit * 3 + Duration::from_secs(30), work).await {
+            Ok(Ok(took)) => took,
+            Ok(Err(error)) => Took::none(format!("{error:#}")),
+            Err(_) => Took::none("it hung".to_owned()),
         }
     };
+    // Nodes that come meanwhile, one over each transport, in the middle.
+    let newcomers = async {
+        tokio::time::sleep(limit / 2).await;
+        [hub.newcomer(Choice::WebSocket).await, hub.newcomer(Choice::Quic).await]
+    };
+    let long_enough = tokio::time::sleep(limit.max(honest::INTERVAL + Duration::from_secs(1)));
+    let mut highest = before;
+    let watching = async {
+        loop {
+            match hub.resident() {
+                Ok(now) => highest = highest.max(now),
+                Err(error) => return Err(error),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let (took, newcomers) = tokio::select! {
+        (took, newcomers, ()) = async { tokio::join!(work, newcomers, long_enough) } => (took, newcomers),
+        error = watching => return error,
+    };
     highest = highest.max(hub.resident()?);
-    let lease = fleet.percentile(99);
-    Ok(Row { name, growth: highest.saturating_sub(before), lease, newcomer, refused })
+    eprintln!("hostile: {name}: {:.1} s; {}", begin.elapsed().as_secs_f32(), took.text);
+    let growth = highest.saturating_sub(before);
+    Ok(Row { name, growth, lease: fleet.percentile(99), newcomers, took })
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use tokio::time::Instant;
+use tombolo_link::client::Choice;
 use tombolo_link::{Link, LinkEvent};
 use tombolo_proto::frame::{
     ApiRequest, Frame, Inventory, InventoryPart, Refusal, RefusalReason, Request, RequestBody, Subscribe,
@@ -13,15 +14,16 @@ use tombolo_proto::frame::{
 use tombolo_proto::object::{Held, InventoryEntry};
 use tombolo_proto::{Lane, ObjectKey, RequestId, Resource, ScopeId};
 
-use super::peer::{Heard, Hub};
+use super::peer::{Heard, Hub, Took};
 
-/// One attack, and what it was refused with.
-pub(crate) type Attack<'a> = (&'static str, Pin<Box<dyn Future<Output = Result<String>> + 'a>>);
+/// One attack, and what came of it.
+pub(crate) type Attack<'a> = (&'static str, Pin<Box<dyn Future<Output = Result<Took>> + 'a>>);
 
 /// Every attack, in the order of the table.
 pub(crate) fn all(hub: &Hub, limit: Duration) -> Vec<Attack<'_>> {
     vec![
         ("256 answers unread", Box::pin(unread_answers(hub, limit))),
+        ("256 answers unread, over and over", Box::pin(many_sessions(hub, limit))),
         ("240 requests of 32 MiB", Box::pin(large_requests(hub, limit))),
         ("240 requests of 3 MiB", Box::pin(many_requests(hub, limit))),
         ("unfinished inventories in 129 scopes", Box::pin(inventories(hub, limit))),
@@ -29,6 +31,7 @@ pub(crate) fn all(hub: &Hub, limit: Duration) -> Vec<Attack<'_>> {
         ("512 throw-away selectors", Box::pin(selectors(hub, limit))),
         ("every delivery refused", Box::pin(refusals(hub, limit))),
         ("a frame a byte at a time", Box::pin(drip(hub, limit))),
+        ("unfinished documents of a stock edge", Box::pin(unfinished_document(hub, limit))),
     ]
 }
 
@@ -96,63 +99,100 @@ pub(crate) async fn warm_up(hub: &Hub) -> Result<()> {
     link.send(Lane::Delivery, subscribe(1, String::new(), empty()))?;
     listen(&mut link, &mut heard, Instant::now() + Duration::from_secs(5)).await;
     link.close(Duration::from_secs(1)).await;
-    hub.newcomer().await;
+    hub.newcomer(Choice::WebSocket).await;
+    hub.newcomer(Choice::Quic).await;
     eprintln!("hostile: one of everything: {}", heard.text());
     Ok(())
 }
 
-async fn unread_answers(hub: &Hub, limit: Duration) -> Result<String> {
-    let mut link = hub.connect(empty()).await?;
-    for id in 0..256 {
+/// Asks and does not read. How many questions have left.
+async fn ask_many(link: &mut Link, count: u64) -> Result<u64> {
+    for id in 0..count {
         if !link.can_send(Lane::Control) {
             link.flush().await?;
         }
-        link.send(Lane::Control, request(id, "GET", "/openapi/v2", Bytes::new()))?;
+        let path = if id % 2 == 0 { "/openapi/v2" } else { "/api/v1/services?limit=500" };
+        link.send(Lane::Control, request(id, "GET", path, Bytes::new()))?;
     }
     link.flush().await?;
+    Ok(count)
+}
+
+async fn unread_answers(hub: &Hub, limit: Duration) -> Result<Took> {
+    let mut link = hub.connect(empty()).await?;
+    let asked = ask_many(&mut link, 256).await?;
     // Nothing is read.
     tokio::time::sleep(limit).await;
     let mut heard = Heard::default();
     listen(&mut link, &mut heard, Instant::now() + Duration::from_secs(2)).await;
-    Ok(heard.text())
+    let took = Took::place(heard.text());
+    Ok(took.least("question", asked, 256).least("reaction", heard.reactions(), 1))
 }
 
-async fn large_requests(hub: &Hub, limit: Duration) -> Result<String> {
+/// The same, but the node connects again before its session has ended, and leaves the old connection open.
+async fn many_sessions(hub: &Hub, limit: Duration) -> Result<Took> {
+    let (begin, mut left, mut asked, mut failed) = (Instant::now(), Vec::new(), 0, Vec::new());
+    while begin.elapsed() < limit {
+        let asking = async {
+            let mut link = hub.connect(empty()).await?;
+            asked += ask_many(&mut link, 256).await?;
+            left.push(link);
+            anyhow::Ok(())
+        };
+        match tokio::time::timeout(limit, asking).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => failed.push(format!("{error:#}")),
+            Err(_) => failed.push("no welcome in time".to_owned()),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let sessions = u64::try_from(left.len())?;
+    let text = failed.last().map(|last| format!("{} × not welcome, the last: {last}", failed.len()));
+    Ok(Took::place(text.unwrap_or_default()).least("session", sessions, 2).least("question", asked, 512))
+}
+
+async fn large_requests(hub: &Hub, limit: Duration) -> Result<Took> {
     let (mut link, mut heard) = (hub.connect(empty()).await?, Heard::default());
+    let mut begun = 0;
     let (until, body) = (Instant::now() + limit, Bytes::from(vec![b'x'; 31 * 1024 * 1024]));
     for id in 0..240 {
         let lane = Lane::ALL[usize::try_from(id % 3)?];
         let frame = request(id, "POST", "/api/v1/namespaces/default/configmaps", body.clone());
+        begun += 1;
         if !send(&mut link, &mut heard, lane, frame, until).await {
             break;
         }
     }
     listen(&mut link, &mut heard, until).await;
-    Ok(heard.text())
+    let took = Took::place(heard.text());
+    Ok(took.least("request", begun, 1).least("reaction", heard.reactions(), 1))
 }
 
-async fn many_requests(hub: &Hub, limit: Duration) -> Result<String> {
+async fn many_requests(hub: &Hub, limit: Duration) -> Result<Took> {
     let (mut link, mut heard) = (hub.connect(empty()).await?, Heard::default());
+    let mut begun = 0;
     let (until, body) = (Instant::now() + limit, Bytes::from(vec![b'x'; 3 * 1024 * 1024]));
     for id in 0..240 {
         let frame = request(id, "POST", "/api/v1/namespaces/default/configmaps", body.clone());
+        begun += 1;
         if !send(&mut link, &mut heard, Lane::Bulk, frame, until).await {
             break;
         }
     }
     listen(&mut link, &mut heard, until).await;
-    Ok(heard.text())
+    let took = Took::place(heard.text());
+    Ok(took.least("request", begun, 4).least("reaction", heard.reactions(), 1))
 }
 
-async fn inventories(hub: &Hub, limit: Duration) -> Result<String> {
+async fn inventories(hub: &Hub, limit: Duration) -> Result<Took> {
     let digest = || Inventory::Digest { count: 100_000, digest: [7; 16] };
     let (mut link, mut heard) = (hub.connect(digest()).await?, Heard::default());
-    let until = Instant::now() + limit;
+    let (until, mut parts) = (Instant::now() + limit, 0);
     for scope in 1..=128 {
         if !send(&mut link, &mut heard, Lane::Delivery, subscribe(scope, String::new(), digest()), until)
             .await
         {
-            return Ok(heard.text());
+            return Ok(Took::none(format!("it ended with subscription {scope}: {}", heard.text())));
         }
     }
     listen(&mut link, &mut heard, Instant::now() + Duration::from_secs(2)).await;
@@ -167,17 +207,18 @@ async fn inventories(hub: &Hub, limit: Duration) -> Result<String> {
             held: Held::Absent,
         };
         let part = InventoryPart { scope, entries: (0..2048).map(entry).collect(), last: false };
+        parts += 1;
         if !send(&mut link, &mut heard, Lane::Bulk, Frame::InventoryPart(part), until).await {
             break;
         }
     }
     listen(&mut link, &mut heard, until).await;
-    Ok(heard.text())
+    Ok(Took::place(heard.text()).least("part", parts, 4))
 }
 
-async fn subscribe_loop(hub: &Hub, limit: Duration) -> Result<String> {
+async fn subscribe_loop(hub: &Hub, limit: Duration) -> Result<Took> {
     let (mut link, mut heard) = (hub.connect(empty()).await?, Heard::default());
-    let until = Instant::now() + limit;
+    let (until, mut begun) = (Instant::now() + limit, 0);
     for scope in 1..u32::MAX {
         let scope_id = ScopeId(scope);
         if !send(&mut link, &mut heard, Lane::Delivery, subscribe(scope, "a".repeat(4000), empty()), until)
@@ -187,12 +228,13 @@ async fn subscribe_loop(hub: &Hub, limit: Duration) -> Result<String> {
         {
             break;
         }
+        begun += 1;
     }
     listen(&mut link, &mut heard, until).await;
-    Ok(heard.text())
+    Ok(Took::place(heard.text()).least("subscription begun and ended", begun, 512))
 }
 
-async fn selectors(hub: &Hub, limit: Duration) -> Result<String> {
+async fn selectors(hub: &Hub, limit: Duration) -> Result<Took> {
     let (mut heard, begin) = (Heard::default(), Instant::now());
     let mut scope = 0;
     // Some sessions one after the other: what a session began stays for a while after it.
@@ -230,10 +272,12 @@ async fn selectors(hub: &Hub, limit: Duration) -> Result<String> {
             _ => {}
         }
     }
-    Ok(format!("{}; {outcome}", heard.text()))
+    let took = Took::place(format!("{}; {outcome}", heard.text()));
+    let reactions = heard.times("caught up") + heard.times("subscription");
+    Ok(took.least("subscription", u64::from(scope), 512).least("reaction to one", reactions, 64))
 }
 
-async fn refusals(hub: &Hub, limit: Duration) -> Result<String> {
+async fn refusals(hub: &Hub, limit: Duration) -> Result<Took> {
     let mut link = hub.connect(empty()).await?;
     let nodes = Subscribe { resource: Resource::new("", "v1", "nodes"), ..all_services() };
     link.send(Lane::Delivery, Frame::Subscribe(nodes))?;
@@ -257,7 +301,7 @@ async fn refusals(hub: &Hub, limit: Duration) -> Result<String> {
             break;
         }
     }
-    Ok(heard.text())
+    Ok(Took::place(heard.text()).least("refusal", heard.times("delivery"), 1))
 }
 
 fn all_services() -> Subscribe {
@@ -268,7 +312,7 @@ fn all_services() -> Subscribe {
 }
 
 /// A frame of three MiB of which a byte comes at a time, in every lane, over QUIC and WebSocket alike for the hub.
-async fn drip(hub: &Hub, limit: Duration) -> Result<String> {
+async fn drip(hub: &Hub, limit: Duration) -> Result<Took> {
     let mut socket = super::strangers::raw_websocket(hub).await.context("upgrade")?;
     let mut heard = Heard::default();
     let (mut sent, until) = (0_u64, Instant::now() + limit);
@@ -281,5 +325,31 @@ async fn drip(hub: &Hub, limit: Duration) -> Result<String> {
         sent += 1;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    Ok(format!("{sent} bytes taken; {}", heard.text()))
+    Ok(Took::place(heard.text()).least("byte", sent, 30))
+}
+
+/// Documents that are nearly as long as they may be and never end, on one connection after the other.
+async fn unfinished_document(hub: &Hub, limit: Duration) -> Result<Took> {
+    let (begin, mut left, mut bytes, mut ended) = (Instant::now(), Vec::new(), 0, 0_u64);
+    let piece = vec![b'x'; 64 * 1024];
+    while begin.elapsed() < limit {
+        let mut socket = super::strangers::stock_websocket(hub).await.context("upgrade")?;
+        for number in 0..62 {
+            let sending = socket.fragment(number == 0, &piece);
+            match tokio::time::timeout(Duration::from_secs(2), sending).await {
+                Ok(Ok(())) => bytes += u64::try_from(piece.len())?,
+                Ok(Err(_)) => {
+                    ended += 1;
+                    break;
+                }
+                // It waits for its turn.
+                Err(_) => break,
+            }
+        }
+        left.push(socket);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let connections = u64::try_from(left.len())?;
+    let took = Took::place(format!("{ended} closed by the hub"));
+    Ok(took.least("connection", connections, 2).least("KiB taken", bytes / 1024, 2048))
 }

@@ -17,7 +17,7 @@ use tombolo_proto::{Lane, NodeId};
 use super::peer::{Hub, greet, identity};
 
 /// Time between two renewals of a node.
-const INTERVAL: Duration = Duration::from_secs(5);
+pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
 
 /// A renewal without an answer counts as having taken this long.
 const GIVEN_UP: Duration = Duration::from_secs(10);

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use kube::api::{DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::json;
+use tombolo_cloud::bootstrap::NewToken;
 use tombolo_edge::identity::{EnrollOptions, Identity, enroll};
 use tombolo_link::client::{Choice, Target, connect};
 use tombolo_link::{Link, LinkEvent};
@@ -52,7 +53,9 @@ impl Hub {
             }))?;
             lease_api.create(&PostParams::default(), &lease).await?;
         }
-        let token = wait_for_value("a join token", DEADLINE, || world.join_token()).await;
+        // For every honest node, and for those that are joined here.
+        let token = NewToken { names: Vec::new(), uses: nodes + 8, life: DEADLINE * 10, replace: true };
+        let token = wait_for_value("a join token", DEADLINE, || world.new_token(&token)).await;
         let join = world.join_address();
         Ok(Self {
             ports: world.hub_ports(),
@@ -77,28 +80,27 @@ impl Hub {
         Target { host: "127.0.0.1".to_owned(), websocket_port, quic_port, choice }
     }
 
-    /// Connects as the hostile node and says hello.
+    /// Connects as the hostile node, and is welcomed: an attack of a node that the hub does not know is none.
     pub(crate) async fn connect(&self, inventory: Inventory) -> Result<Link> {
         let mut link = connect(self.target(Choice::WebSocket), self.identity.client_tls()?).await?;
         link.send(Lane::Control, hello(&NodeId::parse(HOSTILE)?, inventory))?;
-        link.flush().await?;
+        tokio::time::timeout(Duration::from_secs(30), welcomed(&mut link)).await.context("no welcome")??;
         Ok(link)
     }
 
     /// How long an honest node needs to be connected; at most half a minute.
-    pub(crate) async fn newcomer(&self) -> Duration {
+    pub(crate) async fn newcomer(&self, choice: Choice) -> Duration {
         let begin = Instant::now();
         let coming = async {
             loop {
                 let tls = self.newcomer.client_tls()?;
-                let Ok(mut link) = connect(self.target(Choice::WebSocket), tls).await else { continue };
+                let Ok(mut link) = connect(self.target(choice), tls).await else {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                };
                 greet(&mut link, &NodeId::parse(NEWCOMER)?)?;
-                loop {
-                    match link.next().await {
-                        LinkEvent::Frame(_, Frame::Welcome(_)) => return Ok::<_, anyhow::Error>(()),
-                        LinkEvent::Closed(_) => break,
-                        _ => {}
-                    }
+                if welcomed(&mut link).await.is_ok() {
+                    return Ok::<_, anyhow::Error>(());
                 }
             }
         };
@@ -109,6 +111,46 @@ impl Hub {
 }
 
 const NEWCOMER: &str = "newcomer";
+
+async fn welcomed(link: &mut Link) -> Result<()> {
+    loop {
+        match link.next().await {
+            LinkEvent::Frame(_, Frame::Welcome(_)) => return Ok(()),
+            LinkEvent::Frame(_, Frame::Goodbye(goodbye)) => anyhow::bail!("not welcome: {}", goodbye.message),
+            LinkEvent::Closed(error) => return Err(error.into()),
+            _ => {}
+        }
+    }
+}
+
+/// What came of an attack.
+pub(crate) struct Took {
+    /// What was done, and what it was refused with.
+    pub(crate) text: String,
+    /// Why it counts for nothing.
+    pub(crate) missing: Option<String>,
+}
+
+impl Took {
+    /// It took place.
+    pub(crate) fn place(text: String) -> Self {
+        Self { text, missing: None }
+    }
+
+    /// It did not.
+    pub(crate) fn none(why: String) -> Self {
+        Self { text: String::new(), missing: Some(why) }
+    }
+
+    /// It counts if this has happened so often at least.
+    pub(crate) fn least(mut self, what: &str, count: u64, least: u64) -> Self {
+        self.text = format!("{count} × {what}; {}", self.text);
+        if count < least {
+            self.missing.get_or_insert(format!("{count} × {what}, and {least} is the least"));
+        }
+        self
+    }
+}
 
 /// A node's certificate.
 pub(crate) async fn identity(join: &str, node: &NodeId, token: &str) -> Result<Identity> {
@@ -156,6 +198,16 @@ impl Heard {
             .join("; ")
     }
 
+    /// How often something was heard whose name begins so.
+    pub(crate) fn times(&self, what: &str) -> u64 {
+        self.counts.iter().filter(|(name, _)| name.starts_with(what)).map(|(_, count)| count).sum()
+    }
+
+    /// Answers, and the end of the session: somebody has looked at what was asked.
+    pub(crate) fn reactions(&self) -> u64 {
+        self.times("answer") + u64::from(self.ended.is_some())
+    }
+
     /// Notes a frame; true for one that ends the session.
     pub(crate) fn take(&mut self, event: &LinkEvent) -> bool {
         match event {
@@ -169,6 +221,7 @@ impl Heard {
             LinkEvent::Frame(_, Frame::SubscriptionClosed { code, .. }) => {
                 self.count(format!("subscription {code}"));
             }
+            LinkEvent::Frame(_, Frame::CaughtUp { .. }) => self.count("caught up"),
             LinkEvent::Frame(_, Frame::Goodbye(Goodbye { message, .. })) => {
                 self.ended = Some(message.clone());
             }

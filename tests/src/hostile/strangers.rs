@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -12,13 +13,15 @@ use tokio::time::Instant;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use tombolo_link::SUBPROTOCOL;
 use tombolo_link::client::{Choice, Target, connect};
 use tombolo_proto::Lane;
 use tombolo_proto::package::Header;
 
 use super::attacks::Attack;
-use super::peer::Hub;
+use super::peer::{HOSTILE, Hub, Took};
 
 /// Where strangers come from: honest nodes are at 127.0.0.1.
 const SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
@@ -50,7 +53,7 @@ async fn dial(port: u16) -> std::io::Result<TcpStream> {
 }
 
 /// Opens connections, says what is to be said on each, and holds them.
-async fn open(port: u16, limit: Duration, say: &[u8]) -> Result<String> {
+async fn open(port: u16, limit: Duration, say: &[u8]) -> Result<Took> {
     let (begin, mut held) = (Instant::now(), Vec::new());
     let (mut opened, mut failed) = (0, 0);
     while begin.elapsed() < limit {
@@ -65,7 +68,8 @@ async fn open(port: u16, limit: Duration, say: &[u8]) -> Result<String> {
         tokio::time::sleep_until(begin + Duration::from_secs(1) * (opened + failed) / A_SECOND).await;
     }
     let closed = held.iter().filter(|stream| is_closed(stream)).count();
-    Ok(format!("{opened} opened, {failed} not, {closed} closed by the hub"))
+    let took = Took::place(format!("{failed} not opened, {closed} closed by the hub"));
+    Ok(took.least("connection", u64::from(opened), limit.as_secs() * u64::from(A_SECOND) / 2))
 }
 
 fn is_closed(stream: &TcpStream) -> bool {
@@ -74,17 +78,19 @@ fn is_closed(stream: &TcpStream) -> bool {
 }
 
 /// First flights that reach the hub while its answers reach nobody.
-async fn half_quic(hub: &Hub, port: u16, limit: Duration) -> Result<String> {
+async fn half_quic(hub: &Hub, port: u16, limit: Duration) -> Result<Took> {
     let relay = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let address = relay.local_addr()?;
     let out = UdpSocket::bind((SOURCE, 0)).await?;
+    let passed = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&passed);
     let passing = tokio::spawn(async move {
-        let (mut buffer, mut passed) = ([0; 2048], 0_u64);
+        let mut buffer = [0; 2048];
         let hub: SocketAddr = (Ipv4Addr::LOCALHOST, port).into();
         while let Ok(len) = relay.recv(&mut buffer).await {
-            passed += u64::from(out.send_to(&buffer[..len], hub).await.is_ok());
+            let sent = out.send_to(&buffer[..len], hub).await.is_ok();
+            counter.fetch_add(u64::from(sent), Ordering::Relaxed);
         }
-        passed
     });
     let tls = hub.identity.client_tls()?;
     let target = Target {
@@ -101,11 +107,13 @@ async fn half_quic(hub: &Hub, port: u16, limit: Duration) -> Result<String> {
     }
     dialling.iter().for_each(tokio::task::JoinHandle::abort);
     passing.abort();
-    Ok(format!("{count} begun"))
+    let datagrams = passed.load(Ordering::Relaxed);
+    let took = Took::place(String::new()).least("datagram", datagrams, u64::from(count) / 2);
+    Ok(took.least("handshake", u64::from(count), limit.as_secs() * u64::from(A_SECOND) / 4))
 }
 
 /// TLS to the end, and then a header a byte at a time.
-async fn slow_headers(hub: &Hub, port: u16, limit: Duration) -> Result<String> {
+async fn slow_headers(hub: &Hub, port: u16, limit: Duration) -> Result<Took> {
     let connector = tokio_rustls::TlsConnector::from(Arc::new(hub.bare.clone()));
     let (begin, mut held, mut failed) = (Instant::now(), Vec::new(), 0);
     for _ in 0..200 {
@@ -137,7 +145,8 @@ async fn slow_headers(hub: &Hub, port: u16, limit: Duration) -> Result<String> {
         held = left;
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
-    Ok(format!("{opened} handshakes, {failed} not, {} closed by the hub", opened - held.len()))
+    let took = Took::place(format!("{failed} not, {} closed by the hub", opened - held.len()));
+    Ok(took.least("handshake", u64::try_from(opened)?, 100))
 }
 
 /// A WebSocket of the hostile node on which anything can be said.
@@ -152,7 +161,24 @@ pub(crate) async fn raw_websocket(hub: &Hub) -> Result<Raw> {
     Ok(Raw(tokio_tungstenite::client_async(request, stream).await?.0))
 }
 
+/// A WebSocket of the hostile node as a stock edge opens it.
+pub(crate) async fn stock_websocket(hub: &Hub) -> Result<Raw> {
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(hub.bare.clone()));
+    let [port, ..] = hub.ports;
+    let stream = connector.connect("127.0.0.1".try_into()?, dial(port).await?).await?;
+    let mut request = format!("wss://127.0.0.1:{port}/p/{HOSTILE}/events").into_client_request()?;
+    request.headers_mut().insert("node_id", HOSTILE.parse()?);
+    request.headers_mut().insert("connectionuse", "msg".parse()?);
+    Ok(Raw(tokio_tungstenite::client_async(request, stream).await?.0))
+}
+
 impl Raw {
+    /// A part of a document that goes on.
+    pub(crate) async fn fragment(&mut self, first: bool, bytes: &[u8]) -> Result<()> {
+        let code = OpCode::Data(if first { Data::Text } else { Data::Continue });
+        Ok(self.0.send(Message::Frame(Frame::message(bytes.to_vec(), code, false))).await?)
+    }
+
     /// A piece of a frame that goes on.
     pub(crate) async fn piece(&mut self, lane: Lane, bytes: &[u8]) -> Result<()> {
         let header = Header { lane, more: true, len: u32::try_from(bytes.len())? }.encode();

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::peer::Took;
+
 /// Growth of the hub that one attacker may cause, in KiB.
 const GROWTH_MAX: u64 = 8 * 1024;
 
@@ -17,43 +19,45 @@ pub(crate) struct Row {
     /// In KiB.
     pub(crate) growth: u64,
     pub(crate) lease: Option<Duration>,
-    pub(crate) newcomer: Duration,
-    pub(crate) refused: String,
+    /// Over WebSocket and over QUIC.
+    pub(crate) newcomers: [Duration; 2],
+    pub(crate) took: Took,
 }
 
 impl Row {
     fn missed(&self) -> Option<&'static str> {
+        if self.took.missing.is_some() {
+            return Some("it did not take place");
+        }
         if self.growth > GROWTH_MAX {
             return Some("growth");
         }
         if self.lease.is_none_or(|lease| lease > LEASE_MAX) {
             return Some("lease renewals");
         }
-        (self.newcomer > NEWCOMER_MAX).then_some("newcomer")
+        (self.newcomers.iter().any(|took| *took > NEWCOMER_MAX)).then_some("newcomer")
     }
 }
 
 /// Prints the rows; false when a bound is missed.
-pub(crate) fn print(nodes: u32, rows: &[Row]) -> bool {
+pub(crate) fn print(server: &str, nodes: u32, rows: &[Row]) -> bool {
     println!(
-        "\n{nodes} honest nodes; bounds: growth {} MiB, p99 of renewals {} ms, newcomer {} ms\n",
+        "\nOn {server}, {nodes} honest nodes; bounds: growth {} MiB, p99 of renewals {} ms, newcomer {} ms\n",
         GROWTH_MAX / 1024,
         LEASE_MAX.as_millis(),
         NEWCOMER_MAX.as_millis()
     );
     println!(
-        "| attack | growth, MiB | renewals p99, ms | newcomer, ms | bound | refused with |\n|---|---|---|---|---|---|"
+        "| attack | growth, MiB | renewals p99, ms | newcomer over WebSocket, QUIC, ms | bound | what happened, refused with what |\n|---|---|---|---|---|---|"
     );
     for row in rows {
         let lease = row.lease.map_or("none".to_owned(), |lease| lease.as_millis().to_string());
         let growth = format!("{}.{}", row.growth / 1024, row.growth % 1024 * 10 / 1024);
         let bound = row.missed().map_or("kept".to_owned(), |what| format!("**missed: {what}**"));
-        let refused = row.refused.replace('|', "/");
-        println!(
-            "| {} | {growth} | {lease} | {} | {bound} | {refused} |",
-            row.name,
-            row.newcomer.as_millis()
-        );
+        let happened = row.took.missing.as_ref().map(|why| format!("did not take place: {why}. "));
+        let happened = (happened.unwrap_or_default() + &row.took.text).replace('|', "/");
+        let [websocket, quic] = row.newcomers.map(|took| took.as_millis());
+        println!("| {} | {growth} | {lease} | {websocket}, {quic} | {bound} | {happened} |", row.name);
     }
     rows.iter().all(|row| row.missed().is_none())
 }

@@ -204,7 +204,7 @@ fn session(registry: &Registry, certificate: PeerCertificate) -> Arc<SessionHand
         certificate: Some(certificate),
     };
     match registry.admit(&node, &peer) {
-        Admission::Admitted(admitted) => admitted.handle,
+        Admission::Admitted(handle) => handle,
         Admission::Full(limit) => panic!("full at {limit}"),
     }
 }

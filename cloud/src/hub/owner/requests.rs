@@ -62,7 +62,7 @@ impl Owner {
             let session = &self.channel;
             self.waiting.retain(|(waiting, _)| session.awaits_reply(waiting.request().id));
         }
-        match self.requests.take(size_of_request(&request)) {
+        match self.handle.memory.requests.take(size_of_request(&request)) {
             Some(held) => {
                 self.waiting.push_back((self.hub.upstream.receive(request), held));
                 self.start_requests();
@@ -84,7 +84,7 @@ impl Owner {
             self.running += 1;
             let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
             let stock = matches!(self.channel, Channel::KubeEdge(_));
-            let room = Room::new(&self.share, &self.large);
+            let room = Room::new(&self.handle.memory.all, &self.handle.memory.large);
             self.work.push(Box::pin(async move {
                 let answer = async {
                     match stock {

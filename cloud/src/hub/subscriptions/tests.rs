@@ -25,6 +25,7 @@ use crate::edgecontroller::Downstream;
 use crate::edgecontroller::upstream::Upstream;
 
 mod moving;
+mod shares;
 
 /// What the API server is asked about rights, and what it says.
 #[derive(Default)]
@@ -99,12 +100,13 @@ fn hub(kube: &Kube) -> Arc<Hub> {
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
     // Nobody listens: the edge controller is not what is tested.
     let (inputs, _) = mpsc::channel(1);
+    let session_bytes = Budget::new(usize::MAX);
     Arc::new(Hub {
-        registry: Arc::new(Registry::new(1)),
+        registry: Arc::new(Registry::new(2).with_memory(&session_bytes)),
         upstream: Upstream::new(kube.clone(), Arc::clone(&down)),
         ledgers: Ledgers::new(Arc::new(ClusterLedgers::new(kube.clone(), "d")), "hub"),
         subscriptions: Subscriptions::new(kube.clone(), tasks.clone(), metrics.clone()),
-        session_bytes: Budget::new(usize::MAX),
+        session_bytes,
         down,
         inputs,
         metrics,
@@ -379,7 +381,7 @@ async fn a_subscription_is_closed_with_403_when_the_right_is_taken_away() {
 fn session(hub: &Hub) -> Arc<SessionHandle> {
     let (link, ..) = mem::pair(node());
     match hub.registry.admit(&node(), link.peer()) {
-        Admission::Admitted(admitted) => admitted.handle,
+        Admission::Admitted(handle) => handle,
         Admission::Full(limit) => panic!("{limit} nodes are there"),
     }
 }
@@ -440,13 +442,12 @@ async fn throw_away_selectors_take_the_places_of_one_node() {
         hub.subscriptions.open(&node(), &select(number)).await.expect("an older one gives way");
         assert!(hub.subscriptions.running.len() <= NODE_WATCHES_MAX);
     }
-    let Admission::Admitted(admitted) = hub.registry.admit(&node(), &mem::pair(node()).0.peer().clone())
-    else {
+    let Admission::Admitted(handle) = hub.registry.admit(&node(), &mem::pair(node()).0.peer().clone()) else {
         panic!("the hub is full");
     };
     for number in 0..NODE_WATCHES_MAX {
         let watch = hub.subscriptions.open(&node(), &select(number)).await.expect("room");
-        watch.follow(&admitted.handle, ScopeId(u32::try_from(number).expect("few") + 1));
+        watch.follow(&handle, ScopeId(u32::try_from(number).expect("few") + 1));
     }
     let refused = hub.subscriptions.open(&node(), &select(9_999)).await.expect_err("all are followed");
     assert_eq!(refused.code, 429, "{refused:?}");

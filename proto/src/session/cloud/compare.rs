@@ -32,16 +32,24 @@ pub(super) struct Comparison {
     bytes: usize,
 }
 
-/// Bytes that an entry of an inventory takes beside the texts of its key.
-const ENTRY_OVERHEAD: usize = 192;
+/// Bytes that an entry of an inventory takes beside its texts: the key and what is held, each in a piece of memory of its own,
+/// and a place in a list or map with room for more.
+const ENTRY_OVERHEAD: usize = 384;
 
-/// What the cloud keeps for one key that the edge has named and nobody else has.
+/// What the cloud keeps for one key that the edge has named and nobody else has. Its resource may be such a text as well.
 pub(super) fn cost(key: &ObjectKey) -> usize {
-    ENTRY_OVERHEAD.saturating_add(key.namespace().len()).saturating_add(key.name().len())
+    let resource = key.resource();
+    let texts = [&resource.group, &resource.version, &resource.name].map(|text| text.len());
+    let texts = texts.into_iter().chain([key.namespace().len(), key.name().len()]);
+    texts.fold(ENTRY_OVERHEAD, usize::saturating_add)
 }
 
 fn cost_of(entries: &[InventoryEntry]) -> usize {
-    entries.iter().map(|entry| cost(&entry.key)).sum()
+    let uid = |entry: &InventoryEntry| match &entry.held {
+        Held::Present(version) => version.uid.as_str().len(),
+        Held::Absent => 0,
+    };
+    entries.iter().map(|entry| cost(&entry.key).saturating_add(uid(entry))).sum()
 }
 
 #[derive(Debug)]

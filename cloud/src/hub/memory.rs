@@ -1,0 +1,95 @@
+//! What one node may make the hub keep: one share for all its sessions, however often it connects.
+
+use std::sync::{Arc, Weak};
+
+use dashmap::DashMap;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tombolo_proto::NodeId;
+use tombolo_runtime::{Budget, Share};
+
+/// Bytes that one node may make the hub keep, in all its sessions together: pieces of frames that it has begun, what it says
+/// it holds, answers that it has not taken, its requests, and what it alone follows.
+pub const NODE_BYTES_MAX: usize = 7 * 1024 * 1024;
+
+/// The part of them that its requests may take while they wait or run: the largest one, and small ones beside it.
+pub const NODE_REQUEST_BYTES_MAX: usize = 13 * 256 * 1024;
+
+/// Sessions of one node at a time: the newest, and one that is ending. A further one waits for an end.
+const SESSIONS_MAX: usize = 2;
+
+/// One node's share and its parts.
+#[derive(Debug)]
+pub(super) struct NodeMemory {
+    /// All of it, and what has no part of its own.
+    pub(super) all: Share,
+    pub(super) requests: Share,
+    /// One large answer at a time, until the node has taken it.
+    pub(super) large: Arc<Semaphore>,
+    sessions: Arc<Semaphore>,
+}
+
+impl NodeMemory {
+    fn new(bytes: &Budget) -> Self {
+        let all = bytes.share(NODE_BYTES_MAX);
+        let requests = all.part(NODE_REQUEST_BYTES_MAX);
+        let large = Arc::new(Semaphore::new(1));
+        Self { all, requests, large, sessions: Arc::new(Semaphore::new(SESSIONS_MAX)) }
+    }
+
+    /// A place for one session. None comes once there is no node left to wait for: the semaphore is never closed.
+    pub(super) async fn place(&self) -> OwnedSemaphorePermit {
+        match Arc::clone(&self.sessions).acquire_owned().await {
+            Ok(place) => place,
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+/// The shares of all nodes of which something lives: a session, or what it has left behind.
+#[derive(Debug)]
+pub(super) struct NodeMemories {
+    bytes: Budget,
+    nodes: DashMap<NodeId, Weak<NodeMemory>>,
+}
+
+impl NodeMemories {
+    pub(super) fn new(bytes: &Budget) -> Self {
+        Self { bytes: bytes.clone(), nodes: DashMap::new() }
+    }
+
+    /// The share of a node. It stays the same for as long as anybody has it.
+    pub(super) fn of(&self, node: &NodeId) -> Arc<NodeMemory> {
+        let mut entry = self.nodes.entry(node.clone()).or_default();
+        entry.upgrade().unwrap_or_else(|| {
+            let memory = Arc::new(NodeMemory::new(&self.bytes));
+            *entry = Arc::downgrade(&memory);
+            memory
+        })
+    }
+
+    /// Forgets the nodes of which nothing is left.
+    pub(super) fn sweep(&self) {
+        self.nodes.retain(|_, memory| memory.strong_count() > 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_has_one_share_for_as_long_as_anything_of_it_lives() {
+        let memories = NodeMemories::new(&Budget::new(usize::MAX));
+        let node = |name: &str| NodeId::parse(name).expect("valid");
+        let first = memories.of(&node("a"));
+        let held = first.all.take(NODE_BYTES_MAX).expect("all of it");
+        let second = memories.of(&node("a"));
+        drop(first);
+        memories.sweep();
+        assert!(memories.of(&node("a")).requests.take(1).is_none(), "a new session has no new share");
+        assert!(memories.of(&node("b")).requests.take(1).is_some());
+        drop((held, second));
+        memories.sweep();
+        assert!(memories.nodes.is_empty(), "nothing is kept of nodes that are gone");
+    }
+}

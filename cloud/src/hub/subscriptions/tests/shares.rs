@@ -1,0 +1,126 @@
+//! One node's share of memory, in all its sessions and for all its answers.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tombolo_proto::Lane;
+use tombolo_proto::frame::{ApiRequest, Frame, Hello, ReplyBody, Request as Question, RequestBody};
+use tombolo_proto::ids::RequestId;
+
+use super::*;
+use crate::hub::NODE_BYTES_MAX;
+
+/// Length of every answer, which is more than a link in memory holds.
+const LARGE: usize = 1024 * 1024;
+
+/// An API server all of whose answers are large, and which counts its questions.
+fn large() -> (Kube, Arc<AtomicUsize>) {
+    let asked = Arc::<AtomicUsize>::default();
+    let counter = Arc::clone(&asked);
+    let service = tower::service_fn(move |_: Request<Body>| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        async { Ok::<_, tower::BoxError>(Response::new(Body::from(vec![b' '; LARGE]))) }
+    });
+    (Client::new(service, "default").into(), asked)
+}
+
+fn peer(hub: &Arc<Hub>, name: &str) -> Link {
+    let node = NodeId::parse(name).expect("valid");
+    let (cloud, mut link, _) = mem::pair(node.clone());
+    let remote = cloud.peer().remote;
+    let hello = Hello {
+        versions: (1, 1),
+        node: node.clone(),
+        store: StoreId([7; 16]),
+        epoch: None,
+        trim_version: 0,
+        features: 0,
+        inventory: Inventory::Full(Vec::new()),
+        agent: "test".to_owned(),
+        instance: 0,
+    };
+    link.send(Lane::Control, Frame::Hello(hello)).expect("room");
+    hub.accept(Accepted { link: cloud, node, remote, transport: Transport::Memory });
+    link
+}
+
+async fn ask(link: &mut Link, ids: std::ops::Range<u64>, path: &str) {
+    for id in ids {
+        let body = RequestBody::Api(ApiRequest {
+            method: "GET".to_owned(),
+            path_and_query: path.to_owned(),
+            content_type: String::new(),
+            accept: String::new(),
+            body: bytes::Bytes::new(),
+        });
+        let timeout = Duration::from_secs(100);
+        let question = Question { id: RequestId(id), timeout, body, caller_token: None };
+        link.send(Lane::Control, Frame::Request(question)).expect("room");
+    }
+    link.flush().await.expect("taken");
+}
+
+/// Codes of the next answers.
+async fn answers(link: &mut Link, count: usize) -> Vec<u16> {
+    let mut codes = Vec::new();
+    while codes.len() < count {
+        match tokio::time::timeout(Duration::from_secs(50), link.next()).await.expect("an answer") {
+            LinkEvent::Frame(_, Frame::Reply(reply)) => match reply.body {
+                ReplyBody::Api(api) => codes.push(api.code),
+                ReplyBody::Message(_) => panic!("an answer of another kind"),
+            },
+            LinkEvent::Closed(error) => panic!("{error}"),
+            _ => {}
+        }
+    }
+    codes
+}
+
+const DOCUMENT: &str = "/openapi/v2";
+const LIST: &str = "/api/v1/namespaces/d/configmaps";
+
+#[tokio::test(start_paused = true)]
+async fn large_answers_that_a_node_does_not_take_hold_up_nobody() {
+    let (kube, asked) = large();
+    let hub = hub(&kube);
+    let mut greedy = peer(&hub, "n");
+    ask(&mut greedy, 0..8, DOCUMENT).await;
+    ask(&mut greedy, 8..16, LIST).await;
+    for _ in 0..20 {
+        // The copies of documents are no copies any more after this.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let used = hub.registry.get(&node()).expect("connected").memory.all.used();
+        assert!((LARGE / 2..LARGE + LARGE / 2).contains(&used), "{used} bytes for one answer that is taken");
+        let mut other = peer(&hub, "other");
+        ask(&mut other, 0..1, DOCUMENT).await;
+        assert_eq!(answers(&mut other, 1).await, [200], "others are answered meanwhile");
+    }
+    let before = asked.load(Ordering::SeqCst);
+    assert_eq!(answers(&mut greedy, 16).await, [200; 16], "whoever reads gets all");
+    assert!(
+        asked.load(Ordering::SeqCst) - before <= 8 + 1,
+        "asked again once for each list, and for the document"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_connects_again_and_again_has_one_share() {
+    let (kube, _) = large();
+    let hub = hub(&kube);
+    let mut left = Vec::new();
+    for _ in 0..20 {
+        let mut link = peer(&hub, "n");
+        ask(&mut link, 0..4, LIST).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let used = hub.registry.get(&node()).expect("connected").memory.all.used();
+        assert!(used <= LARGE + LARGE / 2, "{used} bytes");
+        assert!(hub.session_bytes.used() <= NODE_BYTES_MAX, "{} in all", hub.session_bytes.used());
+        assert!(hub.metrics.sessions.get() <= 2, "{} sessions of one node", hub.metrics.sessions.get());
+        left.push(link);
+    }
+    let mut newest = left.pop().expect("many");
+    assert_eq!(answers(&mut newest, 4).await, [200; 4]);
+    drop((newest, left));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    hub.registry.sweep();
+    assert_eq!((hub.registry.len(), hub.session_bytes.used(), hub.metrics.sessions.get()), (0, 0, 0));
+}

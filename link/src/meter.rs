@@ -1,0 +1,132 @@
+//! Bytes that are read for a document which is not whole yet: counted where they leave the connection, because what a WebSocket
+//! has gathered of a message cannot be seen from outside.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tombolo_runtime::{Held, Share};
+
+/// Times that a byte of an unfinished document is in memory: in the frame that brings it, and in the message that frames are
+/// put together to.
+const COPIES: usize = 2;
+
+/// A stream whose reading can be bounded.
+#[derive(Debug)]
+pub(crate) struct Metered<S> {
+    stream: S,
+    /// What the bytes since the last whole document are taken from.
+    unfinished: Option<Held>,
+    refused: bool,
+}
+
+impl<S> Metered<S> {
+    pub(crate) fn new(stream: S) -> Self {
+        Self { stream, unfinished: None, refused: false }
+    }
+
+    /// What is counted.
+    pub(crate) fn get_mut(&mut self) -> &mut S {
+        &mut self.stream
+    }
+
+    /// Takes the memory for unfinished documents from a share from now on. Without room, reading fails.
+    pub(crate) fn bound(&mut self, share: &Share) {
+        self.unfinished = Some(share.nothing());
+    }
+
+    /// A document is whole.
+    pub(crate) fn finished(&mut self) {
+        if let Some(unfinished) = &mut self.unfinished {
+            // Holding less never fails.
+            let _ = unfinished.set(0);
+        }
+    }
+
+    /// So many bytes were of no document.
+    pub(crate) fn passed(&mut self, bytes: usize) {
+        if let Some(unfinished) = &mut self.unfinished {
+            let rest = unfinished.bytes().saturating_sub(bytes.saturating_mul(COPIES));
+            // Holding less never fails.
+            let _ = unfinished.set(rest);
+        }
+    }
+
+    /// Reading has failed because there was no room.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        let read = buffer.filled().len().saturating_sub(before);
+        let this = &mut *self;
+        if let Some(unfinished) = &mut this.unfinished
+            && !unfinished.grow(read.saturating_mul(COPIES))
+        {
+            this.refused = true;
+            return Poll::Ready(Err(io::Error::other("no memory is left for this peer")));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+    use tombolo_runtime::Budget;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_read_is_taken_from_the_share_until_the_document_is_whole() {
+        let share = Budget::new(usize::MAX).share(100);
+        let mut stream = Metered::new(&[7_u8; 100][..]);
+        stream.bound(&share);
+        let mut buffer = [0; 40];
+        stream.read_exact(&mut buffer).await.expect("room");
+        assert_eq!(share.used(), 40 * COPIES);
+        stream.passed(15);
+        assert_eq!(share.used(), 25 * COPIES, "a ping is no end of a document");
+        stream.finished();
+        assert_eq!(share.used(), 0);
+        stream.read_exact(&mut buffer).await.expect("room again");
+        assert!(stream.read_exact(&mut buffer[..20]).await.is_err() && stream.is_refused());
+        drop(stream);
+        assert_eq!(share.used(), 0);
+    }
+}

@@ -1,0 +1,76 @@
+//! Log lines that a peer can cause: so many a minute for each peer and for all, and a count of what was left out.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The time that limits are for.
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// How many lines may be written. Peers are known by `K`.
+#[derive(Debug)]
+pub struct LineLimit<K> {
+    of_one: u32,
+    of_all: u32,
+    state: Mutex<State<K>>,
+}
+
+#[derive(Debug)]
+struct State<K> {
+    since: Instant,
+    /// Lines of each peer that has written one since then: never more peers than lines.
+    peers: HashMap<K, u32>,
+    lines: u32,
+    left_out: u64,
+}
+
+impl<K: Clone + Eq + Hash> LineLimit<K> {
+    /// So many lines a minute about one peer, and about all of them together.
+    #[must_use]
+    pub fn new(of_one: u32, of_all: u32) -> Self {
+        let state = State { since: Instant::now(), peers: HashMap::new(), lines: 0, left_out: 0 };
+        Self { of_one, of_all, state: Mutex::new(state) }
+    }
+
+    /// Whether a line about this peer may be written now: with the number of lines, about whomever, that were left out before
+    /// it.
+    #[must_use]
+    pub fn admit(&self, peer: &K) -> Option<u64> {
+        // Numbers are changed in one go.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if now.duration_since(state.since) >= WINDOW {
+            (state.since, state.lines) = (now, 0);
+            state.peers = HashMap::new();
+        }
+        let known = state.peers.get(peer).copied().unwrap_or_default();
+        if known >= self.of_one || state.lines >= self.of_all {
+            state.left_out = state.left_out.saturating_add(1);
+            return None;
+        }
+        state.peers.insert(peer.clone(), known + 1);
+        state.lines += 1;
+        Some(std::mem::take(&mut state.left_out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_writes_its_lines_and_others_theirs() {
+        let limit = LineLimit::new(3, 10);
+        let loud = (0..1000).filter_map(|_| limit.admit(&0)).count();
+        assert_eq!(loud, 3);
+        assert_eq!(limit.admit(&1), Some(997), "the next line tells how many were left out");
+        let others = (2..1000).filter_map(|peer| limit.admit(&peer)).count();
+        assert_eq!((others, limit.state.lock().expect("whole").peers.len()), (6, 8));
+        tokio::time::advance(WINDOW).await;
+        assert_eq!(limit.admit(&0), Some(992), "a minute later");
+        assert_eq!(limit.state.lock().expect("whole").peers.len(), 1);
+    }
+}
