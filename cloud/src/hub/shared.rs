@@ -50,6 +50,15 @@ pub(super) struct SharedWatch {
     followers: Mutex<Followers>,
 }
 
+/// Ends the watch with whatever ends its task: an answer, a panic, or somebody who stops it.
+struct Ending<'w>(&'w SharedWatch);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.fail(&Closed::new(503, "the watch has ended: subscribe again"));
+    }
+}
+
 #[derive(Debug)]
 struct Followers {
     sessions: HashMap<(u64, ScopeId), Arc<SessionHandle>>,
@@ -104,8 +113,18 @@ impl SharedWatch {
         CloudRevision(self.revision.load(Ordering::Relaxed))
     }
 
-    pub(super) fn follow(&self, session: &Arc<SessionHandle>, scope: ScopeId) {
-        self.followers.lock().sessions.insert((session.generation, scope), Arc::clone(session));
+    /// Tells this session from now on what changes, until it ends or the watch does.
+    ///
+    /// # Errors
+    /// Why the watch has ended: whoever followed it now would never hear of that.
+    pub(super) fn follow(&self, session: &Arc<SessionHandle>, scope: ScopeId) -> Result<(), Closed> {
+        let mut followers = self.followers.lock();
+        // The end is written down before the followers are told of it, so one of the two is seen here.
+        if let Stage::Failed(closed) = &*self.stage.borrow() {
+            return Err(closed.clone());
+        }
+        followers.sessions.insert((session.generation, scope), Arc::clone(session));
+        Ok(())
     }
 
     pub(super) fn unfollow(&self, session: &SessionHandle, scope: ScopeId) {
@@ -136,9 +155,15 @@ impl SharedWatch {
         }
     }
 
-    /// Ends the watch for everybody.
+    /// Ends the watch for everybody. The first reason stands.
     pub(super) fn fail(&self, closed: &Closed) {
-        self.stage.send_replace(Stage::Failed(closed.clone()));
+        self.stage.send_if_modified(|stage| {
+            let first = !matches!(stage, Stage::Failed(_));
+            if first {
+                *stage = Stage::Failed(closed.clone());
+            }
+            first
+        });
         let followers = std::mem::take(&mut self.followers.lock().sessions);
         for ((_, scope), session) in followers {
             session.mailbox.end_subscription(scope, closed.code, &closed.reason);
@@ -154,8 +179,9 @@ impl SharedWatch {
         matches!(*self.stage.borrow(), Stage::Following)
     }
 
-    /// Takes the watch's events until it ends.
+    /// Takes the watch's events until it ends. However that comes about, its followers hear of it.
     pub(super) async fn run(self: Arc<Self>, mut events: mpsc::Receiver<ObjectEvent>) {
+        let _ending = Ending(&self);
         let mut listed: Option<HashSet<ObjectKey>> = None;
         while let Some(event) = events.recv().await {
             match event {
@@ -171,7 +197,7 @@ impl SharedWatch {
                 ObjectEvent::RelistStart => listed = Some(HashSet::new()),
                 ObjectEvent::RelistEnd => {
                     self.keep_only(&listed.take().unwrap_or_default());
-                    self.stage.send_replace(Stage::Following);
+                    self.complete();
                 }
             }
             if self.objects.len() > FOLLOWED_MAX {
@@ -179,6 +205,17 @@ impl SharedWatch {
                 return self.fail(&Closed::new(413, &reason));
             }
         }
+    }
+
+    /// The list is complete; a watch that has ended meanwhile stays ended.
+    fn complete(&self) {
+        self.stage.send_if_modified(|stage| {
+            let first = matches!(stage, Stage::Listing);
+            if first {
+                *stage = Stage::Following;
+            }
+            first
+        });
     }
 
     fn apply(&self, raw: RawObject) -> Result<(), Closed> {
@@ -297,8 +334,11 @@ mod tests {
             "the last {GONE_MAX} are known"
         );
         events.send(ObjectEvent::RelistEnd).await.unwrap();
+        while events.capacity() < EVENTS_MAX {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!((went("s1"), went("last")), (None, None));
         drop(events);
         running.await.unwrap();
-        assert_eq!((went("s1"), went("last")), (None, None));
     }
 }

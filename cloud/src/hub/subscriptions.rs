@@ -123,8 +123,7 @@ impl Subscriptions {
     pub fn close_all(&self) {
         let closed = Closed::new(410, "the cloud's history was restored: subscribe again");
         self.running.retain(|_, running| {
-            running.stop();
-            running.watch.fail(&closed);
+            running.end(&closed);
             false
         });
         self.metrics.shared_watches.set(0);
@@ -138,7 +137,8 @@ impl Subscriptions {
                 running.watch.idle_since().is_some_and(|since| now.duration_since(since) >= IDLE_LIMIT);
             let keep = !idle && !running.watch.has_failed();
             if !keep {
-                running.stop();
+                // Somebody may be about to follow it.
+                running.end(&Closed::new(503, "nobody followed this watch: subscribe again"));
             }
             keep
         });
@@ -162,7 +162,7 @@ impl Subscriptions {
         let start = || self.start(&selection, &kind, opener);
         let mut entry = self.running.entry(selection.clone()).or_insert_with(start);
         if entry.watch.has_failed() {
-            entry.stop();
+            entry.end(&Closed::new(503, "the watch has ended: subscribe again"));
             *entry = self.start(&selection, &kind, opener);
         }
         Ok(Arc::clone(&entry.watch))
@@ -204,8 +204,7 @@ impl Subscriptions {
         // Somebody may have come back meanwhile.
         let closed = self.running.remove_if(&selection, |_, running| idle(running).is_some());
         if let Some((_, running)) = &closed {
-            running.stop();
-            running.watch.fail(&Closed::new(503, "this watch gave way to another: subscribe again"));
+            running.end(&Closed::new(503, "this watch gave way to another: subscribe again"));
         }
         closed.is_some()
     }
@@ -235,7 +234,9 @@ impl Subscriptions {
 }
 
 impl Running {
-    fn stop(&self) {
+    /// Stops its tasks and tells whoever follows, now or a moment later.
+    fn end(&self, closed: &Closed) {
+        self.watch.fail(closed);
         for task in &self.tasks {
             task.abort();
         }

@@ -21,6 +21,7 @@ use tombolo_proto::{ObjectKey, Resource, ScopeId};
 
 use super::registry::SessionHandle;
 use super::shared::SharedWatch;
+use super::subscriptions::Closed;
 
 /// The kinds, by their plurals in the core group.
 const PLURALS: [&str; 2] = ["persistentvolumes", "persistentvolumeclaims"];
@@ -101,9 +102,19 @@ impl Volumes {
         Some(VolumeKind(index))
     }
 
-    pub(super) fn open(&mut self, kind: VolumeKind, watch: Arc<SharedWatch>, session: &Arc<SessionHandle>) {
-        watch.follow(session, SCOPES[kind.0]);
+    /// Follows the volumes of a kind.
+    ///
+    /// # Errors
+    /// Why the watch has ended.
+    pub(super) fn open(
+        &mut self,
+        kind: VolumeKind,
+        watch: Arc<SharedWatch>,
+        session: &Arc<SessionHandle>,
+    ) -> Result<(), Closed> {
+        watch.follow(session, SCOPES[kind.0])?;
         self.watches[kind.0] = Some(watch);
+        Ok(())
     }
 
     /// The watch has ended.

@@ -56,9 +56,9 @@ impl Owner {
     }
 
     pub(super) fn volumes_followed(&mut self, kind: VolumeKind, outcome: Result<Arc<SharedWatch>, Closed>) {
-        match outcome {
-            Ok(watch) => {
-                self.view.volumes.open(kind, watch, &self.handle);
+        let followed = outcome.and_then(|watch| self.view.volumes.open(kind, watch, &self.handle));
+        match followed {
+            Ok(()) => {
                 for key in self.view.take_deferred() {
                     self.channel.offer(ScopeId::NODE, key);
                 }
@@ -96,12 +96,13 @@ impl Owner {
         let scope = subscribe.scope;
         let Some(index) = self.opening.iter().position(|(opening, _)| *opening == scope) else { return };
         self.opening.swap_remove(index);
+        // It may have ended since it was opened.
+        let outcome = outcome.and_then(|watch| watch.follow(&self.handle, scope).map(|()| watch));
         if let Some(metaserver) = self.channel.metaserver() {
             metaserver.opened(scope, outcome.as_ref().map(|_| ()), Instant::now());
         }
         match outcome {
             Ok(watch) => {
-                watch.follow(&self.handle, scope);
                 self.view.open(scope, watch);
                 self.channel.open_subscription(scope, &self.view);
                 self.start_review(subscribe);

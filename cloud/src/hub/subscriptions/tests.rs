@@ -24,6 +24,7 @@ use crate::config::{Devices, KubeEdgeSessions};
 use crate::edgecontroller::Downstream;
 use crate::edgecontroller::upstream::Upstream;
 
+mod ended;
 mod moving;
 mod shares;
 
@@ -393,8 +394,8 @@ async fn a_watch_that_nobody_follows_is_closed_after_ten_minutes() {
     let subscriptions = &hub.subscriptions;
     let watch = subscriptions.open(&node(), &subscribe(ScopeId(1))).await.expect("allowed");
     let (first, last) = (session(&hub), session(&hub));
-    watch.follow(&first, ScopeId(1));
-    watch.follow(&last, ScopeId(4));
+    watch.follow(&first, ScopeId(1)).expect("it goes on");
+    watch.follow(&last, ScopeId(4)).expect("it goes on");
     tokio::time::advance(2 * IDLE_LIMIT).await;
     subscriptions.sweep();
     watch.unfollow(&first, ScopeId(1));
@@ -419,7 +420,7 @@ async fn housekeeping_closes_what_nobody_follows() {
     let hub = hub(&scripted(&Arc::default()));
     let watch = hub.subscriptions.open(&node(), &subscribe(ScopeId(1))).await.expect("allowed");
     let session = session(&hub);
-    watch.follow(&session, ScopeId(1));
+    watch.follow(&session, ScopeId(1)).expect("it goes on");
     tokio::spawn(keep_house(Arc::clone(&hub)));
     tokio::time::sleep(IDLE_LIMIT).await;
     watch.unfollow(&session, ScopeId(1));
@@ -447,7 +448,8 @@ async fn throw_away_selectors_take_the_places_of_one_node() {
     };
     for number in 0..NODE_WATCHES_MAX {
         let watch = hub.subscriptions.open(&node(), &select(number)).await.expect("room");
-        watch.follow(&handle, ScopeId(u32::try_from(number).expect("few") + 1));
+        let scope = ScopeId(u32::try_from(number).expect("few") + 1);
+        watch.follow(&handle, scope).expect("it goes on");
     }
     let refused = hub.subscriptions.open(&node(), &select(9_999)).await.expect_err("all are followed");
     assert_eq!(refused.code, 429, "{refused:?}");
