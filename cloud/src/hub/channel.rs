@@ -66,7 +66,7 @@ impl Channel {
     pub(super) fn memory(&self) -> usize {
         match self {
             Self::Tombolo(tombolo) => tombolo.session.memory(),
-            Self::KubeEdge(stock) => stock.session.unread(),
+            Self::KubeEdge(stock) => stock.session.memory().saturating_add(stock.metaserver.memory()),
         }
     }
 

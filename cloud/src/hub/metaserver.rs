@@ -25,6 +25,13 @@ const LINGER: Duration = Duration::from_secs(600);
 /// Applications of one selection that are remembered; the oldest is forgotten first.
 const APPLICATIONS_MAX: usize = 64;
 
+/// Longest record that asks for a watch, and longest list of them, in bytes. They are kept while the watches are open.
+const WATCH_LEN_MAX: usize = 32 * 1024;
+const SYNC_LEN_MAX: usize = 1024 * 1024;
+
+/// Bytes that a record of a watch takes beside its texts.
+const RECORD_OVERHEAD: usize = 512;
+
 /// What the owner must do.
 #[derive(Debug)]
 pub(super) enum Action {
@@ -83,6 +90,8 @@ pub(super) struct MetaServer {
     actions: VecDeque<Action>,
     /// The list of watches is another one than the ledger was told.
     changed: bool,
+    /// What all of it takes in memory.
+    bytes: usize,
 }
 
 impl MetaServer {
@@ -100,6 +109,16 @@ impl MetaServer {
                 }
             }
         }
+        self.weigh();
+    }
+
+    /// Bytes that the edge makes this keep.
+    pub(super) fn memory(&self) -> usize {
+        self.bytes
+    }
+
+    fn weigh(&mut self) {
+        self.bytes = self.entries.iter().map(Entry::memory).fold(0, usize::saturating_add);
     }
 
     /// Whether a request is about watches, and therefore not for the API server alone. Looks at the verb only: whole
@@ -119,13 +138,25 @@ impl MetaServer {
     /// Takes such a request.
     pub(super) fn take(&mut self, request: Request, now: Instant) {
         let RequestBody::Message(message) = request.body else { return };
-        if message.route.resource.local == LocalPath::WatchSync {
-            return self.take_sync(request.id, message, now);
+        let sync = message.route.resource.local == LocalPath::WatchSync;
+        let (len, max) = (message.content.as_json().len(), if sync { SYNC_LEN_MAX } else { WATCH_LEN_MAX });
+        if len > max {
+            let text =
+                format!("what asks for watches has {len} bytes, and {max} is the most: watch less at a time");
+            return self.refuse(request.id, &message, &text);
         }
+        match sync {
+            true => self.take_sync(request.id, message, now),
+            false => self.take_watch(request.id, message, now),
+        }
+        self.weigh();
+    }
+
+    fn take_watch(&mut self, id: RequestId, message: Box<Message>, now: Instant) {
         match Application::read(&message.content) {
-            Ok(application) => self.ask(Asker::Application(request.id, message), application, now),
+            Ok(application) => self.ask(Asker::Application(id, message), application, now),
             Err(error) => {
-                self.refuse(request.id, &message, &format!("the content is no application: {error}"));
+                self.refuse(id, &message, &format!("the content is no application: {error}"));
             }
         }
     }
@@ -256,10 +287,12 @@ impl MetaServer {
             self.entries.swap_remove(index);
             self.changed = true;
         }
-        let Stage::Opening(askers) = former else { return };
-        for (asker, application) in askers {
-            self.answer(asker, application, closed);
+        if let Stage::Opening(askers) = former {
+            for (asker, application) in askers {
+                self.answer(asker, application, closed);
+            }
         }
+        self.weigh();
     }
 
     /// A subscription has ended for a reason of the cloud's.
@@ -267,6 +300,7 @@ impl MetaServer {
         let before = self.entries.len();
         self.entries.retain(|entry| entry.subscribe.scope != scope);
         self.changed |= self.entries.len() != before;
+        self.weigh();
     }
 
     /// Closes what has lingered long enough.
@@ -279,6 +313,7 @@ impl MetaServer {
             }
             _ => true,
         });
+        self.weigh();
     }
 
     /// When to call [`Self::expire`] next.
@@ -346,6 +381,25 @@ impl MetaServer {
 }
 
 impl Entry {
+    fn memory(&self) -> usize {
+        let watch = |watch: &Watch| RECORD_OVERHEAD + watch.id.len() + watch.key.len() + watch.option.len();
+        let asked = |(asker, application): &(Asker, Application)| {
+            let message = match asker {
+                Asker::Application(_, message) => message.content.as_json().len(),
+                Asker::Sync(_) => 0,
+            };
+            let option = application.option.as_ref().map_or(0, Vec::len);
+            RECORD_OVERHEAD + message + application.id.len() + application.key.len() + option
+        };
+        let opening: usize = match &self.stage {
+            Stage::Opening(askers) => askers.iter().map(asked).sum(),
+            Stage::Open | Stage::Lingering(_) => 0,
+        };
+        let watches: usize = self.applications.iter().map(watch).sum();
+        // The subscription is here and with the watch that it leads to.
+        size_of_texts(&self.subscribe).saturating_mul(2).saturating_add(watches).saturating_add(opening)
+    }
+
     fn remember(&mut self, watch: Watch) {
         self.applications.retain(|known| known.id != watch.id);
         if self.applications.len() >= APPLICATIONS_MAX {
@@ -353,6 +407,14 @@ impl Entry {
         }
         self.applications.push_back(watch);
     }
+}
+
+/// Bytes of the texts of a subscription.
+pub(super) fn size_of_texts(subscribe: &Subscribe) -> usize {
+    let Subscribe { resource, namespace, label_selector, field_selector, caller_token, .. } = subscribe;
+    let token = caller_token.as_ref().map_or(0, String::len);
+    let resource = resource.group.len() + resource.version.len() + resource.name.len();
+    RECORD_OVERHEAD + resource + namespace.len() + label_selector.len() + field_selector.len() + token
 }
 
 /// Whether two subscriptions select the same.

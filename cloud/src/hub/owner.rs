@@ -79,8 +79,10 @@ struct Owner {
     running: usize,
     /// Requests that wait for their turn, at most [`tombolo_proto::limits::REQUESTS_MAX`], and their memory.
     waiting: VecDeque<(Received, Held)>,
-    /// Subscriptions that are being checked; the work for one that the edge gives up meanwhile ends.
-    opening: Vec<(ScopeId, AbortHandle)>,
+    /// Subscriptions that are being checked, and what their texts take; the work for one that the edge gives up meanwhile ends.
+    opening: Vec<(ScopeId, AbortHandle, usize)>,
+    /// What the texts of all subscriptions take.
+    texts: usize,
     /// Subscriptions whose rights are asked for again then, soonest first. They end with the subscription.
     reviews: VecDeque<(Instant, Box<Subscribe>)>,
     /// What this session keeps now, out of the node's share.
@@ -113,6 +115,7 @@ impl Owner {
             running: 0,
             waiting: VecDeque::new(),
             opening: Vec::new(),
+            texts: 0,
             lease_running: false,
             lease_next: None,
             leave_by: None,

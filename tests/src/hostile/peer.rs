@@ -18,12 +18,15 @@ use tombolo_tests::world::{DEADLINE, World};
 /// The name of the hostile node.
 pub(crate) const HOSTILE: &str = "hostile";
 
+/// The name of the hostile node whose peers are made of the bare libraries. A name has one certificate.
+pub(crate) const HOSTILE_BARE: &str = "hostile-bare";
+
 /// What an attack knows of the hub.
 pub(crate) struct Hub {
     pub(crate) ports: [u16; 3],
     pub(crate) token: String,
     pub(crate) identity: Identity,
-    /// The hostile node's certificate for peers made of the bare libraries.
+    /// The certificate of the other hostile node, for peers made of the bare libraries.
     pub(crate) bare: rustls::ClientConfig,
     newcomer: Identity,
     process: u32,
@@ -33,7 +36,8 @@ impl Hub {
     /// Makes the nodes and their leases.
     pub(crate) async fn prepare(world: &World, nodes: u32) -> Result<Self> {
         let client = world.client().await?;
-        let names = (0..nodes).map(super::honest::name).chain([HOSTILE.to_owned(), NEWCOMER.to_owned()]);
+        let names =
+            (0..nodes).map(super::honest::name).chain([HOSTILE, HOSTILE_BARE, NEWCOMER].map(str::to_owned));
         let create = |group: &str, kind: &str| {
             let kind = GroupVersionKind::gvk(group, "v1", kind);
             kube::Api::<DynamicObject>::all_with(client.clone(), &ApiResource::from_gvk(&kind))
@@ -60,7 +64,7 @@ impl Hub {
         Ok(Self {
             ports: world.hub_ports(),
             identity: identity(&join, &NodeId::parse(HOSTILE)?, &token).await?,
-            bare: tombolo_tests::raw::joined(world, HOSTILE).await?,
+            bare: tombolo_tests::raw::joined(world, HOSTILE_BARE).await?,
             newcomer: identity(&join, &NodeId::parse(NEWCOMER)?, &token).await?,
             token,
             process: world.cloud_id().context("cloudcore does not run")?,

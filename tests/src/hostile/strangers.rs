@@ -21,7 +21,7 @@ use tombolo_proto::Lane;
 use tombolo_proto::package::Header;
 
 use super::attacks::Attack;
-use super::peer::{HOSTILE, Hub, Took};
+use super::peer::{HOSTILE_BARE, Hub, Took};
 
 /// Where strangers come from: honest nodes are at 127.0.0.1.
 const SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
@@ -166,8 +166,8 @@ pub(crate) async fn stock_websocket(hub: &Hub) -> Result<Raw> {
     let connector = tokio_rustls::TlsConnector::from(Arc::new(hub.bare.clone()));
     let [port, ..] = hub.ports;
     let stream = connector.connect("127.0.0.1".try_into()?, dial(port).await?).await?;
-    let mut request = format!("wss://127.0.0.1:{port}/p/{HOSTILE}/events").into_client_request()?;
-    request.headers_mut().insert("node_id", HOSTILE.parse()?);
+    let mut request = format!("wss://127.0.0.1:{port}/p/{HOSTILE_BARE}/events").into_client_request()?;
+    request.headers_mut().insert("node_id", HOSTILE_BARE.parse()?);
     request.headers_mut().insert("connectionuse", "msg".parse()?);
     Ok(Raw(tokio_tungstenite::client_async(request, stream).await?.0))
 }

@@ -171,3 +171,21 @@ fn the_number_of_selections_is_bounded_and_lingering_ones_make_room() {
     assert!(actions.first().is_some_and(|action| action.starts_with("close ")), "{actions:?}");
     assert!(actions.last().is_some_and(|action| action.starts_with("open ")), "{actions:?}");
 }
+
+/// What a stock edge writes into its watches stays in memory with them: it is counted, and no record is longer than it may be.
+#[test]
+fn the_texts_of_watches_are_bounded_and_counted() {
+    let mut world = World::new();
+    for number in 0..20 {
+        world.watch(&format!("id-{number}"), "/core/v1/services/null/null");
+    }
+    let opening = world.watches.memory();
+    assert!(opening > 20 * 2 * RECORD_OVERHEAD, "{opening} bytes");
+    world.opened(1, Ok(()));
+    let open = world.watches.memory();
+    assert!(open > 20 * RECORD_OVERHEAD && open < opening, "{open} bytes");
+    world.watch(&"x".repeat(WATCH_LEN_MAX), "/core/v1/services/null/null");
+    assert_eq!(world.watches.memory(), open, "it was refused");
+    world.watches.ended(ScopeId(1));
+    assert_eq!(world.watches.memory(), 0);
+}

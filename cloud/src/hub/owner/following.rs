@@ -9,6 +9,7 @@ use tombolo_proto::ScopeId;
 use tombolo_proto::frame::Subscribe;
 
 use super::super::access::{Granted, next_review};
+use super::super::metaserver::size_of_texts;
 use super::super::shared::SharedWatch;
 use super::super::subscriptions::Closed;
 use super::super::volumes::VolumeKind;
@@ -20,19 +21,27 @@ const VOLUMES_WAIT: Duration = Duration::from_secs(300);
 impl Owner {
     /// Ends what is under way for a subscription.
     pub(super) fn give_up(&mut self, scope: ScopeId) {
-        self.opening.retain(|(opening, work)| {
+        self.opening.retain(|(opening, work, _)| {
             if *opening == scope {
                 work.abort();
             }
             *opening != scope
         });
         self.reviews.retain(|(_, subscribe)| subscribe.scope != scope);
+        self.weigh_texts();
+    }
+
+    /// A subscription is kept with its texts for as long as it lasts: once here, and once with the watch that it leads to.
+    fn weigh_texts(&mut self) {
+        let opening = self.opening.iter().map(|(_, _, texts)| *texts);
+        let open = self.reviews.iter().map(|(_, subscribe)| size_of_texts(subscribe));
+        self.texts = opening.chain(open).map(|texts| texts.saturating_mul(2)).fold(0, usize::saturating_add);
     }
 
     pub(super) fn start_subscription(&mut self, subscribe: Subscribe, after: Duration) {
         let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
         let subscribe = Box::new(subscribe);
-        let scope = subscribe.scope;
+        let (scope, texts) = (subscribe.scope, size_of_texts(&subscribe));
         let (work, handle) = abortable(async move {
             if !after.is_zero() {
                 tokio::time::sleep(after).await;
@@ -40,7 +49,8 @@ impl Owner {
             let outcome = hub.subscriptions.open(&node, &subscribe).await;
             Done::Subscribed { subscribe, outcome }
         });
-        self.opening.push((scope, handle));
+        self.opening.push((scope, handle, texts));
+        self.weigh_texts();
         self.work.push(Box::pin(async move { work.await.unwrap_or(Done::GivenUp) }));
     }
 
@@ -75,6 +85,7 @@ impl Owner {
         let due = Instant::now() + next_review();
         let place = self.reviews.partition_point(|(other, _)| *other <= due);
         self.reviews.insert(place, (due, subscribe));
+        self.weigh_texts();
     }
 
     pub(super) fn start_reviews(&mut self) {
@@ -94,8 +105,9 @@ impl Owner {
         outcome: Result<Arc<SharedWatch>, Closed>,
     ) {
         let scope = subscribe.scope;
-        let Some(index) = self.opening.iter().position(|(opening, _)| *opening == scope) else { return };
+        let Some(index) = self.opening.iter().position(|(opening, ..)| *opening == scope) else { return };
         self.opening.swap_remove(index);
+        self.weigh_texts();
         // It may have ended since it was opened.
         let outcome = outcome.and_then(|watch| watch.follow(&self.handle, scope).map(|()| watch));
         if let Some(metaserver) = self.channel.metaserver() {

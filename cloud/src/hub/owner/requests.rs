@@ -25,7 +25,7 @@ const REQUEST_OVERHEAD: usize = 512;
 impl Owner {
     /// Takes what the session keeps from the node's share, and starts what had to wait for answers to leave.
     pub(super) fn settle_memory(&mut self) {
-        let (memory, unread) = (self.channel.memory(), self.channel.unread());
+        let (memory, unread) = (self.channel.memory().saturating_add(self.texts), self.channel.unread());
         let queued = self.channel.queued_answers();
         if !self.kept.set(memory.saturating_add(queued)) && !self.kept.set(memory) {
             let message = "this hub has no memory left for what this node makes it keep".to_owned();

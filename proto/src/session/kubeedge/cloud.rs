@@ -242,6 +242,12 @@ impl CloudSession {
         self.requests.unread()
     }
 
+    /// Bytes that the edge makes this session keep.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.requests.memory()
+    }
+
     /// Answers a request; the answer is given the form that a stock edge survives ([`Shape`](super::Shape)). One that
     /// comes too late, twice or unasked is dropped.
     pub fn reply(&mut self, reply: Reply) {

@@ -69,6 +69,12 @@ impl Requests {
         self.waiting.iter().map(Waiting::unread).sum()
     }
 
+    /// The same with the questions that are kept because their answers repeat them.
+    pub(super) fn memory(&self) -> usize {
+        let asked = self.waiting.iter().map(|waiting| waiting.asked.content.as_json().len());
+        asked.fold(self.unread(), usize::saturating_add)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
