@@ -3,6 +3,7 @@
 mod beginning;
 mod following;
 mod requests;
+mod vouch;
 
 pub(super) use beginning::{run, run_stock};
 
@@ -20,7 +21,7 @@ use tombolo_proto::session::CloudEvent;
 use tombolo_proto::{NodeId, ObjectKey, ScopeId};
 use tombolo_runtime::Held;
 
-use super::channel::{Channel, Sender};
+use super::channel::{Channel, ChannelEvent, Sender};
 use super::mailbox::Listener;
 use super::metaserver::{Action, MetaServer};
 use super::registry::SessionHandle;
@@ -31,6 +32,7 @@ use super::volumes::{VolumeKind, is_volume};
 use super::{CLOSE_LIMIT, Hub};
 use crate::edgecontroller::Input;
 use crate::edgecontroller::upstream::{Answered, Received};
+use crate::epoch::Outcome;
 use crate::kube::{Room, resources};
 use crate::metrics::Label;
 
@@ -66,6 +68,11 @@ enum Done {
     GivenUp,
     /// What the API server has confirmed; none when nobody has answered.
     Proven(Option<Vec<ObjectKey>>),
+    /// What became of the history that a hello attests; none when nobody has answered.
+    Vouched {
+        hello: Box<ChannelEvent>,
+        outcome: Option<Outcome>,
+    },
 }
 
 struct Owner {
@@ -94,6 +101,8 @@ struct Owner {
     lease_running: bool,
     lease_next: Option<i64>,
     leave_by: Option<Instant>,
+    /// The first hello was looked at.
+    examined: bool,
 }
 
 impl Owner {
@@ -119,6 +128,7 @@ impl Owner {
             lease_running: false,
             lease_next: None,
             leave_by: None,
+            examined: false,
             listener: Listener::default(),
             hub,
             node,
@@ -171,6 +181,7 @@ impl Owner {
         let wakes_at = timer.deadline();
         tokio::select! {
             event = self.channel.next(wakes_at) => {
+                let Some(event) = self.examine(event) else { return true };
                 let now = self.hub.clock.now();
                 let from = Sender { node: &self.node, registry: &self.hub.registry };
                 return self.channel.handle(now, event, &from, &self.view);
@@ -255,6 +266,7 @@ impl Owner {
                 if let Some(times) = self.handle.introduce(instance) {
                     self.hub.contested(node, times);
                 }
+                self.channel.attest(&self.hub.testimony.proof());
             }
             CloudEvent::CaughtUp { scope } => {
                 if scope == ScopeId::NODE {
@@ -392,11 +404,13 @@ impl Owner {
                     self.hub.metrics.leases.inc();
                 }
                 self.channel.lease_renewed(renew_time_micros, code);
+                self.channel.attest(&self.hub.testimony.proof());
                 self.start_lease();
             }
             Done::Subscribed { subscribe, outcome } => self.subscribed(subscribe, outcome),
             Done::Reviewed { subscribe, outcome } => self.reviewed(subscribe, outcome),
             Done::Volumes { kind, outcome } => self.volumes_followed(kind, outcome),
+            Done::Vouched { hello, outcome } => self.vouched(*hello, outcome),
             Done::GivenUp => {}
         }
     }

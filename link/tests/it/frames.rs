@@ -79,6 +79,7 @@ fn up() -> Vec<(Lane, Frame)> {
         inventory: Inventory::Full(vec![entry.clone()]),
         agent: "edge".into(),
         instance: 5,
+        attestation: Bytes::new(),
     };
     let subscribe = Subscribe {
         scope: ScopeId(3),

@@ -13,7 +13,7 @@ use tombolo_link::server::Accepted;
 use tombolo_link::{Clock, Link, LinkEvent, Transport, mem, pump};
 use tombolo_proto::frame::{Inventory, Reply};
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
-use tombolo_proto::{Epoch, InventoryEntry, Resource, ScopeId, StoreId, Uid};
+use tombolo_proto::{CloudRevision, Epoch, InventoryEntry, Resource, ScopeId, StoreId, Uid};
 
 use super::super::access::{REVIEW_INTERVAL, next_review};
 use super::super::registry::{Admission, SessionHandle};
@@ -23,10 +23,12 @@ use crate::app::keep_house;
 use crate::config::{Devices, KubeEdgeSessions};
 use crate::edgecontroller::Downstream;
 use crate::edgecontroller::upstream::Upstream;
+use crate::epoch::{Attester, Reach, Testimony};
 
 mod ended;
 mod moving;
 mod shares;
+mod vouching;
 
 /// What the API server is asked about rights, and what it says.
 #[derive(Default)]
@@ -102,6 +104,7 @@ fn hub(kube: &Kube) -> Arc<Hub> {
     // Nobody listens: the edge controller is not what is tested.
     let (inputs, _) = mpsc::channel(1);
     let session_bytes = Budget::new(usize::MAX);
+    let epoch = Epoch { cluster: Uid::parse("c").expect("valid"), generation: 1 };
     Arc::new(Hub {
         registry: Arc::new(Registry::new(2).with_memory(&session_bytes)),
         upstream: Upstream::new(kube.clone(), Arc::clone(&down)),
@@ -112,11 +115,20 @@ fn hub(kube: &Kube) -> Arc<Hub> {
         inputs,
         metrics,
         kubeedge: KubeEdgeSessions { silence: Duration::from_secs(60), window: 1, devices: Devices::Refuse },
-        epoch: ArcSwap::from_pointee(Epoch { cluster: Uid::parse("c").expect("valid"), generation: 1 }),
+        testimony: Testimony::new(attester(), epoch.cluster.clone(), reach(1)),
+        epoch: ArcSwap::from_pointee(epoch),
         clock: Clock::start(),
         tasks,
         recorder: None,
     })
+}
+
+fn reach(revision: u64) -> Reach {
+    Reach { generation: 1, beat: 0, revision: CloudRevision(revision) }
+}
+
+fn attester() -> Attester {
+    Attester::new(b"secret").expect("cryptography works")
 }
 
 struct NothingHeld;
