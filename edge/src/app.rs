@@ -21,7 +21,7 @@ use crate::address::NodeAddress;
 use crate::config::{Config, ConfigError};
 use crate::dns::{Dns, DnsMetrics, DnsParts, Machine};
 use crate::hosts::{self, HostsParts};
-use crate::hub::{Client, ClientParts, Dial, HubHandle, NetworkDialer};
+use crate::hub::{Client, ClientParts, Dial, HubHandle, KindsTeller, KnownKinds, NetworkDialer};
 use crate::identity::{CloudRenewal, Identity, IdentityError, WallClock, rotate};
 use crate::kubelet::Kubelet;
 use crate::localapi::{LocalApi, LocalApiError, LocalApiParts, Writer, cloud_writes, spawn_until};
@@ -275,16 +275,18 @@ impl Bound {
             pods: parts.pods.clone(),
         };
         network.spawn(tasks, parts, (names, machine), &mut registry, stop);
+        let (teller, kinds) = KindsTeller::new();
         let parts = LocalApiParts {
             store: store.clone(),
             subscriptions: subscriptions.clone(),
             writer: writer.clone(),
             clock,
             address: told.clone(),
+            kinds: teller,
         };
         local.spawn(tasks, parts, stop)?;
         spawn_until(tasks, "subscriptions", stop, subscriptions.clone().keep());
-        line.spawn(tasks, &config, (&store, subscriptions.board()), &metrics, &mut rng, (stop, drain));
+        line.spawn(tasks, &config, (&store, subscriptions.board(), kinds), &metrics, &mut rng, (stop, drain));
         spawn_until(tasks, "address", stop, address.keep(hub.state()));
         spawn_until(tasks, "measure", stop, measure(store.clone(), Arc::clone(&metrics), synced));
         let upstream = Upstream {
@@ -309,7 +311,7 @@ impl Line {
         self,
         tasks: &Tasks,
         config: &Config,
-        (store, board): (&Store, Arc<Board>),
+        (store, board, kinds): (&Store, Arc<Board>, KnownKinds),
         metrics: &Arc<Metrics>,
         rng: &mut StdRng,
         (stop, drain): (&CancellationToken, &Drain),
@@ -330,6 +332,7 @@ impl Line {
             commands: self.client.commands,
             state: self.client.state,
             metrics: Arc::clone(metrics),
+            kinds,
             backoff: config.cloud.back_off.into(),
             rng: StdRng::seed_from_u64(rng.random()),
             // 0 would say nothing.

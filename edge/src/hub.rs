@@ -17,6 +17,7 @@ mod client;
 mod dial;
 mod driver;
 mod follow;
+mod kinds;
 mod lease;
 mod stock;
 
@@ -24,6 +25,7 @@ pub(crate) use client::{Client, ClientParts};
 #[cfg(test)]
 pub(crate) use dial::Connection;
 pub(crate) use dial::{Dial, NetworkDialer};
+pub(crate) use kinds::{KindsTeller, KnownKinds};
 
 /// Requests that wait for the session's owner, at most.
 const COMMANDS_MAX: usize = limits::REQUESTS_MAX;

@@ -25,7 +25,7 @@ use tombolo_runtime::Tasks;
 use tombolo_runtime::listen::{ListenError, tcp};
 
 use crate::config::Config;
-use crate::hub::HubHandle;
+use crate::hub::{HubHandle, KindsTeller};
 use crate::identity::{IdentityError, WallClock};
 use crate::kubelet::Kubelet;
 use crate::store::Store;
@@ -52,6 +52,7 @@ mod credentials;
 mod definitions;
 mod discovery;
 mod documents;
+mod groups;
 mod index;
 mod keys;
 mod openapi;
@@ -138,6 +139,8 @@ pub(crate) struct LocalApiParts {
     pub(crate) clock: WallClock,
     /// Address of the node, which its pods reach.
     pub(crate) address: watch::Receiver<Option<IpAddr>>,
+    /// Who hears what kinds the cluster has.
+    pub(crate) kinds: KindsTeller,
 }
 
 impl LocalApi {
@@ -223,7 +226,7 @@ struct Served {
 
 impl Served {
     fn new(parts: LocalApiParts, documents: Documents, keys: Arc<Keys>, stop: &CancellationToken) -> Self {
-        let LocalApiParts { store, subscriptions, writer, clock, .. } = parts;
+        let LocalApiParts { store, subscriptions, writer, clock, kinds, .. } = parts;
         let (node, hub) = (writer.node.clone(), writer.hub.clone());
         let rights = Arc::new(Rights::new(store.clone(), hub.clone(), clock.clone()));
         let (own, asked) = (store.clone(), hub.clone());
@@ -232,7 +235,7 @@ impl Served {
         let tokens = TokenRequests { store: store.clone(), hub: hub.clone(), clock: clock.clone() };
         let writes = cloud_writes(&store, &writer);
         let registry = Registry::new(Kinds::builtin());
-        let discovery = Discovery::load(documents, registry.clone());
+        let discovery = Discovery::load(documents, registry.clone(), kinds);
         let definitions = Arc::new(Definitions::new(followed, Arc::clone(&discovery)));
         let accounts = Accounts::new(node.clone(), store.clone(), hub, clock, keys);
         Self {

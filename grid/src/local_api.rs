@@ -3,10 +3,11 @@
 use core::net::IpAddr;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use crate::body::{BodyError, Edits, Metadata, present, view};
+use crate::body::{BodyError, Edits, Metadata, or_default, present, view};
 use crate::endpoints::{Carrier, service_of};
 
 /// Annotations that name the local API where no setting does (SuperEdge's).
@@ -63,6 +64,8 @@ pub enum Stays {
     Unreachable(String),
     /// The local API has an address of the other family: `IPv4` or `IPv6` is that of the object.
     OtherFamily(String),
+    /// The Service has endpoints of both families, and the local API an address of one.
+    TwoFamilies,
 }
 
 impl core::fmt::Display for Stays {
@@ -73,6 +76,10 @@ impl core::fmt::Display for Stays {
                 f,
                 "the annotations {LOCAL_ENDPOINT} and {LOCAL_PORT} say {said}, which no pod reaches"
             ),
+            Self::TwoFamilies => f.write_str(
+                "the Service has endpoints of both families and the local API has an address of one, so that pods would reach \
+                 the one or the other by chance",
+            ),
             Self::OtherFamily(family) => {
                 write!(f, "the local API has no address of the family {family}, of which this object is")
             }
@@ -80,9 +87,35 @@ impl core::fmt::Display for Stays {
     }
 }
 
+/// The address family of a slice of the Service `default/kubernetes` that leads somewhere; none for any other object.
+///
+/// # Errors
+/// [`BodyError`] for text that is no such object.
+pub fn family_of_kubernetes(carrier: Carrier, body: &[u8]) -> Result<Option<String>, BodyError> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Slice {
+        #[serde(default)]
+        address_type: String,
+        #[serde(default, deserialize_with = "or_default")]
+        endpoints: Vec<IgnoredAny>,
+    }
+    if carrier != Carrier::EndpointSlice || !is_of_kubernetes(carrier, &Metadata::of(body)?) {
+        return Ok(None);
+    }
+    let slice: Slice = view(body)?;
+    Ok(Some(slice.address_type).filter(|_| !slice.endpoints.is_empty()))
+}
+
+/// Whether an object has endpoints of the Service `default/kubernetes`.
+fn is_of_kubernetes(carrier: Carrier, metadata: &Metadata) -> bool {
+    let service = service_of(carrier, metadata);
+    service.is_some_and(|service| (&*service.namespace, &*service.name) == ("default", "kubernetes"))
+}
+
 /// The endpoints of the Service `default/kubernetes`, leading to the local API alone: `configured`, or without it where
-/// the annotations of the object say. They stay as they are where nobody says a usable address, and in a slice of the other
-/// address family.
+/// the annotations of the object say. They stay as they are where nobody says a usable address, in a slice of the other
+/// address family, and where the Service has endpoints of `two_families`: all of them lead to the local API, or none.
 ///
 /// # Errors
 /// [`BodyError`] for text that is no such object.
@@ -90,11 +123,14 @@ pub fn lead_to_local_api(
     carrier: Carrier,
     body: &[u8],
     configured: Option<LocalApi>,
+    two_families: bool,
 ) -> Result<Lead, BodyError> {
     let metadata = Metadata::of(body)?;
-    let service = service_of(carrier, &metadata);
-    if service.is_none_or(|service| (&*service.namespace, &*service.name) != ("default", "kubernetes")) {
+    if !is_of_kubernetes(carrier, &metadata) {
         return Ok(Lead::Other);
+    }
+    if two_families {
+        return Ok(Lead::There(Stays::TwoFamilies));
     }
     let local = match configured.map_or_else(|| LocalApi::said_by(&metadata), Ok) {
         Ok(local) => local,
@@ -164,7 +200,7 @@ mod tests {
     }
 
     fn led(carrier: Carrier, object: &Value, configured: Option<LocalApi>) -> Option<Value> {
-        match lead_to_local_api(carrier, object.to_string().as_bytes(), configured).unwrap() {
+        match lead_to_local_api(carrier, object.to_string().as_bytes(), configured, false).unwrap() {
             Lead::Here(body) => Some(serde_json::from_slice(&body).unwrap()),
             Lead::Other | Lead::There(_) => None,
         }
@@ -174,7 +210,7 @@ mod tests {
     fn where_it_does_not_lead_here_the_reason_is_said() {
         let why = |family: &str, annotations: Value, configured| {
             let object = slice_of("default", family, &annotations).to_string();
-            match lead_to_local_api(Carrier::EndpointSlice, object.as_bytes(), configured).unwrap() {
+            match lead_to_local_api(Carrier::EndpointSlice, object.as_bytes(), configured, false).unwrap() {
                 Lead::There(why) => why.to_string(),
                 other => panic!("{other:?}"),
             }
@@ -211,6 +247,28 @@ mod tests {
         for (address, port) in [("1.2.3", "1"), ("1.2.3.4", "abc"), ("1.2.3.4", "0"), ("1.2.3.4", "70000")] {
             let said = json!({LOCAL_ENDPOINT: address, LOCAL_PORT: port});
             assert_eq!(slice(&slice_of("default", "IPv4", &said), None), None, "{address} {port}");
+        }
+    }
+
+    #[test]
+    fn a_service_of_two_families_leads_nowhere_else_in_either() {
+        for family in ["IPv4", "IPv6"] {
+            let object = slice_of("default", family, &Value::Null).to_string();
+            let carrier = Carrier::EndpointSlice;
+            let lead = lead_to_local_api(carrier, object.as_bytes(), Some(LOCAL), true).unwrap();
+            assert_eq!(lead, Lead::There(Stays::TwoFamilies));
+            assert_eq!(family_of_kubernetes(carrier, object.as_bytes()).unwrap().as_deref(), Some(family));
+        }
+        let other = slice_of("kube-system", "IPv4", &Value::Null).to_string();
+        let lead = lead_to_local_api(Carrier::EndpointSlice, other.as_bytes(), Some(LOCAL), true).unwrap();
+        assert_eq!(lead, Lead::Other);
+        assert_eq!(family_of_kubernetes(Carrier::EndpointSlice, other.as_bytes()).unwrap(), None);
+        for endpoints in [json!([]), Value::Null] {
+            let mut empty = slice_of("default", "IPv6", &Value::Null);
+            empty["endpoints"] = endpoints;
+            let empty = empty.to_string();
+            let family = family_of_kubernetes(Carrier::EndpointSlice, empty.as_bytes()).unwrap();
+            assert_eq!(family, None, "one without endpoints leads nowhere");
         }
     }
 

@@ -93,11 +93,20 @@ pub fn uniform_name(grid: &str, unit: &str, set: &str, pod: &str) -> Option<Stri
     if unit.is_empty() || rest != unit {
         return None;
     }
+    ordinal_text(set, pod).map(|ordinal| format!("{grid}-{ordinal}"))
+}
+
+/// The ordinal of a pod of a StatefulSet, by its name; none when it is not named so.
+pub(crate) fn ordinal(set: &str, pod: &str) -> Option<u64> {
+    ordinal_text(set, pod)?.parse().ok()
+}
+
+fn ordinal_text<'a>(set: &str, pod: &'a str) -> Option<&'a str> {
     let ordinal = pod.strip_prefix(set)?.strip_prefix('-')?;
     let is_ordinal = ordinal.bytes().all(|b| b.is_ascii_digit())
         && !ordinal.is_empty()
         && (ordinal == "0" || !ordinal.starts_with('0'));
-    is_ordinal.then(|| format!("{grid}-{ordinal}"))
+    is_ordinal.then_some(ordinal)
 }
 
 /// Whether a text is a DNS-1123 label.

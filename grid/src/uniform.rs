@@ -4,17 +4,20 @@
 //! addresses and its node, and the grid says which pods are of this unit. That a pod has the name of one of the grid's is
 //! not enough: another StatefulSet may have taken the name. The grid's controller, which sees whose the StatefulSets are,
 //! names in `status.owned` the units whose StatefulSet is the grid's own; a unit that it does not name has no uniform names.
+//! Of such a set the pods have the ordinals that the unit's template gives it: one beyond them is not the set's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use core::net::IpAddr;
+use core::ops::Range;
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::body::{BodyError, Metadata, or_default, view};
 use crate::hosts::Names;
 use crate::labels::GRID_KEY;
-use crate::name::{ChildKind, child_name, key_label_value, uniform_name};
+use crate::name::{ChildKind, child_name, key_label_value, ordinal, uniform_name};
 use crate::node::Nodes;
 use crate::template::choose_template;
 
@@ -59,6 +62,19 @@ struct Spec {
 struct Template {
     #[serde(default)]
     service_name: String,
+    /// Of any form: what is no number says nothing.
+    #[serde(default)]
+    replicas: Value,
+    #[serde(default)]
+    ordinals: Value,
+}
+
+impl Template {
+    /// The ordinals of the pods that a set of this template has; none where something else than the template scales it.
+    fn ordinals(&self) -> Option<Range<u64>> {
+        let start = self.ordinals["start"].as_u64().unwrap_or_default();
+        Some(start..start.saturating_add(self.replicas.as_u64()?))
+    }
 }
 
 /// One pod behind a Service.
@@ -92,9 +108,13 @@ impl StatefulSetGrid {
     /// Name of the Service that governs the pods of a unit; none when the unit has no template.
     #[must_use]
     pub fn service_name(&self, unit: &str) -> Option<&str> {
+        self.template(unit).map(|template| template.service_name.as_str()).filter(|name| !name.is_empty())
+    }
+
+    fn template(&self, unit: &str) -> Option<&Template> {
         let Spec { template, template_pool, templates, default_template_name, .. } = &self.spec;
         let chosen = choose_template(unit, templates, default_template_name, template_pool).ok()?;
-        Some(chosen.unwrap_or(template).service_name.as_str()).filter(|name| !name.is_empty())
+        Some(chosen.unwrap_or(template))
     }
 
     /// Whether the StatefulSet of a unit belongs to the grid, as its controller has seen it.
@@ -136,7 +156,14 @@ impl StatefulSetGrid {
             return None;
         }
         let set = child_name(ChildKind::StatefulSet, grid, unit).ok()?;
-        let in_unit = |pod: &&PodAddress| nodes.get(&pod.node).and_then(|node| node.unit(key)) == Some(unit);
+        let ordinals = self.template(unit)?.ordinals();
+        let in_set = |pod: &PodAddress| {
+            let place = ordinal(&set, &pod.pod);
+            ordinals.as_ref().is_none_or(|ordinals| place.is_some_and(|place| ordinals.contains(&place)))
+        };
+        let in_unit = |pod: &&PodAddress| {
+            nodes.get(&pod.node).and_then(|node| node.unit(key)) == Some(unit) && in_set(pod)
+        };
         let mut found: BTreeMap<String, Vec<&PodAddress>> = BTreeMap::new();
         for pod in pods.iter().filter(in_unit) {
             if let Some(name) = uniform_name(grid, unit, &set, &pod.pod) {

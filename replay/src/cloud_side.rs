@@ -5,9 +5,11 @@ mod tombolo;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use tombolo_proto::session::kubeedge::Kinds;
 use tombolo_proto::{Moment, NodeId};
 
 use crate::frame::{Ask, Frame};
@@ -42,7 +44,8 @@ enum Met {
 /// # Errors
 /// The first [`Difference`].
 pub fn play_cloud(transcript: &Transcript) -> Result<Summary, Difference> {
-    let mut player = Player { refusals: refusals(transcript), ..Player::default() };
+    let kinds = Arc::new(crate::kinds::told(transcript));
+    let mut player = Player { refusals: refusals(transcript), kinds, ..Player::default() };
     for line in &transcript.lines {
         let Some(conn) = line.conn else { continue };
         let node = transcript.node_of(conn);
@@ -79,6 +82,8 @@ struct Player {
     connections: BTreeMap<u64, Box<dyn Peer>>,
     /// Deliveries that are refused at first, of connections that have not begun.
     refusals: HashMap<u64, HashMap<String, String>>,
+    /// What an edge has heard of the cluster's kinds.
+    kinds: Arc<Kinds>,
     /// What each node holds.
     held: BTreeMap<NodeId, Holdings>,
     matched: usize,
@@ -93,7 +98,7 @@ impl Player {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
                 let refusals = self.refusals.remove(&conn).unwrap_or_default();
-                new.insert(connect(conn, node, line, held, refusals)?)
+                new.insert(connect(conn, node, line, held, (refusals, &self.kinds))?)
             }
         };
         connection.advance(line)?;
@@ -133,14 +138,14 @@ fn connect(
     node: NodeId,
     line: &Line,
     held: &mut Holdings,
-    refusals: HashMap<String, String>,
+    (refusals, kinds): (HashMap<String, String>, &Arc<Kinds>),
 ) -> Result<Box<dyn Peer>, Difference> {
     let now = Moment::default() + Duration::from_micros(line.at_us);
     match &line.event {
         Event::Up(frame) | Event::Down(frame) if frame.is_tombolo() => {
             Ok(Box::new(tombolo::Connection::new(conn, node, now, line, frame, held)?))
         }
-        _ => Ok(Box::new(kubeedge::Connection::new(node, now, refusals))),
+        _ => Ok(Box::new(kubeedge::Connection::new(node, now, refusals, Arc::clone(kinds)))),
     }
 }
 

@@ -13,6 +13,8 @@ mod order;
 use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
+use tombolo_proto::message::ResourceType;
+use tombolo_proto::session::kubeedge::Kinds;
 
 use crate::frame::{Ask, Frame, Key};
 use crate::transcript::{Event, Line, Transcript, Verb};
@@ -55,6 +57,7 @@ pub fn with_api_lines(transcript: &Transcript) -> Transcript {
     for (position, fact) in facts.into_iter().enumerate() {
         known.take(position, fact, &mut changes);
     }
+    let changes = &mut with_nodes_gone_before_they_return(transcript, changes);
     let mut lines = Vec::with_capacity(transcript.lines.len() + changes.len());
     for (index, line) in transcript.lines.iter().enumerate() {
         let derived = changes.remove(&index).unwrap_or_default();
@@ -68,6 +71,41 @@ pub fn with_api_lines(transcript: &Transcript) -> Transcript {
     Transcript { lines, ..transcript.clone() }
 }
 
+/// A Node that comes into being once more was deleted before: as far as the frames tell while its node was away, and not in the
+/// middle of the connection on which it returns.
+fn with_nodes_gone_before_they_return(
+    transcript: &Transcript,
+    changes: HashMap<usize, Vec<(Verb, Value)>>,
+) -> HashMap<usize, Vec<(Verb, Value)>> {
+    let mut moved: HashMap<usize, Vec<(Verb, Value)>> = HashMap::new();
+    let mut later = Vec::new();
+    for (index, list) in changes {
+        for (verb, object) in list {
+            let gone = verb == Verb::Delete && object["kind"] == "Node";
+            match gone.then(|| start_of_return(transcript, index, &object)).flatten() {
+                Some(start) => moved.entry(start).or_default().push((verb, object)),
+                None => later.push((index, verb, object)),
+            }
+        }
+    }
+    for (index, verb, object) in later {
+        moved.entry(index).or_default().push((verb, object));
+    }
+    moved
+}
+
+/// Where the connection of a line begins, if nothing on it has shown this object before.
+fn start_of_return(transcript: &Transcript, index: usize, object: &Value) -> Option<usize> {
+    let conn = transcript.lines.get(index)?.conn?;
+    let start = transcript.lines.iter().position(|line| line.conn == Some(conn))?;
+    let uid = version(object).0;
+    let shows = |line: &Line| match &line.event {
+        Event::Down(frame) => frame.objects().iter().any(|shown| version(shown).0 == uid),
+        _ => false,
+    };
+    (!transcript.lines[start..index].iter().any(shows)).then_some(start)
+}
+
 fn told_by_api(line: &Line) -> Option<Key> {
     match &line.event {
         Event::Api(_, object) => Some(Key::of_object(object)),
@@ -79,13 +117,14 @@ fn told_by_api(line: &Line) -> Option<Key> {
 fn facts(transcript: &Transcript) -> Vec<Fact> {
     let mut requests: HashMap<&str, (usize, &Frame)> = HashMap::new();
     let mut facts: Vec<Fact> = Vec::new();
+    let kinds = crate::kinds::told(transcript);
     let pushed: HashSet<(String, String)> = transcript.lines.iter().filter_map(pushed_version).collect();
     for (index, line) in transcript.lines.iter().enumerate() {
         match &line.event {
             Event::Up(frame) => {
                 requests.insert(frame.id(), (index, frame));
             }
-            Event::Down(frame) if frame.is_push() => facts.extend(of_push(index, frame)),
+            Event::Down(frame) if frame.is_push() => facts.extend(of_push(index, frame, &kinds)),
             Event::Down(frame) => {
                 if let Some((asked, request)) = requests.get(frame.parent()) {
                     facts.extend(of_reply(*asked, request, frame, &pushed));
@@ -105,8 +144,8 @@ fn pushed_version(line: &Line) -> Option<(String, String)> {
     }
 }
 
-fn of_push(index: usize, frame: &Frame) -> Vec<Fact> {
-    let object = frame.objects().into_iter().next();
+fn of_push(index: usize, frame: &Frame, kinds: &Kinds) -> Vec<Fact> {
+    let object = frame.objects().into_iter().next().map(|object| with_kind(object, frame, kinds));
     let what = match (frame.operation(), object) {
         ("absent", _) => frame.key().map(|key| What::Absent(key, None)),
         ("delete", object) => {
@@ -162,6 +201,22 @@ fn of_deletion(request: &Frame, reply: &Frame) -> Vec<What> {
         Some(object) if lingers(&object) => vec![What::Made(object, None)],
         _ => request.key().filter(|_| done).map(What::Unmade).into_iter().collect(),
     }
+}
+
+/// An object that a typed encoder has written, with its kind; one of which nobody tells is called by the word of its path.
+fn with_kind(mut object: Value, frame: &Frame, kinds: &Kinds) -> Value {
+    if object["kind"].is_null()
+        && let Some(key) = frame.key()
+    {
+        match kinds.named(&ResourceType::parse(&key.kind)) {
+            Some((kind, version)) => {
+                object["kind"] = kind.into();
+                object["apiVersion"] = version.into();
+            }
+            None => object["kind"] = key.kind.into(),
+        }
+    }
+    object
 }
 
 /// Uid and version of an object.

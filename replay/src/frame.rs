@@ -6,6 +6,8 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
+use tombolo_proto::message::ResourceType;
+use tombolo_proto::session::kubeedge::Kinds;
 
 /// A message of dialect `kubeedge` as JSON (reference 1.1), or a frame of dialect `tombolo` in the same form. Missing
 /// members read as empty.
@@ -414,9 +416,10 @@ fn items(body: Value) -> Vec<Value> {
     named.collect()
 }
 
-/// Says the kind of an object that a reply carries without it (reference 1.2).
+/// Says the kind of an object that a frame carries without it (reference 1.2).
 fn name_kind(object: &mut Value, word: &str) {
-    let Some((kind, version)) = kind_of(word) else { return };
+    let known = Kinds::default();
+    let Some((kind, version)) = known.named(&ResourceType::parse(word)) else { return };
     if object.get("kind").is_none() {
         object["kind"] = kind.into();
     }
@@ -425,21 +428,6 @@ fn name_kind(object: &mut Value, word: &str) {
     }
 }
 
-/// Kind and version of the types that replies carry without saying them (reference 5).
-fn kind_of(word: &str) -> Option<(&'static str, &'static str)> {
-    Some(match word {
-        "node" => ("Node", "v1"),
-        "pod" => ("Pod", "v1"),
-        "configmap" => ("ConfigMap", "v1"),
-        "secret" => ("Secret", "v1"),
-        "lease" => ("Lease", "coordination.k8s.io/v1"),
-        "persistentvolume" => ("PersistentVolume", "v1"),
-        "persistentvolumeclaim" => ("PersistentVolumeClaim", "v1"),
-        "volumeattachment" => ("VolumeAttachment", "storage.k8s.io/v1"),
-        "certificatesigningrequest" => ("CertificateSigningRequest", "certificates.k8s.io/v1"),
-        _ => return None,
-    })
-}
 /// Whether a body is a document of the Kubernetes API that describes the server.
 pub(crate) fn is_description(body: &Value) -> bool {
     const KINDS: [&str; 6] =

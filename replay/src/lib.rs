@@ -12,6 +12,7 @@ mod derive;
 mod frame;
 mod holdings;
 mod identifiers;
+mod kinds;
 mod matcher;
 mod own;
 mod redact;

@@ -3,6 +3,7 @@
 mod deliveries;
 mod index;
 mod notices;
+mod unserved;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -13,6 +14,7 @@ use crate::application;
 use crate::compare::{Additions, Comparison, Own, additions, learn};
 use crate::frame::{Ask, Frame, Key};
 use crate::identifiers::Identifiers;
+use crate::kinds;
 use crate::rules::{Rule, Tally};
 use crate::soundness;
 use crate::transcript::{Event, Line, Transcript, Verb};
@@ -97,6 +99,12 @@ pub struct Matcher<'t> {
     unfollowed: HashSet<(Option<u64>, String)>,
     /// Kinds that the run's cluster does not serve, in lower case.
     unserved: HashSet<String>,
+    /// Resources that it does not serve, as keys of records begin: `group/version/plural`.
+    undefined: HashSet<String>,
+    /// Nodes whose Node a line of the API has deleted: the line.
+    without_node: HashMap<String, usize>,
+    /// Connections that have ended with their Node: nothing of later lines comes on them.
+    over: HashMap<u64, usize>,
     additions: Additions,
     identifiers: Identifiers,
     rules: Tally,
@@ -136,6 +144,9 @@ impl<'t> Matcher<'t> {
             own,
             unfollowed: HashSet::new(),
             unserved: HashSet::new(),
+            undefined: HashSet::new(),
+            without_node: HashMap::new(),
+            over: HashMap::new(),
             additions: all_additions(origin),
             identifiers: Identifiers::default(),
             rules: Tally::default(),
@@ -195,6 +206,10 @@ impl<'t> Matcher<'t> {
         let Some(Line { event: Event::Api(verb, recorded), .. }) = self.transcript.lines.get(index) else {
             return;
         };
+        if *verb == Verb::Delete && recorded["kind"] == "Node" {
+            let name = recorded["metadata"]["name"].as_str().unwrap_or_default();
+            self.without_node.insert(name.to_owned(), index);
+        }
         let Some((last, on_the_way)) = states.split_last() else { return };
         self.between.extend(on_the_way.iter().map(version));
         if self.own.uids.contains(&version(last).0) {
@@ -219,6 +234,37 @@ impl<'t> Matcher<'t> {
     /// The cluster of the run does not serve this kind: its objects are not expected.
     pub fn unserved(&mut self, kind: &str) {
         self.unserved.insert(kind.to_ascii_lowercase());
+    }
+
+    /// The cluster of the run does not serve this resource, of which applications ask, unless the transcript defines it: it
+    /// may be refused where the recorded cloud answered. Tells whether it is one.
+    pub fn undefined(&mut self, group: &str, version: &str, plural: &str) -> bool {
+        let defined = kinds::defines(self.transcript, &format!("{plural}.{group}"));
+        if !defined {
+            self.undefined.insert(format!("{group}/{version}/{plural}"));
+        }
+        !defined
+    }
+
+    /// The cloud has ended a connection: with its Node, or for another reason, which excuses nothing.
+    pub fn ended(&mut self, conn: u64) {
+        if let Some(deleted) = self.without_node.get(self.transcript.node_of(conn)) {
+            self.over.entry(conn).or_insert(*deleted);
+        }
+    }
+
+    /// The node of a connection has joined again, because its Node was deleted. Tells whether it was.
+    pub fn joined_again(&mut self, conn: u64) -> bool {
+        let deleted = self.without_node.remove(self.transcript.node_of(conn)).is_some();
+        if deleted {
+            self.rules.count(Rule::JoinsAgain);
+        }
+        deleted
+    }
+
+    /// Whether a connection had ended with its Node before this line.
+    fn is_over(&self, conn: Option<u64>, index: usize) -> bool {
+        conn.and_then(|conn| self.over.get(&conn)).is_some_and(|deleted| *deleted < index)
     }
 
     /// The line of the answer to the request of this line.
@@ -292,14 +338,18 @@ impl<'t> Matcher<'t> {
             self.states[index] = State::Met;
             return Ok(false);
         }
+        let served = unserved::answer(&self.undefined, recorded, &frame);
         let mut comparison = Comparison::new(&self.identifiers, &self.additions, &self.own);
-        match comparison.reply(recorded, &frame) {
+        match comparison.reply(recorded, served.as_ref().unwrap_or(&frame)) {
             Ok(()) => comparison.learned().keep(&mut self.identifiers, &mut self.rules),
             Err(mismatch) => {
                 return Err(at(expected, Some(&frame), format!("the answer differs at {mismatch}")));
             }
         }
         self.states[index] = State::Met;
+        if served.is_some() {
+            self.excuse(index, Rule::NotServed);
+        }
         Ok(self.recorded.acked.contains(recorded.id()))
     }
 
@@ -315,7 +365,8 @@ impl<'t> Matcher<'t> {
             return None;
         }
         let mut comparison = Comparison::new(&self.identifiers, &self.additions, &self.own);
-        comparison.reply(recorded, frame).is_err().then_some(asked)
+        let served = unserved::answer(&self.undefined, recorded, frame);
+        comparison.reply(recorded, served.as_ref().unwrap_or(frame)).is_err().then_some(asked)
     }
 
     /// Whether the answer to the request of this line has come.
@@ -379,6 +430,9 @@ impl<'t> Matcher<'t> {
         }
         if recorded.is_hub_notice() {
             return Ok(self.excuse(index, Rule::HubNotice));
+        }
+        if self.is_over(line.conn, index) && self.candidates(line.conn, recorded).is_empty() {
+            return Ok(self.excuse(index, Rule::JoinsAgain));
         }
         if let Some(first) = self.recorded.once_more.get(&index).copied() {
             return self.settle_once_more(index, first);

@@ -86,6 +86,8 @@ pub enum Rule {
     Unwatched,
     /// Certificates are asked for in the name of the node.
     Requester,
+    /// A node whose Node was deleted joins again.
+    JoinsAgain,
 }
 
 impl Rule {
@@ -288,8 +290,8 @@ const TABLE: &[Row] = &[
     (
         Rule::NamesKind,
         "names-kind",
-        "an object in an answer says `kind` and `apiVersion` where the recorded one does not; items of a list leave them to the list",
-        "stock answers carry typed objects, which forget them; an edge knows them from the path",
+        "an object in an answer or a delivery says `kind` and `apiVersion` where the recorded one does not; items of a list leave them to the list",
+        "stock clouds send typed objects, which forget them; an edge knows them from the path and from discovery",
     ),
     (
         Rule::Released,
@@ -330,7 +332,7 @@ const TABLE: &[Row] = &[
     (
         Rule::NotServed,
         "not-served",
-        "an object of a kind that the run's cluster does not serve is not delivered",
+        "an object of a kind that the run's cluster does not serve is not delivered, and what an application reads of it is refused with 404; an edge refuses one that does not say its kind",
         "its definition is not in the transcript: the run names the kind as a precondition",
     ),
     (
@@ -393,6 +395,12 @@ const TABLE: &[Row] = &[
         "a certificate signing request names another requester than the recorded one",
         "requests are made in the name of the node; a stock cloud makes them in its own",
     ),
+    (
+        Rule::JoinsAgain,
+        "joins-again",
+        "the connection of a node ends with its Node, so that nothing more is said on it; a node that comes back after that joins again first",
+        "a deleted Node's certificate opens nothing here; a stock cloud goes on with it",
+    ),
 ];
 
 #[cfg(test)]
@@ -404,6 +412,6 @@ mod tests {
         for (index, row) in TABLE.iter().enumerate() {
             assert_eq!(row.0 as usize, index, "{}", row.1);
         }
-        assert_eq!(TABLE.len(), Rule::Requester as usize + 1);
+        assert_eq!(TABLE.len(), Rule::JoinsAgain as usize + 1);
     }
 }

@@ -23,6 +23,12 @@ pub enum Happening {
     Own(Value),
     /// The cluster does not serve this kind.
     Unserved(String),
+    /// The cluster does not serve a resource of which applications ask: group, version, plural.
+    Undefined(String, String, String),
+    /// The cloud has ended a connection.
+    Ended(u64),
+    /// The node of a connection has joined again before it.
+    JoinedAgain(u64),
     /// The cloud said something on a connection.
     Received(u64, Frame),
     /// The frame of a line had come, or was excused.
@@ -43,6 +49,11 @@ impl Matcher<'_> {
             Happening::Saw(states) => self.saw(&states),
             Happening::Own(object) => self.own(&object),
             Happening::Unserved(kind) => self.unserved(&kind),
+            Happening::Undefined(group, version, plural) => {
+                return Ok(self.undefined(&group, &version, &plural));
+            }
+            Happening::Ended(conn) => self.ended(conn),
+            Happening::JoinedAgain(conn) => return Ok(self.joined_again(conn)),
             Happening::Received(conn, frame) => return self.received(conn, frame),
             Happening::Settled(index) => {
                 if self.settle(index)? == Progress::Waiting {

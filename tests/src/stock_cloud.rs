@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use futures::{SinkExt as _, StreamExt as _};
 use parking_lot::Mutex;
 use rustls::server::WebPkiClientVerifier;
@@ -82,9 +84,14 @@ impl StockCloud {
         Ok(Self { authority, port, shared, task })
     }
 
-    /// Puts an object where edges that ask for this resource find it.
+    /// Puts an object where edges that ask for this resource find it, or a document where their MetaServer finds this path.
     pub fn put(&self, resource: &str, object: Value) {
         self.shared.lock().objects.insert(resource.to_owned(), object);
+    }
+
+    /// Takes away what was put there: nobody who asks for it is answered, if it is a document.
+    pub fn remove(&self, resource: &str) {
+        self.shared.lock().objects.remove(resource);
     }
 
     /// Sends a message that answers none; gives its id.
@@ -170,8 +177,16 @@ impl Shared {
         let text =
             |pointer: &str| message.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (operation, resource) = (text("/route/operation"), text("/route/resource"));
-        let content = self.answer(&operation, &resource, &message["content"]);
-        if let Some(content) = content {
+        let record = message["content"]["Key"].as_str().and_then(|key| self.objects.get(key)).cloned();
+        if let Some(found) = record {
+            let mut content = message["content"].clone();
+            content["Status"] = json!("Approved");
+            content["RespBody"] = json!(STANDARD.encode(found.to_string()));
+            let mut reply = self.message("applicationResponse", "ignore/Application/ignore", &content);
+            reply["route"]["source"] = json!("dynamiccontroller");
+            reply["header"]["parent_msg_id"] = message["header"]["msg_id"].clone();
+            self.send(reply);
+        } else if let Some(content) = self.answer(&operation, &resource, &message["content"]) {
             let mut reply = self.message("response", &resource, &content);
             reply["header"]["parent_msg_id"] = message["header"]["msg_id"].clone();
             self.send(reply);

@@ -300,6 +300,10 @@ async fn what_was_broken_on_a_device_is_named() {
     let other = format!("127.0.0.1:{}", foreign.hub_ports()[2]);
     fs::write(&settings, text.replace(&join, &other)).unwrap();
     fails(&options, &["join endpoints", "not the one that this node has joined"]).await;
+    let mut led: serde_json::Value = serde_json::from_str(&text).unwrap();
+    led["wrapper"]["address"] = "127.0.0.1:51006".into();
+    fs::write(&settings, led.to_string()).unwrap();
+    has(&lines(&options).await, "warn", &["wrapper.localRewrite is on", "localApi.pods"]);
     fs::write(&settings, "nodeName: [").unwrap();
     fails(&options, &["settings"]).await;
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -135,6 +136,59 @@ async fn an_edge_follows_a_stock_cloud() {
     cloud.acknowledged(&id).await;
     locally(folder.path(), "pod/web", "{.metadata.uid}", "").await;
     agent.check_running().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn typed_objects_of_custom_kinds_are_what_discovery_says() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let cloud = StockCloud::start().await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    cloud.authority.enlist(NODE, folder.path()).unwrap();
+    settings(&cloud, "127.0.0.1:1", folder.path());
+    let agent_process = agent(folder.path());
+    cloud.asked("insert", &format!("null/node/{NODE}")).await;
+
+    // As Go's typed encoders write it: no kind, no version of the API, nulls for what is not set.
+    let typed = |version: u32| {
+        json!({"metadata": {"name": "gray", "namespace": "default", "uid": "uid-gray",
+            "resourceVersion": version.to_string(), "creationTimestamp": null, "labels": null}, "eggs": null})
+    };
+    let version = AtomicU32::new(5);
+    let push = async || {
+        let version = version.fetch_add(1, Ordering::Relaxed);
+        let id = cloud.push("insert", "default/goose/gray", &typed(version));
+        cloud.acknowledged(&id).await
+    };
+    let refused = push().await;
+    assert_eq!(refused["route"]["operation"], "error", "{refused}");
+    assert!(refused["content"].as_str().is_some_and(|why| why.contains("goose")), "{refused}");
+    // What is refused is one object, and no more.
+    let settings = object("ConfigMap", "settings", 6, &json!({"data": null}));
+    let id = cloud.push("insert", "default/configmap/settings", &settings);
+    assert_eq!(cloud.acknowledged(&id).await["content"], "OK");
+
+    let group = json!({"name": "example.org", "versions": [{"version": "v1"}], "preferredVersion": {"version": "v1"}});
+    let geese = json!({"name": "geese", "namespaced": true, "kind": "Goose", "verbs": ["get", "list"]});
+    cloud.put("/apis", json!({"kind": "APIGroupList", "groups": [group]}));
+    cloud.put("/apis/example.org/v1", json!({"kind": "APIResourceList", "resources": [geese]}));
+    wait_for("discovery, which an object of an unknown kind has asked for", DEADLINE, async || {
+        let answer = push().await;
+        if answer["content"] == "OK" { Ok(()) } else { Err(answer.to_string()) }
+    })
+    .await;
+    drop(agent_process);
+
+    // It is kept: the next process knows the kind before the cloud has said anything.
+    cloud.remove("/apis");
+    let before = cloud.count("keepalive", "node");
+    let mut again = agent(folder.path());
+    wait_for("the edge to come back", DEADLINE, async || {
+        if cloud.count("keepalive", "node") > before { Ok(()) } else { Err("it is away".to_owned()) }
+    })
+    .await;
+    let answer = push().await;
+    assert_eq!(answer["content"], "OK", "{answer}");
+    again.check_running().unwrap();
 }
 
 /// Runs `edgecore join` to its end; gives what it says when it fails.

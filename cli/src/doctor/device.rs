@@ -54,6 +54,9 @@ fn settings(path: &Path, report: &mut Report) -> Option<Config> {
     match Config::load(path) {
         Ok(config) => {
             report.ok(check, format!("node {}, data in {}", config.node_name, config.data_dir.display()));
+            for warning in config.warnings() {
+                report.warn(format!("settings {}", path.display()), warning, "See docs/edge-node.md");
+            }
             Some(config)
         }
         Err(error) => {

@@ -70,9 +70,31 @@ impl Administrator {
             match self.apply(verb, &placeable(object)).await {
                 // Somebody else was faster: the node that is played, or a controller.
                 Err(error) if tries < CONFLICTS_MAX && is_conflict(&error) => tries += 1,
-                made => return made.map(Applied::Made),
+                made => {
+                    if verb != Verb::Delete && object["kind"] == "CustomResourceDefinition" {
+                        self.published(object).await?;
+                    }
+                    return made.map(Applied::Made);
+                }
             }
         }
+    }
+
+    /// Waits until the kind of a definition is served: its objects come next.
+    async fn published(&self, definition: &Value) -> Result<()> {
+        let spec = &definition["spec"];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (group, plural) = (text(&spec["group"]), text(&spec["names"]["plural"]));
+        let versions = spec["versions"].as_array().into_iter().flatten();
+        let served =
+            versions.filter(|version| version["served"] == true).map(|version| text(&version["name"]));
+        let deadline = Instant::now() + PATIENCE;
+        for version in served {
+            while !self.serves_resource(&group, &version, &plural).await? && Instant::now() < deadline {
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+        Ok(())
     }
 
     /// The object as it is now.
@@ -135,6 +157,13 @@ impl Administrator {
         let base = base(group, version);
         let list = self.call(Method::GET, &format!("{base}/{resource}"), None).await?;
         Ok(list.and_then(|mut list| list["items"].as_array_mut().map(std::mem::take)).unwrap_or_default())
+    }
+
+    /// Whether the cluster serves a resource.
+    pub(super) async fn serves_resource(&self, group: &str, version: &str, plural: &str) -> Result<bool> {
+        let list = self.call(Method::GET, &base(group, version), None).await?;
+        let resources = list.as_ref().and_then(|list| list["resources"].as_array()).into_iter().flatten();
+        Ok(resources.into_iter().any(|resource| resource["name"] == *plural))
     }
 
     /// Lets a node do what it did in the transcript.

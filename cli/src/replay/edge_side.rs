@@ -129,13 +129,7 @@ impl Player<'_> {
     async fn prepare(&mut self) -> Result<()> {
         for name in self.transcript.all_nodes() {
             let node = NodeId::parse(name).with_context(|| format!("{name:?} is no node name"))?;
-            let options = EnrollOptions {
-                endpoint: self.target.join.clone(),
-                node: node.clone(),
-                token: self.target.token.clone(),
-            };
-            let identity = enroll(&options).await.with_context(|| format!("node {name} cannot join"))?;
-            self.identities.insert(node, identity);
+            self.join(node).await?;
             let wanted = granted(self.transcript, name);
             let rules: Vec<Value> = wanted.iter().map(super::grants::Grant::rule).collect();
             if !rules.is_empty() {
@@ -147,7 +141,28 @@ impl Player<'_> {
                     let _ = self.happen(Happening::Own(object));
                 }
                 self.preconditions.push(format!("role tombolo-replay-{name} lets the node {grant}"));
+                if !self.administrator.serves_resource(&grant.group, &grant.version, &grant.resource).await? {
+                    self.undefined(grant)?;
+                }
             }
+        }
+        Ok(())
+    }
+
+    async fn join(&mut self, node: NodeId) -> Result<()> {
+        let (endpoint, token) = (self.target.join.clone(), self.target.token.clone());
+        let options = EnrollOptions { endpoint, node: node.clone(), token };
+        let identity = enroll(&options).await.with_context(|| format!("node {node} cannot join"))?;
+        self.identities.insert(node, identity);
+        Ok(())
+    }
+
+    /// Of a resource that the cluster does not serve nothing is expected, unless the transcript defines it.
+    fn undefined(&mut self, grant: &super::grants::Grant) -> Result<()> {
+        let [group, version, plural] = [&grant.group, &grant.version, &grant.resource].map(Clone::clone);
+        let line = format!("the cluster does not serve {plural}.{group}: what is asked of it is refused");
+        if self.happen(Happening::Undefined(group, version, plural))? && !self.preconditions.contains(&line) {
+            self.preconditions.push(line);
         }
         Ok(())
     }
@@ -180,6 +195,9 @@ impl Player<'_> {
             return Ok(());
         }
         let node = NodeId::parse(self.transcript.node_of(conn)).context("no node name")?;
+        if self.happen(Happening::JoinedAgain(conn))? {
+            self.join(node.clone()).await?;
+        }
         let identity = self.identities.get(&node).context("the node has not joined")?;
         let (Event::Up(frame) | Event::Down(frame)) = &line.event else { return Ok(()) };
         let socket = if frame.is_tombolo() {
@@ -345,6 +363,7 @@ impl Player<'_> {
         let Some(frame) = frame else {
             self.connections.remove(&conn);
             self.mouth.ended(conn);
+            self.happen(Happening::Ended(conn))?;
             return Ok(());
         };
         if self.ask_again(conn, &frame).await? {

@@ -20,16 +20,24 @@ pub(super) enum Outcome {
     Cached,
     /// The same, though it is too old, because nobody has answered now.
     Stale,
-    /// No other server has answered, or too many were being asked.
+    /// No other server has answered.
     Unanswered,
-    /// Refused: malformed, or nothing that is answered here.
+    /// Refused: what is asked for is not answered here.
     Refused,
+    /// Refused: it cannot be read, or is no question.
+    Malformed,
+    /// Refused: there is no other server to ask.
+    Nobody,
+    /// Refused: too many questions wait for other servers, or too many of this client.
+    Busy,
     /// Not worth an answer.
     Dropped,
     /// From an address that is not answered.
     Foreign,
     /// A question of this server that another one has sent back.
     Looped,
+    /// A connection that was closed because its client has its share of them.
+    Crowded,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -40,10 +48,10 @@ struct Labels {
 /// What is counted. The counters are found once: looking one up takes a lock.
 #[derive(Debug)]
 pub(crate) struct DnsMetrics {
-    questions: [Counter; 10],
+    questions: [Counter; 14],
 }
 
-const ALL: [Outcome; 10] = [
+const ALL: [Outcome; 14] = [
     Outcome::Answered,
     Outcome::Unknown,
     Outcome::Forwarded,
@@ -51,9 +59,13 @@ const ALL: [Outcome; 10] = [
     Outcome::Stale,
     Outcome::Unanswered,
     Outcome::Refused,
+    Outcome::Malformed,
+    Outcome::Nobody,
+    Outcome::Busy,
     Outcome::Dropped,
     Outcome::Foreign,
     Outcome::Looped,
+    Outcome::Crowded,
 ];
 
 impl DnsMetrics {

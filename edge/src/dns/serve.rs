@@ -77,7 +77,7 @@ impl Server {
                 self.metrics.count(Outcome::Dropped);
                 return Step::Nothing;
             }
-            Packet::Refused(reply) => return self.send(Outcome::Refused, *reply, u16::MAX),
+            Packet::Refused(reply) => return self.send(Outcome::Malformed, *reply, u16::MAX),
             Packet::Question(question) => question,
         };
         let room = question.room(transport);
@@ -137,10 +137,12 @@ impl Server {
                     return Some(answer);
                 }
                 Err(Failure::Nobody) => {
-                    self.send(Outcome::Refused, question.reply(ResponseCode::Refused), room)
+                    self.send(Outcome::Nobody, question.reply(ResponseCode::Refused), room)
                 }
-                Err(Failure::NoAnswer | Failure::Busy) => {
-                    self.send(Outcome::Unanswered, question.reply(ResponseCode::ServFail), room)
+                Err(failure) => {
+                    let busy = failure == Failure::Busy;
+                    let outcome = if busy { Outcome::Busy } else { Outcome::Unanswered };
+                    self.send(outcome, question.reply(ResponseCode::ServFail), room)
                 }
             },
         };
@@ -173,7 +175,7 @@ impl Server {
                             Step::Wait(question, _) if waiting.len() >= FORWARDS_MAX => {
                                 let reply = question.reply(ResponseCode::ServFail);
                                 let room = question.room(Transport::Udp);
-                                if let Step::Send(answer) = self.send(Outcome::Unanswered, reply, room) {
+                                if let Step::Send(answer) = self.send(Outcome::Busy, reply, room) {
                                     tell(&socket, &answer, peer);
                                 }
                             }
@@ -211,7 +213,10 @@ impl Server {
                             }
                             .boxed(),
                         ),
-                        None => debug!(%peer, "a DNS connection is closed: this client has its share of them"),
+                        None => {
+                            self.metrics.count(Outcome::Crowded);
+                            debug!(%peer, "a DNS connection is closed: this client has its share of them");
+                        }
                     },
                     Err(error) => {
                         warn!(%error, "a DNS connection cannot be accepted");

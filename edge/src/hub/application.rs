@@ -16,7 +16,7 @@ use tombolo_proto::message::{
 };
 use tombolo_proto::object::Resource;
 use tombolo_proto::session::kubeedge::{
-    Application, ApplicationError, ApplicationStatus, Verb, completed, completed_list,
+    Application, ApplicationError, ApplicationStatus, Kinds, Verb, completed, completed_list,
 };
 
 /// How long MetaServer waits for its cloud (reference 7.3). One without a dynamic controller, as KubeEdge's defaults
@@ -178,7 +178,7 @@ impl Asked {
 }
 
 /// What a record says of its call: the result, or why not.
-pub(super) fn outcome(content: &Content) -> Result<Bytes, Box<StatusError>> {
+pub(super) fn outcome(kinds: &Kinds, content: &Content) -> Result<Bytes, Box<StatusError>> {
     let failed = |code, reason, text: &str| Err(Box::new(StatusError::new(code, reason, text)));
     let Ok(record) = Application::read(content) else {
         return failed(503, "ServiceUnavailable", "the cloud's answer is no record");
@@ -188,9 +188,9 @@ pub(super) fn outcome(content: &Content) -> Result<Bytes, Box<StatusError>> {
         let Some(body) = record.resp_body.map(Bytes::from) else { return Ok(success()) };
         // Typed encoders leave out what the type says.
         return Ok(match (verb, resource) {
-            (Verb::List, Some(resource)) => completed_list(&resource, &body),
+            (Verb::List, Some(resource)) => completed_list(kinds, &resource, &body),
             (Verb::Get | Verb::Create | Verb::Update | Verb::UpdateStatus | Verb::Patch, Some(resource)) => {
-                completed(&resource, &body)
+                completed(kinds, &resource, &body)
             }
             _ => body,
         });
@@ -318,26 +318,40 @@ mod tests {
     fn records_read_as_answers_of_an_api_server() {
         let record = asked("GET", "/version", "").expect("a record");
         let approved = record.clone().approved(b"{\"major\":\"1\"}".to_vec());
-        assert_eq!(outcome(&approved.to_content()).expect("a body"), "{\"major\":\"1\"}");
+        assert_eq!(outcome(&Kinds::default(), &approved.to_content()).expect("a body"), "{\"major\":\"1\"}");
         let list = asked("GET", "/apis/discovery.k8s.io/v1/endpointslices", "").expect("a record");
         let typed = list.approved(b"{\"metadata\":{},\"items\":null}".to_vec());
         let list: Value =
-            serde_json::from_slice(&outcome(&typed.to_content()).expect("a list")).expect("JSON");
+            serde_json::from_slice(&outcome(&Kinds::default(), &typed.to_content()).expect("a list"))
+                .expect("JSON");
         let whole = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSliceList", "metadata": {}, "items": []});
         assert_eq!(list, whole);
         let slice = asked("GET", "/apis/apps/v1/namespaces/d/deployments/x", "").expect("a record");
         let typed = slice.approved(b"{\"metadata\":{\"name\":\"x\"},\"status\":{}}".to_vec());
-        let body = outcome(&typed.to_content()).expect("an object");
+        let body = outcome(&Kinds::default(), &typed.to_content()).expect("an object");
         let slice: Value = serde_json::from_slice(&body).expect("JSON");
         assert_eq!((&slice["apiVersion"], &slice["kind"]), (&json!("apps/v1"), &json!("Deployment")));
+        // Of a custom kind, which discovery alone knows.
+        let document = json!({"items": [{"metadata": {"name": "example.org"}, "versions": [
+            {"version": "v1", "resources": [{"resource": "geese", "responseKind": {"kind": "Goose"}}]}]}]});
+        let kinds = Kinds::discovered(document.to_string().as_bytes()).expect("a document");
+        for (path, body, kind) in [
+            ("/apis/example.org/v1/geese", r#"{"metadata":{},"items":null}"#, "GooseList"),
+            ("/apis/example.org/v1/namespaces/d/geese/x", r#"{"metadata":{"name":"x"}}"#, "Goose"),
+        ] {
+            let approved = asked("GET", path, "").expect("a record").approved(body.as_bytes().to_vec());
+            let body = outcome(&kinds, &approved.to_content()).expect("a body");
+            let said: Value = serde_json::from_slice(&body).expect("JSON");
+            assert_eq!((&said["apiVersion"], &said["kind"]), (&json!("example.org/v1"), &json!(kind)));
+        }
         let deleted = Application { resp_body: None, status: ApplicationStatus::Approved, ..record.clone() };
-        assert!(outcome(&deleted.to_content()).is_ok_and(|body| body.starts_with(b"{")));
+        assert!(outcome(&Kinds::default(), &deleted.to_content()).is_ok_and(|body| body.starts_with(b"{")));
         let gone = record.clone().rejected(&StatusError::new(404, "NotFound", "gone"));
-        assert_eq!(outcome(&gone.to_content()).expect_err("gone").code, 404);
+        assert_eq!(outcome(&Kinds::default(), &gone.to_content()).expect_err("gone").code, 404);
         let unknown =
             Application { status: ApplicationStatus::Rejected, reason: "no such kind".to_owned(), ..record };
-        let error = outcome(&unknown.to_content()).expect_err("refused");
+        let error = outcome(&Kinds::default(), &unknown.to_content()).expect_err("refused");
         assert_eq!((error.code, &*error.message), (500, "no such kind"));
-        assert_eq!(outcome(&Content::ok()).expect_err("no record").code, 503);
+        assert_eq!(outcome(&Kinds::default(), &Content::ok()).expect_err("no record").code, 503);
     }
 }

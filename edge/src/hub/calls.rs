@@ -14,7 +14,7 @@ use tombolo_proto::message::{
     Content, Group, LocalPath, Message, MessageId, ObjectPath, Operation, Outcome, ResourcePath,
     ResourceType, Route, Source, StatusError,
 };
-use tombolo_proto::session::kubeedge::{Shape, completed, resource_of};
+use tombolo_proto::session::kubeedge::{Kinds, Shape, completed, resource_of};
 
 use super::application;
 
@@ -135,15 +135,15 @@ fn name_in(body: &[u8]) -> &str {
     serde_json::from_slice::<Object<'_>>(body).map(|object| object.metadata.name).unwrap_or_default()
 }
 
-/// The answer of an API server that a reply stands for.
-pub(super) fn answer(form: Form, reply: &Message) -> ApiReply {
-    match outcome(form, reply) {
+/// The answer of an API server that a reply stands for. `kinds` are those that the cluster is known to have.
+pub(super) fn answer(kinds: &Kinds, form: Form, reply: &Message) -> ApiReply {
+    match outcome(kinds, form, reply) {
         Ok((code, body)) => ApiReply { code, content_type: JSON.to_owned(), body },
         Err(error) => ApiReply::refusal(&error),
     }
 }
 
-fn outcome(form: Form, reply: &Message) -> Result<(u16, Bytes), Box<StatusError>> {
+fn outcome(kinds: &Kinds, form: Form, reply: &Message) -> Result<(u16, Bytes), Box<StatusError>> {
     let unclear = |text: &str| Box::new(StatusError::new(503, "ServiceUnavailable", text));
     if reply.route.operation == Operation::Error {
         return Err(unclear(&reply.content.as_text().unwrap_or_default()));
@@ -159,7 +159,10 @@ fn outcome(form: Form, reply: &Message) -> Result<(u16, Bytes), Box<StatusError>
     // Objects that a stock cloud has built itself do not say what they are.
     let object = |content: &Content| {
         let body = content.as_json();
-        (form.code, resource.as_ref().map_or_else(|| body.clone(), |resource| completed(resource, body)))
+        (
+            form.code,
+            resource.as_ref().map_or_else(|| body.clone(), |resource| completed(kinds, resource, body)),
+        )
     };
     match form.shape {
         Shape::Wrap { .. } => match Outcome::read(&reply.content) {
@@ -176,7 +179,7 @@ fn outcome(form: Form, reply: &Message) -> Result<(u16, Bytes), Box<StatusError>
         Shape::Done => {
             Err(bare_failure(&reply.content).map_or_else(|| sentence("the cloud refuses"), Box::new))
         }
-        Shape::Application => application::outcome(&reply.content).map(|body| (form.code, body)),
+        Shape::Application => application::outcome(kinds, &reply.content).map(|body| (form.code, body)),
         Shape::Silent => Ok(object(&reply.content)),
         Shape::List | Shape::CaCertificate | Shape::WatchSync | Shape::ServiceBus | Shape::Unknown => {
             Err(sentence("no call is answered in this form"))
@@ -276,7 +279,7 @@ mod tests {
             },
         });
         let message = kubeedge::decode(&frame.to_string().into()).expect("a message");
-        let told = Down::of(message);
+        let told = Down::of(&Kinds::default(), message);
         let Down::Deliver(message, change) = told else { panic!("{told:?}") };
         let disk = Box::new(FaultyDisk::new(71));
         let store = Store::open_on(disk, Sealer::new(&[9; 32]), LogBounds::default()).expect("a store").store;
@@ -291,7 +294,8 @@ mod tests {
         let held: Value = serde_json::from_slice(&held.body()).expect("JSON");
         assert_eq!((&held["kind"], &held["apiVersion"]), (&json!("ConfigMap"), &json!("v1")));
         let form = Form { shape: Shape::Object, code: 200 };
-        let answered: Value = serde_json::from_slice(&answer(form, &message).body).expect("JSON");
+        let answered: Value =
+            serde_json::from_slice(&answer(&Kinds::default(), form, &message).body).expect("JSON");
         assert_eq!((&answered["kind"], &answered["data"]), (&json!("ConfigMap"), &Value::Null));
     }
 
@@ -316,7 +320,7 @@ mod tests {
             (done, Response, gone.to_owned(), 404),
             (done, Response, "\"no\"".to_owned(), 503),
         ] {
-            let answer = answer(form, &reply(operation.clone(), &content));
+            let answer = answer(&Kinds::default(), form, &reply(operation.clone(), &content));
             assert_eq!(answer.code, code, "{form:?} {operation:?} {content}");
             if code >= 400 {
                 let status: Value = serde_json::from_slice(&answer.body).expect("a Status");

@@ -14,6 +14,7 @@ use tracing::{debug, warn};
 
 use super::dial::{Connection, Dial};
 use super::driver::Driver;
+use super::kinds::KnownKinds;
 use super::stock::StockDriver;
 use super::{CallError, Command, HubState};
 use crate::fault::Fault;
@@ -39,6 +40,7 @@ pub(crate) struct ClientParts {
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) state: watch::Sender<HubState>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) kinds: KnownKinds,
     pub(crate) backoff: BackoffConfig,
     pub(crate) rng: StdRng,
     /// Tells this process from another one with the same identity.

@@ -4,6 +4,7 @@
 //! store is told so when the cloud has been quiet for a while ([`QUIET`]): until then a list may lack something.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -86,9 +87,11 @@ impl StockDriver {
         let mut applier = Applier::new(parts.store.clone());
         let resumed = standing.epoch.as_ref() == Some(&epoch);
         applier.push(Work::Welcome(Welcome { epoch: epoch.clone(), resumed, trim_version: 0 }));
+        let mut session = EdgeSession::new(config, clock.now());
+        session.learn(Arc::clone(&parts.kinds.discovered.borrow()));
         let driver = Self {
             node: parts.node.clone(),
-            session: EdgeSession::new(config, clock.now()),
+            session,
             link: Some(link),
             clock,
             store: parts.store.clone(),
@@ -124,30 +127,39 @@ impl StockDriver {
             }
             let timeout = self.session.next_timeout().map(|moment| self.clock.instant(moment));
             tokio::select! {
-                event = link.next() => self.handle(event)?,
+                event = link.next() => self.handle(parts, event)?,
                 () = sleep_until(timeout) => self.session.handle_timeout(self.clock.now()),
                 () = sleep_until(self.complete_at) => self.complete(),
                 outcome = self.applier.applied() => self.finish_applying(outcome?),
                 Some((id, reply)) = self.storing.next(), if !self.storing.is_empty() => self.answer(parts, id, reply),
                 Some(command) = parts.commands.recv() => self.command(parts, command),
+                Ok(()) = parts.kinds.discovered.changed() => self.learn(parts),
                 Ok(()) = parts.identity.changed() => self.leave("the node's certificate was renewed"),
                 () = drain.started() => self.leave("edgecore stops"),
             }
         }
     }
 
-    fn handle(&mut self, event: DocumentEvent) -> Result<(), String> {
+    fn handle(&mut self, parts: &ClientParts, event: DocumentEvent) -> Result<(), String> {
         match event {
             DocumentEvent::Document(document) => {
                 self.heard = true;
                 if let Err(error) = self.session.handle_document(self.clock.now(), &document) {
                     warn!(%error, "the cloud broke the protocol");
                 }
+                if self.session.take_unknown_kind() {
+                    parts.kinds.ask();
+                }
                 Ok(())
             }
             DocumentEvent::Heard | DocumentEvent::Transmitted(_) => Ok(()),
             DocumentEvent::Closed(error) => Err(error.to_string()),
         }
+    }
+
+    /// The local API has heard what kinds the cluster has.
+    fn learn(&mut self, parts: &mut ClientParts) {
+        self.session.learn(Arc::clone(&parts.kinds.discovered.borrow_and_update()));
     }
 
     fn command(&mut self, parts: &ClientParts, command: Command) {
@@ -205,7 +217,7 @@ impl StockDriver {
 
     /// Nobody answers: the object of the call is taken for the answer.
     fn report(&mut self, form: Form, message: Message, reply: Answer) {
-        let answer = calls::answer(form, &message);
+        let answer = calls::answer(self.session.kinds(), form, &message);
         let sent = self.session.report(self.clock.now(), message);
         let sent = sent.map(|()| ReplyBody::Api(answer));
         let _ = reply.send(sent.map_err(|error| CallError::Refused(error.to_string())));
@@ -307,7 +319,7 @@ impl StockDriver {
                 let _ = answer.send(Ok(ReplyBody::Message(Box::new(reply))));
             }
             Some(Waiting::Call(form, answer)) => {
-                let _ = answer.send(Ok(ReplyBody::Api(calls::answer(form, &reply))));
+                let _ = answer.send(Ok(ReplyBody::Api(calls::answer(self.session.kinds(), form, &reply))));
             }
             Some(Waiting::Lease) => self.lease_answered(parts, Some(&reply)),
             Some(Waiting::Reference) if reply.route.operation == Operation::Error => {

@@ -24,10 +24,11 @@ use tracing::{debug, warn};
 
 use super::definitions::Definitions;
 use super::documents::Documents;
+use super::groups::gathered;
 use super::index::Index;
 use super::openapi::{Kept, OPENAPI, path};
 use super::pace::{INTERVAL, Pace};
-use crate::hub::HubState;
+use crate::hub::{HubState, KindsTeller};
 
 /// The form in which one document tells of all groups.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -45,6 +46,9 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Time for the cloud's answer. Clients of discovery wait for it.
 const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time for the lists of all groups, where one document does not tell of them.
+const GATHER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time for an OpenAPI document, for which nobody waits: 4 MiB, and who else uses the link.
 const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -74,11 +78,13 @@ pub(super) struct Discovery {
     wanted: Notify,
     /// Of the definitions that were read; no more than there are kinds in discovery.
     columns: Mutex<DeclaredColumns>,
+    /// Who hears what kinds there are, and may want to hear more.
+    kinds: KindsTeller,
 }
 
 impl Discovery {
     /// Serves the kinds that the store keeps.
-    pub(super) fn load(documents: Documents, registry: Registry) -> Arc<Self> {
+    pub(super) fn load(documents: Documents, registry: Registry, kinds: KindsTeller) -> Arc<Self> {
         let discovery = Self {
             openapi: Kept::new(documents.clone()),
             index: Mutex::new(Index::load(&documents)),
@@ -90,6 +96,7 @@ impl Discovery {
             fetching: tokio::sync::Mutex::default(),
             wanted: Notify::new(),
             columns: Mutex::default(),
+            kinds,
         };
         discovery.serve_kept();
         Arc::new(discovery)
@@ -98,7 +105,10 @@ impl Discovery {
     fn serve_kept(&self) {
         if let Ok(Some(kept)) = self.documents.kept(GROUPS) {
             match serde_json::from_slice(&kept) {
-                Ok(groups) => self.serve(&groups),
+                Ok(groups) => {
+                    self.kinds.tell(&kept);
+                    self.serve(&groups);
+                }
                 Err(error) => warn!(%error, "the kept discovery of the cluster cannot be used"),
             }
         }
@@ -151,6 +161,12 @@ impl Discovery {
                     },
                     () = sleep(wait) => break,
                     () = self.wanted.notified() => {}
+                    () = self.kinds.wanted.notified() => {
+                        if let Err(error) = self.renew().await {
+                            debug!(error, "a kind came that is not known, and discovery cannot be fetched");
+                        }
+                        continue;
+                    }
                 }
                 wait = self.bring_documents().await;
             }
@@ -173,14 +189,36 @@ impl Discovery {
         pace.ask(Instant::now());
         let body = self.documents.fetch(GROUPS, AGGREGATED, TIMEOUT).await?;
         let groups: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
-        if groups["kind"] != "APIGroupDiscoveryList" {
-            return Err(format!("{GROUPS} is no APIGroupDiscoveryList"));
-        }
+        let (groups, body) = match groups["kind"].as_str() {
+            Some("APIGroupDiscoveryList") => (groups, body),
+            Some("APIGroupList") => {
+                let whole = timeout(GATHER_TIMEOUT, self.gather(&groups)).await;
+                let whole = whole.map_err(|_| "the lists of resources take too long".to_owned())?;
+                let text = whole.to_string().into();
+                (whole, text)
+            }
+            _ => return Err(format!("{GROUPS} is no list of groups")),
+        };
+        self.kinds.tell(&body);
         if self.documents.keep(GROUPS, body).await? {
             self.serve(&groups);
             pace.news();
         }
         Ok(())
+    }
+
+    /// What kinds there are, of a cloud that tells it in pieces.
+    async fn gather(&self, groups: &Value) -> Value {
+        let kept = self.documents.kept(GROUPS).ok().flatten();
+        let before = kept.and_then(|kept| serde_json::from_slice(&kept).ok()).unwrap_or_default();
+        let catalog = self.registry.catalog();
+        let known =
+            |name: &str| catalog.kinds.iter().any(|kind| !kind.custom && *kind.resource.group == *name);
+        let ask = |path: String| async move {
+            let body = self.documents.fetch(&path, "application/json", TIMEOUT).await?;
+            serde_json::from_slice::<Value>(&body).map_err(|error| error.to_string())
+        };
+        gathered(groups, &before, known, ask).await
     }
 
     /// Fetches the OpenAPI documents that have changed. How long to wait before the next time.

@@ -1,7 +1,7 @@
 //! From what the source holds to what this node sees.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tombolo_apiserve::history::{Change, ChangeKind};
 use tombolo_apiserve::memory::MemoryStore;
 use tombolo_apiserve::raw;
 use tombolo_apiserve::store::{Expect, Mutation, Revision, Store, StoreError, Stored, Write, WriteStore};
-use tombolo_grid::local_api::lead_to_local_api;
+use tombolo_grid::local_api::{family_of_kubernetes, lead_to_local_api};
 use tombolo_grid::{BodyError, Carrier, Graph, Lead, Link, Node, OwnPods, Reach, ServiceName, Stays, prune};
 use tombolo_proto::object::{KeyMap, ObjectKey};
 use tracing::warn;
@@ -37,6 +37,8 @@ pub(super) struct Projector {
     /// Revision of the source that objects with endpoints are shown as of: asking the source again may be ahead of the
     /// changes that it tells.
     seen: KeyMap<Revision>,
+    /// The address families of the slices of the Service `default/kubernetes`.
+    families: BTreeMap<ObjectKey, String>,
     /// Since they were last counted.
     services_changed: bool,
     /// Why pods are not led to the local API, as far as it was said.
@@ -61,6 +63,7 @@ impl Projector {
             address: *address.borrow(),
             pods: Arc::clone(&pods.borrow()),
             seen: KeyMap::default(),
+            families: BTreeMap::new(),
             services_changed: false,
             told: BTreeSet::new(),
             metrics,
@@ -102,7 +105,28 @@ impl Projector {
     /// This node has another address. What may lead to it.
     pub(super) fn set_address(&mut self, address: Option<IpAddr>) -> Affected {
         self.address = address;
+        self.near_kubernetes()
+    }
+
+    /// What may have endpoints of the Service `default/kubernetes`.
+    fn near_kubernetes(&self) -> Affected {
         self.seen.keys().filter(|key| key.namespace() == "default").cloned().collect()
+    }
+
+    /// Whether the Service `default/kubernetes` has endpoints of both families.
+    fn has_two_families(&self) -> bool {
+        let mut families = self.families.values();
+        families.next().is_some_and(|first| families.any(|other| other != first))
+    }
+
+    /// Notes the family of a slice of the Service `default/kubernetes`, or that it is gone. What that changes for others.
+    fn note_family(&mut self, key: &ObjectKey, family: Option<String>) -> Affected {
+        let before = self.has_two_families();
+        match family {
+            Some(family) => self.families.insert(key.clone(), family),
+            None => self.families.remove(key),
+        };
+        if self.has_two_families() == before { Affected::new() } else { self.near_kubernetes() }
     }
 
     /// The pods of this node are elsewhere. What may lead to them.
@@ -115,15 +139,19 @@ impl Projector {
     ///
     /// # Errors
     /// What the source says when it cannot be asked; everything must be read again then.
-    pub(super) async fn refresh(&mut self, affected: Affected) -> Result<(), StoreError> {
-        let mut nothing = Affected::new();
-        for (number, key) in affected.into_iter().enumerate() {
-            let Some(part) = Part::of(key.resource()) else { continue };
-            // What is gone has a deletion on its way, behind changes that are older.
-            if let Some(stored) = self.source.get(&key)? {
-                self.put(part, &stored, &mut nothing).await;
+    pub(super) async fn refresh(&mut self, mut affected: Affected) -> Result<(), StoreError> {
+        while !affected.is_empty() {
+            // The source may say of a slice of the Service `kubernetes` what its changes have not told yet.
+            let mut more = Affected::new();
+            for (number, key) in affected.into_iter().enumerate() {
+                let Some(part) = Part::of(key.resource()) else { continue };
+                // What is gone has a deletion on its way, behind changes that are older.
+                if let Some(stored) = self.source.get(&key)? {
+                    self.put(part, &stored, &mut more).await;
+                }
+                give_way(number).await;
             }
-            give_way(number).await;
+            affected = more;
         }
         self.count();
         Ok(())
@@ -149,6 +177,10 @@ impl Projector {
         let shown = match (part, part.carrier()) {
             (_, Some(carrier)) => {
                 self.seen.insert(object.key.clone(), object.revision);
+                if object.key.namespace() == "default" {
+                    let family = family_of_kubernetes(carrier, &body).unwrap_or_default();
+                    affected.extend(self.note_family(&object.key, family));
+                }
                 self.project(carrier, object)
             }
             (Part::Nodes, _) => Node::of(&body).map(|node| {
@@ -182,6 +214,7 @@ impl Projector {
             Part::EndpointSlices | Part::Endpoints => {
                 self.graph.set_link(key.clone(), None);
                 self.seen.remove(key);
+                affected.extend(self.note_family(key, None));
             }
             Part::ServiceCidrs | Part::Namespaces => {}
         }
@@ -205,7 +238,8 @@ impl Projector {
         let body = object.body();
         let link = Link::of(carrier, &body)?;
         if let Kubernetes::Local(listener) = self.kubernetes {
-            match lead_to_local_api(carrier, &body, Kubernetes::reached(listener, self.address))? {
+            let here = Kubernetes::reached(listener, self.address);
+            match lead_to_local_api(carrier, &body, here, self.has_two_families())? {
                 Lead::Here(led) => {
                     self.graph.set_link(object.key.clone(), Some(link));
                     return Ok(led.into());

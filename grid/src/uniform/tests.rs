@@ -19,7 +19,7 @@ fn label(unit: &str) -> BTreeMap<String, String> {
 fn grid(name: &str) -> StatefulSetGrid {
     let grid = json!({
         "metadata": {"name": name, "namespace": "default"},
-        "spec": {"gridUniqKey": "k", "template": {"serviceName": "s", "replicas": 3}},
+        "spec": {"gridUniqKey": "k", "template": {"serviceName": "s", "replicas": 12}},
         "status": {"owned": ["u1", "zone", "a", "b", "e", "0", "app", "1"]},
     });
     StatefulSetGrid::of(grid.to_string().as_bytes()).unwrap()
@@ -178,4 +178,42 @@ fn endpoints_that_are_no_pods_have_no_names() {
     let found = pod_addresses(slice.to_string().as_bytes()).unwrap();
     assert_eq!(found.iter().map(|pod| pod.addresses.len()).collect::<Vec<_>>(), [0]);
     assert_eq!(pod_addresses(br#"{"endpoints":null}"#), Ok(vec![]));
+}
+
+/// A pod that somebody makes under a name that the set's next pod would have.
+#[test]
+fn a_pod_beyond_the_replicas_of_the_set_is_not_one_of_its_pods() {
+    let (nodes, service) = (nodes(&[("n1", "u1")]), service(Some("k")));
+    let pods = pods(&[
+        "demo-u1-0@n1=10.0.0.1",
+        "demo-u1-1@n1=10.0.0.2",
+        "demo-u1-2@n1=10.0.0.3",
+        "demo-u1-18446744073709551616@n1=10.0.0.4",
+    ]);
+    let with = |template: Value| {
+        let pool = json!({"t": {"serviceName": "s", "replicas": 1}});
+        let used = if template["serviceName"] == "t" { json!({"u1": "t"}) } else { json!({}) };
+        let grid = json!({
+            "metadata": {"name": "demo", "namespace": "default"},
+            "spec": {"gridUniqKey": "k", "template": template, "templatePool": pool, "templates": used},
+            "status": {"owned": ["u1"]},
+        });
+        let grid = StatefulSetGrid::of(grid.to_string().as_bytes()).unwrap();
+        let found = named(&grid, &nodes, Some(&service), &pods).unwrap();
+        found.iter().map(|line| line.split('=').next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let all = ["demo-0", "demo-1", "demo-18446744073709551616", "demo-2"];
+    for (template, expected) in [
+        (json!({"serviceName": "s", "replicas": 2}), &["demo-0", "demo-1"][..]),
+        (json!({"serviceName": "s", "replicas": 2, "ordinals": {"start": 1}}), &["demo-1", "demo-2"]),
+        (json!({"serviceName": "s", "replicas": 2, "ordinals": null}), &["demo-0", "demo-1"]),
+        (json!({"serviceName": "s", "replicas": 0}), &[]),
+        (json!({"serviceName": "t", "replicas": 9}), &["demo-0"]),
+        // Something else scales it, or nobody knows.
+        (json!({"serviceName": "s"}), &all),
+        (json!({"serviceName": "s", "replicas": null}), &all),
+        (json!({"serviceName": "s", "replicas": "many", "ordinals": 7}), &all),
+    ] {
+        assert_eq!(with(template.clone()), expected, "{template}");
+    }
 }

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::Value;
 use tombolo_proto::frame::{Change, Reply, ReplyBody};
 use tombolo_proto::message::{Group, LocalPath, Message, Operation, Outcome, ResourceType, Source};
 use tombolo_proto::session::kubeedge::{
-    Application, CloudConfig, CloudSession, Down, EdgeConfig, EdgeSession, Ledger, Shape, Up,
+    Application, Broken, CloudConfig, CloudSession, Down, EdgeConfig, EdgeSession, Kinds, Ledger, Shape, Up,
 };
 use tombolo_proto::session::{CloudEvent, EdgeEvent};
 use tombolo_proto::{Moment, NodeId, kubeedge};
@@ -88,7 +89,7 @@ fn every_kind_of_message_has_a_type() {
             assert!(!matches!(route.resource.local, LocalPath::Other(_)), "{route:?}");
             check_content(&message);
             if down {
-                let told = Down::of(message.clone());
+                let told = Down::of(&Kinds::default(), message.clone());
                 assert!(matches!(told, Down::Reply(..) | Down::Deliver(..)), "{told:?}");
             } else {
                 let told = Up::of(message.clone());
@@ -103,7 +104,7 @@ fn every_kind_of_message_has_a_type() {
 
 /// The object that a message gives the edge to hold: in a delivery, or in an answer.
 fn given(message: &Message) -> Option<Change> {
-    match Down::of(message.clone()) {
+    match Down::of(&Kinds::default(), message.clone()) {
         Down::Deliver(_, change) => Some(change),
         Down::Reply(_, reply) => Down::carried(&reply),
         Down::Broken(_, why) => panic!("{:?}: {why}", message.route),
@@ -156,22 +157,24 @@ fn objects_that_do_not_say_what_they_are_are_held_as_those_that_do() {
     assert!(stripped > 10 && kinds.len() > 3, "{stripped} of {kinds:?}");
 }
 
-/// Frames of a dynamic controller, written from the protocol.
+/// A frame of a dynamic controller, written from the protocol.
+fn frame(path: &str, operation: &str, content: Value) -> Value {
+    serde_json::json!({
+        "header": {"msg_id": "m", "timestamp": 1, "resourceversion": "77", "sync": false},
+        "route": {"source": "dynamiccontroller", "group": "resource", "operation": operation, "resource": path},
+        "content": content,
+    })
+}
+
+fn metadata(name: &str) -> Value {
+    serde_json::json!({
+        "name": name, "namespace": "default", "uid": "u-1", "resourceVersion": "77", "creationTimestamp": null,
+        "labels": null, "ownerReferences": null, "managedFields": null,
+    })
+}
+
 #[test]
 fn typed_deliveries_of_a_dynamic_controller_are_held() {
-    let frame = |path: &str, operation: &str, content: Value| {
-        serde_json::json!({
-            "header": {"msg_id": "m", "timestamp": 1, "resourceversion": "77", "sync": false},
-            "route": {"source": "dynamiccontroller", "group": "resource", "operation": operation, "resource": path},
-            "content": content,
-        })
-    };
-    let metadata = |name: &str| {
-        serde_json::json!({
-            "name": name, "namespace": "default", "uid": "u-1", "resourceVersion": "77", "creationTimestamp": null,
-            "labels": null, "ownerReferences": null, "managedFields": null,
-        })
-    };
     for (path, kind, version, resource) in [
         ("default/endpointslice/echo-25h7p", "EndpointSlice", "discovery.k8s.io/v1", "endpointslices"),
         ("default/deployment/echo", "Deployment", "apps/v1", "deployments"),
@@ -209,9 +212,46 @@ fn typed_deliveries_of_a_dynamic_controller_are_held() {
         let message = kubeedge::decode(&bytes(&frame(path, "insert", content))).expect(path);
         assert_eq!(object_of(&given(&message).expect(path)).expect(path)["kind"], kind);
     }
+}
+
+#[test]
+fn typed_deliveries_of_other_kinds_are_those_of_discovery_or_refused_alone() {
     let unknown = frame("default/widget/w", "insert", serde_json::json!({"metadata": metadata("w")}));
     let message = kubeedge::decode(&bytes(&unknown)).expect("a message");
-    assert!(matches!(Down::of(message), Down::Broken(_, "it names no kind")));
+    assert!(matches!(
+        Down::of(&Kinds::default(), message.clone()),
+        Down::Broken(_, Broken::UnknownKind(why)) if why.contains("widget")
+    ));
+    // The cluster's discovery tells; one object that nobody knows ends nothing.
+    let entry = serde_json::json!({"resource": "widgetry", "responseKind": {"kind": "Widget"}});
+    let version = serde_json::json!({"version": "v3", "resources": [entry]});
+    let document =
+        serde_json::json!({"items": [{"metadata": {"name": "example.org"}, "versions": [version]}]});
+    let kinds = Arc::new(Kinds::discovered(document.to_string().as_bytes()).expect("a document"));
+    let node = NodeId::parse("n").expect("a name");
+    let mut session = EdgeSession::new(EdgeConfig::new(node, 0, [4; 16]), Moment::default());
+    session.handle_document(Moment::default(), &bytes(&unknown)).expect("the session goes on");
+    assert!(session.take_unknown_kind() && !session.take_unknown_kind());
+    assert!(session.poll_event().is_none(), "nothing is delivered");
+    session.learn(Arc::clone(&kinds));
+    for (operation, content) in [
+        ("insert", serde_json::json!({"metadata": metadata("w")})),
+        ("update", serde_json::json!({"metadata": metadata("w"), "items": null})),
+        ("delete", serde_json::json!({"metadata": metadata("w")})),
+        ("delete", Value::Null),
+    ] {
+        let message =
+            kubeedge::decode(&bytes(&frame("default/widget/w", operation, content))).expect("a message");
+        let Down::Deliver(_, change) = Down::of(&kinds, message) else { panic!("{operation}") };
+        assert_eq!(change.key().resource().to_string(), "example.org/v3/widgetry", "{operation}");
+        if let Some(held) = object_of(&change) {
+            let said = (held["kind"].as_str(), held["apiVersion"].as_str());
+            assert_eq!(said, (Some("Widget"), Some("example.org/v3")), "{operation}");
+        }
+    }
+    session.handle_document(Moment::default(), &bytes(&unknown)).expect("known now");
+    assert!(!session.take_unknown_kind());
+    assert!(matches!(session.poll_event(), Some(EdgeEvent::Deliver { .. })));
 }
 
 /// Records of MetaServer and wrappers read as such and lose nothing.

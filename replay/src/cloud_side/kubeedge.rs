@@ -1,13 +1,14 @@
 //! The cloud's side of dialect `kubeedge`.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tombolo_proto::frame::{Refusal, RefusalReason};
 use tombolo_proto::limits::IDLE_TIMEOUT;
 use tombolo_proto::session::EdgeEvent;
-use tombolo_proto::session::kubeedge::{EdgeConfig, EdgeSession};
+use tombolo_proto::session::kubeedge::{EdgeConfig, EdgeSession, Kinds};
 use tombolo_proto::{Lane, Moment, NodeId, RequestId, Seq, kubeedge};
 
 use super::{Met, Peer, differ, unsaid};
@@ -46,6 +47,8 @@ pub(super) struct Connection {
     deliveries: HashMap<String, (u64, usize)>,
     /// Deliveries of controllers that this project does not have: what takes them at a stock edge answers.
     elsewhere: HashSet<String>,
+    /// Deliveries of kinds of which the transcript does not tell, and which do not say what they are.
+    unknown: HashSet<String>,
     /// What the recorded edge said of deliveries that it could not store at first, by their id.
     refusals: HashMap<String, String>,
     said: Vec<Frame>,
@@ -94,6 +97,12 @@ impl Peer for Connection {
             return Ok(Met::Excused(Rule::Elsewhere));
         }
         let said = said.ok_or_else(|| unsaid(line))?;
+        if recorded.ask() == Ask::Ack
+            && said.operation() == "error"
+            && self.unknown.contains(recorded.parent())
+        {
+            return Ok(Met::Excused(Rule::NotServed));
+        }
         // An acknowledgement is known by what it answers; of devices, stock edges name the modules that keep them.
         if recorded.ask() == Ask::Ack && said.resource() == recorded.resource() && is_of_twin(recorded) {
             return Ok(Met::Excused(Rule::Elsewhere));
@@ -135,6 +144,9 @@ impl Peer for Connection {
         }
         let heard = self.session.handle_document(self.now, &document);
         heard.map_err(|error| differ(line, None, format!("the session refuses this: {error}")))?;
+        if self.session.take_unknown_kind() {
+            self.unknown.insert(recorded.id().to_owned());
+        }
         let refusal = self.refusals.remove(recorded.id());
         self.pass_with(line, refusal)
     }
@@ -146,11 +158,18 @@ impl Peer for Connection {
 
 impl Connection {
     /// A session whose store fails as the recorded one did: `refusals` are the texts, by the id of the delivery.
-    pub(super) fn new(node: NodeId, now: Moment, refusals: HashMap<String, String>) -> Self {
+    pub(super) fn new(
+        node: NodeId,
+        now: Moment,
+        refusals: HashMap<String, String>,
+        kinds: Arc<Kinds>,
+    ) -> Self {
         // Ids are compared with nothing: a constant seed makes runs alike.
         let config = EdgeConfig::new(node, 0, [0x5e; 16]);
+        let mut session = EdgeSession::new(config, now);
+        session.learn(kinds);
         Self {
-            session: EdgeSession::new(config, now),
+            session,
             now,
             requests: HashMap::new(),
             queries: HashMap::new(),
@@ -160,6 +179,7 @@ impl Connection {
             answered: HashSet::new(),
             deliveries: HashMap::new(),
             elsewhere: HashSet::new(),
+            unknown: HashSet::new(),
             refusals,
             said: Vec::new(),
             last_at_us: 0,

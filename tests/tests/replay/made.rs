@@ -154,3 +154,18 @@ async fn a_recording_that_begins_in_the_middle_of_a_nodes_life() {
     assert_eq!(count(&summary, Rule::Answered), 2, "{summary:?}");
     assert_eq!(count(&as_cloud, Rule::SharedQuery), 2, "{as_cloud:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn objects_that_do_not_say_what_they_are() {
+    let (summary, as_cloud) = played("typed").await;
+    // A Node, a Service, a slice, a Lease, a Deployment and an object of a custom kind, inserted, updated and deleted.
+    assert!(count(&summary, Rule::NamesKind) >= 9, "{summary:?}");
+    assert_eq!((count(&summary, Rule::NotServed), count(&as_cloud, Rule::NotServed)), (0, 0), "{summary:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_comes_back_after_its_node_was_deleted() {
+    let (summary, _) = played("deleted-node").await;
+    assert_eq!(count(&summary, Rule::JoinsAgain), 1, "{summary:?}");
+    assert!(summary.matched >= 20, "{summary:?}");
+}

@@ -130,6 +130,27 @@ async fn kinds_of_the_cluster_are_found_and_explained_without_it() {
     agent.stop().await;
 }
 
+#[tokio::test]
+async fn kinds_are_put_together_of_a_cloud_that_tells_them_in_pieces() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let version = |name: &str| json!({"version": name});
+    let group =
+        json!({"name": "example.com", "versions": [version("v1")], "preferredVersion": version("v1")});
+    let apps = json!({"name": "apps", "versions": [version("v1")], "preferredVersion": version("v1")});
+    cloud.script("GET /apis", move |_, _| (200, json!({"kind": "APIGroupList", "groups": [group, apps]})));
+    let widgets = json!({"name": "widgets", "singularName": "widget", "namespaced": true, "kind": "Widget", "verbs": ["list"]});
+    cloud.script("GET /apis/example.com/v1", move |_, _| {
+        (200, json!({"kind": "APIResourceList", "groupVersion": "example.com/v1", "resources": [widgets]}))
+    });
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    wait_for("the kind", DEADLINE, async || {
+        agent.get("/apis/example.com/v1").await.1["resources"][0]["kind"] == "Widget"
+    })
+    .await;
+    assert_eq!(count(&cloud, "GET /apis/apps/v1"), 0, "what is known is not asked for");
+    agent.stop().await;
+}
+
 /// Field selectors name what the OpenAPI document of the kind tells.
 async fn widgets_are_selected(agent: &Agent, widgets: &str) {
     let select = |selector: &str| format!("{widgets}?fieldSelector={selector}");

@@ -178,6 +178,8 @@ async fn one_client_leaves_connections_for_the_next() {
         let mut answer = vec![0; usize::from(length)];
         stream.read_exact(&mut answer).await.unwrap();
         assert_eq!(addresses(&Message::from_vec(&answer).unwrap()), ["10.96.0.1"], "{source}");
+        // Connections are taken in the order in which they came.
+        assert!(running.metrics.told(Outcome::Crowded) > 0);
     }
 }
 

@@ -156,6 +156,22 @@ fn strangers_are_told_nothing() {
     assert_eq!(server.metrics.told(metrics::Outcome::Foreign), 6);
 }
 
+#[tokio::test]
+async fn refusals_are_counted_by_their_reason() {
+    use metrics::Outcome;
+
+    let running = Running::with_cluster(&[]).await;
+    let whole = question("www.example", RecordType::A).to_vec().unwrap();
+    let mut update = whole.clone();
+    update[2] |= 5 << 3;
+    running.send(&update).await;
+    running.ask("cluster.local", RecordType::AXFR).await;
+    running.send(&whole).await;
+    let told =
+        [Outcome::Malformed, Outcome::Refused, Outcome::Nobody].map(|outcome| running.metrics.told(outcome));
+    assert_eq!(told, [1, 1, 1]);
+}
+
 proptest! {
     /// Nothing that a client sends makes more than one answer, a large one, or a panic.
     #[test]

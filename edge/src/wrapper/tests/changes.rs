@@ -171,6 +171,34 @@ async fn kubernetes_leads_to_the_local_api_where_that_is_wanted() {
     }
 }
 
+/// Both families of the Service lead to the local API, or none: here it has an address of one.
+#[tokio::test(start_paused = true)]
+async fn a_second_family_of_kubernetes_leads_both_to_the_cluster() {
+    let source = cluster();
+    let of = |family: &str, address: &str| {
+        let mut object = slice("kubernetes", "");
+        object["addressType"] = family.into();
+        object["endpoints"] = json!([{"addresses": [address], "conditions": {"ready": true}}]);
+        object
+    };
+    put(&source.store(), Part::EndpointSlices, "kubernetes", of("IPv4", "10.0.0.1"));
+    let listener = "169.254.20.11:10550".parse().unwrap();
+    let world = World::start(&source, Kubernetes::Local(listener));
+    world.shown(Part::EndpointSlices).await;
+    let shows = async |name: &str, address: &str| {
+        wait_for(address, || world.addresses(name).as_deref() == Some(address)).await;
+    };
+    shows("kubernetes", "169.254.20.11").await;
+    put(&source.store(), Part::EndpointSlices, "kubernetes-6", of("IPv6", "fd00::1"));
+    shows("kubernetes", "10.0.0.1").await;
+    shows("kubernetes-6", "fd00::1").await;
+    let mut without = of("IPv6", "fd00::1");
+    without["endpoints"] = Value::Null;
+    put(&source.store(), Part::EndpointSlices, "kubernetes-6", without);
+    shows("kubernetes", "169.254.20.11").await;
+    world.end().await;
+}
+
 /// The pod of the endpoint on n1, at an address.
 fn own_pod(address: &str) -> Arc<OwnPods> {
     let pod = json!({"metadata": {"uid": "p1"}, "status": {"podIPs": [{"ip": address}]}}).to_string();

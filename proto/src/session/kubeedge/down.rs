@@ -1,12 +1,13 @@
 //! What a message from a cloud is (reference 8.3).
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::kinds::guess_resource;
-use super::{resource_of, typed};
+use super::known::Kinds;
+use super::typed;
 use crate::frame::Change;
 use crate::ids::{CloudRevision, Uid};
 use crate::inventory::content_hash;
@@ -25,16 +26,34 @@ pub enum Down {
     Reply(MessageId, Message),
     /// An object to hold, or to hold no longer.
     Deliver(Message, Change),
-    /// A delivery that names no object that could be stored.
-    Broken(Message, &'static str),
+    /// A delivery that names no object that could be stored, and why.
+    Broken(Message, Broken),
     /// Anything else: devices, node tasks, the router. Nothing here is in charge of it.
     Other(Message),
 }
 
+/// Why a delivery cannot be stored. Closed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Broken {
+    /// Its content or its path is no object's.
+    Malformed(&'static str),
+    /// Nobody here knows its kind, which the cluster's discovery may tell later.
+    UnknownKind(String),
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed(why) => f.write_str(why),
+            Self::UnknownKind(why) => f.write_str(why),
+        }
+    }
+}
+
 impl Down {
-    /// Tells a message apart.
+    /// Tells a message apart. `kinds` are those that the cluster is known to have.
     #[must_use]
-    pub fn of(message: Message) -> Self {
+    pub fn of(kinds: &Kinds, message: Message) -> Self {
         let route = &message.route;
         match (&route.operation, &message.header.parent) {
             (Operation::Config | Operation::Ping | Operation::Pong, _) => Self::Control(message),
@@ -42,7 +61,7 @@ impl Down {
             (Operation::Insert | Operation::Update | Operation::Delete, None) if is_delivery(&message) => {
                 let LocalPath::Object(path) = &route.resource.local else { return Self::Other(message) };
                 let deleted = route.operation == Operation::Delete;
-                match change(&message.content, &message.header.resource_version, deleted, path) {
+                match change(kinds, &message.content, &message.header.resource_version, deleted, path) {
                     Ok(change) => Self::Deliver(message, change),
                     Err(why) => Self::Broken(message, why),
                 }
@@ -74,7 +93,8 @@ impl Down {
             return None;
         }
         let path = ObjectPath { resource_type: word, ..path.clone() };
-        change(&object, &reply.header.resource_version, false, &path).ok()
+        // These words say by themselves what they mean.
+        change(&Kinds::default(), &object, &reply.header.resource_version, false, &path).ok()
     }
 
     /// Whether a stock cloud waits for the acknowledgement of this message and holds everything else back meanwhile
@@ -124,11 +144,12 @@ fn is_delivery(message: &Message) -> bool {
 
 /// What a content means for the object of a path. `version` is the one that the header names.
 fn change(
+    kinds: &Kinds,
     content: &Content,
     version: &str,
     deleted: bool,
     path: &ObjectPath,
-) -> Result<Change, &'static str> {
+) -> Result<Change, Broken> {
     #[derive(serde::Deserialize, Default)]
     #[serde(rename_all = "camelCase", default)]
     struct Object<'a> {
@@ -147,27 +168,23 @@ fn change(
         #[serde(borrow)]
         resource_version: Option<BorrowedText<'a>>,
     }
-    let name = path.name.as_deref().ok_or("its path has no name")?;
+    let name = path.name.as_deref().ok_or(Broken::Malformed("its path has no name"))?;
     let payload = content.payload();
     let object: Object<'_> = if content.is_null() {
         Object::default()
     } else {
-        serde_json::from_slice(&payload).map_err(|_| "its content is no object")?
+        serde_json::from_slice(&payload).map_err(|_| Broken::Malformed("its content is no object"))?
     };
-    let resource = resource_of(&path.resource_type);
-    let resource = resource.or_else(|| {
-        let (version, kind) = (object.api_version.as_deref()?, object.kind.as_deref()?);
-        (!version.is_empty() && !kind.is_empty()).then(|| guess_resource(version, kind))
-    });
-    // Typed objects say nothing: their path does.
-    let resource = resource.or_else(|| typed::built_in(&path.resource_type));
-    let key = ObjectKey::new(resource.ok_or("it names no kind")?, path.namespace(), name);
+    let said = object.api_version.as_deref().zip(object.kind.as_deref());
+    let said = said.filter(|(version, kind)| !version.is_empty() && !kind.is_empty());
+    let resource = kinds.resource(&path.resource_type, said).map_err(Broken::UnknownKind)?;
+    let key = ObjectKey::new(resource, path.namespace(), name);
     let metadata = object.metadata.unwrap_or_default();
     let revision = metadata.resource_version.as_ref().map(|BorrowedText(text)| text.as_ref());
     let revision = revision.filter(|text| !text.is_empty()).unwrap_or(version);
     let revision = CloudRevision::parse(revision).ok();
     let body = if content.is_object() { content.as_json().clone() } else { Bytes::copy_from_slice(&payload) };
-    let body = typed::completed(key.resource(), &body);
+    let body = typed::completed(kinds, key.resource(), &body);
     // Not the hash that a hub of ours would give: it only tells contents of one dialect apart.
     let hash = content_hash(&body);
     let uid = Uid::parse(&metadata.uid.unwrap_or_default());
@@ -176,7 +193,8 @@ fn change(
         let version = uid.ok().map(|uid| ObjectVersion { uid, revision, hash });
         return Ok(Change::Delete { key, version });
     }
-    let uid = uid.map_err(|_| "its object has no uid")?;
-    let version = ObjectVersion { uid, revision: revision.ok_or("its object has no version")?, hash };
+    let uid = uid.map_err(|_| Broken::Malformed("its object has no uid"))?;
+    let revision = revision.ok_or(Broken::Malformed("its object has no version"))?;
+    let version = ObjectVersion { uid, revision, hash };
     Ok(Change::Upsert(Arc::new(SharedObject::new(key, version, body, Vec::new()))))
 }

@@ -4,11 +4,13 @@ mod inbox;
 mod requests;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::down::Down;
+use super::down::{Broken, Down};
+use super::known::Kinds;
 use super::pen::Pen;
 use super::up::is_cloud_module;
 use super::{KEEPALIVE_INTERVAL, Outgoing};
@@ -63,6 +65,9 @@ pub struct EdgeSession {
     notices: VecDeque<Message>,
     documents: u64,
     events: VecDeque<EdgeEvent>,
+    kinds: Arc<Kinds>,
+    /// Something came whose kind is none of them.
+    met_unknown_kind: bool,
 }
 
 impl EdgeSession {
@@ -81,8 +86,26 @@ impl EdgeSession {
             notices: VecDeque::new(),
             documents: 0,
             events: VecDeque::new(),
+            kinds: Arc::default(),
+            met_unknown_kind: false,
             config,
         }
+    }
+
+    /// What the cluster's discovery says from now on. Until then the session knows what is built into Kubernetes.
+    pub fn learn(&mut self, kinds: Arc<Kinds>) {
+        self.kinds = kinds;
+    }
+
+    /// The kinds that the session knows.
+    #[must_use]
+    pub fn kinds(&self) -> &Kinds {
+        &self.kinds
+    }
+
+    /// Whether something was refused since the last call because nobody knows its kind: newer discovery may.
+    pub fn take_unknown_kind(&mut self) -> bool {
+        std::mem::take(&mut self.met_unknown_kind)
     }
 
     /// Takes a document that came in. One that is no message is ignored.
@@ -103,7 +126,7 @@ impl EdgeSession {
     }
 
     fn handle_message(&mut self, now: Moment, message: Message) -> Result<(), SessionError> {
-        match Down::of(message) {
+        match Down::of(&self.kinds, message) {
             Down::Control(message) => {
                 let answer = message.reply(self.pen.id(), self.pen.millis(now), Content::text("ack"));
                 self.notices.push_back(answer);
@@ -118,6 +141,7 @@ impl EdgeSession {
                 Arrival::Done => self.acknowledge(now, &message),
             },
             Down::Broken(message, why) => {
+                self.met_unknown_kind |= matches!(why, Broken::UnknownKind(_));
                 let sentence = format!("the delivery cannot be stored: {why}");
                 self.notices.push_back(message.error_reply(self.pen.id(), self.pen.millis(now), &sentence));
             }

@@ -1,0 +1,307 @@
+//! Which kinds there are: what is built into Kubernetes, and what the cluster's discovery says beside it.
+//!
+//! A path names a kind in lower case. An object from a typed informer says nothing else of what it is, as in Go its type does,
+//! so that the path and this decide. Without a cloud nobody knows more than what is built in.
+
+use serde::Deserialize;
+
+use super::kinds::{self, guess_resource, resource_of};
+use crate::limits::WORD_LEN_MAX;
+use crate::message::ResourceType;
+use crate::object::Resource;
+
+/// Kinds of one discovery document that are remembered, at most.
+const KINDS_MAX: usize = 4096;
+
+/// Group, version, plural and kind of what is built into Kubernetes, beside the resources that cross the wire by name. Where
+/// several groups have a kind, the one that clients use comes first.
+const BUILT_IN: &[(&str, &str, &str, &str)] = &[
+    ("", "v1", "namespaces", "Namespace"),
+    ("", "v1", "serviceaccounts", "ServiceAccount"),
+    ("", "v1", "replicationcontrollers", "ReplicationController"),
+    ("", "v1", "limitranges", "LimitRange"),
+    ("", "v1", "resourcequotas", "ResourceQuota"),
+    ("", "v1", "podtemplates", "PodTemplate"),
+    ("", "v1", "componentstatuses", "ComponentStatus"),
+    ("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"),
+    ("apps", "v1", "deployments", "Deployment"),
+    ("apps", "v1", "daemonsets", "DaemonSet"),
+    ("apps", "v1", "replicasets", "ReplicaSet"),
+    ("apps", "v1", "statefulsets", "StatefulSet"),
+    ("apps", "v1", "controllerrevisions", "ControllerRevision"),
+    ("batch", "v1", "jobs", "Job"),
+    ("batch", "v1", "cronjobs", "CronJob"),
+    ("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
+    ("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),
+    ("networking.k8s.io", "v1", "ingresses", "Ingress"),
+    ("networking.k8s.io", "v1", "ingressclasses", "IngressClass"),
+    ("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
+    ("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR"),
+    ("networking.k8s.io", "v1", "ipaddresses", "IPAddress"),
+    ("storage.k8s.io", "v1", "storageclasses", "StorageClass"),
+    ("storage.k8s.io", "v1", "csidrivers", "CSIDriver"),
+    ("storage.k8s.io", "v1", "csinodes", "CSINode"),
+    ("storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity"),
+    ("storage.k8s.io", "v1", "volumeattributesclasses", "VolumeAttributesClass"),
+    ("rbac.authorization.k8s.io", "v1", "roles", "Role"),
+    ("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
+    ("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole"),
+    ("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding"),
+    ("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass"),
+    ("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass"),
+    ("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim"),
+    ("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
+    ("resource.k8s.io", "v1", "resourceslices", "ResourceSlice"),
+    ("resource.k8s.io", "v1", "deviceclasses", "DeviceClass"),
+    ("flowcontrol.apiserver.k8s.io", "v1", "flowschemas", "FlowSchema"),
+    ("flowcontrol.apiserver.k8s.io", "v1", "prioritylevelconfigurations", "PriorityLevelConfiguration"),
+    ("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration"),
+    (
+        "admissionregistration.k8s.io",
+        "v1",
+        "validatingwebhookconfigurations",
+        "ValidatingWebhookConfiguration",
+    ),
+    ("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy"),
+    (
+        "admissionregistration.k8s.io",
+        "v1",
+        "validatingadmissionpolicybindings",
+        "ValidatingAdmissionPolicyBinding",
+    ),
+    ("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"),
+    ("apiregistration.k8s.io", "v1", "apiservices", "APIService"),
+];
+
+/// The kinds of a cluster, as far as an edge has heard of them: those of its discovery, and what is built into Kubernetes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Kinds {
+    /// In the versions that the cluster prefers, in its order. At most [`KINDS_MAX`].
+    discovered: Vec<(Resource, Box<str>)>,
+}
+
+/// Why nothing is known of what a path means, as a sentence.
+pub(super) type Unknown = String;
+
+impl Kinds {
+    /// The kinds of a discovery document, `APIGroupDiscoveryList` of `apidiscovery.k8s.io/v2`.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn discovered(document: &[u8]) -> Result<Self, serde_json::Error> {
+        let document: Document = serde_json::from_slice(document)?;
+        let mut kinds = Self::default();
+        for group in &document.items {
+            for version in group.versions.as_deref().unwrap_or_default() {
+                for entry in version.resources.as_deref().unwrap_or_default() {
+                    let Some(kind) = entry.response_kind.as_ref().map(|named| &*named.kind) else { continue };
+                    kinds.add(&group.metadata.name, &version.version, &entry.resource, kind);
+                }
+            }
+        }
+        Ok(kinds)
+    }
+
+    /// Takes a kind; of a resource that has several versions the preferred one comes first. Names that are none, and what is
+    /// too much, are left out.
+    pub fn add(&mut self, group: &str, version: &str, plural: &str, kind: &str) {
+        let known =
+            |(resource, _): &(Resource, Box<str>)| *resource.group == *group && *resource.name == *plural;
+        let usable =
+            [group, version, plural, kind].iter().all(|text| !text.is_empty() && text.len() <= WORD_LEN_MAX);
+        if usable && self.discovered.len() < KINDS_MAX && !self.discovered.iter().any(known) {
+            self.discovered.push((Resource::new(group, version, plural), kind.into()));
+        }
+    }
+
+    /// Kind and `apiVersion` of an object whose path has this type word, and which says neither.
+    #[must_use]
+    pub fn named(&self, word: &ResourceType) -> Option<(&str, String)> {
+        let resource = self.resource(word, None).ok()?;
+        self.kind_of(&resource).map(|kind| (kind, kinds::api_version(&resource)))
+    }
+
+    /// The resource that a type word of a path means. `said` is what the object says of itself, `apiVersion` and `kind`.
+    ///
+    /// # Errors
+    /// A sentence, when nothing tells.
+    pub(super) fn resource(
+        &self,
+        word: &ResourceType,
+        said: Option<(&str, &str)>,
+    ) -> Result<Resource, Unknown> {
+        if let Some((api_version, kind)) = said {
+            return Ok(self.resource_said(word, api_version, kind));
+        }
+        // Typed informers are those of Kubernetes before all others.
+        if let Some(known) = resource_of(word).or_else(|| self.built_in(word)) {
+            return Ok(known);
+        }
+        let mut found = self.discovered.iter().filter(|(_, kind)| kind.eq_ignore_ascii_case(word.as_str()));
+        match (found.next(), found.next()) {
+            (Some((resource, _)), None) => Ok(resource.clone()),
+            (None, _) => {
+                let word = word.as_str();
+                Err(format!(
+                    "it names no kind, and neither Kubernetes nor the cluster's discovery has a {word:?}"
+                ))
+            }
+            (Some((one, _)), Some((other, _))) => {
+                Err(format!("it names no kind, and {:?} may be one of {one} or of {other}", word.as_str()))
+            }
+        }
+    }
+
+    /// The resource of an object that says what it is. The plural of one that nobody knows is guessed.
+    fn resource_said(&self, word: &ResourceType, api_version: &str, kind: &str) -> Resource {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        if let Some(wire) = resource_of(word).filter(|resource| *resource.group == *group) {
+            return wire;
+        }
+        let discovered =
+            self.discovered.iter().find(|(resource, known)| *resource.group == *group && **known == *kind);
+        let plural = discovered.map(|(resource, _)| &*resource.name);
+        let plural =
+            plural.or_else(|| BUILT_IN.iter().find(|row| row.0 == group && row.3 == kind).map(|row| row.2));
+        plural
+            .map_or_else(|| guess_resource(api_version, kind), |plural| Resource::new(group, version, plural))
+    }
+
+    /// The resource of a kind that is built into Kubernetes, in the version that the cluster prefers.
+    fn built_in(&self, word: &ResourceType) -> Option<Resource> {
+        let word = word.as_str();
+        let row = BUILT_IN.iter().find(|row| row.3.eq_ignore_ascii_case(word))?;
+        let preferred = self
+            .discovered
+            .iter()
+            .find(|(resource, _)| (&*resource.group, &*resource.name) == (row.0, row.2));
+        Some(preferred.map_or_else(|| Resource::new(row.0, row.1, row.2), |(resource, _)| resource.clone()))
+    }
+
+    /// The kind of a resource.
+    pub(super) fn kind_of(&self, resource: &Resource) -> Option<&str> {
+        let (group, plural) = (&*resource.group, &*resource.name);
+        let built_in = || BUILT_IN.iter().find(|row| row.0 == group && row.2 == plural).map(|row| row.3);
+        let discovered = || {
+            let same = |(known, _): &&(Resource, Box<str>)| (&*known.group, &*known.name) == (group, plural);
+            self.discovered.iter().find(same).map(|(_, kind)| &**kind)
+        };
+        kinds::known_kind(group, plural).or_else(built_in).or_else(discovered)
+    }
+}
+
+/// What is read of a discovery document.
+#[derive(Deserialize)]
+struct Document {
+    items: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+struct Group {
+    metadata: Metadata,
+    versions: Option<Vec<Version>>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    #[serde(default)]
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: String,
+    resources: Option<Vec<Entry>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    resource: String,
+    response_kind: Option<Named>,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    #[serde(default)]
+    kind: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn kinds(groups: &[(&str, &[(&str, &str, &str)])]) -> Kinds {
+        let version = |(version, plural, kind): &(&str, &str, &str)| json!({"version": version, "resources": [{"resource": plural, "responseKind": {"kind": kind}}]});
+        let group = |(name, versions): &(&str, &[(&str, &str, &str)])| {
+            let versions: Vec<_> = versions.iter().map(version).collect();
+            json!({"metadata": {"name": name}, "versions": versions})
+        };
+        let items: Vec<_> = groups.iter().map(group).collect();
+        Kinds::discovered(json!({"items": items}).to_string().as_bytes()).expect("a document")
+    }
+
+    fn word(kind: &str) -> ResourceType {
+        kinds::type_word(kind)
+    }
+
+    #[test]
+    fn words_of_paths_mean_built_in_kinds_without_a_cloud() {
+        for (group, version, plural, kind) in BUILT_IN {
+            let resource = Resource::new(group, version, plural);
+            assert_eq!(Kinds::default().resource(&word(kind), None), Ok(resource.clone()), "{kind}");
+            assert_eq!(Kinds::default().kind_of(&resource), Some(*kind));
+        }
+        let why = Kinds::default().resource(&word("Widget"), None).expect_err("unknown");
+        assert!(why.contains("widget") && why.contains("discovery"), "{why}");
+    }
+
+    #[test]
+    fn other_kinds_are_those_of_discovery() {
+        let known = kinds(&[
+            ("example.com", &[("v2", "geese", "Goose"), ("v1", "geese", "Goose")]),
+            ("resource.k8s.io", &[("v1beta1", "resourceclaims", "ResourceClaim")]),
+            ("serving.example.com", &[("v1", "services", "Service")]),
+            ("a.example", &[("v1", "twins", "Twin")]),
+            ("b.example", &[("v1", "twins", "Twin")]),
+        ]);
+        let geese = Resource::new("example.com", "v2", "geese");
+        assert_eq!(known.resource(&word("Goose"), None), Ok(geese.clone()), "the preferred version");
+        assert_eq!(known.kind_of(&geese), Some("Goose"));
+        assert_eq!(known.kind_of(&Resource::new("example.com", "v1", "geese")), Some("Goose"));
+        let older = Resource::new("example.com", "v1", "geese");
+        assert_eq!(known.resource(&word("Goose"), Some(("example.com/v1", "Goose"))), Ok(older));
+        let claims = Resource::new("resource.k8s.io", "v1beta1", "resourceclaims");
+        assert_eq!(known.resource(&word("ResourceClaim"), None), Ok(claims), "as the cluster has it");
+        // What the word alone says, and what the object says against it.
+        assert_eq!(known.resource(&word("Service"), None), Ok(Resource::new("", "v1", "services")));
+        let said = Some(("serving.example.com/v1", "Service"));
+        let services = Resource::new("serving.example.com", "v1", "services");
+        assert_eq!(known.resource(&word("Service"), said), Ok(services));
+        let why = known.resource(&word("Twin"), None).expect_err("two have it");
+        assert!(why.contains("a.example") && why.contains("b.example"), "{why}");
+        // Who says what it is and is not known gets the plural that stock KubeEdge guesses.
+        let said = Some(("other.example/v1", "Policy"));
+        let guessed = Resource::new("other.example", "v1", "policies");
+        assert_eq!(known.resource(&word("Policy"), said), Ok(guessed));
+    }
+
+    #[test]
+    fn odd_documents_name_no_kinds() {
+        for text in ["", "[]", "{}", r#"{"items":7}"#] {
+            assert!(Kinds::discovered(text.as_bytes()).is_err(), "{text}");
+        }
+        let long = "w".repeat(WORD_LEN_MAX + 1);
+        let odd = kinds(&[("a", &[("v1", &long, "W"), ("v1", "", "W"), ("v1", "ws", "")])]);
+        assert_eq!(odd, Kinds::default());
+        let nothing = json!({"items": [{"metadata": {}}, {"metadata": {"name": "a"}, "versions": null},
+            {"metadata": {"name": "a"}, "versions": [{"version": "v1", "resources": null}]},
+            {"metadata": {"name": "a"}, "versions": [{"version": "v1", "resources": [{"resource": "x"}]}]}]});
+        assert_eq!(Kinds::discovered(nothing.to_string().as_bytes()).expect("a document"), Kinds::default());
+        let many: Vec<(&str, String, &str)> = (0..=KINDS_MAX).map(|n| ("v1", format!("w{n}"), "W")).collect();
+        let many: Vec<_> = many.iter().map(|(version, plural, kind)| (*version, &**plural, *kind)).collect();
+        assert_eq!(kinds(&[("a", &many)]).discovered.len(), KINDS_MAX);
+    }
+}
