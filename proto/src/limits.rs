@@ -11,7 +11,7 @@ pub const EDGE_FRAME_LEN_MAX: usize = 4 * 1024 * 1024;
 
 /// Bytes of inventories that the cloud keeps of one edge, at most: of those that are not complete, and of what they claim
 /// beyond what the edge should hold. More end the session.
-pub const INVENTORY_BYTES_MAX: usize = 5 * 1024 * 1024;
+pub const INVENTORY_BYTES_MAX: usize = 9 * 512 * 1024;
 
 /// Objects that one edge follows in all its subscriptions together, at most; a subscription that would go beyond is refused.
 pub const FOLLOWED_MAX: usize = 24_576;

@@ -146,7 +146,7 @@ async fn slow_headers(hub: &Hub, port: u16, limit: Duration) -> Result<Took> {
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     let took = Took::place(format!("{failed} not, {} closed by the hub", opened - held.len()));
-    Ok(took.least("handshake", u64::try_from(opened)?, 100))
+    Ok(took.least("handshake", u64::try_from(opened)?, 64))
 }
 
 /// A WebSocket of the hostile node on which anything can be said.
