@@ -11,8 +11,8 @@ use serde_json::Value;
 use thiserror::Error;
 use tombolo_proto::NodeId;
 
-use super::gate::Class;
-use super::{Kube, Room};
+use super::gate::{Class, Place};
+use super::{Kube, Room, endless};
 
 /// Longest answer that cloudcore reads for itself, in bytes.
 pub(crate) const ANSWER_LEN_MAX: usize = 16 * 1024 * 1024;
@@ -26,10 +26,22 @@ const BODY_LEN_MAX: usize = 3 * 1024 * 1024;
 pub enum Caller<'a> {
     /// cloudcore itself.
     Own,
+    /// cloudcore itself, for what a node has asked: with its rights, and among the calls of that node.
+    OwnFor(&'a NodeId),
     /// A node, by impersonation (design 9.2).
     Node(&'a NodeId),
-    /// The holder of a bearer token, which is passed on as it is (design 9.5).
-    Token(&'a str),
+    /// The holder of a bearer token behind a node, which is passed on as it is (design 9.5).
+    Token(&'a NodeId, &'a str),
+}
+
+impl<'a> Caller<'a> {
+    /// The node that is the cause of the call.
+    pub(super) fn node(self) -> Option<&'a NodeId> {
+        match self {
+            Self::Own => None,
+            Self::OwnFor(node) | Self::Node(node) | Self::Token(node, _) => Some(node),
+        }
+    }
 }
 
 /// A call as HTTP has it.
@@ -129,6 +141,15 @@ pub enum CallError {
     /// Path, header or method are not HTTP.
     #[error("not a valid request: {0}")]
     Invalid(String),
+    /// It has no end of its own.
+    #[error(
+        "a reply carries no answer without end and no connection (watch, log with follow, attach, exec, portforward, \
+         proxy): subscribe, or ask the API server itself"
+    )]
+    Endless,
+    /// The node's registration is under way.
+    #[error("a registration of this node is under way: ask again when it is answered")]
+    Registering,
     /// The API server cannot be reached or broke off.
     #[error("the Kubernetes API does not answer: {0}")]
     Unreachable(String),
@@ -155,23 +176,33 @@ impl Kube {
     /// # Errors
     /// [`CallError`] when there is no answer.
     pub async fn call(&self, caller: Caller<'_>, call: ApiCall) -> Result<Answer, CallError> {
+        let (limit, class) = (call.timeout, class_of(&call)?);
+        let answer = async {
+            let _turn = self.gate.turn(caller.node(), class).await?;
+            self.call_in_turn(caller, class, call).await
+        };
+        tokio::time::timeout(limit, answer).await.map_err(|_| CallError::TimedOut(limit))?
+    }
+
+    /// Makes one call whose turn it is among those of its node.
+    pub(super) async fn call_in_turn(
+        &self,
+        caller: Caller<'_>,
+        class: Class,
+        call: ApiCall,
+    ) -> Result<Answer, CallError> {
         if call.body.len() > BODY_LEN_MAX {
             return Err(CallError::BodyTooLarge(call.body.len()));
         }
-        let limit = call.timeout;
         let client = match caller {
-            Caller::Token(_) => self.bare.as_ref().ok_or(CallError::NoForwarding)?,
-            Caller::Own | Caller::Node(_) => &self.client,
+            Caller::Token(..) => self.bare.as_ref().ok_or(CallError::NoForwarding)?,
+            Caller::Own | Caller::OwnFor(_) | Caller::Node(_) => &self.client,
         };
-        let class = Class::of(&call);
         let request = self.request(caller, call)?;
-        let answer = async {
-            let _place = self.gate.enter(class).await;
-            let response = client.send(request).await;
-            let response = response.map_err(|error| CallError::Unreachable(error.to_string()))?;
-            read(response).await
-        };
-        tokio::time::timeout(limit, answer).await.map_err(|_| CallError::TimedOut(limit))?
+        let place = self.gate.enter(class, caller.node().is_some()).await;
+        let response = client.send(request).await;
+        let response = response.map_err(|error| CallError::Unreachable(error.to_string()))?;
+        read(response, place).await
     }
 
     fn request(&self, caller: Caller<'_>, call: ApiCall) -> Result<Request<Body>, CallError> {
@@ -182,7 +213,7 @@ impl Kube {
         let accept = if call.accept.is_empty() { "application/json" } else { &call.accept };
         request = request.header(ACCEPT, accept);
         match caller {
-            Caller::Own => {}
+            Caller::Own | Caller::OwnFor(_) => {}
             Caller::Node(node) => {
                 request = request.header(IMPERSONATE_USER, format!("system:node:{node}"));
                 // The group makes a server that knows constrained impersonation fall back to the old check, so it
@@ -191,7 +222,7 @@ impl Kube {
                     request = request.header(IMPERSONATE_GROUP, "system:nodes");
                 }
             }
-            Caller::Token(token) => {
+            Caller::Token(_, token) => {
                 let unusable =
                     || CallError::Invalid("the token is empty or no token has its characters".to_owned());
                 if !super::is_bearer_token(token) {
@@ -206,20 +237,28 @@ impl Kube {
     }
 }
 
+/// What a call is for.
+///
+/// # Errors
+/// As [`endless::read`].
+pub(super) fn class_of(call: &ApiCall) -> Result<Class, CallError> {
+    Ok(Class::of(&call.method, &endless::read(call)?))
+}
+
 const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user");
 const IMPERSONATE_GROUP: HeaderName = HeaderName::from_static("impersonate-group");
 
-async fn read(response: http::Response<Body>) -> Result<Answer, CallError> {
+async fn read(response: http::Response<Body>, place: Place<'_>) -> Result<Answer, CallError> {
     let (parts, body) = response.into_parts();
     let content_type =
         parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let body = read_body(body, Room::current().as_ref()).await?;
+    let body = read_body(body, Room::current().as_ref(), place).await?;
     Ok(Answer { code: parts.status.as_u16(), content_type: content_type.to_owned(), body })
 }
 
 /// Puts a body together in one piece of memory, which is never there twice.
-async fn read_body(mut body: Body, room: Option<&Room>) -> Result<Bytes, CallError> {
-    let mut whole = BytesMut::new();
+async fn read_body(mut body: Body, room: Option<&Room>, place: Place<'_>) -> Result<Bytes, CallError> {
+    let (mut whole, mut place) = (BytesMut::new(), Some(place));
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| CallError::Unreachable(error.to_string()))?;
         let Ok(data) = frame.into_data() else { continue };
@@ -228,6 +267,8 @@ async fn read_body(mut body: Body, room: Option<&Room>) -> Result<Bytes, CallErr
             return Err(CallError::TooLarge(ANSWER_LEN_MAX));
         }
         if let Some(room) = room {
+            // What waits for the node to read, and not for the API server, keeps nobody else waiting.
+            place = place.filter(|_| room.has_turn(len));
             room.grow(len).await?;
         }
         whole.extend_from_slice(&data);

@@ -46,6 +46,11 @@ impl Room {
         ROOM.try_with(Clone::clone).ok()
     }
 
+    /// Whether an answer of so many bytes need not wait for the one before.
+    pub(super) fn has_turn(&self, bytes: usize) -> bool {
+        bytes <= LARGE_ANSWER || self.0.turn.lock().is_some() || self.0.large.available_permits() > 0
+    }
+
     /// Makes room for an answer of which so many bytes are there. An answer that grows large waits until the one before has
     /// been taken.
     pub(super) async fn grow(&self, bytes: usize) -> Result<(), CallError> {

@@ -19,6 +19,7 @@ use tombolo_apiserve::auth::{Attributes, Authorizer, Decision};
 use tombolo_apiserve::kinds::DeclaredColumns;
 use tombolo_apiserve::registry::Registry;
 use tombolo_apiserve::selector::field::FieldSelector;
+use tombolo_proto::documents::{DISCOVERY, GROUPS_PATH};
 use tombolo_proto::object::Resource;
 use tracing::{debug, warn};
 
@@ -28,10 +29,6 @@ use super::index::Index;
 use super::openapi::{Kept, OPENAPI, path};
 use super::pace::{INTERVAL, Pace};
 use crate::hub::HubState;
-
-/// The form in which one document tells of all groups.
-const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-const GROUPS: &str = "/apis";
 
 /// How often the documents are asked for without need: they are large for a node that should be quiet.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(12 * 3600);
@@ -96,7 +93,7 @@ impl Discovery {
     }
 
     fn serve_kept(&self) {
-        if let Ok(Some(kept)) = self.documents.kept(GROUPS) {
+        if let Ok(Some(kept)) = self.documents.kept(GROUPS_PATH) {
             match serde_json::from_slice(&kept) {
                 Ok(groups) => self.serve(&groups),
                 Err(error) => warn!(%error, "the kept discovery of the cluster cannot be used"),
@@ -171,12 +168,12 @@ impl Discovery {
 
     async fn refresh(&self, pace: &mut Pace) -> Result<(), String> {
         pace.ask(Instant::now());
-        let body = self.documents.fetch(GROUPS, AGGREGATED, TIMEOUT).await?;
+        let body = self.documents.fetch(GROUPS_PATH, DISCOVERY, TIMEOUT).await?;
         let groups: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
         if groups["kind"] != "APIGroupDiscoveryList" {
-            return Err(format!("{GROUPS} is no APIGroupDiscoveryList"));
+            return Err(format!("{GROUPS_PATH} is no APIGroupDiscoveryList"));
         }
-        if self.documents.keep(GROUPS, body).await? {
+        if self.documents.keep(GROUPS_PATH, body).await? {
             self.serve(&groups);
             pace.news();
         }
@@ -271,7 +268,7 @@ impl Discovery {
             let is_builtin = || kinds.iter().any(|kind| !kind.custom && *kind.resource.group == *asked.group);
             return kinds.get(&resource).is_none() && !is_builtin();
         }
-        asked.path.starts_with(GROUPS) || asked.path.starts_with(OPENAPI)
+        asked.path.starts_with(GROUPS_PATH) || asked.path.starts_with(OPENAPI)
     }
 
     /// Whether a request changes what kinds there are.
@@ -305,7 +302,7 @@ impl Discovery {
         let mut outcome = Ok(());
         if self.concerns(asked) {
             outcome = self.renew().await;
-            if asked.is_resource && matches!(self.documents.kept(GROUPS), Ok(None)) {
+            if asked.is_resource && matches!(self.documents.kept(GROUPS_PATH), Ok(None)) {
                 let name = Resource::new(&asked.group, &asked.version, &asked.resource);
                 return Err(format!("{name} are not known here: this node has not heard from the cloud yet"));
             }
