@@ -4,12 +4,14 @@
 
 mod call;
 mod edge_nodes;
+mod endless;
 mod gate;
 mod impersonate;
 mod object;
 mod paging;
 mod protections;
 mod published;
+mod reviews;
 mod room;
 mod watch;
 
@@ -21,6 +23,7 @@ pub use object::{ObjectError, RawObject};
 pub(crate) use paging::query_value;
 pub use protections::Protections;
 pub(crate) use published::{ISSUER_PATHS, is_document};
+pub(crate) use reviews::{Right, Unanswered};
 pub(crate) use room::{LARGE_ANSWER, Room};
 pub use watch::{ObjectEvent, WatchSpec, watch};
 

@@ -31,3 +31,4 @@ pub use config::Config;
 pub use identity::{JoinError, JoinOptions, join};
 pub use localapi::LocalApiError;
 pub use status::{EdgeStatus, StatusHandle};
+pub use subscriptions::WARM_SET;

@@ -4,6 +4,7 @@
 //! - [`frame`] is what travels in dialect `tombolo`; [`object`] and [`ids`] are what frames talk about.
 //! - [`codec`] turns frames into protobuf, [`kubeedge`] turns messages into KubeEdge's JSON envelope, and
 //!   [`package`] cuts byte streams into frames. All bounds are in [`limits`] and hold before memory is taken.
+//! - [`documents`] are what a hub has one copy of for all nodes.
 //! - [`session`] holds the two ends of a connection as state machines.
 //!
 //! # Contract
@@ -13,6 +14,7 @@
 //! refusal is a typed error that says what was wrong and where.
 
 pub mod codec;
+pub mod documents;
 pub mod error;
 pub mod frame;
 pub mod ids;

@@ -70,6 +70,8 @@ pub struct AuditEvent {
     pub name: String,
     /// HTTP status code of the answer.
     pub code: u16,
+    /// Path with its query.
+    pub path: String,
 }
 
 impl AuditEvent {
@@ -347,6 +349,7 @@ fn audit_event(line: &Value) -> AuditEvent {
         namespace: text("/objectRef/namespace"),
         name: text("/objectRef/name"),
         code: u16::try_from(code).unwrap_or_default(),
+        path: text("/requestURI"),
     }
 }
 

@@ -173,8 +173,8 @@ fn crates_of(command: &str) -> Vec<&'static str> {
         Some("cloudcore") => vec!["cloud", "runtime"],
         Some("edgecore") => vec!["edge", "runtime"],
         Some("tombolo") => vec!["cli", "runtime"],
-        Some("cargo") if command.starts_with("cargo xtask e2e") => vec!["xtask", "tests"],
-        Some("cargo") if command.starts_with("cargo xtask") => vec!["xtask"],
+        // Programs that measure take their arguments themselves.
+        Some("cargo") if command.starts_with("cargo xtask") => vec!["xtask", "tests"],
         Some("cargo") if command.contains(" -- ") => vec!["cli", "runtime"],
         _ => CRATES.to_vec(),
     }

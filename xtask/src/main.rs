@@ -4,19 +4,16 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-mod apibench;
 mod authz;
-mod bench;
 mod components;
 mod crash;
 mod device;
 mod e2e;
-mod edgebench;
 mod facts;
 mod gobuild;
 mod goclients;
-mod hostile;
 mod lint;
+mod measure;
 mod run;
 mod test;
 
@@ -45,7 +42,7 @@ enum Recipe {
     /// Run the official end-to-end suite of Kubernetes against the real or the embedded API server.
     E2e(e2e::Options),
     /// Measure the embedded API server beside kube-apiserver with etcd and print a table.
-    ApiBench(apibench::Options),
+    ApiBench(measure::Options),
     /// Build edgecore for a device: small, and without shared libraries.
     Device(device::Options),
     /// Compare who may do what at random: the embedded API server beside kube-apiserver.
@@ -53,11 +50,11 @@ enum Recipe {
     /// Kill edgecore and cut the power of its disk, thousands of times.
     Crash(crash::Options),
     /// Measure the DNS server, the wrapper and the memory of a node's agent and print a table.
-    EdgeBench(edgebench::Options),
+    EdgeBench(measure::Options),
     /// Attack a hub as one node and as a stranger, and print what it costs the hub and honest nodes.
-    Hostile(hostile::Options),
+    Hostile(measure::Options),
     /// Measure the hub's figures beside the floor and print a table.
-    Bench(bench::Options),
+    Bench(measure::Options),
 }
 
 fn build_components() -> anyhow::Result<()> {
@@ -75,13 +72,13 @@ fn main() -> ExitCode {
         Recipe::Components => build_components(),
         Recipe::Facts { arguments } => facts::run(&arguments),
         Recipe::E2e(options) => e2e::run(&options),
-        Recipe::ApiBench(options) => apibench::run(&options),
+        Recipe::ApiBench(options) => measure::api_bench(&options),
         Recipe::Authz(options) => authz::run(&options),
         Recipe::Crash(options) => crash::run(&options),
         Recipe::Device(options) => device::run(&options),
-        Recipe::EdgeBench(options) => edgebench::run(&options),
-        Recipe::Hostile(options) => hostile::run(&options),
-        Recipe::Bench(options) => bench::run(&options),
+        Recipe::EdgeBench(options) => measure::edge_bench(&options),
+        Recipe::Hostile(options) => measure::hostile(&options),
+        Recipe::Bench(options) => measure::bench(&options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

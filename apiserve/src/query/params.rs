@@ -8,7 +8,7 @@ use crate::status::{ApiError, Cause};
 use crate::store::Revision;
 
 /// Parameters that are read from one request, at most; the rest is ignored.
-const PARAMS_MAX: usize = 256;
+pub const PARAMS_MAX: usize = 256;
 
 /// Longest field manager (Kubernetes convention).
 const FIELD_MANAGER_LEN_MAX: usize = 128;

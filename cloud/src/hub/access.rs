@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use http::Method;
 use serde_json::{Value, json};
 use tombolo_proto::NodeId;
 use tombolo_proto::frame::Subscribe;
@@ -14,7 +13,7 @@ use tombolo_proto::frame::Subscribe;
 use super::selection::Selection;
 use super::subscriptions::Closed;
 use super::volumes::VolumeKind;
-use crate::kube::{ApiCall, Caller, Kube, edge_node, is_bearer_token};
+use crate::kube::{Caller, Kube, Right, Unanswered, edge_node, is_bearer_token};
 
 /// The longest time after which the right to a subscription is asked for again.
 pub(super) const REVIEW_INTERVAL: Duration = Duration::from_secs(300);
@@ -71,15 +70,24 @@ impl Access {
                     "the text is no bearer token: it is empty, or no token has its characters",
                 ));
             }
-            Some(token) => self.review_token(token).await?,
+            Some(token) => {
+                let holder = self.kube.holder(Caller::OwnFor(node), token).await.map_err(closed)?;
+                holder.ok_or_else(|| Closed::new(401, "the cluster does not know this token"))?
+            }
         };
         for verb in ["list", "watch"] {
-            self.review(&identity, verb, &selection).await?;
+            self.review(node, &identity, verb, &selection).await?;
         }
         Ok(Granted(selection))
     }
 
-    async fn review(&self, identity: &Value, verb: &str, selection: &Selection) -> Result<(), Closed> {
+    async fn review(
+        &self,
+        node: &NodeId,
+        identity: &Value,
+        verb: &str,
+        selection: &Selection,
+    ) -> Result<(), Closed> {
         let resource = &selection.resource;
         let mut attributes = json!({
             "verb": verb, "group": &*resource.group, "version": &*resource.version, "resource": &*resource.name,
@@ -96,41 +104,18 @@ impl Access {
         }
         let mut spec = identity.clone();
         spec["resourceAttributes"] = attributes;
-        let review =
-            self.post("authorization.k8s.io/v1/subjectaccessreviews", "SubjectAccessReview", &spec).await?;
-        if review.pointer("/status/allowed") == Some(&Value::Bool(true)) {
-            return Ok(());
+        match self.kube.right(Caller::OwnFor(node), &spec).await.map_err(closed)? {
+            Right::Allowed => Ok(()),
+            Right::Refused(why) => {
+                let user = spec["user"].as_str().unwrap_or_default();
+                Err(Closed::new(403, &format!("{user} may not {verb} {resource} here. {why}")))
+            }
         }
-        let user = spec["user"].as_str().unwrap_or_default();
-        let why = review.pointer("/status/reason").and_then(Value::as_str).unwrap_or_default();
-        Err(Closed::new(403, &format!("{user} may not {verb} {resource} here. {why}")))
     }
+}
 
-    /// Who a bearer token belongs to, as the `spec` of a SubjectAccessReview names it.
-    async fn review_token(&self, token: &str) -> Result<Value, Closed> {
-        let spec = json!({ "token": token });
-        let review = self.post("authentication.k8s.io/v1/tokenreviews", "TokenReview", &spec).await?;
-        let user = review.pointer("/status/user");
-        match user {
-            Some(user) if review.pointer("/status/authenticated") == Some(&Value::Bool(true)) => Ok(json!({
-                "user": user.get("username"), "groups": user.get("groups"), "uid": user.get("uid"),
-                "extra": user.get("extra")
-            })),
-            _ => Err(Closed::new(401, "the cluster does not know this token")),
-        }
-    }
-
-    async fn post(&self, path: &str, kind: &str, spec: &Value) -> Result<Value, Closed> {
-        let version = path.rsplit_once('/').map_or(path, |(version, _)| version);
-        let review = json!({"apiVersion": version, "kind": kind, "spec": spec});
-        let call = ApiCall::json(Method::POST, format!("/apis/{path}"), &review);
-        let answer = self.kube.call(Caller::Own, call).await;
-        let answer = answer.map_err(|error| Closed::new(503, &error.to_string()))?;
-        if answer.is_success() {
-            return Ok(answer.json());
-        }
-        let reason = format!("cannot ask for rights: {}", answer.message());
-        // A question that is refused for what it says is never answered; anything else is the cluster's trouble.
-        Err(Closed::new(if matches!(answer.code, 400 | 422) { 400 } else { 503 }, &reason))
-    }
+/// A question that is refused for what it says is never answered; anything else is the cluster's trouble.
+fn closed(unanswered: Unanswered) -> Closed {
+    let code = if matches!(unanswered, Unanswered::Unreadable(_)) { 400 } else { 503 };
+    Closed::new(code, &unanswered.to_string())
 }

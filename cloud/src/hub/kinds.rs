@@ -1,27 +1,32 @@
 //! Names of kinds, from the API server's discovery.
 
 use serde_json::Value;
-use tombolo_proto::Resource;
+use tombolo_proto::{NodeId, Resource};
 
 use super::subscriptions::Closed;
 use crate::kube::{Answer, ApiCall, CallError, Caller, Kube};
 
-/// The kind that a resource holds, whose parts are segments of a path.
+/// The kind that a resource holds, whose parts are segments of a path. `node` is the one that asks.
 ///
 /// # Errors
 /// 404 when the API server does not serve the resource, 503 when it does not answer.
-pub(super) async fn kind_of(kube: &Kube, resource: &Resource) -> Result<String, Closed> {
+pub(super) async fn kind_of(
+    kube: &Kube,
+    node: Option<&NodeId>,
+    resource: &Resource,
+) -> Result<String, Closed> {
     let path = match &*resource.group {
         "" => format!("/api/{}", resource.version),
         group => format!("/apis/{group}/{}", resource.version),
     };
     let failed = |error: CallError| Closed::new(503, &error.to_string());
-    let found = named_in(&kube.document(ApiCall::get(path.as_str())).await.map_err(failed)?, resource)?;
-    if let Some(kind) = found {
+    let copy = kube.document(node, ApiCall::get(path.as_str())).await.map_err(failed)?;
+    if let Some(kind) = named_in(&copy, resource)? {
         return Ok(kind);
     }
     // The copy may be older than the definition.
-    let now = kube.call(Caller::Own, ApiCall::get(path)).await.map_err(failed)?;
+    let caller = node.map_or(Caller::Own, Caller::OwnFor);
+    let now = kube.call(caller, ApiCall::get(path)).await.map_err(failed)?;
     let missing = || Closed::new(404, &format!("the server does not serve {resource}"));
     named_in(&now, resource)?.ok_or_else(missing)
 }

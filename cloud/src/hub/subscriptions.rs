@@ -156,7 +156,7 @@ impl Subscriptions {
         {
             return Ok(Arc::clone(&running.watch));
         }
-        let kind = kind_of(&self.kube, &selection.resource).await?;
+        let kind = kind_of(&self.kube, opener, &selection.resource).await?;
         self.sweep();
         self.make_room(opener)?;
         let start = || self.start(&selection, &kind, opener);

@@ -14,7 +14,7 @@ use tombolo_proto::NodeId;
 
 use super::gate::Class;
 use super::room::NODE_ANSWER_LEN_MAX;
-use super::{Kube, Room};
+use super::{Kube, Room, endless};
 
 /// Longest answer that cloudcore reads for itself, in bytes.
 pub(crate) const ANSWER_LEN_MAX: usize = 16 * 1024 * 1024;
@@ -28,10 +28,22 @@ const BODY_LEN_MAX: usize = 3 * 1024 * 1024;
 pub enum Caller<'a> {
     /// cloudcore itself.
     Own,
+    /// cloudcore itself, for what a node has asked: with its rights, and among the calls of that node.
+    OwnFor(&'a NodeId),
     /// A node, by impersonation (design 9.2).
     Node(&'a NodeId),
-    /// The holder of a bearer token, which is passed on as it is (design 9.5).
-    Token(&'a str),
+    /// The holder of a bearer token behind a node, which is passed on as it is (design 9.5).
+    Token(&'a NodeId, &'a str),
+}
+
+impl<'a> Caller<'a> {
+    /// The node that is the cause of the call.
+    pub(super) fn node(self) -> Option<&'a NodeId> {
+        match self {
+            Self::Own => None,
+            Self::OwnFor(node) | Self::Node(node) | Self::Token(node, _) => Some(node),
+        }
+    }
 }
 
 /// A call as HTTP has it.
@@ -131,6 +143,15 @@ pub enum CallError {
     /// Path, header or method are not HTTP.
     #[error("not a valid request: {0}")]
     Invalid(String),
+    /// It has no end of its own.
+    #[error(
+        "a reply carries no answer without end and no connection (watch, log with follow, attach, exec, portforward, \
+         proxy): subscribe, or ask the API server itself"
+    )]
+    Endless,
+    /// The node's registration is under way.
+    #[error("a registration of this node is under way: ask again when it is answered")]
+    Registering,
     /// The API server cannot be reached or broke off.
     #[error("the Kubernetes API does not answer: {0}")]
     Unreachable(String),
@@ -157,48 +178,50 @@ impl Kube {
     /// # Errors
     /// [`CallError`] when there is no answer.
     pub async fn call(&self, caller: Caller<'_>, call: ApiCall) -> Result<Answer, CallError> {
-        if call.body.len() > BODY_LEN_MAX {
-            return Err(CallError::BodyTooLarge(call.body.len()));
-        }
-        let limit = call.timeout;
-        let client = match caller {
-            Caller::Token(_) => self.bare.as_ref().ok_or(CallError::NoForwarding)?,
-            Caller::Own | Caller::Node(_) => &self.client,
-        };
-        let room = Room::current();
+        let (limit, class) = (call.timeout, class_of(&call)?);
         let answer = async {
-            loop {
-                match self.attempt(client, caller, call.clone(), room.as_ref()).await? {
-                    Some(answer) => return Ok(answer),
-                    None => wait(room.as_ref()).await,
-                }
-            }
+            let _turn = self.gate.turn(caller.node(), class).await?;
+            self.call_in_turn(caller, class, call).await
         };
         tokio::time::timeout(limit, answer).await.map_err(|_| CallError::TimedOut(limit))?
     }
 
-    /// Makes one call in cloudcore's own name, whose answer is read into a room if there is one. None when that is a large
-    /// one and has to wait for its turn; nothing is held of it then.
-    pub(super) async fn own_attempt(
+    /// Makes one call whose turn it is among those of its node.
+    pub(super) async fn call_in_turn(
         &self,
+        caller: Caller<'_>,
+        class: Class,
         call: ApiCall,
-        room: Option<&Room>,
-    ) -> Result<Option<Answer>, CallError> {
-        self.attempt(&self.client, Caller::Own, call, room).await
+    ) -> Result<Answer, CallError> {
+        let room = Room::current();
+        loop {
+            match self.attempt(caller, class, call.clone(), room.as_ref()).await? {
+                Some(answer) => return Ok(answer),
+                None => wait(room.as_ref()).await,
+            }
+        }
     }
 
-    async fn attempt(
+    /// Makes one call, whose answer is read into a room if there is one. None when that is a large one and has to wait for its
+    /// turn; nothing is held of it then.
+    pub(super) async fn attempt(
         &self,
-        client: &Client,
         caller: Caller<'_>,
+        class: Class,
         call: ApiCall,
         room: Option<&Room>,
     ) -> Result<Option<Answer>, CallError> {
-        let class = Class::of(&call);
+        if call.body.len() > BODY_LEN_MAX {
+            return Err(CallError::BodyTooLarge(call.body.len()));
+        }
+        let client = match caller {
+            Caller::Token(..) => self.bare.as_ref().ok_or(CallError::NoForwarding)?,
+            Caller::Own | Caller::OwnFor(_) | Caller::Node(_) => &self.client,
+        };
         // What was changed is not changed twice for the sake of its answer.
         let room = room.map(|room| (room, call.method == Method::GET));
         let request = self.request(caller, call)?;
-        let _place = self.gate.enter(class).await;
+        let _place = self.gate.enter(class, caller.node().is_some()).await;
         let response = client.send(request).await;
         read(response.map_err(|error| CallError::Unreachable(error.to_string()))?, room).await
     }
@@ -211,7 +234,7 @@ impl Kube {
         let accept = if call.accept.is_empty() { "application/json" } else { &call.accept };
         request = request.header(ACCEPT, accept);
         match caller {
-            Caller::Own => {}
+            Caller::Own | Caller::OwnFor(_) => {}
             Caller::Node(node) => {
                 request = request.header(IMPERSONATE_USER, format!("system:node:{node}"));
                 // The group makes a server that knows constrained impersonation fall back to the old check, so it
@@ -220,7 +243,7 @@ impl Kube {
                     request = request.header(IMPERSONATE_GROUP, "system:nodes");
                 }
             }
-            Caller::Token(token) => {
+            Caller::Token(_, token) => {
                 let unusable =
                     || CallError::Invalid("the token is empty or no token has its characters".to_owned());
                 if !super::is_bearer_token(token) {
@@ -233,6 +256,14 @@ impl Kube {
         }
         request.body(Body::from(call.body)).map_err(|error| CallError::Invalid(error.to_string()))
     }
+}
+
+/// What a call is for.
+///
+/// # Errors
+/// As [`endless::read`].
+pub(super) fn class_of(call: &ApiCall) -> Result<Class, CallError> {
+    Ok(Class::of(&call.method, &endless::read(call)?))
 }
 
 const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user");

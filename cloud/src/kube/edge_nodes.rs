@@ -7,10 +7,9 @@
 use http::Method;
 use serde_json::{Value, json};
 use tombolo_apiserve::auth::Identity;
-use tombolo_apiserve::query::Query;
 use tombolo_proto::NodeId;
 
-use super::{Answer, ApiCall, CallError, Caller, Kube};
+use super::{Answer, ApiCall, CallError, Caller, Kube, Right, endless};
 
 /// Group of the nodes that are connected here. The API server gives it to nobody: it is named in questions only, so
 /// what is granted to it reaches edge nodes through this hub and nobody else.
@@ -31,34 +30,28 @@ impl Kube {
     /// # Errors
     /// As [`Kube::call`].
     pub(crate) async fn call_as_edge_node(&self, node: &NodeId, call: ApiCall) -> Result<Answer, CallError> {
-        let granted = grant(node, &call);
-        let again = granted.is_some().then(|| call.clone());
+        // Only what can be granted beyond the node's own rights is kept for another try.
+        let again = (call.method == Method::GET).then(|| call.clone());
         let answer = self.call(Caller::Node(node), call).await?;
-        match granted.zip(again) {
-            Some((review, call)) if answer.code == FORBIDDEN && self.allows(&review).await => {
-                self.call(Caller::Own, call).await
+        let Some(again) = again.filter(|_| answer.code == FORBIDDEN) else { return Ok(answer) };
+        let own = Caller::OwnFor(node);
+        match grant(node, &again) {
+            // An API server that does not answer allows nothing.
+            Some(spec) if matches!(self.right(own, &spec).await, Ok(Right::Allowed)) => {
+                self.call(own, again).await
             }
             _ => Ok(answer),
         }
     }
-
-    /// An API server that does not answer allows nothing.
-    async fn allows(&self, review: &Value) -> bool {
-        let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
-        let answer = self.call(Caller::Own, ApiCall::json(Method::POST, path, review)).await;
-        answer.is_ok_and(|answer| {
-            answer.is_success() && answer.json().pointer("/status/allowed") == Some(&Value::Bool(true))
-        })
-    }
 }
 
-/// The question whether edge nodes may read what a call reads; none when it reads no object.
+/// The question whether edge nodes may read what a call reads, as the `spec` of a SubjectAccessReview; none when it reads no
+/// object.
 fn grant(node: &NodeId, call: &ApiCall) -> Option<Value> {
     if call.method != Method::GET {
         return None;
     }
-    let (path, query) = call.path_and_query.split_once('?').unwrap_or((&call.path_and_query, ""));
-    let asked = Query::parse(&Method::GET, path, query).attributes(Identity::default());
+    let asked = endless::read(call).ok()?.attributes(Identity::default());
     if !asked.is_resource || !asked.subresource.is_empty() || !matches!(asked.verb.as_str(), "get" | "list") {
         return None;
     }
@@ -75,7 +68,7 @@ fn grant(node: &NodeId, call: &ApiCall) -> Option<Value> {
     }
     let mut spec = edge_node(node);
     spec["resourceAttributes"] = attributes;
-    Some(json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}))
+    Some(spec)
 }
 
 #[cfg(test)]
@@ -84,12 +77,10 @@ mod tests {
 
     fn asked(method: Method, path: &str) -> Option<Value> {
         let call = ApiCall { method, ..ApiCall::get(path) };
-        let review = grant(&NodeId::parse("n").expect("a name"), &call)?;
-        assert_eq!(review["spec"]["user"], "system:node:n");
-        assert!(
-            review["spec"]["groups"].as_array().is_some_and(|groups| groups.contains(&json!(EDGE_NODES)))
-        );
-        Some(review["spec"]["resourceAttributes"].clone())
+        let spec = grant(&NodeId::parse("n").expect("a name"), &call)?;
+        assert_eq!(spec["user"], "system:node:n");
+        assert!(spec["groups"].as_array().is_some_and(|groups| groups.contains(&json!(EDGE_NODES))));
+        Some(spec["resourceAttributes"].clone())
     }
 
     #[test]

@@ -1,52 +1,68 @@
-//! How many calls are under way to the API server at a time, by what they are for.
+//! How many calls are under way to the API server at a time, by what they are for and for whom.
 //!
 //! A fleet that comes back asks for everything in the same second. What keeps nodes alive must not wait behind it: each
-//! class of calls has places of its own, and none of them can take another one's.
+//! class of calls has places of its own, and none of them can take another one's. In each class, nodes share places that
+//! cloudcore leaves to them, and cloudcore has some that no node can take. A node waits in the common queue with a few calls
+//! at a time, however many it has, so the queue goes round among the nodes.
 
+use std::sync::Arc;
+
+use dashmap::DashMap;
 use http::Method;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use tokio::sync::{Semaphore, SemaphorePermit};
-use tombolo_apiserve::query::path::{Target, target};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tombolo_apiserve::query::Query;
+use tombolo_apiserve::query::path::Target;
+use tombolo_proto::NodeId;
 
-use super::ApiCall;
+use super::CallError;
 use crate::metrics::Label;
 
-/// Leases, and what nodes write of themselves and of their pods.
-const REPORTS_MAX: usize = 128;
-
-/// Reviews of rights, tokens, reads of single objects, and all other writes.
-const READS_MAX: usize = 96;
-
-/// Lists, events, and the large documents about the API. Twice what one node may have under way, so that one alone
-/// cannot take all places.
-const BULK_MAX: usize = 32;
+/// Places in each class that are cloudcore's alone.
+const OWN_MAX: usize = 32;
 
 /// What a call is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
+    /// Leases, and what nodes write of themselves and of their pods.
     Report,
+    /// Reviews of rights, tokens, reads of single objects, and all other writes.
     Read,
+    /// Lists, events, and the large documents about the API.
     Bulk,
+    /// New Nodes.
+    Register,
 }
 
 impl Class {
-    const ALL: [Self; 3] = [Self::Report, Self::Read, Self::Bulk];
+    const ALL: [Self; 4] = [Self::Report, Self::Read, Self::Bulk, Self::Register];
 
-    pub(super) fn of(call: &ApiCall) -> Self {
-        let reads = call.method == Method::GET;
-        match target(call.path()) {
-            Target::Resource(path) if path.resource == "leases" => Self::Report,
-            Target::Resource(path) if path.resource == "events" => Self::Bulk,
-            Target::Resource(path) if reads && path.name.is_none() => Self::Bulk,
-            Target::Resource(path) => {
-                let own = path.group.is_empty() && matches!(&*path.resource, "nodes" | "pods");
-                if own && !reads { Self::Report } else { Self::Read }
-            }
-            Target::Other if call.path().starts_with("/openapi") => Self::Bulk,
-            Target::Other | Target::Incomplete => Self::Read,
+    pub(super) fn of(method: &Method, asked: &Query) -> Self {
+        let Target::Resource(path) = &asked.target else {
+            return if asked.path.starts_with("/openapi") { Self::Bulk } else { Self::Read };
+        };
+        let reads = *method == Method::GET;
+        let own = path.group.is_empty() && matches!(&*path.resource, "nodes" | "pods");
+        match &*path.resource {
+            "leases" => Self::Report,
+            "events" => Self::Bulk,
+            _ if reads && path.name.is_none() => Self::Bulk,
+            "nodes" if own && *method == Method::POST && path.name.is_none() => Self::Register,
+            _ if own && !reads => Self::Report,
+            _ => Self::Read,
+        }
+    }
+
+    /// Places that all nodes share, and how many of them one node may have or wait for.
+    fn places(self) -> (usize, usize) {
+        match self {
+            Self::Report => (128, 8),
+            Self::Read => (96, 8),
+            Self::Bulk => (32, 4),
+            Self::Register => (16, 1),
         }
     }
 
@@ -55,6 +71,7 @@ impl Class {
             Self::Report => "report",
             Self::Read => "read",
             Self::Bulk => "bulk",
+            Self::Register => "register",
         };
         Label { kind }
     }
@@ -63,7 +80,9 @@ impl Class {
 /// The places of one cloudcore.
 #[derive(Debug)]
 pub(super) struct Gate {
-    lanes: [Lane; 3],
+    lanes: [Lane; 4],
+    /// Of nodes that have calls under way.
+    shares: DashMap<NodeId, Arc<Share>>,
     calls: Family<Label, Counter>,
     running: Family<Label, Gauge>,
     waiting: Family<Label, Gauge>,
@@ -71,10 +90,31 @@ pub(super) struct Gate {
 
 #[derive(Debug)]
 struct Lane {
-    places: Semaphore,
+    nodes: Semaphore,
+    own: Semaphore,
     calls: Counter,
     running: Gauge,
     waiting: Gauge,
+}
+
+/// What one node may have under way or in the queue, by class.
+#[derive(Debug)]
+struct Share([Arc<Semaphore>; 4]);
+
+/// The turn of one call among those of its node, until it is answered or given up.
+pub(super) struct Turn<'a> {
+    gate: &'a Gate,
+    node: NodeId,
+    /// None in the end, when the share may be nobody's any more.
+    share: Option<Arc<Share>>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        (self.permit, self.share) = (None, None);
+        self.gate.shares.remove_if(&self.node, |_, share| Arc::strong_count(share) == 1);
+    }
 }
 
 /// A place that a call has until it is answered or given up.
@@ -102,18 +142,17 @@ impl Drop for Counted<'_> {
 impl Default for Gate {
     fn default() -> Self {
         let (calls, running, waiting) = <(Family<_, Counter>, Family<_, Gauge>, Family<_, Gauge>)>::default();
-        let lane = |class: Class, places| {
+        let lanes = Class::ALL.map(|class| {
             let label = class.label();
             Lane {
-                places: Semaphore::new(places),
+                nodes: Semaphore::new(class.places().0),
+                own: Semaphore::new(OWN_MAX),
                 calls: calls.get_or_create(&label).clone(),
                 running: running.get_or_create(&label).clone(),
                 waiting: waiting.get_or_create(&label).clone(),
             }
-        };
-        let [report, read, bulk] = Class::ALL;
-        let lanes = [lane(report, REPORTS_MAX), lane(read, READS_MAX), lane(bulk, BULK_MAX)];
-        Self { lanes, calls, running, waiting }
+        });
+        Self { lanes, shares: DashMap::new(), calls, running, waiting }
     }
 }
 
@@ -130,43 +169,88 @@ impl Gate {
         registry.register("api_calls_waiting", text, self.waiting.clone());
     }
 
-    /// Waits for a place. Fair within a class: who waits longest is next.
-    pub(super) async fn enter(&self, class: Class) -> Place<'_> {
-        let lane = match class {
-            Class::Report => &self.lanes[0],
-            Class::Read => &self.lanes[1],
-            Class::Bulk => &self.lanes[2],
+    /// Waits until a call is next among those of its node, before it waits for a place: see [`Self::enter`]. cloudcore's own
+    /// calls have no turn.
+    ///
+    /// # Errors
+    /// [`CallError::Registering`]: registrations are not kept waiting behind each other. Whoever repeats one that has no
+    /// answer yet would pile them up.
+    pub(super) async fn turn(
+        &self,
+        node: Option<&NodeId>,
+        class: Class,
+    ) -> Result<Option<Turn<'_>>, CallError> {
+        let Some(node) = node else { return Ok(None) };
+        let share = Arc::clone(&*self.shares.entry(node.clone()).or_default());
+        let semaphore = Arc::clone(&share.0[class as usize]);
+        // Made first, so that the share goes also when the call is given up while it waits.
+        let mut turn = Turn { gate: self, node: node.clone(), share: Some(share), permit: None };
+        turn.permit = match class {
+            Class::Register => Some(semaphore.try_acquire_owned().map_err(|_| CallError::Registering)?),
+            _ => {
+                let _waiting = Counted::new(&self.lanes[class as usize].waiting);
+                // The semaphore is never closed.
+                semaphore.acquire_owned().await.ok()
+            }
         };
+        Ok(Some(turn))
+    }
+
+    /// Waits for a place: one of those that nodes share, or one of cloudcore's own. Who waits longest is next.
+    pub(super) async fn enter(&self, class: Class, for_node: bool) -> Place<'_> {
+        let lane = &self.lanes[class as usize];
+        let places = if for_node { &lane.nodes } else { &lane.own };
         let waiting = Counted::new(&lane.waiting);
         // The semaphore is never closed.
-        let permit = lane.places.acquire().await.ok();
+        let permit = places.acquire().await.ok();
         drop(waiting);
         lane.calls.inc();
         Place { _running: Counted::new(&lane.running), _permit: permit }
     }
 }
 
+impl Default for Share {
+    fn default() -> Self {
+        Self(Class::ALL.map(|class| Arc::new(Semaphore::new(class.places().1))))
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+
     use futures::FutureExt as _;
+    use futures::future::join_all;
 
     use super::*;
+    use crate::kube::endless::read;
+    use crate::kube::{ApiCall, Caller, Kube, Room};
+
+    fn node(name: &str) -> NodeId {
+        NodeId::parse(name).expect("a name")
+    }
 
     #[test]
     fn calls_are_told_apart_by_what_they_are_for() {
-        let class = |method: Method, path: &str| Class::of(&ApiCall { method, ..ApiCall::get(path) });
+        let class = |method: Method, path: &str| {
+            Class::of(&method, &read(&ApiCall { method: method.clone(), ..ApiCall::get(path) }).expect(path))
+        };
         let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n";
         for (method, path, expected) in [
             (Method::PATCH, leases, Class::Report),
             (Method::GET, leases, Class::Report),
             (Method::PATCH, "/api/v1/nodes/n/status", Class::Report),
-            (Method::POST, "/api/v1/nodes?fieldManager=kubelet", Class::Report),
+            (Method::PATCH, "/api/v1/nodes/n", Class::Report),
             (Method::DELETE, "/api/v1/namespaces/d/pods/p", Class::Report),
+            (Method::POST, "/api/v1/namespaces/d/pods", Class::Report),
+            (Method::POST, "/api/v1/nodes?fieldManager=kubelet", Class::Register),
+            (Method::POST, "/apis/example.com/v1/nodes", Class::Read),
             (Method::GET, "/api/v1/namespaces/d/pods/p", Class::Read),
             (Method::POST, "/apis/authorization.k8s.io/v1/subjectaccessreviews", Class::Read),
             (Method::POST, "/api/v1/namespaces/d/serviceaccounts/a/token", Class::Read),
             (Method::GET, "/api/v1", Class::Read),
             (Method::GET, "/api/v1/namespaces/d/pods?limit=5", Class::Bulk),
+            (Method::GET, "/api/v1/namespaces/d/%70ods", Class::Bulk),
             (Method::POST, "/api/v1/namespaces/d/events", Class::Bulk),
             (Method::GET, "/openapi/v3/api/v1?hash=x", Class::Bulk),
         ] {
@@ -175,18 +259,101 @@ mod tests {
     }
 
     #[test]
-    fn no_class_takes_the_places_of_another_one() {
+    fn no_class_takes_the_places_of_another_one_and_no_node_those_of_cloudcore() {
         let gate = Gate::default();
-        let enter = |class| gate.enter(class).now_or_never();
-        let bulk: Vec<_> = (0..BULK_MAX).map(|_| enter(Class::Bulk).expect("a place")).collect();
-        assert!(enter(Class::Bulk).is_none(), "one more waits");
-        let _report = enter(Class::Report).expect("reports do not wait for lists");
-        assert!(enter(Class::Read).is_some() && gate.lanes[0].running.get() == 1);
+        let enter = |class, for_node| gate.enter(class, for_node).now_or_never();
+        let places = Class::Bulk.places().0;
+        let bulk: Vec<_> = (0..places).map(|_| enter(Class::Bulk, true).expect("a place")).collect();
+        assert!(enter(Class::Bulk, true).is_none(), "one more waits");
+        let own: Vec<_> = (0..OWN_MAX).map(|_| enter(Class::Bulk, false).expect("cloudcore's own")).collect();
+        assert!(enter(Class::Bulk, false).is_none(), "those have an end as well");
+        let _report = enter(Class::Report, true).expect("reports do not wait for lists");
+        assert!(enter(Class::Read, true).is_some() && gate.lanes[0].running.get() == 1);
         assert_eq!(
             (gate.lanes[2].running.get(), gate.lanes[2].waiting.get()),
-            (i64::try_from(BULK_MAX).unwrap(), 0)
+            (i64::try_from(places + OWN_MAX).unwrap(), 0)
         );
-        drop(bulk);
-        assert!(enter(Class::Bulk).is_some(), "the places are free again");
+        drop((bulk, own));
+        assert!(enter(Class::Bulk, true).is_some(), "the places are free again");
+    }
+
+    /// Takes those out that have come to their end.
+    fn ended<F: Future>(waiting: &mut Vec<Pin<Box<F>>>) -> Vec<F::Output> {
+        let mut ended = Vec::new();
+        waiting.retain_mut(|call| match call.as_mut().now_or_never() {
+            Some(place) => {
+                ended.push(place);
+                false
+            }
+            None => true,
+        });
+        ended
+    }
+
+    /// Many nodes ask for a hundred lists each, then one for a single list: it is behind a few calls of each, not behind all.
+    #[test]
+    fn the_queue_goes_round_among_the_nodes() {
+        let gate = Gate::default();
+        let (places, share) = Class::Bulk.places();
+        let list = async |name: String| {
+            let turn = gate.turn(Some(&node(&name)), Class::Bulk).await.expect("a turn");
+            (turn, gate.enter(Class::Bulk, true).await)
+        };
+        let greedy = (0..16).flat_map(|number| (0..100).map(move |_| format!("greedy-{number}")));
+        let mut waiting: Vec<_> = greedy.map(|name| Box::pin(list(name))).collect();
+        let mut held = ended(&mut waiting);
+        assert_eq!(held.len(), places, "no more at a time");
+        let mut modest = vec![Box::pin(list("modest".to_owned()))];
+        let mut answered = 0;
+        while ended(&mut modest).is_empty() {
+            assert!(answered <= 16 * share, "it waits behind {answered} lists of others");
+            held.remove(0);
+            answered += 1;
+            held.extend(ended(&mut waiting));
+        }
+        assert_eq!(gate.shares.len(), 16, "shares of those who ask");
+        drop((waiting, held));
+        assert_eq!(gate.shares.len(), 0, "nothing is kept of nodes that ask nothing");
+    }
+
+    /// A node asks for large lists and does not read them: it keeps its own turns, and no place of others.
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_does_not_read_holds_no_places() {
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            let body = kube::client::Body::from(vec![b' '; 2 * crate::kube::LARGE_ANSWER]);
+            Ok::<_, tower::BoxError>(http::Response::new(body))
+        });
+        let kube = Kube::from(kube::Client::new(service, "default"));
+        let (node, large) = (node("n"), Arc::new(Semaphore::new(0)));
+        let share = tombolo_runtime::Budget::new(usize::MAX).share(usize::MAX);
+        let list = || {
+            let asked = kube.call(Caller::Node(&node), ApiCall::get("/api/v1/pods"));
+            Room::new(&share, &large).scope(asked)
+        };
+        let mut lists: Vec<_> = (0..10).map(|_| Box::pin(list())).collect();
+        let soon = std::time::Duration::from_secs(1);
+        assert!(tokio::time::timeout(soon, join_all(&mut lists)).await.is_err(), "nothing is read");
+        let lane = &kube.gate.lanes[Class::Bulk as usize];
+        assert_eq!(lane.calls.get(), Class::Bulk.places().1 as u64, "no more than its share was asked for");
+        assert_eq!((lane.running.get(), lane.nodes.available_permits()), (0, Class::Bulk.places().0));
+        // The node reads one after the other.
+        large.add_permits(1);
+        for list in lists {
+            list.await.expect("an answer");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_registers_once_at_a_time() {
+        let gate = Gate::default();
+        let register = |name: &str| {
+            let node = node(name);
+            gate.turn(Some(&node), Class::Register).now_or_never().expect("at once")
+        };
+        let first = register("a").expect("a turn");
+        assert!(matches!(register("a"), Err(CallError::Registering)), "not behind the first");
+        let _other = register("b").expect("another node's turn");
+        drop(first);
+        register("a").expect("its turn again");
     }
 }

@@ -2,10 +2,10 @@
 //! request in the name of one node may touch what belongs to another, whatever cloudcore does.
 
 use http::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 use tombolo_proto::NodeId;
 
-use super::{ApiCall, CallError, Caller, Kube};
+use super::{ApiCall, CallError, Caller, Kube, Right, Unanswered};
 
 /// A node that need not exist.
 const PROBE_NODE: &str = "tombolo-probe";
@@ -63,19 +63,15 @@ impl Kube {
         namespace: &str,
         name: &str,
     ) -> Result<bool, CallError> {
-        let review = json!({
-            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
-            "spec": {
-                "user": format!("system:node:{PROBE_NODE}"), "groups": ["system:nodes", "system:authenticated"],
-                "resourceAttributes": {"verb": verb, "resource": resource, "namespace": namespace, "name": name},
-            },
+        let spec = json!({
+            "user": format!("system:node:{PROBE_NODE}"), "groups": ["system:nodes", "system:authenticated"],
+            "resourceAttributes": {"verb": verb, "resource": resource, "namespace": namespace, "name": name},
         });
-        let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
-        let answer = self.call(Caller::Own, ApiCall::json(Method::POST, path, &review)).await?;
-        if !answer.is_success() {
-            return Err(CallError::Invalid(answer.message()));
+        match self.right(Caller::Own, &spec).await {
+            Ok(right) => Ok(right == Right::Allowed),
+            Err(Unanswered::Call(error)) => Err(error),
+            Err(error) => Err(CallError::Invalid(error.to_string())),
         }
-        Ok(answer.json().pointer("/status/allowed") == Some(&Value::Bool(true)))
     }
 
     /// A node tries to make another's Node, and nothing is made.
@@ -94,6 +90,8 @@ impl Kube {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     /// An API server with or without what keeps nodes apart.

@@ -14,8 +14,11 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
+use tombolo_proto::NodeId;
+use tombolo_proto::documents::{DISCOVERY, ISSUER_PATH, KEY_SET, KEYS_PATH};
 
-use super::call::wait;
+use super::call::{class_of, wait};
+use super::gate::Class;
 use super::{Answer, ApiCall, CallError, Caller, Kube, Room};
 use crate::metrics::Label;
 
@@ -32,8 +35,10 @@ const PATH_LEN_MAX: usize = 512;
 const USUAL_QUERY: &str = "timeout=32s";
 
 /// The forms in which clients ask for documents. Others are passed on: a peer must not make copies as it likes.
-const FORMS: [&str; 6] = [
+const FORMS: [&str; 8] = [
     "",
+    DISCOVERY,
+    KEY_SET,
     "application/json",
     "application/json, */*",
     "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
@@ -42,7 +47,7 @@ const FORMS: [&str; 6] = [
 ];
 
 /// Where the cluster publishes the keys of its service-account tokens (OpenID Connect discovery).
-pub(crate) const ISSUER_PATHS: [&str; 2] = ["/.well-known/openid-configuration", "/openid/v1/jwks"];
+pub(crate) const ISSUER_PATHS: [&str; 2] = [ISSUER_PATH, KEYS_PATH];
 
 /// Whether a path leads to a document. They are no resources, for which alone the right to act as a node is given.
 pub(crate) fn is_document(path: &str) -> bool {
@@ -98,19 +103,22 @@ impl Published {
 }
 
 impl Kube {
-    /// Reads a document in cloudcore's name, for anybody that is authenticated.
+    /// Reads a document in cloudcore's name, for anybody that is authenticated. `node` is the one that asks.
     ///
     /// # Errors
     /// [`CallError`] when there is neither a fresh copy nor an answer.
-    pub async fn document(&self, call: ApiCall) -> Result<Answer, CallError> {
+    pub async fn document(&self, node: Option<&NodeId>, call: ApiCall) -> Result<Answer, CallError> {
+        let caller = node.map_or(Caller::Own, Caller::OwnFor);
         if call.method != Method::GET || !has_copy(&call) {
-            return self.call(Caller::Own, call).await;
+            return self.call(caller, call).await;
         }
-        let limit = call.timeout;
+        let (limit, class) = (call.timeout, class_of(&call)?);
         let answer = async {
+            // Before the copy is: who asks for it keeps others waiting, and must not wait for its own other calls.
+            let _turn = self.gate.turn(node, class).await?;
             let room = Room::current();
             loop {
-                if let Some(answer) = self.copied(call.clone(), room.as_ref()).await? {
+                if let Some(answer) = self.copied(caller, class, call.clone(), room.as_ref()).await? {
                     // A copy that a node has not taken yet stays in memory when it is a copy no more.
                     let fits = room.as_ref().map_or(Ok(true), |room| room.grow(answer.body.len()))?;
                     if fits {
@@ -125,7 +133,13 @@ impl Kube {
 
     /// The copy, or an answer of which one is made. None when a large one has to wait for its turn: others do not wait
     /// meanwhile.
-    async fn copied(&self, call: ApiCall, room: Option<&Room>) -> Result<Option<Answer>, CallError> {
+    async fn copied(
+        &self,
+        caller: Caller<'_>,
+        class: Class,
+        call: ApiCall,
+        room: Option<&Room>,
+    ) -> Result<Option<Answer>, CallError> {
         let published = &self.published;
         let name = (call.path_and_query.clone(), call.accept.clone());
         let copy: Arc<Kept> = Arc::clone(&*published.copies.entry(name.clone()).or_default());
@@ -139,7 +153,7 @@ impl Kube {
         published.count("asked");
         copy.len.store(0, Ordering::Relaxed);
         *kept = None;
-        let answer = self.own_attempt(call, room).await;
+        let answer = self.attempt(caller, class, call, room).await;
         match &answer {
             Ok(Some(answer))
                 if answer.code == 200 && published.len() + answer.body.len() <= COPIES_LEN_MAX =>
@@ -168,6 +182,7 @@ mod tests {
     use http::{Request, Response};
     use kube::Client;
     use kube::client::Body;
+    use tombolo_proto::documents::IN_EVERY_SESSION;
 
     use super::*;
 
@@ -191,15 +206,27 @@ mod tests {
     async fn a_fleet_that_comes_back_asks_for_each_document_once() {
         let (kube, asked, _) = counted(100);
         let paths = ["/version", "/api", "/apis", "/openapi/v2", "/openid/v1/jwks", "/apis/apps/v1"];
-        let nodes = (0..2000).map(|node| kube.document(ApiCall::get(paths[node % paths.len()])));
+        let nodes = (0..2000).map(|node| kube.document(None, ApiCall::get(paths[node % paths.len()])));
         for answer in futures::future::join_all(nodes).await {
             assert_eq!(answer.expect("an answer").code, 200);
         }
         assert_eq!(asked.load(Ordering::SeqCst), 6);
         tokio::time::advance(FRESH).await;
-        kube.document(ApiCall::get("/api")).await.expect("an answer");
+        kube.document(None, ApiCall::get("/api")).await.expect("an answer");
         assert_eq!(asked.load(Ordering::SeqCst), 7, "a copy is asked for again");
         assert_eq!(kube.published.copies.len(), 1, "the others are gone");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_an_agent_asks_for_in_every_session_has_copies() {
+        let (kube, asked, _) = counted(100);
+        for _ in 0..20 {
+            for (path, form) in IN_EVERY_SESSION {
+                let call = ApiCall { accept: form.to_owned(), ..ApiCall::get(path) };
+                kube.document(None, call).await.expect("an answer");
+            }
+        }
+        assert_eq!(asked.load(Ordering::SeqCst), IN_EVERY_SESSION.len() as u64);
     }
 
     #[tokio::test(start_paused = true)]
@@ -216,15 +243,14 @@ mod tests {
             ApiCall::get("/api?x"),
         ] {
             for _ in 0..2 {
-                kube.document(call.clone()).await.expect("an answer");
+                kube.document(None, call.clone()).await.expect("an answer");
             }
         }
-        assert_eq!((asked.load(Ordering::SeqCst), kube.published.copies.len()), (14, 0));
-        kube.document(ApiCall::get("/api")).await.expect("an answer");
+        let answer = self.attempt(caller, class, call, room).await;
         tokio::time::advance(FRESH).await;
         away.store(true, Ordering::SeqCst);
         assert_eq!(
-            kube.document(ApiCall::get("/api")).await.expect("an answer").code,
+            kube.document(None, ApiCall::get("/api")).await.expect("an answer").code,
             404,
             "nothing stale is given"
         );
@@ -236,7 +262,7 @@ mod tests {
         let (kube, asked, _) = counted(COPIES_LEN_MAX / 3);
         for _ in 0..2 {
             for name in ["a", "b", "c", "d", "e"] {
-                kube.document(ApiCall::get(format!("/openapi/v3/{name}"))).await.expect("an answer");
+                kube.document(None, ApiCall::get(format!("/openapi/v3/{name}"))).await.expect("an answer");
                 assert!(kube.published.len() <= COPIES_LEN_MAX);
             }
         }

@@ -19,6 +19,7 @@ use tombolo_apiserve::auth::{Attributes, Authorizer, Decision};
 use tombolo_apiserve::kinds::DeclaredColumns;
 use tombolo_apiserve::registry::Registry;
 use tombolo_apiserve::selector::field::FieldSelector;
+use tombolo_proto::documents::{DISCOVERY, GROUPS_PATH};
 use tombolo_proto::object::Resource;
 use tracing::{debug, warn};
 
@@ -29,10 +30,6 @@ use super::index::Index;
 use super::openapi::{Kept, OPENAPI, path};
 use super::pace::{INTERVAL, Pace};
 use crate::hub::{HubState, KindsTeller};
-
-/// The form in which one document tells of all groups.
-const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-const GROUPS: &str = "/apis";
 
 /// How often the documents are asked for without need: they are large for a node that should be quiet.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(12 * 3600);
@@ -103,7 +100,7 @@ impl Discovery {
     }
 
     fn serve_kept(&self) {
-        if let Ok(Some(kept)) = self.documents.kept(GROUPS) {
+        if let Ok(Some(kept)) = self.documents.kept(GROUPS_PATH) {
             match serde_json::from_slice(&kept) {
                 Ok(groups) => {
                     self.kinds.tell(&kept);
@@ -187,7 +184,7 @@ impl Discovery {
 
     async fn refresh(&self, pace: &mut Pace) -> Result<(), String> {
         pace.ask(Instant::now());
-        let body = self.documents.fetch(GROUPS, AGGREGATED, TIMEOUT).await?;
+        let body = self.documents.fetch(GROUPS_PATH, DISCOVERY, TIMEOUT).await?;
         let groups: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
         let (groups, body) = match groups["kind"].as_str() {
             Some("APIGroupDiscoveryList") => (groups, body),
@@ -197,10 +194,10 @@ impl Discovery {
                 let text = whole.to_string().into();
                 (whole, text)
             }
-            _ => return Err(format!("{GROUPS} is no list of groups")),
+            _ => return Err(format!("{GROUPS_PATH} is no list of groups")),
         };
         self.kinds.tell(&body);
-        if self.documents.keep(GROUPS, body).await? {
+        if self.documents.keep(GROUPS_PATH, body).await? {
             self.serve(&groups);
             pace.news();
         }
@@ -209,7 +206,7 @@ impl Discovery {
 
     /// What kinds there are, of a cloud that tells it in pieces.
     async fn gather(&self, groups: &Value) -> Value {
-        let kept = self.documents.kept(GROUPS).ok().flatten();
+        let kept = self.documents.kept(GROUPS_PATH).ok().flatten();
         let before = kept.and_then(|kept| serde_json::from_slice(&kept).ok()).unwrap_or_default();
         let catalog = self.registry.catalog();
         let known =
@@ -309,7 +306,7 @@ impl Discovery {
             let is_builtin = || kinds.iter().any(|kind| !kind.custom && *kind.resource.group == *asked.group);
             return kinds.get(&resource).is_none() && !is_builtin();
         }
-        asked.path.starts_with(GROUPS) || asked.path.starts_with(OPENAPI)
+        asked.path.starts_with(GROUPS_PATH) || asked.path.starts_with(OPENAPI)
     }
 
     /// Whether a request changes what kinds there are.
@@ -343,7 +340,7 @@ impl Discovery {
         let mut outcome = Ok(());
         if self.concerns(asked) {
             outcome = self.renew().await;
-            if asked.is_resource && matches!(self.documents.kept(GROUPS), Ok(None)) {
+            if asked.is_resource && matches!(self.documents.kept(GROUPS_PATH), Ok(None)) {
                 let name = Resource::new(&asked.group, &asked.version, &asked.resource);
                 return Err(format!("{name} are not known here: this node has not heard from the cloud yet"));
             }

@@ -8,17 +8,11 @@ use arc_swap::ArcSwapOption;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tombolo_apiserve::accounts::KeySet;
+use tombolo_proto::documents::{ISSUER_PATH, KEY_SET, KEYS_PATH};
 use tracing::{debug, warn};
 
 use super::documents::Documents;
 use crate::hub::HubState;
-
-/// Where an API server publishes its issuer (OpenID Connect discovery), and the issuer's keys.
-const CONFIGURATION: &str = "/.well-known/openid-configuration";
-const KEYS: &str = "/openid/v1/jwks";
-
-/// kube-apiserver has the keys in their own media type alone (RFC 7517), and 406 for whoever does not name it.
-const ACCEPT: &str = "application/jwk-set+json, application/json";
 
 /// How often keys are fetched again. A new key is in use only after it was published.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(3600);
@@ -41,7 +35,7 @@ impl Keys {
     pub(super) fn load(documents: Documents) -> Arc<Self> {
         let current = ArcSwapOption::empty();
         let kept = |path| documents.kept(path).ok().flatten();
-        if let (Some(configuration), Some(keys)) = (kept(CONFIGURATION), kept(KEYS)) {
+        if let (Some(configuration), Some(keys)) = (kept(ISSUER_PATH), kept(KEYS_PATH)) {
             match KeySet::parse(&configuration, &keys) {
                 Ok(keys) => current.store(Some(Arc::new(keys))),
                 Err(error) => warn!(%error, "the kept keys of the token issuer cannot be used"),
@@ -100,10 +94,10 @@ impl Keys {
     }
 
     async fn fetch(&self) -> Result<(), String> {
-        let configuration = self.documents.fetch(CONFIGURATION, ACCEPT, TIMEOUT).await?;
-        let keys = self.documents.fetch(KEYS, ACCEPT, TIMEOUT).await?;
+        let configuration = self.documents.fetch(ISSUER_PATH, KEY_SET, TIMEOUT).await?;
+        let keys = self.documents.fetch(KEYS_PATH, KEY_SET, TIMEOUT).await?;
         let parsed = KeySet::parse(&configuration, &keys)?;
-        for (path, body) in [(CONFIGURATION, configuration), (KEYS, keys)] {
+        for (path, body) in [(ISSUER_PATH, configuration), (KEYS_PATH, keys)] {
             self.documents.keep(path, body).await?;
         }
         self.current.store(Some(Arc::new(parsed)));

@@ -10,7 +10,7 @@ use tombolo_apiserve::openapi::{ForeignDocuments, SelectableFields, selectable_f
 use super::documents::Documents;
 
 /// The index of the documents; each is below it.
-pub(super) const OPENAPI: &str = "/openapi/v3";
+pub(super) use tombolo_proto::documents::OPENAPI_PATH as OPENAPI;
 
 /// See the module.
 pub(super) struct Kept {

@@ -10,7 +10,7 @@ use super::Subscriptions;
 use crate::store::{Scoped, Selection};
 
 /// Group, version and plural of each resource (design 9.13). The pushed set has the node's own Node.
-const WARM: [(&str, &str, &str); 9] = [
+pub const WARM_SET: [(&str, &str, &str); 9] = [
     ("", "v1", "services"),
     ("discovery.k8s.io", "v1", "endpointslices"),
     ("", "v1", "nodes"),
@@ -24,7 +24,10 @@ const WARM: [(&str, &str, &str); 9] = [
 
 /// The selections that are always followed.
 pub(crate) fn warm_set() -> Vec<Selection> {
-    WARM.iter().map(|(group, version, name)| Selection::all(Resource::new(group, version, name))).collect()
+    WARM_SET
+        .iter()
+        .map(|(group, version, name)| Selection::all(Resource::new(group, version, name)))
+        .collect()
 }
 
 /// Whole resources as one store: one history, each resource in its own scope. What is not in the warm set is followed once

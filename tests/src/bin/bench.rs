@@ -6,10 +6,14 @@
 
 #[path = "../bench/agent.rs"]
 mod agent;
+#[path = "../bench/calls.rs"]
+mod calls;
 #[path = "../bench/codec.rs"]
 mod codec;
 #[path = "../../../proto/benches/fixture/pod.rs"]
 mod fixture;
+#[path = "../bench/hollow.rs"]
+mod hollow;
 #[path = "../bench/table.rs"]
 mod table;
 
@@ -28,15 +32,20 @@ use tombolo_tests::world::{Api, Transport, World};
 #[derive(Parser)]
 struct Options {
     /// Runs of the floor and of cloudcore, in turns: what else the machine does hits both, and the middle one counts.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
 
     /// Measure this dialect alone, and neither the codecs nor the agent.
     #[arg(long, value_enum)]
     dialect: Option<DialectOption>,
 
-    /// Numbers of hollow nodes.
-    nodes: Vec<String>,
+    /// Numbers of hollow nodes; 0 measures codec and agent alone.
+    #[arg(long, num_args = 1.., default_values_t = [1000, 2000])]
+    nodes: Vec<u32>,
+
+    /// Count the calls to the API server when all nodes come back, and measure nothing else.
+    #[arg(long, conflicts_with_all = ["dialect", "runs"])]
+    calls: bool,
 }
 
 /// Transports and dialects, in the order of the tables.
@@ -48,12 +57,19 @@ const CHANNELS: [(Transport, DialectOption); 3] = [
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let Options { runs, dialect, nodes } = Options::parse();
+    let Options { runs, dialect, nodes, calls } = Options::parse();
+    let nodes: Vec<u32> = nodes.into_iter().filter(|nodes| *nodes > 0).collect();
+    if calls {
+        for nodes in nodes {
+            calls::measure(nodes).await?;
+        }
+        return Ok(());
+    }
     println!("{}, middle of {runs} runs", tombolo_cli::process::machine());
-    for nodes in &nodes {
+    for nodes in nodes.iter().map(u32::to_string) {
         for (transport, spoken) in CHANNELS {
             if dialect.is_none_or(|dialect| dialect == spoken) {
-                hub(transport, &spoken.to_string(), nodes, runs).await?;
+                hub(transport, &spoken.to_string(), &nodes, runs).await?;
             }
         }
     }
@@ -119,7 +135,7 @@ async fn product(
     let figures = json_of(&mut command)?;
     let mut writes = BTreeMap::new();
     for event in world.plane.as_ref().context("a real control plane")?.audit_events()? {
-        if event.is_write() && event.user.ends_with(":cloudcore") {
+        if event.is_write() && event.user.ends_with(":tombolo-cloudcore") {
             *writes.entry(describe(&event)).or_default() += 1;
         }
     }

@@ -25,7 +25,7 @@ const RUNS: usize = 3;
 #[derive(Parser)]
 struct Options {
     /// Seconds for which questions are asked.
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
 
     /// Measure the `edgecore` of this profile, and not the one that is built for a device.

@@ -96,7 +96,7 @@ impl Upstream {
     async fn run_application(&self, node: &NodeId, application: Application) -> Content {
         let (answer, resource) = match call_of(&application) {
             // Of what is no document, its health for example, there is no copy.
-            Ok(Planned::PassedThrough(call)) => (self.kube.document(call).await, None),
+            Ok(Planned::PassedThrough(call)) => (self.kube.document(Some(node), call).await, None),
             Ok(Planned::AsNode(call, resource)) => {
                 (self.kube.call_as_edge_node(node, call).await, Some(resource))
             }

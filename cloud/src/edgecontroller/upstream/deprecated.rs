@@ -93,7 +93,8 @@ impl Upstream {
     ) -> Result<bool, Box<StatusError>> {
         let path = path_of(key.resource(), key.namespace(), key.name());
         // Asked in our own name: to the node, the authorizer calls an absent pod forbidden.
-        let live = match into_result(self.kube.call(Caller::Own, ApiCall::get(path.as_str())).await) {
+        let live = match into_result(self.kube.call(Caller::OwnFor(node), ApiCall::get(path.as_str())).await)
+        {
             Ok(body) => serde_json::from_slice::<Value>(&body).unwrap_or_default(),
             Err(error) if error.code == 404 => return Ok(false),
             Err(error) => return Err(error),
@@ -148,9 +149,9 @@ impl Upstream {
     }
 
     /// The cluster's CA bundle, PEM: the one that every namespace has.
-    pub(super) async fn ca_certificate(&self) -> Said {
+    pub(super) async fn ca_certificate(&self, node: &NodeId) -> Said {
         let path = path_of(&resources::configmaps(), "kube-system", "kube-root-ca.crt");
-        match into_result(self.kube.call(Caller::Own, ApiCall::get(path)).await) {
+        match into_result(self.kube.call(Caller::OwnFor(node), ApiCall::get(path)).await) {
             Ok(body) => {
                 let object: Value = serde_json::from_slice(&body).unwrap_or_default();
                 match object.pointer("/data/ca.crt").and_then(Value::as_str) {

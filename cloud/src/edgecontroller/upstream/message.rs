@@ -59,7 +59,7 @@ impl Upstream {
 
     async fn run(&self, node: &NodeId, request: &Message, position: Option<&Position>) -> Said {
         if request.route.resource.local == LocalPath::CaCertificate {
-            return self.ca_certificate().await;
+            return self.ca_certificate(node).await;
         }
         let path = match object_of(request) {
             Ok(path) => path,

@@ -39,7 +39,7 @@ impl Upstream {
         }
         let body = match created {
             Ok(body) if granted.is_empty() => body,
-            Ok(body) => self.grant_labels(target.name, &granted.into(), body).await,
+            Ok(body) => self.grant_labels(node, &granted.into(), body).await,
             Err(error) => return Said::Wrap(Outcome::Failed(*error), false),
         };
         Said::Wrap(outcome(Ok(body)), false)
@@ -47,19 +47,19 @@ impl Upstream {
 
     /// Adds labels in cloudcore's name, and tries again while the API server has too much to do. The node exists by now, so
     /// a failure is logged and the node is what it is: it is an edge node all the same, because it joined through us.
-    pub(super) async fn grant_labels(&self, name: &str, granted: &Value, created: Bytes) -> Bytes {
+    pub(super) async fn grant_labels(&self, node: &NodeId, granted: &Value, created: Bytes) -> Bytes {
         let patch = json!({"metadata": {"labels": granted}}).to_string();
-        let path = format!("/api/v1/nodes/{name}");
+        let path = format!("/api/v1/nodes/{node}");
         let call = ApiCall::patch(path, "application/merge-patch+json", patch.into());
         let deadline = Instant::now() + LABEL_PATIENCE;
         loop {
-            match super::message::into_result(self.kube.call(Caller::Own, call.clone()).await) {
+            match super::message::into_result(self.kube.call(Caller::OwnFor(node), call.clone()).await) {
                 Ok(labelled) => return labelled,
                 Err(error) if is_passing(error.code) && Instant::now() < deadline => {
                     tokio::time::sleep(LABEL_RETRY).await;
                 }
                 Err(error) => {
-                    tracing::warn!(node = name, error = error.message, "cannot label a new edge node");
+                    tracing::warn!(%node, error = error.message, "cannot label a new edge node");
                     return created;
                 }
             }

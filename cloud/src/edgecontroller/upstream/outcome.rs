@@ -30,11 +30,11 @@ pub(super) fn status_of_failure(error: &CallError) -> StatusError {
 /// HTTP status code for a call without an answer.
 pub(super) fn code_of(error: &CallError) -> u16 {
     match error {
-        CallError::Invalid(_) => 400,
+        CallError::Invalid(_) | CallError::Endless => 400,
         CallError::Unreachable(_) => 503,
         CallError::TimedOut(_) => 504,
         CallError::TooLarge(_) | CallError::BodyTooLarge(_) => 413,
-        CallError::NoRoom => 429,
+        CallError::NoRoom | CallError::Registering => 429,
         CallError::NoForwarding => 501,
     }
 }

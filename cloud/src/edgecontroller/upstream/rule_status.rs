@@ -68,7 +68,7 @@ impl Upstream {
     }
 
     async fn count(&self, node: &NodeId, path: &str, result: &ExecResult) -> Result<Said, Box<StatusError>> {
-        let rule = into_result(self.kube.call(Caller::Own, ApiCall::get(path)).await)?;
+        let rule = into_result(self.kube.call(Caller::OwnFor(node), ApiCall::get(path)).await)?;
         let rule: Value = serde_json::from_slice(&rule).unwrap_or_default();
         let named = rule.pointer("/spec/sourceResource/node_name").and_then(Value::as_str);
         if named != Some(node.as_str()) {
@@ -81,7 +81,7 @@ impl Upstream {
         let patch =
             json!({"metadata": {"resourceVersion": version}, "status": counted(&rule["status"], result)});
         let call = ApiCall::patch(path, "application/merge-patch+json", patch.to_string().into());
-        into_result(self.kube.call(Caller::Own, call).await)?;
+        into_result(self.kube.call(Caller::OwnFor(node), call).await)?;
         Ok(Said::Done(String::new()))
     }
 }

@@ -131,7 +131,7 @@ impl ClusterLedgers {
     }
 
     async fn call(&self, node: &NodeId, action: &'static str, call: ApiCall) -> Result<Answer, LedgerError> {
-        let answer = self.kube.call(Caller::Own, call).await;
+        let answer = self.kube.call(Caller::OwnFor(node), call).await;
         answer.map_err(|error| unavailable(node, action, error.to_string()))
     }
 }

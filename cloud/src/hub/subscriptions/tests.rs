@@ -27,6 +27,7 @@ use crate::epoch::{Attester, Reach, Testimony};
 
 mod ended;
 mod moving;
+mod returning;
 mod shares;
 mod vouching;
 
@@ -106,7 +107,7 @@ fn hub(kube: &Kube) -> Arc<Hub> {
     let session_bytes = Budget::new(usize::MAX);
     let epoch = Epoch { cluster: Uid::parse("c").expect("valid"), generation: 1 };
     Arc::new(Hub {
-        registry: Arc::new(Registry::new(2).with_memory(&session_bytes)),
+        registry: Arc::new(Registry::new(64).with_memory(&session_bytes)),
         upstream: Upstream::new(kube.clone(), Arc::clone(&down)),
         ledgers: Ledgers::new(Arc::new(ClusterLedgers::new(kube.clone(), "d")), "hub"),
         subscriptions: Subscriptions::new(kube.clone(), tasks.clone(), metrics.clone()),
@@ -148,17 +149,23 @@ struct Edge {
     replies: Vec<Reply>,
     /// What the hub said of subscriptions: caught up, or code and reason of the end.
     heard: Vec<(ScopeId, Option<(u16, String)>)>,
+    /// Renewals of the lease that were answered.
+    leases: usize,
 }
 
 impl Edge {
     fn connect(hub: &Arc<Hub>) -> Self {
-        let (cloud, link, _) = mem::pair(node());
+        Self::connect_as(hub, node())
+    }
+
+    fn connect_as(hub: &Arc<Hub>, node: NodeId) -> Self {
+        let (cloud, link, _) = mem::pair(node.clone());
         let remote = cloud.peer().remote;
-        hub.accept(Accepted { link: cloud, node: node(), remote, transport: Transport::Memory });
+        hub.accept(Accepted { link: cloud, node: node.clone(), remote, transport: Transport::Memory });
         let clock = Clock::start();
-        let config = EdgeConfig::new(node(), StoreId([7; 16]));
+        let config = EdgeConfig::new(node, StoreId([7; 16]));
         let session = EdgeSession::new(config, clock.now(), &NothingHeld);
-        Self { session, link, clock, heard: Vec::new(), replies: Vec::new() }
+        Self { session, link, clock, heard: Vec::new(), replies: Vec::new(), leases: 0 }
     }
 
     fn follow(&mut self) -> ScopeId {
@@ -195,6 +202,7 @@ impl Edge {
             match event {
                 EdgeEvent::Deliver { lane, seq, .. } => self.session.committed(lane, seq),
                 EdgeEvent::Reply(reply) => self.replies.push(reply),
+                EdgeEvent::LeaseRenewed { .. } => self.leases += 1,
                 EdgeEvent::CaughtUp { scope, .. } if scope != ScopeId::NODE => self.heard.push((scope, None)),
                 EdgeEvent::SubscriptionClosed { scope, code, reason } => {
                     self.heard.push((scope, Some((code, reason))));

@@ -1,0 +1,149 @@
+//! What one node, and all of them, may have under way at the API server, and what the answers take.
+
+use futures::FutureExt as _;
+use tokio::sync::Semaphore;
+use tombolo_proto::frame::Request as Question;
+use tombolo_runtime::Budget;
+
+use super::*;
+use crate::kube::Room;
+
+/// A client whose API server takes calls and answers none.
+fn away() -> (Client, Arc<AtomicUsize>) {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&calls);
+    let service = tower::service_fn(move |_: Request<Body>| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        std::future::pending::<Result<Response<Body>, tower::BoxError>>()
+    });
+    (Client::new(service, "default"), calls)
+}
+
+fn call(method: &str, path: &str, body: &str) -> RequestBody {
+    RequestBody::Api(ApiRequest {
+        method: method.to_owned(),
+        path_and_query: path.to_owned(),
+        content_type: "application/json".to_owned(),
+        accept: String::new(),
+        body: body.to_owned().into(),
+    })
+}
+
+fn question(body: RequestBody) -> Question {
+    Question { id: RequestId(1), timeout: Duration::from_secs(60), body, caller_token: None }
+}
+
+fn registration(name: &str) -> [RequestBody; 2] {
+    let object = json!({"metadata": {"name": name}});
+    let told = message(Operation::Insert, path("", ResourceType::Node, name), &object);
+    [
+        call("POST", "/api/v1/nodes?fieldManager=kubelet", &object.to_string()),
+        RequestBody::Message(Box::new(told)),
+    ]
+}
+
+/// A node that hears nothing registers again and again, in either way, and so does its fleet.
+#[tokio::test(start_paused = true)]
+async fn registrations_do_not_pile_up_while_the_api_server_is_away() {
+    let (client, calls) = away();
+    let upstream = upstream(client);
+    let mut open = Vec::new();
+    let mut refused = 0;
+    for number in 0..40 {
+        let node = NodeId::parse(&format!("n{number}")).expect("a name");
+        for body in registration(node.as_str()).into_iter().chain(registration(node.as_str())) {
+            let (upstream, node) = (upstream.clone(), node.clone());
+            let mut asked = Box::pin(async move {
+                let received = upstream.receive(question(body));
+                upstream.answer(&node, received).await.reply.body
+            });
+            match asked.as_mut().now_or_never() {
+                None => open.push(asked),
+                Some(ReplyBody::Api(reply)) => {
+                    assert_eq!(reply.code, 429);
+                    refused += 1;
+                }
+                Some(ReplyBody::Message(reply)) => {
+                    let outcome = Outcome::read(&reply.content).expect("a wrapped answer");
+                    assert!(matches!(outcome, Outcome::Failed(error) if error.code == 429));
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert_eq!((open.len(), refused), (40, 120), "one of each node, and the others are told to come again");
+    // The client's own task passes them on.
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(calls.load(Ordering::SeqCst), 16, "of all nodes together");
+    let body = futures::future::join_all(open).await.remove(0);
+    let ReplyBody::Api(reply) = body else { panic!("an API reply") };
+    assert_eq!(reply.code, 504, "the one that waits hears of it");
+}
+
+/// The memory of an answer is the node's, whatever was asked: a write is answered with the whole object.
+#[tokio::test]
+async fn answers_to_writes_take_their_memory_from_the_share_of_the_node() {
+    let object =
+        json!({"metadata": {"name": "c", "resourceVersion": "1"}, "data": {"k": "x".repeat(200_000)}});
+    let one = "/api/v1/namespaces/d/configmaps/c";
+    for (method, path) in [
+        ("GET", one),
+        ("POST", "/api/v1/namespaces/d/configmaps"),
+        ("PUT", one),
+        ("PATCH", one),
+        ("DELETE", one),
+    ] {
+        for (share, code) in [(100_000, 429), (400_000, 200)] {
+            let object = object.clone();
+            let (client, _) = scripted(move |_| (200, object.clone()));
+            let share = Budget::new(usize::MAX).share(share);
+            let room = Room::new(&share, &Arc::new(Semaphore::new(1)));
+            let asked = Asked { token: None, body: call(method, path, "{}") };
+            let ReplyBody::Api(reply) = room.clone().scope(asked.ask(&upstream(client))).await else {
+                panic!("an API reply")
+            };
+            assert_eq!(reply.code, code, "{method} with {} bytes", share.max());
+            if code == 200 {
+                assert!(share.used() >= reply.body.len(), "{method}: {} bytes are counted", share.used());
+            }
+            drop(room);
+            assert_eq!(share.used(), 0, "{method}");
+        }
+    }
+}
+
+/// However a node asks for what never ends, no call is made of it.
+#[tokio::test]
+async fn what_never_ends_is_no_call() {
+    let pods = "/core/v1/pods/d/null";
+    let record = |verb: &str, key: &str| {
+        let record = json!({"ID": "1", "Key": key, "Verb": verb, "Option": "e30=", "ReqBody": null,
+            "Subresource": "", "Status": "InApplying"});
+        let mut asked = message(Operation::Query, path("", ResourceType::Node, "n"), &record);
+        asked.route.source = Source::MetaServer;
+        asked.route.group = Group::DynamicController;
+        asked
+    };
+    for body in [
+        call("GET", "/api/v1/watch/pods", ""),
+        call("GET", "/api/v1/pods?w%61tch=1", ""),
+        call("GET", "/api/v1/namespaces/d/pods/p/log?follow=1", ""),
+        call("GET", "/api/v1/nodes/n/proxy/metrics", ""),
+        call("POST", "/api/v1/namespaces/d/pods/p/exec?command=ls", ""),
+    ] {
+        let (client, log) = scripted(GOOD);
+        let ReplyBody::Api(reply) = (Asked { token: None, body }).ask(&upstream(client)).await else {
+            panic!("an API reply")
+        };
+        let status: Value = serde_json::from_slice(&reply.body).expect("a Status");
+        assert_eq!((reply.code, &status["reason"]), (400, &json!("BadRequest")));
+        assert!(status["message"].as_str().is_some_and(|text| text.contains("without end")), "{status}");
+        assert_eq!(*log.lock(), []);
+    }
+    // A key whose resource is "watch" makes a path of the old form.
+    for (verb, key, calls) in [("get", "/core/v1/watch/null/pods", 0), ("list", pods, 1)] {
+        let (client, log) = scripted(GOOD);
+        upstream(client).answer_application(&node(), &record(verb, key)).await;
+        assert_eq!(log.lock().len(), calls, "{verb} {key}");
+    }
+}

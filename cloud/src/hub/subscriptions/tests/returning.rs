@@ -1,0 +1,184 @@
+//! What a fleet that comes back asks of the API server, counted by kind: the figure of `cargo xtask bench --calls` without
+//! a clock.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use http::{Method, Request, Response};
+use http_body_util::BodyExt as _;
+use kube::Client;
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tombolo_proto::documents::IN_EVERY_SESSION;
+use tombolo_proto::frame::{ApiRequest, RequestBody, Subscribe};
+use tombolo_proto::message::{
+    Content, Group, Message, MessageId, ObjectPath, Operation, ResourceType, Route, Source,
+};
+use tombolo_proto::{NodeId, Resource, ScopeId};
+
+use super::{Edge, hub, subscribe};
+use crate::kube::Kube;
+
+/// Nodes that come back.
+const NODES: usize = 20;
+
+/// What each of them follows: as many selections as an agent has in its warm set.
+const FOLLOWED: [(&str, &str); 9] = [
+    ("", "services"),
+    ("discovery.k8s.io", "endpointslices"),
+    ("", "nodes"),
+    ("", "namespaces"),
+    ("node.k8s.io", "runtimeclasses"),
+    ("storage.k8s.io", "csidrivers"),
+    ("storage.k8s.io", "csinodes"),
+    ("networking.k8s.io", "servicecidrs"),
+    ("superedge.io", "statefulsetgrids"),
+];
+
+/// Calls for each node that comes back, at most. Whoever raises a number says what the fleet gets for it.
+const OF_EACH: [(&str, usize); 5] = [
+    // May it list, may it watch.
+    ("review", 2 * FOLLOWED.len()),
+    ("register", 1),
+    // It is made, or is there; then it is renewed.
+    ("lease", 2),
+    ("status", 1),
+    // The version that the status is written on, where no watch has told it.
+    ("read", 1),
+];
+
+/// Calls for all of them together.
+const OF_ALL: [(&str, usize); 1] = [("document", IN_EVERY_SESSION.len())];
+
+type Counts = Arc<Mutex<BTreeMap<&'static str, usize>>>;
+
+/// An API server in which everything is there, and that counts what it is asked.
+fn counting(counts: &Counts) -> Kube {
+    let counts = Arc::clone(counts);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let counts = Arc::clone(&counts);
+        async move {
+            let (parts, body) = request.into_parts();
+            body.collect().await?;
+            let (kind, code, answer) = answer(&parts.method, parts.uri.path(), parts.uri.query());
+            *counts.lock().entry(kind).or_default() += 1;
+            if kind == "watch" {
+                // Nothing ever happens.
+                std::future::pending::<()>().await;
+            }
+            let response = Response::builder().status(code).header("content-type", "application/json");
+            Ok::<_, tower::BoxError>(response.body(Body::from(answer.to_string().into_bytes()))?)
+        }
+    });
+    Client::new(service, "default").into()
+}
+
+/// The kind of a call, and its answer.
+fn answer(method: &Method, path: &str, query: Option<&str>) -> (&'static str, u16, Value) {
+    let object = json!({"metadata": {"name": "x", "uid": "u", "resourceVersion": "7"}});
+    let there = json!({"kind": "Status", "code": 409, "reason": "AlreadyExists", "message": "it is there"});
+    let list = FOLLOWED.iter().any(|(_, plural)| path.ends_with(plural));
+    match (method.as_str(), path) {
+        (_, "/apis/authorization.k8s.io/v1/subjectaccessreviews") => {
+            ("review", 201, json!({"status": {"allowed": true}}))
+        }
+        ("POST", "/api/v1/nodes") => ("register", 409, there),
+        ("POST", path) if path.ends_with("/leases") => ("lease", 409, there),
+        (_, path) if path.contains("/leases/") => ("lease", 200, object),
+        ("PATCH", path) if path.ends_with("/status") => ("status", 200, object),
+        ("GET", _) if list && query.is_some_and(|query| query.contains("watch")) => ("watch", 200, json!({})),
+        ("GET", _) if list => ("list", 200, json!({"metadata": {"resourceVersion": "7"}, "items": []})),
+        ("GET", path) if path.starts_with("/api/v1/nodes/") => ("read", 200, object),
+        ("GET", path) if crate::kube::is_document(path) => {
+            let kinds = FOLLOWED.map(|(_, plural)| json!({"name": plural, "kind": "Thing"}));
+            ("document", 200, json!({"resources": kinds}))
+        }
+        _ => ("other", 404, json!({"kind": "Status", "code": 404, "message": path})),
+    }
+}
+
+fn api(method: &str, path: String, accept: &str, content_type: &str) -> RequestBody {
+    let body = if method == "GET" { "" } else { r#"{"status":{}}"# };
+    RequestBody::Api(ApiRequest {
+        method: method.to_owned(),
+        path_and_query: path,
+        content_type: content_type.to_owned(),
+        accept: accept.to_owned(),
+        body: body.into(),
+    })
+}
+
+/// What an agent asks once it is connected.
+fn questions(node: &NodeId) -> Vec<RequestBody> {
+    let path = ObjectPath::new("", ResourceType::Node, node.as_str());
+    let route = Route::new(Source::Edged, Group::Meta, Operation::Insert, path.into());
+    let content = Content::from_value(&json!({"metadata": {"name": node.as_str()}})).expect("JSON");
+    let id = MessageId::parse("question").expect("an id");
+    let register = RequestBody::Message(Box::new(Message::new(id, 1, route, content)));
+    let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases".to_owned();
+    let status = format!("/api/v1/nodes/{node}/status");
+    let own = [
+        register,
+        api("POST", lease, "", "application/json"),
+        api("PATCH", status, "", "application/strategic-merge-patch+json"),
+    ];
+    let documents = IN_EVERY_SESSION.map(|(path, form)| api("GET", path.to_owned(), form, ""));
+    own.into_iter().chain(documents).collect()
+}
+
+/// Connects a node, which asks and follows what it needs, and is connected until the edge is dropped.
+async fn come(hub: &Arc<super::Hub>, number: usize) -> Edge {
+    let node = NodeId::parse(&format!("n{number}")).expect("a name");
+    let mut edge = Edge::connect_as(hub, node.clone());
+    let questions = questions(&node);
+    let awaited = questions.len();
+    for question in questions {
+        let now = edge.clock.now();
+        edge.session.request(now, Duration::from_secs(60), question, None).expect("room for one");
+    }
+    edge.session.renew_lease(1_790_000_001_000_001);
+    for (group, plural) in FOLLOWED {
+        let scope = edge.session.next_scope();
+        let (namespace, label_selector) = Default::default();
+        let resource = Resource::new(group, "v1", plural);
+        let wanted = Subscribe { resource, namespace, label_selector, ..subscribe(scope) };
+        edge.session.subscribe(wanted).expect("room for one");
+    }
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while edge.replies.len() < awaited || edge.heard.len() < FOLLOWED.len() || edge.leases == 0 {
+        assert!(Instant::now() < deadline, "{node}: {} answers, {:?}", edge.replies.len(), edge.heard);
+        edge.step(deadline).await;
+    }
+    assert!(
+        edge.heard.iter().all(|(scope, end)| *scope != ScopeId::NODE && end.is_none()),
+        "{:?}",
+        edge.heard
+    );
+    edge
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_comes_back_costs_few_calls() {
+    let counts = Counts::default();
+    let hub = hub(&counting(&counts));
+    let all = || join_all((0..NODES).map(|number| come(&hub, number)));
+    drop(all().await);
+    // Longer than a copy is fresh, shorter than a watch that nobody follows is kept.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    counts.lock().clear();
+    let fleet = all().await;
+    let counts = counts.lock().clone();
+    drop(fleet);
+    let bound = |kind: &str| {
+        let find =
+            |table: &[(&str, usize)]| table.iter().find(|(name, _)| *name == kind).map_or(0, |(_, n)| *n);
+        find(&OF_EACH) * NODES + find(&OF_ALL)
+    };
+    let above: Vec<_> = counts.iter().filter(|(kind, count)| **count > bound(kind)).collect();
+    assert!(above.is_empty(), "{NODES} nodes came back: {above:?} of {counts:?}");
+    assert_eq!(counts["lease"], bound("lease"), "the nodes have asked: {counts:?}");
+}

@@ -1,0 +1,104 @@
+//! Calls whose answer ends when somebody else wants it to: a reply carries none of them.
+//!
+//! What a call is, the one parser of paths and parameters says: however it is spelled, it is judged as the API server
+//! reads it.
+
+use tombolo_apiserve::query::Query;
+use tombolo_apiserve::query::params::PARAMS_MAX;
+use tombolo_apiserve::query::path::Target;
+
+use super::{ApiCall, CallError};
+
+/// Subresources that are a connection of their own, to a node or to what runs there.
+const CONNECTIONS: [&str; 4] = ["attach", "exec", "portforward", "proxy"];
+
+/// A call as the API server reads it.
+///
+/// # Errors
+/// [`CallError::Endless`], and [`CallError::Invalid`] for more parameters than are read here: the API server reads all.
+pub(super) fn read(call: &ApiCall) -> Result<Query, CallError> {
+    let (path, query) = call.path_and_query.split_once('?').unwrap_or((&call.path_and_query, ""));
+    if query.split('&').count() > PARAMS_MAX {
+        return Err(CallError::Invalid(format!("a query has at most {PARAMS_MAX} parameters")));
+    }
+    let asked = Query::parse(&call.method, path, query);
+    if is_endless(&asked) { Err(CallError::Endless) } else { Ok(asked) }
+}
+
+fn is_endless(asked: &Query) -> bool {
+    let Target::Resource(path) = &asked.target else { return false };
+    let subresource = path.subresource.as_deref().unwrap_or_default();
+    let connects = path.group.is_empty() && matches!(&*path.resource, "nodes" | "pods" | "services");
+    asked.verb == "watch"
+        || connects && CONNECTIONS.contains(&subresource)
+        || subresource == "log" && asked.params.flag("follow")
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::*;
+
+    fn judged(method: &Method, path: &str) -> Result<(), CallError> {
+        read(&ApiCall { method: method.clone(), ..ApiCall::get(path) }).map(drop)
+    }
+
+    #[test]
+    fn an_endless_call_is_known_however_it_is_spelled() {
+        for path in [
+            "/api/v1/pods?watch=true",
+            "/api/v1/pods?watch=1",
+            "/api/v1/pods?watch",
+            "/api/v1/pods?limit=1&watch=yes",
+            "/api/v1/pods?w%61tch=1",
+            "/api/v1/pods?%77atch=%31",
+            "/api/v1/pods/?watch=1",
+            "/api/v1/namespaces/d/pods?fieldSelector=metadata.name%3Da&watch=1",
+            "/apis/apps/v1/deployments?watch=1&watch=0",
+            "/api/v1/watch/pods",
+            "/api/v1/w%61tch/pods",
+            "/api/v1/watch/namespaces/d/pods/p",
+            "/apis/apps/v1/watch/deployments?watch=false",
+            "/api/v1/namespaces/d/pods/p/log?follow=1",
+            "/api/v1/namespaces/d/pods/p/log?container=c&f%6Fllow=true",
+            "/api/v1/namespaces/d/pods/p/exec?command=ls",
+            "/api/v1/namespaces/d/pods/p/attach",
+            "/api/v1/namespaces/d/pods/p/portforward",
+            "/api/v1/namespaces/d/pods/p/proxy",
+            "/api/v1/namespaces/d/services/s:80/proxy/a/b",
+            "/api/v1/nodes/n/proxy/logs/",
+        ] {
+            let error = judged(&Method::GET, path).expect_err(path);
+            assert!(matches!(error, CallError::Endless), "{path}: {error}");
+        }
+        for path in ["/api/v1/namespaces/d/pods/p/exec", "/api/v1/nodes/n/proxy", "/api/v1/watch/pods"] {
+            assert!(matches!(judged(&Method::POST, path), Err(CallError::Endless)), "POST {path}");
+        }
+    }
+
+    #[test]
+    fn what_ends_by_itself_is_none() {
+        for path in [
+            "/api/v1/pods?watch=false",
+            "/api/v1/pods?watch=0&watch=1",
+            "/api/v1/pods?fieldSelector=watch%3D1",
+            "/api/v1/namespaces/d/pods/p/log?tailLines=5",
+            "/api/v1/namespaces/d/pods/p/log?follow=false",
+            "/api/v1/namespaces/d/configmaps/exec",
+            "/api/v1/namespaces/watch/pods",
+            "/apis/example.com/v1/things/t/proxy",
+            "/version?watch=1",
+        ] {
+            judged(&Method::GET, path).expect(path);
+        }
+        judged(&Method::POST, "/api/v1/namespaces/d/pods?fieldManager=watch").expect("a write");
+    }
+
+    #[test]
+    fn nothing_hides_behind_parameters_that_are_not_read() {
+        let query = |count: usize| format!("/api/v1/pods?{}watch=1", "a&".repeat(count));
+        assert!(matches!(judged(&Method::GET, &query(PARAMS_MAX - 1)), Err(CallError::Endless)));
+        assert!(matches!(judged(&Method::GET, &query(PARAMS_MAX)), Err(CallError::Invalid(_))));
+    }
+}

@@ -1,0 +1,190 @@
+//! A hollow node that asks what an agent asks once it is connected, and holds nothing.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+use tokio::time::Instant;
+use tombolo_edge::WARM_SET;
+use tombolo_edge::identity::Identity;
+use tombolo_link::client::{Target, connect};
+use tombolo_link::{Clock, Link, LinkEvent, pump};
+use tombolo_proto::documents::IN_EVERY_SESSION;
+use tombolo_proto::frame::{ApiRequest, Inventory, ReplyBody, RequestBody, Subscribe};
+use tombolo_proto::message::{
+    Content, Group, Message, MessageId, ObjectPath, Operation, ResourceType, Route, Source,
+};
+use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
+use tombolo_proto::{InventoryEntry, NodeId, Resource, ScopeId, StoreId};
+use tombolo_runtime::time::unix_millis;
+
+/// How long a question may take while a whole fleet asks.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Selects no Node. Every agent follows all Nodes, and is told of those that have changed while it was away: thousands of
+/// hollow nodes, which remember nothing, would be told of all of them. For the API server it is the same question.
+const NO_NODE: &str = "tombolo-bench-none";
+
+/// A node that is not connected.
+pub(crate) struct HollowNode {
+    pub(crate) node: NodeId,
+    pub(crate) identity: Identity,
+    pub(crate) target: Target,
+}
+
+struct NothingHeld;
+
+impl EdgeView for NothingHeld {
+    fn inventory(&self, _scope: ScopeId) -> Vec<InventoryEntry> {
+        Vec::new()
+    }
+}
+
+/// A node that is connected until this is dropped.
+pub(crate) struct Connected {
+    session: EdgeSession,
+    link: Link,
+    clock: Clock,
+    /// Questions without an answer, selections that have not come, and whether the lease was renewed.
+    awaited: (usize, usize, bool),
+}
+
+impl HollowNode {
+    /// Dials.
+    pub(crate) async fn connect(&self) -> Result<Link> {
+        Ok(connect(self.target.clone(), self.identity.client_tls()?).await?)
+    }
+
+    /// Asks everything over a new connection, and waits until all of it is answered.
+    pub(crate) async fn come(&self, link: Link) -> Result<Connected> {
+        let clock = Clock::start();
+        let config = EdgeConfig::new(self.node.clone(), StoreId(rand::random()));
+        let session = EdgeSession::new(config, clock.now(), &NothingHeld);
+        let mut connected = Connected { session, link, clock, awaited: (0, 0, false) };
+        connected.ask(&self.node).with_context(|| format!("{} asks", self.node))?;
+        let end = Instant::now() + PATIENCE;
+        while connected.awaited != (0, 0, true) {
+            let step = tokio::time::timeout_at(end, connected.step()).await;
+            step.with_context(|| format!("{}: {:?} are not answered", self.node, connected.awaited))??;
+        }
+        Ok(connected)
+    }
+}
+
+impl Connected {
+    fn ask(&mut self, node: &NodeId) -> Result<()> {
+        for question in questions(node)? {
+            self.session.request(self.clock.now(), PATIENCE, question, None)?;
+            self.awaited.0 += 1;
+        }
+        self.session.renew_lease(i64::try_from(unix_millis())?.saturating_mul(1000));
+        for (group, version, name) in WARM_SET {
+            let label_selector = if name == "nodes" { NO_NODE } else { "" }.to_owned();
+            self.session.subscribe(Subscribe {
+                scope: self.session.next_scope(),
+                resource: Resource::new(group, version, name),
+                namespace: String::new(),
+                label_selector,
+                field_selector: String::new(),
+                caller_token: None,
+                epoch: None,
+                inventory: Inventory::Full(Vec::new()),
+            })?;
+            self.awaited.1 += 1;
+        }
+        Ok(())
+    }
+
+    /// Goes on until there is something to look at.
+    pub(crate) async fn step(&mut self) -> Result<()> {
+        let (session, now) = (&mut self.session, self.clock.now());
+        pump(&mut self.link, |lane| session.poll_transmit(now, lane))?;
+        let timer = self.session.next_timeout().map(|at| self.clock.instant(at));
+        tokio::select! {
+            event = self.link.next() => match event {
+                LinkEvent::Frame(lane, frame) => {
+                    self.session.handle_frame(self.clock.now(), lane, frame, &NothingHeld)?;
+                }
+                LinkEvent::Writable => {}
+                LinkEvent::Closed(error) => return Err(error.into()),
+            },
+            () = tombolo_runtime::time::sleep_until(timer) => self.session.handle_timeout(self.clock.now()),
+        }
+        while let Some(event) = self.session.poll_event() {
+            self.handle(event)?;
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, event: EdgeEvent) -> Result<()> {
+        match event {
+            EdgeEvent::Deliver { lane, seq, .. } => self.session.committed(lane, seq),
+            EdgeEvent::Reply(reply) => {
+                self.awaited.0 = self.awaited.0.saturating_sub(1);
+                // What is there already is as good, and at first the status may come before its Node.
+                if let ReplyBody::Api(reply) = &reply.body
+                    && !matches!(reply.code, 200 | 201 | 404 | 409)
+                {
+                    bail!("an answer with code {}: {}", reply.code, String::from_utf8_lossy(&reply.body));
+                }
+            }
+            EdgeEvent::CaughtUp { scope, .. } if scope != ScopeId::NODE => {
+                self.awaited.1 = self.awaited.1.saturating_sub(1);
+            }
+            // A cluster without the grids' definitions.
+            EdgeEvent::SubscriptionClosed { code: 404, .. } => {
+                self.awaited.1 = self.awaited.1.saturating_sub(1);
+            }
+            EdgeEvent::SubscriptionClosed { code, reason, .. } => bail!("subscription: {code}: {reason}"),
+            EdgeEvent::LeaseRenewed { code, .. } => {
+                // The lease may be made at the same time: an agent renews it again.
+                match code {
+                    404 => self.session.renew_lease(i64::try_from(unix_millis())?.saturating_mul(1000)),
+                    _ => self.awaited.2 = true,
+                }
+            }
+            EdgeEvent::RequestTimedOut(_) => bail!("a question has no answer"),
+            EdgeEvent::Closed(goodbye) => bail!("{:?}: {}", goodbye.reason, goodbye.message),
+            EdgeEvent::Welcomed { .. } | EdgeEvent::CaughtUp { .. } | EdgeEvent::RoundTrip(_) => {}
+        }
+        Ok(())
+    }
+}
+
+/// What an agent asks in every session: it registers, makes its lease, reports its status, and reads what is published.
+fn questions(node: &NodeId) -> Result<Vec<RequestBody>> {
+    let path = ObjectPath::new("", ResourceType::Node, node.as_str());
+    let route = Route::new(Source::Edged, Group::Meta, Operation::Insert, path.into());
+    let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node.as_str()}});
+    let id = MessageId::from_random_bytes(rand::random());
+    let message = Message::new(id, i64::try_from(unix_millis())?, route, Content::from_value(&object)?);
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": node.as_str()},
+        "spec": {"holderIdentity": node.as_str(), "leaseDurationSeconds": 40}
+    });
+    let status = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let mut all = vec![
+        RequestBody::Message(Box::new(message)),
+        call("POST", leases, "application/json", "", lease.to_string()),
+        call(
+            "PATCH",
+            &format!("/api/v1/nodes/{node}/status"),
+            "application/strategic-merge-patch+json",
+            "",
+            status.to_string(),
+        ),
+    ];
+    all.extend(IN_EVERY_SESSION.map(|(path, form)| call("GET", path, "", form, String::new())));
+    Ok(all)
+}
+
+fn call(method: &str, path: &str, content_type: &str, accept: &str, body: String) -> RequestBody {
+    RequestBody::Api(ApiRequest {
+        method: method.to_owned(),
+        path_and_query: path.to_owned(),
+        content_type: content_type.to_owned(),
+        accept: accept.to_owned(),
+        body: body.into(),
+    })
+}
