@@ -2,8 +2,9 @@
 //!
 //! The epoch is the UID of namespace `kube-system` and a generation. The generation is kept in ConfigMap
 //! [`RECORD`] of cloudcore's namespace, so that all replicas agree, and every replica reads it again with each look: one
-//! that runs remembers it, whatever became of its disk and of the API server's. The newest revision seen is kept in a file of the
-//! data folder, because a restored etcd takes everything back that is stored in it.
+//! that runs remembers it, whatever became of its disk and of the API server's. A restored etcd takes everything back that is
+//! stored in it, so how far the history had come is kept elsewhere too: in a file of the data folder, and by the edges
+//! (`attester.rs`, `docs/decisions/0010-epoch-witness.md`).
 
 mod attester;
 mod reach;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::Instant;
 use tombolo_link::{Direction, Link, Tap, mem};
 use tombolo_proto::frame::*;
