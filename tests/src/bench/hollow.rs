@@ -145,7 +145,10 @@ impl Connected {
             }
             EdgeEvent::RequestTimedOut(_) => bail!("a question has no answer"),
             EdgeEvent::Closed(goodbye) => bail!("{:?}: {}", goodbye.reason, goodbye.message),
-            EdgeEvent::Welcomed { .. } | EdgeEvent::CaughtUp { .. } | EdgeEvent::RoundTrip(_) => {}
+            EdgeEvent::Welcomed { .. }
+            | EdgeEvent::CaughtUp { .. }
+            | EdgeEvent::Attested(_)
+            | EdgeEvent::RoundTrip(_) => {}
         }
         Ok(())
     }
