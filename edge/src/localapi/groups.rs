@@ -21,7 +21,7 @@ where
     F: Future<Output = Result<Value, String>>,
 {
     let (mut items, mut asked) = (Vec::new(), 0);
-    for group in groups["groups"].as_array().into_iter().flatten() {
+    'groups: for group in groups["groups"].as_array().into_iter().flatten() {
         let Some(name) = group["name"].as_str().filter(|name| !name.is_empty() && !known(name)) else {
             continue;
         };
@@ -29,12 +29,12 @@ where
         for version in preferred_first(group) {
             if asked == VERSIONS_MAX {
                 tracing::warn!(group = name, "the cluster has more kinds than this node looks at");
-                break;
+                break 'groups;
             }
             asked += 1;
             match ask(format!("/apis/{name}/{version}")).await {
                 Ok(list) => {
-                    versions.push(json!({"version": version, "resources": entries(name, version, &list)}))
+                    versions.push(json!({"version": version, "resources": entries(name, version, &list)}));
                 }
                 Err(error) => {
                     tracing::debug!(group = name, version, error, "resources cannot be asked for");

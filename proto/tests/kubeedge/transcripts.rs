@@ -158,7 +158,7 @@ fn objects_that_do_not_say_what_they_are_are_held_as_those_that_do() {
 }
 
 /// A frame of a dynamic controller, written from the protocol.
-fn frame(path: &str, operation: &str, content: Value) -> Value {
+fn frame(path: &str, operation: &str, content: &Value) -> Value {
     serde_json::json!({
         "header": {"msg_id": "m", "timestamp": 1, "resourceversion": "77", "sync": false},
         "route": {"source": "dynamiccontroller", "group": "resource", "operation": operation, "resource": path},
@@ -188,7 +188,7 @@ fn typed_deliveries_of_a_dynamic_controller_are_held() {
             "metadata": metadata(name), "spec": {}, "status": {}, "endpoints": null, "ports": null, "subsets": null,
         });
         for operation in ["insert", "update", "delete"] {
-            let message = kubeedge::decode(&bytes(&frame(path, operation, content.clone()))).expect(path);
+            let message = kubeedge::decode(&bytes(&frame(path, operation, &content))).expect(path);
             let change = given(&message).unwrap_or_else(|| panic!("{path} {operation} is not held"));
             assert_eq!((&*change.key().resource().name, change.key().name()), (resource, name));
             match (operation, object_of(&change)) {
@@ -209,14 +209,14 @@ fn typed_deliveries_of_a_dynamic_controller_are_held() {
         // Null and empty say nothing either.
         content["kind"] = Value::Null;
         content["apiVersion"] = "".into();
-        let message = kubeedge::decode(&bytes(&frame(path, "insert", content))).expect(path);
+        let message = kubeedge::decode(&bytes(&frame(path, "insert", &content))).expect(path);
         assert_eq!(object_of(&given(&message).expect(path)).expect(path)["kind"], kind);
     }
 }
 
 #[test]
 fn typed_deliveries_of_other_kinds_are_those_of_discovery_or_refused_alone() {
-    let unknown = frame("default/widget/w", "insert", serde_json::json!({"metadata": metadata("w")}));
+    let unknown = frame("default/widget/w", "insert", &serde_json::json!({"metadata": metadata("w")}));
     let message = kubeedge::decode(&bytes(&unknown)).expect("a message");
     assert!(matches!(
         Down::of(&Kinds::default(), message.clone()),
@@ -241,7 +241,7 @@ fn typed_deliveries_of_other_kinds_are_those_of_discovery_or_refused_alone() {
         ("delete", Value::Null),
     ] {
         let message =
-            kubeedge::decode(&bytes(&frame("default/widget/w", operation, content))).expect("a message");
+            kubeedge::decode(&bytes(&frame("default/widget/w", operation, &content))).expect("a message");
         let Down::Deliver(_, change) = Down::of(&kinds, message) else { panic!("{operation}") };
         assert_eq!(change.key().resource().to_string(), "example.org/v3/widgetry", "{operation}");
         if let Some(held) = object_of(&change) {

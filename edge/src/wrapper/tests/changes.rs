@@ -181,6 +181,7 @@ async fn a_second_family_of_kubernetes_leads_both_to_the_cluster() {
         object["endpoints"] = json!([{"addresses": [address], "conditions": {"ready": true}}]);
         object
     };
+    put(&source.store(), Part::Services, "kubernetes", service(false));
     put(&source.store(), Part::EndpointSlices, "kubernetes", of("IPv4", "10.0.0.1"));
     let listener = "169.254.20.11:10550".parse().unwrap();
     let world = World::start(&source, Kubernetes::Local(listener));

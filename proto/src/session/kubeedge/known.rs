@@ -233,7 +233,10 @@ mod tests {
 
     use super::*;
 
-    fn kinds(groups: &[(&str, &[(&str, &str, &str)])]) -> Kinds {
+    /// Version, plural and kind.
+    type Row<'a> = (&'a str, &'a str, &'a str);
+
+    fn kinds(groups: &[(&str, &[Row<'_>])]) -> Kinds {
         let version = |(version, plural, kind): &(&str, &str, &str)| json!({"version": version, "resources": [{"resource": plural, "responseKind": {"kind": kind}}]});
         let group = |(name, versions): &(&str, &[(&str, &str, &str)])| {
             let versions: Vec<_> = versions.iter().map(version).collect();
