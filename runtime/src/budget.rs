@@ -93,8 +93,8 @@ impl Share {
 
     /// A share for one purpose of the same peer: at most `max` bytes, which are taken from this one as well.
     #[must_use]
-    pub fn part(&self, max: usize) -> Share {
-        Share(Arc::new(Part { within: Within::Share(self.clone()), max, used: Mutex::new(0) }))
+    pub fn part(&self, max: usize) -> Self {
+        Self(Arc::new(Part { within: Within::Share(self.clone()), max, used: Mutex::new(0) }))
     }
 
     /// Bytes that are taken.

@@ -7,6 +7,7 @@
 //! next handshake is that of the source that has fewest: several sources lock nobody out either. Once a peer is known its
 //! connection has left the door and counts no more: a fleet behind one address is bounded only while it arrives.
 
+use std::collections::btree_map::OccupiedEntry;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -151,7 +152,7 @@ impl State {
         let Some((most, count)) = self.most(|entry| entry.working.len()) else { return false };
         let Some(entry) = self.sources.get_mut(&most).filter(|_| count > own + 1) else { return false };
         let oldest = entry.working.first_entry().filter(|oldest| oldest.get().0.elapsed() >= UNDISTURBED);
-        let Some((_, signal)) = oldest.map(|oldest| oldest.remove()) else { return false };
+        let Some((_, signal)) = oldest.map(OccupiedEntry::remove) else { return false };
         signal.send_away();
         self.working = self.working.saturating_sub(1);
         true

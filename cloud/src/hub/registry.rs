@@ -74,7 +74,7 @@ enum Start {
 
 impl SessionHandle {
     /// The session before this one, as long as this one has not begun.
-    pub(super) fn former(&self) -> Option<Arc<SessionHandle>> {
+    pub(super) fn former(&self) -> Option<Arc<Self>> {
         match &*self.start.lock() {
             Start::Waiting(former) => former.clone(),
             Start::Begun | Start::Superseded => None,
@@ -92,7 +92,7 @@ impl SessionHandle {
     }
 
     /// What a session that replaces this one has to wait for.
-    fn supersede(self: &Arc<Self>) -> Option<Arc<SessionHandle>> {
+    fn supersede(self: &Arc<Self>) -> Option<Arc<Self>> {
         let mut start = self.start.lock();
         match &mut *start {
             Start::Waiting(former) => {
