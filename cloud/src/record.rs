@@ -19,7 +19,7 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tombolo_link::{Direction, DocumentTap, Tap, Transport};
-use tombolo_proto::frame::{Change, ReplyBody, RequestBody};
+use tombolo_proto::frame::{Change, Hello, ReplyBody, RequestBody, Welcome, features};
 use tombolo_proto::object::SharedObject;
 use tombolo_proto::session::Lookup;
 use tombolo_proto::{Frame, Lane, NodeId, ObjectKey, ScopeId};
@@ -205,7 +205,26 @@ impl DocumentTap for Connection {
 
 impl Tap for Connection {
     fn frame(&self, _: Instant, direction: Direction, lane: Lane, frame: &Frame) {
-        self.said(direction, Said::Frame(lane, Box::new(frame.clone())), WEIGHT + length(frame));
+        if let Some(frame) = recorded(frame) {
+            let weight = WEIGHT + length(&frame);
+            self.said(direction, Said::Frame(lane, Box::new(frame)), weight);
+        }
+    }
+}
+
+/// A frame without attestations: they belong to one cluster, and say nothing where a transcript is played.
+fn recorded(frame: &Frame) -> Option<Frame> {
+    match frame {
+        Frame::Attestation { .. } => None,
+        Frame::Hello(hello) => {
+            let features = hello.features & !features::ATTESTATION;
+            Some(Frame::Hello(Hello { features, attestation: Bytes::new(), ..hello.clone() }))
+        }
+        Frame::Welcome(welcome) => {
+            let features = welcome.features & !features::ATTESTATION;
+            Some(Frame::Welcome(Welcome { features, ..welcome.clone() }))
+        }
+        other => Some(other.clone()),
     }
 }
 

@@ -127,6 +127,8 @@ pub struct Standing {
     pub trim_version: u32,
     /// Whether the pushed set was ever complete.
     pub synced: bool,
+    /// The newest attestation of the cloud; empty when there is none.
+    pub attestation: Bytes,
 }
 
 /// How the cloud has answered the hello.
@@ -241,6 +243,12 @@ impl Store {
         self.run(Command::CaughtUp { scope, epoch, revision }).await.map(drop)
     }
 
+    /// Keeps an attestation of the cloud in place of an older one. It comes to the disk with the next commit, whatever that is
+    /// about, and with the end of the process: it comes every minute, and is not worth a commit of its own.
+    pub fn attest(&self, attestation: Bytes) {
+        *self.shared.attestation.lock() = attestation;
+    }
+
     /// Keeps a report until the cloud has answered it, in the place of an older one about the same thing.
     ///
     /// # Errors
@@ -305,6 +313,7 @@ impl Store {
                 epoch: pushed.and_then(|row| row.epoch.as_ref()?.epoch()),
                 trim_version: view.state.trim_version,
                 synced: pushed.is_some_and(|row| row.synced),
+                attestation: self.shared.attestation.lock().clone(),
             })
         })
     }

@@ -75,6 +75,11 @@ pub enum Frame {
         /// HTTP status code of the API server; 200 when it is stored.
         code: u16,
     },
+    /// Cloud to edge: how far the cloud's history has come. The edge keeps the newest one, and shows it with its next hello.
+    Attestation {
+        /// Of the cloud for the cloud: at most [`crate::limits::ATTESTATION_LEN_MAX`] bytes that mean nothing to an edge.
+        proof: Bytes,
+    },
     /// Either side: are you there?
     Ping {
         /// Echoed by the pong.
@@ -111,12 +116,16 @@ pub struct Hello {
     /// Which process says so, drawn anew by each; 0 when it is not said. One that comes back after another one with the same
     /// identity shows that both are alive.
     pub instance: u64,
+    /// The newest attestation that it was given; empty when there is none.
+    pub attestation: Bytes,
 }
 
 /// Optional abilities, one bit each.
 pub mod features {
     /// Reads object bodies compressed with zstd.
     pub const ZSTD: u64 = 1;
+    /// Attestations of the cloud's history: an edge keeps them, a cloud checks them.
+    pub const ATTESTATION: u64 = 4;
 }
 
 /// What an edge holds in one scope: listed when small, summarised when large.

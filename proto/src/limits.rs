@@ -104,3 +104,6 @@ pub const API_PATH_LEN_MAX: usize = 16 * 1024;
 
 /// Longest `Accept` header of an API call, in bytes; kubectl's list for tables has some 200.
 pub const ACCEPT_LEN_MAX: usize = 1024;
+
+/// Longest attestation of the cloud's history, in bytes; those that cloudcore makes now have 57.
+pub const ATTESTATION_LEN_MAX: usize = 128;

@@ -63,7 +63,15 @@ fn hello(inventory: Inventory, epoch: Option<Epoch>) -> Frame {
         inventory,
         agent: "edgecore/0.1.0".to_owned(),
         instance: 0,
+        attestation: Bytes::new(),
     })
+}
+
+/// Of an edge that keeps attestations.
+fn attested(hello: Frame) -> Frame {
+    let Frame::Hello(hello) = hello else { unreachable!("a hello") };
+    let features = hello.features | features::ATTESTATION;
+    Frame::Hello(Hello { features, attestation: Bytes::from_static(&[0x3c; 49]), ..hello })
 }
 
 fn message(operation: Operation, content: Content) -> Box<Message> {
@@ -133,6 +141,7 @@ fn handshake() -> Vec<(&'static str, Frame)> {
         ("hello_empty", hello(Inventory::Full(Vec::new()), None)),
         ("hello_full", hello(Inventory::Full(entries()), Some(epoch()))),
         ("hello_digest", hello(digest, Some(epoch()))),
+        ("hello_attested", attested(hello(Inventory::Full(Vec::new()), Some(epoch())))),
         ("welcome", Frame::Welcome(welcome)),
         ("inventory_request", Frame::InventoryRequest { scope: ScopeId(0) }),
         (
@@ -186,6 +195,7 @@ fn control() -> Vec<(&'static str, Frame)> {
     vec![
         ("lease_renew", Frame::LeaseRenew { renew_time_micros }),
         ("lease_renewed", Frame::LeaseRenewed { renew_time_micros, code: 200 }),
+        ("attestation", Frame::Attestation { proof: Bytes::from_static(&[0x3c; 49]) }),
         ("ping", Frame::Ping { id: 77 }),
         ("pong", Frame::Pong { id: 77 }),
         ("goodbye", Frame::Goodbye(goodbye)),
@@ -238,12 +248,13 @@ fn every_kind_has_a_fixture() {
         Frame::SubscriptionClosed { .. } => "subscription_closed",
         Frame::LeaseRenew { .. } => "lease_renew",
         Frame::LeaseRenewed { .. } => "lease_renewed",
+        Frame::Attestation { .. } => "attestation",
         Frame::Ping { .. } => "ping",
         Frame::Pong { .. } => "pong",
         Frame::Goodbye(_) => "goodbye",
     };
     let kinds: BTreeSet<&str> = expected().iter().map(|(_, frame)| kind(frame)).collect();
-    assert_eq!(kinds.len(), 18);
+    assert_eq!(kinds.len(), 19);
     for (name, frame) in expected() {
         assert!(name.starts_with(kind(&frame)), "{name}");
     }

@@ -119,6 +119,11 @@ fn body(conn: u64, frame: &Wire, lane: Lane) -> Value {
             ["session", "renewed", "lease"],
             json!({"code": code}),
         ),
+        Wire::Attestation { proof } => told(
+            id("attestation".to_owned()),
+            session("attestation"),
+            json!({"proof": STANDARD.encode(proof)}),
+        ),
         Wire::Ping { id: number } => told(id(format!("ping/{number}")), session("ping"), Value::Null),
         Wire::Pong { id: number } => {
             answer(id(format!("pong/{number}")), id(format!("ping/{number}")), session("pong"), Value::Null)
@@ -136,7 +141,7 @@ fn epoch(epoch: &Epoch) -> Value {
 }
 
 fn hello(frame: &Hello) -> Value {
-    json!({
+    let mut content = json!({
         "versions": [frame.versions.0, frame.versions.1],
         "node": frame.node.as_str(),
         "store": uuid_text(frame.store.0),
@@ -145,7 +150,11 @@ fn hello(frame: &Hello) -> Value {
         "features": frame.features,
         "inventory": inventory(&frame.inventory),
         "agent": frame.agent,
-    })
+    });
+    if !frame.attestation.is_empty() {
+        content["attestation"] = STANDARD.encode(&frame.attestation).into();
+    }
+    content
 }
 
 fn uuid_text(bytes: [u8; 16]) -> String {

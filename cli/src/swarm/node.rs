@@ -265,6 +265,7 @@ impl HollowNode {
             }
             EdgeEvent::RequestTimedOut(id) => self.answered(id, false, session, asking, clock),
             EdgeEvent::Closed(goodbye) => return Err(format!("{:?}: {}", goodbye.reason, goodbye.message)),
+            EdgeEvent::Attested(attestation) => self.config.attestation = attestation,
             EdgeEvent::LeaseRenewed { .. }
             | EdgeEvent::SubscriptionClosed { .. }
             | EdgeEvent::RoundTrip(_) => {}

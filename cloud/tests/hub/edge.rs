@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde_json::Value;
 use tokio::time::Instant;
 use tombolo_link::{Clock, Link, LinkEvent, pump};
@@ -35,6 +36,7 @@ pub(crate) struct Store {
     pub(crate) rows: BTreeMap<(u32, String), (ObjectKey, Row)>,
     pub(crate) epoch: Option<Epoch>,
     trim_version: u32,
+    pub(crate) attestation: Bytes,
 }
 
 impl EdgeView for Store {
@@ -66,6 +68,7 @@ impl Edge {
         let mut config = EdgeConfig::new(node.clone(), StoreId([7; 16]));
         config.epoch = store.epoch.clone();
         config.trim_version = store.trim_version;
+        config.attestation = store.attestation.clone();
         let clock = Clock::start();
         let session = EdgeSession::new(config, clock.now(), &store);
         Self {
@@ -145,6 +148,7 @@ impl Edge {
                 self.store.epoch = Some(epoch);
                 self.caught_up.push(scope);
             }
+            EdgeEvent::Attested(attestation) => self.store.attestation = attestation,
             EdgeEvent::Reply(reply) => self.replies.push(reply.body),
             EdgeEvent::RequestTimedOut(id) => panic!("no answer to {id:?}"),
             EdgeEvent::LeaseRenewed { code, .. } => self.lease = Some(code),

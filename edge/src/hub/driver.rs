@@ -49,6 +49,7 @@ impl Driver {
         let mut config = EdgeConfig::new(parts.node.clone(), standing.store);
         config.epoch = standing.epoch;
         config.trim_version = standing.trim_version;
+        config.attestation = standing.attestation;
         config.instance = parts.instance;
         let clock = Clock::start();
         let session = EdgeSession::new(config, clock.now(), &view);
@@ -157,6 +158,7 @@ impl Driver {
                         self.applier.push(Work::CaughtUp { scope, epoch, revision });
                     }
                 }
+                EdgeEvent::Attested(attestation) => self.store.attest(attestation),
                 EdgeEvent::Reply(reply) => self.answer(reply.id, Ok(reply.body)),
                 EdgeEvent::RequestTimedOut(id) => self.answer(id, Err(CallError::TimedOut)),
                 EdgeEvent::LeaseRenewed { renew_time_micros, code } => {

@@ -257,6 +257,7 @@ impl StockDriver {
                 EdgeEvent::Welcomed { .. }
                 | EdgeEvent::CaughtUp { .. }
                 | EdgeEvent::LeaseRenewed { .. }
+                | EdgeEvent::Attested(_)
                 | EdgeEvent::RoundTrip(_)
                 | EdgeEvent::SubscriptionClosed { .. } => {}
             }

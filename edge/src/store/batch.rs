@@ -104,7 +104,7 @@ impl<'t> Batch<'t> {
             scopes: Lazy::new(txn, SCOPES),
             answers: Lazy::new(txn, ANSWERS),
             kept: Lazy::new(txn, KEPT),
-            state: base.state.clone(),
+            state: StateRow { attestation: hex::encode(&*shared.attestation.lock()), ..base.state.clone() },
             scope_rows: Arc::clone(&base.scopes),
             tally: base.tally,
             sealer: &shared.sealer,

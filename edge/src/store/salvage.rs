@@ -127,6 +127,7 @@ impl Salvage {
         let old = self.state.as_ref();
         if let Some(old) = old {
             state.store.clone_from(&old.store);
+            state.attestation.clone_from(&old.attestation);
         }
         let newest =
             |of: fn(&ObjectRow) -> u64| self.objects.iter().map(|(_, row)| of(row)).max().unwrap_or(0);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError, WriteTransaction};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -65,6 +66,9 @@ pub(super) struct StateRow {
     /// Counts the questions whose answers were kept.
     #[serde(default)]
     pub(super) questions: u64,
+    /// The newest attestation of the cloud, hexadecimal; empty when there is none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) attestation: String,
 }
 
 impl StateRow {
@@ -80,11 +84,17 @@ impl StateRow {
             trim_version: 0,
             next_report: 1,
             questions: 0,
+            attestation: String::new(),
         }
     }
 
     pub(super) fn store(&self) -> Option<StoreId> {
         hex::decode(&self.store).ok()?.try_into().ok().map(StoreId)
+    }
+
+    /// What cannot be read says nothing.
+    pub(super) fn attestation(&self) -> Bytes {
+        hex::decode(&self.attestation).unwrap_or_default().into()
     }
 }
 

@@ -6,6 +6,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
+use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use redb::{Database, DatabaseError, StorageError};
 use tokio::sync::watch;
@@ -37,6 +38,8 @@ pub(super) struct Shared {
     pub(super) gone: Mutex<Gone>,
     /// The CA that clients are shown beside the cluster's.
     pub(super) trusted: ArcSwapOption<String>,
+    /// The newest attestation of the cloud. Each commit takes it to the disk.
+    pub(super) attestation: Mutex<Bytes>,
     pub(super) medium: Box<dyn Medium>,
     /// Grows with every commit.
     pub(super) commits: watch::Sender<u64>,
@@ -69,6 +72,7 @@ impl Shared {
         let floor = Revision(view.state.floor);
         let mut current =
             Current { view: None, logs: HashMap::new(), histories: Histories::new(MEMORY_LOG), floor };
+        let attestation = Mutex::new(view.state.attestation());
         let rows = view.log()?;
         current.view = Some(Arc::new(view));
         let mut packer = Packer::default();
@@ -82,7 +86,20 @@ impl Shared {
         let (current, packer) = (RwLock::new(current), Mutex::new(packer));
         let gone = Mutex::default();
         let failure = watch::Sender::new(None);
-        Ok(Self { current, sealer, bounds, gone, trusted, medium, commits, reports, failure, lock, packer })
+        Ok(Self {
+            current,
+            sealer,
+            bounds,
+            gone,
+            trusted,
+            attestation,
+            medium,
+            commits,
+            reports,
+            failure,
+            lock,
+            packer,
+        })
     }
 
     /// The store can do nothing any more: whoever runs it must open it anew.

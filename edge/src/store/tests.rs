@@ -104,6 +104,27 @@ async fn a_new_store_says_that_it_does_not_know() {
 }
 
 #[tokio::test]
+async fn the_newest_attestation_comes_to_the_disk_with_the_next_commit() {
+    let disk = FaultyDisk::new(8);
+    let store = synced(&disk).await;
+    assert!(store.standing().unwrap().attestation.is_empty());
+    let commits = store.commits();
+    let before = *commits.borrow();
+    store.attest(Bytes::from_static(&[1; 49]));
+    store.attest(Bytes::from_static(&[2; 49]));
+    assert_eq!(store.standing().unwrap().attestation, [2; 49].as_slice(), "the next hello shows it");
+    assert_eq!(*commits.borrow(), before, "it is not worth a commit");
+    store.caught_up(ScopeId::NODE, epoch(1), CloudRevision(2)).await.unwrap();
+    drop(store);
+    let store = open(&disk);
+    assert_eq!(store.standing().unwrap().attestation, [2; 49].as_slice());
+    // The end of the process takes the last one along.
+    store.attest(Bytes::from_static(&[3; 49]));
+    store.close().await;
+    assert_eq!(open(&disk).standing().unwrap().attestation, [3; 49].as_slice());
+}
+
+#[tokio::test]
 async fn a_pod_waits_for_what_it_refers_to_across_a_restart() {
     let disk = FaultyDisk::new(2);
     let store = synced(&disk).await;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::Instant;
 use tombolo_link::{Direction, Link, Tap, mem};
 use tombolo_proto::frame::*;
@@ -79,6 +80,7 @@ fn up() -> Vec<(Lane, Frame)> {
         inventory: Inventory::Full(vec![entry.clone()]),
         agent: "edge".into(),
         instance: 5,
+        attestation: Bytes::new(),
     };
     let subscribe = Subscribe {
         scope: ScopeId(3),

@@ -11,7 +11,10 @@ use crate::ids::{ScopeId, Seq};
 use crate::limits;
 
 /// Highest field number of `Frame.kind`.
-const KIND_MAX: u32 = 18;
+const KIND_MAX: u32 = 20;
+
+/// A field number below that which no frame has.
+const KIND_FREE: u32 = 19;
 
 /// (frame kind, field of the list, name of the list, entries allowed), from `protocol/tombolo.proto`.
 const LISTS: &[(u32, u32, &str, usize)] = &[
@@ -37,7 +40,7 @@ pub(super) fn check(payload: &[u8]) -> Result<(), CodecError> {
         let (tag, value) = field?;
         let value = value.bytes();
         match found {
-            _ if tag > KIND_MAX => unknown = unknown.or(Some(tag)),
+            _ if tag > KIND_MAX || tag == KIND_FREE => unknown = unknown.or(Some(tag)),
             None => found = Some((tag, value)),
             Some((first, _)) => return Err(CodecError::Several { first, second: tag }),
         }

@@ -55,6 +55,9 @@ pub(super) fn frame(kind: Kind) -> Result<Frame, CodecError> {
             renew_time_micros: renewed.renew_time_micros,
             code: read_code("lease_renewed.code", renewed.code)?,
         },
+        Kind::Attestation(attestation) => {
+            Frame::Attestation { proof: read_proof("attestation.proof", &attestation.proof)? }
+        }
         Kind::Ping(ping) => Frame::Ping { id: ping.id },
         Kind::Pong(pong) => Frame::Pong { id: pong.id },
         Kind::Goodbye(goodbye) => Frame::Goodbye(read_goodbye(goodbye)),
@@ -76,7 +79,16 @@ fn read_hello(hello: wire::Hello) -> Result<Hello, CodecError> {
         inventory: read_inventory(hello.inventory, hello.inventory_digest)?,
         agent: agent(hello.agent),
         instance: hello.instance,
+        attestation: read_proof("hello.attestation", &hello.attestation)?,
     })
+}
+
+/// A copy, so that what is kept does not hold the whole frame's memory.
+fn read_proof(field: &'static str, proof: &[u8]) -> Result<Bytes, CodecError> {
+    if proof.len() > limits::ATTESTATION_LEN_MAX {
+        return Err(CodecError::Limit { field, size: proof.len(), max: limits::ATTESTATION_LEN_MAX });
+    }
+    Ok(Bytes::copy_from_slice(proof))
 }
 
 fn read_welcome(welcome: wire::Welcome) -> Result<Welcome, CodecError> {

@@ -42,6 +42,7 @@ fn hello(inventory: Inventory) -> Frame {
         inventory,
         agent: "x".repeat(1000),
         instance: 0,
+        attestation: Bytes::new(),
     })
 }
 
@@ -221,6 +222,28 @@ fn payloads_that_are_not_one_known_frame_are_told_apart() {
     let extended = [&ping[..], &[0x9a, 0x06, 0][..]].concat();
     assert_eq!(decode(extended.into()).expect("later additions are ignored"), Frame::Ping { id: 300 });
     assert!(matches!(decode(Bytes::from_static(b"GET / HTTP/1.1")), Err(CodecError::Protobuf(_))));
+}
+
+#[test]
+fn an_attestation_of_any_bytes_is_carried_up_to_its_limit() {
+    let proof = |len: usize| Bytes::from(vec![0xff; len]);
+    let with = |attestation| {
+        let Frame::Hello(hello) = hello(Inventory::Full(Vec::new())) else { unreachable!("a hello") };
+        Frame::Hello(Hello { attestation, agent: String::new(), ..hello })
+    };
+    for frame in [with(proof(limits::ATTESTATION_LEN_MAX)), with(Bytes::new())] {
+        assert_eq!(decode(encode(&frame, false)).expect("within the limit"), frame);
+    }
+    let beyond = proof(limits::ATTESTATION_LEN_MAX + 1);
+    for frame in [with(beyond.clone()), Frame::Attestation { proof: beyond }] {
+        let error = decode(encode(&frame, false)).expect_err("beyond the limit");
+        assert!(matches!(error, CodecError::Limit { size: 129, max: 128, .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_number_that_no_frame_has_is_a_later_frame() {
+    assert!(matches!(decode(Bytes::from_static(&[0x9a, 0x01, 0])), Err(CodecError::UnknownKind { tag: 19 })));
 }
 
 #[test]

@@ -54,6 +54,7 @@ pub(super) fn frame(frame: &Frame) -> wire::Frame {
             renew_time_micros: *renew_time_micros,
             code: u32::from(*code),
         }),
+        Frame::Attestation { proof } => Kind::Attestation(wire::Attestation { proof: proof.clone() }),
         Frame::Ping { id } => Kind::Ping(wire::Ping { id: *id }),
         Frame::Pong { id } => Kind::Pong(wire::Pong { id: *id }),
         Frame::Goodbye(goodbye) => Kind::Goodbye(write_goodbye(goodbye)),
@@ -75,6 +76,7 @@ fn write_hello(hello: &Hello) -> wire::Hello {
         inventory,
         inventory_digest,
         instance: hello.instance,
+        attestation: hello.attestation.clone(),
     }
 }
 

@@ -13,10 +13,12 @@ mod window;
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
+
 pub use api::{Certainty, CloudConfig, CloudEvent, CloudStats, Lookup, NodeView};
 pub use compare::LAG_GRACE;
 
-use crate::frame::{Frame, Goodbye, Reply};
+use crate::frame::{Frame, Goodbye, Reply, features};
 use crate::ids::{Lane, Moment, RequestId, ScopeId};
 use crate::limits::HANDSHAKE_TIMEOUT;
 use crate::object::ObjectKey;
@@ -71,6 +73,10 @@ pub struct CloudSession {
     requests: Requests,
     /// The newest lease answer that is not sent yet.
     lease_answer: Option<(i64, u16)>,
+    /// How far the history has come, as the owner has said it last.
+    attestation: Bytes,
+    /// The edge has not been told yet.
+    unattested: bool,
     notices: VecDeque<Notice>,
     events: VecDeque<CloudEvent>,
     counters: CloudStats,
@@ -96,6 +102,8 @@ impl CloudSession {
             windows: [window(Lane::Delivery), window(Lane::Bulk)],
             requests: Requests::default(),
             lease_answer: None,
+            attestation: Bytes::new(),
+            unattested: false,
             notices: VecDeque::new(),
             events: VecDeque::new(),
             counters: CloudStats::default(),
@@ -246,6 +254,15 @@ impl CloudSession {
     pub fn lease_renewed(&mut self, renew_time_micros: i64, code: u16) {
         if self.lease_answer.is_none_or(|(older, _)| older <= renew_time_micros) {
             self.lease_answer = Some((renew_time_micros, code));
+        }
+    }
+
+    /// Tells the edge how far the cloud's history has come, in at most [`crate::limits::ATTESTATION_LEN_MAX`] bytes. One that
+    /// it was told before, or that waits, is not sent again; an edge that cannot keep it is told nothing.
+    pub fn attest(&mut self, proof: &Bytes) {
+        if self.features & features::ATTESTATION != 0 && self.attestation != *proof {
+            self.attestation = proof.clone();
+            self.unattested = true;
         }
     }
 

@@ -79,6 +79,7 @@ impl EdgeSession {
             inventory: summarise(view.inventory(ScopeId::NODE)),
             agent: config.agent.clone(),
             instance: config.instance,
+            attestation: config.attestation.clone(),
         };
         Self {
             phase: Phase::Greeting(Box::new(hello)),

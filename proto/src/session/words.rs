@@ -21,6 +21,7 @@ pub(super) fn name(frame: &Frame) -> &'static str {
         Frame::SubscriptionClosed { .. } => "the closing of a subscription",
         Frame::LeaseRenew { .. } => "a lease renewal",
         Frame::LeaseRenewed { .. } => "the answer to a lease renewal",
+        Frame::Attestation { .. } => "an attestation",
         Frame::Ping { .. } => "a ping",
         Frame::Pong { .. } => "a pong",
         Frame::Goodbye(_) => "a goodbye",

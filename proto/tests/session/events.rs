@@ -112,7 +112,7 @@ impl World {
                 check_goodbye(&goodbye);
                 self.oracle.session_over();
             }
-            EdgeEvent::LeaseRenewed { .. } | EdgeEvent::RoundTrip(_) => {}
+            EdgeEvent::LeaseRenewed { .. } | EdgeEvent::Attested(_) | EdgeEvent::RoundTrip(_) => {}
         }
     }
 

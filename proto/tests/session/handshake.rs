@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tombolo_proto::frame::{Change, Deliver, Frame, Goodbye, GoodbyeReason};
+use bytes::Bytes;
+use tombolo_proto::frame::{Change, Deliver, Frame, Goodbye, GoodbyeReason, features};
 use tombolo_proto::session::{
     CloudEvent, EARLY_BYTES_MAX, EdgeConfig, EdgeEvent, EdgeSession, PATIENCE, SessionError,
 };
@@ -248,4 +249,60 @@ fn the_welcome_tells_the_wall_clock_of_its_moment() {
     let mut solo = solo.greeted();
     let welcome = solo.sent(Lane::Control).remove(0);
     assert!(matches!(&welcome, Frame::Welcome(w) if w.unix_millis == 1_700_000_003_000), "{welcome:?}");
+}
+
+#[test]
+fn an_attestation_is_told_once_before_the_pushed_set_is_caught_up() {
+    let mut solo = Solo::new(0);
+    let mut hello = solo.hello();
+    hello.features = features::ATTESTATION;
+    let (first, second) = (Bytes::from_static(b"first"), Bytes::from_static(b"second"));
+    solo.session.attest(&first);
+    solo.feed(Lane::Control, Frame::Hello(hello)).expect("a good hello");
+    solo.session.attest(&first);
+    solo.session.attest(&first);
+    let said = solo.sent(Lane::Control);
+    let [Frame::Welcome(welcome), Frame::Attestation { proof }, rest @ ..] = &said[..] else {
+        panic!("{said:?}")
+    };
+    assert_eq!((welcome.features, proof), (features::ATTESTATION, &first));
+    assert!(rest.iter().any(|frame| matches!(frame, Frame::CaughtUp { .. })), "{rest:?}");
+    assert!(!rest.iter().any(|frame| matches!(frame, Frame::Attestation { .. })), "{rest:?}");
+    solo.session.attest(&first);
+    assert_eq!(solo.sent(Lane::Control), [], "it knows that one");
+    // Of two that wait the newest is told.
+    solo.session.attest(&Bytes::from_static(b"between"));
+    solo.session.attest(&second);
+    assert_eq!(solo.sent(Lane::Control), [Frame::Attestation { proof: second }]);
+}
+
+#[test]
+fn an_edge_without_the_ability_hears_of_no_attestation() {
+    let mut solo = Solo::new(0).greeted();
+    solo.session.attest(&Bytes::from_static(b"unknown there"));
+    let said = solo.sent(Lane::Control);
+    assert!(matches!(&said[0], Frame::Welcome(welcome) if welcome.features == features::ZSTD));
+    assert!(!said.iter().any(|frame| matches!(frame, Frame::Attestation { .. })), "{said:?}");
+}
+
+#[test]
+fn an_edge_shows_what_it_was_attested_and_hands_on_what_it_is() {
+    let (_, store) = edge();
+    let mut config = EdgeConfig::new(node(), StoreId([1; 16]));
+    config.attestation = Bytes::from_static(b"before");
+    let mut edge = EdgeSession::new(config, Moment::default(), &store);
+    let hello = edge.poll_transmit(at(0), Lane::Control);
+    let Some(Frame::Hello(hello)) = hello else { panic!("{hello:?}") };
+    assert_eq!(hello.attestation, "before");
+    assert_ne!(hello.features & features::ATTESTATION, 0);
+    let mut solo = Solo::new(0);
+    solo.feed(Lane::Control, Frame::Hello(hello)).expect("a good hello");
+    solo.session.attest(&Bytes::from_static(b"now"));
+    for frame in solo.sent(Lane::Control) {
+        edge.handle_frame(at(0), Lane::Control, frame, &store).expect("a good frame");
+    }
+    let events: Vec<_> = std::iter::from_fn(|| edge.poll_event()).collect();
+    let attested = events.iter().position(|event| *event == EdgeEvent::Attested(Bytes::from_static(b"now")));
+    let caught_up = events.iter().position(|event| matches!(event, EdgeEvent::CaughtUp { .. }));
+    assert!(attested.is_some() && attested < caught_up, "{events:?}");
 }

@@ -121,6 +121,7 @@ fn frame(solo: &Solo, kind: u8, b: u8, c: u8) -> Frame {
         }
         15 => Frame::Unsubscribe { scope: scope(b) },
         16 => Frame::SubscriptionClosed { scope: scope(b), code: 410, reason: message },
+        17 if c >= 128 => Frame::Attestation { proof: vec![b; usize::from(c - 128)].into() },
         17 => Frame::LeaseRenew { renew_time_micros: i64::from(b) },
         18 => {
             if b < 128 {

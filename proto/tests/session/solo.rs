@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use tombolo_proto::frame::{Frame, Hello, Inventory, features};
 use tombolo_proto::session::{CloudConfig, CloudEvent, CloudSession, ProtocolVersion, SessionError};
 use tombolo_proto::{Lane, Moment, ScopeId, Seq, StoreId};
@@ -46,6 +47,7 @@ impl Solo {
             inventory: Inventory::Full(Vec::new()),
             agent: "a test".to_owned(),
             instance: 0,
+            attestation: Bytes::new(),
         }
     }
 

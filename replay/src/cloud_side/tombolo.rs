@@ -55,13 +55,13 @@ impl Connection {
         let Wire::Hello(hello) = frame else {
             return Err(broken("a connection of dialect tombolo begins with a hello".to_owned()));
         };
-        let Hello { store, epoch, trim_version, agent, features, inventory, .. } = hello;
+        let Hello { store, epoch, trim_version, agent, features, inventory, attestation, .. } = hello;
         if let Inventory::Full(entries) = &inventory {
             // What was under way when the former connection ended may be stored or not: only the edge knows.
             held.adopt(number, ScopeId::NODE, entries);
         }
         let config =
-            EdgeConfig { store, epoch, trim_version, agent, features, ..EdgeConfig::new(node, store) };
+            EdgeConfig { epoch, trim_version, agent, features, attestation, ..EdgeConfig::new(node, store) };
         let session = EdgeSession::new(config, now, &Shown(number, held));
         let (requests, said, acked, acked_recorded, pings, closed) = Default::default();
         Ok(Self { number, session, now, requests, said, acked, acked_recorded, pings, closed })

@@ -71,6 +71,7 @@ pub(super) fn frame(json: &Value) -> Read<(Lane, Wire)> {
             renew_time_micros: time(json, "/header/msg_id")?,
             code: small(json, "/content/code")?,
         },
+        ("session", "attestation") => Wire::Attestation { proof: proof(json, "/content/proof")? },
         ("session", "ping") => Wire::Ping { id: position(json, "/header/msg_id")? },
         ("session", "pong") => Wire::Pong { id: position(json, "/header/msg_id")? },
         ("session", "goodbye") => Wire::Goodbye(goodbye(json)?),
@@ -205,7 +206,12 @@ fn hello(json: &Value) -> Read<Hello> {
         agent: text(content, "/agent")?.to_owned(),
         // Recordings do not tell processes apart.
         instance: 0,
+        attestation: proof(content, "/attestation")?,
     })
+}
+
+fn proof(json: &Value, pointer: &str) -> Read<Bytes> {
+    Ok(parsed(pointer, STANDARD.decode(text(json, pointer)?))?.into())
 }
 
 fn sixteen(json: &Value, pointer: &str) -> Read<[u8; 16]> {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use bytes::Bytes;
 use kube::api::{DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::json;
@@ -128,6 +129,7 @@ pub(crate) fn hello(node: &NodeId, inventory: Inventory) -> Frame {
         inventory,
         agent: "hostile".to_owned(),
         instance: rand::random(),
+        attestation: Bytes::new(),
     })
 }
 

@@ -152,6 +152,7 @@ impl HollowNode {
             EdgeEvent::Welcomed { .. }
             | EdgeEvent::CaughtUp { .. }
             | EdgeEvent::LeaseRenewed { .. }
+            | EdgeEvent::Attested(_)
             | EdgeEvent::SubscriptionClosed { .. }
             | EdgeEvent::RoundTrip(_) => {}
         }

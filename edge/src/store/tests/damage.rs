@@ -110,6 +110,7 @@ impl Damaged {
         let store = Self::open_at(&path).store;
         store.welcome(welcome(1)).await.unwrap();
         store.caught_up(ScopeId::NODE, epoch(1), CloudRevision(1)).await.unwrap();
+        store.attest(vec![4; 49].into());
         fill(&store).await;
         let (id, revision) = (store.standing().unwrap().store, store.revision());
         store.close().await;
@@ -141,6 +142,7 @@ async fn a_row_that_cannot_be_read_costs_itself_alone() {
     assert_eq!(store.reports(0, 9).unwrap()[0].key, key("pods", "web"));
     let standing = store.standing().unwrap();
     assert_eq!((standing.store, standing.epoch, standing.synced), (damaged.id, None, false));
+    assert_eq!(standing.attestation, [4; 49].as_slice(), "it is true whatever else is lost");
     // What is missing may exist: nobody may take a list for the whole.
     let list = store.list(key("pods", "x").resource(), None);
     assert!(matches!(list, Err(StoreError::NotSynced { .. })), "{list:?}");

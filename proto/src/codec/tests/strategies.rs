@@ -10,6 +10,7 @@ use proptest::prelude::*;
 
 use crate::frame::*;
 use crate::ids::*;
+use crate::limits;
 use crate::message::strategies::message;
 use crate::object::*;
 
@@ -46,6 +47,7 @@ pub(super) fn frame() -> impl Strategy<Value = Frame> {
         any::<i64>().prop_map(|renew_time_micros| Frame::LeaseRenew { renew_time_micros }),
         (any::<i64>(), 100u16..1000)
             .prop_map(|(renew_time_micros, code)| Frame::LeaseRenewed { renew_time_micros, code }),
+        proof().prop_map(|proof| Frame::Attestation { proof }),
         any::<u64>().prop_map(|id| Frame::Ping { id }),
         any::<u64>().prop_map(|id| Frame::Pong { id }),
         (goodbye_reason(), ".{0,20}", millis()).prop_map(|(reason, message, retry_after)| {
@@ -56,20 +58,28 @@ pub(super) fn frame() -> impl Strategy<Value = Frame> {
 
 fn hello() -> impl Strategy<Value = Hello> {
     let versions = (any::<u32>(), any::<u32>());
-    let rest = (any::<u32>(), any::<u64>(), inventory(), "[ -~]{0,20}", any::<u64>());
+    let rest = (any::<u32>(), any::<u64>(), inventory(), "[ -~]{0,20}", any::<u64>(), proof());
     (versions, node(), any::<[u8; 16]>(), option::of(epoch()), rest).prop_map(
-        |(versions, node, store, epoch, (trim_version, features, inventory, agent, instance))| Hello {
-            versions,
-            node,
-            store: StoreId(store),
-            epoch,
-            trim_version,
-            features,
-            inventory,
-            agent,
-            instance,
+        |(versions, node, store, epoch, rest)| {
+            let (trim_version, features, inventory, agent, instance, attestation) = rest;
+            Hello {
+                versions,
+                node,
+                store: StoreId(store),
+                epoch,
+                trim_version,
+                features,
+                inventory,
+                agent,
+                instance,
+                attestation,
+            }
         },
     )
+}
+
+fn proof() -> impl Strategy<Value = Bytes> {
+    vec(any::<u8>(), 0..=limits::ATTESTATION_LEN_MAX).prop_map(Bytes::from)
 }
 
 fn welcome() -> impl Strategy<Value = Welcome> {

@@ -30,7 +30,7 @@ impl CloudSession {
             let (claimed, certified) = (hello.node.to_string(), self.config.node.to_string());
             return Err(SessionError::WrongNode { claimed, certified });
         }
-        self.features = hello.features & features::ZSTD;
+        self.features = hello.features & (features::ZSTD | features::ATTESTATION);
         self.same_rules = hello.trim_version == self.config.trim_version;
         let resumed = self.same_rules && hello.epoch.as_ref() == Some(&self.config.epoch);
         let comparison = Comparison::new(hello.epoch, self.same_rules, hello.inventory)?;

@@ -45,6 +45,10 @@ impl CloudSession {
         if matches!(self.notices.front(), Some(Notice::Welcome)) {
             return self.poll_notice();
         }
+        // Before the mark that a scope is caught up, so that both come to the disk together.
+        if std::mem::take(&mut self.unattested) {
+            return Some(Frame::Attestation { proof: self.attestation.clone() });
+        }
         if let Some((renew_time_micros, code)) = self.lease_answer.take() {
             return Some(Frame::LeaseRenewed { renew_time_micros, code });
         }

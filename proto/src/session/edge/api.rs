@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use thiserror::Error;
 
-use crate::frame::{Change, Goodbye, Reply};
+use crate::frame::{Change, Goodbye, Reply, features};
 use crate::ids::{CloudRevision, Epoch, Lane, NodeId, RequestId, ScopeId, Seq, StoreId};
 use crate::object::InventoryEntry;
 
@@ -33,10 +34,12 @@ pub struct EdgeConfig {
     pub features: u64,
     /// Drawn once by each process; 0 says nothing.
     pub instance: u64,
+    /// The newest attestation that the cloud has given; empty when there is none.
+    pub attestation: Bytes,
 }
 
 impl EdgeConfig {
-    /// An edge that holds nothing yet and reads zstd.
+    /// An edge that holds nothing yet, reads zstd and keeps attestations.
     #[must_use]
     pub fn new(node: NodeId, store: StoreId) -> Self {
         Self {
@@ -45,8 +48,9 @@ impl EdgeConfig {
             epoch: None,
             trim_version: 0,
             agent: concat!("tombolo/", env!("CARGO_PKG_VERSION")).to_owned(),
-            features: crate::frame::features::ZSTD,
+            features: features::ZSTD | features::ATTESTATION,
             instance: 0,
+            attestation: Bytes::new(),
         }
     }
 }
@@ -91,6 +95,9 @@ pub enum EdgeEvent {
         /// The cloud's revision when the scope was compared.
         revision: CloudRevision,
     },
+    /// How far the cloud's history has come, in words of its own. The owner keeps the newest one on its disk, with what it
+    /// commits next, and shows it with the next hello.
+    Attested(Bytes),
     /// Answer to a request.
     Reply(Reply),
     /// No answer came in time. One that comes later is ignored.

@@ -92,6 +92,7 @@ impl EdgeSession {
             Frame::LeaseRenewed { renew_time_micros, code } => {
                 self.events.push_back(EdgeEvent::LeaseRenewed { renew_time_micros, code });
             }
+            Frame::Attestation { proof } => self.events.push_back(EdgeEvent::Attested(proof)),
             Frame::Ping { id } => self.liveness.handle_ping(id),
             Frame::Pong { id } => match self.liveness.handle_pong(now, id) {
                 None => return self.patience.ignore(now, "a pong without its ping"),
