@@ -25,7 +25,7 @@ use crate::bootstrap::identities::{self, Identities};
 use crate::bootstrap::{self, Bootstrap, BootstrapError, NewToken, TokenStoreError};
 use crate::config::{Config, WatchEvents};
 use crate::edgecontroller::{Controller, Downstream, INPUTS_MAX, Index, Input, Upstream};
-use crate::epoch::{CHECK_INTERVAL, EpochError, EpochKeeper};
+use crate::epoch::{CHECK_INTERVAL, EpochError, EpochKeeper, Outcome, Testimony};
 use crate::gate::{Gate, sweep};
 use crate::grids;
 use crate::hub::{ClusterLedgers, Hub, Ledgers, Registry, Subscriptions};
@@ -110,7 +110,8 @@ impl App {
         let admin = config.listen.admin.map(|address| admin::bind("listen.admin", address)).transpose()?;
         let tasks = Tasks::new();
         let recorder = config.record.as_deref().map(|folder| record(folder, &tasks)).transpose()?;
-        let (hub, inputs, mut registry) = hub(&config, &kube, &epoch, &tasks, recorder);
+        let testimony = Testimony::new(bootstrap.attester()?, epoch.epoch().cluster, epoch.reach());
+        let (hub, inputs, mut registry) = hub(&config, &kube, (epoch.epoch(), testimony), &tasks, recorder);
         let grids = grids::Metrics::register(&mut registry);
         let readiness = Readiness::new();
         let guards = Guards {
@@ -165,7 +166,7 @@ fn record(folder: &Path, tasks: &Tasks) -> Result<Arc<Recorder>, AppError> {
 fn hub(
     config: &Config,
     kube: &Kube,
-    epoch: &EpochKeeper,
+    (epoch, testimony): (Epoch, Testimony),
     tasks: &Tasks,
     recorder: Option<Arc<Recorder>>,
 ) -> (Arc<Hub>, mpsc::Receiver<Input>, MetricsRegistry) {
@@ -189,7 +190,8 @@ fn hub(
         inputs: sender,
         metrics,
         kubeedge: config.kubeedge,
-        epoch: ArcSwap::from_pointee(epoch.epoch()),
+        epoch: ArcSwap::from_pointee(epoch),
+        testimony,
         clock: Clock::start(),
         tasks: tasks.clone(),
         recorder,
@@ -398,29 +400,46 @@ async fn keep_epoch(
         None => watches::Watches::default(),
     };
     let mut running = start();
-    while drain.until_started(tokio::time::sleep(CHECK_INTERVAL)).await.is_some() {
-        match keeper.check(&hub.down).await {
-            Ok(false) => {}
+    while drain.until_started(look_due(&hub.testimony)).await.is_some() {
+        let asked = hub.testimony.take();
+        match keeper.check(&hub.down, asked.claim).await {
+            Ok(false) => {
+                hub.testimony.publish(keeper.reach());
+                asked.answer(Outcome::Holds);
+            }
             Ok(true) => {
                 hub.metrics.epochs.inc();
                 running.stop().await;
-                begin_epoch(&hub, keeper.epoch()).await;
+                begin_epoch(&hub, &keeper).await;
+                asked.answer(Outcome::Restored);
                 running = start();
             }
-            Err(error) => tracing::warn!(%error, "cannot check the epoch; trying again"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot check the epoch; trying again");
+                hub.testimony.put_back(asked);
+            }
         }
+    }
+}
+
+/// At the latest after a while; at once when an edge knows of more than this replica has read.
+async fn look_due(testimony: &Testimony) {
+    tokio::select! {
+        () = tokio::time::sleep(CHECK_INTERVAL) => {}
+        () = testimony.wanted() => {}
     }
 }
 
 /// Order matters: the old history leaves memory before the new epoch is announced, and sessions of the old epoch end
 /// after that. A node can then never be told objects of one history under the name of the other.
-async fn begin_epoch(hub: &Hub, epoch: Epoch) {
+async fn begin_epoch(hub: &Hub, keeper: &EpochKeeper) {
     let (done, reset) = oneshot::channel();
     // The controller ends with the process alone; then neither the order nor its answer matters.
     if hub.inputs.send(Input::Reset(done)).await.is_ok() {
         let _ = reset.await;
     }
-    hub.epoch.store(Arc::new(epoch));
+    hub.testimony.publish(keeper.reach());
+    hub.epoch.store(Arc::new(keeper.epoch()));
     hub.subscriptions.close_all();
     hub.end_all(GoodbyeReason::Other, "the cloud's history was restored", RESTORE_SPREAD);
 }

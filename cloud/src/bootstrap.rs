@@ -47,6 +47,7 @@ pub use secrets::{ClusterSecrets, OWN_LABEL, SecretData, SecretError, SecretStor
 pub use token::JoinTokens;
 pub use tokens::{NewToken, StoredToken, TokenStoreError, create, delete, list};
 
+use crate::epoch::Attester;
 use authority::{Authority, KeyedCertificate, LEAF_LIFE};
 use files::KeyFolder;
 use identities::Identities;
@@ -267,6 +268,11 @@ impl Bootstrap {
     /// [`TokenStoreError`] when it cannot be stored.
     pub async fn create_token(&self, token: &NewToken) -> Result<String, TokenStoreError> {
         tokens::create(&*self.inner.secrets, &self.inner.authority.hash(), token, self.inner.now()).await
+    }
+
+    /// What attests how far the cluster's history has come.
+    pub(crate) fn attester(&self) -> Result<Attester, BootstrapError> {
+        self.inner.authority.attester()
     }
 
     /// Which certificates are in force.

@@ -2,21 +2,30 @@
 //!
 //! The epoch is the UID of namespace `kube-system` and a generation. The generation is kept in ConfigMap
 //! [`RECORD`] of cloudcore's namespace, so that all replicas agree, and every replica reads it again with each look: one
-//! that runs remembers it, whatever became of its disk and of the API server's. The newest revision seen is kept in a file of the
-//! data folder, because a restored etcd takes everything back that is stored in it.
+//! that runs remembers it, whatever became of its disk and of the API server's. A restored etcd takes everything back that is
+//! stored in it, so how far the history had come is kept elsewhere too: in a file of the data folder, and by the edges
+//! (`attester.rs`, `docs/decisions/0010-epoch-witness.md`).
 
+mod attester;
+mod reach;
 mod record;
+mod testimony;
 mod witness;
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use thiserror::Error;
+use tokio::time::Instant;
 use tombolo_proto::{CloudRevision, Epoch, Uid};
 
 use crate::edgecontroller::Downstream;
 use crate::edgecontroller::sightings::Sighting;
 use crate::kube::{ApiCall, CallError, Caller, Kube, RawObject, path_of};
+pub(crate) use attester::Attester;
+pub(crate) use reach::Reach;
+use record::Look;
+pub(crate) use testimony::{Outcome, Testimony, Verdict};
 use witness::Witness;
 
 /// Name of the ConfigMap that keeps the generation.
@@ -24,6 +33,9 @@ pub const RECORD: &str = "tombolo-epoch";
 
 /// Time between two looks at the cloud's revision.
 pub const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Time after which the record is written again, so that a restored one can be told from it.
+const BEAT_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Why the epoch is not known.
 #[derive(Debug, Error)]
@@ -51,8 +63,10 @@ pub struct EpochKeeper {
     namespace: String,
     witness: Witness,
     cluster: Uid,
-    generation: u64,
-    newest: CloudRevision,
+    /// What the last look has shown.
+    reach: Reach,
+    /// When the beat was last seen to change.
+    beaten: Instant,
 }
 
 /// `Kube` without a debug form of its own: it holds credentials.
@@ -71,20 +85,21 @@ impl EpochKeeper {
     /// [`EpochError`] when the API server does not answer or refuses.
     pub async fn establish(kube: Kube, namespace: &str, data_dir: &Path) -> Result<Self, EpochError> {
         let cluster = cluster_uid(&kube).await?;
-        let newest = current_revision(&kube, namespace).await?;
+        let look = record::look(&kube, namespace).await?;
         let witness = Witness::new(data_dir);
-        let seen = witness.read().filter(|seen| seen.cluster == cluster.as_str());
-        let known = seen.as_ref().map_or(0, |seen| seen.generation);
-        let went_back = seen.is_some_and(|seen| seen.revision > newest.0);
+        let seen = witness.read().filter(|seen| seen.cluster == cluster.as_str()).map(|seen| seen.reach());
+        let nothing = Reach { generation: 0, beat: 0, revision: CloudRevision(0) };
+        let known = seen.unwrap_or(nothing);
+        let reach = look.reach(known);
         let mut keeper = Self {
             kube: KubeHandle(kube),
             namespace: namespace.to_owned(),
             witness,
             cluster,
-            generation: known,
-            newest,
+            reach,
+            beaten: Instant::now(),
         };
-        keeper.agree(went_back).await?;
+        keeper.agree(look, known, known.exceeds(&reach)).await?;
         keeper.remember();
         Ok(keeper)
     }
@@ -92,42 +107,70 @@ impl EpochKeeper {
     /// The epoch in force.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
-        Epoch { cluster: self.cluster.clone(), generation: self.generation }
+        Epoch { cluster: self.cluster.clone(), generation: self.reach.generation }
     }
 
-    /// Looks whether the history went back: whether the present revision is older than one that was seen, whether the
-    /// recorded generation is another one than this process knows, or, after a watch broke, whether an object is older.
-    /// True when a new epoch has begun, here or at another replica.
+    /// How far the history had come with the last look.
+    pub(crate) fn reach(&self) -> Reach {
+        self.reach
+    }
+
+    /// Looks whether the history went back: whether it has not come as far as was seen or attested (`claim`), whether the recorded
+    /// generation is another one than this process knows, or, after a watch broke, whether an object is older. True when a new
+    /// epoch has begun, here or at another replica.
     ///
     /// # Errors
     /// [`EpochError`] when the API server does not answer or refuses; look again later.
-    pub async fn check(&mut self, down: &Downstream) -> Result<bool, EpochError> {
-        // What was seen before the question was asked cannot be newer than a consistent answer to it.
-        let floor = self.newest.max(down.revision());
-        let current = current_revision(&self.kube.0, &self.namespace).await?;
-        let recorded = record::read(&self.kube.0, &self.namespace).await?;
-        if let Some(recorded) = recorded.filter(|recorded| *recorded > self.generation) {
+    pub(crate) async fn check(
+        &mut self,
+        down: &Downstream,
+        claim: Option<Reach>,
+    ) -> Result<bool, EpochError> {
+        // What was seen before the question was asked cannot be newer than a consistent answer to it, nor what was attested.
+        let known = Reach { revision: self.reach.revision.max(down.revision()), ..self.reach };
+        let look = record::look(&self.kube.0, &self.namespace).await?;
+        let now = look.reach(known);
+        let refuted = claim.filter(|claim| claim.exceeds(&now));
+        if now.generation > known.generation && refuted.is_none() {
             // Another replica has noticed what this one may have missed: revisions soon pass those that were seen.
-            tracing::warn!(generation = recorded, "another replica has begun a new epoch");
-            self.generation = recorded;
-            self.newest = current;
+            tracing::warn!(generation = now.generation, "another replica has begun a new epoch");
+            self.go_on(now);
             down.sightings().acquit();
-            self.remember();
             return Ok(true);
         }
-        // The record grows only: one that went back was taken back with everything else.
-        let mut went_back = current < floor || recorded.is_some_and(|recorded| recorded < self.generation);
+        let mut went_back = known.exceeds(&now) || refuted.is_some();
         if let Some(suspects) = down.sightings().suspects() {
             went_back = went_back || self.any_older(&suspects).await?;
             down.sightings().acquit();
         }
         if went_back {
-            self.agree(true).await?;
-            tracing::warn!(%floor, %current, generation = self.generation, "the cloud's history went back");
+            let known = refuted.map_or(known, |claim| claim.and(known));
+            self.agree(look, known, true).await?;
+            tracing::warn!(?known, ?now, generation = self.reach.generation, "the cloud's history went back");
+            self.remember();
+        } else {
+            self.keep_beating(&look, now).await;
+            self.go_on(now);
         }
-        self.newest = current;
-        self.remember();
         Ok(went_back)
+    }
+
+    fn go_on(&mut self, now: Reach) {
+        if now.beat != self.reach.beat {
+            self.beaten = Instant::now();
+        }
+        self.reach = now;
+        self.remember();
+    }
+
+    /// Raises the beat of the history when no replica has for a while.
+    async fn keep_beating(&mut self, look: &Look, now: Reach) {
+        if now.beat == self.reach.beat && self.beaten.elapsed() >= BEAT_INTERVAL {
+            // Also where that fails: the next look shows what others have done, and there is another time.
+            self.beaten = Instant::now();
+            let raised = record::beat(&self.kube.0, &self.namespace, look, now).await;
+            tracing::debug!(beat = now.beat, raised, "ten minutes of this history are over");
+        }
     }
 
     /// Whether one of these objects is there in an older version than was seen. One that is gone proves nothing.
@@ -154,22 +197,21 @@ impl EpochKeeper {
         Ok(false)
     }
 
-    /// Reads the recorded generation, and raises it when a new epoch has to begin and no other replica has begun it.
-    async fn agree(&mut self, went_back: bool) -> Result<(), EpochError> {
-        let known = self.generation;
-        let floor = if went_back { known.saturating_add(1).max(unix_seconds()) } else { known.max(1) };
+    /// Takes the recorded generation, and raises it when a new epoch has to begin and no other replica has begun it: one
+    /// above all that is known.
+    async fn agree(&mut self, look: Look, known: Reach, went_back: bool) -> Result<(), EpochError> {
+        let generation = known.generation;
+        let floor =
+            if went_back { generation.saturating_add(1).max(unix_seconds()) } else { generation.max(1) };
         // Another replica that noticed first has recorded a generation above the one that was in force here.
-        let enough = |recorded: u64| if went_back { recorded > known } else { recorded >= floor };
-        self.generation = record::settle(&self.kube.0, &self.namespace, floor, enough).await?;
+        let enough = |recorded: u64| if went_back { recorded > generation } else { recorded >= floor };
+        self.reach = record::settle(&self.kube.0, &self.namespace, look, (floor, known), enough).await?;
+        self.beaten = Instant::now();
         Ok(())
     }
 
     fn remember(&self) {
-        let seen = witness::Seen {
-            cluster: self.cluster.to_string(),
-            generation: self.generation,
-            revision: self.newest.0,
-        };
+        let seen = witness::Seen::new(&self.cluster, self.reach);
         if let Err(error) = self.witness.write(&seen) {
             tracing::warn!(%error, "cannot keep the newest revision: a restored etcd may go unnoticed");
         }
@@ -186,115 +228,10 @@ async fn cluster_uid(kube: &Kube) -> Result<Uid, EpochError> {
     uid.and_then(|uid| Uid::parse(uid).ok()).ok_or(EpochError::Malformed("metadata.uid"))
 }
 
-/// The present revision: a list without `resourceVersion` is consistent.
-async fn current_revision(kube: &Kube, namespace: &str) -> Result<CloudRevision, EpochError> {
-    let path = format!("/api/v1/namespaces/{namespace}/configmaps?limit=1");
-    let answer = kube.call(Caller::Own, ApiCall::get(path)).await?;
-    if !answer.is_success() {
-        return Err(EpochError::Refused { action: "list configmaps", reason: answer.message() });
-    }
-    let list = answer.json();
-    let revision = list.pointer("/metadata/resourceVersion").and_then(serde_json::Value::as_str);
-    let revision = revision.and_then(|text| CloudRevision::parse(text).ok());
-    revision.ok_or(EpochError::Malformed("metadata.resourceVersion"))
-}
-
 /// Wall clock as a generation: unique after a restore even where the record of the last one was taken back.
 fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use http::{Method, Request, Response};
-    use http_body_util::BodyExt as _;
-    use kube::Client;
-    use kube::client::Body;
-    use parking_lot::Mutex;
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    /// An API server as far as epochs are concerned.
-    #[derive(Debug, Clone)]
-    struct Api {
-        revision: u64,
-        record: Option<Value>,
-    }
-
-    fn kube(api: &Arc<Mutex<Api>>) -> Kube {
-        let api = Arc::clone(api);
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let api = Arc::clone(&api);
-            async move {
-                let (parts, body) = request.into_parts();
-                let body = body.collect().await?.to_bytes();
-                let mut api = api.lock();
-                let path = parts.uri.path();
-                let (code, reply) = match (&parts.method, api.record.clone()) {
-                    (&Method::GET, _) if path.ends_with("/kube-system") => {
-                        (200, json!({"metadata": {"uid": "cluster"}}))
-                    }
-                    (&Method::GET, _) if path.ends_with("/configmaps") => {
-                        (200, json!({"metadata": {"resourceVersion": api.revision.to_string()}}))
-                    }
-                    (&Method::GET, Some(record)) => (200, record),
-                    (&Method::GET, None) => (404, json!({"message": "not found"})),
-                    _ => {
-                        api.revision += 1;
-                        api.record = serde_json::from_slice(&body).ok();
-                        (200, json!({}))
-                    }
-                };
-                let response = Response::builder().status(code).header("content-type", "application/json");
-                Ok::<_, tower::BoxError>(response.body(Body::from(reply.to_string().into_bytes()))?)
-            }
-        });
-        Kube::from(Client::new(service, "default"))
-    }
-
-    /// A replica with a folder that is empty at its start, as the shipped manifest gives it.
-    async fn replica(api: &Arc<Mutex<Api>>, folder: &tempfile::TempDir) -> EpochKeeper {
-        EpochKeeper::establish(kube(api), "kubeedge", folder.path()).await.expect("established")
-    }
-
-    fn folder() -> tempfile::TempDir {
-        tempfile::tempdir().expect("folder")
-    }
-
-    #[tokio::test]
-    async fn a_replica_that_runs_notices_a_record_that_went_back_though_revisions_have_passed_it() {
-        let api = Arc::new(Mutex::new(Api { revision: 100, record: None }));
-        let folder = folder();
-        let mut first = replica(&api, &folder).await;
-        api.lock().revision = 50;
-        assert!(first.check(&Downstream::default()).await.expect("checked"), "the revision went back");
-        let snapshot = api.lock().record.clone();
-        api.lock().revision = 10;
-        assert!(first.check(&Downstream::default()).await.expect("checked"));
-        // Restored to the moment between the two, and much was written before anybody looked.
-        *api.lock() = Api { revision: 1_000_000, record: snapshot };
-        let before = first.epoch();
-        assert!(first.check(&Downstream::default()).await.expect("checked"), "the record went back");
-        assert!(first.epoch().generation > before.generation);
-        assert!(!first.check(&Downstream::default()).await.expect("checked"), "once");
-    }
-
-    #[tokio::test]
-    async fn a_replica_that_missed_a_restore_learns_of_it_from_the_one_that_did_not() {
-        let api = Arc::new(Mutex::new(Api { revision: 100, record: None }));
-        let folders = [folder(), folder()];
-        let (mut first, mut second) = (replica(&api, &folders[0]).await, replica(&api, &folders[1]).await);
-        assert_eq!(first.epoch(), second.epoch());
-        api.lock().revision = 50;
-        assert!(first.check(&Downstream::default()).await.expect("checked"));
-        api.lock().revision = 1_000_000;
-        assert!(second.check(&Downstream::default()).await.expect("checked"), "its own numbers tell nothing");
-        assert_eq!(first.epoch(), second.epoch());
-        for replica in [&mut first, &mut second] {
-            assert!(!replica.check(&Downstream::default()).await.expect("checked"), "both are at rest");
-        }
-    }
-}
+mod tests;

@@ -38,6 +38,7 @@ use tombolo_runtime::{Budget, Tasks};
 use crate::config::KubeEdgeSessions;
 use crate::edgecontroller::upstream::Upstream;
 use crate::edgecontroller::{Downstream, Input};
+use crate::epoch::Testimony;
 use crate::metrics::Metrics;
 use crate::record::Recorder;
 
@@ -68,6 +69,8 @@ pub struct Hub {
     pub(crate) session_bytes: Budget,
     pub(crate) kubeedge: KubeEdgeSessions,
     pub(crate) epoch: ArcSwap<Epoch>,
+    /// What edges can tell of the cloud's history.
+    pub(crate) testimony: Testimony,
     pub(crate) clock: Clock,
     pub(crate) tasks: Tasks,
     pub(crate) recorder: Option<Arc<Recorder>>,

@@ -46,6 +46,8 @@ pub struct Metrics {
     pub watch_failures: Family<Label, Counter>,
     /// Changes of the epoch.
     pub epochs: Counter,
+    /// Attestations of edges that said something new, or nothing that can be believed, by kind.
+    pub attestations: Family<Label, Counter>,
     /// Edge nodes known.
     pub nodes: Gauge,
     /// Objects in memory for edges.
@@ -89,6 +91,7 @@ impl Metrics {
             leases: Counter::default(),
             watch_failures: Family::default(),
             epochs: Counter::default(),
+            attestations: Family::default(),
             nodes: Gauge::default(),
             objects: Gauge::default(),
             pods: Gauge::default(),
@@ -117,6 +120,8 @@ impl Metrics {
         registry.register("leases", "Lease renewals stored", metrics.leases.clone());
         registry.register("watch_failures", "Failures of watches, by kind", metrics.watch_failures.clone());
         registry.register("epochs", "Changes of the epoch", metrics.epochs.clone());
+        let text = "Attestations of edges that said something new, or nothing that can be believed, by kind";
+        registry.register("attestations", text, metrics.attestations.clone());
         registry.register("nodes", "Edge nodes known", metrics.nodes.clone());
         registry.register("objects", "Objects in memory for edges", metrics.objects.clone());
         registry.register("pods", "Pods on edge nodes", metrics.pods.clone());

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use aws_lc_rs::encoding::{AsDer, EcPrivateKeyRfc5915Der};
+use aws_lc_rs::encoding::{AsBigEndian, AsDer, EcPrivateKeyBin, EcPrivateKeyRfc5915Der};
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
@@ -15,6 +15,7 @@ use tombolo_proto::NodeId;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::error::BootstrapError;
+use crate::epoch::Attester;
 
 /// Name of the CA and of the server, as KubeEdge has it.
 const NAME: &str = "KubeEdge";
@@ -105,6 +106,19 @@ impl Authority {
     /// Hex SHA-256 of the certificate's DER: first part of a join token.
     pub(super) fn hash(&self) -> String {
         hex::encode(Sha256::digest(&self.pair.certificate))
+    }
+
+    /// Makes attestations with a key of its own, derived from the private key as a number: it is the same in whatever form
+    /// that is stored.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Signing`] when the cryptography of this machine does not work.
+    pub(super) fn attester(&self) -> Result<Attester, BootstrapError> {
+        let signing = &ECDSA_P256_SHA256_ASN1_SIGNING;
+        let key =
+            EcdsaKeyPair::from_private_key_der(signing, &self.pair.key).map_err(BootstrapError::signing)?;
+        let secret: EcPrivateKeyBin<'_> = key.private_key().as_be_bytes().map_err(BootstrapError::signing)?;
+        Attester::new(secret.as_ref()).map_err(BootstrapError::signing)
     }
 
     /// Signs a node's certificate for this time: the node's name and nothing that the request may have wished for.

@@ -91,7 +91,7 @@ pub enum BootstrapError {
 
 impl BootstrapError {
     #[allow(clippy::needless_pass_by_value)] // for `map_err`
-    pub(super) fn signing(error: rcgen::Error) -> Self {
+    pub(super) fn signing(error: impl std::fmt::Display) -> Self {
         Self::Signing { reason: error.to_string() }
     }
 }

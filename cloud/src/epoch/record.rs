@@ -1,77 +1,110 @@
-//! The generation in a ConfigMap, changed by compare-and-swap.
+//! Generation and beat in a ConfigMap, changed by compare-and-swap.
 
 use http::Method;
 use serde_json::{Value, json};
+use tombolo_proto::CloudRevision;
 
-use super::{EpochError, RECORD};
+use super::{EpochError, RECORD, Reach};
 use crate::kube::{ApiCall, Caller, Kube};
 
 /// Attempts before a contended record is given up; each loss means that another replica won.
 const ATTEMPTS: usize = 16;
 
-/// The recorded generation once it is enough; otherwise `floor` is recorded.
+/// The cloud as one consistent read shows it.
+#[derive(Debug)]
+pub(super) struct Look {
+    revision: CloudRevision,
+    record: Option<Value>,
+}
+
+impl Look {
+    /// How far the history has come. A record that somebody has deleted says nothing: `known` stands in its place.
+    pub(super) fn reach(&self, known: Reach) -> Reach {
+        let recorded = |member| self.record.as_ref().map(|record| number(record, member));
+        Reach {
+            generation: recorded("generation").unwrap_or(known.generation),
+            beat: recorded("beat").unwrap_or(known.beat),
+            revision: self.revision,
+        }
+    }
+
+    /// The call that puts another record in the place of the one that was seen, if nobody else has.
+    fn replace(&self, namespace: &str, generation: u64, beat: u64) -> ApiCall {
+        let all = all(namespace);
+        let mut metadata = json!({"name": RECORD, "namespace": namespace});
+        let seen = self.record.as_ref().and_then(|record| record.pointer("/metadata/resourceVersion"));
+        if let Some(seen) = seen {
+            metadata["resourceVersion"] = seen.clone();
+        }
+        let record = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata,
+            "data": {"generation": generation.to_string(), "beat": beat.to_string()}
+        });
+        match self.record {
+            None => ApiCall::json(Method::POST, all, &record),
+            Some(_) => ApiCall::json(Method::PUT, format!("{all}/{RECORD}"), &record),
+        }
+    }
+}
+
+/// Looks: a list without `resourceVersion` is consistent, and one of a single name has the record as well as the present
+/// revision, and needs no right to other names.
+pub(super) async fn look(kube: &Kube, namespace: &str) -> Result<Look, EpochError> {
+    let path = format!("{}?fieldSelector=metadata.name%3D{RECORD}", all(namespace));
+    let answer = kube.call(Caller::Own, ApiCall::get(path)).await?;
+    if !answer.is_success() {
+        return Err(refused("read ConfigMap tombolo-epoch", answer.message()));
+    }
+    let list = answer.json();
+    let revision = list.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+    let revision = revision.and_then(|text| CloudRevision::parse(text).ok());
+    let revision = revision.ok_or(EpochError::Malformed("metadata.resourceVersion"))?;
+    let mut items = list["items"].as_array().into_iter().flatten();
+    let record = items.find(|item| item["metadata"]["name"] == RECORD).cloned();
+    Ok(Look { revision, record })
+}
+
+/// The record once its generation is enough; otherwise `floor` is recorded. `look` is what was seen last, `known` what stands for
+/// a record that is not there.
 pub(super) async fn settle(
     kube: &Kube,
     namespace: &str,
-    floor: u64,
+    mut look: Look,
+    (floor, known): (u64, Reach),
     enough: impl Fn(u64) -> bool,
-) -> Result<u64, EpochError> {
-    let all = format!("/api/v1/namespaces/{namespace}/configmaps");
-    let one = format!("{all}/{RECORD}");
+) -> Result<Reach, EpochError> {
     for _ in 0..ATTEMPTS {
-        let answer = kube.call(Caller::Own, ApiCall::get(one.as_str())).await?;
-        let call = match answer.code {
-            404 => ApiCall::json(Method::POST, all.as_str(), &record(namespace, floor, None)),
-            200 => {
-                let current = answer.json();
-                let recorded = generation(&current);
-                if enough(recorded) {
-                    return Ok(recorded);
-                }
-                let revision = current.pointer("/metadata/resourceVersion").cloned();
-                ApiCall::json(Method::PUT, one.as_str(), &record(namespace, floor, revision))
-            }
-            _ => return Err(refused("read", &answer.message())),
-        };
-        let answer = kube.call(Caller::Own, call).await?;
+        let reach = look.reach(known);
+        if look.record.is_some() && enough(reach.generation) {
+            return Ok(reach);
+        }
+        let answer = kube.call(Caller::Own, look.replace(namespace, floor, reach.beat)).await?;
         match answer.code {
-            200 | 201 => return Ok(floor),
-            409 => {}
-            _ => return Err(refused("write", &answer.message())),
+            200 | 201 => return Ok(Reach { generation: floor, ..reach }),
+            // Somebody has written, or deleted, what was read.
+            409 => look = self::look(kube, namespace).await?,
+            404 if look.record.is_some() => look = self::look(kube, namespace).await?,
+            _ => return Err(refused("write ConfigMap tombolo-epoch", answer.message())),
         }
     }
-    Err(refused("write", "it changes all the time"))
+    Err(refused("write ConfigMap tombolo-epoch", "it changes all the time".to_owned()))
 }
 
-/// The recorded generation; none when there is no record.
-pub(super) async fn read(kube: &Kube, namespace: &str) -> Result<Option<u64>, EpochError> {
-    let one = format!("/api/v1/namespaces/{namespace}/configmaps/{RECORD}");
-    let answer = kube.call(Caller::Own, ApiCall::get(one.as_str())).await?;
-    match answer.code {
-        200 => Ok(Some(generation(&answer.json()))),
-        404 => Ok(None),
-        _ => Err(refused("read", &answer.message())),
-    }
+/// Raises the beat by one; makes the record anew when somebody has deleted it. False when somebody else has written, or nobody can: there is another time.
+pub(super) async fn beat(kube: &Kube, namespace: &str, look: &Look, reach: Reach) -> bool {
+    let call = look.replace(namespace, reach.generation, reach.beat.saturating_add(1));
+    kube.call(Caller::Own, call).await.is_ok_and(|answer| answer.is_success())
 }
 
-fn refused(action: &str, reason: &str) -> EpochError {
-    let action =
-        if action == "read" { "read ConfigMap tombolo-epoch" } else { "write ConfigMap tombolo-epoch" };
-    EpochError::Refused { action, reason: reason.to_owned() }
+fn all(namespace: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/configmaps")
 }
 
-fn generation(record: &Value) -> u64 {
-    let text = record.pointer("/data/generation").and_then(Value::as_str);
+fn refused(action: &'static str, reason: String) -> EpochError {
+    EpochError::Refused { action, reason }
+}
+
+fn number(record: &Value, member: &str) -> u64 {
+    let text = record["data"][member].as_str();
     text.and_then(|text| text.parse().ok()).unwrap_or(0)
-}
-
-fn record(namespace: &str, generation: u64, revision: Option<Value>) -> Value {
-    let mut metadata = json!({"name": RECORD, "namespace": namespace});
-    if let Some(revision) = revision {
-        metadata["resourceVersion"] = revision;
-    }
-    json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata,
-        "data": {"generation": generation.to_string()}
-    })
 }

@@ -4,13 +4,29 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use tombolo_proto::{CloudRevision, Uid};
+
+use super::Reach;
 
 /// What was seen last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Seen {
     pub(super) cluster: String,
-    pub(super) generation: u64,
-    pub(super) revision: u64,
+    generation: u64,
+    #[serde(default)]
+    beat: u64,
+    revision: u64,
+}
+
+impl Seen {
+    pub(super) fn new(cluster: &Uid, reach: Reach) -> Self {
+        let Reach { generation, beat, revision } = reach;
+        Self { cluster: cluster.to_string(), generation, beat, revision: revision.0 }
+    }
+
+    pub(super) fn reach(&self) -> Reach {
+        Reach { generation: self.generation, beat: self.beat, revision: CloudRevision(self.revision) }
+    }
 }
 
 /// The file that keeps it.
@@ -48,10 +64,14 @@ mod tests {
         let folder = tempfile::tempdir().expect("folder");
         let witness = Witness::new(&folder.path().join("new"));
         assert_eq!(witness.read(), None);
-        let seen = Seen { cluster: "u".to_owned(), generation: 3, revision: 42 };
+        let seen = Seen { cluster: "u".to_owned(), generation: 3, beat: 1, revision: 42 };
         witness.write(&seen).expect("written");
         assert_eq!(witness.read(), Some(seen));
         std::fs::write(folder.path().join("new/epoch.json"), "{\"clus").expect("written");
         assert_eq!(witness.read(), None);
+        let earlier = r#"{"cluster":"u","generation":3,"revision":42}"#;
+        std::fs::write(folder.path().join("new/epoch.json"), earlier).expect("written");
+        let reach = Reach { generation: 3, beat: 0, revision: CloudRevision(42) };
+        assert_eq!(witness.read().map(|seen| seen.reach()), Some(reach), "that of an earlier version");
     }
 }

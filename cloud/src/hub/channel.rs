@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::Instant;
 use tombolo_link::{Link, LinkError, LinkEvent, pump};
 use tombolo_proto::frame::{Goodbye, Reply, Request};
@@ -134,6 +135,13 @@ impl Channel {
     pub(super) fn lease_renewed(&mut self, renew_time_micros: i64, code: u16) {
         if let Self::Tombolo(tombolo) = self {
             tombolo.session.lease_renewed(renew_time_micros, code);
+        }
+    }
+
+    /// Tells an edge of ours how far the cloud's history has come.
+    pub(super) fn attest(&mut self, proof: &Bytes) {
+        if let Self::Tombolo(tombolo) = self {
+            tombolo.session.attest(proof);
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod following;
 mod requests;
+mod vouch;
 
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
@@ -19,7 +20,7 @@ use tombolo_proto::{NodeId, ObjectKey, ScopeId};
 use tombolo_runtime::time::unix_millis;
 use tombolo_runtime::{Held, Share};
 
-use super::channel::{Channel, Tombolo};
+use super::channel::{Channel, ChannelEvent, Tombolo};
 use super::mailbox::Listener;
 use super::metaserver::{Action, MetaServer};
 use super::registry::{Admitted, SessionHandle};
@@ -31,6 +32,7 @@ use super::volumes::{VolumeKind, is_volume};
 use super::{CLOSE_LIMIT, Hub, NODE_BYTES_MAX, NODE_REQUEST_BYTES_MAX};
 use crate::edgecontroller::upstream::{Answered, Received};
 use crate::edgecontroller::{Input, TRIM_VERSION};
+use crate::epoch::Outcome;
 use crate::kube::{Room, resources};
 use crate::metrics::Label;
 
@@ -66,6 +68,11 @@ enum Done {
     GivenUp,
     /// What the API server has confirmed; none when nobody has answered.
     Proven(Option<Vec<ObjectKey>>),
+    /// What became of the history that a hello attests; none when nobody has answered.
+    Vouched {
+        hello: Box<ChannelEvent>,
+        outcome: Option<Outcome>,
+    },
 }
 
 struct Owner {
@@ -94,6 +101,8 @@ struct Owner {
     lease_running: bool,
     lease_next: Option<i64>,
     leave_by: Option<Instant>,
+    /// The first hello was looked at.
+    examined: bool,
 }
 
 /// Owns a connection until its session is over. The future is small, because everything that lasts is in one box: an
@@ -189,6 +198,7 @@ impl Owner {
             lease_running: false,
             lease_next: None,
             leave_by: None,
+            examined: false,
             listener: Listener::default(),
             hub,
             node,
@@ -241,6 +251,7 @@ impl Owner {
         let wakes_at = timer.deadline();
         tokio::select! {
             event = self.channel.next(wakes_at) => {
+                let Some(event) = self.examine(event) else { return true };
                 let now = self.hub.clock.now();
                 return self.channel.handle(now, event, &self.node, &self.view);
             }
@@ -319,6 +330,7 @@ impl Owner {
                 if let Some(times) = self.handle.introduce(instance) {
                     self.hub.contested(node, times);
                 }
+                self.channel.attest(&self.hub.testimony.proof());
             }
             CloudEvent::CaughtUp { scope } => {
                 if scope == ScopeId::NODE {
@@ -451,11 +463,13 @@ impl Owner {
                     self.hub.metrics.leases.inc();
                 }
                 self.channel.lease_renewed(renew_time_micros, code);
+                self.channel.attest(&self.hub.testimony.proof());
                 self.start_lease();
             }
             Done::Subscribed { subscribe, outcome } => self.subscribed(subscribe, outcome),
             Done::Reviewed { subscribe, outcome } => self.reviewed(subscribe, outcome),
             Done::Volumes { kind, outcome } => self.volumes_followed(kind, outcome),
+            Done::Vouched { hello, outcome } => self.vouched(*hello, outcome),
             Done::GivenUp => {}
         }
     }

@@ -126,6 +126,7 @@ mod tests {
             "patch nodes",
             "get namespaces hubs",
             "create subjectaccessreviews.authorization.k8s.io",
+            "list configmaps tombolo-epoch in hubs",
             "update configmaps tombolo-epoch in hubs",
             "update secrets casecret in hubs",
         ] {

@@ -13,7 +13,7 @@ use tombolo_link::server::Accepted;
 use tombolo_link::{Clock, Link, LinkEvent, Transport, mem, pump};
 use tombolo_proto::frame::{Inventory, Reply};
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
-use tombolo_proto::{Epoch, InventoryEntry, Resource, ScopeId, StoreId, Uid};
+use tombolo_proto::{CloudRevision, Epoch, InventoryEntry, Resource, ScopeId, StoreId, Uid};
 
 use super::super::access::{REVIEW_INTERVAL, next_review};
 use super::super::registry::{Admission, SessionHandle};
@@ -23,8 +23,10 @@ use crate::app::keep_house;
 use crate::config::{Devices, KubeEdgeSessions};
 use crate::edgecontroller::Downstream;
 use crate::edgecontroller::upstream::Upstream;
+use crate::epoch::{Attester, Reach, Testimony};
 
 mod moving;
+mod vouching;
 
 /// What the API server is asked about rights, and what it says.
 #[derive(Default)]
@@ -99,6 +101,7 @@ fn hub(kube: &Kube) -> Arc<Hub> {
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
     // Nobody listens: the edge controller is not what is tested.
     let (inputs, _) = mpsc::channel(1);
+    let epoch = Epoch { cluster: Uid::parse("c").expect("valid"), generation: 1 };
     Arc::new(Hub {
         registry: Arc::new(Registry::new(1)),
         upstream: Upstream::new(kube.clone(), Arc::clone(&down)),
@@ -109,11 +112,20 @@ fn hub(kube: &Kube) -> Arc<Hub> {
         inputs,
         metrics,
         kubeedge: KubeEdgeSessions { silence: Duration::from_secs(60), window: 1, devices: Devices::Refuse },
-        epoch: ArcSwap::from_pointee(Epoch { cluster: Uid::parse("c").expect("valid"), generation: 1 }),
+        testimony: Testimony::new(attester(), epoch.cluster.clone(), reach(1)),
+        epoch: ArcSwap::from_pointee(epoch),
         clock: Clock::start(),
         tasks,
         recorder: None,
     })
+}
+
+fn reach(revision: u64) -> Reach {
+    Reach { generation: 1, beat: 0, revision: CloudRevision(revision) }
+}
+
+fn attester() -> Attester {
+    Attester::new(b"secret").expect("cryptography works")
 }
 
 struct NothingHeld;

@@ -1,0 +1,63 @@
+//! How far a history has come, and what cannot be the same history.
+
+use tombolo_proto::CloudRevision;
+
+/// How far the history of a cluster has come. Each number only grows, so that one history never has less than it had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reach {
+    /// Generation of the epoch. The others count within one.
+    pub(crate) generation: u64,
+    /// What the replicas raise in the record from time to time. It stays behind in a history that was restored, also when that
+    /// soon has as many revisions.
+    pub(crate) beat: u64,
+    /// Revision of a consistent read.
+    pub(crate) revision: CloudRevision,
+}
+
+impl Reach {
+    /// Whether a history that had come this far cannot be at `now`: it went back.
+    pub(crate) fn exceeds(&self, now: &Self) -> bool {
+        let further = self.beat > now.beat || self.revision > now.revision;
+        self.generation > now.generation || (self.generation == now.generation && further)
+    }
+
+    /// What both say of one history. Of two generations only the later one counts.
+    pub(crate) fn and(self, other: Self) -> Self {
+        match self.generation.cmp(&other.generation) {
+            std::cmp::Ordering::Less => other,
+            std::cmp::Ordering::Greater => self,
+            std::cmp::Ordering::Equal => Self {
+                generation: self.generation,
+                beat: self.beat.max(other.beat),
+                revision: self.revision.max(other.revision),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reach((generation, beat, revision): (u64, u64, u64)) -> Reach {
+        Reach { generation, beat, revision: CloudRevision(revision) }
+    }
+
+    #[test]
+    fn what_is_less_in_one_number_of_a_generation_went_back() {
+        let now = reach((5, 7, 100));
+        for before in [(5, 7, 101), (5, 8, 1), (6, 0, 0), (u64::MAX, u64::MAX, u64::MAX)] {
+            assert!(reach(before).exceeds(&now), "{before:?}");
+        }
+        for before in [(5, 7, 100), (5, 6, 99), (4, 1000, 1_000_000), (0, 0, 0)] {
+            assert!(!reach(before).exceeds(&now), "{before:?}");
+        }
+    }
+
+    #[test]
+    fn two_that_know_something_know_it_together() {
+        assert_eq!(reach((5, 7, 100)).and(reach((5, 8, 90))), reach((5, 8, 100)));
+        assert_eq!(reach((5, 7, 100)).and(reach((6, 1, 2))), reach((6, 1, 2)));
+        assert_eq!(reach((6, 1, 2)).and(reach((5, 7, 100))), reach((6, 1, 2)));
+    }
+}

@@ -1,0 +1,263 @@
+//! What the edges can tell of the cloud's history, between the sessions that hear it and the keeper that knows better.
+
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+use tombolo_proto::Uid;
+
+use super::{Attester, Reach};
+
+/// Age from which the edges are given a new attestation.
+const ATTEST_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Time between two lines in the log about attestations that nobody here has made.
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Who waits for an answer to a claim, beyond the connections that are open: those that have gone are cleared away then.
+const WAITING_SLACK: usize = 64;
+
+/// See the module. Shared by all sessions.
+#[derive(Debug)]
+pub(crate) struct Testimony {
+    attester: Attester,
+    cluster: Uid,
+    known: ArcSwap<Known>,
+    pending: Mutex<Pending>,
+    asked: Notify,
+    complained: Mutex<Option<Instant>>,
+}
+
+/// What the keeper has read last.
+#[derive(Debug)]
+struct Known {
+    reach: Reach,
+    /// What the edges are given; some time older than the rest.
+    proof: Bytes,
+    made: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    /// The highest claim that is not answered.
+    claim: Option<Reach>,
+    waiting: Vec<oneshot::Sender<Outcome>>,
+}
+
+/// What an attestation comes to, before anybody is asked. Closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Nothing that is not known here.
+    Known,
+    /// No cloudcore of this cluster has made it, or one with another authority.
+    Invalid,
+    /// More than this replica knows: to be answered by [`Testimony::ask`].
+    News(Reach),
+}
+
+/// The answer to a claim. Closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The history has come that far.
+    Holds,
+    /// It had gone back, and a new epoch has begun. The sessions of the old one end.
+    Restored,
+}
+
+/// A claim and those who wait for its answer, in the hands of the keeper.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    /// The claim; none when the look was due anyway.
+    pub(crate) claim: Option<Reach>,
+    waiting: Vec<oneshot::Sender<Outcome>>,
+}
+
+impl Testimony {
+    pub(crate) fn new(attester: Attester, cluster: Uid, reach: Reach) -> Self {
+        let (proof, made) = (attester.attest(&cluster, reach), Instant::now());
+        let known = ArcSwap::from_pointee(Known { reach, proof, made });
+        let (pending, complained) = (Mutex::default(), Mutex::default());
+        Self { attester, cluster, known, pending, asked: Notify::new(), complained }
+    }
+
+    /// The attestation that edges are given now.
+    pub(crate) fn proof(&self) -> Bytes {
+        self.known.load().proof.clone()
+    }
+
+    /// Takes note of a consistent read. The edges get another attestation when the epoch is another one, or when the one
+    /// that they have is old: each of them stores it.
+    pub(crate) fn publish(&self, reach: Reach) {
+        let known = self.known.load();
+        let same_epoch = known.reach.generation == reach.generation;
+        let fresh = same_epoch && known.made.elapsed() < ATTEST_INTERVAL;
+        let (proof, made) = match fresh || known.reach == reach {
+            true => (known.proof.clone(), known.made),
+            false => (self.attester.attest(&self.cluster, reach), Instant::now()),
+        };
+        self.known.store(Known { reach, proof, made }.into());
+    }
+
+    /// What an attestation comes to. Costs no call, whatever it is.
+    pub(crate) fn judge(&self, proof: &[u8]) -> Verdict {
+        match self.attester.read(&self.cluster, proof) {
+            None => Verdict::Invalid,
+            Some(claim) if claim.exceeds(&self.known.load().reach) => Verdict::News(claim),
+            Some(_) => Verdict::Known,
+        }
+    }
+
+    /// Has the keeper look at once. All that ask before it looks are answered together.
+    pub(crate) fn ask(&self, claim: Reach) -> oneshot::Receiver<Outcome> {
+        let (answer, outcome) = oneshot::channel();
+        let mut pending = self.pending.lock();
+        if pending.waiting.len() >= WAITING_SLACK {
+            pending.waiting.retain(|waiting| !waiting.is_closed());
+        }
+        pending.claim = Some(pending.claim.map_or(claim, |other| other.and(claim)));
+        pending.waiting.push(answer);
+        self.asked.notify_one();
+        outcome
+    }
+
+    /// Whether the log may have another line about attestations that nobody here has made.
+    pub(crate) fn may_complain(&self) -> bool {
+        let mut complained = self.complained.lock();
+        let now = Instant::now();
+        if complained.is_some_and(|last| now.duration_since(last) < COMPLAINT_INTERVAL) {
+            return false;
+        }
+        *complained = Some(now);
+        true
+    }
+
+    /// Waits until somebody asks. Cancel-safe.
+    pub(crate) async fn wanted(&self) {
+        self.asked.notified().await;
+    }
+
+    /// Who has asked so far.
+    pub(crate) fn take(&self) -> Asked {
+        let Pending { claim, waiting } = std::mem::take(&mut *self.pending.lock());
+        Asked { claim, waiting }
+    }
+
+    /// Nobody has answered: they ask again with the next look.
+    pub(crate) fn put_back(&self, asked: Asked) {
+        let mut pending = self.pending.lock();
+        pending.claim = match (pending.claim, asked.claim) {
+            (Some(one), Some(other)) => Some(one.and(other)),
+            (one, other) => one.or(other),
+        };
+        pending.waiting.extend(asked.waiting.into_iter().filter(|waiting| !waiting.is_closed()));
+        if pending.waiting.is_empty() {
+            pending.claim = None;
+        }
+    }
+}
+
+impl Asked {
+    /// Answers all.
+    pub(crate) fn answer(self, outcome: Outcome) {
+        for waiting in self.waiting {
+            // Who has gone needs no answer.
+            let _ = waiting.send(outcome);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_proto::CloudRevision;
+
+    use super::*;
+
+    fn cluster() -> Uid {
+        Uid::parse("here").expect("valid")
+    }
+
+    fn reach(generation: u64, beat: u64, revision: u64) -> Reach {
+        Reach { generation, beat, revision: CloudRevision(revision) }
+    }
+
+    fn attested(reach: Reach) -> Bytes {
+        Attester::new(b"secret").expect("cryptography works").attest(&cluster(), reach)
+    }
+
+    fn at(reach: Reach) -> Testimony {
+        Testimony::new(Attester::new(b"secret").expect("cryptography works"), cluster(), reach)
+    }
+
+    #[test]
+    fn only_what_is_newer_than_what_is_known_is_asked_about() {
+        let testimony = at(reach(5, 7, 100));
+        for known in [reach(5, 7, 100), reach(5, 6, 99), reach(4, 99, 1_000_000), reach(0, 0, 0)] {
+            assert_eq!(testimony.judge(&attested(known)), Verdict::Known, "{known:?}");
+        }
+        for news in [reach(5, 7, 101), reach(5, 8, 1), reach(6, 0, 1), reach(u64::MAX, 0, u64::MAX)] {
+            assert_eq!(testimony.judge(&attested(news)), Verdict::News(news));
+        }
+        for odd in [&b""[..], b"x", &[0xff; 57], &[1; 57]] {
+            assert_eq!(testimony.judge(odd), Verdict::Invalid);
+        }
+    }
+
+    #[tokio::test]
+    async fn one_answer_serves_all_that_wait() {
+        let testimony = at(reach(5, 7, 100));
+        let first = testimony.ask(reach(5, 7, 103));
+        let second = testimony.ask(reach(5, 8, 101));
+        testimony.wanted().await;
+        let asked = testimony.take();
+        assert_eq!(asked.claim, Some(reach(5, 8, 103)), "all that they know");
+        // The API server does not answer: nobody is told anything, and who comes meanwhile waits with the others.
+        let third = testimony.ask(reach(5, 7, 107));
+        drop(second);
+        testimony.put_back(asked);
+        let asked = testimony.take();
+        assert_eq!(
+            (asked.claim, asked.waiting.len()),
+            (Some(reach(5, 8, 107)), 2),
+            "who has gone is forgotten"
+        );
+        asked.answer(Outcome::Holds);
+        assert_eq!((first.await, third.await), (Ok(Outcome::Holds), Ok(Outcome::Holds)));
+        assert_eq!(testimony.take().claim, None);
+    }
+
+    #[test]
+    fn who_has_gone_takes_no_place_and_asks_nothing() {
+        let testimony = at(reach(5, 7, 100));
+        (0..10_000).for_each(|_| drop(testimony.ask(reach(5, 7, 101))));
+        assert!(testimony.pending.lock().waiting.len() <= WAITING_SLACK);
+        testimony.put_back(testimony.take());
+        assert_eq!(testimony.take().claim, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn edges_are_given_a_new_attestation_each_minute_and_with_a_new_epoch() {
+        let testimony = at(reach(5, 7, 100));
+        let first = testimony.proof();
+        assert_eq!(first, attested(reach(5, 7, 100)));
+        testimony.publish(reach(5, 7, 101));
+        assert_eq!(testimony.proof(), first, "not at each look");
+        assert_eq!(testimony.judge(&attested(reach(5, 7, 101))), Verdict::Known);
+        testimony.publish(reach(6, 7, 50));
+        assert_eq!(testimony.proof(), attested(reach(6, 7, 50)));
+        tokio::time::advance(ATTEST_INTERVAL).await;
+        testimony.publish(reach(6, 8, 51));
+        assert_eq!(testimony.proof(), attested(reach(6, 8, 51)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_log_has_one_line_a_minute() {
+        let testimony = at(reach(1, 1, 1));
+        assert!(testimony.may_complain());
+        assert!((0..1000).all(|_| !testimony.may_complain()));
+        tokio::time::advance(COMPLAINT_INTERVAL).await;
+        assert!(testimony.may_complain());
+    }
+}

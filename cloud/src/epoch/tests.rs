@@ -1,0 +1,255 @@
+use std::sync::Arc;
+
+use http::{Method, Request, Response};
+use http_body_util::BodyExt as _;
+use kube::Client;
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// An API server as far as epochs are concerned.
+#[derive(Debug, Clone)]
+struct Api {
+    revision: u64,
+    record: Option<Value>,
+    /// Requests that have come.
+    asked: Vec<String>,
+}
+
+impl Api {
+    fn at(revision: u64) -> Arc<Mutex<Self>> {
+        Arc::new(Mutex::new(Self { revision, record: None, asked: Vec::new() }))
+    }
+
+    fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> (u16, Value) {
+        if path.ends_with("/kube-system") {
+            return (200, json!({"metadata": {"uid": "cluster"}}));
+        }
+        if *method == Method::GET {
+            assert!(path.ends_with("/configmaps"), "everything is read in one list: {path}");
+            let items: Vec<_> = self.record.iter().collect();
+            return (
+                200,
+                json!({"metadata": {"resourceVersion": self.revision.to_string()}, "items": items}),
+            );
+        }
+        let mut record: Value = serde_json::from_slice(body).expect("JSON");
+        let known = self.record.as_ref().map(|record| &record["metadata"]["resourceVersion"]);
+        if known != record["metadata"].get("resourceVersion") {
+            return (409, json!({"message": "somebody else has written"}));
+        }
+        self.revision += 1;
+        record["metadata"]["resourceVersion"] = self.revision.to_string().into();
+        self.record = Some(record);
+        (200, json!({}))
+    }
+
+    fn generation(&self) -> u64 {
+        let record = self.record.as_ref().expect("recorded");
+        record["data"]["generation"].as_str().and_then(|text| text.parse().ok()).expect("a number")
+    }
+
+    /// What a snapshot has, taken now.
+    fn restored_to(&mut self, revision: u64, record: Option<Value>) {
+        (self.revision, self.record) = (revision, record);
+    }
+}
+
+fn kube(api: &Arc<Mutex<Api>>) -> Kube {
+    let api = Arc::clone(api);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let api = Arc::clone(&api);
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect().await?.to_bytes();
+            let mut api = api.lock();
+            api.asked.push(format!("{} {}", parts.method, parts.uri));
+            let (code, reply) = api.answer(&parts.method, parts.uri.path(), &body);
+            let response = Response::builder().status(code).header("content-type", "application/json");
+            Ok::<_, tower::BoxError>(response.body(Body::from(reply.to_string().into_bytes()))?)
+        }
+    });
+    Kube::from(Client::new(service, "default"))
+}
+
+/// A replica with a folder that is empty at its start, as the shipped manifest gives it.
+async fn replica(api: &Arc<Mutex<Api>>, folder: &tempfile::TempDir) -> EpochKeeper {
+    EpochKeeper::establish(kube(api), "kubeedge", folder.path()).await.expect("established")
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("folder")
+}
+
+#[tokio::test]
+async fn a_replica_that_runs_notices_a_record_that_went_back_though_revisions_have_passed_it() {
+    let api = Api::at(100);
+    let folder = folder();
+    let mut first = replica(&api, &folder).await;
+    api.lock().revision = 50;
+    assert!(first.check(&Downstream::default(), None).await.expect("checked"), "the revision went back");
+    let snapshot = api.lock().record.clone();
+    api.lock().revision = 10;
+    assert!(first.check(&Downstream::default(), None).await.expect("checked"));
+    // Restored to the moment between the two, and much was written before anybody looked.
+    api.lock().restored_to(1_000_000, snapshot);
+    let before = first.epoch();
+    assert!(first.check(&Downstream::default(), None).await.expect("checked"), "the record went back");
+    assert!(first.epoch().generation > before.generation);
+    assert!(!first.check(&Downstream::default(), None).await.expect("checked"), "once");
+}
+
+#[tokio::test]
+async fn a_replica_that_missed_a_restore_learns_of_it_from_the_one_that_did_not() {
+    let api = Api::at(100);
+    let folders = [folder(), folder()];
+    let (mut first, mut second) = (replica(&api, &folders[0]).await, replica(&api, &folders[1]).await);
+    assert_eq!(first.epoch(), second.epoch());
+    api.lock().revision = 50;
+    assert!(first.check(&Downstream::default(), None).await.expect("checked"));
+    api.lock().revision = 1_000_000;
+    assert!(
+        second.check(&Downstream::default(), None).await.expect("checked"),
+        "its own numbers tell nothing"
+    );
+    assert_eq!(first.epoch(), second.epoch());
+    for replica in [&mut first, &mut second] {
+        assert!(!replica.check(&Downstream::default(), None).await.expect("checked"), "both are at rest");
+    }
+}
+
+fn claim(generation: u64, revision: u64) -> Option<Reach> {
+    Some(Reach { generation, beat: 0, revision: CloudRevision(revision) })
+}
+
+#[tokio::test]
+async fn what_an_edge_attests_is_noticed_by_replicas_that_remember_nothing() {
+    let api = Api::at(100);
+    let folders = [folder(), folder(), folder()];
+    let before = replica(&api, &folders[0]).await.epoch().generation;
+    let snapshot = api.lock().record.clone();
+    // All replicas end, and etcd goes back from 900 to 400.
+    api.lock().restored_to(400, snapshot);
+    let (mut first, mut second) = (replica(&api, &folders[1]).await, replica(&api, &folders[2]).await);
+    assert_eq!(first.epoch().generation, before, "nothing tells the two histories apart");
+    assert!(!first.check(&Downstream::default(), None).await.expect("checked"));
+    assert!(first.check(&Downstream::default(), claim(before, 900)).await.expect("checked"));
+    assert!(first.epoch().generation > before);
+    assert_eq!(api.lock().generation(), first.epoch().generation);
+    // The other one hears of the same, and finds the new epoch that has begun.
+    assert!(second.check(&Downstream::default(), claim(before, 900)).await.expect("checked"));
+    assert_eq!(first.epoch(), second.epoch());
+    for replica in [&mut first, &mut second] {
+        assert!(!replica.check(&Downstream::default(), claim(before, 900)).await.expect("checked"), "once");
+    }
+}
+
+#[tokio::test]
+async fn a_generation_that_the_record_has_forgotten_is_passed_by_the_next_one() {
+    let api = Api::at(100);
+    let folders = [folder(), folder()];
+    let old = replica(&api, &folders[0]).await.epoch().generation;
+    let snapshot = api.lock().record.clone();
+    // Two epochs later, far in the future of this clock, the record goes back with everything else.
+    let future = unix_seconds() * 2;
+    api.lock().restored_to(1_000_000, snapshot);
+    let mut replica = replica(&api, &folders[1]).await;
+    assert_eq!(replica.epoch().generation, old);
+    assert!(replica.check(&Downstream::default(), claim(future, 5)).await.expect("checked"));
+    assert!(replica.epoch().generation > future, "the claimed epoch was another one as well");
+    assert_eq!(api.lock().generation(), replica.epoch().generation);
+}
+
+#[tokio::test]
+async fn an_attestation_that_holds_begins_nothing() {
+    let (api, folder) = (Api::at(100), folder());
+    let mut replica = replica(&api, &folder).await;
+    let before = replica.epoch();
+    api.lock().revision = 900;
+    for claim in [claim(before.generation, 900), claim(before.generation - 1, u64::MAX), claim(0, 0), None] {
+        assert!(!replica.check(&Downstream::default(), claim).await.expect("checked"), "{claim:?}");
+    }
+    // A record that somebody deletes is no restore.
+    api.lock().record = None;
+    let holds = claim(before.generation, 900);
+    assert!(!replica.check(&Downstream::default(), holds).await.expect("checked"));
+    assert_eq!(replica.epoch(), before);
+}
+
+/// One look after the interval of beats.
+async fn beat(replica: &mut EpochKeeper) {
+    tokio::time::advance(BEAT_INTERVAL).await;
+    assert!(!replica.check(&Downstream::default(), None).await.expect("checked"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restored_history_is_known_by_its_beat_however_many_revisions_it_has() {
+    let api = Api::at(100);
+    let folders = [folder(), folder()];
+    let mut before = replica(&api, &folders[0]).await;
+    let snapshot = api.lock().record.clone();
+    beat(&mut before).await;
+    assert!(
+        !before.check(&Downstream::default(), None).await.expect("checked"),
+        "a look shows what was written"
+    );
+    assert_eq!(before.reach().beat, 1);
+    // A restore that raises revisions, or one after which much was written; nobody has run meanwhile.
+    api.lock().restored_to(1_000_000, snapshot.clone());
+    let mut after = replica(&api, &folders[1]).await;
+    assert!(!after.check(&Downstream::default(), None).await.expect("checked"));
+    assert!(after.check(&Downstream::default(), Some(before.reach())).await.expect("checked"));
+    assert!(after.epoch().generation > before.epoch().generation);
+    // A replica that runs, and one with its old folder, know it by themselves.
+    api.lock().restored_to(2_000_000, snapshot.clone());
+    assert!(before.check(&Downstream::default(), None).await.expect("checked"));
+    api.lock().restored_to(3_000_000, snapshot);
+    assert!(replica(&api, &folders[0]).await.epoch().generation > before.epoch().generation);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_replica_raises_the_beat_for_all() {
+    let api = Api::at(100);
+    let folders = [folder(), folder()];
+    let (mut first, mut second) = (replica(&api, &folders[0]).await, replica(&api, &folders[1]).await);
+    let writes = || api.lock().asked.iter().filter(|asked| asked.starts_with("PUT")).count();
+    assert_eq!(writes(), 0);
+    beat(&mut first).await;
+    for replica in [&mut first, &mut second] {
+        assert!(!replica.check(&Downstream::default(), None).await.expect("checked"));
+    }
+    // Its own time is over as well, but it has seen that another one was there.
+    assert!(!second.check(&Downstream::default(), None).await.expect("checked"));
+    assert_eq!((writes(), first.reach(), second.reach().beat), (1, second.reach(), 1));
+    // A record that somebody has deleted is back with it.
+    let generation = api.lock().generation();
+    api.lock().record = None;
+    beat(&mut first).await;
+    let back = api.lock().generation();
+    assert_eq!((back, writes()), (generation, 1));
+}
+
+#[tokio::test]
+async fn a_look_is_one_read() {
+    let (api, folder) = (Api::at(100), folder());
+    let mut replica = replica(&api, &folder).await;
+    api.lock().asked.clear();
+    assert!(!replica.check(&Downstream::default(), None).await.expect("checked"));
+    let one = "GET /api/v1/namespaces/kubeedge/configmaps?fieldSelector=metadata.name%3Dtombolo-epoch";
+    assert_eq!(api.lock().asked, [one]);
+}
+
+#[tokio::test]
+async fn a_contended_record_is_written_by_one() {
+    let api = Api::at(100);
+    let folders = [folder(), folder()];
+    let (mut first, mut second) = (replica(&api, &folders[0]).await, replica(&api, &folders[1]).await);
+    let before = first.epoch().generation;
+    let (look, known) = (record::look(&second.kube.0, "kubeedge").await.expect("read"), second.reach());
+    assert!(first.check(&Downstream::default(), claim(before, 900)).await.expect("checked"));
+    // What the second one has read is old by now: its write is refused, and it takes what it finds.
+    second.agree(look, known, true).await.expect("agreed");
+    assert_eq!(first.epoch(), second.epoch());
+}

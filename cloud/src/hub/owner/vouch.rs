@@ -1,0 +1,75 @@
+//! What a hello attests of the cloud's history, before it is answered (`docs/decisions/0010-epoch-witness.md`).
+
+use std::time::Duration;
+
+use tombolo_link::LinkEvent;
+use tombolo_proto::frame::{Frame, Goodbye, GoodbyeReason};
+
+use super::{ChannelEvent, Done, Owner};
+use crate::epoch::{Outcome, Verdict};
+use crate::metrics::Label;
+
+/// How long a hello may wait: less than an edge waits for its welcome.
+const VOUCH_LIMIT: Duration = Duration::from_secs(5);
+
+/// When a node should come back for whom the API server has not answered.
+const VOUCH_RETRY: Duration = Duration::from_secs(5);
+
+impl Owner {
+    /// Keeps a hello back whose edge has seen more of the cloud's history than this replica: it is welcomed once the API server
+    /// has shown that much. One hello of a connection is looked at; a second one is none.
+    pub(super) fn examine(&mut self, event: ChannelEvent) -> Option<ChannelEvent> {
+        let ChannelEvent::Tombolo(LinkEvent::Frame(_, Frame::Hello(hello))) = &event else {
+            return Some(event);
+        };
+        if std::mem::replace(&mut self.examined, true) || hello.attestation.is_empty() {
+            return Some(event);
+        }
+        let claim = match self.hub.testimony.judge(&hello.attestation) {
+            Verdict::Known => return Some(event),
+            Verdict::Invalid => {
+                self.complain();
+                return Some(event);
+            }
+            Verdict::News(claim) => claim,
+        };
+        self.count("news");
+        let answer = self.hub.testimony.ask(claim);
+        self.work.push(Box::pin(async move {
+            let outcome = tokio::time::timeout(VOUCH_LIMIT, answer).await;
+            Done::Vouched { hello: Box::new(event), outcome: outcome.ok().and_then(Result::ok) }
+        }));
+        None
+    }
+
+    /// Goes on with a hello that was kept back.
+    pub(super) fn vouched(&mut self, hello: ChannelEvent, outcome: Option<Outcome>) {
+        match outcome {
+            Some(Outcome::Holds) => {
+                self.channel.handle(self.hub.clock.now(), hello, &self.node, &self.view);
+            }
+            // The goodbye to all sessions of the old epoch is in the mail.
+            Some(Outcome::Restored) => self.count("restored"),
+            None => {
+                tracing::warn!(node = %self.node,
+                    "the edge knows of newer revisions, and the API server does not say whether it has them");
+                let message =
+                    "the API server does not answer, so nobody knows whether the cloud's history went back";
+                let (reason, message) = (GoodbyeReason::Other, message.to_owned());
+                self.channel.say_goodbye(Goodbye { reason, message, retry_after: VOUCH_RETRY });
+            }
+        }
+    }
+
+    fn complain(&self) {
+        self.count("invalid");
+        if self.hub.testimony.may_complain() {
+            tracing::warn!(node = %self.node,
+                "the edge shows an attestation that no cloudcore of this cluster has made; it is ignored");
+        }
+    }
+
+    fn count(&self, kind: &'static str) {
+        self.hub.metrics.attestations.get_or_create(&Label { kind }).inc();
+    }
+}

@@ -1,0 +1,112 @@
+//! What a hello attests of the cloud's history, before it is answered. The test is the keeper of the epoch.
+
+use bytes::Bytes;
+use tombolo_proto::Lane;
+use tombolo_proto::frame::{Frame, Goodbye, GoodbyeReason, Hello, features};
+
+use super::*;
+use crate::epoch::Outcome;
+
+/// Less than a hello may wait.
+const A_WHILE: Duration = Duration::from_secs(3);
+
+fn attested(hub: &Hub, revision: u64) -> Bytes {
+    attester().attest(&hub.epoch.load().cluster, reach(revision))
+}
+
+/// A connection on which an edge has said hello with this attestation.
+fn greet(hub: &Arc<Hub>, attestation: Bytes) -> Link {
+    let (cloud, mut link, _) = mem::pair(node());
+    let remote = cloud.peer().remote;
+    hub.accept(Accepted { link: cloud, node: node(), remote, transport: Transport::Memory });
+    let hello = Hello {
+        versions: (1, 1),
+        node: node(),
+        store: StoreId([7; 16]),
+        epoch: Some(hub.epoch.load().as_ref().clone()),
+        trim_version: 1,
+        features: features::ATTESTATION,
+        inventory: Inventory::Full(Vec::new()),
+        agent: String::new(),
+        instance: 1,
+        attestation,
+    };
+    link.send(Lane::Control, Frame::Hello(hello)).expect("the link takes a hello");
+    link
+}
+
+/// The next frame within some time.
+async fn heard(link: &mut Link, time: Duration) -> Option<Frame> {
+    let listen = async {
+        loop {
+            match link.next().await {
+                LinkEvent::Frame(_, frame) => return frame,
+                LinkEvent::Writable => {}
+                LinkEvent::Closed(error) => panic!("{error}"),
+            }
+        }
+    };
+    tokio::time::timeout(time, listen).await.ok()
+}
+
+async fn silent_hub() -> Arc<Hub> {
+    hub(&scripted(&Arc::new(Rights::default())))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edge_that_has_seen_more_is_welcomed_when_the_cloud_has_come_as_far() {
+    let hub = silent_hub().await;
+    let mut link = greet(&hub, attested(&hub, 900));
+    assert_eq!(heard(&mut link, A_WHILE).await, None, "nothing is said before the API server is asked");
+    let asked = hub.testimony.take();
+    assert_eq!(asked.claim, Some(reach(900)));
+    hub.testimony.publish(reach(901));
+    asked.answer(Outcome::Holds);
+    assert!(matches!(heard(&mut link, SOON).await, Some(Frame::Welcome(_))));
+    let told = heard(&mut link, SOON).await;
+    assert_eq!(told, Some(Frame::Attestation { proof: hub.testimony.proof() }), "before it is caught up");
+    // The next one knows no more than the hub, and waits for nobody.
+    let mut link = greet(&hub, attested(&hub, 900));
+    assert!(matches!(heard(&mut link, SOON).await, Some(Frame::Welcome(_))));
+    assert_eq!(hub.testimony.take().claim, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edge_that_has_seen_what_was_taken_back_is_never_welcomed_with_the_old_epoch() {
+    let hub = silent_hub().await;
+    let mut link = greet(&hub, attested(&hub, 900));
+    assert_eq!(heard(&mut link, A_WHILE).await, None, "nothing is said before the API server is asked");
+    let asked = hub.testimony.take();
+    // As the keeper does it: everybody goes, and then the waiting hear why.
+    hub.end_all(GoodbyeReason::Other, "the cloud's history was restored", Duration::ZERO);
+    asked.answer(Outcome::Restored);
+    let said = heard(&mut link, SOON).await;
+    assert!(
+        matches!(&said, Some(Frame::Goodbye(Goodbye { message, .. })) if message.contains("restored")),
+        "{said:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edge_is_sent_away_when_nobody_knows_whether_the_cloud_has_come_as_far() {
+    let hub = silent_hub().await;
+    let mut link = greet(&hub, attested(&hub, 900));
+    let said = heard(&mut link, SOON).await;
+    let Some(Frame::Goodbye(goodbye)) = said else { panic!("{said:?}") };
+    assert!(goodbye.message.contains("API server does not answer"), "{}", goodbye.message);
+    assert!(goodbye.retry_after > Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_known_and_what_nobody_has_attested_asks_nobody_anything() {
+    let hub = silent_hub().await;
+    let other = Attester::new(b"another authority").expect("cryptography works");
+    let forged = other.attest(&hub.epoch.load().cluster, reach(900));
+    for attestation in [attested(&hub, 1), attested(&hub, 0), forged, vec![1; 57].into(), vec![0; 128].into()]
+    {
+        let mut link = greet(&hub, attestation.clone());
+        let said = heard(&mut link, SOON).await;
+        assert!(matches!(said, Some(Frame::Welcome(_))), "{attestation:?}: {said:?}");
+        assert_eq!(hub.testimony.take().claim, None, "{attestation:?}");
+    }
+}
