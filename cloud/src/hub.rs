@@ -19,7 +19,9 @@ mod volumes;
 
 pub use access::Access;
 pub(crate) use ledger::NO_LEDGERS;
-pub use ledger::{ClusterLedgers, LedgerError, LedgerStore, Ledgers, Record, RecordError, RecordVersion};
+pub use ledger::{
+    ClusterLedgers, LEDGER_LABEL, LedgerError, LedgerStore, Ledgers, Record, RecordError, RecordVersion,
+};
 pub use mailbox::Mailbox;
 pub use registry::{Admission, Admitted, Registry, SessionFacts, SessionHandle};
 pub use subscriptions::Subscriptions;

@@ -17,6 +17,7 @@ use tombolo_proto::{NodeId, ObjectKey, ScopeId};
 
 use super::Mailbox;
 use super::rivals::Rivals;
+use crate::bootstrap::identities::Denied;
 use crate::edgecontroller::Outlet;
 
 /// All sessions of one hub.
@@ -220,9 +221,7 @@ impl Outlet for Registry {
         if let Some(session) = self.sessions.get(node) {
             session.mailbox.end(Goodbye {
                 reason: GoodbyeReason::NodeDeleted,
-                message: format!(
-                    "Node {node} was deleted: its certificate opens nothing any more, join again"
-                ),
+                message: format!("Node {node}: {}", Denied::Deleted),
                 retry_after: Duration::from_secs(1),
             });
         }
