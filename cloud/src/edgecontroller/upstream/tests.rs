@@ -18,6 +18,7 @@ use tombolo_proto::message::{
 
 use super::*;
 
+mod registering;
 mod token;
 
 /// One call as the API server saw it.
