@@ -85,7 +85,7 @@ async fn cluster(options: &DoctorOptions, now: SystemTime, report: &mut Report) 
     let Some(api) = api::reach(&options.cluster, now, report).await else { return };
     api::namespace(&api, report).await;
     let kept = secrets::examine(&api, now, report).await;
-    rights::examine(&api, report).await;
+    rights::examine(&api, &kept, report).await;
     settings::examine(options, &api, report).await;
     hub::examine(options, &api, &kept, report).await;
     api::nodes(&api, report).await;

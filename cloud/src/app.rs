@@ -353,7 +353,8 @@ fn watch_identities(
     let (client, namespace) = (kube.client().clone(), config.namespace.clone());
     let following = identities::follow(Arc::clone(identities), client, namespace);
     tasks.spawn("certificates in force", following);
-    tasks.spawn("sessions' certificates", sweep(Arc::clone(identities), Arc::clone(&hub.registry)));
+    let sweep = sweep(Arc::clone(identities), Arc::clone(&hub.registry), hub.metrics.clone());
+    tasks.spawn("sessions' certificates", sweep);
 }
 
 /// Tells the router of the rules that the cluster has, now and later.

@@ -150,6 +150,8 @@ struct Inner {
     node_life: Duration,
     /// Set when the hub's certificate is the operator's.
     server_files: Option<PemPair>,
+    /// Where the operator may keep the authority.
+    authority_files: Option<PemPair>,
     /// The shared token, where it is on.
     tokens: Option<watch::Sender<String>>,
     server_tls: ServerTls,
@@ -236,6 +238,7 @@ impl Bootstrap {
                 expired_grace: options.expired_grace,
                 node_life: options.node_life,
                 server_files,
+                authority_files,
                 authority,
                 secrets,
                 nodes,

@@ -11,6 +11,7 @@ use tombolo_proto::frame::{Goodbye, GoodbyeReason};
 
 use crate::bootstrap::identities::{Denied, Identities, IdentityError};
 use crate::hub::{CLOSE_LIMIT, Hub, Registry, SessionHandle, refuse};
+use crate::metrics::Metrics;
 
 /// How often sessions are looked at when nothing has changed: a certificate ends without an event.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -77,7 +78,7 @@ fn unknown(error: &IdentityError) -> Goodbye {
 }
 
 /// Ends sessions whose certificate has ended or is not in force any more, for ever.
-pub(crate) async fn sweep(identities: Arc<Identities>, registry: Arc<Registry>) {
+pub(crate) async fn sweep(identities: Arc<Identities>, registry: Arc<Registry>, metrics: Metrics) {
     let mut changed = identities.changes();
     loop {
         tokio::select! {
@@ -85,6 +86,7 @@ pub(crate) async fn sweep(identities: Arc<Identities>, registry: Arc<Registry>) 
             () = tokio::time::sleep(SWEEP_INTERVAL) => {}
         }
         identities.settle().await;
+        identities.measure(&metrics);
         sweep_once(&identities, &registry).await;
     }
 }

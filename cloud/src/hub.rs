@@ -20,7 +20,9 @@ mod volumes;
 
 pub use access::Access;
 pub(crate) use ledger::NO_LEDGERS;
-pub use ledger::{ClusterLedgers, LedgerError, LedgerStore, Ledgers, Record, RecordError, RecordVersion};
+pub use ledger::{
+    ClusterLedgers, LEDGER_LABEL, LedgerError, LedgerStore, Ledgers, Record, RecordError, RecordVersion,
+};
 pub use mailbox::Mailbox;
 pub use memory::{NODE_BYTES_MAX, NODE_REQUEST_BYTES_MAX};
 pub use registry::{Admission, Registry, SessionFacts, SessionHandle};

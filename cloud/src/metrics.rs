@@ -30,6 +30,12 @@ pub struct Metrics {
     pub identities_contested: Counter,
     /// Connections refused because their certificate is not in force.
     pub refused_certificates: Counter,
+    /// Bytes of the fullest Secret with records of certificates.
+    pub certificate_record_bytes: Gauge,
+    /// Names with records of certificates.
+    pub certificate_records: Gauge,
+    /// Join tokens that are stored, those that are over included.
+    pub join_tokens: Gauge,
     /// Deliveries acknowledged.
     pub acknowledged: Counter,
     /// Deliveries refused by an edge.
@@ -83,6 +89,9 @@ impl Metrics {
             refused_connections: Counter::default(),
             identities_contested: Counter::default(),
             refused_certificates: Counter::default(),
+            certificate_record_bytes: Gauge::default(),
+            certificate_records: Gauge::default(),
+            join_tokens: Gauge::default(),
             acknowledged: Counter::default(),
             refused: Counter::default(),
             delivery_seconds: Histogram::new(exponential_buckets(0.0005, 2.0, 16)),
@@ -133,7 +142,17 @@ impl Metrics {
             metrics.shared_watches.clone(),
         );
         metrics.register_budgets(registry);
+        metrics.register_identities(registry);
         metrics
+    }
+
+    fn register_identities(&self, registry: &mut Registry) {
+        let text = "Bytes of the fullest Secret with records of certificates, of 921600";
+        registry.register("certificate_record_bytes", text, self.certificate_record_bytes.clone());
+        let text = "Names with records of certificates";
+        registry.register("certificate_records", text, self.certificate_records.clone());
+        let text = "Join tokens that are stored, those that are over included";
+        registry.register("join_tokens", text, self.join_tokens.clone());
     }
 
     fn register_budgets(&self, registry: &mut Registry) {

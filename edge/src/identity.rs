@@ -26,7 +26,7 @@ pub(crate) mod testing;
 mod tests;
 
 pub(crate) use clock::WallClock;
-pub use enroll::{EnrollOptions, Shown, enroll, renew, show};
+pub use enroll::{EnrollOptions, Shown, enroll, is_registered, renew, show};
 pub(crate) use rotate::{CloudRenewal, rotate};
 
 /// Folder of the files, in the data folder.

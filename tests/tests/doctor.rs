@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::core::v1::{Node, Secret, ServiceAccount};
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api as Objects, Client};
 use serde_json::json;
@@ -64,7 +64,8 @@ fn has(lines: &[String], level: &str, words: &[&str]) {
 async fn grant(client: &Client) {
     let own =
         ["10-rights", "20-impersonation", "30-edge-network"].map(|name| format!("cloudcore/{name}.yaml"));
-    for name in own.into_iter().chain(["optional/grids.yaml".to_owned()]) {
+    let options = ["grids", "stock-edges"].map(|name| format!("optional/{name}.yaml"));
+    for name in own.into_iter().chain(options) {
         let path = source::root().join("deploy").join(name);
         for document in manifest::read(&path).unwrap() {
             document.apply(client).await.unwrap();
@@ -160,6 +161,9 @@ async fn rights(client: &Client, options: &DoctorOptions) {
     bindings.delete("tombolo:grids", &DeleteParams::default()).await.unwrap();
     eventually(options, "warn", &[account, "grids.yaml", "may not get deploymentgrids", "enable: true"])
         .await;
+    let stock: Objects<RoleBinding> = Objects::namespaced(client.clone(), "kubeedge");
+    stock.delete("tombolo:stock-edges", &DeleteParams::default()).await.unwrap();
+    eventually_fails(options, &[account, "stock-edges.yaml", "may not get configmaps"]).await;
     bindings.delete("tombolo:impersonate-nodes", &DeleteParams::default()).await.unwrap();
     eventually_fails(
         options,

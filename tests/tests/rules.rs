@@ -1,5 +1,7 @@
 //! Rules and endpoints: told to the router as they come and go, results counted, and no noise where there are none.
 
+use std::net::TcpListener;
+
 use serde_json::{Value, json};
 use tombolo_proto::frame::{ReplyBody, RequestBody};
 use tombolo_proto::message::{Content, Group, Message, MessageId, Operation, ResourcePath, Route, Source};
@@ -39,6 +41,57 @@ async fn embedded_websocket() {
 async fn real_quic() {
     cluster_or_skip!("real_quic");
     play(Api::Real, Transport::Quic).await;
+}
+
+/// CVE-2022-31078: what a Rule names as its target could answer without end. Here nobody asks it: not when the rule comes and
+/// goes, nor for what comes from an edge, nor for what applications of an edge ask.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_target_of_a_rule_is_never_contacted() {
+    let world = World::start(Api::Embedded, Transport::WebSocket).await.unwrap();
+    // Connections wait in its queue, whenever they come.
+    let target = TcpListener::bind("127.0.0.1:0").unwrap();
+    target.set_nonblocking(true).unwrap();
+    let url = format!("http://{}/", target.local_addr().unwrap());
+    let crds = source::root().join("deploy/crds/rules.yaml").display().to_string();
+    world.kubectl(&["apply", "-f", &crds]).unwrap();
+    for name in ["rules", "ruleendpoints"] {
+        let crd = format!("crd/{name}.rules.kubeedge.io");
+        world.kubectl(&["wait", "--for=condition=Established", &crd, "--timeout=60s"]).unwrap();
+    }
+    let rules = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(rules.path(), RULES.replace("http://127.0.0.1:1/", &url)).unwrap();
+    world.kubectl(&["apply", "-f", &rules.path().display().to_string()]).unwrap();
+    seen(&world, "rule", "up", "insert").await;
+    seen(&world, "ruleendpoint", "cloud", "insert").await;
+
+    let mut stock = StockNode::join(&world, "edge-1").await.unwrap();
+    stock.connect().await.unwrap();
+    // Upwards: what MQTT brings for the rule, what an application sends there, and its answer to a call from there.
+    for (source, resource, content) in [
+        ("servicebus", url.as_str(), json!("aGk=")),
+        ("servicebus", "temperature", json!("aGk=")),
+        ("bus", "temperature", json!("21")),
+        ("bus", "default/temperature", json!("21")),
+    ] {
+        // MQTT waits for no answer: the next question shows that the message was dealt with.
+        let _ = stock.ask_as(source, "user", "upload", resource, content).await;
+    }
+    stock.tell("update", "default/rulestatus/up", json!({"Status": "SUCCESS"})).await.unwrap();
+    wait_for("the last message to be dealt with", DEADLINE, async || {
+        match world.kubectl(&["get", "rule", "up", "-o", "jsonpath={.status.successMessages}"]) {
+            Ok(count) if count == "1" => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    // Downwards, a rule's source in the cloud would be a port of cloudcore: there is none but those of the hub.
+    world.kubectl(&["delete", "rule", "up"]).unwrap();
+    seen(&world, "rule", "up", "delete").await;
+    let contacted = target.accept().map(|(_, from)| from);
+    assert!(
+        contacted.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock),
+        "the target was asked"
+    );
 }
 
 async fn play(api: Api, transport: Transport) {

@@ -8,8 +8,9 @@ use std::time::{Instant, SystemTime};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use tombolo_edge::Config;
+use tombolo_edge::JoinError;
 use tombolo_edge::config::{Transport, host_and_port};
-use tombolo_edge::identity::{Identity, show};
+use tombolo_edge::identity::{Identity, is_registered, show};
 use tombolo_edge::store::{Inspection, inspect};
 use tombolo_link::client::{Choice, Target};
 
@@ -194,6 +195,7 @@ async fn cloud(
         Ok(shown) if shown.ca == identity.ca => {
             report.ok(check, "show the CA that this node has joined");
             api::clock("clock of the cloud", shown.date, now(), report);
+            in_force(config, identity, report).await;
         }
         Ok(shown) => {
             let text =
@@ -206,6 +208,24 @@ async fn cloud(
         }
     }
     if running { session(config, report) } else { dial(config, identity, report).await }
+}
+
+/// Whether the cloud still takes the node's certificate: its Node may have been deleted, or the certificate revoked.
+async fn in_force(config: &Config, identity: &Identity, report: &mut Report) {
+    let node = &config.node_name;
+    let check = format!("certificate of node {node} at the cloud");
+    match is_registered(identity, node, &config.cloud.join).await {
+        Ok(true) => report.ok(check, "is in force, and the Node exists"),
+        Ok(false) => report.warn(check, "there is no Node of this name", START),
+        Err(error @ JoinError::Refused { code: 401, .. }) => {
+            let advice = format!(
+                "Make a token where the cluster is administered (tombolo token create --node {node}), run edgecore join \
+                 with it, and restart edgecore"
+            );
+            report.fail(check, error.to_string(), advice);
+        }
+        Err(error) => report.warn(check, error.to_string(), "Try again, and see the log of cloudcore"),
+    }
 }
 
 /// What the running agent says about its connection.

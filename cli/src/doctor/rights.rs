@@ -7,10 +7,12 @@ use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReview,
     SubjectAccessReviewSpec,
 };
-use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::api::PostParams;
+use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
+use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
 use tombolo_cloud::Kube;
+use tombolo_cloud::bootstrap::Inspection;
+use tombolo_cloud::hub::LEDGER_LABEL;
 use tombolo_cloud::kube::EDGE_NODES;
 use tombolo_cloud::kube::ImpersonationForm;
 
@@ -52,7 +54,7 @@ impl Subject {
 }
 
 /// Examines the rights of cloudcore and of nodes.
-pub(super) async fn examine(api: &Reached, report: &mut Report) {
+pub(super) async fn examine(api: &Reached, kept: &Inspection, report: &mut Report) {
     let Some(cloudcore) = cloudcore(api, report).await else { return };
     // As cloudcore asks for a node that is connected.
     let groups = ["system:nodes", "system:authenticated", EDGE_NODES].map(str::to_owned).to_vec();
@@ -71,8 +73,26 @@ pub(super) async fn examine(api: &Reached, report: &mut Report) {
         report.warn(check, text, hint);
     })
     .await;
+    if serves_stock_edges(api, kept).await {
+        let stock = manifest::stock_edges(&api.namespace);
+        granted(api, &cloudcore, &stock, report, |report, check, text| {
+            report.fail(check, text, format!("Apply {}: stock KubeEdge nodes connect here", stock.file));
+        })
+        .await;
+    }
     impersonation(api, &cloudcore, report).await;
     protections(api, report).await;
+}
+
+/// Whether stock KubeEdge nodes connect: their shared token is on, or what was sent to one of them is recorded.
+async fn serves_stock_edges(api: &Reached, kept: &Inspection) -> bool {
+    if !matches!(kept.token, Ok(None)) {
+        return true;
+    }
+    let maps: Api<ConfigMap> = Api::namespaced(api.client.clone(), &api.namespace);
+    // Who may not list them hears of rights that are missing elsewhere.
+    let listed = maps.list_metadata(&ListParams::default().labels(LEDGER_LABEL).limit(1)).await;
+    listed.is_ok_and(|listed| !listed.items.is_empty())
 }
 
 /// Whether the API server keeps nodes apart, tried in the name of a node with requests that change nothing.

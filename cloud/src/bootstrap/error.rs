@@ -75,11 +75,11 @@ pub enum BootstrapError {
     Identities(#[from] super::identities::IdentityError),
     /// The authority was replaced while this process ran.
     #[error(
-        "the certificate authority in secret {secret} is another one than at the start: every session of the former one ends, and cloudcore has to be started again"
+        "the certificate authority in {origin} is another one than at the start: every session of the former one ends, and cloudcore has to be started again"
     )]
     AuthorityReplaced {
-        /// The Secret.
-        secret: &'static str,
+        /// File or Secret.
+        origin: String,
     },
     /// The join token could not be made.
     #[error("cannot make a join token: {reason}")]

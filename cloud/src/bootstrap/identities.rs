@@ -13,6 +13,7 @@ mod shelf;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::UNIX_EPOCH;
 
 use parking_lot::{Mutex, RwLock};
@@ -28,8 +29,10 @@ pub(crate) use registration::Registration;
 use super::WallClock;
 use super::nodes::{NodeLookup, NodeLookupError, NodeState};
 use super::secrets::{SecretError, SecretStore};
+use crate::metrics::Metrics;
 use entry::Verdict;
 use questions::{Memory, Questions};
+use registration::Pending;
 use shelf::Shelf;
 
 /// How the names of the Secrets begin; a dash and a number follow.
@@ -38,7 +41,7 @@ pub const SECRET_PREFIX: &str = "tombolo-identities";
 /// Secrets that share the records. A Role names each of them: `deploy/cloudcore` has them all.
 pub const SHARDS: usize = 4;
 
-/// Bytes of records in one Secret; the API takes a megabyte. Some 5,000 names.
+/// Bytes of records in one Secret; the API takes a megabyte. Some 2,500 names with two certificates each.
 const SHARD_LEN_MAX: usize = 900 * 1024;
 
 /// Why nothing is known about a certificate.
@@ -75,8 +78,10 @@ pub struct Identities {
     questions: Questions,
     /// Tells this process's marks of registrations from those of others.
     process: String,
-    /// Registrations whose end could not be recorded, with the UID of the Node where it is known.
-    unsettled: Mutex<HashMap<NodeId, Option<String>>>,
+    /// Registrations that are under way, or whose end is still to be recorded.
+    pending: Mutex<HashMap<NodeId, Pending>>,
+    /// Join tokens, as the watch of our Secrets tells.
+    tokens: AtomicUsize,
     changed: watch::Sender<u64>,
 }
 
@@ -108,7 +113,8 @@ impl Identities {
             uids: RwLock::default(),
             questions: Questions::default(),
             process: uuid::Uuid::new_v4().to_string(),
-            unsettled: Mutex::default(),
+            pending: Mutex::default(),
+            tokens: AtomicUsize::new(0),
             changed: watch::Sender::new(0),
         })
     }
@@ -274,9 +280,14 @@ impl Identities {
         Ok(entry.and_then(|entry| entry.taken(self.now())))
     }
 
-    /// Bytes and names of the records in each Secret.
-    pub(crate) fn sizes(&self) -> [(usize, usize); SHARDS] {
-        self.shelf.sizes()
+    /// Shows operators how full the records and the join tokens are.
+    pub(crate) fn measure(&self, metrics: &Metrics) {
+        let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let sizes = self.shelf.sizes();
+        let fullest = sizes.iter().map(|(len, _)| *len).max().unwrap_or(0);
+        metrics.certificate_record_bytes.set(gauge(fullest));
+        metrics.certificate_records.set(gauge(sizes.iter().map(|(_, names)| names).sum()));
+        metrics.join_tokens.set(gauge(self.tokens.load(Ordering::Relaxed)));
     }
 
     /// Takes all certificates of a name back: no session opens with them, none is renewed, and those that are open end.

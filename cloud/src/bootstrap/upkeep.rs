@@ -121,16 +121,25 @@ pub(super) async fn keep_certificate(inner: Arc<Inner>, mut pair: KeyedCertifica
 /// How often the stored authority is compared with the one that is trusted here.
 const AUTHORITY_CHECK: Duration = Duration::from_secs(10);
 
-/// Ends when the stored authority is another one than that of the start: sessions that the former one has signed for
-/// must not go on, and this process can trust the new one only from its start. An authority that is missing or
-/// damaged is reported and changes nothing: nobody has put another one in its place.
+/// Ends when the authority of the operator's files, or else the stored one, is another one than that of the start: sessions
+/// that the former one has signed for must not go on, and this process can trust the new one only from its start. An
+/// authority that is missing or damaged is reported and changes nothing: nobody has put another one in its place.
 pub(super) async fn authority_stays(inner: Arc<Inner>) -> Result<(), BootstrapError> {
-    let mut reported = false;
+    let (mut reported, mut file_problem) = (false, None);
     loop {
         tokio::time::sleep(AUTHORITY_CHECK).await;
+        if let Some(files) = &inner.authority_files {
+            let problem = authority_file_stays(&inner, files)?;
+            if let Some(problem) = problem.as_ref().filter(|problem| file_problem.as_ref() != Some(*problem))
+            {
+                tracing::error!(problem, "the files of the certificate authority: the next start needs them");
+            }
+            file_problem = problem;
+        }
         match storage::read_pair(&*inner.secrets, &storage::CA).await {
             Ok(Some(Ok(pair))) if pair.certificate != inner.authority.pair().certificate => {
-                return Err(BootstrapError::AuthorityReplaced { secret: storage::CA.secret });
+                let origin = format!("secret {}", storage::CA.secret);
+                return Err(BootstrapError::AuthorityReplaced { origin });
             }
             Ok(Some(Ok(_))) => reported = false,
             Ok(stored) if !reported => {
@@ -145,6 +154,22 @@ pub(super) async fn authority_stays(inner: Arc<Inner>) -> Result<(), BootstrapEr
             Ok(_) => {}
             Err(error) => tracing::debug!(%error, "the stored certificate authority cannot be read"),
         }
+    }
+}
+
+/// Whether the operator's files hold another authority than at the start; else what is wrong with them. While one of the two
+/// has been replaced and the other has not, they hold none.
+fn authority_file_stays(inner: &Inner, files: &PemPair) -> Result<Option<String>, BootstrapError> {
+    let origin = files.certificate.display().to_string();
+    let pair = match files.read() {
+        Ok(Some(pair)) if pair.certificate != inner.authority.pair().certificate => pair,
+        // Without files the Secret holds.
+        Ok(_) => return Ok(None),
+        Err(error) => return Ok(Some(error.to_string())),
+    };
+    match Authority::load(&origin, pair) {
+        Ok(_) => Err(BootstrapError::AuthorityReplaced { origin }),
+        Err(error) => Ok(Some(error.to_string())),
     }
 }
 

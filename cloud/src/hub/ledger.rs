@@ -7,8 +7,8 @@
 mod cluster;
 mod record;
 
-pub use cluster::ClusterLedgers;
 pub(crate) use cluster::NO_LEDGERS;
+pub use cluster::{ClusterLedgers, LEDGER_LABEL};
 pub use record::{Record, RecordError};
 
 use std::sync::Arc;

@@ -19,6 +19,7 @@ use tombolo_runtime::{Budget, LineLimit};
 use super::Mailbox;
 use super::memory::{NodeMemories, NodeMemory};
 use super::rivals::Rivals;
+use crate::bootstrap::identities::Denied;
 use crate::edgecontroller::Outlet;
 
 /// All sessions of one hub.
@@ -283,9 +284,7 @@ impl Outlet for Registry {
         if let Some(session) = self.sessions.get(node) {
             session.mailbox.end(Goodbye {
                 reason: GoodbyeReason::NodeDeleted,
-                message: format!(
-                    "Node {node} was deleted: its certificate opens nothing any more, join again"
-                ),
+                message: format!("Node {node}: {}", Denied::Deleted),
                 retry_after: Duration::from_secs(1),
             });
         }

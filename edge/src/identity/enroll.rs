@@ -61,11 +61,48 @@ pub async fn renew(identity: &Identity, node: &NodeId, endpoint: &str) -> Result
     ask(place, node, Some(identity), HeaderMap::new()).await
 }
 
+/// Asks the join endpoints, with the present certificate, whether the node's Node exists.
+///
+/// # Errors
+/// [`JoinError::Refused`] with what the cloud says when the certificate is not in force there.
+pub async fn is_registered(identity: &Identity, node: &NodeId, endpoint: &str) -> Result<bool, JoinError> {
+    let clock = WallClock::system();
+    let place = Place { endpoint, ca: &identity.ca, clock: &clock };
+    let tls = verified(place.ca, Some(identity), place.clock);
+    let tls = tls.map_err(|error| place.unreachable(error.to_string()))?;
+    let path = format!("/node/{node}");
+    let (headers, body) = (HeaderMap::new(), Bytes::new());
+    let question = Ask { endpoint, method: Method::GET, path: &path, headers, body };
+    let answer = fetch(tls, question).await.map_err(|problem| place.unreachable(problem))?;
+    match answer.code {
+        StatusCode::OK => Ok(true),
+        StatusCode::NOT_FOUND => Ok(false),
+        _ => Err(place.refused(node, &answer)),
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Place<'a> {
     endpoint: &'a str,
     ca: &'a CertificateDer<'static>,
     clock: &'a WallClock,
+}
+
+impl Place<'_> {
+    fn unreachable(&self, problem: String) -> JoinError {
+        let hint = connect_hint(&problem, self.clock);
+        JoinError::Connect { endpoint: self.endpoint.to_owned(), hint, problem }
+    }
+
+    fn refused(&self, node: &NodeId, answer: &Answer) -> JoinError {
+        let text = String::from_utf8_lossy(&answer.body);
+        JoinError::Refused {
+            node: node.clone(),
+            code: answer.code.as_u16(),
+            message: text.trim().chars().filter(|c| !c.is_control()).take(MESSAGE_MAX).collect(),
+            hint: clock::hint(answer.date, self.clock.now()),
+        }
+    }
 }
 
 /// Hash and JWT of a token.
@@ -125,11 +162,7 @@ async fn ask(
     present: Option<&Identity>,
     mut headers: HeaderMap,
 ) -> Result<Identity, JoinError> {
-    let connect = |problem: String| JoinError::Connect {
-        endpoint: place.endpoint.to_owned(),
-        hint: connect_hint(&problem, place.clock),
-        problem,
-    };
+    let connect = |problem: String| place.unreachable(problem);
     let request = certificate::request(node).map_err(|error| JoinError::Answer(error.to_string()))?;
     let name = HeaderValue::from_str(node.as_str()).expect("a DNS name is a valid header value");
     headers.insert("NodeName", name);
@@ -146,19 +179,12 @@ async fn ask(
 }
 
 fn accept(answer: &Answer, request: Request, place: Place<'_>, node: &NodeId) -> Result<Identity, JoinError> {
-    let Place { ca, clock, .. } = place;
     if answer.code != StatusCode::OK {
-        let text = String::from_utf8_lossy(&answer.body);
-        return Err(JoinError::Refused {
-            node: node.clone(),
-            code: answer.code.as_u16(),
-            message: text.trim().chars().filter(|c| !c.is_control()).take(MESSAGE_MAX).collect(),
-            hint: clock::hint(answer.date, clock.now()),
-        });
+        return Err(place.refused(node, answer));
     }
     let certificate = CertificateDer::from(answer.body.to_vec());
-    request.answered_by(&certificate, ca, node).map_err(JoinError::Answer)?;
-    Ok(Identity { certificate, ca: ca.clone(), key: request.key })
+    request.answered_by(&certificate, place.ca, node).map_err(JoinError::Answer)?;
+    Ok(Identity { certificate, ca: place.ca.clone(), key: request.key })
 }
 
 /// What a failed handshake may come from. The texts are those of rustls's `CertificateError`.

@@ -54,6 +54,21 @@ pub(super) fn check(events: &[AuditEvent]) {
     assert!(surplus.is_empty(), "granted by impersonation.yaml and never asked for: {surplus:?}");
 }
 
+/// What stock edges take beyond the rest; `tests/tests/stock` compares it with what cloudcore asks for when it serves some.
+#[test]
+fn stock_edges_take_the_config_maps_of_one_namespace_and_no_more() {
+    let manifest = documents(&root().join("deploy/optional/stock-edges.yaml")).unwrap();
+    let kinds: Vec<_> =
+        manifest.iter().map(|one| json!([one["kind"], one["metadata"]["namespace"]])).collect();
+    assert_eq!(kinds, [json!(["Role", "kubeedge"]), json!(["RoleBinding", "kubeedge"])]);
+    let verbs = json!(["get", "create", "update"]);
+    let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs}]);
+    assert_eq!(manifest[0]["rules"], rules);
+    assert_eq!(manifest[1]["roleRef"]["name"], manifest[0]["metadata"]["name"]);
+    let account = json!({"kind": "ServiceAccount", "name": "tombolo-cloudcore", "namespace": "kubeedge"});
+    assert_eq!(manifest[1]["subjects"], json!([account]));
+}
+
 /// All that deploy/cloudcore/30-edge-network.yaml lets every node read: API group, resource, and names where only these may be
 /// read. The table of the embedded server has the same rules (`cloud/src/embedded/bootstrap/rbac.rs`).
 const EDGE_NETWORK: [(&str, &str, &[&str]); 11] = [

@@ -62,6 +62,12 @@ pub(super) fn grids(namespace: &str) -> Manifest {
     Manifest { file: "deploy/optional/grids.yaml", rights: rights(text, namespace) }
 }
 
+/// What serving stock KubeEdge nodes takes: optional, as there may be none.
+pub(super) fn stock_edges(namespace: &str) -> Manifest {
+    let text = include_str!("../../../../deploy/optional/stock-edges.yaml");
+    Manifest { file: "deploy/optional/stock-edges.yaml", rights: rights(text, namespace) }
+}
+
 /// Constrained impersonation.
 pub(super) fn constrained(namespace: &str) -> Manifest {
     let text = include_str!("../../../../deploy/cloudcore/20-impersonation.yaml");
@@ -117,7 +123,8 @@ mod tests {
 
     #[test]
     fn the_shipped_manifests_are_read_whole() {
-        for manifest in [cloudcore("x"), edge_network("x"), grids("x"), constrained("x"), legacy("x")] {
+        let optional = [grids("x"), stock_edges("x"), legacy("x")];
+        for manifest in [cloudcore("x"), edge_network("x"), constrained("x")].into_iter().chain(optional) {
             assert!(!manifest.rights.is_empty(), "{} grants nothing", manifest.file);
         }
         let own: Vec<String> = cloudcore("hubs").rights.iter().map(ToString::to_string).collect();

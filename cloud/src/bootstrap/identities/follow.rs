@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Node, Secret};
@@ -12,6 +13,7 @@ use tombolo_runtime::{Backoff, BackoffConfig};
 
 use super::{Identities, SECRET_PREFIX, SHARDS};
 use crate::bootstrap::secrets::{OWN_LABEL, SecretData};
+use crate::bootstrap::tokens;
 
 /// Follows records and Nodes for ever.
 pub(crate) async fn follow(identities: Arc<Identities>, client: kube::Client, namespace: String) {
@@ -83,6 +85,9 @@ impl Identities {
     /// Takes a Secret that a watch tells, or a list that began when these versions were known.
     pub(crate) fn take(&self, secret: &Secret, listing: Option<&[u64; SHARDS]>) {
         let name = secret.metadata.name.as_deref().unwrap_or_default();
+        if name == tokens::SECRET {
+            self.tokens.store(secret.data.iter().flatten().count(), Ordering::Relaxed);
+        }
         if !name.starts_with(SECRET_PREFIX) {
             return;
         }

@@ -9,24 +9,42 @@ use tombolo_proto::NodeId;
 
 use super::{Denied, Entry, Identities, IdentityError};
 
+/// Registrations of one name here: those that are under way, and whether the end of an earlier one is still to be recorded.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    running: usize,
+    open: bool,
+    /// Of the Node that was made, where that is known.
+    uid: Option<String>,
+}
+
 /// A registration that is under way. Dropped without an end, it is looked at again by [`Identities::settle`].
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Registration {
-    /// None when it has ended, and where there is nothing to mark: a name without a record, or one whose Node is there.
-    open: Option<(Arc<Identities>, NodeId)>,
+    identities: Arc<Identities>,
+    node: NodeId,
+    /// Nothing is to be recorded about it any more.
+    ended: bool,
     uid: Option<String>,
 }
 
 impl Registration {
+    fn new(identities: &Arc<Identities>, node: &NodeId) -> Self {
+        identities.pending.lock().entry(node.clone()).or_default().running += 1;
+        Self { identities: Arc::clone(identities), node: node.clone(), ended: true, uid: None }
+    }
+
     /// Records what came of it: the UID of the Node that was made, or else whatever Node there is now.
     pub(crate) async fn end(mut self, uid: Option<&str>) {
-        let Some((identities, node)) = self.open.clone() else { return };
+        if self.ended {
+            return;
+        }
         self.uid = uid.map(str::to_owned);
-        match identities.end_registration(&node, uid).await {
-            Ok(()) => self.open = None,
+        match self.identities.end_registration(&self.node, uid, 1).await {
+            Ok(ended) => self.ended = ended,
             Err(error) => {
-                tracing::warn!(%node, %error, "what came of a registration cannot be recorded yet");
+                tracing::warn!(node = %self.node, %error, "what came of a registration cannot be recorded yet");
             }
         }
     }
@@ -34,14 +52,22 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        if let Some((identities, node)) = self.open.take() {
-            identities.unsettled.lock().insert(node, self.uid.take());
+        let mut pending = self.identities.pending.lock();
+        let Some(own) = pending.get_mut(&self.node) else { return };
+        own.running = own.running.saturating_sub(1);
+        if !self.ended {
+            own.open = true;
+            own.uid = self.uid.take().or(own.uid.take());
+        }
+        if own.running == 0 && !own.open {
+            pending.remove(&self.node);
         }
     }
 }
 
 impl Identities {
-    /// Marks that a Node is about to be created for a name.
+    /// Marks that a Node is about to be created for a name. There is nothing to mark for a name without a record, nor for
+    /// one whose Node is there.
     ///
     /// # Errors
     /// [`IdentityError`] when that cannot be recorded: then the Node must not be created.
@@ -49,11 +75,12 @@ impl Identities {
         self: &Arc<Self>,
         node: &NodeId,
     ) -> Result<Result<Registration, Denied>, IdentityError> {
+        let mut registration = Registration::new(self, node);
         let (entry, uid) = self.memory(node);
         let bound = entry.and_then(|entry| entry.uid).filter(|_| self.shelf.is_known());
-        if bound.is_some() && Some(bound) == uid {
-            // An agent that starts again: its Node is there.
-            return Ok(Ok(Registration { open: None, uid: None }));
+        if bound.is_some() && uid == Some(bound) {
+            // An agent that starts again.
+            return Ok(Ok(registration));
         }
         let state = self.nodes.state(node).await?;
         let mut marked = false;
@@ -70,34 +97,61 @@ impl Identities {
                     }
                 }
             })
-            .await?;
-        let open = marked.then(|| (Arc::clone(self), node.clone()));
-        Ok(begun.map(|()| Registration { open, uid: None }))
+            .await;
+        // A write that failed may have been made all the same.
+        registration.ended = !marked;
+        Ok(begun?.map(|()| registration))
     }
 
-    async fn end_registration(&self, node: &NodeId, uid: Option<&str>) -> Result<(), IdentityError> {
+    /// Takes the mark away, or binds the record to the Node. False when the mark stays for others that are under way
+    /// beside the caller's `own` ones.
+    async fn end_registration(
+        &self,
+        node: &NodeId,
+        uid: Option<&str>,
+        own: usize,
+    ) -> Result<bool, IdentityError> {
         let found = match uid {
             Some(_) => None,
             None => self.nodes.state(node).await?.uid().map(str::to_owned),
         };
         let uid = uid.or(found.as_deref());
-        let ended = self.change(node, |entry| {
-            let Some(entry) = entry else { return Ok::<_, Denied>(None) };
+        let mut ended = true;
+        let done = self.change(node, |entry| {
             // Without the mark somebody has joined under the name since, or the Node is recorded already.
-            let own = entry.registering.as_deref() == Some(self.process.as_str());
-            let ended = || uid.map_or(Entry { registering: None, ..entry.clone() }, |uid| entry.bound(uid));
-            Ok(own.then(ended))
+            let marked = |entry: &&Entry| entry.registering.as_deref() == Some(self.process.as_str());
+            let Some(entry) = entry.filter(marked) else { return Ok::<_, Denied>(None) };
+            let Some(uid) = uid else {
+                ended = self.pending.lock().get(node).is_none_or(|pending| pending.running <= own);
+                return Ok(ended.then(|| Entry { registering: None, ..entry.clone() }));
+            };
+            Ok(Some(entry.bound(uid)))
         });
-        ended.await.map(|_| ())
+        done.await.map(|_| ended)
     }
 
     /// Looks again at registrations whose end could not be recorded. There are at most as many as names with records.
     pub(crate) async fn settle(&self) {
-        let unsettled = std::mem::take(&mut *self.unsettled.lock());
-        for (node, uid) in unsettled {
-            if let Err(error) = self.end_registration(&node, uid.as_deref()).await {
-                tracing::debug!(%node, %error, "what came of a registration cannot be recorded yet");
-                self.unsettled.lock().entry(node).or_insert(uid);
+        let over = |pending: &Pending| pending.running == 0 && pending.open;
+        let open: Vec<(NodeId, Option<String>)> = self
+            .pending
+            .lock()
+            .iter()
+            .filter(|(_, pending)| over(pending))
+            .map(|(node, pending)| (node.clone(), pending.uid.clone()))
+            .collect();
+        for (node, uid) in open {
+            match self.end_registration(&node, uid.as_deref(), 0).await {
+                Ok(true) => {
+                    let mut pending = self.pending.lock();
+                    if pending.get(&node).is_some_and(over) {
+                        pending.remove(&node);
+                    }
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::debug!(%node, %error, "what came of a registration cannot be recorded yet");
+                }
             }
         }
     }

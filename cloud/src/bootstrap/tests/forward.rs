@@ -7,6 +7,7 @@ use tombolo_proto::NodeId;
 use super::world::{NodeIdentity, World, present};
 use super::*;
 use crate::bootstrap::identities::{Denied, Identities, SHARDS};
+use crate::metrics::Metrics;
 
 fn edge1() -> NodeId {
     NodeId::parse("edge1").expect("a name")
@@ -15,8 +16,7 @@ fn edge1() -> NodeId {
 /// The Secrets as a watch would tell them now.
 fn told(world: &World) -> Vec<Secret> {
     let secrets = world.secrets.secrets.lock();
-    let records = secrets.iter().filter(|(name, _)| name.starts_with(identities::SECRET_PREFIX));
-    let told = records.map(|(name, StoredSecret { data, version })| {
+    let told = secrets.iter().map(|(name, StoredSecret { data, version })| {
         let mut secret = Secret::default();
         secret.metadata.name = Some(name.clone());
         secret.metadata.resource_version = Some(version.clone());
@@ -82,4 +82,21 @@ async fn what_the_api_has_now_counts_also_when_its_history_went_back() {
     assert!(!identities.is_known_good(&edge1(), &identity.facts()), "a watch alone proves nothing");
     assert_eq!(identities.ask(&edge1(), &identity.facts()).await.expect("an answer"), Ok(()));
     assert!(identities.is_known_good(&edge1(), &identity.facts()));
+}
+
+#[tokio::test]
+async fn how_full_the_records_and_the_tokens_are_is_measured() {
+    let (world, _, identities) = registered().await;
+    for _ in 0..3 {
+        let token = NewToken { names: Vec::new(), uses: 1, life: Duration::from_secs(60), replace: false };
+        world.bootstrap.create_token(&token).await.expect("made");
+    }
+    take(&identities, &told(&world), None);
+    let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+    identities.measure(&metrics);
+    assert_eq!((metrics.certificate_records.get(), metrics.join_tokens.get()), (1, 3));
+    let stored = world.secrets.secrets.lock();
+    let records = stored.iter().filter(|(name, _)| name.starts_with(identities::SECRET_PREFIX));
+    let bytes = records.flat_map(|(_, secret)| &secret.data).map(|(name, value)| name.len() + value.len());
+    assert_eq!(usize::try_from(metrics.certificate_record_bytes.get()), Ok(bytes.sum()));
 }

@@ -84,6 +84,21 @@ async fn a_registration_without_an_end_is_looked_at_again() {
     }
 }
 
+/// One of two requests of a node fails while the other one is under way: its mark stays.
+#[tokio::test]
+async fn a_registration_leaves_the_mark_of_another_one() {
+    let world = World::start().await;
+    let identity = world.joined("edge1").await;
+    let (after, identities) = (world.replica().await, world.bootstrap.identities());
+    let judged = async || after.identities().ask(&edge1(), &identity.facts()).await.expect("an answer");
+    let (one, other) = (begun(&world.bootstrap).await, begun(&world.bootstrap).await);
+    one.end(None).await;
+    identities.settle().await;
+    assert_eq!(judged().await, Err(Denied::Interrupted), "the other one is under way");
+    other.end(None).await;
+    assert_eq!(judged().await, Ok(()));
+}
+
 #[tokio::test]
 async fn no_node_is_created_where_that_cannot_be_marked() {
     let world = World::start().await;

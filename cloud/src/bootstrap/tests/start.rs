@@ -257,3 +257,26 @@ async fn files_that_are_no_authority_do_not_replace_one() {
     assert!(error.contains("ca.crt"), "{error}");
     assert_eq!(secrets.value("casecret", "cadata"), good);
 }
+
+/// Time runs only while everybody waits.
+#[tokio::test(start_paused = true)]
+async fn a_replaced_file_of_the_authority_ends_the_process() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (secrets, other) = (elsewhere().await, elsewhere().await);
+    let pair = |of: &MemorySecrets| (of.value("casecret", "cadata"), of.value("casecret", "cakeydata"));
+    let ((certificate, key), (other_certificate, other_key)) = (pair(&secrets), pair(&other));
+    let write = |certificate: &[u8], key: &[u8]| write_pair(folder.path(), "ca", certificate, key);
+    let mut options = options();
+    options.files.authority = Some(write(&certificate, &key));
+    let bootstrap = start(&secrets, options).await.expect("ready");
+    let watching = tokio::spawn(bootstrap.authority_stays());
+    let minute = || tokio::time::sleep(Duration::from_secs(60));
+    minute().await;
+    // Half of the way: the certificate is there and its key is not.
+    write(&other_certificate, &key);
+    minute().await;
+    assert!(!watching.is_finished(), "what is no pair is reported only");
+    write(&other_certificate, &other_key);
+    let error = watching.await.expect("no panic").expect_err("another authority").to_string();
+    assert!(error.contains("ca.crt"), "{error}");
+}

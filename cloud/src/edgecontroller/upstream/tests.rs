@@ -19,6 +19,7 @@ use tombolo_proto::message::{
 use super::*;
 
 mod bounded;
+mod registering;
 mod token;
 
 /// One call as the API server saw it.

@@ -22,8 +22,8 @@ const PREFIX: &str = "tombolo-ledger.";
 /// follows. No node's name makes the same text behind [`PREFIX`], because a dot stands there.
 const LONG_PREFIX: &str = "tombolo-ledger-of-long-name.";
 
-/// Label by which cloudcore's watch of ConfigMaps leaves the ledgers out.
-const LABEL: &str = "tombolo/ledger";
+/// Label of all ledgers, by which cloudcore's watch of ConfigMaps leaves them out.
+pub const LEDGER_LABEL: &str = "tombolo/ledger";
 
 /// Selects every ConfigMap that is no ledger.
 pub(crate) const NO_LEDGERS: &str = "!tombolo/ledger";
@@ -48,7 +48,7 @@ impl ClusterLedgers {
     /// [`LedgerError`]: the API server does not answer or refuses, or a record is damaged.
     pub async fn all_records(&self) -> Result<Vec<(NodeId, Record)>, LedgerError> {
         let failed = |reason: String| LedgerError::List { reason };
-        let path = format!("{}?labelSelector={}", self.all(), query_value(LABEL));
+        let path = format!("{}?labelSelector={}", self.all(), query_value(LEDGER_LABEL));
         let mut records = Vec::new();
         let listed = self.kube.list(Caller::Own, &path, |object| records.push(named(&object))).await;
         match listed.map_err(|error| failed(error.to_string()))? {
@@ -110,7 +110,8 @@ impl ClusterLedgers {
         record: &Record,
         bytes: &[u8],
     ) -> Value {
-        let mut metadata = json!({"name": name_of(node), "namespace": self.namespace, "labels": {LABEL: ""}});
+        let mut metadata =
+            json!({"name": name_of(node), "namespace": self.namespace, "labels": {LEDGER_LABEL: ""}});
         if let Some(version) = expected {
             metadata["resourceVersion"] = version.as_str().into();
         }
