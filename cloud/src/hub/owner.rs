@@ -1,16 +1,17 @@
 //! The task that owns one connection: it drives the session, runs the node's requests and lends nothing to others.
 
+mod doubts;
 mod following;
 mod requests;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{AbortHandle, BoxFuture};
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 use tombolo_link::{DocumentLink, Link};
 use tombolo_proto::frame::{Goodbye, GoodbyeReason, Subscribe};
@@ -64,8 +65,17 @@ enum Done {
     },
     /// The edge gave it up meanwhile.
     GivenUp,
-    /// What the API server has confirmed; none when nobody has answered.
-    Proven(Option<Vec<ObjectKey>>),
+    /// The API server has listed the node's pods, and has none of the absent ones; none when nobody has answered.
+    PodsListed {
+        keys: HashSet<ObjectKey>,
+        absent: Option<Vec<ObjectKey>>,
+    },
+    /// It has listed what a watch selects; false when the watch has ended.
+    SelectionListed {
+        scope: ScopeId,
+        keys: HashSet<ObjectKey>,
+        complete: bool,
+    },
 }
 
 struct Owner {
@@ -81,6 +91,8 @@ struct Owner {
     waiting: VecDeque<(Received, Held)>,
     /// Subscriptions that are being checked; the work for one that the edge gives up meanwhile ends.
     opening: Vec<(ScopeId, AbortHandle)>,
+    /// What the API server is asked before something is taken from the edge: one question at a time for each scope.
+    asking: Vec<(ScopeId, AbortHandle)>,
     /// Subscriptions whose rights are asked for again then, soonest first. They end with the subscription.
     reviews: VecDeque<(Instant, Box<Subscribe>)>,
     /// What this node may make the hub keep, and the same for its requests.
@@ -186,6 +198,7 @@ impl Owner {
             running: 0,
             waiting: VecDeque::new(),
             opening: Vec::new(),
+            asking: Vec::new(),
             lease_running: false,
             lease_next: None,
             leave_by: None,
@@ -286,6 +299,7 @@ impl Owner {
         for (scope, code, reason) in mail.ended {
             if let Some(kind) = VolumeKind::of_scope(scope) {
                 self.view.volumes.ended(kind);
+                self.stop_asking(scope);
                 self.follow_volumes(kind, REOPEN_WAIT);
                 continue;
             }
@@ -339,9 +353,7 @@ impl Owner {
             CloudEvent::Subscribe(subscribe) => self.start_subscription(subscribe, Duration::ZERO),
             CloudEvent::Unsubscribe { scope } => {
                 self.give_up(scope);
-                if let Some(watch) = self.view.close(scope) {
-                    watch.unfollow(&self.handle, scope);
-                }
+                self.unfollow(scope);
             }
             CloudEvent::RoundTrip(time) => self.handle.facts.lock().round_trip = Some(time),
             CloudEvent::Closed(goodbye) => self.closed(&goodbye),
@@ -382,9 +394,7 @@ impl Owner {
                 Action::OpenLater(subscribe) => self.start_subscription(*subscribe, REOPEN_WAIT),
                 Action::Close(scope) => {
                     self.give_up(scope);
-                    if let Some(watch) = self.view.close(scope) {
-                        watch.unfollow(&self.handle, scope);
-                    }
+                    self.unfollow(scope);
                     self.channel.close_subscription(scope, 200, "nobody follows any more");
                 }
                 Action::Reply(reply) => self.channel.reply(reply),
@@ -409,32 +419,10 @@ impl Owner {
         }));
     }
 
-    /// What the edge holds is taken from it only when the API server says so: a watch may be late.
-    fn ask_doubts(&mut self) {
-        let keys = self.view.take_doubts();
-        if keys.is_empty() {
-            return;
-        }
-        let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
-        self.work.push(Box::pin(async move {
-            let (answer, proven) = oneshot::channel();
-            let asked = hub.inputs.send(Input::Prove(node, keys.clone(), answer)).await;
-            Done::Proven(match asked.is_ok() && proven.await.is_ok() {
-                true => Some(keys),
-                false => None,
-            })
-        }));
-    }
-
     fn handle_done(&mut self, done: Done) {
         match done {
-            Done::Proven(None) => {}
-            Done::Proven(Some(keys)) => {
-                self.view.prove(&keys);
-                for key in keys {
-                    self.channel.offer(ScopeId::NODE, key);
-                }
-            }
+            Done::PodsListed { keys, absent } => self.pods_listed(keys, absent),
+            Done::SelectionListed { scope, keys, complete } => self.selection_listed(scope, keys, complete),
             Done::Reply(Answered { reply, expelled }, room) => {
                 self.running = self.running.saturating_sub(1);
                 self.large_turn = room.take_turn().or(self.large_turn.take());
@@ -465,8 +453,8 @@ impl Owner {
         // The end matters more than a link that takes no last words.
         let _ = self.channel.pump(self.hub.clock.now(), &self.view);
         self.channel.settle().await;
-        for (scope, watch) in self.view.subscriptions() {
-            watch.unfollow(&self.handle, *scope);
+        for (scope, followed) in self.view.subscriptions() {
+            followed.watch.unfollow(&self.handle, *scope);
         }
         self.view.volumes.close(&self.handle);
         if self.hub.registry.remove(&self.node, &self.handle) {

@@ -13,8 +13,7 @@ mod window;
 
 use std::collections::VecDeque;
 
-pub use api::{Certainty, CloudConfig, CloudEvent, CloudStats, Lookup, NodeView};
-pub use compare::LAG_GRACE;
+pub use api::{Certainty, CloudConfig, CloudEvent, CloudStats, Lookup, Loss, NodeView};
 
 use crate::frame::{Frame, Goodbye, Reply};
 use crate::ids::{Lane, Moment, RequestId, ScopeId};
