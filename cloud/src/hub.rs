@@ -2,6 +2,7 @@
 
 mod access;
 mod channel;
+mod followed;
 mod interned;
 mod kinds;
 mod ledger;

@@ -43,7 +43,7 @@ mod patience;
 mod version;
 mod words;
 
-pub use cloud::{Certainty, CloudConfig, CloudEvent, CloudSession, CloudStats, LAG_GRACE, Lookup, NodeView};
+pub use cloud::{Certainty, CloudConfig, CloudEvent, CloudSession, CloudStats, Lookup, Loss, NodeView};
 pub use edge::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView, RequestError, SubscribeError};
 pub use error::SessionError;
 pub use inventory::summarise;

@@ -16,6 +16,9 @@ use super::pod_manager::coalesce;
 use super::reads::{Read, Reads};
 use crate::kube::{ApiCall, CallError, Caller, Kube, ObjectEvent, RawObject, path_of};
 
+#[cfg(test)]
+mod tests;
+
 /// Events that wait for the index; the watches wait when it is full.
 pub(crate) const INPUTS_MAX: usize = 1024;
 
@@ -35,9 +38,10 @@ pub enum Input {
     Joined(NodeId),
     /// A node's last session has ended.
     Left(NodeId),
-    /// A session would take these from the node, which holds them by what an earlier session gave it. The API server is
-    /// asked; the answer comes when the index knows what it says. No answer: ask again.
-    Prove(NodeId, Vec<ObjectKey>, oneshot::Sender<()>),
+    /// A session would take these from the node. The API server is asked which pods the node has, and for those of the
+    /// objects that the node needs and the index takes for absent; the answer comes when the index knows what it says, and
+    /// names the objects that were asked for. No answer: ask again.
+    Prove(NodeId, Vec<ObjectKey>, oneshot::Sender<Vec<ObjectKey>>),
     /// The cloud's history went back: forget it, then answer.
     Reset(oneshot::Sender<()>),
 }
@@ -72,7 +76,7 @@ struct Proof {
     node: NodeId,
     /// Objects that the node needs and that the index takes for absent.
     absent: Vec<ObjectKey>,
-    answer: oneshot::Sender<()>,
+    answer: oneshot::Sender<Vec<ObjectKey>>,
 }
 
 struct Finding {
@@ -160,7 +164,7 @@ impl Controller {
     }
 
     /// Of what the node does not need, a list of its pods is the proof: whatever they refer to is needed.
-    fn prove(&mut self, node: NodeId, keys: &[ObjectKey], answer: oneshot::Sender<()>) {
+    fn prove(&mut self, node: NodeId, keys: &[ObjectKey], answer: oneshot::Sender<Vec<ObjectKey>>) {
         let absent = keys.iter().filter(|key| self.index.is_absent(&node, key)).cloned().collect();
         self.newest_proof += 1;
         let read = Read::Proof(self.newest_proof);
@@ -200,7 +204,7 @@ impl Controller {
                     self.index.fetched(&key, None, object);
                 }
                 // The session may be over.
-                let _ = proof.answer.send(());
+                let _ = proof.answer.send(proof.absent);
             }
         }
     }

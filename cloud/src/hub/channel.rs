@@ -152,8 +152,9 @@ impl Channel {
         }
     }
 
-    pub(super) fn open_subscription(&mut self, scope: ScopeId, view: &View) {
-        session!(self, session => session.open_subscription(scope, view));
+    /// False when the subscription is not open then: nobody needs to follow it.
+    pub(super) fn open_subscription(&mut self, scope: ScopeId, view: &View) -> bool {
+        session!(self, session => session.open_subscription(scope, view))
     }
 
     /// Ends a subscription. Stock edges are not told why: what they hold of it is deleted.

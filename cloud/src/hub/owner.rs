@@ -1,20 +1,21 @@
 //! The task that owns one connection: it drives the session, runs the node's requests and lends nothing to others.
 
 mod beginning;
+mod doubts;
 mod following;
 mod requests;
 mod vouch;
 
 pub(super) use beginning::{run, run_stock};
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{AbortHandle, BoxFuture};
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep};
 use tombolo_proto::frame::{Goodbye, GoodbyeReason, Subscribe};
 use tombolo_proto::session::CloudEvent;
@@ -66,12 +67,21 @@ enum Done {
     },
     /// The edge gave it up meanwhile.
     GivenUp,
-    /// What the API server has confirmed; none when nobody has answered.
-    Proven(Option<Vec<ObjectKey>>),
     /// What became of the history that a hello attests; none when nobody has answered.
     Vouched {
         hello: Box<ChannelEvent>,
         outcome: Option<Outcome>,
+    },
+    /// The API server has listed the node's pods, and has none of the absent ones; none when nobody has answered.
+    PodsListed {
+        keys: HashSet<ObjectKey>,
+        absent: Option<Vec<ObjectKey>>,
+    },
+    /// It has listed what a watch selects; false when the watch has ended.
+    SelectionListed {
+        scope: ScopeId,
+        keys: HashSet<ObjectKey>,
+        complete: bool,
     },
 }
 
@@ -90,6 +100,8 @@ struct Owner {
     opening: Vec<(ScopeId, AbortHandle, usize)>,
     /// What the texts of all subscriptions take.
     texts: usize,
+    /// What the API server is asked before something is taken from the edge: one question at a time for each scope.
+    asking: Vec<(ScopeId, AbortHandle)>,
     /// Subscriptions whose rights are asked for again then, soonest first. They end with the subscription.
     reviews: VecDeque<(Instant, Box<Subscribe>)>,
     /// What this session keeps now, out of the node's share.
@@ -125,6 +137,7 @@ impl Owner {
             waiting: VecDeque::new(),
             opening: Vec::new(),
             texts: 0,
+            asking: Vec::new(),
             lease_running: false,
             lease_next: None,
             leave_by: None,
@@ -230,6 +243,7 @@ impl Owner {
         for (scope, code, reason) in mail.ended {
             if let Some(kind) = VolumeKind::of_scope(scope) {
                 self.view.volumes.ended(kind);
+                self.stop_asking(scope);
                 self.follow_volumes(kind, REOPEN_WAIT);
                 continue;
             }
@@ -289,9 +303,7 @@ impl Owner {
             CloudEvent::Subscribe(subscribe) => self.start_subscription(subscribe, Duration::ZERO),
             CloudEvent::Unsubscribe { scope } => {
                 self.give_up(scope);
-                if let Some(watch) = self.view.close(scope) {
-                    watch.unfollow(&self.handle, scope);
-                }
+                self.unfollow(scope);
             }
             CloudEvent::RoundTrip(time) => self.handle.facts.lock().round_trip = Some(time),
             CloudEvent::Closed(goodbye) => self.closed(&goodbye),
@@ -335,9 +347,7 @@ impl Owner {
                 Action::OpenLater(subscribe) => self.start_subscription(*subscribe, REOPEN_WAIT),
                 Action::Close(scope) => {
                     self.give_up(scope);
-                    if let Some(watch) = self.view.close(scope) {
-                        watch.unfollow(&self.handle, scope);
-                    }
+                    self.unfollow(scope);
                     self.channel.close_subscription(scope, 200, "nobody follows any more");
                 }
                 Action::Reply(reply) => self.channel.reply(reply),
@@ -362,32 +372,10 @@ impl Owner {
         }));
     }
 
-    /// What the edge holds is taken from it only when the API server says so: a watch may be late.
-    fn ask_doubts(&mut self) {
-        let keys = self.view.take_doubts();
-        if keys.is_empty() {
-            return;
-        }
-        let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
-        self.work.push(Box::pin(async move {
-            let (answer, proven) = oneshot::channel();
-            let asked = hub.inputs.send(Input::Prove(node, keys.clone(), answer)).await;
-            Done::Proven(match asked.is_ok() && proven.await.is_ok() {
-                true => Some(keys),
-                false => None,
-            })
-        }));
-    }
-
     fn handle_done(&mut self, done: Done) {
         match done {
-            Done::Proven(None) => {}
-            Done::Proven(Some(keys)) => {
-                self.view.prove(&keys);
-                for key in keys {
-                    self.channel.offer(ScopeId::NODE, key);
-                }
-            }
+            Done::PodsListed { keys, absent } => self.pods_listed(keys, absent),
+            Done::SelectionListed { scope, keys, complete } => self.selection_listed(scope, keys, complete),
             Done::Reply(Answered { reply, expelled }, room) => {
                 self.running = self.running.saturating_sub(1);
                 self.large_turn = room.take_turn().or(self.large_turn.take());
@@ -420,8 +408,8 @@ impl Owner {
         // The end matters more than a link that takes no last words.
         let _ = self.channel.pump(self.hub.clock.now(), &self.view);
         self.channel.settle().await;
-        for (scope, watch) in self.view.subscriptions() {
-            watch.unfollow(&self.handle, *scope);
+        for (scope, followed) in self.view.subscriptions() {
+            followed.watch.unfollow(&self.handle, *scope);
         }
         self.view.volumes.close(&self.handle);
         if self.hub.registry.remove(&self.node, &self.handle) {

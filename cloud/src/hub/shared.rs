@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch as channel};
 use tokio::time::Instant;
 use tombolo_proto::limits::FOLLOWED_MAX;
-use tombolo_proto::object::ObjectVersion;
+use tombolo_proto::object::{ObjectVersion, SharedObject};
 use tombolo_proto::session::Lookup;
 use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Resource, ScopeId};
 
@@ -17,7 +17,10 @@ use super::interned::{Interned, Stored};
 use super::registry::SessionHandle;
 use super::subscriptions::Closed;
 use crate::edgecontroller::trim;
-use crate::kube::{ObjectEvent, RawObject};
+use crate::kube::{ObjectEvent, RawObject, path_of};
+use lists::{Lists, Order};
+
+mod lists;
 
 /// Events that wait for a shared watch's own task.
 pub(super) const EVENTS_MAX: usize = 256;
@@ -46,6 +49,11 @@ pub(super) struct SharedWatch {
     /// What was deleted last, oldest first: an edge that holds a newer incarnation by a write of its own keeps it.
     gone: Mutex<VecDeque<(ObjectKey, ObjectVersion)>>,
     revision: AtomicU64,
+    /// Path and query of a list of all that is selected.
+    path: String,
+    lists: Lists,
+    /// Taken by whoever changes the copy.
+    order: Mutex<Order>,
     stage: channel::Sender<Stage>,
     followers: Mutex<Followers>,
 }
@@ -70,15 +78,33 @@ impl SharedWatch {
     pub(super) fn new(resource: Resource, kind: String, interned: Interned) -> Self {
         let followers = Followers { sessions: HashMap::new(), idle_since: Instant::now() };
         Self {
+            path: path_of(&resource, "", ""),
             resource,
             kind,
             objects: DashMap::new(),
             interned,
             gone: Mutex::default(),
             revision: AtomicU64::new(0),
+            lists: Lists::default(),
+            order: Mutex::default(),
             stage: channel::Sender::new(Stage::Listing),
             followers: Mutex::new(followers),
         }
+    }
+
+    /// The same of a part of the resource, which this path lists.
+    pub(super) fn listed_at(self, path: String) -> Self {
+        Self { path, ..self }
+    }
+
+    /// Which resource it is about.
+    pub(super) fn resource(&self) -> &Resource {
+        &self.resource
+    }
+
+    /// The watch is about to list everything by itself: called before it asks.
+    pub(super) fn relist_begins(&self) {
+        self.order.lock().relist_begins();
     }
 
     /// Everything that the watch selects.
@@ -193,18 +219,30 @@ impl SharedWatch {
                         return self.fail(&closed);
                     }
                 }
-                ObjectEvent::Deleted(raw) => self.delete(&raw.key(&self.resource)),
-                ObjectEvent::RelistStart => listed = Some(HashSet::new()),
+                ObjectEvent::Deleted(raw) => self.delete(&raw),
+                ObjectEvent::RelistStart => {
+                    self.order.lock().relist_taken();
+                    listed = Some(HashSet::new());
+                }
                 ObjectEvent::RelistEnd => {
                     self.keep_only(&listed.take().unwrap_or_default());
                     self.complete();
                 }
             }
-            if self.objects.len() > FOLLOWED_MAX {
-                let reason = format!("more than {FOLLOWED_MAX} objects match: select fewer");
-                return self.fail(&Closed::new(413, &reason));
+            if !self.check_size() {
+                return;
             }
         }
+    }
+
+    /// Ends a watch that selects too much; false then.
+    fn check_size(&self) -> bool {
+        let fits = self.objects.len() <= FOLLOWED_MAX;
+        if !fits {
+            let reason = format!("more than {FOLLOWED_MAX} objects match: select fewer");
+            self.fail(&Closed::new(413, &reason));
+        }
+        fits
     }
 
     /// The list is complete; a watch that has ended meanwhile stays ended.
@@ -219,15 +257,23 @@ impl SharedWatch {
     }
 
     fn apply(&self, raw: RawObject) -> Result<(), Closed> {
-        let object = match trim::trim(&self.resource, &self.kind, trim::for_others(&self.resource, raw)) {
-            Ok(trimmed) => trimmed.object,
-            Err(error) => {
-                tracing::warn!(%error, "an object that cannot be used");
-                return Ok(());
-            }
-        };
-        let no_room = || Closed::new(503, "this hub has no memory left for objects that are followed");
-        let stored = self.interned.keep(object).ok_or_else(no_room)?;
+        let Some(object) = self.trimmed(raw) else { return Ok(()) };
+        let mut order = self.order.lock();
+        if !order.is_older(&object.key, object.version.revision) {
+            self.put(self.interned.keep(object).ok_or_else(no_room)?);
+        }
+        Ok(())
+    }
+
+    fn trimmed(&self, raw: RawObject) -> Option<SharedObject> {
+        let trimmed = trim::trim(&self.resource, &self.kind, trim::for_others(&self.resource, raw));
+        trimmed
+            .inspect_err(|error| tracing::warn!(%error, "an object that cannot be used"))
+            .ok()
+            .map(|trimmed| trimmed.object)
+    }
+
+    fn put(&self, stored: Arc<Stored>) {
         let object = &stored.object;
         self.revision.fetch_max(object.version.revision.0, Ordering::Relaxed);
         let key = object.key.clone();
@@ -237,10 +283,16 @@ impl SharedWatch {
         {
             self.tell(&key);
         }
-        Ok(())
     }
 
-    fn delete(&self, key: &ObjectKey) {
+    fn delete(&self, raw: &RawObject) {
+        let key = &raw.key(&self.resource);
+        let revision = raw.revision().unwrap_or(CloudRevision(u64::MAX));
+        let mut order = self.order.lock();
+        if order.is_older(key, revision) {
+            return;
+        }
+        order.bury(key, revision);
         if let Some((_, stored)) = self.objects.remove(key) {
             let mut gone = self.gone.lock();
             if gone.len() == GONE_MAX {
@@ -255,11 +307,16 @@ impl SharedWatch {
     /// What a list does not have was deleted while nobody watched, perhaps in an incarnation that was never seen here.
     fn keep_only(&self, listed: &HashSet<ObjectKey>) {
         self.gone.lock().clear();
+        let mut order = self.order.lock();
         for key in self.keys() {
-            if !listed.contains(&key) && self.objects.remove(&key).is_some() {
+            if !listed.contains(&key)
+                && let Some((_, stored)) = self.objects.remove(&key)
+            {
+                order.bury(&key, stored.object.version.revision);
                 self.tell(&key);
             }
         }
+        order.relist_complete();
     }
 
     fn tell(&self, key: &ObjectKey) {
@@ -267,6 +324,10 @@ impl SharedWatch {
             session.mailbox.offer(*scope, key);
         }
     }
+}
+
+fn no_room() -> Closed {
+    Closed::new(503, "this hub has no memory left for objects that are followed")
 }
 
 #[cfg(test)]

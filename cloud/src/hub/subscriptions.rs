@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 use kube::runtime::watcher;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tombolo_proto::NodeId;
 use tombolo_proto::frame::Subscribe;
 use tombolo_proto::limits::FOLLOWED_MAX;
-use tombolo_runtime::{Budget, Tasks};
+use tombolo_runtime::{Backoff, BackoffConfig, Budget, Tasks};
 
 use super::access::{Access, Granted};
 use super::interned::Interned;
 use super::kinds::kind_of;
 use super::selection::Selection;
 use super::shared::{EVENTS_MAX, SharedWatch};
-use crate::kube::{Kube, watch};
+use crate::kube::{Kube, ObjectEvent, watch};
 use crate::metrics::{Label, Metrics};
 
 #[cfg(test)]
@@ -34,6 +34,9 @@ const NODE_WATCHES_MAX: usize = 48;
 
 /// A shared watch that nobody has followed for this long is closed.
 const IDLE_LIMIT: Duration = Duration::from_secs(600);
+
+/// Lists at a time that confirm what shared watches do not have.
+const LISTS_MAX: usize = 4;
 
 /// Time that an edge waits for the first list.
 const SYNC_LIMIT: Duration = Duration::from_secs(60);
@@ -67,6 +70,8 @@ pub struct Subscriptions {
     metrics: Metrics,
     running: Arc<DashMap<Selection, Running>>,
     interned: Interned,
+    /// Places for lists that confirm something.
+    lists: Arc<Semaphore>,
 }
 
 impl Subscriptions {
@@ -75,7 +80,8 @@ impl Subscriptions {
     pub fn new(kube: Kube, tasks: Tasks, metrics: Metrics) -> Self {
         let access = Access::new(kube.clone());
         let interned = Interned::new(&Budget::new(usize::MAX));
-        Self { kube, access, tasks, metrics, running: Arc::default(), interned }
+        let lists = Arc::new(Semaphore::new(LISTS_MAX));
+        Self { kube, access, tasks, metrics, running: Arc::default(), interned, lists }
     }
 
     /// The same with so much memory for all objects that are followed.
@@ -117,6 +123,35 @@ impl Subscriptions {
             Err(closed) if closed.code == 503 => Ok(()),
             outcome => outcome.map(drop),
         }
+    }
+
+    /// Has the API server list what a watch selects, until a list is complete that began after this one. False when the
+    /// watch has ended. While the API server does not answer, this goes on, and nobody else waits for it.
+    pub(super) async fn prove(&self, watch: &SharedWatch, since: u64) -> bool {
+        let _turn = watch.turn().await;
+        let (first, max) = (Duration::from_millis(200), Duration::from_secs(30));
+        let mut backoff = Backoff::new(BackoffConfig { first, max, ..BackoffConfig::default() });
+        let mut failures = 0_u32;
+        while !watch.has_failed() {
+            if watch.lists_complete() > since {
+                return true;
+            }
+            let listed = match self.lists.acquire().await {
+                Ok(_place) => watch.list(&self.kube).await,
+                Err(_) => return false,
+            };
+            if let Err(error) = listed {
+                failures += 1;
+                // The first failure, and then ever fewer.
+                if failures.is_power_of_two() {
+                    let resource = watch.resource();
+                    tracing::warn!(%resource, error, failures, "cannot confirm what was deleted; edges keep it");
+                }
+                let delay = backoff.next_delay(&mut rand::rng());
+                tokio::time::sleep(delay).await;
+            }
+        }
+        false
     }
 
     /// Closes every watch, for an epoch that has ended.
@@ -211,7 +246,8 @@ impl Subscriptions {
 
     fn start(&self, selection: &Selection, kind: &str, opener: Option<&NodeId>) -> Running {
         let interned = self.interned.clone();
-        let shared = Arc::new(SharedWatch::new(selection.resource.clone(), kind.to_owned(), interned));
+        let shared = SharedWatch::new(selection.resource.clone(), kind.to_owned(), interned);
+        let shared = Arc::new(shared.listed_at(selection.to_path()));
         let spec = selection.to_watch(kind);
         let (sender, receiver) = mpsc::channel(EVENTS_MAX);
         let (failing, metrics) = (Arc::clone(&shared), self.metrics.clone());
@@ -226,8 +262,14 @@ impl Subscriptions {
         };
         let name = format!("shared watch of {}", selection.resource);
         let client = self.kube.client().clone();
-        let watching =
-            self.tasks.spawn_isolated(name.clone(), watch(client, spec, sender, |event| event, failed));
+        let listing = Arc::clone(&shared);
+        let seen = move |event| {
+            if matches!(event, ObjectEvent::RelistStart) {
+                listing.relist_begins();
+            }
+            event
+        };
+        let watching = self.tasks.spawn_isolated(name.clone(), watch(client, spec, sender, seen, failed));
         let running = self.tasks.spawn_isolated(name, Arc::clone(&shared).run(receiver));
         Running { opener: opener.cloned(), watch: shared, tasks: [watching, running] }
     }

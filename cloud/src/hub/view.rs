@@ -1,14 +1,15 @@
 //! What one session may see: the node's own set, and the subscriptions that were granted to it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tombolo_proto::session::{Certainty, Lookup, NodeView};
+use tombolo_proto::session::{Certainty, Lookup, Loss, NodeView};
 use tombolo_proto::{CloudRevision, NodeId, ObjectKey, ScopeId};
 
+use super::followed::Followed;
 use super::shared::SharedWatch;
-use super::volumes::Volumes;
+use super::volumes::{VolumeKind, Volumes};
 use crate::edgecontroller::{Downstream, Kind, local_endpoint};
 use crate::record::Connection;
 
@@ -19,11 +20,15 @@ pub(super) struct View {
     /// Keys that were asked for before the node's picture was complete: the edge may hold something under them that
     /// the index has never heard of. Bounded by the inventory of the edge.
     deferred: Mutex<HashSet<ObjectKey>>,
-    /// Keys of the node's own set that the edge holds and that are about to be taken from it: nobody was asked about the
-    /// first, the API server has confirmed the second in this session.
-    doubts: Mutex<HashSet<ObjectKey>>,
+    /// Keys that are about to be taken from the edge, by what is to be asked first: for the node's own set a list of its
+    /// pods, else a list of what the watch with this name selects. Bounded by what the edge holds.
+    doubts: Mutex<HashMap<ScopeId, HashSet<ObjectKey>>>,
+    /// The API server has listed the node's pods in this session: from then on the index knows what the node needs, as far
+    /// as any session before could know it.
+    pods_proven: bool,
+    /// Objects of the node's own set that it has confirmed to be absent.
     proven: HashSet<ObjectKey>,
-    subscriptions: Vec<(ScopeId, Arc<SharedWatch>)>,
+    subscriptions: Vec<(ScopeId, Followed)>,
     /// The edge is a stock one: its pods reach the API server through MetaServer.
     stock: bool,
     /// What a stock edge has asked for of volumes.
@@ -35,7 +40,8 @@ pub(super) struct View {
 impl View {
     pub(super) fn new(node: NodeId, down: Arc<Downstream>) -> Self {
         let (deferred, doubts, proven, subscriptions, volumes, recording) = Default::default();
-        Self { node, down, deferred, doubts, proven, subscriptions, stock: false, volumes, recording }
+        let (pods_proven, stock) = (false, false);
+        Self { node, down, deferred, doubts, pods_proven, proven, subscriptions, stock, volumes, recording }
     }
 
     /// Has what the session looks at recorded.
@@ -62,31 +68,65 @@ impl View {
         std::mem::take(&mut *self.deferred.lock())
     }
 
-    /// What the API server has to be asked about before it is taken from the edge.
-    pub(super) fn take_doubts(&self) -> Vec<ObjectKey> {
-        std::mem::take(&mut *self.doubts.lock()).into_iter().collect()
+    /// What the API server has to be asked about before it is taken from the edge, without what is being asked.
+    pub(super) fn take_doubts(&self, asked: impl Fn(ScopeId) -> bool) -> Vec<(ScopeId, HashSet<ObjectKey>)> {
+        self.doubts.lock().extract_if(|scope, _| !asked(*scope)).collect()
     }
 
-    /// The index knows what the API server has answered: what it takes for gone, is.
-    pub(super) fn prove(&mut self, keys: &[ObjectKey]) {
-        self.proven.extend(keys.iter().cloned());
+    /// The index knows the node's pods as the API server has listed them, and of these objects that there are none.
+    pub(super) fn prove(&mut self, absent: Vec<ObjectKey>) {
+        self.pods_proven = true;
+        self.proven.extend(absent);
     }
 
     pub(super) fn open(&mut self, scope: ScopeId, watch: Arc<SharedWatch>) {
-        self.subscriptions.push((scope, watch));
+        self.subscriptions.push((scope, Followed::new(watch)));
     }
 
     pub(super) fn close(&mut self, scope: ScopeId) -> Option<Arc<SharedWatch>> {
+        self.doubts.lock().remove(&scope);
         let index = self.subscriptions.iter().position(|(id, _)| *id == scope)?;
-        Some(self.subscriptions.swap_remove(index).1)
+        Some(self.subscriptions.swap_remove(index).1.watch)
     }
 
-    pub(super) fn subscriptions(&self) -> &[(ScopeId, Arc<SharedWatch>)] {
+    pub(super) fn subscriptions(&self) -> &[(ScopeId, Followed)] {
         &self.subscriptions
     }
 
+    /// The watch with this name, among the subscriptions and the volumes.
+    pub(super) fn followed(&self, scope: ScopeId) -> Option<&Followed> {
+        match VolumeKind::of_scope(scope) {
+            Some(kind) => self.volumes.followed(kind),
+            None => self.subscriptions.iter().find(|(id, _)| *id == scope).map(|(_, followed)| followed),
+        }
+    }
+
     fn watch(&self, scope: ScopeId) -> Option<&Arc<SharedWatch>> {
-        self.subscriptions.iter().find(|(id, _)| *id == scope).map(|(_, watch)| watch)
+        self.followed(scope).map(|followed| &followed.watch)
+    }
+
+    /// What has to be asked before this is lost; none when nothing has to. The watches of the kinds are independent, and what
+    /// one of them has shown says nothing of the others.
+    fn doubt(&self, scope: ScopeId, key: &ObjectKey, loss: Loss) -> Option<ScopeId> {
+        if scope != ScopeId::NODE {
+            // A deletion that the watch has told needs no question, nor does what it does not select.
+            let told = matches!(loss, Loss::Need { claimed: false });
+            let followed = self.followed(scope).filter(|_| !told)?;
+            let concerns = followed.watch.resource() == key.resource();
+            return (concerns && !followed.is_proven()).then_some(scope);
+        }
+        let pods = (!self.pods_proven).then_some(ScopeId::NODE);
+        match (Kind::of(key), loss) {
+            (_, Loss::Object) => (!self.proven.contains(key)).then_some(ScopeId::NODE),
+            (Some(Kind::Pod | Kind::Node), Loss::Need { claimed: false }) => None,
+            // Pods need them, and the watch of pods says so, however much was heard of the objects themselves.
+            (Some(_), Loss::Need { .. }) => pods,
+            (None, _) if self.stock => {
+                let kind = VolumeKind::of(key)?;
+                pods.or_else(|| self.volumes.doubt(kind, key))
+            }
+            (None, _) => None,
+        }
     }
 }
 
@@ -131,18 +171,13 @@ impl NodeView for View {
         self.down.is_optional(&self.node, key)
     }
 
-    fn certainty(&self, scope: ScopeId, key: &ObjectKey, held: CloudRevision) -> Certainty {
-        // The watches of the kinds are independent, and what one of them has shown says nothing of the others.
-        let asks = scope == ScopeId::NODE
-            && matches!(Kind::of(key), Some(Kind::Pod | Kind::ConfigMap | Kind::Secret));
-        match asks {
-            true if self.proven.contains(key) => Certainty::Certain,
-            true => {
-                self.doubts.lock().insert(key.clone());
+    fn certainty(&self, scope: ScopeId, key: &ObjectKey, loss: Loss) -> Certainty {
+        match self.doubt(scope, key, loss) {
+            None => Certainty::Certain,
+            Some(asked) => {
+                self.doubts.lock().entry(asked).or_default().insert(key.clone());
                 Certainty::Asked
             }
-            false if held > self.revision(scope) => Certainty::Late,
-            false => Certainty::Certain,
         }
     }
 
@@ -174,23 +209,50 @@ mod tests {
     use super::*;
     use crate::kube::resources;
 
+    const CLAIMED: Loss = Loss::Need { claimed: true };
+    const TOLD: Loss = Loss::Need { claimed: false };
+
+    fn view() -> (View, [ObjectKey; 3]) {
+        let node = NodeId::parse("edge-1").expect("valid");
+        let key = |resource, name| ObjectKey::new(resource, "d", name);
+        let keys =
+            [key(resources::pods(), "p"), key(resources::configmaps(), "c"), key(resources::secrets(), "s")];
+        (View::new(node, Arc::default()), keys)
+    }
+
+    fn asked(view: &View) -> usize {
+        view.take_doubts(|_| false).iter().map(|(_, keys)| keys.len()).sum()
+    }
+
     #[test]
     fn nothing_that_the_edge_holds_is_taken_away_on_the_word_of_a_late_watch() {
-        let node = NodeId::parse("edge-1").expect("valid");
-        let mut view = View::new(node, Arc::default());
-        let key = |resource, name| ObjectKey::new(resource, "d", name);
-        let pod = key(resources::pods(), "p");
-        let keys = [pod.clone(), key(resources::configmaps(), "c"), key(resources::secrets(), "s")];
-        // No revision, however old, is a proof: another kind's watch may have shown a newer one.
+        let (mut view, keys) = view();
         for key in &keys {
-            for held in [CloudRevision(0), CloudRevision(7), CloudRevision(u64::MAX)] {
-                assert_eq!(view.certainty(ScopeId::NODE, key, held), Certainty::Asked, "{key}");
+            for loss in [CLAIMED, CLAIMED, Loss::Object] {
+                assert_eq!(view.certainty(ScopeId::NODE, key, loss), Certainty::Asked, "{key}");
             }
         }
-        assert_eq!(view.take_doubts().len(), 3, "each is asked about once");
-        assert_eq!(view.certainty(ScopeId::NODE, &pod, CloudRevision(7)), Certainty::Asked);
-        view.prove(std::slice::from_ref(&pod));
-        assert_eq!(view.certainty(ScopeId::NODE, &pod, CloudRevision(7)), Certainty::Certain);
-        assert_eq!(view.certainty(ScopeId::NODE, &keys[1], CloudRevision(7)), Certainty::Asked);
+        assert!(view.take_doubts(|_| true).is_empty(), "one question at a time");
+        assert_eq!(asked(&view), 3, "each is asked about once");
+        view.prove(vec![keys[1].clone()]);
+        for key in &keys {
+            assert_eq!(view.certainty(ScopeId::NODE, key, CLAIMED), Certainty::Certain, "{key}");
+        }
+        // That there is no such object was read of one alone.
+        assert_eq!(view.certainty(ScopeId::NODE, &keys[1], Loss::Object), Certainty::Certain);
+        assert_eq!(view.certainty(ScopeId::NODE, &keys[2], Loss::Object), Certainty::Asked);
+    }
+
+    /// The watch of pods tells the end of a pod. Of a ConfigMap it tells that an older pod needs it no longer, and perhaps not
+    /// yet that a newer one does.
+    #[test]
+    fn the_end_of_a_need_is_asked_about_whatever_its_own_watch_has_shown() {
+        let (mut view, [pod, config, secret]) = view();
+        assert_eq!(view.certainty(ScopeId::NODE, &pod, TOLD), Certainty::Certain);
+        for key in [&config, &secret] {
+            assert_eq!(view.certainty(ScopeId::NODE, key, TOLD), Certainty::Asked, "{key}");
+        }
+        view.prove(Vec::new());
+        assert_eq!(view.certainty(ScopeId::NODE, &config, TOLD), Certainty::Certain);
     }
 }

@@ -19,6 +19,7 @@ use tombolo_proto::object::SharedObject;
 use tombolo_proto::session::Lookup;
 use tombolo_proto::{ObjectKey, Resource, ScopeId};
 
+use super::followed::Followed;
 use super::registry::SessionHandle;
 use super::shared::SharedWatch;
 use super::subscriptions::Closed;
@@ -34,7 +35,8 @@ const SCOPES: [ScopeId; 2] = [ScopeId(u32::MAX - 1), ScopeId(u32::MAX)];
 pub(super) struct VolumeKind(usize);
 
 impl VolumeKind {
-    fn of(key: &ObjectKey) -> Option<Self> {
+    /// The kind of a key, if it is one of them.
+    pub(super) fn of(key: &ObjectKey) -> Option<Self> {
         let resource = key.resource();
         let index = PLURALS.iter().position(|plural| **plural == *resource.name)?;
         resource.group.is_empty().then_some(Self(index))
@@ -53,7 +55,7 @@ impl VolumeKind {
 /// The watches of one session.
 #[derive(Debug, Default)]
 pub(super) struct Volumes {
-    watches: [Option<Arc<SharedWatch>>; 2],
+    watches: [Option<Followed>; 2],
     /// Asked for and not being opened.
     missing: [AtomicBool; 2],
     /// The claims of the node's pods; none until they are asked for.
@@ -72,13 +74,13 @@ impl Volumes {
         pods: impl FnOnce() -> Option<Vec<Arc<SharedObject>>>,
     ) -> Option<Lookup> {
         let kind = VolumeKind::of(key)?;
-        let Some(watch) = &self.watches[kind.0] else {
+        let Some(followed) = &self.watches[kind.0] else {
             self.missing[kind.0].store(true, Ordering::Relaxed);
             return Some(Lookup::Pending);
         };
         Some(match self.claims(pods) {
             None => Lookup::Pending,
-            Some(claims) => entitled(watch.lookup(key), key, &claims),
+            Some(claims) => entitled(followed.watch.lookup(key), key, &claims),
         })
     }
 
@@ -113,8 +115,23 @@ impl Volumes {
         session: &Arc<SessionHandle>,
     ) -> Result<(), Closed> {
         watch.follow(session, SCOPES[kind.0])?;
-        self.watches[kind.0] = Some(watch);
+        self.watches[kind.0] = Some(Followed::new(watch));
         Ok(())
+    }
+
+    pub(super) fn followed(&self, kind: VolumeKind) -> Option<&Followed> {
+        self.watches[kind.0].as_ref()
+    }
+
+    /// What has to be asked before a volume or claim is taken away of which the copy does not know and to which the node may
+    /// have a right, its pods being known.
+    pub(super) fn doubt(&self, kind: VolumeKind, key: &ObjectKey) -> Option<ScopeId> {
+        let followed = self.followed(kind)?;
+        let there = matches!(followed.watch.lookup(key), Lookup::Present(_));
+        let name = (key.namespace().to_owned(), key.name().to_owned());
+        let ended = |claims: &Arc<Claims>| !key.namespace().is_empty() && !claims.contains(&name);
+        let no_right = self.claims.lock().as_ref().is_some_and(ended);
+        (!there && !no_right && !followed.is_proven()).then_some(SCOPES[kind.0])
     }
 
     /// The watch has ended.
@@ -124,8 +141,8 @@ impl Volumes {
 
     pub(super) fn close(&mut self, session: &SessionHandle) {
         for (watch, scope) in self.watches.iter_mut().zip(SCOPES) {
-            if let Some(watch) = watch.take() {
-                watch.unfollow(session, scope);
+            if let Some(followed) = watch.take() {
+                followed.watch.unfollow(session, scope);
             }
         }
     }
@@ -170,10 +187,14 @@ fn claims_of(pod: &SharedObject) -> Vec<(String, String)> {
 mod tests {
     use serde_json::json;
     use tombolo_proto::object::{ContentHash, ObjectVersion};
-    use tombolo_proto::{CloudRevision, Uid};
+    use tombolo_proto::session::kubeedge::{CloudConfig, CloudSession, Ledger, LedgerEntry};
+    use tombolo_proto::{CloudRevision, Epoch, Moment, NodeId, Uid};
 
     use super::super::interned::Interned;
+    use super::super::view::View;
     use super::*;
+    use crate::edgecontroller::{Downstream, Index, Kind};
+    use crate::kube::{ObjectEvent, RawObject};
 
     fn object(plural: &str, namespace: &str, name: &str, spec: &Value) -> Arc<SharedObject> {
         let key = ObjectKey::new(Resource::new("", "v1", plural), namespace, name);
@@ -226,7 +247,7 @@ mod tests {
         let mut volumes = Volumes::default();
         let claim = object("persistentvolumeclaims", "d", "data", &json!({})).key.clone();
         assert!(matches!(volumes.lookup(&claim, || None), Some(Lookup::Pending)), "not followed yet");
-        volumes.watches[1] = Some(watch);
+        volumes.watches[1] = Some(Followed::new(watch));
         assert!(matches!(volumes.lookup(&claim, || None), Some(Lookup::Pending)), "the pods are not known");
         let pods = vec![pod(&json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]))];
         // The list of the watch is not complete, so what it says of a key with a right is that it does not know.
@@ -234,5 +255,63 @@ mod tests {
         assert!(matches!(volumes.lookup(&claim, || Some(Vec::new())), Some(Lookup::Pending)), "remembered");
         volumes.pods_changed();
         assert!(matches!(volumes.lookup(&claim, || Some(Vec::new())), Some(Lookup::Unwanted(None))));
+    }
+
+    /// Everything that the session has to say now; what its ledger needs for that is stored at once.
+    fn told(session: &mut CloudSession, view: &View) -> Vec<String> {
+        let now = Moment::default();
+        let mut told = Vec::new();
+        loop {
+            while let Some(document) = session.poll_transmit(now, view) {
+                told.push(String::from_utf8(document.to_bytes().to_vec()).expect("text"));
+            }
+            let Some(write) = session.poll_ledger(now, view) else { return told };
+            session.ledger_saved(write.number);
+        }
+    }
+
+    /// A stock edge holds a claim that it was given for a pod; while it was away the pod has gone, and with it the right.
+    #[test]
+    fn a_right_that_ended_while_the_node_was_away_is_told_with_the_next_connection() {
+        let node = NodeId::parse("edge-1").expect("valid");
+        let down = Arc::new(Downstream::default());
+        let mut index = Index::new(Arc::clone(&down));
+        index.joined(&node);
+        let metadata = json!({"name": "edge-1", "uid": "u-node", "resourceVersion": "1"});
+        for kind in Kind::ALL {
+            index.handle(kind, ObjectEvent::RelistStart);
+            if kind == Kind::Node {
+                let raw = RawObject::new(json!({ "metadata": metadata }));
+                index.handle(kind, ObjectEvent::Applied(raw));
+            }
+            index.handle(kind, ObjectEvent::RelistEnd);
+        }
+        let claim = object("persistentvolumeclaims", "d", "data", &json!({})).key.clone();
+        let (uid, revision) = (Uid::parse("u").ok(), Some(CloudRevision(7)));
+        let epoch = Epoch { cluster: Uid::parse("c").expect("valid"), generation: 1 };
+        let mut ledger = Ledger::new(Some(epoch.clone()), Vec::new());
+        let entry = LedgerEntry { kind: "PersistentVolumeClaim".into(), uid, revision };
+        ledger.insert(claim.clone(), entry).expect("room");
+
+        let mut view = View::stock(node.clone(), down);
+        let config = CloudConfig::new(node, epoch, 0, [1; 16]);
+        let mut session = CloudSession::new(config, ledger, Moment::default(), &view);
+        let deletions = |session: &mut CloudSession, view: &View| {
+            let told = told(session, view);
+            told.iter().filter(|text| text.contains("\"delete\"") && text.contains("data")).count()
+        };
+        assert_eq!(deletions(&mut session, &view), 0, "claims are not followed yet");
+        assert_eq!(view.volumes.take_missing(), Some(VolumeKind(1)), "and have to be");
+
+        let interned = Interned::new(&tombolo_runtime::Budget::new(usize::MAX));
+        let watch = SharedWatch::new(VolumeKind(1).resource(), "PersistentVolumeClaim".to_owned(), interned);
+        view.volumes.watches[1] = Some(Followed::new(Arc::new(watch)));
+        session.offer_held(is_volume);
+        assert_eq!(deletions(&mut session, &view), 0, "the API server is asked for the pods first");
+        assert_eq!(view.take_doubts(|_| false).len(), 1);
+        view.prove(Vec::new());
+        session.offer(ScopeId::NODE, claim);
+        // The claim itself is not known yet, but that no pod of the node refers to it is.
+        assert_eq!(deletions(&mut session, &view), 1, "the right has ended");
     }
 }

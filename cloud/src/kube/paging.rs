@@ -21,10 +21,17 @@ impl Kube {
         mut each: impl FnMut(Value),
     ) -> Result<Option<Answer>, CallError> {
         let separator = if base.contains('?') { '&' } else { '?' };
-        let first = format!("{base}{separator}limit={PAGE_SIZE}");
-        let mut path = first.clone();
+        let (mut limit, mut token) = (PAGE_SIZE, String::new());
         loop {
-            let answer = self.call(caller, ApiCall::get(path)).await?;
+            let path = format!("{base}{separator}limit={limit}{token}");
+            let answer = match self.call(caller, ApiCall::get(path)).await {
+                // Large objects: fewer at a time.
+                Err(CallError::TooLarge(_)) if limit > 1 => {
+                    limit = (limit / 4).max(1);
+                    continue;
+                }
+                answer => answer?,
+            };
             if !answer.is_success() {
                 return Ok(Some(answer));
             }
@@ -34,7 +41,7 @@ impl Kube {
             }
             match page.pointer("/metadata/continue").and_then(Value::as_str) {
                 None | Some("") => return Ok(None),
-                Some(token) => path = format!("{first}&continue={}", query_value(token)),
+                Some(next) => token = format!("&continue={}", query_value(next)),
             }
         }
     }

@@ -15,8 +15,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-pub use api::{Certainty, CloudConfig, CloudEvent, CloudStats, Lookup, NodeView};
-pub use compare::LAG_GRACE;
+pub use api::{Certainty, CloudConfig, CloudEvent, CloudStats, Lookup, Loss, NodeView};
 
 use crate::frame::{Frame, Goodbye, Reply, features};
 use crate::ids::{Lane, Moment, RequestId, ScopeId, StoreId};

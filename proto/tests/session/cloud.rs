@@ -1,18 +1,60 @@
 //! A cloud as a map: the truth, and the view of it that a cloudcore replica has.
+//!
+//! A replica learns of the truth through watches that are independent of each other: each of them looks at the same log of
+//! changes, as far as it has come, and takes its own out of it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use tombolo_proto::inventory::content_hash;
-use tombolo_proto::session::{Certainty, Lookup, NodeView};
+use tombolo_proto::session::{Certainty, Lookup, Loss, NodeView};
 use tombolo_proto::{CloudRevision, Epoch, ObjectKey, ObjectVersion, Resource, ScopeId, SharedObject, Uid};
 
 /// The pushed set is area 0; the others are followed by subscriptions. Area `n` is the namespace `area<n>`.
 pub const AREAS: usize = 3;
 
+/// The kinds of the pushed set, each with a watch of its own. The watch of pods also tells which ConfigMaps and Secrets are
+/// needed.
+pub const KINDS: [&str; 4] = ["configmaps", "secrets", "pods", "nodes"];
+
+/// The watch of pods, and of the one Node, among [`KINDS`].
+const PODS: usize = 2;
+const NODES: usize = 3;
+
+/// The watches of the pushed set, and one for each other area.
+pub const WATCHES: usize = KINDS.len() + AREAS - 1;
+
+/// In the pushed set the kinds take turns.
 pub fn key(area: usize, number: usize) -> ObjectKey {
-    ObjectKey::new(Resource::new("", "v1", "configmaps"), &format!("area{area}"), &format!("object{number}"))
+    let kind = if area == 0 { KINDS[number % KINDS.len()] } else { "configmaps" };
+    ObjectKey::new(Resource::new("", "v1", kind), &format!("area{area}"), &format!("object{number}"))
+}
+
+/// Which watch shows an object.
+fn watch_of(key: &ObjectKey) -> usize {
+    match Cloud::area_of(key) {
+        0 => KINDS.iter().position(|kind| **kind == *key.resource().name).expect("made by `key`"),
+        area => KINDS.len() + area - 1,
+    }
+}
+
+/// Which watch shows whether it is needed.
+fn need_of(key: &ObjectKey) -> usize {
+    match watch_of(key) {
+        0 | 1 => PODS,
+        watch => watch,
+    }
+}
+
+/// Whether an object is a pod of the node: needed for as long as it is there.
+pub fn is_pod(key: &ObjectKey) -> bool {
+    watch_of(key) == PODS
+}
+
+/// Whether an object is the node itself, which is always needed.
+fn is_node(key: &ObjectKey) -> bool {
+    watch_of(key) == NODES
 }
 
 /// One object of the truth.
@@ -34,10 +76,14 @@ impl Object {
         )
     }
 
+    pub fn uid(&self) -> Uid {
+        Uid::parse(&format!("uid-{}", self.uid)).expect("valid")
+    }
+
     pub fn shared(&self, key: &ObjectKey, trim_version: u32) -> Arc<SharedObject> {
         let body = self.body(trim_version);
         let version = ObjectVersion {
-            uid: Uid::parse(&format!("uid-{}", self.uid)).expect("valid"),
+            uid: self.uid(),
             revision: CloudRevision(self.revision),
             hash: content_hash(body.as_bytes()),
         };
@@ -45,26 +91,57 @@ impl Object {
     }
 }
 
+/// Since when something is needed, without a break.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Since {
+    /// The serial number of that change.
+    pub serial: u64,
+    /// The revision of the cloud then.
+    pub revision: u64,
+}
+
 /// What the Kubernetes API holds and who needs it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Truth {
     pub objects: BTreeMap<ObjectKey, Object>,
-    pub wanted: [BTreeSet<ObjectKey>; AREAS],
+    pub wanted: [BTreeMap<ObjectKey, Since>; AREAS],
     pub revision: u64,
+}
+
+/// One change, as a watch shows it.
+#[derive(Debug, Clone)]
+struct Event {
+    watch: usize,
+    key: ObjectKey,
+    revision: u64,
+    what: What,
+}
+
+#[derive(Debug, Clone)]
+enum What {
+    Object(Option<Object>),
+    Need(Option<Since>),
 }
 
 /// The cloud's side of the world.
 #[derive(Debug, Clone)]
 pub struct Cloud {
     pub truth: Truth,
-    /// What the replica has seen; stays behind while the watch is stalled.
+    /// What was there before the log begins.
+    base: Truth,
+    log: Vec<Event>,
+    /// What the replica has seen: of each watch, the log up to here.
     view: Truth,
-    old_view: Option<Truth>,
-    pub stalled: bool,
+    seen: [usize; WATCHES],
+    pub stalled: [bool; WATCHES],
+    /// How far another replica's watches have come that will lag from here on.
+    fork: Option<[usize; WATCHES]>,
+    /// Needs that a list has shown: what the watch of pods says of them up to here is older.
+    listed: BTreeMap<ObjectKey, usize>,
     /// Wanted keys that the replica has not fetched.
     pub pending: BTreeSet<ObjectKey>,
-    /// Changed since the stall: offered when the watch goes on.
-    changed: BTreeSet<ObjectKey>,
+    /// Keys to offer: the view of them has changed, or they waited for the view.
+    offers: BTreeSet<ObjectKey>,
     cache: RefCell<HashMap<ObjectKey, Arc<SharedObject>>>,
     pub snapshot: Truth,
     pub generation: u64,
@@ -74,23 +151,35 @@ pub struct Cloud {
     pub scopes: BTreeMap<ScopeId, usize>,
     /// Lookups that were answered.
     pub lookups: Cell<u64>,
+    /// The pushed set is one of Kubernetes: nothing is known before the node is, a pod is needed while it is there, and an
+    /// object that a selection gains or loses has changed.
+    pub kinds: bool,
+    node: ObjectKey,
     /// The view asks the API server before it takes anything away.
     pub asks: bool,
     /// What it asks about.
     pub doubts: RefCell<BTreeSet<ObjectKey>>,
     /// What the API server has confirmed to be gone or not needed.
     pub certain: BTreeSet<ObjectKey>,
+    /// Areas of which the API server has listed in this session what is needed.
+    proven: [bool; AREAS],
+    /// Keys that were looked up before the node was known.
+    deferred: RefCell<BTreeSet<ObjectKey>>,
 }
 
 impl Cloud {
     pub fn new() -> Self {
         Self {
             truth: Truth::default(),
+            base: Truth::default(),
+            log: Vec::new(),
             view: Truth::default(),
-            old_view: None,
-            stalled: false,
+            seen: [0; WATCHES],
+            stalled: [false; WATCHES],
+            fork: None,
+            listed: BTreeMap::new(),
             pending: BTreeSet::new(),
-            changed: BTreeSet::new(),
+            offers: BTreeSet::new(),
             cache: RefCell::default(),
             snapshot: Truth::default(),
             generation: 1,
@@ -98,9 +187,13 @@ impl Cloud {
             serial: 0,
             scopes: BTreeMap::new(),
             lookups: Cell::new(0),
+            kinds: false,
+            node: key(0, NODES),
             asks: false,
             doubts: RefCell::default(),
             certain: BTreeSet::new(),
+            proven: [false; AREAS],
+            deferred: RefCell::default(),
         }
     }
 
@@ -108,7 +201,8 @@ impl Cloud {
         Epoch { cluster: Uid::parse("kube-system-uid").expect("valid"), generation: self.generation }
     }
 
-    fn serial(&mut self) -> u64 {
+    /// A number that was never given before.
+    pub fn serial(&mut self) -> u64 {
         self.serial += 1;
         self.serial
     }
@@ -120,74 +214,174 @@ impl Cloud {
         let uid = uid.unwrap_or_else(|| self.serial());
         self.truth.revision += 1;
         let object = Object { uid, revision: self.truth.revision, content, len };
-        self.truth.objects.insert(key.clone(), object);
-        self.change(key);
+        self.set_object(key, Some(object));
+        if self.kinds && (is_pod(key) || is_node(key)) {
+            self.set_need(0, key, true);
+        }
     }
 
     /// A write that changes nothing an edge sees: another revision, the same content.
     pub fn touch(&mut self, key: &ObjectKey) {
-        if let Some(object) = self.truth.objects.get_mut(key) {
+        if let Some(mut object) = self.truth.objects.get(key).cloned() {
             self.truth.revision += 1;
             object.revision = self.truth.revision;
-            self.change(key);
+            self.set_object(key, Some(object));
         }
     }
 
     pub fn remove(&mut self, key: &ObjectKey) {
-        if self.truth.objects.remove(key).is_some() {
+        if self.kinds && is_node(key) {
+            return;
+        }
+        if self.kinds && is_pod(key) {
+            self.set_need(0, key, false);
+        }
+        if self.truth.objects.contains_key(key) {
             self.truth.revision += 1;
-            self.change(key);
+            self.set_object(key, None);
         }
     }
 
     pub fn want(&mut self, area: usize, key: &ObjectKey, wanted: bool) {
-        let set = &mut self.truth.wanted[area];
-        if if wanted { set.insert(key.clone()) } else { set.remove(key) } {
-            self.change(key);
+        match area {
+            0 if self.kinds && (is_node(key) || is_pod(key)) => {
+                if !wanted {
+                    self.remove(key);
+                }
+            }
+            0 => self.set_need(area, key, wanted),
+            _ => {
+                // A selection gains or loses an object because that has changed.
+                if self.kinds && self.truth.wanted[area].contains_key(key) != wanted {
+                    self.touch(key);
+                }
+                self.set_need(area, key, wanted);
+            }
         }
     }
 
-    fn change(&mut self, key: &ObjectKey) {
-        self.changed.insert(key.clone());
+    fn set_object(&mut self, key: &ObjectKey, object: Option<Object>) {
+        match &object {
+            Some(object) => self.truth.objects.insert(key.clone(), object.clone()),
+            None => self.truth.objects.remove(key),
+        };
+        self.log(watch_of(key), key, What::Object(object));
     }
 
-    /// The keys to offer now: none while the watch is stalled.
+    fn set_need(&mut self, area: usize, key: &ObjectKey, wanted: bool) {
+        if self.truth.wanted[area].contains_key(key) == wanted {
+            return;
+        }
+        let since = Since { serial: self.serial(), revision: self.truth.revision };
+        match wanted {
+            true => self.truth.wanted[area].insert(key.clone(), since),
+            false => self.truth.wanted[area].remove(key),
+        };
+        self.log(need_of(key), key, What::Need(wanted.then_some(since)));
+    }
+
+    fn log(&mut self, watch: usize, key: &ObjectKey, what: What) {
+        let revision = self.truth.revision;
+        self.log.push(Event { watch, key: key.clone(), revision, what });
+    }
+
+    /// A watch goes on by a number of changes, although it is stalled.
+    pub fn advance(&mut self, watch: usize, changes: usize) {
+        let own = (self.seen[watch]..self.log.len()).filter(|index| self.log[*index].watch == watch);
+        let end = own.take(changes).last().map_or(self.log.len(), |index| index + 1);
+        self.advance_to(watch, end);
+    }
+
+    fn advance_to(&mut self, watch: usize, end: usize) {
+        for index in std::mem::replace(&mut self.seen[watch], end)..end {
+            if self.log[index].watch == watch {
+                let event = self.log[index].clone();
+                self.show(index, event);
+            }
+        }
+    }
+
+    /// The view takes one change, unless a list has shown something newer.
+    fn show(&mut self, index: usize, Event { key, revision, what, .. }: Event) {
+        let area = Self::area_of(&key);
+        self.view.revision = self.view.revision.max(revision);
+        match what {
+            What::Need(_) if self.listed.get(&key).is_some_and(|upto| index < *upto) => {}
+            What::Need(Some(since)) => _ = self.view.wanted[area].insert(key.clone(), since),
+            What::Need(None) => _ = self.view.wanted[area].remove(&key),
+            What::Object(_) if self.view.objects.get(&key).is_some_and(|known| known.revision > revision) => {
+            }
+            What::Object(Some(object)) => self.put_in_view(&key, object),
+            What::Object(None) => _ = self.view.objects.remove(&key),
+        }
+        self.cache.borrow_mut().remove(&key);
+        self.offers.insert(key);
+    }
+
+    fn put_in_view(&mut self, key: &ObjectKey, object: Object) {
+        self.view.objects.insert(key.clone(), object);
+        self.cache.borrow_mut().remove(key);
+        if *key == self.node {
+            self.offers.append(&mut self.deferred.take());
+            self.offers.extend(self.view.wanted[0].keys().cloned());
+        }
+    }
+
+    /// The keys to offer now: what the watches show that are not stalled.
     pub fn take_offers(&mut self) -> Vec<ObjectKey> {
-        if self.stalled || self.changed.is_empty() {
-            return Vec::new();
+        for watch in 0..WATCHES {
+            if !self.stalled[watch] {
+                self.advance_to(watch, self.log.len());
+            }
         }
-        self.view = self.truth.clone();
-        let changed = std::mem::take(&mut self.changed);
-        self.cache.borrow_mut().clear();
-        changed.into_iter().collect()
+        std::mem::take(&mut self.offers).into_iter().collect()
     }
 
-    /// Remembers the present view: a replica that will lag from here on.
-    pub fn fork_replica(&mut self) {
-        self.old_view = Some(self.view.clone());
+    /// Everything that was not fetched is there now.
+    pub fn fetched(&mut self) {
+        self.offers.append(&mut self.pending);
+    }
+
+    /// Remembers the present view: a replica that will lag from here on. One that is `new` does not know the node yet.
+    pub fn fork_replica(&mut self, new: bool) {
+        let mut fork = self.seen;
+        if new {
+            fork[NODES] = 0;
+        }
+        self.fork = Some(fork);
     }
 
     /// Another replica serves the edge from now on: one that is up to date, or one whose view is older than what the
     /// edge has seen already, and that catches up later. Whether it lags.
     pub fn fail_over(&mut self, lagging: bool) -> bool {
         self.scopes.clear();
-        self.cache.borrow_mut().clear();
-        match self.old_view.take().filter(|_| lagging) {
-            None => {
-                self.stalled = false;
-                self.take_offers();
-                false
-            }
-            Some(view) => {
-                self.view = view;
-                self.stalled = true;
-                let keys = [&self.view, &self.truth]
-                    .into_iter()
-                    .flat_map(|side| side.objects.keys().chain(side.wanted.iter().flatten()));
-                self.changed.extend(keys.cloned());
-                true
+        let fork = self.fork.take().filter(|_| lagging);
+        let lags = fork.is_some();
+        self.stalled = [lags; WATCHES];
+        if let Some(seen) = fork {
+            self.rewind();
+            for (watch, end) in seen.into_iter().enumerate() {
+                self.advance_to(watch, end);
             }
         }
+        self.take_offers();
+        lags
+    }
+
+    /// The view of a replica that has seen nothing of the log.
+    fn rewind(&mut self) {
+        self.view = self.base.clone();
+        self.seen = [0; WATCHES];
+        self.listed.clear();
+        self.cache.borrow_mut().clear();
+    }
+
+    /// A session begins, of which nothing was asked yet.
+    pub fn begin_session(&mut self) {
+        self.doubts.take();
+        self.deferred.take();
+        self.certain.clear();
+        self.proven = [false; AREAS];
     }
 
     /// The API comes back from a backup: revisions go back, which makes a new epoch.
@@ -203,29 +397,81 @@ impl Cloud {
     }
 
     fn reset_view(&mut self) {
-        self.view = self.truth.clone();
-        self.old_view = None;
-        self.stalled = false;
-        self.changed.clear();
-        self.cache.borrow_mut().clear();
+        self.base = self.truth.clone();
+        self.log.clear();
+        self.fork = None;
+        self.stalled = [false; WATCHES];
+        self.rewind();
+        self.offers.clear();
         self.scopes.clear();
+    }
+
+    /// The API server answers what it was asked. What the answer shows enters the view first. How many of the doubts it has
+    /// confirmed, and how many not.
+    pub fn answer_doubts(&mut self) -> (u64, u64) {
+        let doubts = self.doubts.take();
+        let areas: BTreeSet<usize> = doubts.iter().map(Self::area_of).collect();
+        areas.into_iter().for_each(|area| self.list(area));
+        let (mut confirmed, mut denied) = (0, 0);
+        for key in doubts {
+            let area = Self::area_of(&key);
+            let (needed, object) = (&self.truth.wanted[area], self.truth.objects.get(&key));
+            match object.filter(|_| needed.contains_key(&key)).cloned() {
+                None => confirmed += 1,
+                Some(object) => {
+                    denied += 1;
+                    self.put_in_view(&key, object);
+                }
+            }
+            if !self.truth.objects.contains_key(&key) {
+                self.certain.insert(key.clone());
+            }
+            self.offers.insert(key);
+        }
+        (confirmed, denied)
+    }
+
+    /// A list of what an area needs: of the pushed set, the node's pods and what they refer to.
+    fn list(&mut self, area: usize) {
+        let needed = self.truth.wanted[area].clone();
+        for (key, since) in needed {
+            let shown = area > 0 || is_pod(&key);
+            if let Some(object) = self.truth.objects.get(&key).filter(|_| shown).cloned() {
+                self.put_in_view(&key, object);
+            }
+            self.listed.insert(key.clone(), self.log.len());
+            if self.view.wanted[area].insert(key.clone(), since).is_none() || shown {
+                self.offers.insert(key);
+            }
+        }
+        self.proven[area] = true;
     }
 
     pub fn area_of(key: &ObjectKey) -> usize {
         key.namespace().trim_start_matches("area").parse().expect("made by `key`")
     }
+
+    /// Whether anything of the pushed set can be told.
+    fn knows_the_node(&self) -> bool {
+        !self.kinds || self.view.objects.contains_key(&self.node)
+    }
 }
 
 impl NodeView for Cloud {
     fn wanted(&self, scope: ScopeId) -> Vec<ObjectKey> {
-        let area = self.scopes.get(&scope).expect("only open scopes are asked for");
-        self.view.wanted[*area].iter().cloned().collect()
+        let area = *self.scopes.get(&scope).expect("only open scopes are asked for");
+        let known = |key: &&ObjectKey| area > 0 || is_node(key) || self.knows_the_node();
+        self.view.wanted[area].keys().filter(known).cloned().collect()
     }
 
     fn lookup(&self, scope: ScopeId, key: &ObjectKey) -> Lookup {
         self.lookups.set(self.lookups.get() + 1);
-        let area = self.scopes.get(&scope).expect("only open scopes are asked for");
-        if !self.view.wanted[*area].contains(key) {
+        let area = *self.scopes.get(&scope).expect("only open scopes are asked for");
+        if area == 0 && !self.knows_the_node() {
+            self.deferred.borrow_mut().insert(key.clone());
+            return Lookup::Pending;
+        }
+        if !self.view.wanted[area].contains_key(key) {
             return Lookup::Unwanted(None);
         }
         if self.pending.contains(key) {
@@ -242,15 +488,18 @@ impl NodeView for Cloud {
         CloudRevision(self.view.revision)
     }
 
-    fn certainty(&self, scope: ScopeId, key: &ObjectKey, held: CloudRevision) -> Certainty {
-        match self.asks {
-            true if self.certain.contains(key) => Certainty::Certain,
-            true => {
-                self.doubts.borrow_mut().insert(key.clone());
-                Certainty::Asked
-            }
-            false if held > self.revision(scope) => Certainty::Late,
-            false => Certainty::Certain,
+    fn certainty(&self, scope: ScopeId, key: &ObjectKey, loss: Loss) -> Certainty {
+        let area = *self.scopes.get(&scope).expect("only open scopes are asked for");
+        let told = match loss {
+            // The watch that has shown it has told the end of it as well.
+            Loss::Need { claimed: false } => area > 0 || is_pod(key) || is_node(key),
+            Loss::Need { claimed: true } | Loss::Object => false,
+        };
+        let listed = self.proven[area] && matches!(loss, Loss::Need { .. });
+        if !self.asks || told || listed || self.certain.contains(key) {
+            return Certainty::Certain;
         }
+        self.doubts.borrow_mut().insert(key.clone());
+        Certainty::Asked
     }
 }

@@ -165,7 +165,7 @@ fn against_cloud(data: &[u8]) {
                 CloudEvent::Subscribe(subscribe) => {
                     solo.view.scopes.insert(subscribe.scope, 0);
                     match step[3] % 3 {
-                        0 => solo.session.open_subscription(subscribe.scope, &solo.view),
+                        0 => _ = solo.session.open_subscription(subscribe.scope, &solo.view),
                         1 => solo.session.close_subscription(subscribe.scope, 403, "no"),
                         _ => {}
                     }

@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use tombolo_proto::limits::BULK_OBJECT_MIN;
 
-use super::cloud::{AREAS, key};
+use super::cloud::{AREAS, WATCHES, key};
 use super::world::World;
 
 /// Keys of one area: few, so that operations meet.
-pub const KEYS: usize = 4;
+pub const KEYS: usize = 6;
+
+/// The key of the node among those of the pushed set.
+const NODE: usize = 3;
 
 /// One thing that happens to the world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,12 +50,22 @@ pub enum Op {
     },
     /// The replica fetches what it lacks.
     Fetch,
-    /// The replica's watch stops, and goes on.
+    /// One of the replica's watches stops, or goes on; without a number all of them do.
     Stall {
+        watch: Option<usize>,
         stalled: bool,
     },
-    /// Remembers the present view for a replica that lags from here on.
-    Fork,
+    /// A watch that has stopped shows a little more.
+    Advance {
+        watch: usize,
+        changes: usize,
+    },
+    /// The API server answers what the replica has asked it.
+    Prove,
+    /// Remembers the present view for a replica that lags from here on, and may not know the node yet.
+    Fork {
+        new: bool,
+    },
     /// The connection breaks.
     Cut,
     /// The edge dies with everything that is not on disk.
@@ -120,15 +133,17 @@ impl Op {
         let n = usize::from(b);
         let (area, key, flag) = (n % AREAS, (n / AREAS) % KEYS, b >= 128);
         match a % 64 {
-            0..=12 => Self::Put { area, key, big: b >= 240 },
+            0..=9 => Self::Put { area, key, big: b >= 240 },
+            10 => Self::Prove,
+            11..=12 => Self::Advance { watch: n % WATCHES, changes: 1 + n / WATCHES % 3 },
             13..=14 => Self::Touch { area, key },
             15..=16 => Self::Remove { area, key },
             17..=18 => Self::Recreate { area, key },
             19..=22 => Self::Want { area, key, wanted: flag },
             23 => Self::Pend { area, key },
             24 => Self::Fetch,
-            25 => Self::Stall { stalled: flag },
-            26 => Self::Fork,
+            25 => Self::Stall { watch: (n % 8 < WATCHES).then_some(n % 8), stalled: flag },
+            26 => Self::Fork { new: b < 32 },
             27 => Self::Cut,
             28 if b < 16 => Self::WipeStore,
             28 if flag => Self::CrashEdge,
@@ -176,8 +191,11 @@ impl World {
                 }
             }
             Op::Fetch => self.fetched(),
-            Op::Stall { stalled } => self.cloud.stalled = stalled,
-            Op::Fork => self.cloud.fork_replica(),
+            Op::Stall { watch: Some(watch), stalled } => self.cloud.stalled[watch] = stalled,
+            Op::Stall { watch: None, stalled } => self.cloud.stalled.fill(stalled),
+            Op::Advance { watch, changes } => self.cloud.advance(watch, changes),
+            Op::Prove => _ = self.answer_doubts(),
+            Op::Fork { new } => self.cloud.fork_replica(new),
             Op::Cut => self.cut(),
             Op::CrashEdge => self.crash_edge(),
             Op::WipeStore => self.wipe_store(),
@@ -261,6 +279,9 @@ pub fn run_crowded(data: &[u8], crowd: usize) -> World {
     settings.delays = [at(1), at(2), at(3)].map(|byte| Duration::from_millis(u64::from(byte / 4)));
     settings.features = u64::from(at(0) % 2);
     let mut world = World::new(settings);
+    (world.cloud.kinds, world.cloud.asks) = (true, true);
+    world.apply(Op::Put { area: 0, key: NODE, big: false });
+    world.apply(Op::Snapshot);
     for number in KEYS..KEYS + crowd {
         for area in 0..AREAS {
             world.cloud.put(&key(area, number), 16);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tombolo_proto::frame::Change;
 use tombolo_proto::{ObjectKey, ObjectVersion, RequestId};
 
-use super::cloud::{AREAS, Cloud, Truth};
+use super::cloud::{AREAS, Cloud, Truth, is_pod};
 use super::edge::{Row, Store};
 
 /// Remembers what was applied and asked.
@@ -35,6 +35,9 @@ pub struct Coverage {
     pub caught_up: u64,
     pub answers: u64,
     pub timeouts: u64,
+    /// Deletions and absences that the API server has confirmed, and that it has not.
+    pub confirmed: u64,
+    pub denied: u64,
 }
 
 impl Coverage {
@@ -49,6 +52,8 @@ impl Coverage {
             caught_up: self.caught_up + other.caught_up,
             answers: self.answers + other.answers,
             timeouts: self.timeouts + other.timeouts,
+            confirmed: self.confirmed + other.confirmed,
+            denied: self.denied + other.denied,
         }
     }
 }
@@ -89,6 +94,35 @@ impl Oracle {
                 assert_ne!(held, Some(&Row::Absent), "{} was absent already", change.key());
             }
         }
+    }
+
+    /// Nothing needed is taken away, however late which watch is. `began`: the serial number of the session.
+    pub fn check_loss(cloud: &Cloud, store: &Store, area: usize, change: &Change, began: u64) {
+        let key = change.key();
+        let held = match store.areas[area].rows.get(key) {
+            Some(Row::Present { version, .. }) => Some(version),
+            Some(Row::Absent) | None => None,
+        };
+        // An incarnation that has ended never comes back.
+        let lives = |version: &ObjectVersion| {
+            cloud.truth.objects.get(key).is_some_and(|object| object.uid() == version.uid)
+        };
+        let held = held.filter(|version| lives(version));
+        let needed = cloud.truth.wanted[area].get(key).filter(|_| cloud.kinds);
+        let lost = match (change, needed) {
+            (_, None) | (Change::Upsert(_) | Change::Adopt { .. }, _) => false,
+            (Change::Absent { .. }, Some(_)) => held.is_some(),
+            // What the node's pods refer to, whether it is there or not: in the whole session there was not a moment
+            // without a pod that does.
+            (Change::Delete { .. }, Some(since)) if area == 0 && !is_pod(key) => since.serial <= began,
+            (Change::Delete { .. }, Some(_)) if area == 0 => held.is_some(),
+            // The edge holds it as it is since it was selected last. Revisions of two epochs do not compare.
+            (Change::Delete { .. }, Some(since)) => {
+                let comparable = store.areas[area].epoch.as_ref() == Some(&cloud.epoch());
+                comparable && held.is_some_and(|version| version.revision.0 >= since.revision)
+            }
+        };
+        assert!(!lost, "{key} is taken from the edge, which needs it: {change:?}");
     }
 
     /// Guarantee 1: versions only move forward. Revisions of one epoch order all incarnations of a key as well. The
@@ -174,5 +208,5 @@ pub fn wanted_rows(truth: &Truth, area: usize, trim_version: u32) -> BTreeMap<Ob
             Row::Present { version: shared.version.clone(), body: object.body(trim_version) }
         }
     };
-    truth.wanted[area].iter().map(|key| (key.clone(), row(key))).collect()
+    truth.wanted[area].keys().map(|key| (key.clone(), row(key))).collect()
 }

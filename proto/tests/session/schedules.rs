@@ -82,6 +82,8 @@ fn ten_thousand_random_schedules_converge() {
         caught_up,
         answers,
         timeouts,
+        confirmed,
+        denied,
     } = total;
     for (what, count, least) in [
         ("upserts", upserts, 30_000),
@@ -93,6 +95,8 @@ fn ten_thousand_random_schedules_converge() {
         ("scopes caught up", caught_up, 20_000),
         ("answers", answers, 500),
         ("timeouts", timeouts, 50),
+        ("losses confirmed", confirmed, 2_000),
+        ("losses denied", denied, 100),
     ] {
         println!("{count} {what}");
         assert!(count >= least, "only {count} {what} in {SCHEDULES} schedules");

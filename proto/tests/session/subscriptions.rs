@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tombolo_proto::frame::{Frame, Subscribe};
-use tombolo_proto::limits::SUBSCRIPTIONS_MAX;
+use tombolo_proto::frame::{Change, Frame, Inventory, Subscribe};
+use tombolo_proto::limits::{FOLLOWED_MAX, SUBSCRIPTIONS_MAX};
 use tombolo_proto::session::{CloudEvent, EdgeEvent, SubscribeError};
-use tombolo_proto::{Lane, ScopeId};
+use tombolo_proto::{Held, InventoryEntry, Lane, ScopeId};
 
 use super::harness::cloud::key;
 use super::harness::oracle::Coverage;
@@ -161,4 +161,49 @@ fn an_unsubscribe_is_told_once_and_its_races_are_borne() {
     solo.session.open_subscription(ScopeId(1), &solo.view);
     solo.session.close_subscription(ScopeId(1), 200, "late");
     assert!(!solo.sent(Lane::Control).iter().any(|f| matches!(f, Frame::SubscriptionClosed { .. })));
+}
+
+/// What the copy of a subscription does not have is no proof: its watch may be behind that of another replica.
+#[test]
+fn a_subscription_takes_nothing_away_before_the_api_server_has_confirmed_it() {
+    let mut solo = Solo::new(0).greeted();
+    solo.view.asks = true;
+    solo.view.put(&key(1, 0), 16);
+    let version = solo.view.truth.objects[&key(1, 0)].shared(&key(1, 0), 1).version.clone();
+    solo.view.take_offers();
+    solo.view.scopes.insert(ScopeId(1), 1);
+    let entry = InventoryEntry { key: key(1, 0), held: Held::Present(version) };
+    let (inventory, epoch) = (Inventory::Full(vec![entry]), Some(solo.view.epoch()));
+    let resumes = Subscribe { epoch, inventory, ..subscribe(1) };
+    solo.feed(Lane::Delivery, Frame::Subscribe(resumes)).expect("in order");
+    assert!(solo.session.open_subscription(ScopeId(1), &solo.view));
+    assert!(solo.events().contains(&CloudEvent::CaughtUp { scope: ScopeId(1) }), "nobody waits for it");
+    solo.wait(Duration::from_secs(9));
+    assert!(solo.sent(Lane::Delivery).is_empty(), "no time makes it true");
+    solo.view.answer_doubts();
+    for key in solo.view.take_offers() {
+        solo.session.offer(ScopeId(1), key);
+    }
+    let sent = solo.sent(Lane::Delivery);
+    assert!(
+        matches!(&sent[..], [Frame::Deliver(deliver)] if matches!(deliver.change, Change::Delete { .. })),
+        "{sent:?}"
+    );
+}
+
+#[test]
+fn whoever_opens_a_subscription_is_told_when_it_is_not_open() {
+    let mut solo = Solo::new(0).greeted();
+    for number in 0..=FOLLOWED_MAX {
+        solo.view.put(&key(1, number), 1);
+        solo.view.want(1, &key(1, number), true);
+    }
+    solo.view.take_offers();
+    solo.view.scopes.insert(ScopeId(1), 1);
+    solo.feed(Lane::Delivery, Frame::Subscribe(subscribe(1))).expect("in order");
+    assert!(!solo.session.open_subscription(ScopeId(1), &solo.view), "too large");
+    let control = solo.sent(Lane::Control);
+    let refused = |frame: &Frame| matches!(frame, Frame::SubscriptionClosed { code: 413, .. });
+    assert!(control.iter().any(refused), "{control:?}");
+    assert!(!solo.session.open_subscription(ScopeId(2), &solo.view), "it was never begun");
 }

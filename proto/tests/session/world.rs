@@ -78,6 +78,8 @@ pub struct World {
     /// A request is answered at once unless this is set.
     pub mute: bool,
     lease_clock: i64,
+    /// The serial number of the present session, or of the last one.
+    began: u64,
     /// Frames that passed, by direction: for exact scenarios.
     pub trace: Vec<(bool, Lane, Frame)>,
     pub keep_trace: bool,
@@ -121,6 +123,7 @@ impl World {
             keep_events: false,
             mute: false,
             lease_clock: 0,
+            began: 0,
             trace: Vec::new(),
             keep_trace: false,
         }
@@ -146,7 +149,9 @@ impl World {
     pub fn connect(&mut self) {
         self.cut();
         self.finish_writes();
+        self.cloud.begin_session();
         self.cloud.take_offers();
+        self.began = self.cloud.serial();
         self.cloud.scopes = [(ScopeId::NODE, 0)].into();
         self.store.scopes = [(ScopeId::NODE, 0)].into();
         self.store.areas[0].caught_up = false;
@@ -194,11 +199,17 @@ impl World {
     }
 
     pub fn fetched(&mut self) {
-        for key in std::mem::take(&mut self.cloud.pending) {
-            self.cloud.want(Cloud::area_of(&key), &key, false);
-            self.cloud.want(Cloud::area_of(&key), &key, true);
-        }
+        self.cloud.fetched();
         self.offer_changes();
+    }
+
+    /// The API server answers the view's questions. Whether there were any.
+    pub fn answer_doubts(&mut self) -> bool {
+        let (confirmed, denied) = self.cloud.answer_doubts();
+        self.oracle.coverage.confirmed += confirmed;
+        self.oracle.coverage.denied += denied;
+        self.offer_changes();
+        confirmed + denied > 0
     }
 
     /// Follows an area, or follows it no longer.
@@ -399,6 +410,7 @@ impl World {
             Some(refusal(RefusalReason::Storage, "the write failed"))
         } else {
             self.oracle.check_apply(&self.store, area, &change, generation);
+            Oracle::check_loss(&self.cloud, &self.store, area, &change, self.began);
             let stored = self.store.apply(area, &change);
             (!stored).then(|| refusal(RefusalReason::Malformed, "other content is held"))
         };
@@ -442,7 +454,7 @@ impl World {
         self.refuse_next = 0;
         self.mute = false;
         self.accept_at_once = true;
-        self.cloud.stalled = false;
+        self.cloud.stalled.fill(false);
         self.offer_changes();
         self.fetched();
         self.accept_subscriptions();
@@ -450,6 +462,9 @@ impl World {
         loop {
             if self.connection.is_none() {
                 self.connect();
+            }
+            if self.answer_doubts() {
+                continue;
             }
             let settled = self.store.pending.is_empty() && self.is_quiet();
             let why = match settled.then(|| Oracle::difference(&self.cloud, &self.store, &self.followed)) {

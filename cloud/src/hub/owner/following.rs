@@ -12,7 +12,7 @@ use super::super::access::{Granted, next_review};
 use super::super::metaserver::size_of_texts;
 use super::super::shared::SharedWatch;
 use super::super::subscriptions::Closed;
-use super::super::volumes::VolumeKind;
+use super::super::volumes::{VolumeKind, is_volume};
 use super::{Done, Owner};
 
 /// Wait before volumes that could not be followed are tried again: the API server refuses, or has no room.
@@ -29,6 +29,7 @@ impl Owner {
         });
         self.reviews.retain(|(_, subscribe)| subscribe.scope != scope);
         self.weigh_texts();
+        self.stop_asking(scope);
     }
 
     /// A subscription is kept with its texts for as long as it lasts: once here, and once with the watch that it leads to.
@@ -72,6 +73,7 @@ impl Owner {
                 for key in self.view.take_deferred() {
                     self.channel.offer(ScopeId::NODE, key);
                 }
+                self.channel.offer_held(is_volume);
             }
             Err(Closed { code, reason }) => {
                 tracing::warn!(node = %self.node, kind = %kind.resource(), code, reason, "volumes are not followed");
@@ -116,8 +118,11 @@ impl Owner {
         match outcome {
             Ok(watch) => {
                 self.view.open(scope, watch);
-                self.channel.open_subscription(scope, &self.view);
-                self.start_review(subscribe);
+                if self.channel.open_subscription(scope, &self.view) {
+                    self.start_review(subscribe);
+                } else {
+                    self.unfollow(scope);
+                }
             }
             Err(closed) => self.channel.close_subscription(scope, closed.code, &closed.reason),
         }
@@ -130,12 +135,18 @@ impl Owner {
             _ if !open => {}
             Ok(()) => self.start_review(subscribe),
             Err(closed) => {
-                if let Some(watch) = self.view.close(scope) {
-                    watch.unfollow(&self.handle, scope);
-                }
+                self.unfollow(scope);
                 self.forget_watch(scope);
                 self.channel.close_subscription(scope, closed.code, &closed.reason);
             }
+        }
+    }
+
+    /// The session needs to hear of this subscription no longer.
+    pub(super) fn unfollow(&mut self, scope: ScopeId) {
+        self.stop_asking(scope);
+        if let Some(watch) = self.view.close(scope) {
+            watch.unfollow(&self.handle, scope);
         }
     }
 

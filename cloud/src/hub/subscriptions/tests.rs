@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use tombolo_link::server::Accepted;
 use tombolo_link::{Clock, Link, LinkEvent, Transport, mem, pump};
-use tombolo_proto::frame::{Inventory, Reply};
+use tombolo_proto::frame::{Change, Inventory, Reply};
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
 use tombolo_proto::{CloudRevision, Epoch, InventoryEntry, Resource, ScopeId, StoreId, Uid};
 
@@ -26,6 +26,7 @@ use crate::edgecontroller::upstream::Upstream;
 use crate::epoch::{Attester, Reach, Testimony};
 
 mod ended;
+mod lists;
 mod moving;
 mod returning;
 mod shares;
@@ -36,6 +37,8 @@ mod vouching;
 struct Rights {
     withheld: AtomicBool,
     silent: AtomicBool,
+    /// No list is answered.
+    deaf: AtomicBool,
     /// Attributes of every question, in order.
     asked: parking_lot::Mutex<Vec<Value>>,
 }
@@ -59,6 +62,7 @@ fn scripted(rights: &Arc<Rights>) -> Kube {
                 "/api/v1" => (200, json!({"resources": [{"name": "configmaps", "kind": "ConfigMap"}]})),
                 // Nothing ever happens.
                 "/api/v1/namespaces/d/configmaps" if query.contains("watch") => std::future::pending().await,
+                "/api/v1/namespaces/d/configmaps" if rights.deaf.load(Ordering::SeqCst) => (500, json!({})),
                 "/api/v1/namespaces/d/configmaps" => (200, list()),
                 "/apis/authorization.k8s.io/v1/subjectaccessreviews" => {
                     let question: Value = serde_json::from_slice(&body)?;
@@ -151,6 +155,8 @@ struct Edge {
     heard: Vec<(ScopeId, Option<(u16, String)>)>,
     /// Renewals of the lease that were answered.
     leases: usize,
+    /// Deletions that have come.
+    deleted: usize,
 }
 
 impl Edge {
@@ -165,7 +171,7 @@ impl Edge {
         let clock = Clock::start();
         let config = EdgeConfig::new(node, StoreId([7; 16]));
         let session = EdgeSession::new(config, clock.now(), &NothingHeld);
-        Self { session, link, clock, heard: Vec::new(), replies: Vec::new(), leases: 0 }
+        Self { session, link, clock, heard: Vec::new(), replies: Vec::new(), leases: 0, deleted: 0 }
     }
 
     fn follow(&mut self) -> ScopeId {
@@ -200,7 +206,10 @@ impl Edge {
         }
         while let Some(event) = self.session.poll_event() {
             match event {
-                EdgeEvent::Deliver { lane, seq, .. } => self.session.committed(lane, seq),
+                EdgeEvent::Deliver { lane, seq, change, .. } => {
+                    self.deleted += usize::from(matches!(change, Change::Delete { .. }));
+                    self.session.committed(lane, seq);
+                }
                 EdgeEvent::Reply(reply) => self.replies.push(reply),
                 EdgeEvent::LeaseRenewed { .. } => self.leases += 1,
                 EdgeEvent::CaughtUp { scope, .. } if scope != ScopeId::NODE => self.heard.push((scope, None)),

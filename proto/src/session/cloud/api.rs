@@ -27,13 +27,25 @@ pub trait NodeView {
     }
     /// The newest revision that the view has seen, 0 when unknown.
     fn revision(&self, scope: ScopeId) -> CloudRevision;
-    /// How sure the view is that an object is gone or not needed. Asked before an edge is told so of what it
-    /// holds from an earlier session in this revision, and the view has not shown since in this one or a newer: the edge
-    /// may come from a replica that is ahead.
-    fn certainty(&self, scope: ScopeId, key: &ObjectKey, held: CloudRevision) -> Certainty {
-        let _ = key;
-        if held > self.revision(scope) { Certainty::Late } else { Certainty::Certain }
+    /// How sure the view is of what an edge is about to lose. The edge may come from a replica that is ahead, and each of
+    /// the watches that a view rests on may be behind by itself.
+    fn certainty(&self, scope: ScopeId, key: &ObjectKey, loss: Loss) -> Certainty {
+        let _ = (scope, key, loss);
+        Certainty::Certain
     }
+}
+
+/// What an edge is about to lose. Closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// What it holds, because the scope does not want it (any more).
+    Need {
+        /// The edge's own word alone says what it holds: the view has shown neither this version nor a newer one.
+        claimed: bool,
+    },
+    /// An object that it needs and holds from an earlier session, because the view knows of none. Only asked of what is
+    /// claimed in the sense above: what the view has shown itself, its watch of that kind has told the end of.
+    Object,
 }
 
 /// Answer of [`NodeView::certainty`]. Closed.
@@ -41,8 +53,6 @@ pub trait NodeView {
 pub enum Certainty {
     /// It is gone, or not needed.
     Certain,
-    /// The view may be behind: it is believed after [`super::LAG_GRACE`].
-    Late,
     /// The view is finding out, and offers the key when it knows. Nothing is taken away until then.
     Asked,
 }

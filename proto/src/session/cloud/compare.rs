@@ -5,7 +5,6 @@
 //! a scope before it is compared, so the inventory is never overtaken.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
 
 use crate::frame::{Inventory, InventoryPart};
 use crate::ids::{Epoch, Moment, ScopeId, StoreId};
@@ -16,9 +15,6 @@ use crate::session::SessionError;
 use crate::session::cloud::scope::{Scope, Stage};
 use crate::session::cloud::slot::{Belief, Slot, Verdict};
 use crate::session::cloud::{Certainty, Lookup, NodeView};
-
-/// Wait before a view is believed that may be behind and cannot ask ([`Certainty::Late`]).
-pub const LAG_GRACE: Duration = Duration::from_secs(5);
 
 /// What an edge says it holds, before it is compared.
 #[derive(Debug)]
@@ -154,7 +150,7 @@ impl Scope {
             Claim::Collecting { .. } => None,
         };
         let Some(entries) = entries else { return Ok(Some(Opening::NeedsInventory)) };
-        self.compare(now, &entries, ours, view)?;
+        self.compare(&entries, ours, view)?;
         Ok(Some(Opening::Compared))
     }
 
@@ -191,14 +187,13 @@ impl Scope {
         *deadline = now + HANDSHAKE_TIMEOUT;
         if part.last {
             let entries = std::mem::take(entries);
-            self.compare(now, &entries, ours, view)?;
+            self.compare(&entries, ours, view)?;
         }
         Ok(true)
     }
 
     fn compare(
         &mut self,
-        now: Moment,
         entries: &[InventoryEntry],
         ours: &Epoch,
         view: &impl NodeView,
@@ -226,12 +221,12 @@ impl Scope {
             let belief = claimed.get(key).map_or(Belief::Nothing, |held| Belief::from((*held).clone()));
             let mut slot = Slot::new(belief, foreign);
             slot.charged = claim;
-            self.compare_key(now, key, slot, view);
+            self.compare_key(key, slot, view);
         }
         Ok(())
     }
 
-    fn compare_key(&mut self, now: Moment, key: &ObjectKey, slot: Slot, view: &impl NodeView) {
+    fn compare_key(&mut self, key: &ObjectKey, slot: Slot, view: &impl NodeView) {
         if self.slots.contains_key(key) {
             return;
         }
@@ -246,8 +241,8 @@ impl Scope {
             Verdict::Send(step) => slot.certainty(scope, key, step, view),
             _ => Certainty::Certain,
         };
-        if certainty != Certainty::Certain {
-            return self.hesitate(now, key.clone(), certainty);
+        if certainty == Certainty::Asked {
+            return self.hesitate(key);
         }
         match verdict {
             Verdict::Settled => self.settle(key),

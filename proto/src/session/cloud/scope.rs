@@ -10,7 +10,7 @@ use crate::frame::RefusalReason;
 use crate::ids::{CloudRevision, Lane, Moment, ScopeId};
 use crate::object::{ObjectKey, ObjectVersion};
 use crate::session::cloud::CloudEvent;
-use crate::session::cloud::compare::{Comparison, LAG_GRACE, cost};
+use crate::session::cloud::compare::{Comparison, cost};
 use crate::session::cloud::slot::{Belief, Phase, Slot, Step, Verdict};
 use crate::session::cloud::window::{InFlight, Window};
 use crate::session::cloud::{Certainty, Lookup, NodeView};
@@ -130,9 +130,9 @@ impl Scope {
             match slot.judge(&key, lookup) {
                 Verdict::Send(step) if step.lane == lane => {
                     let certainty = slot.certainty(self.id, &key, &step, view);
-                    if certainty != Certainty::Certain {
+                    if certainty == Certainty::Asked {
                         self.ready[queue].pop_front();
-                        self.hesitate(now, key, certainty);
+                        self.hesitate(&key);
                         continue;
                     }
                     let early = slot.park.as_ref().filter(|park| park.holds_back(step.version(), now));
@@ -172,18 +172,14 @@ impl Scope {
     }
 
     /// What the edge holds is not taken away yet: the view may know less than the replica that served the edge before.
-    pub(super) fn hesitate(&mut self, now: Moment, key: ObjectKey, certainty: Certainty) {
-        let Some(slot) = self.slots.get_mut(&key) else { return };
+    /// The owner offers the key when it knows, and nobody waits for that; but two histories must not become one.
+    pub(super) fn hesitate(&mut self, key: &ObjectKey) {
+        let Some(slot) = self.slots.get_mut(key) else { return };
         slot.phase = Phase::Idle;
-        match certainty {
-            Certainty::Certain => {}
-            Certainty::Late => {
-                slot.claimed = false;
-                self.park_until(key, now + LAG_GRACE);
-            }
-            // The owner offers the key. Until then two histories must not become one.
-            Certainty::Asked if slot.foreign => self.make_due(&key),
-            Certainty::Asked => self.resolve(&key),
+        if slot.foreign {
+            self.make_due(key);
+        } else {
+            self.resolve(key);
         }
     }
 

@@ -6,7 +6,7 @@ use crate::frame::Change;
 use crate::ids::{Lane, ScopeId};
 use crate::limits::{BULK_OBJECT_MIN, DEPENDENCIES_MAX, OBJECT_LEN_MAX};
 use crate::object::{Held, ObjectKey, ObjectVersion, SharedObject};
-use crate::session::cloud::{Certainty, Lookup, NodeView};
+use crate::session::cloud::{Certainty, Lookup, Loss, NodeView};
 use crate::session::parking::Park;
 
 /// What the edge holds under a key, as far as acknowledgements and its inventory tell.
@@ -88,15 +88,10 @@ impl Slot {
         step: &Step,
         view: &impl NodeView,
     ) -> Certainty {
-        match &self.belief {
-            Belief::Version(held) if self.claimed && step.version().is_none() => {
-                match view.certainty(scope, key, held.revision) {
-                    // Revisions of two epochs tell nothing about who is behind.
-                    Certainty::Late if self.foreign => Certainty::Certain,
-                    certainty => certainty,
-                }
-            }
-            _ => Certainty::Certain,
+        match &step.change {
+            Change::Delete { .. } => view.certainty(scope, key, Loss::Need { claimed: self.claimed }),
+            Change::Absent { .. } if self.claimed => view.certainty(scope, key, Loss::Object),
+            Change::Absent { .. } | Change::Upsert(_) | Change::Adopt { .. } => Certainty::Certain,
         }
     }
 

@@ -71,20 +71,23 @@ impl CloudSession {
         if awaited { Ok(()) } else { self.patience.ignore(now, "an inventory part that nobody asked for") }
     }
 
-    /// Accepts a subscription: its inventory is compared and its view followed from now on. Does nothing when the edge
-    /// has ended it meanwhile.
-    pub fn open_subscription(&mut self, scope: ScopeId, view: &impl NodeView) {
+    /// Accepts a subscription: its inventory is compared and its view followed from now on. False when it is not open
+    /// then, because the edge has ended it meanwhile or would follow too much: nobody needs to follow it.
+    pub fn open_subscription(&mut self, scope: ScopeId, view: &impl NodeView) -> bool {
         if scope == ScopeId::NODE || self.scope_index(scope).is_none() {
-            return;
+            return false;
         }
         let followed: usize = self.scopes.iter().skip(1).map(|scope| scope.slots.len()).sum();
         if followed.saturating_add(view.count(scope)) > FOLLOWED_MAX {
             let reason = format!("a node follows at most {FOLLOWED_MAX} objects at a time: select fewer");
-            return self.close_subscription(scope, 413, &reason);
+            self.close_subscription(scope, 413, &reason);
+            return false;
         }
         if let Err(error) = self.open_scope(scope, view) {
             self.leave(error.goodbye());
+            return false;
         }
+        true
     }
 
     /// Refuses or ends a subscription, with the HTTP status code that a Kubernetes client would see. Deliveries under

@@ -100,7 +100,6 @@ pub struct CloudSession {
     closed: bool,
     /// The newest moment that a caller passed.
     now: Moment,
-    opened_at: Moment,
     last_heard: Moment,
     pen: Pen,
     patience: Patience,
@@ -145,7 +144,6 @@ impl CloudSession {
         Self {
             closed: false,
             now,
-            opened_at: now,
             last_heard: now,
             pen,
             patience: Patience::new(now),
@@ -176,15 +174,16 @@ impl CloudSession {
         }
     }
 
-    /// Adds a scope: everything that the view wants there is delivered as watch events (reference 7.3).
-    pub fn open_subscription(&mut self, scope: ScopeId, view: &impl NodeView) {
-        if self.closed || self.scopes.contains(&scope) {
-            return;
+    /// Adds a scope: everything that the view wants there is delivered as watch events (reference 7.3). False when the
+    /// session is over.
+    pub fn open_subscription(&mut self, scope: ScopeId, view: &impl NodeView) -> bool {
+        if !self.closed && !self.scopes.contains(&scope) {
+            self.scopes.push(scope);
+            for key in view.wanted(scope) {
+                self.board.offer(key);
+            }
         }
-        self.scopes.push(scope);
-        for key in view.wanted(scope) {
-            self.board.offer(key);
-        }
+        !self.closed
     }
 
     /// Takes a scope away: what no other scope wants is deleted at the edge.

@@ -261,6 +261,12 @@ impl Board {
         }
     }
 
+    /// Puts a key aside until the owner knows whether what the edge has under it is to go, and offers it. Nobody waits.
+    pub(super) fn hesitate(&mut self, key: &ObjectKey) {
+        self.take(key, Phase::Parked);
+        self.resolve(key);
+    }
+
     /// A delivery has failed: the same version waits, a newer one does not. The wait.
     pub(super) fn failed(&mut self, now: Moment, key: &ObjectKey, step: &Step) -> Duration {
         let park = Park::failed(step.revision(), now, self.end_wait(key).as_deref());

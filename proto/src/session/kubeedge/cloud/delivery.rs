@@ -10,14 +10,14 @@ use super::board::Board;
 use super::carried::{STAND_IN, stand_in};
 use super::flights::{Flight, Overdue};
 use super::recorder::{Recorder, Standing};
-use super::slot::{Belief, Phase, Step, Verdict, Wanted};
+use super::slot::{Belief, Phase, Slot, Step, Verdict, Wanted};
 use crate::frame::RefusalReason;
 use crate::ids::{CloudRevision, Moment, ScopeId, Uid};
 use crate::message::{Content, Group, LocalPath, Message, ObjectPath, Operation, Route, Source};
 use crate::object::{ObjectKey, SharedObject};
 use crate::session::kubeedge::kinds::api_version;
 use crate::session::kubeedge::{Outgoing, kind_name, type_word};
-use crate::session::{Certainty, CloudEvent, LAG_GRACE, Lookup, NodeView};
+use crate::session::{Certainty, CloudEvent, Lookup, Loss, NodeView};
 
 /// Wait before a pod is looked at again that an empty object at the edge must not serve.
 const STAND_IN_WAIT: Duration = Duration::from_millis(100);
@@ -106,6 +106,10 @@ impl CloudSession {
             self.board.put_off(key, until);
             return None;
         }
+        if matches!(step, Step::Delete(_)) && !self.is_certain(key, view) {
+            self.board.hesitate(key);
+            return None;
+        }
         let named = match &step {
             Step::Put(object, _) => self.record(key, object),
             Step::Delete(_) => Some(self.recorder.forget(key)),
@@ -160,19 +164,26 @@ impl CloudSession {
             // The kubelet would start the pod with the empty object, whose deletion is under way.
             return Some(Some(self.now + STAND_IN_WAIT));
         }
-        // What the node was given by a faster replica may be unknown to this view.
-        if !slot.resumed || !matches!(step, Step::Delete(_)) {
-            return None;
+        None
+    }
+
+    /// Whether all open scopes are sure of a deletion. What was not delivered by this session is claimed: the node may
+    /// have it by a faster replica, or by an answer of the API server, and the view may not know it yet.
+    fn is_certain(&self, key: &ObjectKey, view: &impl NodeView) -> bool {
+        let sent = |slot: &Slot| matches!(slot.belief, Belief::Sent(_));
+        let claimed = !self.board.get(key).is_some_and(sent);
+        // An empty object in place of none says itself that there was none.
+        let stands_in = self.holds_stand_in(key);
+        let mut certain = true;
+        for scope in &self.scopes {
+            let loss = match view.lookup(*scope, key) {
+                Lookup::Unwanted(_) => Loss::Need { claimed },
+                Lookup::Absent if claimed && !stands_in => Loss::Object,
+                Lookup::Absent | Lookup::Present(_) | Lookup::Unreadable(_) | Lookup::Pending => continue,
+            };
+            certain &= view.certainty(*scope, key, loss) == Certainty::Certain;
         }
-        match view.certainty(ScopeId::NODE, key, slot.belief.revision().unwrap_or_default()) {
-            Certainty::Certain => None,
-            Certainty::Late => {
-                let grace = self.opened_at + LAG_GRACE;
-                (self.now < grace).then_some(Some(grace))
-            }
-            // It is offered again.
-            Certainty::Asked => Some(None),
-        }
+        certain
     }
 
     fn kind_of(&self, key: &ObjectKey, object: &SharedObject) -> Option<Box<str>> {

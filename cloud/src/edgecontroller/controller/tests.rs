@@ -1,0 +1,207 @@
+//! The questions of sessions, before they take something from an edge, through the controller.
+
+use std::time::Duration;
+
+use http::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tombolo_proto::session::Lookup;
+use tombolo_runtime::Readiness;
+
+use super::*;
+use crate::edgecontroller::Downstream;
+
+/// An API server, as far as the controller asks it.
+#[derive(Default)]
+struct Api {
+    /// Nobody answers.
+    away: bool,
+    pods: Vec<Value>,
+    secrets: Vec<Value>,
+    /// Paths that were asked for.
+    asked: Vec<String>,
+}
+
+fn client(api: &Arc<Mutex<Api>>) -> Kube {
+    let api = Arc::clone(api);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (code, answer) = api.lock().answer(request.uri().path());
+        async move {
+            let response = Response::builder().status(code).header("content-type", "application/json");
+            Ok::<_, tower::BoxError>(response.body(Body::from(answer.to_string().into_bytes()))?)
+        }
+    });
+    Client::new(service, "default").into()
+}
+
+impl Api {
+    fn answer(&mut self, path: &str) -> (u16, Value) {
+        self.asked.push(path.to_owned());
+        let named = |object: &&Value| Some(path) == object["metadata"]["selfLink"].as_str();
+        match path {
+            _ if self.away => (500, json!({"kind": "Status", "code": 500, "message": "away"})),
+            "/api/v1/pods" => (200, json!({"kind": "PodList", "metadata": {}, "items": self.pods})),
+            _ => match self.secrets.iter().chain(&self.pods).find(named) {
+                Some(object) => (200, object.clone()),
+                None => (404, json!({"kind": "Status", "code": 404, "message": "none"})),
+            },
+        }
+    }
+}
+
+/// What the hub is told, in order.
+#[derive(Default)]
+struct Told(Mutex<Vec<ObjectKey>>);
+
+impl Outlet for Told {
+    fn offer(&self, _: &NodeId, key: &ObjectKey) {
+        self.0.lock().push(key.clone());
+    }
+    fn ready(&self, _: &NodeId) {}
+    fn node_deleted(&self, _: &NodeId) {}
+}
+
+fn node() -> NodeId {
+    NodeId::parse("edge-1").expect("valid")
+}
+
+fn secret_key(name: &str) -> ObjectKey {
+    ObjectKey::new(Kind::Secret.resource(), "d", name)
+}
+
+fn secret(name: &str, revision: u64) -> Value {
+    json!({"metadata": {"name": name, "namespace": "d", "uid": format!("u-{name}"),
+        "resourceVersion": revision.to_string(), "selfLink": format!("/api/v1/namespaces/d/secrets/{name}")}})
+}
+
+fn pod(name: &str, revision: u64, secrets: &[&str]) -> Value {
+    let pull: Vec<_> = secrets.iter().map(|name| json!({ "name": name })).collect();
+    json!({"metadata": {"name": name, "namespace": "d", "uid": format!("u-{name}"),
+        "resourceVersion": revision.to_string(), "selfLink": format!("/api/v1/namespaces/d/pods/{name}")}, "spec": {"nodeName": "edge-1", "imagePullSecrets": pull}})
+}
+
+/// A controller that knows the node, whose watches have shown these pods and no Secrets.
+struct World {
+    api: Arc<Mutex<Api>>,
+    down: Arc<Downstream>,
+    told: Arc<Told>,
+    inputs: mpsc::Sender<Input>,
+}
+
+impl World {
+    async fn new(pods: &[Value]) -> Self {
+        let api = Api { pods: pods.to_vec(), ..Api::default() };
+        let (api, told) = (Arc::new(Mutex::new(api)), Arc::new(Told::default()));
+        let down = Arc::new(Downstream::default());
+        let (inputs, receiver) = mpsc::channel(INPUTS_MAX);
+        let index = Index::new(Arc::clone(&down));
+        let outlet: Arc<dyn Outlet> = Arc::clone(&told) as _;
+        let ready = Readiness::new().wait_for("lists");
+        tokio::spawn(Controller::new(index, client(&api), outlet, ready).run(receiver));
+        let world = Self { api, down, told, inputs };
+        world.send(Input::Joined(node())).await;
+        let metadata = json!({"name": "edge-1", "uid": "u-node", "resourceVersion": "1"});
+        for kind in Kind::ALL {
+            world.watched(kind, ObjectEvent::RelistStart).await;
+            let shown = match kind {
+                Kind::Node => vec![json!({ "metadata": metadata })],
+                Kind::Pod => pods.to_vec(),
+                Kind::ConfigMap | Kind::Secret => Vec::new(),
+            };
+            for object in shown {
+                world.watched(kind, ObjectEvent::Applied(RawObject::new(object))).await;
+            }
+            world.watched(kind, ObjectEvent::RelistEnd).await;
+        }
+        world.settle().await;
+        world
+    }
+
+    async fn send(&self, input: Input) {
+        self.inputs.send(input).await.expect("it runs");
+    }
+
+    async fn watched(&self, kind: Kind, event: ObjectEvent) {
+        self.send(Input::Watched(kind, event, None)).await;
+    }
+
+    /// Everything that can happen at once has happened.
+    async fn settle(&self) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+
+    async fn prove(&self, keys: &[ObjectKey]) -> oneshot::Receiver<Vec<ObjectKey>> {
+        let (answer, proof) = oneshot::channel();
+        self.send(Input::Prove(node(), keys.to_vec(), answer)).await;
+        proof
+    }
+
+    fn state(&self, key: &ObjectKey) -> &'static str {
+        match self.down.lookup(&node(), key) {
+            Lookup::Present(_) => "present",
+            Lookup::Absent => "absent",
+            Lookup::Unwanted(_) => "unwanted",
+            Lookup::Unreadable(_) => "unreadable",
+            Lookup::Pending => "pending",
+        }
+    }
+}
+
+/// The watch of pods has not shown the pod that needs it: the list does, and the need is there before the answer.
+#[tokio::test(start_paused = true)]
+async fn what_a_list_of_the_pods_shows_is_needed_before_the_question_is_answered() {
+    let world = World::new(&[pod("p1", 5, &[])]).await;
+    let (held, gone) = (secret_key("held"), secret_key("gone"));
+    assert_eq!(world.state(&held), "unwanted");
+    {
+        let mut api = world.api.lock();
+        api.pods = vec![pod("p1", 5, &[]), pod("p2", 20, &["held"])];
+        api.secrets = vec![secret("held", 21)];
+    }
+    let absent = world.prove(&[held.clone(), gone.clone()]).await.await.expect("an answer");
+    assert_eq!(absent, [], "neither was needed, so neither was read");
+    assert!(matches!(world.state(&held), "pending" | "present"), "it is needed now");
+    assert_eq!(world.state(&gone), "unwanted");
+    assert!(world.told.0.lock().contains(&held));
+    world.settle().await;
+    assert_eq!(world.state(&held), "present");
+    // The watch, which is late, shows the same, and changes nothing.
+    world.watched(Kind::Pod, ObjectEvent::Applied(RawObject::new(pod("p2", 20, &["held"])))).await;
+    world.settle().await;
+    assert_eq!(world.state(&held), "present");
+}
+
+/// An object that a pod needs and that the watch of its kind has not shown is read.
+#[tokio::test(start_paused = true)]
+async fn what_is_taken_for_absent_is_read_before_the_question_is_answered() {
+    let world = World::new(&[pod("p", 5, &["there", "gone"])]).await;
+    let (there, gone) = (secret_key("there"), secret_key("gone"));
+    assert_eq!((world.state(&there), world.state(&gone)), ("absent", "absent"));
+    world.api.lock().secrets = vec![secret("there", 30)];
+    let mut absent = world.prove(&[there.clone(), gone.clone()]).await.await.expect("an answer");
+    absent.sort();
+    assert_eq!(absent, [gone.clone(), there.clone()], "both were asked for");
+    assert_eq!((world.state(&there), world.state(&gone)), ("present", "absent"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_waits_for_an_api_server_that_answers_and_holds_nothing_else_up() {
+    let world = World::new(&[pod("p1", 5, &[])]).await;
+    world.api.lock().away = true;
+    let mut proof = world.prove(&[secret_key("held")]).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(proof.try_recv().is_err(), "nobody has answered");
+    world.watched(Kind::Pod, ObjectEvent::Applied(RawObject::new(pod("p3", 40, &[])))).await;
+    world.settle().await;
+    assert_eq!(world.state(&ObjectKey::new(Kind::Pod.resource(), "d", "p3")), "present");
+    world.api.lock().away = false;
+    assert_eq!(proof.await.expect("an answer"), []);
+    let lists = world.api.lock().asked.iter().filter(|path| *path == "/api/v1/pods").count();
+    assert!(lists > 1, "asked again");
+
+    let given_up = world.prove(&[secret_key("held")]).await;
+    drop(given_up);
+    world.settle().await;
+}

@@ -1,0 +1,86 @@
+//! Questions to the API server before something is taken from the edge: a watch may be late.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use futures::future::{BoxFuture, FutureExt as _, abortable};
+use tokio::sync::oneshot;
+use tombolo_proto::{ObjectKey, ScopeId};
+
+use super::super::volumes::VolumeKind;
+use super::{Done, Owner};
+use crate::edgecontroller::Input;
+
+impl Owner {
+    /// Asks about what the view doubts. What comes while a question is under way waits for the next one.
+    pub(super) fn ask_doubts(&mut self) {
+        let asking = &self.asking;
+        let doubts = self.view.take_doubts(|scope| asking.iter().any(|(asked, _)| *asked == scope));
+        for (scope, keys) in doubts {
+            let question = match scope {
+                ScopeId::NODE => Some(self.ask_for_pods(keys)),
+                _ => self.ask_for_selection(scope, keys),
+            };
+            let Some((work, handle)) = question.map(abortable) else { continue };
+            self.asking.push((scope, handle));
+            self.work.push(Box::pin(async move { work.await.unwrap_or(Done::GivenUp) }));
+        }
+    }
+
+    fn ask_for_pods(&self, keys: HashSet<ObjectKey>) -> BoxFuture<'static, Done> {
+        let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
+        async move {
+            let (answer, proof) = oneshot::channel();
+            let about = keys.iter().cloned().collect();
+            let asked = hub.inputs.send(Input::Prove(node, about, answer)).await.is_ok();
+            let absent = if asked { proof.await.ok() } else { None };
+            Done::PodsListed { keys, absent }
+        }
+        .boxed()
+    }
+
+    fn ask_for_selection(
+        &self,
+        scope: ScopeId,
+        keys: HashSet<ObjectKey>,
+    ) -> Option<BoxFuture<'static, Done>> {
+        let followed = self.view.followed(scope)?;
+        let (watch, since, hub) = (Arc::clone(&followed.watch), followed.since(), Arc::clone(&self.hub));
+        let work = async move {
+            let complete = hub.subscriptions.prove(&watch, since).await;
+            Done::SelectionListed { scope, keys, complete }
+        };
+        Some(work.boxed())
+    }
+
+    pub(super) fn pods_listed(&mut self, keys: HashSet<ObjectKey>, absent: Option<Vec<ObjectKey>>) {
+        self.stop_asking(ScopeId::NODE);
+        // Nobody answers when the history has ended, and the session with it.
+        let Some(absent) = absent else { return };
+        self.view.prove(absent);
+        for key in keys {
+            self.channel.offer(ScopeId::NODE, key);
+        }
+    }
+
+    /// A watch that has ended says so itself, and what it was asked about is looked at when it is open again.
+    pub(super) fn selection_listed(&mut self, scope: ScopeId, keys: HashSet<ObjectKey>, complete: bool) {
+        self.stop_asking(scope);
+        if complete {
+            let scope = if VolumeKind::of_scope(scope).is_some() { ScopeId::NODE } else { scope };
+            for key in keys {
+                self.channel.offer(scope, key);
+            }
+        }
+    }
+
+    /// Ends the question of a scope.
+    pub(super) fn stop_asking(&mut self, scope: ScopeId) {
+        self.asking.retain(|(asked, work)| {
+            if *asked == scope {
+                work.abort();
+            }
+            *asked != scope
+        });
+    }
+}

@@ -1,0 +1,163 @@
+//! Lists of a selection that are made beside its watch, when the copy has to be sure of what it does not have: a watch may be
+//! late, a list is not. What a list shows enters the copy in the order of the cloud's history, and the watch, which shows the
+//! same later, changes nothing of it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::MutexGuard;
+use tombolo_proto::limits::FOLLOWED_MAX;
+use tombolo_proto::{CloudRevision, ObjectKey};
+
+use super::{SharedWatch, no_room};
+use crate::hub::interned::Stored;
+use crate::kube::{Caller, Kube, RawObject};
+
+/// The lists of one selection, by their numbers.
+#[derive(Debug, Default)]
+pub(super) struct Lists {
+    /// One at a time: whoever waits is mostly served by the list of another.
+    turn: tokio::sync::Mutex<()>,
+    begun: AtomicU64,
+    complete: AtomicU64,
+}
+
+/// What keeps the lists and the events of the watch in one order.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    /// Objects that a list has brought and the watch has not shown yet, in these versions.
+    ahead: HashMap<ObjectKey, CloudRevision>,
+    /// What has gone since the list under way began, and in which version at the latest; none when there is no such list, or
+    /// more has gone than is remembered.
+    gone: Option<HashMap<ObjectKey, CloudRevision>>,
+    /// The watch's own lists: those that have begun, those whose beginning was taken, and the last of these that is complete.
+    relists: [u64; 3],
+}
+
+impl Order {
+    /// Whether an event of the watch is older than what a list has brought. One that is not, ends that.
+    pub(super) fn is_older(&mut self, key: &ObjectKey, revision: CloudRevision) -> bool {
+        let older = self.ahead.get(key).is_some_and(|newer| revision < *newer);
+        if !older && !self.ahead.is_empty() {
+            self.ahead.remove(key);
+        }
+        older
+    }
+
+    /// An object has gone that was there in no newer version than this.
+    pub(super) fn bury(&mut self, key: &ObjectKey, revision: CloudRevision) {
+        self.ahead.remove(key);
+        if let Some(gone) = &mut self.gone {
+            gone.insert(key.clone(), revision);
+            if gone.len() > FOLLOWED_MAX {
+                self.gone = None;
+            }
+        }
+    }
+
+    /// The watch is about to list everything by itself.
+    pub(super) fn relist_begins(&mut self) {
+        self.relists[0] += 1;
+    }
+
+    /// The copy has come to the beginning of that list.
+    pub(super) fn relist_taken(&mut self) {
+        self.relists[1] += 1;
+    }
+
+    /// The copy is what that list has shown.
+    pub(super) fn relist_complete(&mut self) {
+        self.relists[2] = self.relists[1];
+    }
+
+    /// The watch's own lists so far; none while one is under way: what it does not have may have come after it.
+    fn relists(&self) -> Option<u64> {
+        (self.relists[0] == self.relists[2]).then_some(self.relists[0])
+    }
+}
+
+/// Forgets what was remembered for a list, however that ends.
+struct Listing<'w>(&'w SharedWatch);
+
+impl Drop for Listing<'_> {
+    fn drop(&mut self) {
+        self.0.order.lock().gone = None;
+    }
+}
+
+impl SharedWatch {
+    /// Lists that have begun.
+    pub(in crate::hub) fn lists_begun(&self) -> u64 {
+        self.lists.begun.load(Ordering::SeqCst)
+    }
+
+    /// The newest list that is complete: all that it has shown is in the copy.
+    pub(in crate::hub) fn lists_complete(&self) -> u64 {
+        self.lists.complete.load(Ordering::SeqCst)
+    }
+
+    /// The turn to list.
+    pub(in crate::hub) async fn turn(&self) -> MutexGuard<'_, ()> {
+        self.lists.turn.lock().await
+    }
+
+    /// Lists once. Only whoever has the turn may ask for it. Cancel-safe: what a list has shown in part is dropped.
+    ///
+    /// # Errors
+    /// Why the list is no proof.
+    pub(in crate::hub) async fn list(&self, kube: &Kube) -> Result<(), String> {
+        let number = self.lists.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        let relists = {
+            let mut order = self.order.lock();
+            let relists = order.relists().ok_or("the watch itself is listing")?;
+            order.gone = Some(HashMap::new());
+            relists
+        };
+        let _listing = Listing(self);
+        let (mut brought, mut full) = (Vec::new(), false);
+        let answer = kube.list(Caller::Own, &self.path, |object| {
+            let news = self.trimmed(RawObject::new(object)).filter(|object| {
+                self.objects
+                    .get(&object.key)
+                    .is_none_or(|known| known.object.version.revision < object.version.revision)
+            });
+            if let Some(object) = news {
+                match self.interned.keep(object) {
+                    Some(stored) if brought.len() <= FOLLOWED_MAX => brought.push(stored),
+                    _ => full = true,
+                }
+            }
+        });
+        match answer.await {
+            Err(error) => return Err(error.to_string()),
+            Ok(Some(answer)) => return Err(answer.message()),
+            Ok(None) => {}
+        }
+        if full {
+            self.fail(&no_room());
+        }
+        self.enter(brought, relists)?;
+        self.lists.complete.fetch_max(number, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn enter(&self, brought: Vec<Arc<Stored>>, relists: u64) -> Result<(), String> {
+        let mut order = self.order.lock();
+        if order.relists() != Some(relists) {
+            return Err("the watch itself has begun to list".to_owned());
+        }
+        let gone = order.gone.take().ok_or("too much was deleted meanwhile")?;
+        for stored in brought {
+            let (key, revision) = (&stored.object.key, stored.object.version.revision);
+            let known = self.objects.get(key).map(|known| known.object.version.revision);
+            if known.max(gone.get(key).copied()) >= Some(revision) {
+                continue;
+            }
+            order.ahead.insert(key.clone(), revision);
+            self.put(stored);
+        }
+        self.check_size();
+        Ok(())
+    }
+}

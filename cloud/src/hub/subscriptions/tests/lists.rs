@@ -1,0 +1,196 @@
+//! Lists that confirm what a shared watch does not have.
+
+use std::sync::atomic::AtomicU16;
+
+use tokio::sync::Notify;
+use tombolo_proto::CloudRevision;
+use tombolo_proto::object::{ContentHash, Held, ObjectKey, ObjectVersion};
+use tombolo_proto::session::Lookup;
+
+use super::*;
+use crate::hub::followed::Followed;
+use crate::hub::shared::EVENTS_MAX;
+use crate::kube::RawObject;
+
+/// An API server with a list of ConfigMaps.
+#[derive(Default)]
+struct Api {
+    code: AtomicU16,
+    items: parking_lot::Mutex<Vec<Value>>,
+    asked: Notify,
+    answers: Notify,
+}
+
+fn object(name: &str, uid: &str, revision: u64) -> Value {
+    let metadata =
+        json!({"name": name, "namespace": "d", "uid": uid, "resourceVersion": revision.to_string()});
+    json!({"metadata": metadata, "data": {"revision": revision.to_string()}})
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey::new(Resource::new("", "v1", "configmaps"), "d", name)
+}
+
+impl Api {
+    /// Each list is answered when the test says so, with what was there when it was asked.
+    fn client(self: &Arc<Self>) -> Kube {
+        let api = Arc::clone(self);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let api = Arc::clone(&api);
+            async move {
+                assert_eq!(request.uri().path(), "/api/v1/namespaces/d/configmaps");
+                let list = json!({"metadata": {"resourceVersion": "9"}, "items": *api.items.lock()});
+                let code = api.code.load(Ordering::SeqCst);
+                api.asked.notify_one();
+                api.answers.notified().await;
+                let response = Response::builder().status(code).header("content-type", "application/json");
+                Ok::<_, tower::BoxError>(response.body(Body::from(list.to_string().into_bytes()))?)
+            }
+        });
+        Client::new(service, "default").into()
+    }
+}
+
+/// A watch in the test's hands, a session that follows it, and the API server behind it.
+struct World {
+    api: Arc<Api>,
+    hub: Arc<Hub>,
+    watch: Arc<SharedWatch>,
+    events: mpsc::Sender<ObjectEvent>,
+}
+
+impl World {
+    async fn new(shown: &[Value]) -> Self {
+        let api = Arc::new(Api::default());
+        api.code.store(200, Ordering::SeqCst);
+        let hub = hub(&api.client());
+        let interned = hub.subscriptions.interned.clone();
+        let watch = SharedWatch::new(subscribe(ScopeId(1)).resource, "ConfigMap".to_owned(), interned);
+        let watch = Arc::new(watch.listed_at("/api/v1/namespaces/d/configmaps".to_owned()));
+        let (events, receiver) = mpsc::channel(EVENTS_MAX);
+        tokio::spawn(Arc::clone(&watch).run(receiver));
+        let world = Self { api, hub, watch, events };
+        world.relist(shown).await;
+        world
+    }
+
+    async fn relist(&self, shown: &[Value]) {
+        self.watch.relist_begins();
+        self.show(ObjectEvent::RelistStart).await;
+        for object in shown {
+            self.show(ObjectEvent::Applied(RawObject::new(object.clone()))).await;
+        }
+        self.show(ObjectEvent::RelistEnd).await;
+    }
+
+    /// The copy has taken an event.
+    async fn show(&self, event: ObjectEvent) {
+        self.events.send(event).await.expect("it runs");
+        while self.events.capacity() < EVENTS_MAX {
+            tokio::task::yield_now().await;
+        }
+        tokio::task::yield_now().await;
+    }
+
+    fn prove(&self, followed: &Followed) -> tokio::task::JoinHandle<bool> {
+        let (hub, watch, since) = (Arc::clone(&self.hub), Arc::clone(&self.watch), followed.since());
+        tokio::spawn(async move { hub.subscriptions.prove(&watch, since).await })
+    }
+
+    fn revision(&self, name: &str) -> Option<u64> {
+        match self.watch.lookup(&key(name)) {
+            Lookup::Present(object) => Some(object.version.revision.0),
+            _ => None,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_list_shows_enters_the_copy_and_a_late_watch_takes_nothing_of_it_back() {
+    let world = World::new(&[object("a", "a1", 5), object("z", "z1", 6)]).await;
+    let followed = Followed::new(Arc::clone(&world.watch));
+    assert!(!followed.is_proven(), "the first question begins with nothing");
+    *world.api.items.lock() = vec![object("a", "a1", 5), object("b", "b2", 28), object("z", "z1", 6)];
+    let proof = world.prove(&followed);
+    world.api.asked.notified().await;
+    // What goes while the list is under way does not come back with it.
+    world.show(ObjectEvent::Deleted(RawObject::new(object("z", "z1", 40)))).await;
+    assert!(!followed.is_proven() && world.revision("b").is_none());
+    world.api.answers.notify_one();
+    assert!(proof.await.expect("no panic"));
+    assert!(followed.is_proven());
+    assert_eq!((world.revision("a"), world.revision("b"), world.revision("z")), (Some(5), Some(28), None));
+
+    // The watch was late: it shows an older incarnation, its end, and then what the list has shown.
+    world.show(ObjectEvent::Applied(RawObject::new(object("b", "b1", 15)))).await;
+    world.show(ObjectEvent::Deleted(RawObject::new(object("b", "b1", 20)))).await;
+    assert_eq!(world.revision("b"), Some(28));
+    world.show(ObjectEvent::Applied(RawObject::new(object("b", "b2", 28)))).await;
+    world.show(ObjectEvent::Deleted(RawObject::new(object("b", "b2", 50)))).await;
+    assert_eq!(world.revision("b"), None, "and what it tells from then on is true");
+    assert!(
+        !Followed::new(Arc::clone(&world.watch)).is_proven(),
+        "an older list proves nothing to a later doubt"
+    );
+}
+
+/// What the watch's own list does not have may have come after it.
+#[tokio::test(start_paused = true)]
+async fn a_list_that_crosses_one_of_the_watch_itself_is_made_again() {
+    let world = World::new(&[]).await;
+    let followed = Followed::new(Arc::clone(&world.watch));
+    *world.api.items.lock() = vec![object("b", "b1", 28)];
+    let proof = world.prove(&followed);
+    world.api.asked.notified().await;
+    world.relist(&[]).await;
+    world.api.answers.notify_one();
+    world.api.asked.notified().await;
+    assert!(world.revision("b").is_none() && !followed.is_proven());
+    world.api.answers.notify_one();
+    assert!(proof.await.expect("no panic"));
+    assert_eq!(world.revision("b"), Some(28));
+    world.relist(&[]).await;
+    assert_eq!(world.revision("b"), None, "a list of the watch that has begun later knows better");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_fails_is_made_again_until_the_watch_ends() {
+    let world = World::new(&[]).await;
+    let followed = Followed::new(Arc::clone(&world.watch));
+    world.api.code.store(500, Ordering::SeqCst);
+    let proof = world.prove(&followed);
+    for _ in 0..5 {
+        world.api.asked.notified().await;
+        world.api.answers.notify_one();
+    }
+    assert!(!followed.is_proven());
+    world.watch.fail(&Closed::new(503, "over"));
+    world.api.answers.notify_one();
+    assert!(!proof.await.expect("no panic"), "nobody is told that anything is gone");
+}
+
+/// The whole way: an edge that comes back with an object which the copy does not have.
+#[tokio::test(start_paused = true)]
+async fn an_edge_keeps_what_it_follows_while_the_api_server_does_not_answer() {
+    let rights = Arc::new(Rights::default());
+    let hub = hub(&scripted(&rights));
+    hub.subscriptions.open(&node(), &subscribe(ScopeId(1))).await.expect("the watch runs already");
+    let mut edge = Edge::connect(&hub);
+    rights.deaf.store(true, Ordering::SeqCst);
+    let version = ObjectVersion {
+        uid: Uid::parse("x").expect("valid"),
+        revision: CloudRevision(3),
+        hash: ContentHash(1),
+    };
+    let scope = edge.session.next_scope();
+    let held = InventoryEntry { key: key("x"), held: Held::Present(version) };
+    let (epoch, inventory) = (Some(hub.epoch.load().as_ref().clone()), Inventory::Full(vec![held]));
+    let resumed = Subscribe { epoch, inventory, ..subscribe(scope) };
+    edge.session.subscribe(resumed).expect("room for one");
+    assert_eq!(edge.listen(SOON).await, Some((scope, None)), "caught up: nobody waits for the answer");
+    assert_eq!(edge.listen(Duration::from_secs(120)).await, None);
+    assert_eq!(edge.deleted, 0, "the copy is no proof, whatever time passes");
+    rights.deaf.store(false, Ordering::SeqCst);
+    assert_eq!(edge.listen(Duration::from_secs(120)).await, None);
+    assert_eq!(edge.deleted, 1, "the list has no such object");
+}
