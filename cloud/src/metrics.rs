@@ -50,6 +50,8 @@ pub struct Metrics {
     pub nodes: Gauge,
     /// Objects in memory for edges.
     pub objects: Gauge,
+    /// ConfigMaps and Secrets that pods refer to and that cannot be read.
+    pub unreadable: Gauge,
     /// Pods on edge nodes.
     pub pods: Gauge,
     /// Watches shared by subscriptions.
@@ -91,6 +93,7 @@ impl Metrics {
             epochs: Counter::default(),
             nodes: Gauge::default(),
             objects: Gauge::default(),
+            unreadable: Gauge::default(),
             pods: Gauge::default(),
             shared_watches: Gauge::default(),
             session_bytes: Gauge::default(),
@@ -119,6 +122,8 @@ impl Metrics {
         registry.register("epochs", "Changes of the epoch", metrics.epochs.clone());
         registry.register("nodes", "Edge nodes known", metrics.nodes.clone());
         registry.register("objects", "Objects in memory for edges", metrics.objects.clone());
+        let text = "ConfigMaps and Secrets that pods on edge nodes refer to and that cannot be read";
+        registry.register("unreadable", text, metrics.unreadable.clone());
         registry.register("pods", "Pods on edge nodes", metrics.pods.clone());
         let text = "Reports of device twins, refused or discarded: no devices are managed here";
         registry.register("device_reports", text, metrics.device_reports.clone());

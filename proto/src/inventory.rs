@@ -68,6 +68,7 @@ fn entry_hash(key: &ObjectKey, held: &Held) -> u128 {
             hasher.update(&version.revision.0.to_le_bytes());
         }
         Held::Absent => hasher.update(&[0]),
+        Held::Unreadable => hasher.update(&[2]),
     }
     hasher.digest128()
 }
@@ -134,6 +135,13 @@ mod tests {
     #[test]
     fn moving_a_letter_between_fields_changes_the_digest() {
         assert_ne!(digest(&[entry("ab", "c", None)]), digest(&[entry("a", "bc", None)]));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_what_is_known_to_be_absent() {
+        let absent = entry("default", "web", None);
+        let unreadable = InventoryEntry { held: Held::Unreadable, ..absent.clone() };
+        assert_ne!(digest(&[absent]), digest(&[unreadable]));
     }
 
     #[test]

@@ -125,15 +125,17 @@ pub(super) fn write_entries(entries: &[InventoryEntry]) -> Vec<wire::InventoryEn
         key: Some(write_key(&entry.key)),
         version: match &entry.held {
             Held::Present(version) => Some(write_version(version)),
-            Held::Absent => None,
+            Held::Absent | Held::Unreadable => None,
         },
+        unreadable: entry.held == Held::Unreadable,
     };
     entries.iter().map(entry).collect()
 }
 
 pub(super) fn read_entries(entries: Vec<wire::InventoryEntry>) -> Result<Vec<InventoryEntry>, CodecError> {
     let entry = |entry: wire::InventoryEntry| {
-        let held = entry.version.as_ref().map(read_version).transpose()?.map_or(Held::Absent, Held::Present);
+        let nothing = if entry.unreadable { Held::Unreadable } else { Held::Absent };
+        let held = entry.version.as_ref().map(read_version).transpose()?.map_or(nothing, Held::Present);
         Ok(InventoryEntry { key: read_key(entry.key)?, held })
     };
     entries.into_iter().map(entry).collect()

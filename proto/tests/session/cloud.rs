@@ -63,6 +63,8 @@ pub struct Cloud {
     pub stalled: bool,
     /// Wanted keys that the replica has not fetched.
     pub pending: BTreeSet<ObjectKey>,
+    /// Wanted keys that the API lets nobody read.
+    pub unreadable: BTreeSet<ObjectKey>,
     /// Changed since the stall: offered when the watch goes on.
     changed: BTreeSet<ObjectKey>,
     cache: RefCell<HashMap<ObjectKey, Arc<SharedObject>>>,
@@ -90,6 +92,7 @@ impl Cloud {
             old_view: None,
             stalled: false,
             pending: BTreeSet::new(),
+            unreadable: BTreeSet::new(),
             changed: BTreeSet::new(),
             cache: RefCell::default(),
             snapshot: Truth::default(),
@@ -143,6 +146,15 @@ impl Cloud {
     pub fn want(&mut self, area: usize, key: &ObjectKey, wanted: bool) {
         let set = &mut self.truth.wanted[area];
         if if wanted { set.insert(key.clone()) } else { set.remove(key) } {
+            self.change(key);
+        }
+    }
+
+    /// The API lets an object be read no longer, or again.
+    pub fn set_readable(&mut self, key: &ObjectKey, readable: bool) {
+        let changed =
+            if readable { self.unreadable.remove(key) } else { self.unreadable.insert(key.clone()) };
+        if changed {
             self.change(key);
         }
     }
@@ -230,6 +242,9 @@ impl NodeView for Cloud {
         }
         if self.pending.contains(key) {
             return Lookup::Pending;
+        }
+        if self.unreadable.contains(key) {
+            return Lookup::Unreadable(403);
         }
         let Some(object) = self.view.objects.get(key) else { return Lookup::Absent };
         let mut cache = self.cache.borrow_mut();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tombolo_proto::frame::features;
 use tombolo_proto::limits::BULK_OBJECT_MIN;
 
 use super::cloud::{AREAS, key};
@@ -47,6 +48,11 @@ pub enum Op {
     },
     /// The replica fetches what it lacks.
     Fetch,
+    /// A key of the pushed set cannot be read, or can be again.
+    Readable {
+        key: usize,
+        readable: bool,
+    },
     /// The replica's watch stops, and goes on.
     Stall {
         stalled: bool,
@@ -126,7 +132,8 @@ impl Op {
             17..=18 => Self::Recreate { area, key },
             19..=22 => Self::Want { area, key, wanted: flag },
             23 => Self::Pend { area, key },
-            24 => Self::Fetch,
+            24 if b < 64 => Self::Fetch,
+            24 => Self::Readable { key, readable: flag },
             25 => Self::Stall { stalled: flag },
             26 => Self::Fork,
             27 => Self::Cut,
@@ -176,6 +183,7 @@ impl World {
                 }
             }
             Op::Fetch => self.fetched(),
+            Op::Readable { key: n, readable } => self.cloud.set_readable(&key(0, n), readable),
             Op::Stall { stalled } => self.cloud.stalled = stalled,
             Op::Fork => self.cloud.fork_replica(),
             Op::Cut => self.cut(),
@@ -259,7 +267,7 @@ pub fn run_crowded(data: &[u8], crowd: usize) -> World {
         ..super::world::Settings::default()
     };
     settings.delays = [at(1), at(2), at(3)].map(|byte| Duration::from_millis(u64::from(byte / 4)));
-    settings.features = u64::from(at(0) % 2);
+    settings.features = u64::from(at(0)) & features::ALL;
     let mut world = World::new(settings);
     for number in KEYS..KEYS + crowd {
         for area in 0..AREAS {

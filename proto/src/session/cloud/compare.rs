@@ -141,7 +141,7 @@ impl Scope {
             Claim::Announced(Inventory::Full(entries)) => Some(entries),
             // A digest has no content hashes: it says something within one epoch and one set of trimming rules only.
             Claim::Announced(Inventory::Digest { count, digest }) if comparable => {
-                matching(self.id, view, (digest, count))
+                matching(self.id, view, self.told, (digest, count))
             }
             Claim::Announced(Inventory::Digest { .. }) | Claim::Collecting { .. } => None,
         };
@@ -233,7 +233,7 @@ impl Scope {
         self.slots.insert(key.clone(), slot);
         let (scope, lookup) = (self.id, self.lookup(view, key));
         let Some(slot) = self.slots.get(key) else { return };
-        let verdict = slot.judge(key, lookup);
+        let verdict = slot.judge(key, lookup, self.told);
         let certainty = match &verdict {
             Verdict::Send(step) => slot.certainty(scope, key, step, view),
             _ => Certainty::Certain,
@@ -255,12 +255,19 @@ impl Scope {
 }
 
 /// The entries that the view wants, when their digest is the announced one.
-fn matching(scope: ScopeId, view: &impl NodeView, announced: ([u8; 16], u64)) -> Option<Vec<InventoryEntry>> {
+fn matching(
+    scope: ScopeId,
+    view: &impl NodeView,
+    told: bool,
+    announced: ([u8; 16], u64),
+) -> Option<Vec<InventoryEntry>> {
     let mut entries = Vec::new();
     for key in view.wanted(scope) {
         let held = match view.lookup(scope, &key) {
             Lookup::Present(object) => Held::Present(object.version.clone()),
             Lookup::Absent => Held::Absent,
+            // It may also hold what it was given when the object could be read: then its list tells.
+            Lookup::Unreadable(_) if told => Held::Unreadable,
             Lookup::Unwanted(_) | Lookup::Unreadable(_) | Lookup::Pending => return None,
         };
         entries.push(InventoryEntry { key, held });

@@ -36,7 +36,7 @@ pub struct EdgeConfig {
 }
 
 impl EdgeConfig {
-    /// An edge that holds nothing yet and reads zstd.
+    /// An edge that holds nothing yet and can do all that this version can.
     #[must_use]
     pub fn new(node: NodeId, store: StoreId) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl EdgeConfig {
             epoch: None,
             trim_version: 0,
             agent: concat!("tombolo/", env!("CARGO_PKG_VERSION")).to_owned(),
-            features: crate::frame::features::ZSTD,
+            features: crate::frame::features::ALL,
             instance: 0,
         }
     }
