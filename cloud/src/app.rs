@@ -496,6 +496,7 @@ pub(crate) async fn keep_house(hub: Arc<Hub>) {
         let (nodes, objects, pods) = hub.down.sizes();
         hub.metrics.nodes.set(gauge(nodes));
         hub.metrics.objects.set(gauge(objects));
+        hub.metrics.unreadable.set(gauge(hub.down.unreadable()));
         hub.metrics.pods.set(gauge(pods));
         hub.metrics.session_bytes.set(gauge(hub.session_bytes.used()));
         let refused = &hub.metrics.budget_refusals;

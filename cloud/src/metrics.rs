@@ -58,6 +58,8 @@ pub struct Metrics {
     pub nodes: Gauge,
     /// Objects in memory for edges.
     pub objects: Gauge,
+    /// ConfigMaps and Secrets that pods refer to and that cannot be read.
+    pub unreadable: Gauge,
     /// Pods on edge nodes.
     pub pods: Gauge,
     /// Watches shared by subscriptions.
@@ -103,6 +105,7 @@ impl Metrics {
             attestations: Family::default(),
             nodes: Gauge::default(),
             objects: Gauge::default(),
+            unreadable: Gauge::default(),
             pods: Gauge::default(),
             shared_watches: Gauge::default(),
             session_bytes: Gauge::default(),
@@ -133,6 +136,8 @@ impl Metrics {
         registry.register("attestations", text, metrics.attestations.clone());
         registry.register("nodes", "Edge nodes known", metrics.nodes.clone());
         registry.register("objects", "Objects in memory for edges", metrics.objects.clone());
+        let text = "ConfigMaps and Secrets that pods on edge nodes refer to and that cannot be read";
+        registry.register("unreadable", text, metrics.unreadable.clone());
         registry.register("pods", "Pods on edge nodes", metrics.pods.clone());
         let text = "Reports of device twins, refused or discarded: no devices are managed here";
         registry.register("device_reports", text, metrics.device_reports.clone());

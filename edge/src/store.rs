@@ -63,6 +63,7 @@ pub use outbox::{Call, EVENTS_MAX, REPORTS_MAX, Report, ReportKind, Waiting};
 pub use own::{Accepted, OwnWrite};
 pub use scope::{Held, Kept, Scoped, Selection};
 pub use seal::Sealer;
+pub(crate) use serve::why_unreadable;
 
 use shared::Shared;
 use view::Tally;

@@ -124,8 +124,12 @@ pub struct Hello {
 pub mod features {
     /// Reads object bodies compressed with zstd.
     pub const ZSTD: u64 = 1;
+    /// Knows of objects that are needed and that the cloud cannot read.
+    pub const UNREADABLE: u64 = 2;
     /// Attestations of the cloud's history: an edge keeps them, a cloud checks them.
     pub const ATTESTATION: u64 = 4;
+    /// Everything that this version can do.
+    pub const ALL: u64 = ZSTD | UNREADABLE | ATTESTATION;
 }
 
 /// What an edge holds in one scope: listed when small, summarised when large.
@@ -213,6 +217,13 @@ pub enum Change {
         /// Which object.
         key: ObjectKey,
     },
+    /// Something on the node refers to this object, and the cloud cannot read it: nobody knows whether it exists. What the
+    /// edge holds of it stays; a version of another epoch has the revision 0 from now on, which is older than any other.
+    /// Only in the pushed set, and only to edges with [`features::UNREADABLE`].
+    Unreadable {
+        /// Which object.
+        key: ObjectKey,
+    },
     /// The content that the edge holds under this key is right, but its place in the cloud's history is another
     /// one: keep the body, adopt the version. Sent where UID and content hash are equal and only the revision
     /// differs, above all after a change of epoch.
@@ -230,7 +241,10 @@ impl Change {
     pub fn key(&self) -> &ObjectKey {
         match self {
             Self::Upsert(object) => &object.key,
-            Self::Delete { key, .. } | Self::Absent { key } | Self::Adopt { key, .. } => key,
+            Self::Delete { key, .. }
+            | Self::Absent { key }
+            | Self::Unreadable { key }
+            | Self::Adopt { key, .. } => key,
         }
     }
 }
@@ -248,6 +262,7 @@ impl PartialEq for Change {
                 a == b && av == bv
             }
             (Self::Absent { key: a }, Self::Absent { key: b }) => a == b,
+            (Self::Unreadable { key: a }, Self::Unreadable { key: b }) => a == b,
             (Self::Adopt { key: a, version: av }, Self::Adopt { key: b, version: bv }) => a == b && av == bv,
             _ => false,
         }

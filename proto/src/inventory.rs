@@ -46,6 +46,7 @@ fn hash_entry(hasher: &mut Sha256, entry: &InventoryEntry) {
             hasher.update(version.revision.0.to_le_bytes());
         }
         Held::Absent => hasher.update([0]),
+        Held::Unreadable => hasher.update([2]),
     }
 }
 
@@ -124,6 +125,13 @@ mod tests {
     #[test]
     fn moving_a_letter_between_fields_changes_the_digest() {
         assert_ne!(digest(STORE, &[entry("ab", "c", None)]), digest(STORE, &[entry("a", "bc", None)]));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_what_is_known_to_be_absent() {
+        let absent = entry("default", "web", None);
+        let unreadable = InventoryEntry { held: Held::Unreadable, ..absent.clone() };
+        assert_ne!(digest(STORE, &[absent]), digest(STORE, &[unreadable]));
     }
 
     #[test]

@@ -221,6 +221,8 @@ pub enum Held {
     Present(ObjectVersion),
     /// The knowledge that the cloud has no such object: a pod may need to know (design 9.8).
     Absent,
+    /// The knowledge that the cloud cannot read the object, and nothing of the object.
+    Unreadable,
 }
 
 /// One line of an inventory.

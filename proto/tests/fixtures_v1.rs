@@ -52,6 +52,11 @@ fn entries() -> Vec<InventoryEntry> {
     ]
 }
 
+fn unreadable_part() -> Frame {
+    let entries = vec![InventoryEntry { key: key("locked"), held: Held::Unreadable }];
+    Frame::InventoryPart(InventoryPart { scope: ScopeId(0), entries, last: true })
+}
+
 fn hello(inventory: Inventory, epoch: Option<Epoch>) -> Frame {
     Frame::Hello(Hello {
         versions: (1, 1),
@@ -115,6 +120,7 @@ fn deliveries() -> Vec<(&'static str, Frame)> {
         ("deliver_upsert_zstd", upsert(b"{\"kind\":\"ConfigMap\"} ".repeat(400))),
         ("deliver_delete", deliver(Change::Delete { key: key("web"), version: Some(version()) })),
         ("deliver_absent", deliver(Change::Absent { key: key("web") })),
+        ("deliver_unreadable", deliver(Change::Unreadable { key: key("web") })),
         ("deliver_adopt", deliver(Change::Adopt { key: key("web"), version: version() })),
         ("ack", Frame::Ack { lanes: vec![(Lane::Delivery, Seq(9)), (Lane::Bulk, Seq(300))] }),
         ("refuse", Frame::Refuse(refusal)),
@@ -148,6 +154,7 @@ fn handshake() -> Vec<(&'static str, Frame)> {
             "inventory_part",
             Frame::InventoryPart(InventoryPart { scope: ScopeId(0), entries: entries(), last: true }),
         ),
+        ("inventory_part_unreadable", unreadable_part()),
     ]
 }
 

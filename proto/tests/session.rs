@@ -16,3 +16,5 @@ mod requests;
 mod schedules;
 #[path = "session/subscriptions.rs"]
 mod subscriptions;
+#[path = "session/unreadable.rs"]
+mod unreadable;

@@ -253,7 +253,7 @@ impl Frame {
     pub fn is_push(&self) -> bool {
         let gives = match self.operation() {
             "insert" | "update" | "delete" => true,
-            "absent" | "adopt" => self.is_tombolo(),
+            "absent" | "adopt" | "unreadable" => self.is_tombolo(),
             _ => false,
         };
         gives && self.parent().is_empty()

@@ -40,6 +40,16 @@ impl Holdings {
             Change::Absent { key } => {
                 held.insert(key.clone(), Held::Absent);
             }
+            Change::Unreadable { key } => {
+                // What is held stays.
+                held.entry(key.clone())
+                    .and_modify(|held| {
+                        if *held == Held::Absent {
+                            *held = Held::Unreadable;
+                        }
+                    })
+                    .or_insert(Held::Unreadable);
+            }
             Change::Delete { key, .. } => {
                 held.remove(key);
             }

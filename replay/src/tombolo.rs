@@ -188,8 +188,10 @@ fn inventory(inventory: &Inventory) -> Value {
 
 fn entry(entry: &InventoryEntry) -> Value {
     let mut json = key(&entry.key);
-    if let Held::Present(version) = &entry.held {
-        put_version(&mut json, version);
+    match &entry.held {
+        Held::Present(version) => put_version(&mut json, version),
+        Held::Unreadable => json["unreadable"] = true.into(),
+        Held::Absent => {}
     }
     json
 }
@@ -227,6 +229,7 @@ fn deliver(conn: u64, lane: Lane, frame: &Deliver) -> Value {
         }
         Change::Delete { version, .. } => ("delete", version.as_ref(), identity(key, version.as_ref())),
         Change::Absent { .. } => ("absent", None, Value::Null),
+        Change::Unreadable { .. } => ("unreadable", None, Value::Null),
         Change::Adopt { version, .. } => ("adopt", Some(version), identity(key, Some(version))),
     };
     let body = content.as_object().is_some_and(|object| object.contains_key("kind"));

@@ -14,9 +14,7 @@ use tombolo_link::tls::ClientTls;
 use tombolo_link::{Clock, Link, LinkEvent, Tap, pump};
 use tombolo_proto::frame::{Change, ReplyBody, RequestBody};
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
-use tombolo_proto::{
-    Held, InventoryEntry, Message, NodeId, ObjectKey, ObjectVersion, RequestId, ScopeId, StoreId,
-};
+use tombolo_proto::{Held, InventoryEntry, Message, NodeId, ObjectKey, RequestId, ScopeId, StoreId};
 
 use super::cluster::CONFIG_MAP;
 use super::tally::Tally;
@@ -68,14 +66,12 @@ pub(super) struct Answer {
 
 /// The node's map of what it holds, as the session asks for it.
 #[derive(Debug, Default)]
-struct Holdings(HashMap<ObjectKey, Option<ObjectVersion>>);
+struct Holdings(HashMap<ObjectKey, Held>);
 
 impl EdgeView for Holdings {
     fn inventory(&self, _scope: ScopeId) -> Vec<InventoryEntry> {
-        let entry = |(key, version): (&ObjectKey, &Option<ObjectVersion>)| InventoryEntry {
-            key: key.clone(),
-            held: version.clone().map_or(Held::Absent, Held::Present),
-        };
+        let entry =
+            |(key, held): (&ObjectKey, &Held)| InventoryEntry { key: key.clone(), held: held.clone() };
         self.0.iter().map(entry).collect()
     }
 }
@@ -84,16 +80,22 @@ impl Holdings {
     fn store(&mut self, change: &Change) {
         match change {
             Change::Upsert(object) => {
-                self.0.insert(object.key.clone(), Some(object.version.clone()));
+                self.0.insert(object.key.clone(), Held::Present(object.version.clone()));
             }
             Change::Absent { key } => {
-                self.0.insert(key.clone(), None);
+                self.0.insert(key.clone(), Held::Absent);
+            }
+            Change::Unreadable { key } => {
+                let held = self.0.entry(key.clone()).or_insert(Held::Unreadable);
+                if *held == Held::Absent {
+                    *held = Held::Unreadable;
+                }
             }
             Change::Delete { key, .. } => {
                 self.0.remove(key);
             }
             Change::Adopt { key, version } => {
-                self.0.insert(key.clone(), Some(version.clone()));
+                self.0.insert(key.clone(), Held::Present(version.clone()));
             }
         }
     }

@@ -182,6 +182,12 @@ impl Downstream {
         (self.nodes.len(), self.objects.len(), self.location.pods())
     }
 
+    /// Number of objects that are needed and cannot be read. Looks at every object.
+    #[must_use]
+    pub fn unreadable(&self) -> usize {
+        self.objects.iter().filter(|entry| matches!(entry.value(), Cached::Unreadable(_))).count()
+    }
+
     /// All edge nodes.
     #[must_use]
     pub fn summaries(&self) -> Vec<NodeSummary> {

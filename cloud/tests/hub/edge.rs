@@ -176,6 +176,10 @@ impl Edge {
                 let row = Row { held: Held::Absent, body: Value::Null, dependencies: Vec::new() };
                 self.store.rows.insert(at, (key, row));
             }
+            Change::Unreadable { key } => {
+                let row = Row { held: Held::Unreadable, body: Value::Null, dependencies: Vec::new() };
+                self.store.rows.entry(at).or_insert((key, row));
+            }
             Change::Adopt { version, .. } => {
                 self.store.rows.get_mut(&at).unwrap().1.held = Held::Present(version);
             }

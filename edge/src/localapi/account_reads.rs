@@ -21,7 +21,7 @@ use super::single::{Listed, One};
 use super::{RETRY_AFTER_SECONDS, pass};
 use crate::hub::HubHandle;
 use crate::paths;
-use crate::store::{Learned, Scoped, Selection, Store, is_pushed};
+use crate::store::{Learned, Scoped, Selection, Store, is_pushed, why_unreadable};
 use crate::subscriptions::{Subscriptions, Unreadable};
 
 /// Time for the cloud's answer.
@@ -106,6 +106,9 @@ impl AccountReads {
         };
         match self.subscriptions.kept(&selection) {
             Ok(Some(copy)) => Ok(Arc::new(copy)),
+            Ok(None) if self.store.is_unreadable(key).unwrap_or(false) => {
+                Err(ApiError::unavailable(why_unreadable(key)).retry_after(RETRY_AFTER_SECONDS))
+            }
             Ok(None) => Err(away),
             Err(error) => Err(refused(error, about)),
         }

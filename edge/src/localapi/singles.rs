@@ -17,7 +17,7 @@ use tracing::warn;
 use super::{RETRY_AFTER_SECONDS, pass};
 use crate::hub::HubHandle;
 use crate::paths;
-use crate::store::{Learned, Selection, Store};
+use crate::store::{Learned, Selection, Store, why_unreadable};
 use crate::subscriptions::Subscriptions;
 
 /// Time for the cloud's answer: below that of clients, which still want what is kept.
@@ -104,6 +104,7 @@ impl Singles {
         let copy = self.subscriptions.kept(selection);
         match copy.map_err(|error| unreadable(error.to_string()))? {
             Some(scoped) => Ok(Arc::new(scoped)),
+            None if self.store.is_unreadable(key).unwrap_or(false) => Err(unreadable(why_unreadable(key))),
             None => Err(unreadable(format!("{key} was never synced to this node, and {why}"))),
         }
     }

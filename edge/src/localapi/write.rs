@@ -19,7 +19,7 @@ use super::{RETRY_AFTER_SECONDS, Writer};
 use crate::hub::CallError;
 use crate::store::splice::facts;
 use crate::store::trust;
-use crate::store::{Learned, ReportKind, Store};
+use crate::store::{Learned, ReportKind, Store, is_pushed};
 
 /// Time for the cloud's answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -136,7 +136,9 @@ impl ThroughTheCloud {
         let held = self.store.revisions(key).map_err(|error| ApiError::unavailable(error.to_string()))?;
         // A version that clients have not from here is the cloud's own.
         let Some((local, cloud)) = held else { return Ok(body) };
-        if based.revision != local.to_string() {
+        // Of what was kept between two epochs the cloud's version is not known, and zero would say that any version will do.
+        let unknown = cloud.0 == 0 && is_pushed(key.resource());
+        if unknown || based.revision != local.to_string() {
             let resource = &request.kind.resource;
             return Err(ApiError::modified(&resource.group, &resource.name, key.name()));
         }

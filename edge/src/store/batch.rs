@@ -18,7 +18,7 @@ use super::error::{WriteError, storage};
 use super::gone::Gone;
 use super::lazy::Lazy;
 use super::outbox::{self, Report, ReportKind};
-use super::row::{LogRow, LogVersion, ObjectRow, State};
+use super::row::{LogRow, LogVersion, ObjectRow, State, UNREADABLE};
 use super::schema::{self, ANSWERS, HIDDEN, KEPT, LOG, OBJECTS, OUTBOX, SCOPES, SLOTS, StateRow};
 use super::seal::Sealer;
 use super::shared::Shared;
@@ -27,6 +27,7 @@ use super::{Delivery, LogBounds, Refused, is_pod, keys, splice, view};
 
 mod kept;
 mod learn;
+mod missing;
 mod own;
 mod scopes;
 
@@ -138,6 +139,10 @@ impl<'t> Batch<'t> {
             },
             Change::Delete { key, version } => self.deleted(scope, &place, key, version.as_ref())?,
             Change::Absent { key } => self.absent(scope, &place, key)?,
+            Change::Unreadable { .. } if scope != ScopeId::NODE.0 => {
+                return Ok(Err(malformed("only in the pushed set something is needed that cannot be read")));
+            }
+            Change::Unreadable { .. } => self.unreadable(&place)?,
             Change::Adopt { version, .. } => return self.adopt(scope, &place, version),
         }
         self.reveal()?;
@@ -273,6 +278,9 @@ impl<'t> Batch<'t> {
         key: &ObjectKey,
         mut row: ObjectRow,
     ) -> Result<(), WriteError> {
+        if scope == ScopeId::NODE.0 && row.scopes.contains(&UNREADABLE.0) {
+            return self.forget_unreadable(place, row);
+        }
         if !row.scopes.contains(&scope) {
             return Ok(());
         }
@@ -283,27 +291,22 @@ impl<'t> Batch<'t> {
             self.forget_answers(key, &row)?;
         }
         row.scopes.retain(|other| *other != scope);
+        if row.scopes == [UNREADABLE.0] {
+            // Nobody here may have the content any more.
+            self.uncover(place)?;
+            return self.put(place, &ObjectRow::absent(row.scopes));
+        }
         if !row.scopes.is_empty() {
             return self.put(place, &row);
         }
-        self.objects.remove(place).map_err(storage)?;
-        self.uncover(place)?;
-        self.tally.remove(row.state);
-        Ok(())
+        self.remove(place, row.state)
     }
 
-    fn absent(&mut self, scope: u32, place: &[u8], key: &ObjectKey) -> Result<(), WriteError> {
-        let old = self.row(place)?;
-        let mut scopes = old.as_ref().map(|row| row.scopes.clone()).unwrap_or_default();
-        add(&mut scopes, scope);
-        if let Some(row) = old.filter(|row| row.state != State::Absent) {
-            if row.state == State::Visible {
-                self.publish_deletion(key, &row, &row.scopes)?;
-            }
-            self.forget_answers(key, &row)?;
-        }
+    fn remove(&mut self, place: &[u8], state: State) -> Result<(), WriteError> {
+        self.objects.remove(place).map_err(storage)?;
         self.uncover(place)?;
-        self.put(place, &ObjectRow::absent(scopes))
+        self.tally.remove(state);
+        Ok(())
     }
 
     /// What lies here is hidden no longer.
@@ -434,8 +437,7 @@ impl<'t> Batch<'t> {
         for key in dependencies {
             let Some(place) = keys::encode(key) else { continue };
             // What another scope holds is not what readers of the pushed set find.
-            let pushed = |row: &ObjectRow| row.scopes.contains(&ScopeId::NODE.0);
-            if !self.row(&place)?.as_ref().is_some_and(pushed) {
+            if !self.row(&place)?.is_some_and(|row| row.concerns(ScopeId::NODE)) {
                 return Ok(false);
             }
         }
@@ -555,6 +557,9 @@ fn damaged(what: &'static str) -> WriteError {
 }
 
 fn add(scopes: &mut Vec<u32>, scope: u32) {
+    if scope == ScopeId::NODE.0 {
+        scopes.retain(|other| *other != UNREADABLE.0);
+    }
     if let Err(at) = scopes.binary_search(&scope) {
         scopes.insert(at, scope);
     }

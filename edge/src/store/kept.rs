@@ -50,12 +50,20 @@ impl Store {
         self.read(|view| Ok(view.find_in(SCOPE, key)? != Found::Unknown))
     }
 
-    /// Whether the pushed set says something about this object, if only that it waits for what it refers to.
+    /// Whether the pushed set answers for this object, if only that it waits for what it refers to.
     ///
     /// # Errors
     /// [`ReadError`] when the file cannot be read.
     pub(crate) fn is_delivered(&self, key: &ObjectKey) -> Result<bool, ReadError> {
-        self.read(|view| Ok(view.find_in(ScopeId::NODE, key)? != Found::Unknown))
+        self.read(|view| Ok(!matches!(view.find_in(ScopeId::NODE, key)?, Found::Unknown | Found::Unreadable)))
+    }
+
+    /// Whether a pod here refers to this object, and the cloud has said that it cannot read it.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the file cannot be read.
+    pub(crate) fn is_unreadable(&self, key: &ObjectKey) -> Result<bool, ReadError> {
+        self.read(|view| Ok(view.find_in(ScopeId::NODE, key)? == Found::Unreadable))
     }
 
     /// The kept answers as a store: only single objects can be read from it.
@@ -79,7 +87,9 @@ impl ServedStore for Singles {
         match self.0.reading(|view| view.find_in(SCOPE, key))? {
             Found::Visible(object) => Ok(Some(object)),
             Found::Absent => Ok(None),
-            Found::Hidden | Found::Unknown => Err(not_synced(format!("{key} was never asked for here"))),
+            Found::Hidden | Found::Unreadable | Found::Unknown => {
+                Err(not_synced(format!("{key} was never asked for here")))
+            }
         }
     }
 

@@ -1,11 +1,11 @@
 //! Rows as bytes. Reading never trusts a length: a damaged row is an error, not a panic.
 
 use bytes::Bytes;
-use tombolo_proto::ids::{CloudRevision, Uid};
+use tombolo_proto::ids::{CloudRevision, ScopeId, Uid};
 use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion};
 
 use super::error::ReadError;
-use super::keys;
+use super::{kept, keys};
 
 /// Format of the objects that this version writes.
 const FORMAT: u8 = 1;
@@ -13,6 +13,10 @@ const FORMAT: u8 = 1;
 /// Format of the changes that this version writes. In format 1, that of schema 1, a change had one kind and was seen in the
 /// pushed set.
 const LOG_FORMAT: u8 = 2;
+
+/// In the place of the pushed set among the scopes of an object: a pod here refers to it, and the cloud cannot read it. What
+/// other scopes hold of it is theirs alone.
+pub(super) const UNREADABLE: ScopeId = ScopeId(u32::MAX - 1);
 
 /// What is known about an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +81,17 @@ impl ObjectRow {
             dependencies: Vec::new(),
             body: Bytes::new(),
         }
+    }
+
+    /// Whether a scope says anything of the object, if only that the cloud cannot read it.
+    pub(super) fn concerns(&self, scope: ScopeId) -> bool {
+        let has = |scope: ScopeId| self.scopes.contains(&scope.0);
+        has(scope) || scope == ScopeId::NODE && has(UNREADABLE)
+    }
+
+    /// Whether no session keeps the object up to date: what is here, if anything, is the answer to a question.
+    pub(super) fn is_left_to_questions(&self) -> bool {
+        self.scopes.iter().all(|scope| [kept::SCOPE.0, UNREADABLE.0].contains(scope))
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {

@@ -187,7 +187,7 @@ impl ServedStore for Scoped {
             }
             Ok(Ok(match view.find_in(self.scope, key)? {
                 Found::Visible(object) => Some(object),
-                Found::Hidden | Found::Absent | Found::Unknown => None,
+                Found::Hidden | Found::Absent | Found::Unreadable | Found::Unknown => None,
             }))
         })?
     }

@@ -29,6 +29,7 @@ impl ServedStore for Store {
             Found::Visible(object) => Ok(Some(object)),
             Found::Absent => Ok(None),
             Found::Hidden => Err(not_synced(format!("{key} waits for something that it refers to"))),
+            Found::Unreadable => Err(not_synced(why_unreadable(key))),
             // An API server holds nothing under such a name, and no cloud has to be asked.
             Found::Unknown if references::is_never_there(key) => Ok(None),
             Found::Unknown => {
@@ -74,6 +75,13 @@ pub(super) fn known(view: &View, resource: &Resource) -> Result<(), StoreError> 
         return Ok(());
     }
     Err(not_synced("this node has not heard from the cloud yet".to_owned()))
+}
+
+/// Why nothing is known of an object that a pod here refers to.
+pub(crate) fn why_unreadable(key: &ObjectKey) -> String {
+    format!(
+        "the cloud may not read {key}, or fails to, so nothing of it is on this node: cloudcore's log says why"
+    )
 }
 
 pub(super) fn not_synced(reason: String) -> StoreError {

@@ -13,6 +13,7 @@ mod kept;
 mod power;
 mod reports;
 mod scopes;
+mod unreadable;
 
 pub(super) const KEY: [u8; 32] = [9; 32];
 

@@ -122,7 +122,7 @@ mod tests {
         let held = store.inventory(ScopeId::NODE).unwrap();
         let hashes = held.iter().map(|entry| match &entry.held {
             Held::Present(version) => version.hash,
-            Held::Absent => ContentHash(0),
+            Held::Absent | Held::Unreadable => ContentHash(0),
         });
         assert!(
             hashes.into_iter().all(|hash| hash == ContentHash(7)),

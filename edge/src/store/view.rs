@@ -74,6 +74,8 @@ pub(super) enum Found {
     Hidden,
     /// The knowledge that the cloud has no such object.
     Absent,
+    /// The knowledge that the cloud cannot read it.
+    Unreadable,
     /// Nothing.
     Unknown,
 }
@@ -104,10 +106,11 @@ impl View {
 
     /// What a reader of one scope finds.
     pub(super) fn find_in(&self, scope: ScopeId, key: &ObjectKey) -> Result<Found, ReadError> {
-        let Some(row) = self.row(key)?.filter(|row| row.scopes.contains(&scope.0)) else {
+        let Some(row) = self.row(key)?.filter(|row| row.concerns(scope)) else {
             return Ok(Found::Unknown);
         };
         Ok(match row.state {
+            _ if !row.scopes.contains(&scope.0) => Found::Unreadable,
             State::Visible => Found::Visible(stored(&self.sealer, key.clone(), row)?),
             State::Hidden => Found::Hidden,
             State::Absent => Found::Absent,
@@ -157,6 +160,7 @@ impl View {
         self.each_in(scope, |key, row, _| {
             let key = keys::decode(key).ok_or(ReadError::Damaged("key"))?;
             let held = match row.state {
+                _ if !row.scopes.contains(&scope.0) => Held::Unreadable,
                 State::Absent => Held::Absent,
                 State::Visible | State::Hidden => Held::Present(row.version),
             };
@@ -198,7 +202,7 @@ impl View {
         for entry in range {
             let (key, row) = entry.map_err(reading)?;
             let (row, body) = ObjectRow::head(row.value())?;
-            if row.scopes.contains(&scope.0) {
+            if row.concerns(scope) {
                 each(key.value(), row, body)?;
             }
         }

@@ -125,8 +125,9 @@ pub(super) fn write_entries(entries: &[InventoryEntry]) -> Vec<wire::InventoryEn
         key: Some(write_key(&entry.key)),
         version: match &entry.held {
             Held::Present(version) => Some(write_version(version)),
-            Held::Absent => None,
+            Held::Absent | Held::Unreadable => None,
         },
+        unreadable: entry.held == Held::Unreadable,
     };
     entries.iter().map(entry).collect()
 }
@@ -135,7 +136,8 @@ pub(super) fn read_entries(entries: Vec<wire::InventoryEntry>) -> Result<Vec<Inv
     // Neighbours are mostly of one resource, whose texts they share.
     let mut resource: Option<Resource> = None;
     let entry = |entry: wire::InventoryEntry| {
-        let held = entry.version.as_ref().map(read_version).transpose()?.map_or(Held::Absent, Held::Present);
+        let nothing = if entry.unreadable { Held::Unreadable } else { Held::Absent };
+        let held = entry.version.as_ref().map(read_version).transpose()?.map_or(nothing, Held::Present);
         let key = entry.key.ok_or(CodecError::Missing { field: "object key" })?;
         let same = |known: &Resource| {
             (&*known.group, &*known.version, &*known.name) == (&*key.group, &*key.version, &*key.resource)

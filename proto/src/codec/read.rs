@@ -109,7 +109,7 @@ fn read_deliver(deliver: wire::Deliver) -> Result<Deliver, CodecError> {
     let unknown = CodecError::Value {
         field: "deliver.kind",
         value: u64::from(number.unsigned_abs()),
-        rule: "upsert (1), delete (2), absent (3) or adopt (4)",
+        rule: "upsert (1), delete (2), absent (3), adopt (4) or unreadable (5)",
     };
     let (seq, scope) = (Seq(deliver.seq), ScopeId(deliver.scope));
     let key = read_key(deliver.key.clone())?;
@@ -123,6 +123,7 @@ fn read_deliver(deliver: wire::Deliver) -> Result<Deliver, CodecError> {
         }
         Ok(wire::ChangeKind::Delete) => Change::Delete { key, version },
         Ok(wire::ChangeKind::Absent) => Change::Absent { key },
+        Ok(wire::ChangeKind::Unreadable) => Change::Unreadable { key },
         Ok(wire::ChangeKind::Adopt) => Change::Adopt { key, version: required("deliver.version", version)? },
         Ok(wire::ChangeKind::Unspecified) | Err(_) => return Err(unknown),
     };

@@ -259,13 +259,29 @@ fn open_sets_read_as_other_and_closed_sets_refuse() {
         goodbye.reason = 77;
     });
     assert!(matches!(later, Ok(Frame::Goodbye(Goodbye { reason: GoodbyeReason::Other, .. }))));
-    for unknown in [0, 5, -1] {
+    for unknown in [0, 6, -1] {
         let result = tampered(&upsert(Vec::new()), |kind| {
             let wire::frame::Kind::Deliver(deliver) = kind else { unreachable!("a delivery") };
             deliver.kind = unknown;
         });
         assert!(matches!(result, Err(CodecError::Value { field: "deliver.kind", .. })), "{result:?}");
     }
+}
+
+/// A cloud that does not know the field takes what cannot be read for what is not there, and sends it when it can be read.
+#[test]
+fn an_older_cloud_reads_an_unreadable_entry_as_absent() {
+    let entry = |held| InventoryEntry { key: key("web"), held };
+    let read = |held| {
+        tampered(&hello(Inventory::Full(vec![entry(held)])), |kind| {
+            let wire::frame::Kind::Hello(hello) = kind else { unreachable!("a hello") };
+            hello.inventory.iter_mut().for_each(|entry| entry.unreadable = false);
+        })
+    };
+    let expected = read(Held::Absent).expect("own frame");
+    assert_eq!(read(Held::Unreadable).expect("own frame"), expected);
+    let whole = decode(encode(&hello(Inventory::Full(vec![entry(Held::Unreadable)])), false));
+    assert_ne!(whole.expect("own frame"), expected);
 }
 
 #[test]

@@ -103,6 +103,7 @@ fn write_change(change: &Change) -> wire::Deliver {
         Change::Upsert(object) => return write_head(object),
         Change::Delete { version, .. } => (wire::ChangeKind::Delete, version.as_ref()),
         Change::Absent { .. } => (wire::ChangeKind::Absent, None),
+        Change::Unreadable { .. } => (wire::ChangeKind::Unreadable, None),
         Change::Adopt { version, .. } => (wire::ChangeKind::Adopt, Some(version)),
     };
     wire::Deliver {

@@ -61,6 +61,8 @@ pub struct Cluster {
     pub wanted: BTreeMap<u32, BTreeSet<ObjectKey>>,
     /// What the node works without.
     pub optional: BTreeSet<ObjectKey>,
+    /// What the API lets nobody read.
+    pub unreadable: BTreeSet<ObjectKey>,
     revision: u64,
     incarnations: u64,
     /// Nothing is known yet.
@@ -187,6 +189,9 @@ impl NodeView for Cluster {
         }
         if !self.wanted.get(&scope.0).is_some_and(|set| set.contains(key)) {
             return Lookup::Unwanted(None);
+        }
+        if scope == ScopeId::NODE && self.unreadable.contains(key) {
+            return Lookup::Unreadable(403);
         }
         self.objects.get(key).map_or(Lookup::Absent, |object| Lookup::Present(Arc::clone(object)))
     }

@@ -399,6 +399,52 @@ fn an_empty_object_goes_when_the_true_one_comes_and_when_somebody_needs_it() {
 }
 
 #[test]
+fn a_stock_session_waits_for_nothing_that_cannot_be_read() {
+    let (secret, held) = (key("secrets", "s"), key("configmaps", "c"));
+    let mut world = settled(&[("configmaps", "c")]);
+    world.cut(true);
+    world.cluster.want(&secret, true);
+    world.cluster.unreadable = [secret.clone(), held.clone()].into();
+    world.connect();
+    world.run_for(seconds(3));
+    let caught_up =
+        |world: &World| world.events.iter().any(|event| matches!(event, CloudEvent::CaughtUp { .. }));
+    assert!(caught_up(&world));
+    assert_eq!(world.pushes, [], "what the edge holds stays, and of the other nothing is known");
+    assert!(world.stock.rows.contains_key("default/configmap/c"));
+    world.cluster.put(&secret);
+    world.cluster.put(&held);
+    world.cluster.unreadable.clear();
+    world.offer(&secret);
+    world.offer(&held);
+    world.run_for(seconds(3));
+    let mut given = pushed(&world);
+    given.sort();
+    assert_eq!(given, [push("default/configmap/c", "update"), push("default/secret/s", "update")]);
+    world.check();
+}
+
+#[test]
+fn no_pod_that_needs_an_object_starts_with_an_empty_one_because_it_cannot_be_read() {
+    let (config, path) = (key("configmaps", "c"), "default/configmap/c");
+    let mut world = settled(&[]);
+    world.cluster.want(&config, true);
+    world.cluster.optional.insert(config.clone());
+    world.stock.ask(Operation::Query, path, object("null"));
+    world.pump();
+    world.run_for(seconds(3));
+    world.cluster.unreadable.insert(config.clone());
+    world.offer(&config);
+    world.run_for(seconds(3));
+    assert_eq!(world.pushes, [], "whoever works without it may go on");
+    world.cluster.optional.clear();
+    world.offer(&config);
+    world.run_for(seconds(3));
+    assert_eq!(pushed(&world), [push(path, "delete")]);
+    assert!(!world.stock.rows.contains_key(path));
+}
+
+#[test]
 fn an_edge_that_speaks_and_does_not_read_is_left() {
     let mut world = settled(&[("configmaps", "c")]);
     let begin = world.now;

@@ -142,6 +142,8 @@ pub struct Cloud {
     pub pending: BTreeSet<ObjectKey>,
     /// Keys to offer: the view of them has changed, or they waited for the view.
     offers: BTreeSet<ObjectKey>,
+    /// Wanted keys that the API lets nobody read.
+    pub unreadable: BTreeSet<ObjectKey>,
     cache: RefCell<HashMap<ObjectKey, Arc<SharedObject>>>,
     pub snapshot: Truth,
     pub generation: u64,
@@ -180,6 +182,7 @@ impl Cloud {
             listed: BTreeMap::new(),
             pending: BTreeSet::new(),
             offers: BTreeSet::new(),
+            unreadable: BTreeSet::new(),
             cache: RefCell::default(),
             snapshot: Truth::default(),
             generation: 1,
@@ -257,6 +260,18 @@ impl Cloud {
                 }
                 self.set_need(area, key, wanted);
             }
+        }
+    }
+
+    /// The API lets an object be read no longer, or again. What a watch shows needs no read.
+    pub fn set_readable(&mut self, key: &ObjectKey, readable: bool) {
+        if self.kinds && (is_node(key) || is_pod(key)) {
+            return;
+        }
+        let changed =
+            if readable { self.unreadable.remove(key) } else { self.unreadable.insert(key.clone()) };
+        if changed {
+            self.offers.insert(key.clone());
         }
     }
 
@@ -476,6 +491,9 @@ impl NodeView for Cloud {
         }
         if self.pending.contains(key) {
             return Lookup::Pending;
+        }
+        if self.unreadable.contains(key) {
+            return Lookup::Unreadable(403);
         }
         let Some(object) = self.view.objects.get(key) else { return Lookup::Absent };
         let mut cache = self.cache.borrow_mut();

@@ -6,8 +6,8 @@ use super::harness::ops::Op;
 use super::harness::world::{Settings, World};
 
 /// What happens after the first connection: updates in flight, a deletion, a re-creation, a large object, a refusal, a
-/// subscription that comes and goes, and a new epoch.
-const SCRIPT: [Op; 21] = [
+/// subscription that comes and goes, objects that cannot be read for a while, and a new epoch.
+const SCRIPT: [Op; 25] = [
     Op::Put { area: 0, key: 0, big: false },
     Op::Put { area: 0, key: 1, big: true },
     Op::Put { area: 1, key: 0, big: false },
@@ -18,16 +18,20 @@ const SCRIPT: [Op; 21] = [
     Op::Step,
     Op::Refuse,
     Op::Recreate { area: 0, key: 2 },
+    Op::Readable { key: 3, readable: false },
     Op::Want { area: 0, key: 3, wanted: true },
     Op::Run { millis: 40 },
     Op::Remove { area: 0, key: 0 },
     Op::Put { area: 1, key: 1, big: false },
     Op::Touch { area: 0, key: 2 },
+    Op::Readable { key: 2, readable: false },
     Op::Run { millis: 40 },
+    Op::Readable { key: 3, readable: true },
     Op::Want { area: 0, key: 1, wanted: false },
     Op::Ask { millis: 2000, big: false },
     Op::Follow { area: 1, follow: false },
     Op::Lease,
+    Op::Readable { key: 2, readable: true },
     Op::Run { millis: 1500 },
 ];
 
@@ -107,7 +111,7 @@ fn play_until(world: &mut World, stop: usize) {
 #[test]
 fn a_new_epoch_and_new_rules_at_each_step() {
     for op in [Op::Restore, Op::ChangeRules, Op::WipeStore] {
-        for stop in 0..126 {
+        for stop in 0..6 * SCRIPT.len() {
             let mut world = start();
             world.apply(Op::Snapshot);
             play_until(&mut world, stop);

@@ -4,16 +4,19 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tombolo_proto::frame::{ApiRequest, Change, Frame, Refusal, RefusalReason, RequestBody, Undecodable};
+use tombolo_proto::frame::{
+    ApiRequest, Change, Deliver, Frame, Refusal, RefusalReason, RequestBody, Undecodable,
+};
 use tombolo_proto::limits::{
-    API_PATH_LEN_MAX, BULK_OBJECT_MIN, OBJECT_LEN_MAX, PARK_DELAY_MAX, SELECTOR_LEN_MAX, TOKEN_LEN_MAX,
+    API_PATH_LEN_MAX, BULK_OBJECT_MIN, OBJECT_LEN_MAX, PARK_DELAY_MAX, PARK_DELAY_MIN, SELECTOR_LEN_MAX,
+    TOKEN_LEN_MAX,
 };
 use tombolo_proto::session::{ACK_TIMEOUT, CloudEvent, RequestError, SessionError, SubscribeError};
-use tombolo_proto::{CloudRevision, Lane, ObjectKey, ScopeId, Seq};
+use tombolo_proto::{CloudRevision, Lane, ObjectKey, ScopeId, Seq, SharedObject};
 
 use super::harness::cloud::key;
 use super::harness::solo::{Solo, deliveries};
-use super::harness::world::{Settings, World, subscription};
+use super::harness::world::{Connection, Settings, World, subscription};
 
 fn names(frames: &[Frame]) -> Vec<String> {
     deliveries(frames).into_iter().map(|(_, name)| name).collect()
@@ -29,34 +32,64 @@ fn revision(frame: &Frame) -> u64 {
     }
 }
 
-/// What a cloud of ours never sends, and what one delivery may not cost.
+/// What a cloud of ours never sends, and what one delivery may not cost. The bytes are spoiled on their way, so that the edge
+/// reads them as its connection does.
 #[test]
 fn a_delivery_that_cannot_be_decoded_is_refused_alone() {
-    let mut world = World::new(Settings::default());
-    for number in 0..3 {
-        world.cloud.put(&key(0, number), 16);
+    for spoil in SPOILERS {
+        let mut world = World::new(Settings::default());
+        world.keep_events = true;
+        for number in 0..3 {
+            world.cloud.put(&key(0, number), 16);
+            world.cloud.want(0, &key(0, number), true);
+        }
+        world.connect();
+        let under_way =
+            |world: &World| world.connection.as_ref().expect("connected").down.len(Lane::Delivery);
+        while under_way(&world) < 3 {
+            world.now = world.next_event().expect("the handshake goes on");
+            world.step();
+        }
+        let lost = world.connection.as_mut().expect("connected").down.spoil(Lane::Delivery, 1, spoil);
+        world.run_for(PARK_DELAY_MIN / 2);
+        let refused = |event: &CloudEvent| match event {
+            CloudEvent::Refused { key, reason: RefusalReason::Malformed, message, .. } => {
+                assert!(message.starts_with("the delivery cannot be decoded: "), "{message}");
+                Some(key.clone())
+            }
+            _ => None,
+        };
+        let refused: Vec<ObjectKey> = world.cloud_events.iter().filter_map(refused).collect();
+        assert_eq!(refused, [lost.change.key().clone()], "that one and no other");
+        let held = |world: &World, number| world.store.areas[0].rows.contains_key(&key(0, number));
+        let others = (0..3).filter(|number| key(0, *number) != *lost.change.key());
+        assert!(others.clone().all(|number| held(&world, number)), "the others are stored");
+        let caught_up = CloudEvent::CaughtUp { scope: ScopeId::NODE };
+        assert!(world.cloud_events.contains(&caught_up), "and nobody waits");
+        world.run_for(PARK_DELAY_MIN);
+        assert!((0..3).all(|number| held(&world, number)), "it is sent again, and the session has gone on");
+        let Connection { edge, .. } = world.connection.as_mut().expect("connected");
+        let lost = Undecodable { seq: Seq(9), scope: ScopeId::NODE, reason: "no name".to_owned() };
+        let gap = edge.handle_frame(world.now, Lane::Delivery, Frame::Undecodable(lost), &world.store);
+        assert!(gap.is_err(), "the place counts as any other");
     }
-    world.connect();
-    world.run_for(Duration::from_secs(1));
-    let edge = &mut world.connection.as_mut().expect("connected").edge;
-    let lost = |seq| Undecodable { seq: Seq(seq), scope: ScopeId::NODE, reason: "no name".to_owned() };
-    for seq in [1, 2] {
-        edge.handle_frame(world.now, Lane::Delivery, Frame::Undecodable(lost(seq)), &world.store)
-            .expect("the session goes on");
-    }
-    let said: Vec<Frame> = std::iter::from_fn(|| edge.poll_transmit(world.now, Lane::Control)).collect();
-    let refused = |seq| {
-        let message = "the delivery cannot be decoded: no name".to_owned();
-        Frame::Refuse(Refusal {
-            lane: Lane::Delivery,
-            seq: Seq(seq),
-            reason: RefusalReason::Malformed,
-            message,
-        })
-    };
-    assert_eq!(said, [refused(1), refused(2), Frame::Ack { lanes: vec![(Lane::Delivery, Seq(2))] }]);
-    let gap = edge.handle_frame(world.now, Lane::Delivery, Frame::Undecodable(lost(4)), &world.store);
-    assert!(gap.is_err(), "the place counts as any other");
+}
+
+/// Deliveries that no cloud of ours sends: with a name that could break out of a path, and with a reference that has none.
+const SPOILERS: [fn(&Deliver) -> Change; 2] = [
+    |sent| Change::Absent { key: renamed(sent.change.key(), "../etc") },
+    |sent| match &sent.change {
+        Change::Upsert(object) => {
+            let (key, version, body) = (object.key.clone(), object.version.clone(), object.body.clone());
+            let nameless = vec![renamed(&key, "")];
+            Change::Upsert(SharedObject::new(key, version, body, nameless).into())
+        }
+        other => panic!("an object expected, not {other:?}"),
+    },
+];
+
+fn renamed(key: &ObjectKey, name: &str) -> ObjectKey {
+    ObjectKey::new(key.resource().clone(), key.namespace(), name)
 }
 
 proptest! {

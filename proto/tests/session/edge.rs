@@ -1,11 +1,11 @@
 //! An edge store as a map: what is on disk, and what waits to be written.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tombolo_proto::frame::Change;
 use tombolo_proto::session::EdgeView;
 use tombolo_proto::{
-    Epoch, Held, InventoryEntry, Lane, Moment, ObjectKey, ObjectVersion, ScopeId, Seq, StoreId,
+    CloudRevision, Epoch, Held, InventoryEntry, Lane, Moment, ObjectKey, ObjectVersion, ScopeId, Seq, StoreId,
 };
 
 use super::cloud::AREAS;
@@ -15,12 +15,17 @@ use super::cloud::AREAS;
 pub enum Row {
     Present { version: ObjectVersion, body: String },
     Absent,
+    Unreadable,
 }
 
 /// One scope on disk.
 #[derive(Debug, Clone, Default)]
 pub struct Area {
     pub rows: BTreeMap<ObjectKey, Row>,
+    /// Objects whose version is of another history than the store's.
+    pub foreign: BTreeSet<ObjectKey>,
+    /// Objects that are held and that the cloud said it cannot read.
+    pub kept: BTreeSet<ObjectKey>,
     pub epoch: Option<Epoch>,
     /// The last session that compared this area said that it is caught up.
     pub caught_up: bool,
@@ -42,6 +47,8 @@ pub struct Store {
     pub id: StoreId,
     pub areas: [Area; AREAS],
     pub trim_version: u32,
+    /// The epoch of the newest welcome.
+    pub history: Option<Epoch>,
     /// One writer, in order of arrival.
     pub pending: VecDeque<Pending>,
     pub disk_full: bool,
@@ -55,15 +62,28 @@ impl Store {
             id: StoreId([id; 16]),
             areas: std::array::from_fn(|_| Area::default()),
             trim_version: 0,
+            history: None,
             pending: VecDeque::new(),
             disk_full: false,
             scopes: BTreeMap::new(),
         }
     }
 
+    /// The cloud follows this epoch from now on.
+    pub fn welcome(&mut self, epoch: &Epoch) {
+        if self.history.as_ref() != Some(epoch) {
+            self.history = Some(epoch.clone());
+            for area in &mut self.areas {
+                area.foreign = area.rows.keys().cloned().collect();
+            }
+        }
+    }
+
     /// Writes one change to disk. False when a version is to be adopted for content that is not held.
     pub fn apply(&mut self, area: usize, change: &Change) -> bool {
-        let rows = &mut self.areas[area].rows;
+        let Area { rows, foreign, kept, .. } = &mut self.areas[area];
+        let was_foreign = foreign.remove(change.key());
+        kept.remove(change.key());
         match change {
             Change::Upsert(object) => {
                 let body = String::from_utf8(object.body.to_vec()).expect("JSON");
@@ -75,13 +95,29 @@ impl Store {
             Change::Absent { key } => {
                 rows.insert(key.clone(), Row::Absent);
             }
+            Change::Unreadable { key } => match rows.get_mut(key) {
+                Some(Row::Present { version, .. }) => {
+                    kept.insert(key.clone());
+                    if was_foreign {
+                        version.revision = CloudRevision(0);
+                    }
+                }
+                _ => {
+                    rows.insert(key.clone(), Row::Unreadable);
+                }
+            },
             Change::Adopt { key, version } => match rows.get_mut(key) {
                 Some(Row::Present { version: held, .. })
                     if held.uid == version.uid && held.hash == version.hash =>
                 {
                     *held = version.clone();
                 }
-                _ => return false,
+                _ => {
+                    if was_foreign {
+                        foreign.insert(key.clone());
+                    }
+                    return false;
+                }
             },
         }
         true
@@ -93,6 +129,7 @@ impl Store {
             held: match row {
                 Row::Present { version, .. } => Held::Present(version.clone()),
                 Row::Absent => Held::Absent,
+                Row::Unreadable => Held::Unreadable,
             },
         };
         self.areas[area].rows.iter().map(entry).collect()

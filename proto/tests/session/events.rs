@@ -117,6 +117,7 @@ impl World {
     }
 
     fn on_welcome(&mut self, epoch: &Epoch, resumed: bool, trim_version: u32) {
+        self.store.welcome(epoch);
         if !resumed {
             for area in &mut self.store.areas {
                 area.epoch = area.rows.is_empty().then(|| epoch.clone());

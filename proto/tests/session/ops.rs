@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tombolo_proto::frame::features;
 use tombolo_proto::limits::BULK_OBJECT_MIN;
 
 use super::cloud::{AREAS, WATCHES, key};
@@ -50,6 +51,11 @@ pub enum Op {
     },
     /// The replica fetches what it lacks.
     Fetch,
+    /// A key of the pushed set cannot be read, or can be again.
+    Readable {
+        key: usize,
+        readable: bool,
+    },
     /// One of the replica's watches stops, or goes on; without a number all of them do.
     Stall {
         watch: Option<usize>,
@@ -141,7 +147,8 @@ impl Op {
             17..=18 => Self::Recreate { area, key },
             19..=22 => Self::Want { area, key, wanted: flag },
             23 => Self::Pend { area, key },
-            24 => Self::Fetch,
+            24 if b < 64 => Self::Fetch,
+            24 => Self::Readable { key, readable: flag },
             25 => Self::Stall { watch: (n % 8 < WATCHES).then_some(n % 8), stalled: flag },
             26 => Self::Fork { new: b < 32 },
             27 => Self::Cut,
@@ -191,6 +198,7 @@ impl World {
                 }
             }
             Op::Fetch => self.fetched(),
+            Op::Readable { key: n, readable } => self.cloud.set_readable(&key(0, n), readable),
             Op::Stall { watch: Some(watch), stalled } => self.cloud.stalled[watch] = stalled,
             Op::Stall { watch: None, stalled } => self.cloud.stalled.fill(stalled),
             Op::Advance { watch, changes } => self.cloud.advance(watch, changes),
@@ -277,7 +285,7 @@ pub fn run_crowded(data: &[u8], crowd: usize) -> World {
         ..super::world::Settings::default()
     };
     settings.delays = [at(1), at(2), at(3)].map(|byte| Duration::from_millis(u64::from(byte / 4)));
-    settings.features = u64::from(at(0) % 2);
+    settings.features = u64::from(at(0)) & features::ALL;
     let mut world = World::new(settings);
     (world.cloud.kinds, world.cloud.asks) = (true, true);
     world.apply(Op::Put { area: 0, key: NODE, big: false });

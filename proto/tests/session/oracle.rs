@@ -30,6 +30,9 @@ pub struct Coverage {
     pub adoptions: u64,
     pub deletions: u64,
     pub absences: u64,
+    pub unreadables: u64,
+    /// Versions that the edge kept although they could not be read any more.
+    pub kept: u64,
     pub refusals: u64,
     pub connections: u64,
     pub caught_up: u64,
@@ -47,6 +50,8 @@ impl Coverage {
             adoptions: self.adoptions + other.adoptions,
             deletions: self.deletions + other.deletions,
             absences: self.absences + other.absences,
+            unreadables: self.unreadables + other.unreadables,
+            kept: self.kept + other.kept,
             refusals: self.refusals + other.refusals,
             connections: self.connections + other.connections,
             caught_up: self.caught_up + other.caught_up,
@@ -82,7 +87,9 @@ impl Oracle {
                 self.coverage.adoptions += 1;
                 self.check_forward(present, change.key(), version, generation);
                 if let Some(Row::Present { version: held, .. }) = held {
-                    assert_ne!(held, version, "an adoption of {} that changes nothing", change.key());
+                    // What was kept between two epochs may have belonged to the present one already.
+                    let kept = store.areas[area].kept.contains(change.key());
+                    assert!(kept || held != version, "an adoption of {} that changes nothing", change.key());
                 }
             }
             Change::Delete { .. } => {
@@ -92,6 +99,14 @@ impl Oracle {
             Change::Absent { .. } => {
                 self.coverage.absences += 1;
                 assert_ne!(held, Some(&Row::Absent), "{} was absent already", change.key());
+            }
+            Change::Unreadable { key } => {
+                self.coverage.unreadables += 1;
+                self.coverage.kept += u64::from(matches!(held, Some(Row::Present { .. })));
+                assert_eq!(area, 0, "{key} is nothing that the cloud has to read");
+                assert_ne!(held, Some(&Row::Unreadable), "{key} was unreadable already");
+                let excused = self.adoption_refused.contains(key);
+                assert!(!present || excused, "the edge holds {key}, and nothing better is known");
             }
         }
     }
@@ -142,12 +157,18 @@ impl Oracle {
     }
 
     /// Guarantee 2: what is acknowledged is on disk, exactly.
-    pub fn check_acked(store: &Store, area: usize, key: &ObjectKey, version: Option<&ObjectVersion>) {
+    pub fn check_acked(store: &Store, area: usize, key: &ObjectKey, acked: Option<&ObjectVersion>) {
         let held = match store.areas[area].rows.get(key) {
+            // The cloud need not know which place in the present history the edge gives to what it has kept.
+            Some(Row::Present { version, .. }) if store.areas[area].kept.contains(key) => {
+                let same = |told: &ObjectVersion| told.uid == version.uid && told.hash == version.hash;
+                assert!(acked.is_none_or(same), "{key} is kept, and something else is acknowledged");
+                return;
+            }
             Some(Row::Present { version, .. }) => Some(version),
-            Some(Row::Absent) | None => None,
+            Some(Row::Absent | Row::Unreadable) | None => None,
         };
-        assert_eq!(held, version, "{key} is acknowledged, but the disk holds something else");
+        assert_eq!(held, acked, "{key} is acknowledged, but the disk holds something else");
     }
 
     /// One version of a key is under way at a time.
@@ -184,8 +205,14 @@ impl Oracle {
         for (number, area) in areas {
             let wanted = wanted_rows(&cloud.truth, number, cloud.trim_version);
             for (key, row) in &wanted {
-                if area.rows.get(key) != Some(row) {
-                    return Some(format!("{key}: wanted {row:?}, held {:?}", area.rows.get(key)));
+                let held = area.rows.get(key);
+                let good = match cloud.unreadable.contains(key) {
+                    // What the edge held when it could be read stays.
+                    true => matches!(held, Some(Row::Unreadable | Row::Present { .. })),
+                    false => held == Some(row),
+                };
+                if !good {
+                    return Some(format!("{key}: wanted {row:?}, held {held:?}"));
                 }
             }
             if let Some(key) = area.rows.keys().find(|key| !wanted.contains_key(key)) {

@@ -43,7 +43,7 @@ impl Solo {
             store: StoreId([7; 16]),
             epoch: Some(self.view.epoch()),
             trim_version: self.view.trim_version,
-            features: features::ZSTD,
+            features: features::ALL,
             inventory: Inventory::Full(Vec::new()),
             agent: "a test".to_owned(),
             instance: 0,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tombolo_proto::frame::Frame;
+use tombolo_proto::frame::{Change, Deliver, Frame};
 use tombolo_proto::{Lane, Moment, codec};
 
 /// Frames of one lane that fit between the two ends; more wait in their session.
@@ -57,6 +57,20 @@ impl Wire {
                 lane.insert(1, (due, bytes));
             }
         }
+    }
+
+    /// Makes something else of a delivery that is under way, at the same place; what it was.
+    pub fn spoil(&mut self, lane: Lane, index: usize, spoil: impl Fn(&Deliver) -> Change) -> Deliver {
+        let (_, bytes) = &mut self.lanes[lane.index()][index];
+        let Ok(Frame::Deliver(sent)) = codec::decode(bytes.clone()) else { panic!("no delivery is there") };
+        let spoiled = Frame::Deliver(Deliver { change: spoil(&sent), ..sent.clone() });
+        *bytes = codec::encode(&spoiled, false);
+        sent
+    }
+
+    /// Frames of a lane that are under way.
+    pub fn len(&self, lane: Lane) -> usize {
+        self.lanes[lane.index()].len()
     }
 
     pub fn is_empty(&self) -> bool {

@@ -35,7 +35,7 @@ pub struct Settings {
     pub window_bytes: usize,
     pub delays: [Duration; 3],
     pub commit_delay: Duration,
-    /// Whether the edge reads zstd.
+    /// What the edge can do.
     pub features: u64,
 }
 
@@ -46,7 +46,7 @@ impl Default for Settings {
             window_bytes: limits::WINDOW_BYTES,
             delays: [Duration::from_millis(10); 3],
             commit_delay: Duration::from_millis(5),
-            features: features::ZSTD,
+            features: features::ALL,
         }
     }
 }
@@ -429,6 +429,7 @@ impl World {
     pub fn assume_synced(&mut self) {
         self.cloud.take_offers();
         self.store.trim_version = self.cloud.trim_version;
+        self.store.history = Some(self.cloud.epoch());
         for number in 0..AREAS {
             let area = &mut self.store.areas[number];
             area.rows = wanted_rows(&self.cloud.truth, number, self.cloud.trim_version);
@@ -443,11 +444,30 @@ impl World {
             .is_some_and(|connection| connection.down.is_empty() && connection.up.is_empty())
     }
 
-    /// Faults end; then the edge must come to hold exactly what it should.
+    /// Faults end; then the edge must come to hold exactly what it should. What cannot be read holds up nobody, and is
+    /// held as well once it can be.
     ///
     /// # Panics
     /// When it does not within an hour of virtual time.
     pub fn heal(&mut self) {
+        if self.settings.features & features::UNREADABLE == 0 {
+            self.make_all_readable();
+        }
+        self.end_faults();
+        self.converge();
+        if self.make_all_readable() {
+            self.offer_changes();
+            self.converge();
+        }
+    }
+
+    fn make_all_readable(&mut self) -> bool {
+        let locked = self.cloud.unreadable.clone();
+        locked.iter().for_each(|key| self.cloud.set_readable(key, true));
+        !locked.is_empty()
+    }
+
+    fn end_faults(&mut self) {
         self.blackhole = false;
         self.cut_after = None;
         self.store.disk_full = false;
@@ -458,6 +478,9 @@ impl World {
         self.offer_changes();
         self.fetched();
         self.accept_subscriptions();
+    }
+
+    fn converge(&mut self) {
         let end = self.now + Duration::from_secs(3600);
         loop {
             if self.connection.is_none() {

@@ -166,7 +166,7 @@ impl Matcher<'_> {
         if self.unserved.contains(&key.kind) {
             return Some(Rule::NotServed);
         }
-        if recorded.operation() == "absent" {
+        if matches!(recorded.operation(), "absent" | "unreadable") {
             return self.came_anyhow(recorded).then_some(Rule::Coalesced);
         }
         if recorded.operation() == "adopt" {

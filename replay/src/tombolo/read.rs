@@ -258,7 +258,11 @@ fn entries(json: &Value) -> Read<Vec<InventoryEntry>> {
 }
 
 fn entry(json: &Value) -> Read<InventoryEntry> {
-    let held = if text(json, "/uid")?.is_empty() { Held::Absent } else { Held::Present(version(json)?) };
+    let held = match text(json, "/uid")? {
+        "" if json["unreadable"] == true => Held::Unreadable,
+        "" => Held::Absent,
+        _ => Held::Present(version(json)?),
+    };
     Ok(InventoryEntry { key: key(json)?, held })
 }
 
@@ -296,6 +300,7 @@ fn deliver(json: &Value) -> Read<Deliver> {
     let known = !text(&told, "/uid")?.is_empty();
     let change = match text(json, "/route/operation")? {
         "absent" => Change::Absent { key },
+        "unreadable" => Change::Unreadable { key },
         "adopt" => Change::Adopt { key, version: version(&told)? },
         "delete" => Change::Delete { key, version: known.then(|| version(&told)).transpose()? },
         _ => {

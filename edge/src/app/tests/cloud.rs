@@ -1,6 +1,6 @@
 //! A cloud in memory with a real `CloudSession`: holds objects, answers requests, can be away.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -50,6 +50,8 @@ struct World {
     /// Tokens in whose name nobody may follow anything, and the code that says so.
     refused: BTreeMap<String, u16>,
     scripted: Scripted,
+    /// What pods refer to and the cloud cannot read.
+    locked: BTreeSet<ObjectKey>,
 }
 
 impl World {
@@ -85,6 +87,7 @@ impl FakeCloud {
             forbidden: Vec::new(),
             refused: BTreeMap::new(),
             scripted: BTreeMap::new(),
+            locked: BTreeSet::new(),
         };
         Self { world: Arc::new(Mutex::new(world)), news: watch::Sender::new(0) }
     }
@@ -119,6 +122,18 @@ impl FakeCloud {
         let object = SharedObject::new(key.clone(), version, body.into(), refers);
         world.objects.insert(key.clone(), Arc::new(object));
         world.revision
+    }
+
+    /// An object of the pushed set cannot be read from now on, or can be again.
+    pub(super) fn lock(&self, key: &ObjectKey, locked: bool) {
+        let mut world = self.world.lock();
+        if locked {
+            world.locked.insert(key.clone());
+        } else {
+            world.locked.remove(key);
+        }
+        drop(world);
+        self.news.send_modify(|news| *news += 1);
     }
 
     pub(super) fn delete(&self, key: &ObjectKey) {
@@ -408,10 +423,15 @@ impl SessionView {
 impl NodeView for SessionView {
     fn wanted(&self, scope: ScopeId) -> Vec<ObjectKey> {
         let world = self.cloud.world.lock();
-        world.objects.keys().filter(|key| self.selects(scope, key)).cloned().collect()
+        let locked = world.locked.iter().filter(|_| scope == ScopeId::NODE);
+        let keys = world.objects.keys().chain(locked.filter(|key| !world.objects.contains_key(*key)));
+        keys.filter(|key| self.selects(scope, key)).cloned().collect()
     }
 
     fn lookup(&self, scope: ScopeId, key: &ObjectKey) -> Lookup {
+        if scope == ScopeId::NODE && self.cloud.world.lock().locked.contains(key) {
+            return Lookup::Unreadable(403);
+        }
         match self.cloud.world.lock().objects.get(key).filter(|_| self.selects(scope, key)) {
             Some(object) => Lookup::Present(Arc::clone(object)),
             None => Lookup::Unwanted(None),

@@ -298,3 +298,33 @@ async fn other_writes_wait_for_the_cloud() {
     }
     agent.stop().await;
 }
+
+#[tokio::test]
+async fn what_the_cloud_cannot_read_holds_up_no_pod_and_is_said() {
+    let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
+    let locked = key("secrets", "locked");
+    let path = "/api/v1/namespaces/default/secrets/locked";
+    cloud.put(&key("pods", "web"), "u1", &pod_spec(), std::slice::from_ref(&locked));
+    cloud.lock(&locked, true);
+    cloud.script(&format!("GET {path}"), |_, _| {
+        (403, json!({"kind": "Status", "code": 403, "message": "secrets \"locked\" is forbidden"}))
+    });
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    wait_for("the pod", DEADLINE, async || agent.names("/api/v1/pods").await == ["web"]).await;
+    assert_eq!(agent.get(path).await.0, StatusCode::FORBIDDEN, "the cluster answers while it can be asked");
+    agent.stop().await;
+
+    cloud.set_away(true);
+    let agent = Agent::start(folder.path(), &cloud, false).await;
+    assert_eq!(agent.names("/api/v1/pods").await, ["web"]);
+    let (code, status) = agent.get(path).await;
+    assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE, "{status}");
+    let message = status["message"].as_str().unwrap();
+    assert!(message.contains("the cloud may not read v1/secrets/default/locked"), "{message}");
+    assert!(status["details"]["retryAfterSeconds"].as_u64().unwrap() > 0);
+    cloud.put(&locked, "u2", &json!({"data": {"k": "dg=="}}), &[]);
+    cloud.lock(&locked, false);
+    cloud.set_away(false);
+    wait_for("the Secret", DEADLINE, async || agent.get(path).await.1["data"]["k"] == "dg==").await;
+    agent.stop().await;
+}

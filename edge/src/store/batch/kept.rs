@@ -20,10 +20,12 @@ impl Batch<'_> {
     /// The cloud has no such object. What sessions keep up to date is left to them.
     pub(in crate::store) fn keep_absent(&mut self, key: &ObjectKey) -> Result<(), WriteError> {
         let Some(place) = keys::encode(key) else { return Ok(()) };
-        if self.row(&place)?.is_some_and(|row| row.scopes != [SCOPE.0]) {
-            return Ok(());
-        }
-        self.put(&place, &ObjectRow::absent(vec![SCOPE.0]))?;
+        let mut scopes = match self.row(&place)? {
+            Some(row) if !row.is_left_to_questions() => return Ok(()),
+            row => row.map(|row| row.scopes).unwrap_or_default(),
+        };
+        super::add(&mut scopes, SCOPE.0);
+        self.put(&place, &ObjectRow::absent(scopes))?;
         self.note_question(&place)
     }
 

@@ -6,7 +6,7 @@ use tombolo_proto::ids::{CloudRevision, Uid};
 use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion};
 
 use super::super::error::WriteError;
-use super::super::row::{ObjectRow, State};
+use super::super::row::{ObjectRow, State, UNREADABLE};
 use super::super::{Learned, is_pushed, kept, keys, splice, view};
 use super::Batch;
 
@@ -36,7 +36,8 @@ impl Batch<'_> {
         if learned.keep {
             super::add(&mut wanted, kept::SCOPE.0);
         }
-        if wanted.is_empty() {
+        // To know that the cloud cannot read an object is not to want what somebody else has read.
+        if wanted.iter().all(|scope| *scope == UNREADABLE.0) {
             return Ok(None);
         }
         let same = old.as_ref().filter(|row| row.state != State::Absent && row.version.uid == uid);
@@ -72,7 +73,7 @@ impl Batch<'_> {
         held.filter(|row| row.state != State::Absent).is_none_or(|held| match held.era == self.state.era {
             true => told.revision > held.version.revision,
             // Of another history: only another object, and what no session compares, is replaced by an answer.
-            false => held.version.uid != told.uid || held.scopes == [kept::SCOPE.0],
+            false => held.version.uid != told.uid || held.is_left_to_questions(),
         })
     }
 

@@ -145,6 +145,7 @@ fn change() -> impl Strategy<Value = Change> {
         }),
         (key(), option::of(version())).prop_map(|(key, version)| Change::Delete { key, version }),
         key().prop_map(|key| Change::Absent { key }),
+        key().prop_map(|key| Change::Unreadable { key }),
         (key(), version()).prop_map(|(key, version)| Change::Adopt { key, version }),
     ]
 }
@@ -157,8 +158,8 @@ fn inventory() -> impl Strategy<Value = Inventory> {
 }
 
 fn entry() -> impl Strategy<Value = InventoryEntry> {
-    (key(), option::of(version()))
-        .prop_map(|(key, version)| InventoryEntry { key, held: version.map_or(Held::Absent, Held::Present) })
+    let held = prop_oneof![version().prop_map(Held::Present), Just(Held::Absent), Just(Held::Unreadable)];
+    (key(), held).prop_map(|(key, held)| InventoryEntry { key, held })
 }
 
 fn key() -> impl Strategy<Value = ObjectKey> {

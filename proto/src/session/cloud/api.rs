@@ -19,8 +19,8 @@ pub trait NodeView {
     }
     /// What the scope should hold under this key now.
     fn lookup(&self, scope: ScopeId, key: &ObjectKey) -> Lookup;
-    /// Whether everything of the node that refers to this object works without it. Asked of what is known to be absent,
-    /// and only for edges that were given an empty object in its place.
+    /// Whether everything of the node that refers to this object works without it. Asked of what is known to be absent or
+    /// cannot be read, and only for edges that were given an empty object in its place.
     fn is_optional(&self, key: &ObjectKey) -> bool {
         let _ = key;
         false
@@ -66,8 +66,8 @@ pub enum Lookup {
     Absent,
     /// Not wanted (any more). The version that went, when it is known.
     Unwanted(Option<ObjectVersion>),
-    /// Wanted, and the API does not let it be read; the status code of its answer. Nobody waits for it. The owner offers the
-    /// key when it can be read.
+    /// Wanted, and the API does not let it be read; the status code of its answer. The edge is told so, and nobody waits for
+    /// it. The owner offers the key when it can be read.
     Unreadable(u16),
     /// Wanted, but not fetched yet. The owner offers the key once the answer is known.
     Pending,
@@ -145,7 +145,8 @@ pub enum CloudEvent {
         scope: ScopeId,
         /// Which object.
         key: ObjectKey,
-        /// The version that the edge holds now; none when it holds the object no more or knows of its absence.
+        /// The version that the edge holds now, with revision 0 where its place in this epoch is not known; none when it
+        /// holds the object no more, or knows that it is absent or cannot be read.
         version: Option<ObjectVersion>,
         /// Time from `poll_transmit` to the acknowledgement.
         latency: Duration,

@@ -145,7 +145,7 @@ impl Scope {
             Claim::Announced(Inventory::Full(entries)) => Some(entries),
             // A digest has no content hashes: it says something within one epoch and one set of trimming rules only.
             Claim::Announced(Inventory::Digest { count, digest }) => {
-                comparable.and_then(|store| matching(store, self.id, view, (digest, count)))
+                comparable.and_then(|store| matching((store, self.id), view, self.told, (digest, count)))
             }
             Claim::Collecting { .. } => None,
         };
@@ -236,7 +236,7 @@ impl Scope {
         self.slots.insert(key.clone(), slot);
         let (scope, lookup) = (self.id, self.lookup(view, key));
         let Some(slot) = self.slots.get(key) else { return };
-        let verdict = slot.judge(key, lookup);
+        let verdict = slot.judge(key, lookup, self.told);
         let certainty = match &verdict {
             Verdict::Send(step) => slot.certainty(scope, key, step, view),
             _ => Certainty::Certain,
@@ -259,9 +259,9 @@ impl Scope {
 
 /// The entries that the view wants, when their digest is the announced one.
 fn matching(
-    store: StoreId,
-    scope: ScopeId,
+    (store, scope): (StoreId, ScopeId),
     view: &impl NodeView,
+    told: bool,
     announced: ([u8; 16], u64),
 ) -> Option<Vec<InventoryEntry>> {
     // Other numbers are found out without a hash.
@@ -273,6 +273,8 @@ fn matching(
         let held = match view.lookup(scope, &key) {
             Lookup::Present(object) => Held::Present(object.version.clone()),
             Lookup::Absent => Held::Absent,
+            // It may also hold what it was given when the object could be read: then its list tells.
+            Lookup::Unreadable(_) if told => Held::Unreadable,
             Lookup::Unwanted(_) | Lookup::Unreadable(_) | Lookup::Pending => return None,
         };
         entries.push(InventoryEntry { key, held });

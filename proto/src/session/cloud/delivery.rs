@@ -111,7 +111,7 @@ impl CloudSession {
 fn held_version(belief: &Belief) -> Option<ObjectVersion> {
     match belief {
         Belief::Version(version) => Some(version.clone()),
-        Belief::Nothing | Belief::Unknown | Belief::Absent => None,
+        Belief::Nothing | Belief::Unknown | Belief::Absent | Belief::Unreadable => None,
     }
 }
 

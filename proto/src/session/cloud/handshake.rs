@@ -30,7 +30,7 @@ impl CloudSession {
             let (claimed, certified) = (hello.node.to_string(), self.config.node.to_string());
             return Err(SessionError::WrongNode { claimed, certified });
         }
-        self.features = hello.features & (features::ZSTD | features::ATTESTATION);
+        self.features = hello.features & features::ALL;
         self.comparable = (hello.trim_version == self.config.trim_version).then_some(hello.store);
         let resumed = self.comparable.is_some() && hello.epoch.as_ref() == Some(&self.config.epoch);
         let comparison = Comparison::new(hello.epoch, self.comparable, hello.inventory)?;
@@ -43,7 +43,9 @@ impl CloudSession {
         });
         self.notify(Notice::Welcome);
         self.liveness.measure(self.now);
-        self.scopes.push(Scope::new(ScopeId::NODE, comparison));
+        let mut scope = Scope::new(ScopeId::NODE, comparison);
+        scope.told = self.features & features::UNREADABLE != 0;
+        self.scopes.push(scope);
         self.open_scope(ScopeId::NODE, view)
     }
 

@@ -43,6 +43,8 @@ pub(super) enum Next {
 pub(super) struct Scope {
     pub(super) id: ScopeId,
     pub(super) stage: Stage,
+    /// The edge can be told of what cannot be read.
+    pub(super) told: bool,
     pub(super) slots: HashMap<ObjectKey, Slot>,
     /// Ready keys, oldest first: of the delivery lane (where every key starts) and of the bulk lane.
     ready: [VecDeque<ObjectKey>; 2],
@@ -61,6 +63,7 @@ impl Scope {
         Self {
             id,
             stage: Stage::Comparing(Box::new(comparison)),
+            told: false,
             slots: HashMap::new(),
             ready: [VecDeque::new(), VecDeque::new()],
             timers: Timers::default(),
@@ -127,7 +130,7 @@ impl Scope {
             };
             let lookup = view.lookup(self.id, &key);
             slot.witness(&lookup);
-            match slot.judge(&key, lookup) {
+            match slot.judge(&key, lookup, self.told) {
                 Verdict::Send(step) if step.lane == lane => {
                     let certainty = slot.certainty(self.id, &key, &step, view);
                     if certainty == Certainty::Asked {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::frame::Change;
-use crate::ids::{Lane, ScopeId};
+use crate::ids::{CloudRevision, Lane, ScopeId};
 use crate::limits::{BULK_OBJECT_MIN, DEPENDENCIES_MAX, OBJECT_LEN_MAX};
 use crate::object::{Held, ObjectKey, ObjectVersion, SharedObject};
 use crate::session::cloud::{Certainty, Lookup, Loss, NodeView};
@@ -18,6 +18,8 @@ pub(super) enum Belief {
     Unknown,
     /// The knowledge that the cloud has no such object.
     Absent,
+    /// The knowledge that the cloud cannot read the object.
+    Unreadable,
     /// This version.
     Version(ObjectVersion),
 }
@@ -26,6 +28,7 @@ impl From<Held> for Belief {
     fn from(held: Held) -> Self {
         match held {
             Held::Absent => Self::Absent,
+            Held::Unreadable => Self::Unreadable,
             Held::Present(version) => Self::Version(version),
         }
     }
@@ -95,13 +98,11 @@ impl Slot {
         }
     }
 
-    /// What must be sent so that the edge holds what `lookup` says.
-    pub(super) fn judge(&self, key: &ObjectKey, lookup: Lookup) -> Verdict {
+    /// What must be sent so that the edge holds what `lookup` says. `told`: the edge can be told of what cannot be read.
+    pub(super) fn judge(&self, key: &ObjectKey, lookup: Lookup, told: bool) -> Verdict {
         match lookup {
             Lookup::Pending => Verdict::Wait,
-            // Nothing is known, so nothing is said, and what the edge holds stays. Two histories must not become one.
-            Lookup::Unreadable(_) if self.foreign => Verdict::Wait,
-            Lookup::Unreadable(_) => Verdict::Settled,
+            Lookup::Unreadable(_) => self.judge_unreadable(key, told),
             Lookup::Present(object) => self.judge_present(object),
             Lookup::Absent if self.belief == Belief::Absent => Verdict::Settled,
             Lookup::Absent => Verdict::small(Change::Absent { key: key.clone() }, Belief::Absent),
@@ -110,6 +111,21 @@ impl Slot {
                 Verdict::small(Change::Delete { key: key.clone(), version }, Belief::Nothing)
             }
         }
+    }
+
+    /// What the edge holds of the object stays, because nothing better is known.
+    fn judge_unreadable(&self, key: &ObjectKey, told: bool) -> Verdict {
+        let becomes = match &self.belief {
+            Belief::Version(_) | Belief::Unreadable if !self.foreign => return Verdict::Settled,
+            // Two histories must not become one.
+            _ if !told && self.foreign => return Verdict::Wait,
+            _ if !told => return Verdict::Settled,
+            Belief::Version(held) => {
+                Belief::Version(ObjectVersion { revision: CloudRevision(0), ..held.clone() })
+            }
+            Belief::Nothing | Belief::Unknown | Belief::Absent | Belief::Unreadable => Belief::Unreadable,
+        };
+        Verdict::small(Change::Unreadable { key: key.clone() }, becomes)
     }
 
     fn judge_present(&self, object: Arc<SharedObject>) -> Verdict {

@@ -39,7 +39,7 @@ pub struct EdgeConfig {
 }
 
 impl EdgeConfig {
-    /// An edge that holds nothing yet, reads zstd and keeps attestations.
+    /// An edge that holds nothing yet and can do all that this version can.
     #[must_use]
     pub fn new(node: NodeId, store: StoreId) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl EdgeConfig {
             epoch: None,
             trim_version: 0,
             agent: concat!("tombolo/", env!("CARGO_PKG_VERSION")).to_owned(),
-            features: features::ZSTD | features::ATTESTATION,
+            features: features::ALL,
             instance: 0,
             attestation: Bytes::new(),
         }

@@ -28,7 +28,11 @@ fn gone() -> Lookup {
 
 /// The verdict in one word.
 fn judged(belief: Belief, foreign: bool, lookup: Lookup) -> &'static str {
-    match Slot::new(belief, foreign).judge(&key(), lookup) {
+    in_a_word(Slot::new(belief, foreign).judge(&key(), lookup, true))
+}
+
+fn in_a_word(verdict: Verdict) -> &'static str {
+    match verdict {
         Verdict::Settled => "settled",
         Verdict::Forget => "forget",
         Verdict::Wait => "wait",
@@ -37,6 +41,7 @@ fn judged(belief: Belief, foreign: bool, lookup: Lookup) -> &'static str {
             Change::Upsert(_) => "upsert",
             Change::Delete { .. } => "delete",
             Change::Absent { .. } => "absent",
+            Change::Unreadable { .. } => "unreadable",
             Change::Adopt { .. } => "adopt",
         },
     }
@@ -68,6 +73,15 @@ fn within_one_epoch() {
         (held("a", 5, 1), gone(), "delete"),
         (Belief::Nothing, Lookup::Pending, "wait"),
         (held("a", 5, 1), Lookup::Pending, "wait"),
+        (Belief::Unreadable, Lookup::Pending, "wait"),
+        (Belief::Nothing, Lookup::Unreadable(403), "unreadable"),
+        (Belief::Absent, Lookup::Unreadable(403), "unreadable"),
+        (Belief::Unknown, Lookup::Unreadable(403), "unreadable"),
+        (Belief::Unreadable, Lookup::Unreadable(500), "settled"),
+        (held("a", 5, 1), Lookup::Unreadable(403), "settled"),
+        (Belief::Unreadable, wanted("a", 5, 1), "upsert"),
+        (Belief::Unreadable, Lookup::Absent, "absent"),
+        (Belief::Unreadable, gone(), "delete"),
     ] {
         let case = format!("{belief:?} against {lookup:?}");
         assert_eq!(judged(belief, false, lookup), verdict, "{case}");
@@ -86,10 +100,39 @@ fn across_epochs_revisions_have_no_order() {
         (held("a", 5, 1), wanted("a", 5, 1), "settled"),
         (held("a", 9, 1), gone(), "delete"),
         (Belief::Absent, Lookup::Absent, "settled"),
+        (held("a", 9, 1), Lookup::Unreadable(403), "unreadable"),
+        (Belief::Unreadable, Lookup::Unreadable(403), "settled"),
     ] {
         let case = format!("{belief:?} against {lookup:?}");
         assert_eq!(judged(belief, true, lookup), verdict, "{case}");
     }
+}
+
+#[test]
+fn an_edge_that_knows_nothing_of_unreadable_objects_is_told_nothing() {
+    for (belief, foreign, verdict) in [
+        (Belief::Nothing, false, "settled"),
+        (Belief::Absent, false, "settled"),
+        (Belief::Unknown, false, "settled"),
+        (held("a", 5, 1), false, "settled"),
+        (held("a", 5, 1), true, "wait"),
+    ] {
+        let case = format!("{belief:?}, of another epoch: {foreign}");
+        let verdict_now = Slot::new(belief, foreign).judge(&key(), Lookup::Unreadable(403), false);
+        assert_eq!(in_a_word(verdict_now), verdict, "{case}");
+    }
+}
+
+/// What the edge keeps of another epoch has a place in this one that nothing is older than, and is adopted where it is right.
+#[test]
+fn what_is_kept_of_another_epoch_is_older_than_everything() {
+    let slot = Slot::new(held("a", 9, 1), true);
+    let Verdict::Send(step) = slot.judge(&key(), Lookup::Unreadable(403), true) else { panic!("it is told") };
+    assert_eq!(step.becomes, held("a", 0, 1));
+    let judged = |lookup| judged(step.becomes.clone(), false, lookup);
+    assert_eq!(judged(wanted("a", 5, 1)), "adopt");
+    assert_eq!(judged(wanted("a", 5, 2)), "upsert");
+    assert_eq!(judged(Lookup::Unreadable(403)), "settled");
 }
 
 #[test]
@@ -112,7 +155,7 @@ fn what_no_frame_may_carry_is_too_large() {
 fn the_size_chooses_the_lane() {
     let lane = |len: usize| {
         let object = SharedObject::new(key(), version("a", 1, 1), vec![b' '; len].into(), Vec::new());
-        match Slot::new(Belief::Nothing, false).judge(&key(), Lookup::Present(Arc::new(object))) {
+        match Slot::new(Belief::Nothing, false).judge(&key(), Lookup::Present(Arc::new(object)), true) {
             Verdict::Send(step) => step.lane,
             other => panic!("{other:?}"),
         }

@@ -61,11 +61,15 @@ impl CloudSession {
     /// however many want it.
     fn wanted(&self, key: &ObjectKey, view: &impl NodeView) -> (Wanted, bool) {
         let mut newest: Option<(Arc<SharedObject>, bool)> = None;
-        let (mut same_since, mut stands_in) = (CloudRevision(0), false);
+        let (mut same_since, mut stands_in, mut unreadable) = (CloudRevision(0), false, false);
         for scope in &self.scopes {
             match view.lookup(*scope, key) {
-                Lookup::Pending | Lookup::Unreadable(_) => return (Wanted::Pending, false),
-                Lookup::Absent if self.holds_stand_in(key) && view.is_optional(key) => stands_in = true,
+                Lookup::Pending => return (Wanted::Pending, false),
+                Lookup::Absent | Lookup::Unreadable(_) if self.holds_stand_in(key) => {
+                    // A pod that needs the object must not be started with an empty one.
+                    stands_in = view.is_optional(key);
+                }
+                Lookup::Unreadable(_) => unreadable = true,
                 Lookup::Absent | Lookup::Unwanted(_) => {}
                 Lookup::Present(object) => {
                     let dynamic = *scope != ScopeId::NODE;
@@ -83,6 +87,7 @@ impl CloudSession {
         }
         match newest {
             Some((object, dynamic)) => (Wanted::Present(object, same_since), dynamic),
+            None if unreadable => (Wanted::Unreadable, false),
             None if stands_in => (Wanted::StandIn, false),
             None if self.restoring => (Wanted::Pending, false),
             None => (Wanted::Gone, self.board.get(key).is_some_and(|slot| slot.dynamic)),

@@ -124,7 +124,7 @@ impl Slot {
     pub(super) fn judge(&self, key: &ObjectKey, wanted: Wanted) -> Verdict {
         match wanted {
             Wanted::Pending => Verdict::Wait,
-            Wanted::StandIn => Verdict::Settled,
+            Wanted::StandIn | Wanted::Unreadable => Verdict::Settled,
             Wanted::Gone if self.belief.holds() => Verdict::Send(Step::Delete(self.belief.clone())),
             Wanted::Gone => Verdict::Forget,
             Wanted::Present(object, same_since) => self.judge_present(key, object, same_since),
@@ -179,6 +179,9 @@ pub(super) enum Wanted {
     Pending,
     /// Nothing.
     Gone,
+    /// Something that cannot be read: what is there stays, and nobody waits for it. The versions of another epoch are not
+    /// known to be right anyway ([`Belief::Unknown`]).
+    Unreadable,
     /// The empty object that is there, in place of one that does not exist and that no pod needs.
     StandIn,
     /// This version; one that is not older than the revision beside it is as good.

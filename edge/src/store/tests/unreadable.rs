@@ -1,0 +1,120 @@
+//! Objects that pods here refer to and that the cloud cannot read.
+
+use super::kept::answer;
+use super::*;
+
+fn unreadable(key: &ObjectKey) -> Delivery {
+    Delivery { scope: ScopeId::NODE, change: Change::Unreadable { key: key.clone() } }
+}
+
+fn held(store: &Store, scope: ScopeId, key: &ObjectKey) -> Option<Held> {
+    let inventory = store.inventory(scope).unwrap();
+    inventory.into_iter().find(|entry| entry.key == *key).map(|entry| entry.held)
+}
+
+fn why(store: &Store, key: &ObjectKey) -> String {
+    match store.get(key) {
+        Err(StoreError::NotSynced { reason }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_pod_is_shown_when_all_that_is_missing_cannot_be_read() {
+    let disk = FaultyDisk::new(60);
+    let store = synced(&disk).await;
+    let (pod, map, secret) = (key("pods", "web"), key("configmaps", "app"), key("secrets", "locked"));
+    apply(&store, &[upsert(&pod, "u1", 10, &[map.clone(), secret.clone()]), unreadable(&secret)]).await;
+    assert!(matches!(store.get(&pod), Err(StoreError::NotSynced { .. })), "the ConfigMap is still to come");
+    apply(&store, &[absent(&map)]).await;
+    assert!(store.get(&pod).unwrap().is_some());
+    store.close().await;
+    let store = open(&disk);
+    assert!(store.get(&pod).unwrap().is_some(), "also after a restart");
+    assert!(why(&store, &secret).contains("the cloud may not read v1/secrets/default/locked"));
+    assert!(store.is_unreadable(&secret).unwrap() && !store.is_delivered(&secret).unwrap());
+    assert_eq!(held(&store, ScopeId::NODE, &secret), Some(Held::Unreadable));
+    assert!(store.list(secret.resource(), None).unwrap().items.is_empty());
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_becomes_what_it_is_and_goes_with_the_need() {
+    let disk = FaultyDisk::new(61);
+    let store = synced(&disk).await;
+    let secret = key("secrets", "locked");
+    let empty = store.counts().unwrap();
+    let entry = |store: &Store| held(store, ScopeId::NODE, &secret);
+    apply(&store, &[unreadable(&secret), upsert(&secret, "u1", 10, &[])]).await;
+    assert!(store.get(&secret).unwrap().is_some() && matches!(entry(&store), Some(Held::Present(_))));
+    apply(&store, &[delete(&secret), unreadable(&secret), absent(&secret)]).await;
+    assert_eq!((store.get(&secret).unwrap(), entry(&store)), (None, Some(Held::Absent)));
+    apply(&store, &[unreadable(&secret)]).await;
+    assert_eq!(entry(&store), Some(Held::Unreadable), "it may be there again");
+    apply(&store, &[delete(&secret)]).await;
+    assert_eq!((entry(&store), store.counts().unwrap()), (None, empty), "nothing is left of it");
+    assert!(why(&store, &secret).contains("only what its pods refer to"));
+}
+
+#[tokio::test]
+async fn what_is_held_of_it_stays_and_is_older_than_the_present_history() {
+    let store = synced(&FaultyDisk::new(62)).await;
+    let secret = key("secrets", "locked");
+    apply(&store, &[upsert(&secret, "u1", 10, &[]), unreadable(&secret)]).await;
+    let Some(Held::Present(version)) = held(&store, ScopeId::NODE, &secret) else { panic!("it is held") };
+    assert_eq!(version.revision, CloudRevision(10), "of this history, so it has its place");
+    let local = store.get(&secret).unwrap().unwrap();
+
+    store.welcome(welcome(2)).await.unwrap();
+    apply(&store, &[unreadable(&secret)]).await;
+    let kept = ObjectVersion { revision: CloudRevision(0), ..version };
+    assert_eq!(held(&store, ScopeId::NODE, &secret), Some(Held::Present(kept.clone())));
+    assert_eq!(store.get(&secret).unwrap().unwrap().body(), local.body(), "and clients see no change");
+    assert!(!store.is_unreadable(&secret).unwrap());
+    let version = ObjectVersion { revision: CloudRevision(3), ..kept };
+    let adopt = Change::Adopt { key: secret.clone(), version: version.clone() };
+    apply(&store, &[Delivery { scope: ScopeId::NODE, change: adopt }]).await;
+    assert_eq!(held(&store, ScopeId::NODE, &secret), Some(Held::Present(version)));
+    apply(&store, &[upsert(&secret, "u1", 4, &[])]).await;
+    assert_eq!(value(&store.get(&secret).unwrap().unwrap())["data"]["at"], "4");
+}
+
+/// What others read with rights of their own is not shown to the readers of the pushed set, and not kept for nobody.
+#[tokio::test]
+async fn what_others_hold_of_it_is_theirs_alone() {
+    let disk = FaultyDisk::new(63);
+    let store = synced(&disk).await;
+    let map = key("configmaps", "locked");
+    let pod = key("pods", "web");
+    let scope = store.open_scope(Selection::all(map.resource().clone())).await.unwrap();
+    store.caught_up(scope, epoch(1), CloudRevision(1)).await.unwrap();
+    let subscribed = |delivery: Delivery| Delivery { scope, ..delivery };
+    apply(&store, &[subscribed(upsert(&map, "u1", 10, &[])), unreadable(&map)]).await;
+    apply(&store, &[upsert(&pod, "u2", 11, std::slice::from_ref(&map))]).await;
+    assert!(store.get(&pod).unwrap().is_some());
+    assert!(store.scoped(scope).get(&map).unwrap().is_some(), "the subscription keeps its copy");
+    assert!(why(&store, &map).contains("may not read"));
+    assert!(store.list(map.resource(), None).unwrap().items.is_empty());
+    let entry = |scope| held(&store, scope, &map);
+    assert!(matches!((entry(ScopeId::NODE), entry(scope)), (Some(Held::Unreadable), Some(Held::Present(_)))));
+    // In another scope it is nothing that a cloud may say.
+    let outcomes = store.apply(vec![subscribed(unreadable(&map))]).await.unwrap();
+    assert_eq!(outcomes[0].as_ref().unwrap_err().reason, RefusalReason::Malformed);
+
+    apply(&store, &[subscribed(delete(&map))]).await;
+    assert_eq!(store.counts().unwrap().visible, 1, "the pod: nobody keeps the content");
+    assert_eq!(held(&store, ScopeId::NODE, &map), Some(Held::Unreadable));
+    // The answer to somebody's question does not become the node's own either.
+    store.drop_scope(scope).await.unwrap();
+    store.learn(Learned { keep: false, ..answer(&map, "u9", 12, 1) }).await.unwrap();
+    assert!(why(&store, &map).contains("may not read"));
+    store.learn(answer(&map, "u9", 12, 1)).await.unwrap();
+    assert!(why(&store, &map).contains("may not read"));
+    assert!(store.singles().get(&map).unwrap().is_some() && store.is_kept(&map).unwrap());
+    store.keep_absent(&map).await.unwrap();
+    assert_eq!(store.singles().get(&map).unwrap(), None, "the newest answer counts");
+    store.learn(answer(&map, "u9", 13, 1)).await.unwrap();
+    store.forget(&map).await.unwrap();
+    assert_eq!((store.counts().unwrap().visible, store.is_kept(&map).unwrap()), (1, false));
+    apply(&store, &[delete(&map)]).await;
+    assert_eq!(held(&store, ScopeId::NODE, &map), None);
+}

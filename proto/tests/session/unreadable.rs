@@ -1,0 +1,147 @@
+//! Objects that the node needs and that the API lets nobody read.
+
+use std::time::Duration;
+
+use tombolo_proto::frame::{Change, Frame, Hello, Inventory, features};
+use tombolo_proto::limits::HELLO_INVENTORY_MAX;
+use tombolo_proto::session::{CloudEvent, Lookup, NodeView, summarise};
+use tombolo_proto::{CloudRevision, Held, InventoryEntry, Lane, ObjectVersion, ScopeId};
+
+use super::harness::cloud::{Cloud, key};
+use super::harness::edge::Row;
+use super::harness::solo::Solo;
+use super::harness::world::{Settings, World};
+
+const CAUGHT_UP: CloudEvent = CloudEvent::CaughtUp { scope: ScopeId::NODE };
+
+/// What the frames of the delivery lane do, in a word each.
+fn said(solo: &mut Solo) -> Vec<String> {
+    let word = |frame: Frame| match frame {
+        Frame::Deliver(deliver) => {
+            let name = deliver.change.key().name().to_owned();
+            let what = match deliver.change {
+                Change::Upsert(_) => "upsert",
+                Change::Delete { .. } => "delete",
+                Change::Absent { .. } => "absent",
+                Change::Unreadable { .. } => "unreadable",
+                Change::Adopt { .. } => "adopt",
+            };
+            format!("{what} {name}")
+        }
+        other => panic!("a delivery expected, not {other:?}"),
+    };
+    solo.sent(Lane::Delivery).into_iter().map(word).collect()
+}
+
+/// A session whose edge holds nothing and needs two objects, of which the second cannot be read.
+fn half_readable() -> Solo {
+    let mut solo = Solo::new(2);
+    solo.view.set_readable(&key(0, 1), false);
+    solo.view.take_offers();
+    solo
+}
+
+#[test]
+fn what_cannot_be_read_is_told_once_and_holds_up_nothing() {
+    let mut solo = half_readable().greeted();
+    assert_eq!(said(&mut solo), ["upsert object0", "unreadable object1"]);
+    solo.ack(Lane::Delivery, 1);
+    assert!(!solo.events().contains(&CAUGHT_UP), "the outcome is not on the edge's disk yet");
+    solo.ack(Lane::Delivery, 2);
+    assert!(solo.events().contains(&CAUGHT_UP));
+    // Another code, another pod that refers to it: nothing new for the edge.
+    solo.session.offer(ScopeId::NODE, key(0, 1));
+    assert!(said(&mut solo).is_empty());
+    solo.change(|view| view.set_readable(&key(0, 1), true));
+    assert_eq!(said(&mut solo), ["upsert object1"]);
+    solo.ack(Lane::Delivery, 3);
+    solo.change(|view| view.set_readable(&key(0, 1), false));
+    assert!(said(&mut solo).is_empty(), "what the edge holds stays");
+}
+
+#[test]
+fn what_cannot_be_read_ends_with_the_object_or_the_need_for_it() {
+    let changes: [(fn(&mut Cloud), &str); 2] =
+        [(|view| view.remove(&key(0, 1)), "absent"), (|view| view.want(0, &key(0, 1), false), "delete")];
+    for (change, expected) in changes {
+        let mut solo = half_readable().greeted();
+        said(&mut solo);
+        solo.ack(Lane::Delivery, 2);
+        solo.change(|view| {
+            change(view);
+            view.set_readable(&key(0, 1), true);
+        });
+        assert_eq!(said(&mut solo), [format!("{expected} object1")]);
+    }
+}
+
+#[test]
+fn an_edge_that_does_not_know_of_it_is_told_nothing_and_not_held_up() {
+    let mut solo = half_readable();
+    let hello = Hello { features: features::ZSTD, ..solo.hello() };
+    solo.feed(Lane::Control, Frame::Hello(hello)).expect("a good hello");
+    assert_eq!(solo.session.features(), features::ZSTD);
+    assert_eq!(said(&mut solo), ["upsert object0"]);
+    solo.ack(Lane::Delivery, 1);
+    assert!(solo.events().contains(&CAUGHT_UP));
+}
+
+#[test]
+fn what_the_edge_knows_of_it_is_part_of_the_inventory() {
+    let held = |solo: &Solo, number| match number {
+        1 => Held::Unreadable,
+        _ => match solo.view.lookup(ScopeId::NODE, &key(0, number)) {
+            Lookup::Present(object) => Held::Present(object.version.clone()),
+            other => panic!("an object expected, not {other:?}"),
+        },
+    };
+    for count in [2, HELLO_INVENTORY_MAX + 1] {
+        let mut solo = Solo::new(count);
+        solo.view.set_readable(&key(0, 1), false);
+        solo.view.take_offers();
+        let entries = (0..count).map(|n| InventoryEntry { key: key(0, n), held: held(&solo, n) }).collect();
+        let inventory = summarise(entries);
+        assert_eq!(matches!(inventory, Inventory::Digest { .. }), count > HELLO_INVENTORY_MAX);
+        let hello = Hello { inventory, ..solo.hello() };
+        solo.feed(Lane::Control, Frame::Hello(hello)).expect("a good hello");
+        let asked = |frame: &Frame| matches!(frame, Frame::InventoryRequest { .. });
+        assert!(!solo.sent(Lane::Control).iter().any(asked), "the digest spares the list");
+        assert!(said(&mut solo).is_empty(), "what is held already is not sent again");
+        assert!(solo.events().contains(&CAUGHT_UP));
+    }
+}
+
+/// The one thing that an older version of an object could have kept a scope from: to follow one history.
+#[test]
+fn between_two_epochs_what_cannot_be_read_keeps_no_scope_from_being_caught_up() {
+    let mut world = World::new(Settings::default());
+    world.cloud.put(&key(0, 0), 16);
+    world.cloud.want(0, &key(0, 0), true);
+    world.connect();
+    world.run_for(Duration::from_secs(1));
+    let held = world.store.areas[0].rows[&key(0, 0)].clone();
+    let Row::Present { version, body } = held else { panic!("it was delivered") };
+    world.cloud.snapshot = world.cloud.truth.clone();
+    world.cloud.restore();
+    world.cloud.set_readable(&key(0, 0), false);
+    world.connect();
+    world.run_for(Duration::from_secs(1));
+    let area = &world.store.areas[0];
+    assert_eq!(area.epoch, Some(world.cloud.epoch()), "the scope follows the new epoch");
+    let kept = Row::Present {
+        version: ObjectVersion { revision: CloudRevision(0), ..version.clone() },
+        body: body.clone(),
+    };
+    assert_eq!(area.rows[&key(0, 0)], kept, "what is held stays, and nothing is older");
+    world.keep_trace = true;
+    world.cloud.set_readable(&key(0, 0), true);
+    world.offer_changes();
+    world.run_for(Duration::from_secs(1));
+    let adopted = |(_, _, frame): &(bool, Lane, Frame)| match frame {
+        Frame::Deliver(deliver) => Some(matches!(deliver.change, Change::Adopt { .. })),
+        _ => None,
+    };
+    let deliveries: Vec<bool> = world.trace.iter().filter_map(adopted).collect();
+    assert_eq!(deliveries, [true], "equal content is not sent again");
+    assert_eq!(world.store.areas[0].rows[&key(0, 0)], Row::Present { version, body });
+}
