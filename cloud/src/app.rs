@@ -111,7 +111,8 @@ impl App {
         let tasks = Tasks::new();
         let recorder = config.record.as_deref().map(|folder| record(folder, &tasks)).transpose()?;
         let testimony = Testimony::new(bootstrap.attester()?, epoch.epoch().cluster, epoch.reach());
-        let (hub, inputs, mut registry) = hub(&config, &kube, &bootstrap, (epoch.epoch(), testimony), &tasks, recorder);
+        let (hub, inputs, mut registry) =
+            hub(&config, &kube, &bootstrap, (epoch.epoch(), testimony), &tasks, recorder);
         let grids = grids::Metrics::register(&mut registry);
         let readiness = Readiness::new();
         let guards = Guards {

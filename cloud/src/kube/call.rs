@@ -6,7 +6,6 @@ use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
-use kube::Client;
 use kube::client::Body;
 use serde_json::Value;
 use thiserror::Error;

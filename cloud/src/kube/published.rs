@@ -246,7 +246,8 @@ mod tests {
                 kube.document(None, call.clone()).await.expect("an answer");
             }
         }
-        let answer = self.attempt(caller, class, call, room).await;
+        assert_eq!((asked.load(Ordering::SeqCst), kube.published.copies.len()), (14, 0));
+        kube.document(None, ApiCall::get("/api")).await.expect("an answer");
         tokio::time::advance(FRESH).await;
         away.store(true, Ordering::SeqCst);
         assert_eq!(

@@ -116,7 +116,7 @@ impl Oracle {
         let key = change.key();
         let held = match store.areas[area].rows.get(key) {
             Some(Row::Present { version, .. }) => Some(version),
-            Some(Row::Absent) | None => None,
+            Some(Row::Absent | Row::Unreadable) | None => None,
         };
         // An incarnation that has ended never comes back.
         let lives = |version: &ObjectVersion| {
@@ -125,7 +125,7 @@ impl Oracle {
         let held = held.filter(|version| lives(version));
         let needed = cloud.truth.wanted[area].get(key).filter(|_| cloud.kinds);
         let lost = match (change, needed) {
-            (_, None) | (Change::Upsert(_) | Change::Adopt { .. }, _) => false,
+            (_, None) | (Change::Upsert(_) | Change::Adopt { .. } | Change::Unreadable { .. }, _) => false,
             (Change::Absent { .. }, Some(_)) => held.is_some(),
             // What the node's pods refer to, whether it is there or not: in the whole session there was not a moment
             // without a pod that does.

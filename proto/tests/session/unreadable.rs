@@ -100,7 +100,7 @@ fn what_the_edge_knows_of_it_is_part_of_the_inventory() {
         solo.view.set_readable(&key(0, 1), false);
         solo.view.take_offers();
         let entries = (0..count).map(|n| InventoryEntry { key: key(0, n), held: held(&solo, n) }).collect();
-        let inventory = summarise(entries);
+        let inventory = summarise(solo.hello().store, entries);
         assert_eq!(matches!(inventory, Inventory::Digest { .. }), count > HELLO_INVENTORY_MAX);
         let hello = Hello { inventory, ..solo.hello() };
         solo.feed(Lane::Control, Frame::Hello(hello)).expect("a good hello");

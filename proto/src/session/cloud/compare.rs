@@ -43,7 +43,7 @@ pub(super) fn cost(key: &ObjectKey) -> usize {
 fn cost_of(entries: &[InventoryEntry]) -> usize {
     let uid = |entry: &InventoryEntry| match &entry.held {
         Held::Present(version) => version.uid.as_str().len(),
-        Held::Absent => 0,
+        Held::Absent | Held::Unreadable => 0,
     };
     entries.iter().map(|entry| cost(&entry.key).saturating_add(uid(entry))).sum()
 }

@@ -94,7 +94,9 @@ impl Slot {
         match &step.change {
             Change::Delete { .. } => view.certainty(scope, key, Loss::Need { claimed: self.claimed }),
             Change::Absent { .. } if self.claimed => view.certainty(scope, key, Loss::Object),
-            Change::Absent { .. } | Change::Upsert(_) | Change::Adopt { .. } => Certainty::Certain,
+            Change::Absent { .. } | Change::Unreadable { .. } | Change::Upsert(_) | Change::Adopt { .. } => {
+                Certainty::Certain
+            }
         }
     }
 

@@ -37,6 +37,7 @@ fn peer(hub: &Arc<Hub>, name: &str) -> Link {
         inventory: Inventory::Full(Vec::new()),
         agent: "test".to_owned(),
         instance: 0,
+        attestation: bytes::Bytes::new(),
     };
     link.send(Lane::Control, Frame::Hello(hello)).expect("room");
     hub.accept(Accepted { link: cloud, node, remote, transport: Transport::Memory });
