@@ -213,7 +213,7 @@ async fn inventories(hub: &Hub, limit: Duration) -> Result<Took> {
         }
     }
     listen(&mut link, &mut heard, until).await;
-    Ok(Took::place(heard.text()).least("part", parts, 4))
+    Ok(Took::place(heard.text()).least("part", parts, 2))
 }
 
 async fn subscribe_loop(hub: &Hub, limit: Duration) -> Result<Took> {
