@@ -163,7 +163,7 @@ async fn rights(client: &Client, options: &DoctorOptions) {
         .await;
     let stock: Objects<RoleBinding> = Objects::namespaced(client.clone(), "kubeedge");
     stock.delete("tombolo:stock-edges", &DeleteParams::default()).await.unwrap();
-    eventually_fails(options, &[account, "stock-edges.yaml", "may not get configmaps"]).await;
+    eventually_fails(options, &[account, "stock-edges.yaml", "update configmaps in kubeedge"]).await;
     bindings.delete("tombolo:impersonate-nodes", &DeleteParams::default()).await.unwrap();
     eventually_fails(
         options,

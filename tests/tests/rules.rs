@@ -67,15 +67,17 @@ async fn the_target_of_a_rule_is_never_contacted() {
     let mut stock = StockNode::join(&world, "edge-1").await.unwrap();
     stock.connect().await.unwrap();
     // Upwards: what MQTT brings for the rule, what an application sends there, and its answer to a call from there.
-    for (source, resource, content) in [
+    let messages = [
         ("servicebus", url.as_str(), json!("aGk=")),
         ("servicebus", "temperature", json!("aGk=")),
         ("bus", "temperature", json!("21")),
         ("bus", "default/temperature", json!("21")),
-    ] {
-        // MQTT waits for no answer: the next question shows that the message was dealt with.
-        let _ = stock.ask_as(source, "user", "upload", resource, content).await;
-    }
+    ];
+    let sent =
+        messages.map(|(source, resource, content)| stock.ask_as(source, "user", "upload", resource, content));
+    // MQTT waits for no answer: the report after it shows that it was dealt with.
+    let answers = futures::future::join_all(sent).await;
+    assert!(answers[0].is_ok(), "an application is answered: {:?}", answers[0]);
     stock.tell("update", "default/rulestatus/up", json!({"Status": "SUCCESS"})).await.unwrap();
     wait_for("the last message to be dealt with", DEADLINE, async || {
         match world.kubectl(&["get", "rule", "up", "-o", "jsonpath={.status.successMessages}"]) {

@@ -54,7 +54,7 @@ pub(super) fn check(events: &[AuditEvent]) {
     assert!(surplus.is_empty(), "granted by impersonation.yaml and never asked for: {surplus:?}");
 }
 
-/// What stock edges take beyond the rest; `tests/tests/stock` compares it with what cloudcore asks for when it serves some.
+/// What stock edges take beyond the rest.
 #[test]
 fn stock_edges_take_the_config_maps_of_one_namespace_and_no_more() {
     let manifest = documents(&root().join("deploy/optional/stock-edges.yaml")).unwrap();

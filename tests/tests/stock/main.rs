@@ -11,7 +11,6 @@ mod recorded;
 mod replicas;
 mod volumes;
 
-use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
@@ -20,7 +19,6 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tombolo_testkit::{cluster_or_skip, wait_for, wait_for_value};
-use tombolo_tests::rights::{CLOUDCORE, Right, granted, right_of};
 use tombolo_tests::stock::{self, Delivery, StockNode, Store};
 use tombolo_tests::world::objects::Objects;
 use tombolo_tests::world::{Api, DEADLINE, Transport, World};
@@ -86,23 +84,6 @@ async fn play(api: Api) {
         }
     }
     assert!(failed.is_empty(), "on {api:?}: {failed:?}; the reasons are above");
-    rights_for_ledgers(&world);
-}
-
-/// What cloudcore asked of its ledgers is what `deploy/optional/stock-edges.yaml` grants.
-fn rights_for_ledgers(world: &World) {
-    let Some(plane) = &world.plane else { return };
-    let events = plane.audit_events().unwrap();
-    let of_ledgers = events.iter().filter(|event| {
-        let ledger = event.resource == "configmaps" && event.namespace == "kubeedge";
-        ledger && event.user == CLOUDCORE && event.name.starts_with("tombolo-ledger")
-    });
-    let asked: BTreeSet<Right> = of_ledgers.map(right_of).collect();
-    // A creation is logged without a name.
-    let created = ("create".to_owned(), String::new(), "configmaps".to_owned());
-    let mut granted = granted("optional/stock-edges.yaml", "").unwrap();
-    assert!(granted.remove(&created));
-    assert_eq!(asked.into_iter().filter(|right| *right != created).collect::<BTreeSet<_>>(), granted);
 }
 
 /// When the cloud sends again what was not acknowledged (reference 3.8).
