@@ -61,7 +61,8 @@ fn what_cannot_be_read_is_told_once_and_holds_up_nothing() {
 
 #[test]
 fn what_cannot_be_read_ends_with_the_object_or_the_need_for_it() {
-    let changes: [(fn(&mut Cloud), &str); 2] =
+    type Turn = fn(&mut Cloud);
+    let changes: [(Turn, &str); 2] =
         [(|view| view.remove(&key(0, 1)), "absent"), (|view| view.want(0, &key(0, 1), false), "delete")];
     for (change, expected) in changes {
         let mut solo = half_readable().greeted();
