@@ -71,7 +71,8 @@ impl Access {
                 ));
             }
             Some(token) => {
-                let holder = self.kube.holder(Caller::OwnFor(node), token).await.map_err(closed)?;
+                let holder =
+                    self.kube.holder(Caller::OwnFor(node), token).await.map_err(|error| closed(&error))?;
                 holder.ok_or_else(|| Closed::new(401, "the cluster does not know this token"))?
             }
         };
@@ -104,7 +105,7 @@ impl Access {
         }
         let mut spec = identity.clone();
         spec["resourceAttributes"] = attributes;
-        match self.kube.right(Caller::OwnFor(node), &spec).await.map_err(closed)? {
+        match self.kube.right(Caller::OwnFor(node), &spec).await.map_err(|error| closed(&error))? {
             Right::Allowed => Ok(()),
             Right::Refused(why) => {
                 let user = spec["user"].as_str().unwrap_or_default();
@@ -115,7 +116,7 @@ impl Access {
 }
 
 /// A question that is refused for what it says is never answered; anything else is the cluster's trouble.
-fn closed(unanswered: Unanswered) -> Closed {
+fn closed(unanswered: &Unanswered) -> Closed {
     let code = if matches!(unanswered, Unanswered::Unreadable(_)) { 400 } else { 503 };
     Closed::new(code, &unanswered.to_string())
 }
