@@ -163,7 +163,9 @@ impl Server {
             Caller::Foreign(_) => &self.foreign,
             Caller::Account(..) | Caller::Nobody => &self.nobody,
         };
-        let content = if matches!(call.method, "GET" | "HEAD") { Body::empty() } else { body(&json!({})) };
+        // The body of a deletion would say that it is no dry run.
+        let bare = matches!(call.method, "GET" | "HEAD" | "DELETE");
+        let content = if bare { Body::empty() } else { body(&json!({})) };
         let (code, text) = send(client, request.body(content)?, false).await?;
         let answer: Value = serde_json::from_str(&text).unwrap_or_default();
         let message = answer["message"].as_str().unwrap_or(&text);
