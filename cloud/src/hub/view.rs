@@ -1,6 +1,6 @@
 //! What one session may see: the node's own set, and the subscriptions that were granted to it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -22,12 +22,12 @@ pub(super) struct View {
     deferred: Mutex<HashSet<ObjectKey>>,
     /// Keys that are about to be taken from the edge, by what is to be asked first: for the node's own set a list of its
     /// pods, else a list of what the watch with this name selects. Bounded by what the edge holds.
-    doubts: Mutex<HashMap<ScopeId, HashSet<ObjectKey>>>,
+    doubts: Mutex<BTreeMap<ScopeId, HashSet<ObjectKey>>>,
     /// The API server has listed the node's pods in this session: from then on the index knows what the node needs, as far
     /// as any session before could know it.
     pods_proven: bool,
     /// Objects of the node's own set that it has confirmed to be absent.
-    proven: HashSet<ObjectKey>,
+    proven: BTreeSet<ObjectKey>,
     subscriptions: Vec<(ScopeId, Followed)>,
     /// The edge is a stock one: its pods reach the API server through MetaServer.
     stock: bool,
@@ -70,7 +70,7 @@ impl View {
 
     /// What the API server has to be asked about before it is taken from the edge, without what is being asked.
     pub(super) fn take_doubts(&self, asked: impl Fn(ScopeId) -> bool) -> Vec<(ScopeId, HashSet<ObjectKey>)> {
-        self.doubts.lock().extract_if(|scope, _| !asked(*scope)).collect()
+        self.doubts.lock().extract_if(.., |scope, _| !asked(*scope)).collect()
     }
 
     /// The index knows the node's pods as the API server has listed them, and of these objects that there are none.

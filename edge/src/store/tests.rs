@@ -116,7 +116,10 @@ async fn the_newest_attestation_comes_to_the_disk_with_the_next_commit() {
     assert_eq!(store.standing().unwrap().attestation, [2; 49].as_slice(), "the next hello shows it");
     assert_eq!(*commits.borrow(), before, "it is not worth a commit");
     store.caught_up(ScopeId::NODE, epoch(1), CloudRevision(2)).await.unwrap();
-    drop(store);
+    // The power goes: the end of this store writes nothing more.
+    disk.cut_after(0);
+    store.close().await;
+    disk.restart();
     let store = open(&disk);
     assert_eq!(store.standing().unwrap().attestation, [2; 49].as_slice());
     // The end of the process takes the last one along.

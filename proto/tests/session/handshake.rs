@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tombolo_proto::frame::{Change, Deliver, Frame, Goodbye, GoodbyeReason, features};
+use tombolo_proto::frame::{Change, Deliver, Frame, Goodbye, GoodbyeReason, Hello, features};
 use tombolo_proto::session::{
     CloudEvent, EARLY_BYTES_MAX, EdgeConfig, EdgeEvent, EdgeSession, PATIENCE, SessionError,
 };
@@ -278,10 +278,12 @@ fn an_attestation_is_told_once_before_the_pushed_set_is_caught_up() {
 
 #[test]
 fn an_edge_without_the_ability_hears_of_no_attestation() {
-    let mut solo = Solo::new(0).greeted();
+    let mut solo = Solo::new(0);
+    let hello = Hello { features: features::ALL & !features::ATTESTATION, ..solo.hello() };
+    solo.feed(Lane::Control, Frame::Hello(hello)).expect("a good hello");
     solo.session.attest(&Bytes::from_static(b"unknown there"));
     let said = solo.sent(Lane::Control);
-    assert!(matches!(&said[0], Frame::Welcome(welcome) if welcome.features == features::ZSTD));
+    assert!(matches!(&said[0], Frame::Welcome(welcome) if welcome.features & features::ATTESTATION == 0));
     assert!(!said.iter().any(|frame| matches!(frame, Frame::Attestation { .. })), "{said:?}");
 }
 

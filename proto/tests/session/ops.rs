@@ -5,7 +5,7 @@ use std::time::Duration;
 use tombolo_proto::frame::features;
 use tombolo_proto::limits::BULK_OBJECT_MIN;
 
-use super::cloud::{AREAS, WATCHES, key};
+use super::cloud::{AREAS, WATCHES, key, read_by_name};
 use super::world::World;
 
 /// Keys of one area: few, so that operations meet.
@@ -146,7 +146,8 @@ impl Op {
             15..=16 => Self::Remove { area, key },
             17..=18 => Self::Recreate { area, key },
             19..=22 => Self::Want { area, key, wanted: flag },
-            23 => Self::Pend { area, key },
+            23 if flag => Self::Pend { area, key },
+            23 => Self::Readable { key, readable: false },
             24 if b < 64 => Self::Fetch,
             24 => Self::Readable { key, readable: flag },
             25 => Self::Stall { watch: (n % 8 < WATCHES).then_some(n % 8), stalled: flag },
@@ -198,7 +199,7 @@ impl World {
                 }
             }
             Op::Fetch => self.fetched(),
-            Op::Readable { key: n, readable } => self.cloud.set_readable(&key(0, n), readable),
+            Op::Readable { key: n, readable } => self.cloud.set_readable(&key(0, read_by_name(n)), readable),
             Op::Stall { watch: Some(watch), stalled } => self.cloud.stalled[watch] = stalled,
             Op::Stall { watch: None, stalled } => self.cloud.stalled.fill(stalled),
             Op::Advance { watch, changes } => self.cloud.advance(watch, changes),
