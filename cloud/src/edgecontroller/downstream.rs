@@ -10,7 +10,7 @@ use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Uid};
 
 use super::LocationCache;
 use super::sightings::{Sighting, Sightings};
-use super::written::Written;
+use super::written::{Known, Written};
 use crate::kube::resources;
 
 /// Everything that edges need, encoded once. Written by the edgecontroller's task alone, read by owner tasks.
@@ -149,14 +149,14 @@ impl Downstream {
         self.location.is_bound_uid(node, pod)
     }
 
-    /// The newest version of an object that a watch or a write of its node has told of.
-    pub(super) fn newest_revision(&self, key: &ObjectKey) -> Option<CloudRevision> {
+    /// What watches and writes of its node have told of an object.
+    pub(super) fn known(&self, key: &ObjectKey) -> Known {
         self.written.newest(key, self.present(key).map(|object| object.version.revision))
     }
 
-    /// The API server has told of a version beside the watches.
-    pub(super) fn written(&self, key: &ObjectKey, revision: CloudRevision) {
-        self.written.note(key, revision);
+    /// The API server has told of this beside the watches.
+    pub(super) fn written(&self, key: &ObjectKey, known: Known) {
+        self.written.note(key, known);
     }
 
     /// Newest revision that any watch has shown.

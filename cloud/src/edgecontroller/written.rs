@@ -1,33 +1,72 @@
-//! The versions that nodes have written themselves and that the watches may not have shown yet.
+//! What nodes have written themselves: versions that the watches may not have shown yet, and the newest status of Nodes.
 
 use dashmap::DashMap;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
 use tombolo_proto::object::KeyHashes;
 use tombolo_proto::{CloudRevision, ObjectKey};
 
 /// Versions in memory. With more all are forgotten: each costs a write that is refused once and sent again.
 const WRITTEN_MAX: usize = 16_384;
 
-/// Newest versions by object.
+/// The SHA-256 of a status as the API server has written it, heartbeats included.
+pub(crate) type StatusHash = [u8; 32];
+
+/// What is known of an object whose status a node reports.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// Its newest version; none when neither a watch nor a write has told of it.
+    pub(crate) revision: Option<CloudRevision>,
+    /// The newest status that a write or a read for its node has shown. Known of Nodes alone: others write beside a Node's
+    /// status all the time, and next to nothing of a pod that has started.
+    pub(crate) status: Option<StatusHash>,
+}
+
+impl Known {
+    /// What an answer of the API server shows.
+    pub(crate) fn of(key: &ObjectKey, object: &[u8]) -> Self {
+        #[derive(Deserialize)]
+        struct Object<'a> {
+            metadata: Metadata,
+            #[serde(borrow, default)]
+            status: Option<&'a RawValue>,
+        }
+        #[derive(Deserialize)]
+        struct Metadata {
+            #[serde(rename = "resourceVersion", default)]
+            resource_version: String,
+        }
+        let Ok(object) = serde_json::from_slice::<Object<'_>>(object) else { return Self::default() };
+        let is_node = &*key.resource().name == "nodes";
+        let status = object.status.filter(|_| is_node).map(|status| Sha256::digest(status.get()).into());
+        Self { revision: CloudRevision::parse(&object.metadata.resource_version).ok(), status }
+    }
+}
+
+/// By object.
 #[derive(Debug, Default)]
-pub(super) struct Written(DashMap<ObjectKey, CloudRevision, KeyHashes>);
+pub(super) struct Written(DashMap<ObjectKey, Known, KeyHashes>);
 
 impl Written {
-    /// The API server has told of this version.
-    pub(super) fn note(&self, key: &ObjectKey, revision: CloudRevision) {
+    /// The API server has told of this.
+    pub(super) fn note(&self, key: &ObjectKey, known: Known) {
         if self.0.len() >= WRITTEN_MAX && !self.0.contains_key(key) {
             self.0.clear();
         }
-        self.0.insert(key.clone(), revision);
+        self.0.insert(key.clone(), known);
     }
 
-    /// The newest version that is known, which is forgotten here once the watches have shown it.
-    pub(super) fn newest(&self, key: &ObjectKey, watched: Option<CloudRevision>) -> Option<CloudRevision> {
-        let written = self.0.get(key).map(|revision| *revision);
-        if written.is_some() && written <= watched {
-            self.0.remove(key);
-            return watched;
+    /// The newest version that is known, which is forgotten here once the watches have shown it, and the status.
+    pub(super) fn newest(&self, key: &ObjectKey, watched: Option<CloudRevision>) -> Known {
+        let written = self.0.get(key).map(|known| *known).unwrap_or_default();
+        if written.revision > watched {
+            return written;
         }
-        written.or(watched)
+        if written.status.is_none() {
+            self.0.remove(key);
+        }
+        Known { revision: watched, ..written }
     }
 
     pub(super) fn clear(&self) {
@@ -48,17 +87,35 @@ mod tests {
     #[test]
     fn the_newest_of_both_counts_and_what_the_watches_show_is_forgotten() {
         let (written, at) = (Written::default(), |revision| Some(CloudRevision(revision)));
-        assert_eq!((written.newest(&key("a"), None), written.newest(&key("a"), at(3))), (None, at(3)));
-        written.note(&key("a"), CloudRevision(5));
-        assert_eq!((written.newest(&key("a"), at(3)), written.newest(&key("a"), None)), (at(5), at(5)));
-        assert_eq!((written.newest(&key("a"), at(6)), written.0.len()), (at(6), 0));
+        let newest = |name: &str, watched| written.newest(&key(name), watched).revision;
+        assert_eq!((newest("a", None), newest("a", at(3))), (None, at(3)));
+        written.note(&key("a"), Known { revision: at(5), status: None });
+        assert_eq!((newest("a", at(3)), newest("a", None)), (at(5), at(5)));
+        assert_eq!((newest("a", at(6)), written.0.len()), (at(6), 0));
+        // A status stays: what a watch shows later may be what others have written.
+        written.note(&key("b"), Known { revision: at(5), status: Some([7; 32]) });
+        let shown = Known { revision: at(6), status: Some([7; 32]) };
+        assert_eq!((written.newest(&key("b"), at(6)), written.newest(&key("b"), at(6))), (shown, shown));
+    }
+
+    #[test]
+    fn the_status_of_a_node_counts_to_the_last_letter() {
+        let node = ObjectKey::new(Resource::new("", "v1", "nodes"), "", "n");
+        let of = |key: &ObjectKey, text: &str| Known::of(key, text.as_bytes());
+        let known = of(&node, r#"{"metadata":{"resourceVersion":"7"},"status":{"beat":1}}"#);
+        let labelled = of(&node, r#"{"metadata":{"resourceVersion":"8","labels":{}},"status":{"beat":1}}"#);
+        let reported = of(&node, r#"{"metadata":{"resourceVersion":"9"},"status":{"beat":2}}"#);
+        assert_eq!((known.revision, known.status), (Some(CloudRevision(7)), labelled.status));
+        assert!(known.status.is_some() && known.status != reported.status);
+        assert_eq!(of(&key("p"), r#"{"metadata":{"resourceVersion":"7"},"status":{}}"#).status, None);
+        assert_eq!(of(&node, "no JSON"), Known::default());
     }
 
     #[test]
     fn no_more_is_kept_than_the_bound() {
         let written = Written::default();
         for number in 0..2 * WRITTEN_MAX {
-            written.note(&key(&number.to_string()), CloudRevision(1));
+            written.note(&key(&number.to_string()), Known { revision: Some(CloudRevision(1)), status: None });
             assert!(written.0.len() <= WRITTEN_MAX);
         }
     }

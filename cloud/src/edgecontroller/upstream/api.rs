@@ -62,7 +62,11 @@ impl Upstream {
             Ok(answer) => {
                 let body = match answer.code {
                     // A kubelet registers its node by a plain call; that makes it no less an edge node.
-                    201 if registers => self.grant_labels(node, &labels::edge(), answer.body).await,
+                    201 if registers => {
+                        let body = self.grant_labels(node, &labels::edge(), answer.body).await;
+                        self.registered(node, &body);
+                        body
+                    }
                     _ => answer.body,
                 };
                 ApiReply { code: answer.code, content_type: answer.content_type, body }

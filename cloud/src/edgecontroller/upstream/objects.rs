@@ -42,6 +42,7 @@ impl Upstream {
             Ok(body) => self.grant_labels(node, &granted.into(), body).await,
             Err(error) => return Said::Wrap(Outcome::Failed(*error), false),
         };
+        self.registered(node, &body);
         Said::Wrap(outcome(Ok(body)), false)
     }
 

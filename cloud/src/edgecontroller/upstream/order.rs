@@ -2,8 +2,9 @@
 //!
 //! A patch that waits, here or in the API server, may outlive its connection: by the time it runs the node may have
 //! reported newer things through another replica. So it names the version of the object that was known when it was
-//! received, and the API server refuses it when anything was written since. The node, if it is still there, is told of the
-//! conflict and reports again; cloudcore never repeats such a write by itself.
+//! received, and the API server refuses it when anything was written since. Where the status is still the one that was known then,
+//! to the last heartbeat, it was written beside the status, as controllers label and taint a Node: the patch is made again on what is
+//! there. Otherwise the node, if it is still there, is told of the conflict and reports again.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +17,14 @@ use tombolo_proto::message::{Message, ResourceType};
 use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Resource};
 
 use super::Upstream;
-use super::message::revision_of;
+use crate::edgecontroller::written::Known;
 use crate::kube::{Answer, ApiCall, CallError, Caller, path_of, resources};
 
 /// The code of a write that names another version than the present one.
 const CONFLICT: u16 = 409;
+
+/// How often a patch is made again because others have written beside the status. Those who write all the time win then.
+const REPEATS_MAX: usize = 5;
 
 /// Members by name, as they were written.
 type Members = BTreeMap<String, Box<RawValue>>;
@@ -29,8 +33,7 @@ type Members = BTreeMap<String, Box<RawValue>>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Position {
     key: ObjectKey,
-    /// None when neither a watch nor a write has told of it.
-    revision: Option<CloudRevision>,
+    known: Known,
 }
 
 /// A request, and what was known when it came.
@@ -58,8 +61,8 @@ impl Upstream {
             _ => None,
         };
         let position = key.map(|key| {
-            let revision = self.down.newest_revision(&key);
-            Position { key, revision }
+            let known = self.down.known(&key);
+            Position { key, known }
         });
         Received { request, position }
     }
@@ -71,38 +74,52 @@ impl Upstream {
         position: Option<&Position>,
         call: ApiCall,
     ) -> Result<Answer, CallError> {
-        let Some(Position { key, revision }) = position.filter(|_| is_merge(&call)) else {
+        let Some(Position { key, known }) = position.filter(|_| is_merge(&call)) else {
             return self.kube.call_as_edge_node(node, call).await;
         };
-        let known = match revision {
-            Some(revision) => Some(*revision),
-            None => self.read_revision(node, key).await,
-        };
-        let body = known.and_then(|known| on_version(&call.body, known));
-        let conditional = body.is_some();
-        let call = ApiCall { body: body.unwrap_or_else(|| call.body.clone()), ..call };
-        let answer = self.kube.call(Caller::Node(node), call).await?;
-        match answer.code {
-            200..=299 => {
-                if let Ok(revision) = CloudRevision::parse(&revision_of(&answer.body)) {
-                    self.down.written(key, revision);
-                }
+        let mut known = *known;
+        if known.revision.is_none() {
+            known = self.read_known(node, key).await;
+        }
+        let mut repeats = 0;
+        loop {
+            let body = known.revision.and_then(|revision| on_version(&call.body, revision));
+            let conditional = body.is_some();
+            let patch = ApiCall { body: body.unwrap_or_else(|| call.body.clone()), ..call.clone() };
+            let answer = self.kube.call(Caller::Node(node), patch).await?;
+            if answer.is_success() {
+                self.note_written(key, Known::of(key, &answer.body));
+            }
+            if answer.code != CONFLICT || !conditional {
+                return Ok(answer);
             }
             // What comes after this answer knows what was there before it.
-            CONFLICT if conditional => {
-                if let Some(revision) = self.read_revision(node, key).await {
-                    self.down.written(key, revision);
-                }
+            let there = self.read_known(node, key).await;
+            self.note_written(key, there);
+            let beside = there.revision.is_some() && there.status.is_some() && there.status == known.status;
+            if !beside || repeats == REPEATS_MAX {
+                return Ok(answer);
             }
-            _ => {}
+            (known, repeats) = (there, repeats + 1);
         }
-        Ok(answer)
     }
 
-    async fn read_revision(&self, node: &NodeId, key: &ObjectKey) -> Option<CloudRevision> {
+    /// A node has registered, and this is its Node.
+    pub(super) fn registered(&self, node: &NodeId, object: &[u8]) {
+        let key = ObjectKey::new(resources::nodes(), "", node.as_str());
+        self.note_written(&key, Known::of(&key, object));
+    }
+
+    fn note_written(&self, key: &ObjectKey, known: Known) {
+        if known.revision.is_some() {
+            self.down.written(key, known);
+        }
+    }
+
+    async fn read_known(&self, node: &NodeId, key: &ObjectKey) -> Known {
         let path = path_of(key.resource(), key.namespace(), key.name());
-        let object = self.as_node(node, ApiCall::get(path)).await.ok()?;
-        CloudRevision::parse(&revision_of(&object)).ok()
+        let object = self.as_node(node, ApiCall::get(path)).await;
+        object.map_or(Known::default(), |object| Known::of(key, &object))
     }
 }
 

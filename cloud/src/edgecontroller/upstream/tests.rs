@@ -18,6 +18,7 @@ use tombolo_proto::message::{
 
 use super::*;
 
+mod beside;
 mod bounded;
 mod registering;
 mod token;
