@@ -444,10 +444,11 @@ async fn begin_epoch(hub: &Hub, keeper: &EpochKeeper) {
     if hub.inputs.send(Input::Reset(done)).await.is_ok() {
         let _ = reset.await;
     }
-    hub.testimony.publish(keeper.reach());
     hub.epoch.store(Arc::new(keeper.epoch()));
     hub.subscriptions.close_all();
     hub.end_all(GoodbyeReason::Other, "the cloud's history was restored", RESTORE_SPREAD);
+    // Last: a session of the old epoch must not be welcomed because what its edge attests is known by now.
+    hub.testimony.publish(keeper.reach());
 }
 
 /// Over which time the nodes come back after a restore.

@@ -27,7 +27,7 @@ pub(crate) use follow::follow;
 pub(crate) use registration::Registration;
 
 use super::WallClock;
-use super::nodes::{NodeLookup, NodeLookupError, NodeState};
+use super::nodes::{NodeLookup, NodeLookupError};
 use super::secrets::{SecretError, SecretStore};
 use crate::metrics::Metrics;
 use entry::Verdict;
@@ -232,7 +232,7 @@ impl Identities {
     }
 
     /// Records a join: from now on this is the only certificate of the name. Only one that may `replace` takes a name that
-    /// somebody has.
+    /// somebody has, and what counts is who has it now: whoever joins chooses how long the request takes.
     ///
     /// # Errors
     /// [`IdentityError`]: then the certificate must not be given away.
@@ -240,14 +240,18 @@ impl Identities {
         &self,
         node: &NodeId,
         certificate: &PeerCertificate,
-        state: &NodeState,
         replace: bool,
     ) -> Result<Result<(), Taken>, IdentityError> {
         let now = self.now();
+        // A Node that comes after this look has a record that differs from this one: each is marked before its Node is made.
+        let before = self.shelf.refresh(&*self.store, node).await?;
+        let state = self.nodes.state(node).await?;
         let joined = Entry::joined(certificate, state.uid(), now);
         self.change(node, |entry| match entry.and_then(|entry| entry.taken(now)) {
-            Some(taken) if !replace => Err(taken),
-            _ => Ok(Some(joined.clone())),
+            _ if replace => Ok(Some(joined.clone())),
+            Some(taken) => Err(taken),
+            None if state.uid().is_some() || entry != before.as_ref() => Err(Taken::Registered),
+            None => Ok(Some(joined.clone())),
         })
         .await
     }
@@ -324,6 +328,7 @@ pub async fn revoke(
     nodes: Arc<dyn NodeLookup>,
     node: &NodeId,
 ) -> Result<(), IdentityError> {
-    let identities = Identities::open(store, nodes, Arc::new(std::time::SystemTime::now), 0).await?;
+    // Nobody else's record is over for this: how long an ended certificate counts is a setting of cloudcore.
+    let identities = Identities::open(store, nodes, Arc::new(std::time::SystemTime::now), u64::MAX).await?;
     identities.revoke(node).await
 }

@@ -156,8 +156,8 @@ where
 enum Way {
     /// The node has shown this one, which is in force.
     Renewal(PeerCertificate),
-    /// A token of this cloud, the Node of the name, and whether the token may replace what there is.
-    Token { bearer: String, state: NodeState, replace: bool },
+    /// A token of this cloud, and whether it may replace what there is.
+    Token { bearer: String, replace: bool },
     /// KubeEdge's shared token.
     Shared,
 }
@@ -170,15 +170,15 @@ async fn record(
     certificate: &PeerCertificate,
 ) -> Result<(), Refusal> {
     let identities = &inner.identities;
-    let (state, replace) = match way {
+    let replace = match way {
         Way::Renewal(with) => {
             let renewed = identities.renewed(node, with, certificate).await.map_err(unknown)?;
             return renewed.map_err(|why| unauthorized(why.to_string()));
         }
-        Way::Token { state, replace, .. } => (state, *replace),
-        Way::Shared => (&NodeState::Absent, false),
+        Way::Token { replace, .. } => *replace,
+        Way::Shared => false,
     };
-    let joined = identities.joined(node, certificate, state, replace).await.map_err(unknown)?;
+    let joined = identities.joined(node, certificate, replace).await.map_err(unknown)?;
     joined.map_err(|taken| is_taken(node, &taken.to_string()))
 }
 
@@ -288,7 +288,7 @@ async fn join_by_token(inner: &Inner, authorization: &str, node: &NodeId) -> Res
     if !ours {
         return Ok(Way::Shared);
     }
-    Ok(Way::Token { bearer: bearer.to_owned(), state, replace: grant.replace })
+    Ok(Way::Token { bearer: bearer.to_owned(), replace: grant.replace })
 }
 
 /// KubeEdge's shared token, where it is on.

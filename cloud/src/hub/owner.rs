@@ -404,6 +404,9 @@ impl Owner {
     }
 
     async fn leave(mut self: Box<Self>) {
+        // What nobody drives any more must hold nothing that others wait for: locks, places, turns.
+        self.work.clear();
+        self.waiting.clear();
         self.take_events();
         // The end matters more than a link that takes no last words.
         let _ = self.channel.pump(self.hub.clock.now(), &self.view);

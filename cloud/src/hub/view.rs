@@ -77,6 +77,8 @@ impl View {
     pub(super) fn prove(&mut self, absent: Vec<ObjectKey>) {
         self.pods_proven = true;
         self.proven.extend(absent);
+        // The list may have shown pods of which no watch has told.
+        self.volumes.pods_changed();
     }
 
     pub(super) fn open(&mut self, scope: ScopeId, watch: Arc<SharedWatch>) {

@@ -27,7 +27,9 @@ const OWN_MAX: usize = 32;
 /// What a call is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
-    /// Leases, and what nodes write of themselves and of their pods.
+    /// Leases: whether a node lives. They wait for nothing else, the node's own slow reports included.
+    Lease,
+    /// What nodes write of themselves and of their pods.
     Report,
     /// Reviews of rights, tokens, reads of single objects, and all other writes.
     Read,
@@ -38,7 +40,7 @@ pub(super) enum Class {
 }
 
 impl Class {
-    const ALL: [Self; 4] = [Self::Report, Self::Read, Self::Bulk, Self::Register];
+    const ALL: [Self; 5] = [Self::Lease, Self::Report, Self::Read, Self::Bulk, Self::Register];
 
     pub(super) fn of(method: &Method, asked: &Query) -> Self {
         let Target::Resource(path) = &asked.target else {
@@ -47,7 +49,7 @@ impl Class {
         let reads = *method == Method::GET;
         let own = path.group.is_empty() && matches!(&*path.resource, "nodes" | "pods");
         match &*path.resource {
-            "leases" => Self::Report,
+            "leases" => Self::Lease,
             "events" => Self::Bulk,
             _ if reads && path.name.is_none() => Self::Bulk,
             "nodes" if own && *method == Method::POST && path.name.is_none() => Self::Register,
@@ -59,6 +61,7 @@ impl Class {
     /// Places that all nodes share, and how many of them one node may have or wait for.
     fn places(self) -> (usize, usize) {
         match self {
+            Self::Lease => (128, 4),
             Self::Report => (128, 8),
             Self::Read => (96, 8),
             Self::Bulk => (32, 4),
@@ -68,6 +71,7 @@ impl Class {
 
     fn label(self) -> Label {
         let kind = match self {
+            Self::Lease => "lease",
             Self::Report => "report",
             Self::Read => "read",
             Self::Bulk => "bulk",
@@ -80,7 +84,7 @@ impl Class {
 /// The places of one cloudcore.
 #[derive(Debug)]
 pub(super) struct Gate {
-    lanes: [Lane; 4],
+    lanes: [Lane; 5],
     /// Of nodes that have calls under way.
     shares: DashMap<NodeId, Arc<Share>>,
     calls: Family<Label, Counter>,
@@ -99,7 +103,7 @@ struct Lane {
 
 /// What one node may have under way or in the queue, by class.
 #[derive(Debug)]
-struct Share([Arc<Semaphore>; 4]);
+struct Share([Arc<Semaphore>; 5]);
 
 /// The turn of one call among those of its node, until it is answered or given up.
 pub(super) struct Turn<'a> {
@@ -237,8 +241,8 @@ mod tests {
         };
         let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n";
         for (method, path, expected) in [
-            (Method::PATCH, leases, Class::Report),
-            (Method::GET, leases, Class::Report),
+            (Method::PATCH, leases, Class::Lease),
+            (Method::GET, leases, Class::Lease),
             (Method::PATCH, "/api/v1/nodes/n/status", Class::Report),
             (Method::PATCH, "/api/v1/nodes/n", Class::Report),
             (Method::DELETE, "/api/v1/namespaces/d/pods/p", Class::Report),
@@ -268,9 +272,9 @@ mod tests {
         let own: Vec<_> = (0..OWN_MAX).map(|_| enter(Class::Bulk, false).expect("cloudcore's own")).collect();
         assert!(enter(Class::Bulk, false).is_none(), "those have an end as well");
         let _report = enter(Class::Report, true).expect("reports do not wait for lists");
-        assert!(enter(Class::Read, true).is_some() && gate.lanes[0].running.get() == 1);
+        assert!(enter(Class::Read, true).is_some() && gate.lanes[Class::Report as usize].running.get() == 1);
         assert_eq!(
-            (gate.lanes[2].running.get(), gate.lanes[2].waiting.get()),
+            (gate.lanes[Class::Bulk as usize].running.get(), gate.lanes[Class::Bulk as usize].waiting.get()),
             (i64::try_from(places + OWN_MAX).unwrap(), 0)
         );
         drop((bulk, own));

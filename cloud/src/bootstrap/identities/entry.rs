@@ -96,6 +96,9 @@ pub enum Taken {
     /// Somebody has joined under the name.
     #[error("has joined and has no Node yet")]
     Joined,
+    /// Its Node is there, or its record has changed while the join was under way.
+    #[error("was registered while the join was under way")]
+    Registered,
 }
 
 /// What becomes of a certificate.

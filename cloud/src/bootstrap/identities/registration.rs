@@ -84,6 +84,8 @@ impl Identities {
         }
         let state = self.nodes.state(node).await?;
         let mut marked = false;
+        // Given up in the middle of the write, it may have been made all the same.
+        registration.ended = false;
         let begun = self
             .change(node, |entry| {
                 let Some(entry) = entry else { return Ok(None) };
@@ -98,7 +100,7 @@ impl Identities {
                 }
             })
             .await;
-        // A write that failed may have been made all the same.
+        // So may one that has failed.
         registration.ended = !marked;
         Ok(begun?.map(|()| registration))
     }

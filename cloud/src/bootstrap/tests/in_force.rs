@@ -78,11 +78,7 @@ async fn a_renewal_that_a_join_has_overtaken_is_not_recorded() {
     let world = World::start().await;
     let (old, node) = (world.joined("edge1").await, NodeId::parse("edge1").expect("a name"));
     let (new, identities) = (World::start().await.joined("edge1").await, world.bootstrap.identities());
-    identities
-        .joined(&node, &new.facts(), &NodeState::Absent, true)
-        .await
-        .expect("stored")
-        .expect("replaced");
+    identities.joined(&node, &new.facts(), true).await.expect("stored").expect("replaced");
     let renewed = PeerCertificate { serial: 3.into(), ..old.facts() };
     let outcome = identities.renewed(&node, &old.facts(), &renewed).await.expect("an answer");
     assert_eq!(outcome, Err(Denied::Replaced));
@@ -166,7 +162,7 @@ async fn a_replaced_authority_ends_the_process() {
 #[tokio::test]
 async fn the_records_have_an_upper_bound() {
     let world = World::start().await;
-    let (identities, state) = (world.bootstrap.identities(), NodeState::Absent);
+    let identities = world.bootstrap.identities();
     let certificate = PeerCertificate { serial: 7.into(), key: [7; 32], issued: 1, expires: u64::MAX / 2 };
     let long = "n".repeat(63);
     let mut refused = None;
@@ -174,7 +170,7 @@ async fn the_records_have_an_upper_bound() {
         let node = NodeId::parse(&format!("{long}.{long}.{long}.{number}")).expect("a name");
         // Whole Secrets are written: only every so often, and straight into the store otherwise.
         if number % 4_000 == 3_999 {
-            if let Err(error) = identities.joined(&node, &certificate, &state, true).await {
+            if let Err(error) = identities.joined(&node, &certificate, true).await {
                 refused = Some(error);
                 break;
             }

@@ -48,8 +48,8 @@ async fn a_join_is_known_at_once_to_who_was_refused() {
     assert_eq!(identities.check(&node, &facts).await.expect("an answer"), Err(Denied::Revoked));
     // Through another replica, whose record this one reads when it is asked about the new certificate.
     let new = World::start().await.joined("edge1").await.facts();
-    let (other, state) = (world.replica().await.identities(), present("u1").expect("there"));
-    other.joined(&node, &new, &state, true).await.expect("stored").expect("replaced");
+    let other = world.replica().await.identities();
+    other.joined(&node, &new, true).await.expect("stored").expect("replaced");
     assert_eq!(identities.check(&node, &new).await.expect("an answer"), Ok(()));
     assert_eq!(
         identities.check(&node, &facts).await.expect("an answer"),

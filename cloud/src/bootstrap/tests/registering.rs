@@ -4,7 +4,7 @@ use tombolo_proto::NodeId;
 
 use super::world::{World, present};
 use super::*;
-use crate::bootstrap::identities::{Denied, IdentityError, Registration};
+use crate::bootstrap::identities::{Denied, IdentityError, Registration, Taken};
 
 fn edge1() -> NodeId {
     NodeId::parse("edge1").expect("a name")
@@ -33,6 +33,24 @@ async fn a_node_that_was_deleted_while_no_cloudcore_ran_takes_its_certificate_al
     assert_eq!(judged().await, Ok(()));
     world.set_node("edge1", Some(NodeState::Absent));
     assert_eq!(judged().await, Err(Denied::Deleted));
+}
+
+/// Whoever joins chooses how long the request takes, and a token for any name fits this one as well.
+#[tokio::test]
+async fn a_join_that_is_held_back_takes_no_name_that_somebody_has_by_then() {
+    let world = World::start().await;
+    let (identities, late) = (world.bootstrap.identities(), world.joined("edge2").await.facts());
+    let held_back = async |replace| identities.joined(&edge1(), &late, replace).await.expect("an answer");
+    let honest = world.joined("edge1").await;
+    assert_eq!(held_back(false).await, Err(Taken::Joined));
+    let registration = begun(&world.bootstrap).await;
+    world.set_node("edge1", present("u1"));
+    registration.end(Some("u1")).await;
+    assert_eq!(held_back(false).await, Err(Taken::Registered));
+    let judged = identities.ask(&edge1(), &honest.facts()).await.expect("an answer");
+    assert_eq!(judged, Ok(()), "the name is still whose it was");
+    // Without its Node the name is free, and a token that replaces takes it in any case.
+    assert_eq!(held_back(true).await, Ok(()));
 }
 
 #[tokio::test]

@@ -132,7 +132,8 @@ impl ClusterLedgers {
     }
 
     async fn call(&self, node: &NodeId, action: &'static str, call: ApiCall) -> Result<Answer, LedgerError> {
-        let answer = self.kube.call(Caller::OwnFor(node), call).await;
+        // A ledger is saved at the end of a session, when the node's own places may be taken; the ledgers' are bounded.
+        let answer = self.kube.call(Caller::Own, call).await;
         answer.map_err(|error| unavailable(node, action, error.to_string()))
     }
 }
