@@ -1,4 +1,4 @@
-//! What nodes have written themselves: versions that the watches may not have shown yet, and the newest status of Nodes.
+//! What nodes have written themselves: versions that the watches may not have shown yet, and the newest status.
 
 use dashmap::DashMap;
 use serde::Deserialize;
@@ -18,14 +18,13 @@ pub(crate) type StatusHash = [u8; 32];
 pub(crate) struct Known {
     /// Its newest version; none when neither a watch nor a write has told of it.
     pub(crate) revision: Option<CloudRevision>,
-    /// The newest status that a write or a read for its node has shown. Known of Nodes alone: others write beside a Node's
-    /// status all the time, and next to nothing of a pod that has started.
+    /// The newest status that a write or a read for its node has shown.
     pub(crate) status: Option<StatusHash>,
 }
 
 impl Known {
     /// What an answer of the API server shows.
-    pub(crate) fn of(key: &ObjectKey, object: &[u8]) -> Self {
+    pub(crate) fn of(object: &[u8]) -> Self {
         #[derive(Deserialize)]
         struct Object<'a> {
             metadata: Metadata,
@@ -38,8 +37,7 @@ impl Known {
             resource_version: String,
         }
         let Ok(object) = serde_json::from_slice::<Object<'_>>(object) else { return Self::default() };
-        let is_node = &*key.resource().name == "nodes";
-        let status = object.status.filter(|_| is_node).map(|status| Sha256::digest(status.get()).into());
+        let status = object.status.map(|status| Sha256::digest(status.get()).into());
         Self { revision: CloudRevision::parse(&object.metadata.resource_version).ok(), status }
     }
 }
@@ -99,16 +97,15 @@ mod tests {
     }
 
     #[test]
-    fn the_status_of_a_node_counts_to_the_last_letter() {
-        let node = ObjectKey::new(Resource::new("", "v1", "nodes"), "", "n");
-        let of = |key: &ObjectKey, text: &str| Known::of(key, text.as_bytes());
-        let known = of(&node, r#"{"metadata":{"resourceVersion":"7"},"status":{"beat":1}}"#);
-        let labelled = of(&node, r#"{"metadata":{"resourceVersion":"8","labels":{}},"status":{"beat":1}}"#);
-        let reported = of(&node, r#"{"metadata":{"resourceVersion":"9"},"status":{"beat":2}}"#);
+    fn a_status_counts_to_the_last_letter() {
+        let of = |text: &str| Known::of(text.as_bytes());
+        let known = of(r#"{"metadata":{"resourceVersion":"7"},"status":{"beat":1}}"#);
+        let labelled = of(r#"{"metadata":{"resourceVersion":"8","labels":{}},"status":{"beat":1}}"#);
+        let reported = of(r#"{"metadata":{"resourceVersion":"9"},"status":{"beat":2}}"#);
         assert_eq!((known.revision, known.status), (Some(CloudRevision(7)), labelled.status));
         assert!(known.status.is_some() && known.status != reported.status);
-        assert_eq!(of(&key("p"), r#"{"metadata":{"resourceVersion":"7"},"status":{}}"#).status, None);
-        assert_eq!(of(&node, "no JSON"), Known::default());
+        assert_eq!(of(r#"{"metadata":{"resourceVersion":"7"}}"#).status, None);
+        assert_eq!(of("no JSON"), Known::default());
     }
 
     #[test]

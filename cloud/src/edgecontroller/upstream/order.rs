@@ -3,7 +3,7 @@
 //! A patch that waits, here or in the API server, may outlive its connection: by the time it runs the node may have
 //! reported newer things through another replica. So it names the version of the object that was known when it was
 //! received, and the API server refuses it when anything was written since. Where the status is still the one that was known then,
-//! to the last heartbeat, it was written beside the status, as controllers label and taint a Node: the patch is made again on what is
+//! to the last heartbeat, it was written beside the status, as controllers taint a Node and users delete a pod: the patch is made again on what is
 //! there. Otherwise the node, if it is still there, is told of the conflict and reports again.
 
 use std::collections::BTreeMap;
@@ -88,7 +88,7 @@ impl Upstream {
             let patch = ApiCall { body: body.unwrap_or_else(|| call.body.clone()), ..call.clone() };
             let answer = self.kube.call(Caller::Node(node), patch).await?;
             if answer.is_success() {
-                self.note_written(key, Known::of(key, &answer.body));
+                self.note_written(key, Known::of(&answer.body));
             }
             if answer.code != CONFLICT || !conditional {
                 return Ok(answer);
@@ -107,7 +107,7 @@ impl Upstream {
     /// A node has registered, and this is its Node.
     pub(super) fn registered(&self, node: &NodeId, object: &[u8]) {
         let key = ObjectKey::new(resources::nodes(), "", node.as_str());
-        self.note_written(&key, Known::of(&key, object));
+        self.note_written(&key, Known::of(object));
     }
 
     fn note_written(&self, key: &ObjectKey, known: Known) {
@@ -119,7 +119,7 @@ impl Upstream {
     async fn read_known(&self, node: &NodeId, key: &ObjectKey) -> Known {
         let path = path_of(key.resource(), key.namespace(), key.name());
         let object = self.as_node(node, ApiCall::get(path)).await;
-        object.map_or(Known::default(), |object| Known::of(key, &object))
+        object.map_or(Known::default(), |object| Known::of(&object))
     }
 }
 

@@ -143,7 +143,12 @@ async fn a_report_after_a_conflict_is_made_on_what_is_there() {
     assert_eq!(edge.answer().await, 200);
     edge.report(&json!({"phase": "Running"}));
     assert_eq!(edge.answer().await, 200, "its own write is known before a watch has shown it");
+    // Somebody has written beside the status.
     api.pod.lock().0 += 1;
+    edge.report(&json!({"phase": "Succeeded"}));
+    assert_eq!(edge.answer().await, 200);
+    // Somebody has written another status.
+    *api.pod.lock() = (100, json!({"phase": "Unknown"}));
     edge.report(&json!({"phase": "Failed"}));
     assert_eq!(edge.answer().await, 409);
     edge.report(&json!({"phase": "Failed"}));
