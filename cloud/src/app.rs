@@ -302,7 +302,7 @@ impl Bound {
         if let Some(recorder) = &hub.recorder {
             recorder.finish().await;
         }
-        tasks.abort();
+        end_tasks(&tasks, &bootstrap, &drain).await;
         failure.map_or(Ok(()), |failure| Err(failure.into()))
     }
 }
@@ -354,6 +354,7 @@ fn watch_identities(
     let (client, namespace) = (kube.client().clone(), config.namespace.clone());
     let following = identities::follow(Arc::clone(identities), client, namespace);
     tasks.spawn("certificates in force", following);
+    tasks.spawn("ends of registrations", identities::keep_settled(Arc::clone(identities)));
     let sweep = sweep(Arc::clone(identities), Arc::clone(&hub.registry), hub.metrics.clone());
     tasks.spawn("sessions' certificates", sweep);
 }
@@ -505,6 +506,15 @@ pub(crate) async fn keep_house(hub: Arc<Hub>) {
         refused.inc_by(hub.session_bytes.refused().saturating_sub(refused.get()));
         tokio::time::sleep(HOUSEKEEPING_INTERVAL).await;
     }
+}
+
+/// Ends all tasks, after what must not be left halfway: nobody can do it later.
+pub(crate) async fn end_tasks(tasks: &Tasks, bootstrap: &Bootstrap, drain: &Drain) {
+    tokio::select! {
+        () = bootstrap.finish() => {}
+        () = drain.aborted() => {}
+    }
+    tasks.abort();
 }
 
 async fn all_gone(hub: &Hub) {

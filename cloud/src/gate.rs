@@ -85,7 +85,6 @@ pub(crate) async fn sweep(identities: Arc<Identities>, registry: Arc<Registry>, 
             _ = changed.changed() => {}
             () = tokio::time::sleep(SWEEP_INTERVAL) => {}
         }
-        identities.settle().await;
         identities.measure(&metrics);
         sweep_once(&identities, &registry).await;
     }

@@ -11,6 +11,7 @@ mod object;
 mod paging;
 mod protections;
 mod published;
+mod registering;
 mod reviews;
 mod room;
 mod watch;

@@ -7,6 +7,7 @@
 
 mod entry;
 mod follow;
+mod pauses;
 mod questions;
 mod registration;
 mod shelf;
@@ -14,7 +15,7 @@ mod shelf;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use parking_lot::{Mutex, RwLock};
 use thiserror::Error;
@@ -23,14 +24,16 @@ use tombolo_link::identity::PeerCertificate;
 use tombolo_proto::NodeId;
 
 pub use entry::{Denied, Entry, Key, Taken};
+pub(super) use follow::NodeFacts;
 pub(crate) use follow::follow;
-pub(crate) use registration::Registration;
+pub(crate) use registration::{Registration, keep_settled};
 
 use super::WallClock;
 use super::nodes::{NodeLookup, NodeLookupError};
 use super::secrets::{SecretError, SecretStore};
 use crate::metrics::Metrics;
 use entry::Verdict;
+use pauses::Pauses;
 use questions::{Memory, Questions};
 use registration::Pending;
 use shelf::Shelf;
@@ -64,6 +67,17 @@ pub enum IdentityError {
     /// Too many questions are under way, or the records have not been read yet.
     #[error("which certificates are in force is not known yet")]
     Busy,
+    /// The name's last try to register has made no Node.
+    #[error("the last try to register has made no Node: try again in {0:.0?}")]
+    Paused(Duration),
+}
+
+/// A join as it was recorded.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Joined {
+    recorded: Entry,
+    /// What was recorded before.
+    former: Option<Entry>,
 }
 
 /// The records of one cluster. Cheap to share.
@@ -73,13 +87,14 @@ pub struct Identities {
     clock: WallClock,
     grace: u64,
     shelf: Shelf,
-    /// UIDs of the cluster's Nodes; none before their first list.
-    uids: RwLock<Option<HashMap<NodeId, String>>>,
+    /// The cluster's Nodes; none before their first list.
+    known_nodes: RwLock<Option<HashMap<NodeId, NodeFacts>>>,
     questions: Questions,
     /// Tells this process's marks of registrations from those of others.
     process: String,
     /// Registrations that are under way, or whose end is still to be recorded.
     pending: Mutex<HashMap<NodeId, Pending>>,
+    pauses: Pauses,
     /// Join tokens, as the watch of our Secrets tells.
     tokens: AtomicUsize,
     changed: watch::Sender<u64>,
@@ -110,10 +125,11 @@ impl Identities {
             clock,
             grace,
             shelf,
-            uids: RwLock::default(),
+            known_nodes: RwLock::default(),
             questions: Questions::default(),
             process: uuid::Uuid::new_v4().to_string(),
             pending: Mutex::default(),
+            pauses: Pauses::default(),
             tokens: AtomicUsize::new(0),
             changed: watch::Sender::new(0),
         })
@@ -125,8 +141,12 @@ impl Identities {
 
     /// What is in memory about a name.
     fn memory(&self, node: &NodeId) -> Memory {
-        let uid = self.uids.read().as_ref().map(|uids| uids.get(node).cloned());
-        (self.shelf.get(node), uid)
+        (self.shelf.get(node), self.known_uid(node))
+    }
+
+    /// UID of the Node that has a name, as the watch of Nodes tells; none before their first list.
+    fn known_uid(&self, node: &NodeId) -> Option<Option<String>> {
+        self.known_nodes.read().as_ref().map(|nodes| nodes.get(node).map(|facts| facts.uid.clone()))
     }
 
     fn judge(&self, entry: Option<&Entry>, uid: Option<&str>, certificate: &PeerCertificate) -> Verdict {
@@ -148,7 +168,8 @@ impl Identities {
     /// Which Nodes there are, as a list of them would tell.
     #[cfg(test)]
     pub(crate) fn know_nodes(&self, uids: HashMap<NodeId, String>) {
-        *self.uids.write() = Some(uids);
+        let nodes = uids.into_iter().map(|(node, uid)| (node, NodeFacts { uid, created: 0 }));
+        *self.known_nodes.write() = Some(nodes.collect());
     }
 
     /// Versions of the records, as a list of them would begin.
@@ -195,11 +216,15 @@ impl Identities {
             return Ok(Err(why));
         }
         let _place = self.questions.place()?;
-        let answer = self.ask(node, certificate).await?;
-        if let Err(why) = answer {
-            self.questions.refused(node, certificate, why, self.memory(node));
+        let uid = self.known_uid(node);
+        match self.judge_anew(node, certificate).await? {
+            Ok(()) => Ok(Ok(())),
+            Err((why, entry)) => {
+                // What it rests on, not what is known by now.
+                self.questions.refused(node, certificate, why, (entry, uid));
+                Ok(Err(why))
+            }
         }
-        Ok(answer)
     }
 
     /// As [`Self::check`], from the API whatever is in memory.
@@ -211,18 +236,27 @@ impl Identities {
         node: &NodeId,
         certificate: &PeerCertificate,
     ) -> Result<Result<(), Denied>, IdentityError> {
+        Ok(self.judge_anew(node, certificate).await?.map_err(|(why, _)| why))
+    }
+
+    /// The same. A refusal comes with the record that it rests on.
+    async fn judge_anew(
+        &self,
+        node: &NodeId,
+        certificate: &PeerCertificate,
+    ) -> Result<Result<(), (Denied, Option<Entry>)>, IdentityError> {
         let state = self.nodes.state(node).await?;
         let entry = self.shelf.refresh(&*self.store, node).await?;
         match self.judge(entry.as_ref(), state.uid(), certificate) {
             Verdict::InForce => return Ok(Ok(())),
-            Verdict::Denied(why) => return Ok(Err(why)),
+            Verdict::Denied(why) => return Ok(Err((why, entry))),
             Verdict::Record(_) => {}
         }
         let outcome = self
             .change(node, |entry| match self.judge(entry, state.uid(), certificate) {
                 Verdict::InForce => Ok(None),
                 Verdict::Record(entry) => Ok(Some(entry)),
-                Verdict::Denied(why) => Err(why),
+                Verdict::Denied(why) => Err((why, entry.cloned())),
             })
             .await?;
         if outcome.is_ok() {
@@ -241,19 +275,41 @@ impl Identities {
         node: &NodeId,
         certificate: &PeerCertificate,
         replace: bool,
-    ) -> Result<Result<(), Taken>, IdentityError> {
+    ) -> Result<Result<Joined, Taken>, IdentityError> {
         let now = self.now();
         // A Node that comes after this look has a record that differs from this one: each is marked before its Node is made.
         let before = self.shelf.refresh(&*self.store, node).await?;
         let state = self.nodes.state(node).await?;
-        let joined = Entry::joined(certificate, state.uid(), now);
-        self.change(node, |entry| match entry.and_then(|entry| entry.taken(now)) {
-            _ if replace => Ok(Some(joined.clone())),
-            Some(taken) => Err(taken),
-            None if state.uid().is_some() || entry != before.as_ref() => Err(Taken::Registered),
-            None => Ok(Some(joined.clone())),
-        })
-        .await
+        let mut joined = Joined::default();
+        let recorded = self.change(node, |entry| {
+            match entry.and_then(|entry| entry.taken(now)) {
+                _ if replace => {}
+                Some(taken) => return Err(taken),
+                None if state.uid().is_some() || entry != before.as_ref() => return Err(Taken::Registered),
+                None => {}
+            }
+            let recorded = Entry::joined(certificate, state.uid(), now).after(entry);
+            joined = Joined { recorded: recorded.clone(), former: entry.cloned() };
+            Ok(Some(recorded))
+        });
+        let recorded = recorded.await?;
+        Ok(recorded.map(|()| joined))
+    }
+
+    /// Takes a join back whose certificate nobody has: what was recorded before it counts again. False when the record is
+    /// another one by now.
+    ///
+    /// # Errors
+    /// [`IdentityError`] when that cannot be recorded.
+    pub(crate) async fn not_joined(&self, node: &NodeId, joined: Joined) -> Result<bool, IdentityError> {
+        let Joined { recorded, former } = joined;
+        // Without keys it is over, and goes.
+        let former = former.unwrap_or_default();
+        let taken_back = self.change(node, |entry| match entry {
+            Some(entry) if *entry == recorded => Ok(Some(former.clone())),
+            _ => Err(()),
+        });
+        Ok(taken_back.await?.is_ok())
     }
 
     /// Records a renewal with a certificate, which must still be in force.

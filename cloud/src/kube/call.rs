@@ -194,7 +194,7 @@ impl Kube {
     ) -> Result<Answer, CallError> {
         let room = Room::current();
         loop {
-            match self.attempt(caller, class, call.clone(), room.as_ref()).await? {
+            match self.attempt(caller, Some(class), call.clone(), room.as_ref()).await? {
                 Some(answer) => return Ok(answer),
                 None => wait(room.as_ref()).await,
             }
@@ -202,11 +202,11 @@ impl Kube {
     }
 
     /// Makes one call, whose answer is read into a room if there is one. None when that is a large one and has to wait for its
-    /// turn; nothing is held of it then.
+    /// turn; nothing is held of it then. Without a class it waits for no place: the caller has one.
     pub(super) async fn attempt(
         &self,
         caller: Caller<'_>,
-        class: Class,
+        class: Option<Class>,
         call: ApiCall,
         room: Option<&Room>,
     ) -> Result<Option<Answer>, CallError> {
@@ -220,7 +220,10 @@ impl Kube {
         // What was changed is not changed twice for the sake of its answer.
         let room = room.map(|room| (room, call.method == Method::GET));
         let request = self.request(caller, call)?;
-        let _place = self.gate.enter(class, caller.node().is_some()).await;
+        let _place = match class {
+            Some(class) => Some(self.gate.enter(class, caller.node().is_some()).await),
+            None => None,
+        };
         let response = client.send(request).await;
         read(response.map_err(|error| CallError::Unreachable(error.to_string()))?, room).await
     }

@@ -153,7 +153,7 @@ impl Kube {
         published.count("asked");
         copy.len.store(0, Ordering::Relaxed);
         *kept = None;
-        let answer = self.attempt(caller, class, call, room).await;
+        let answer = self.attempt(caller, Some(class), call, room).await;
         match &answer {
             Ok(Some(answer))
                 if answer.code == 200 && published.len() + answer.body.len() <= COPIES_LEN_MAX =>

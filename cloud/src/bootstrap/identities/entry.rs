@@ -27,6 +27,9 @@ pub struct Entry {
     /// An operator has taken the name's certificates back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub revoked: bool,
+    /// When the latest certificate of the name began to be valid, in Unix seconds, where that is none of `keys`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latest: Option<u64>,
     /// The process that is creating the node's Node, from before it asks the API for that until it knows what came of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registering: Option<String>,
@@ -116,8 +119,8 @@ pub(super) enum Verdict {
 ///
 /// - Nothing is recorded: the certificate is from before there were records, or from another cloudcore with the same
 ///   authority. It is believed once, when a Node of its name is there, and recorded.
-/// - It is newer than all that are recorded: the authority has signed it later, so the record was lost (a restored
-///   etcd) or another cloudcore has renewed it. It is recorded, for the same Node only.
+/// - It is newer than all that were ever recorded, those before the last join included: the authority has signed it later, so the
+///   record was lost (a restored etcd) or another cloudcore has renewed it. It is recorded, for the same Node only.
 /// - It is recorded without its serial number, by an older version: that is recorded now.
 /// - Its Node was being created by another process than this one, `process`, and there is none.
 pub(super) fn judge(
@@ -141,7 +144,7 @@ pub(super) fn judge(
         return Verdict::Denied(Denied::Revoked);
     }
     let known = entry.keys.iter().any(|own| own.is(&key));
-    let newer = entry.keys.iter().all(|own| own.issued < key.issued) && !entry.keys.is_empty();
+    let newer = !entry.keys.is_empty() && entry.latest().is_some_and(|latest| latest < key.issued);
     if !known && !newer {
         return Verdict::Denied(Denied::Replaced);
     }
@@ -164,6 +167,22 @@ impl Entry {
         Self { uid, keys: vec![Key::from(certificate)], joined: now, ..Self::default() }
     }
 
+    /// When the latest certificate that was ever recorded began to be valid.
+    fn latest(&self) -> Option<u64> {
+        self.keys.iter().map(|key| key.issued).max().max(self.latest)
+    }
+
+    /// The same after what was recorded before: what was issued until then is not newer than this.
+    pub(super) fn after(self, former: Option<&Self>) -> Self {
+        self.since(former.and_then(Self::latest))
+    }
+
+    /// The same, where the latest certificate until now began to be valid then.
+    fn since(self, latest: Option<u64>) -> Self {
+        let own = self.keys.iter().map(|key| key.issued).max();
+        Self { latest: latest.filter(|_| latest > own), ..self }
+    }
+
     /// The same, of this Node from now on.
     pub(super) fn bound(&self, uid: &str) -> Self {
         Self { uid: Some(uid.to_owned()), registering: None, ..self.clone() }
@@ -181,6 +200,7 @@ impl Entry {
     /// The same with one more certificate, or with the serial number of one that had none; those that have ended go, and the
     /// oldest beyond [`KEYS_MAX`].
     pub(super) fn with(mut self, key: Key, now: u64) -> Self {
+        let latest = self.latest();
         self.keys.retain(|own| own.is(&key) || own.expires > now);
         match self.keys.iter_mut().find(|own| own.is(&key)) {
             Some(own) => *own = key,
@@ -188,14 +208,15 @@ impl Entry {
         }
         let surplus = self.keys.len().saturating_sub(KEYS_MAX);
         self.keys.drain(..surplus);
-        self
+        self.since(latest)
     }
 
     /// After a renewal with one of the certificates: that one, which the node may have to come back with, and the new
     /// one. Others in between were never used.
     pub(super) fn renewed(self, with: &PeerCertificate, new: &PeerCertificate) -> Self {
         let (with, new) = (Key::from(with), Key::from(new));
-        Self { keys: vec![with, new], ..self }
+        let latest = self.latest();
+        Self { keys: vec![with, new], ..self }.since(latest)
     }
 
     /// The deletion of a Node that nobody saw in time: a name that has not been bound is bound to what is gone, unless

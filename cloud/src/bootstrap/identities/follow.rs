@@ -81,6 +81,22 @@ async fn follow_records(identities: &Identities, secrets: Api<Secret>) {
     }
 }
 
+/// What is known of a Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::bootstrap) struct NodeFacts {
+    pub(in crate::bootstrap) uid: String,
+    /// When it was made, in Unix seconds.
+    pub(in crate::bootstrap) created: u64,
+}
+
+fn read(node: &PartialObjectMeta<Node>) -> Option<(NodeId, NodeFacts)> {
+    let metadata = &node.metadata;
+    let id = NodeId::parse(metadata.name.as_deref()?).ok()?;
+    let created = metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second());
+    let created = u64::try_from(created).unwrap_or(0);
+    Some((id, NodeFacts { uid: metadata.uid.clone()?, created }))
+}
+
 impl Identities {
     /// Takes a Secret that a watch tells, or a list that began when these versions were known.
     pub(crate) fn take(&self, secret: &Secret, listing: Option<&[u64; SHARDS]>) {
@@ -99,63 +115,74 @@ impl Identities {
         }
     }
 
-    async fn node_event(&self, event: Event<PartialObjectMeta<Node>>, listed: &mut HashMap<NodeId, String>) {
-        let read = |node: &PartialObjectMeta<Node>| {
-            let metadata = &node.metadata;
-            let id = NodeId::parse(metadata.name.as_deref()?).ok()?;
-            let created = metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second());
-            Some((id, metadata.uid.clone()?, u64::try_from(created).unwrap_or(0)))
-        };
-        let mut gone = None;
-        let changed = match event {
+    /// Takes what a watch of Nodes tells. `listed` is what it has listed so far. Nodes that a new list lacks were deleted while
+    /// the watch was broken.
+    pub(in crate::bootstrap) async fn node_event(
+        &self,
+        event: Event<PartialObjectMeta<Node>>,
+        listed: &mut HashMap<NodeId, NodeFacts>,
+    ) {
+        let (changed, gone) = match event {
             Event::Init => {
                 listed.clear();
-                false
+                return;
             }
             Event::InitApply(node) => {
-                listed.extend(read(&node).map(|(id, uid, _)| (id, uid)));
-                false
+                listed.extend(read(&node));
+                return;
             }
-            Event::InitDone => {
-                *self.uids.write() = Some(std::mem::take(listed));
-                true
+            Event::InitDone => (true, self.set_all(std::mem::take(listed))),
+            Event::Apply(node) => {
+                let Some((node, facts)) = read(&node) else { return };
+                self.set(node, Some(facts))
             }
-            Event::Apply(node) => read(&node).is_some_and(|(id, uid, _)| self.set_uid(id, Some(uid))),
             Event::Delete(node) => {
-                gone = read(&node);
-                gone.clone().is_some_and(|(id, ..)| self.set_uid(id, None))
+                let Some((node, facts)) = read(&node) else { return };
+                let (changed, mut gone) = self.set(node.clone(), None);
+                // It may have come and gone unseen.
+                gone.push((node, facts));
+                (changed, gone)
             }
         };
-        if let Some((node, uid, created)) = gone {
-            self.node_gone(&node, &uid, created).await;
+        for (node, facts) in &gone {
+            self.node_gone(node, facts).await;
         }
         if changed {
             self.changed.send_modify(|count| *count += 1);
         }
     }
 
-    pub(super) fn set_uid(&self, node: NodeId, uid: Option<String>) -> bool {
-        let mut uids = self.uids.write();
-        let Some(uids) = uids.as_mut() else { return false };
-        match uid {
-            Some(uid) if uids.get(&node) == Some(&uid) => false,
-            Some(uid) => {
-                uids.insert(node, uid);
-                true
-            }
-            None => uids.remove(&node).is_some(),
+    /// Which Nodes there are, and no others. Gives those that are there no more.
+    fn set_all(&self, nodes: HashMap<NodeId, NodeFacts>) -> Vec<(NodeId, NodeFacts)> {
+        let mut known = self.known_nodes.write();
+        let mut gone = known.replace(nodes).unwrap_or_default();
+        gone.retain(|node, facts| known.as_ref().and_then(|known| known.get(node)) != Some(facts));
+        gone.into_iter().collect()
+    }
+
+    /// The Node that a name has now. Whether that is news, and another one that it had until now.
+    fn set(&self, node: NodeId, facts: Option<NodeFacts>) -> (bool, Vec<(NodeId, NodeFacts)>) {
+        let mut known = self.known_nodes.write();
+        let Some(known) = known.as_mut() else { return (false, Vec::new()) };
+        if known.get(&node) == facts.as_ref() {
+            return (false, Vec::new());
         }
+        let former = match facts {
+            Some(facts) => known.insert(node.clone(), facts),
+            None => known.remove(&node),
+        };
+        (true, former.map(|gone| (node, gone)).into_iter().collect())
     }
 
     /// A Node that was deleted before it was bound takes its certificate along.
-    async fn node_gone(&self, node: &NodeId, uid: &str, created: u64) {
-        let open = |entry: &super::Entry| entry.after_deletion(uid, created).is_some();
+    async fn node_gone(&self, node: &NodeId, NodeFacts { uid, created }: &NodeFacts) {
+        let open = |entry: &super::Entry| entry.after_deletion(uid, *created).is_some();
         if !self.shelf.get(node).is_some_and(|entry| open(&entry)) {
             return;
         }
         let ended = self
             .change(node, |entry| {
-                Ok::<_, super::Denied>(entry.and_then(|entry| entry.after_deletion(uid, created)))
+                Ok::<_, super::Denied>(entry.and_then(|entry| entry.after_deletion(uid, *created)))
             })
             .await;
         if let Err(error) = ended {

@@ -4,10 +4,18 @@
 //! mark says that there may have been a Node. Without one it counts as deleted, and the certificate opens nothing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures::StreamExt as _;
 use tombolo_proto::NodeId;
 
 use super::{Denied, Entry, Identities, IdentityError};
+
+/// How often registrations are looked at again whose end could not be recorded.
+const SETTLE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How many of them at a time.
+const SETTLED_AT_ONCE: usize = 8;
 
 /// Registrations of one name here: those that are under way, and whether the end of an earlier one is still to be recorded.
 #[derive(Debug, Default)]
@@ -18,44 +26,62 @@ pub(super) struct Pending {
     uid: Option<String>,
 }
 
+impl Pending {
+    /// Whether nothing is under way, and an end is still to be recorded.
+    fn is_over(&self) -> bool {
+        self.running == 0 && self.open
+    }
+}
+
 /// A registration that is under way. Dropped without an end, it is looked at again by [`Identities::settle`].
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Registration {
     identities: Arc<Identities>,
     node: NodeId,
-    /// Nothing is to be recorded about it any more.
+    /// The record has the mark, or may have it.
+    marked: bool,
+    /// What came of it is recorded.
     ended: bool,
+    /// Of the Node that there is now, where that is known.
     uid: Option<String>,
 }
 
 impl Registration {
     fn new(identities: &Arc<Identities>, node: &NodeId) -> Self {
         identities.pending.lock().entry(node.clone()).or_default().running += 1;
-        Self { identities: Arc::clone(identities), node: node.clone(), ended: true, uid: None }
+        let identities = Arc::clone(identities);
+        Self { identities, node: node.clone(), marked: false, ended: false, uid: None }
     }
 
     /// Records what came of it: the UID of the Node that was made, or else whatever Node there is now.
-    pub(crate) async fn end(mut self, uid: Option<&str>) {
-        if self.ended {
+    pub(crate) async fn end(mut self, uid: Option<String>) {
+        if !self.marked {
             return;
         }
-        self.uid = uid.map(str::to_owned);
-        match self.identities.end_registration(&self.node, uid, 1).await {
-            Ok(ended) => self.ended = ended,
-            Err(error) => {
-                tracing::warn!(node = %self.node, %error, "what came of a registration cannot be recorded yet");
-            }
+        self.uid = uid;
+        if let Err(error) = self.try_to_end().await {
+            tracing::warn!(node = %self.node, %error, "what came of a registration cannot be recorded yet");
         }
+    }
+
+    async fn try_to_end(&mut self) -> Result<(), IdentityError> {
+        let identities = Arc::clone(&self.identities);
+        self.uid = identities.made(&self.node, self.uid.take()).await?;
+        self.ended = identities.end_registration(&self.node, self.uid.as_deref(), 1).await?;
+        Ok(())
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
+        if self.marked && self.uid.is_none() {
+            self.identities.pauses.failed(&self.node);
+        }
         let mut pending = self.identities.pending.lock();
         let Some(own) = pending.get_mut(&self.node) else { return };
         own.running = own.running.saturating_sub(1);
-        if !self.ended {
+        if self.marked && !self.ended {
             own.open = true;
             own.uid = self.uid.take().or(own.uid.take());
         }
@@ -67,10 +93,10 @@ impl Drop for Registration {
 
 impl Identities {
     /// Marks that a Node is about to be created for a name. There is nothing to mark for a name without a record, nor for
-    /// one whose Node is there.
+    /// one whose Node is there: that is recorded now, if it is not yet.
     ///
     /// # Errors
-    /// [`IdentityError`] when that cannot be recorded: then the Node must not be created.
+    /// [`IdentityError`] when that cannot be recorded, or the last try has made no Node: then the Node must not be created.
     pub(crate) async fn begin_registration(
         self: &Arc<Self>,
         node: &NodeId,
@@ -83,9 +109,14 @@ impl Identities {
             return Ok(Ok(registration));
         }
         let state = self.nodes.state(node).await?;
+        match (state.uid(), self.pauses.left(node)) {
+            (Some(_), _) => self.pauses.over(node),
+            (None, Some(left)) => return Err(IdentityError::Paused(left)),
+            (None, None) => {}
+        }
         let mut marked = false;
         // Given up in the middle of the write, it may have been made all the same.
-        registration.ended = false;
+        registration.marked = state.uid().is_none();
         let begun = self
             .change(node, |entry| {
                 let Some(entry) = entry else { return Ok(None) };
@@ -93,7 +124,8 @@ impl Identities {
                     _ if entry.revoked => Err(Denied::Revoked),
                     (Some(own), Some(uid)) if own == uid => Ok(None),
                     (Some(_), _) => Err(Denied::Deleted),
-                    (None, _) => {
+                    (None, Some(uid)) => Ok(Some(entry.bound(uid))),
+                    (None, None) => {
                         marked = true;
                         Ok(Some(Entry { registering: Some(self.process.clone()), ..entry.clone() }))
                     }
@@ -101,8 +133,20 @@ impl Identities {
             })
             .await;
         // So may one that has failed.
-        registration.ended = !marked;
+        registration.marked = marked;
         Ok(begun?.map(|()| registration))
+    }
+
+    /// UID of the Node that was made, where it is not known that of whatever Node there is now.
+    async fn made(&self, node: &NodeId, uid: Option<String>) -> Result<Option<String>, IdentityError> {
+        let uid = match uid {
+            Some(uid) => Some(uid),
+            None => self.nodes.state(node).await?.uid().map(str::to_owned),
+        };
+        if uid.is_some() {
+            self.pauses.over(node);
+        }
+        Ok(uid)
     }
 
     /// Takes the mark away, or binds the record to the Node. False when the mark stays for others that are under way
@@ -113,11 +157,6 @@ impl Identities {
         uid: Option<&str>,
         own: usize,
     ) -> Result<bool, IdentityError> {
-        let found = match uid {
-            Some(_) => None,
-            None => self.nodes.state(node).await?.uid().map(str::to_owned),
-        };
-        let uid = uid.or(found.as_deref());
         let mut ended = true;
         let done = self.change(node, |entry| {
             // Without the mark somebody has joined under the name since, or the Node is recorded already.
@@ -134,27 +173,41 @@ impl Identities {
 
     /// Looks again at registrations whose end could not be recorded. There are at most as many as names with records.
     pub(crate) async fn settle(&self) {
-        let over = |pending: &Pending| pending.running == 0 && pending.open;
         let open: Vec<(NodeId, Option<String>)> = self
             .pending
             .lock()
             .iter()
-            .filter(|(_, pending)| over(pending))
+            .filter(|(_, pending)| pending.is_over())
             .map(|(node, pending)| (node.clone(), pending.uid.clone()))
             .collect();
-        for (node, uid) in open {
-            match self.end_registration(&node, uid.as_deref(), 0).await {
-                Ok(true) => {
-                    let mut pending = self.pending.lock();
-                    if pending.get(&node).is_some_and(over) {
-                        pending.remove(&node);
-                    }
-                }
-                Ok(false) => {}
-                Err(error) => {
-                    tracing::debug!(%node, %error, "what came of a registration cannot be recorded yet");
+        let looks = open.into_iter().map(|(node, uid)| self.settle_one(node, uid));
+        futures::stream::iter(looks).buffer_unordered(SETTLED_AT_ONCE).collect::<()>().await;
+    }
+
+    async fn settle_one(&self, node: NodeId, uid: Option<String>) {
+        let end = async {
+            let uid = self.made(&node, uid).await?;
+            self.end_registration(&node, uid.as_deref(), 0).await
+        };
+        match end.await {
+            Ok(true) => {
+                let mut pending = self.pending.lock();
+                if pending.get(&node).is_some_and(Pending::is_over) {
+                    pending.remove(&node);
                 }
             }
+            Ok(false) => {}
+            Err(error) => {
+                tracing::debug!(%node, %error, "what came of a registration cannot be recorded yet");
+            }
         }
+    }
+}
+
+/// Looks again at registrations whose end could not be recorded, for ever.
+pub(crate) async fn keep_settled(identities: Arc<Identities>) {
+    loop {
+        tokio::time::sleep(SETTLE_INTERVAL).await;
+        identities.settle().await;
     }
 }

@@ -169,8 +169,8 @@ impl Shelf {
                 Ok(None) => return Ok(Ok(())),
                 Ok(Some(entry)) => entry,
             };
-            entries.retain(|_, entry| !over(entry));
             entries.insert(node.as_str().to_owned(), entry);
+            entries.retain(|_, entry| !over(entry));
             let data = write(&entries);
             let len = len_of(&data);
             if len > SHARD_LEN_MAX {

@@ -85,6 +85,36 @@ async fn a_renewal_that_a_join_has_overtaken_is_not_recorded() {
     assert_eq!(judged(&world, &new).await, Ok(()));
 }
 
+/// A thief renews while a join that replaces the node waits to be recorded: what it has got by then, and what it has thrown away,
+/// ends with that join.
+#[tokio::test]
+async fn a_renewal_does_not_survive_the_join_that_replaces_it() {
+    let world = World::start().await;
+    let (stolen, node) = (world.joined("edge1").await.facts(), NodeId::parse("edge1").expect("a name"));
+    let identities = world.bootstrap.identities();
+    let signed = |number: u8, later: u64| PeerCertificate {
+        serial: u64::from(number).into(),
+        key: [number; 32],
+        issued: stolen.issued + later,
+        ..stolen
+    };
+    let (waiting, thrown_away, kept) = (signed(1, 10), signed(2, 30), signed(3, 20));
+    for renewed in [&thrown_away, &kept] {
+        let answer = identities.renewed(&node, &stolen, renewed).await.expect("an answer");
+        assert_eq!(answer, Ok(()));
+    }
+    identities.joined(&node, &waiting, true).await.expect("stored").expect("replaced");
+    for certificate in [&stolen, &thrown_away, &kept] {
+        let judged = identities.ask(&node, certificate).await.expect("an answer");
+        assert_eq!(judged, Err(Denied::Replaced), "{certificate:?}");
+        let renewed = identities.renewed(&node, certificate, &signed(4, 40)).await.expect("an answer");
+        assert_eq!(renewed, Err(Denied::Replaced), "{certificate:?}");
+    }
+    // What another cloudcore of the same authority has renewed since counts.
+    let later = identities.ask(&node, &signed(5, 50)).await.expect("an answer");
+    assert_eq!((identities.ask(&node, &waiting).await.expect("an answer"), later), (Ok(()), Ok(())));
+}
+
 #[tokio::test]
 async fn what_one_replica_revokes_the_others_refuse() {
     let world = World::start().await;
@@ -191,7 +221,7 @@ async fn the_records_have_an_upper_bound() {
 }
 
 /// A session of edge1 with this certificate.
-fn session(registry: &Registry, certificate: PeerCertificate) -> Arc<SessionHandle> {
+pub(super) fn session(registry: &Registry, certificate: PeerCertificate) -> Arc<SessionHandle> {
     let node = NodeId::parse("edge1").expect("a name");
     let peer = PeerInfo {
         remote: ([127, 0, 0, 1], 1).into(),

@@ -73,6 +73,26 @@ async fn a_node_that_appears_is_known_at_once_to_who_was_refused() {
     assert_eq!(checked().await, Ok(()));
 }
 
+/// What is told while the answer is on its way is newer than the answer.
+#[tokio::test]
+async fn a_refusal_does_not_outlive_what_is_told_while_it_is_made() {
+    let (world, identity, _) = revoked().await;
+    world.secrets.secrets.lock().retain(|name, _| !name.starts_with(identities::SECRET_PREFIX));
+    world.set_node("edge1", Some(NodeState::Absent));
+    let identities = world.replica().await.identities();
+    identities.know_nodes([].into());
+    let (node, facts) = (edge1(), identity.facts());
+    let mut asked = Box::pin(identities.check(&node, &facts));
+    // Its Node has been read, and its record is on its way.
+    world.secrets.hold_reads(true);
+    assert!(futures::poll!(&mut asked).is_pending());
+    world.set_node("edge1", present("u1"));
+    identities.know_nodes([(node.clone(), "u1".to_owned())].into());
+    world.secrets.hold_reads(false);
+    assert_eq!(asked.await.expect("an answer"), Err(Denied::Unknown));
+    assert_eq!(identities.check(&node, &facts).await.expect("an answer"), Ok(()), "asked again");
+}
+
 /// A name of which many dial at once takes no places from others.
 #[tokio::test]
 async fn those_who_crowd_around_one_name_leave_room_for_others() {

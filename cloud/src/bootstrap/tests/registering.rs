@@ -1,10 +1,13 @@
 //! The creation of a Node is marked in the record before it: a crash in between gives no deleted Node's certificate back.
 
+use tombolo_link::identity::PeerCertificate;
 use tombolo_proto::NodeId;
 
 use super::world::{World, present};
 use super::*;
 use crate::bootstrap::identities::{Denied, IdentityError, Registration, Taken};
+use crate::hub::Registry;
+use crate::metrics::Metrics;
 
 fn edge1() -> NodeId {
     NodeId::parse("edge1").expect("a name")
@@ -40,12 +43,13 @@ async fn a_node_that_was_deleted_while_no_cloudcore_ran_takes_its_certificate_al
 async fn a_join_that_is_held_back_takes_no_name_that_somebody_has_by_then() {
     let world = World::start().await;
     let (identities, late) = (world.bootstrap.identities(), world.joined("edge2").await.facts());
-    let held_back = async |replace| identities.joined(&edge1(), &late, replace).await.expect("an answer");
+    let held_back =
+        async |replace| identities.joined(&edge1(), &late, replace).await.expect("an answer").map(drop);
     let honest = world.joined("edge1").await;
     assert_eq!(held_back(false).await, Err(Taken::Joined));
     let registration = begun(&world.bootstrap).await;
     world.set_node("edge1", present("u1"));
-    registration.end(Some("u1")).await;
+    registration.end(Some("u1".to_owned())).await;
     assert_eq!(held_back(false).await, Err(Taken::Registered));
     let judged = identities.ask(&edge1(), &honest.facts()).await.expect("an answer");
     assert_eq!(judged, Ok(()), "the name is still whose it was");
@@ -58,7 +62,7 @@ async fn a_registration_is_bound_to_the_node_that_it_has_made() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     // Made and deleted before the answer is recorded.
-    begun(&world.bootstrap).await.end(Some("u1")).await;
+    begun(&world.bootstrap).await.end(Some("u1".to_owned())).await;
     let judged =
         async |of: &Bootstrap| of.identities().ask(&edge1(), &identity.facts()).await.expect("an answer");
     assert_eq!(judged(&world.bootstrap).await, Err(Denied::Deleted));
@@ -86,6 +90,7 @@ async fn a_registration_without_an_end_is_looked_at_again() {
     let judged =
         async |of: &Bootstrap| of.identities().ask(&edge1(), &identity.facts()).await.expect("an answer");
     for given_up in [false, true] {
+        a_minute().await;
         let registration = begun(&world.bootstrap).await;
         if given_up {
             drop(registration);
@@ -130,4 +135,47 @@ async fn no_node_is_created_where_that_cannot_be_marked() {
     let after = world.replica().await;
     let judged = after.identities().ask(&edge1(), &identity.facts()).await.expect("an answer");
     assert_eq!(judged, Ok(()), "nothing was begun");
+}
+
+/// A minute in which nothing happens.
+async fn a_minute() {
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(60)).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn what_came_of_a_registration_is_recorded_before_the_tasks_end() {
+    let world = World::start().await;
+    let identity = world.joined("edge1").await;
+    let after = world.replica().await;
+    let judged = async || after.identities().ask(&edge1(), &identity.facts()).await.expect("an answer");
+    drop(begun(&world.bootstrap).await);
+    assert_eq!(judged().await, Err(Denied::Interrupted));
+    let tasks = tombolo_runtime::Tasks::new();
+    crate::app::end_tasks(&tasks, &world.bootstrap, &Drain::never()).await;
+    assert_eq!(judged().await, Ok(()));
+    // An API that does not answer holds nobody up for ever.
+    a_minute().await;
+    drop(begun(&world.bootstrap).await);
+    world.secrets.hold_reads(true);
+    tokio::time::pause();
+    crate::app::end_tasks(&tasks, &world.bootstrap, &Drain::never()).await;
+}
+
+/// The API does not answer: what is known here ends sessions all the same.
+#[tokio::test]
+async fn sessions_end_while_a_registration_cannot_be_recorded() {
+    let world = World::start().await;
+    let identity = world.joined("edge1").await;
+    drop(begun(&world.bootstrap).await);
+    world.secrets.hold_reads(true);
+    let registry = Arc::new(Registry::new(5));
+    let ended = super::in_force::session(&registry, PeerCertificate { expires: 1, ..identity.facts() });
+    let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+    let sweep = crate::gate::sweep(world.bootstrap.identities(), registry, metrics);
+    tokio::time::pause();
+    let minute = tokio::time::timeout(Duration::from_secs(60), sweep);
+    assert!(minute.await.is_err());
+    assert!(ended.mailbox.take().goodbye.is_some(), "its certificate has ended");
 }

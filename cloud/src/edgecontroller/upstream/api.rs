@@ -8,9 +8,9 @@ use tombolo_proto::frame::{ApiReply, ApiRequest};
 
 use super::order::Position;
 use super::outcome::{code_of, reason_of};
-use super::register::{created_uid, may_create_node};
+use super::register::{is_dry_run, may_create_node};
 use super::{Upstream, labels, refusal, whole};
-use crate::kube::{ApiCall, Caller, ISSUER_PATHS, is_document};
+use crate::kube::{Answer, ApiCall, Caller, ISSUER_PATHS, is_document};
 
 /// Roots of the paths that may be called: the API, its discovery and its version.
 const ROOTS: [&str; 4] = ["api", "apis", "openapi", "version"];
@@ -36,15 +36,9 @@ impl Upstream {
             body: request.body,
             timeout,
         };
-        let registers = token.is_none() && may_create_node(&call);
-        let registration = match registers {
-            true => match self.begin_registration(node).await {
-                Ok(registration) => registration,
-                Err(error) => return ApiReply::refusal(&error),
-            },
-            false => None,
-        };
-        let query = call.path_and_query.split_once('?').map_or("", |(_, query)| query).to_owned();
+        if token.is_none() && may_create_node(&call) {
+            return self.answer_registration(node, call).await;
+        }
         let caller = token.map_or(Caller::Node(node), |token| Caller::Token(node, token));
         let call = whole::complete(&self.kube, caller, call).await;
         let answer = match token {
@@ -53,27 +47,30 @@ impl Upstream {
             None if is_published(&call) => self.kube.document(Some(node), call).await,
             None => self.patch_in_order(node, position, call).await,
         };
-        if let Some(registration) = registration {
-            let created = answer.as_ref().ok().filter(|answer| answer.code == 201);
-            let uid = created.and_then(|answer| created_uid(node, &query, &answer.body));
-            registration.end(uid.as_deref()).await;
-        }
         match answer {
-            Ok(answer) => {
-                let body = match answer.code {
-                    // A kubelet registers its node by a plain call; that makes it no less an edge node.
-                    201 if registers => {
-                        let body = self.grant_labels(node, &labels::edge(), answer.body).await;
-                        self.registered(node, &body);
-                        body
-                    }
-                    _ => answer.body,
-                };
-                ApiReply { code: answer.code, content_type: answer.content_type, body }
-            }
+            Ok(answer) => reply(answer),
             Err(error) => refusal(code_of(&error), reason_of(code_of(&error)), &error.to_string()),
         }
     }
+
+    /// A kubelet registers its node by a plain call; that makes it no less an edge node.
+    async fn answer_registration(&self, node: &NodeId, call: ApiCall) -> ApiReply {
+        let changes_nothing = is_dry_run(&call);
+        match self.register(node, call).await {
+            Ok(answer) if answer.code == 201 && !changes_nothing => {
+                let body = self.grant_labels(node, &labels::edge(), answer.body).await;
+                self.registered(node, &body);
+                ApiReply { code: answer.code, content_type: answer.content_type, body }
+            }
+            Ok(answer) => reply(answer),
+            Err(error) => ApiReply::refusal(&error),
+        }
+    }
+}
+
+fn reply(answer: Answer) -> ApiReply {
+    let Answer { code, content_type, body } = answer;
+    ApiReply { code, content_type, body }
 }
 
 /// Whether a call reads a document that the cluster publishes to whoever is authenticated.

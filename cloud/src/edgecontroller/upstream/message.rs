@@ -228,11 +228,12 @@ pub(super) const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 /// The API server's body, or its refusal.
 pub(super) fn into_result(answer: Result<Answer, CallError>) -> Result<Bytes, Box<StatusError>> {
-    match answer {
-        Ok(answer) if answer.is_success() => Ok(answer.body),
-        Ok(answer) => Err(Box::new(status_of(&answer))),
-        Err(error) => Err(Box::new(status_of_failure(&error))),
-    }
+    answer.map_err(|error| Box::new(status_of_failure(&error))).and_then(body_of)
+}
+
+/// The same of an answer.
+pub(super) fn body_of(answer: Answer) -> Result<Bytes, Box<StatusError>> {
+    if answer.is_success() { Ok(answer.body) } else { Err(Box::new(status_of(&answer))) }
 }
 
 /// The same, as replies carry it.

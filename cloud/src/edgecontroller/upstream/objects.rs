@@ -7,8 +7,7 @@ use tokio::time::Instant;
 use tombolo_proto::message::{Content, Message, Operation, Outcome, StatusError, is_passing};
 use tombolo_proto::{NodeId, Uid};
 
-use super::message::{STRATEGIC, Said, Target, malformed, outcome, revision_of};
-use super::register::created_uid;
+use super::message::{STRATEGIC, Said, Target, body_of, malformed, outcome, revision_of};
 use super::{LABEL_PATIENCE, LABEL_RETRY, LEASE_NAMESPACE, TOKEN_PATIENCE, TOKEN_RETRY, Upstream, labels};
 use crate::kube::{Answer, ApiCall, CallError, Caller};
 
@@ -28,16 +27,8 @@ impl Upstream {
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.insert("name".to_owned(), target.name.into());
         }
-        let registration = match self.begin_registration(node).await {
-            Ok(registration) => registration,
-            Err(error) => return Said::Wrap(Outcome::Failed(*error), false),
-        };
-        let created = self.as_node(node, ApiCall::json(Method::POST, "/api/v1/nodes", &object)).await;
-        if let Some(registration) = registration {
-            let uid = created.as_ref().ok().and_then(|body| created_uid(node, "", body));
-            registration.end(uid.as_deref()).await;
-        }
-        let body = match created {
+        let created = self.register(node, ApiCall::json(Method::POST, "/api/v1/nodes", &object)).await;
+        let body = match created.and_then(body_of) {
             Ok(body) if granted.is_empty() => body,
             Ok(body) => self.grant_labels(node, &granted.into(), body).await,
             Err(error) => return Said::Wrap(Outcome::Failed(*error), false),

@@ -6,8 +6,9 @@ use tombolo_proto::NodeId;
 use tombolo_proto::message::StatusError;
 
 use super::Upstream;
-use crate::bootstrap::identities::Registration;
-use crate::kube::ApiCall;
+use super::outcome::{reason_of, status_of_failure};
+use crate::bootstrap::identities::{Denied, IdentityError, Registration};
+use crate::kube::{Answer, ApiCall, CallError, Caller};
 
 /// What may create a Node: a POST to all, or a server-side apply to one.
 pub(super) fn may_create_node(call: &ApiCall) -> bool {
@@ -40,25 +41,55 @@ pub(super) fn created_uid(node: &NodeId, query: &str, body: &[u8]) -> Option<Str
     (metadata.name == node.as_str() && !metadata.uid.is_empty()).then_some(metadata.uid)
 }
 
+/// Whether a call certainly changes nothing. The parameter is read as it stands: what is written in other ways counts as a call
+/// that changes something, and what follows a `#` is not sent.
+pub(super) fn is_dry_run(call: &ApiCall) -> bool {
+    let (_, query) = call.path_and_query.split_once('?').unwrap_or_default();
+    !query.contains('#') && query.split('&').any(|parameter| parameter == "dryRun=All")
+}
+
 impl Upstream {
-    /// Marks that a node's Node is about to be created.
+    /// Makes a call that may create the node's Node, as the node. Its record is marked before, and what came of it is recorded
+    /// after: the node and all nodes have the places for the whole of it that they have for the call.
     ///
     /// # Errors
-    /// What to answer instead of creating it.
-    pub(super) async fn begin_registration(
-        &self,
-        node: &NodeId,
-    ) -> Result<Option<Registration>, Box<StatusError>> {
-        let Some(identities) = &self.identities else { return Ok(None) };
-        let refusal = |code, reason, sentence: &str| Box::new(StatusError::new(code, reason, sentence));
-        match identities.begin_registration(node).await {
-            Ok(Ok(registration)) => Ok(Some(registration)),
-            Ok(Err(why)) => Err(refusal(403, "Forbidden", &format!("node {node} cannot register: {why}"))),
-            Err(error) => {
-                let sentence = format!("the registration of node {node} cannot be recorded: {error}");
-                tracing::warn!(%node, %error, "a registration cannot be recorded: no Node is created");
-                Err(refusal(503, "ServiceUnavailable", &sentence))
-            }
+    /// What to answer when there is no answer of the API server, or when it was not asked.
+    pub(super) async fn register(&self, node: &NodeId, call: ApiCall) -> Result<Answer, Box<StatusError>> {
+        let failed = |error: CallError| Box::new(status_of_failure(&error));
+        let Some(identities) = self.identities.as_ref().filter(|_| !is_dry_run(&call)) else {
+            return self.kube.call(Caller::Node(node), call).await.map_err(failed);
+        };
+        let limit = call.timeout;
+        let beginning = async {
+            let place = self.kube.register_as(node, &call).await.map_err(failed)?;
+            let registration = identities.begin_registration(node).await;
+            Ok::<_, Box<StatusError>>((place, begun(node, registration)?))
+        };
+        let begun = tokio::time::timeout(limit, beginning).await;
+        let (place, registration) = begun.map_err(|_| failed(CallError::TimedOut(limit)))??;
+        let query = call.path_and_query.split_once('?').map_or("", |(_, query)| query).to_owned();
+        let answer = place.call(call).await;
+        let created = answer.as_ref().ok().filter(|answer| answer.is_success());
+        registration.end(created.and_then(|answer| created_uid(node, &query, &answer.body))).await;
+        drop(place);
+        answer.map_err(failed)
+    }
+}
+
+/// A registration that has begun, or what to answer instead.
+fn begun(
+    node: &NodeId,
+    registration: Result<Result<Registration, Denied>, IdentityError>,
+) -> Result<Registration, Box<StatusError>> {
+    let refusal = |code, sentence: &str| Box::new(StatusError::new(code, reason_of(code), sentence));
+    match registration {
+        Ok(Ok(registration)) => Ok(registration),
+        Ok(Err(why)) => Err(refusal(403, &format!("node {node} cannot register: {why}"))),
+        Err(error @ IdentityError::Paused(_)) => Err(refusal(429, &format!("node {node}: {error}"))),
+        Err(error) => {
+            tracing::warn!(%node, %error, "a registration cannot be recorded: no Node is created");
+            let sentence = format!("the registration of node {node} cannot be recorded: {error}");
+            Err(refusal(503, &sentence))
         }
     }
 }

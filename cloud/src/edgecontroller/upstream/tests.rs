@@ -35,6 +35,13 @@ type Log = Arc<Mutex<Vec<Seen>>>;
 
 /// A client whose API server answers each call from a function.
 fn scripted(answer: impl Fn(&str) -> (u16, Value) + Clone + Send + Sync + 'static) -> (Client, Log) {
+    sometimes_silent(move |line| Some(answer(line)))
+}
+
+/// The same with one that never answers where the function says nothing.
+fn sometimes_silent(
+    answer: impl Fn(&str) -> Option<(u16, Value)> + Clone + Send + Sync + 'static,
+) -> (Client, Log) {
     let log = Log::default();
     let seen = Arc::clone(&log);
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -48,9 +55,10 @@ fn scripted(answer: impl Fn(&str) -> (u16, Value) + Clone + Send + Sync + 'stati
                 .get("impersonate-user")
                 .and_then(|user| user.to_str().ok())
                 .unwrap_or("cloudcore");
-            let (code, reply) = answer(&line);
+            let answer = answer(&line);
             let body = serde_json::from_slice(&body).unwrap_or_default();
             seen.lock().push(Seen { line, user: user.to_owned(), body });
+            let Some((code, reply)) = answer else { return std::future::pending().await };
             let response = Response::builder().status(code).header("content-type", "application/json");
             Ok::<_, tower::BoxError>(response.body(Body::from(reply.to_string().into_bytes()))?)
         }

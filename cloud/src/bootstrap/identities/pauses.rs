@@ -1,0 +1,103 @@
+//! Pauses between tries to register that make no Node: each of them writes a Secret of up to 900 KiB twice.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tombolo_proto::NodeId;
+use tombolo_runtime::{Backoff, BackoffConfig};
+
+/// From half a second to a minute, and longer after each try in a row.
+const PAUSE: BackoffConfig =
+    BackoffConfig { first: Duration::from_secs(1), max: Duration::from_secs(60), factor: 2.0 };
+
+/// Names whose tries are remembered: as many as have room in the records.
+const PAUSES_MAX: usize = 10_000;
+
+#[derive(Debug)]
+struct Pause {
+    backoff: Backoff,
+    until: Instant,
+}
+
+impl Pause {
+    /// Whether nothing came after it for so long that the next try is a first one.
+    fn is_forgotten(&self, now: Instant) -> bool {
+        self.until + PAUSE.max < now
+    }
+}
+
+/// The pauses of all names.
+#[derive(Debug, Default)]
+pub(super) struct Pauses(Mutex<HashMap<NodeId, Pause>>);
+
+impl Pauses {
+    /// How long a node has to wait before its next try; none when it may try now.
+    pub(super) fn left(&self, node: &NodeId) -> Option<Duration> {
+        let left = self.0.lock().get(node)?.until.saturating_duration_since(Instant::now());
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// A try has made no Node, or it is not known whether it has.
+    pub(super) fn failed(&self, node: &NodeId) {
+        let (mut pauses, now) = (self.0.lock(), Instant::now());
+        if pauses.len() >= PAUSES_MAX {
+            pauses.retain(|_, pause| !pause.is_forgotten(now));
+        }
+        if pauses.len() >= PAUSES_MAX && !pauses.contains_key(node) {
+            return;
+        }
+        let first = || Pause { backoff: Backoff::new(PAUSE), until: now };
+        let pause = pauses.entry(node.clone()).or_insert_with(first);
+        if pause.is_forgotten(now) {
+            pause.backoff.reset();
+        }
+        pause.until = now + pause.backoff.next_delay(&mut rand::rng());
+    }
+
+    /// There is a Node.
+    pub(super) fn over(&self, node: &NodeId) {
+        self.0.lock().remove(node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(number: usize) -> NodeId {
+        NodeId::parse(&format!("n{number}")).expect("a name")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_grow_and_are_forgotten() {
+        let pauses = Pauses::default();
+        assert_eq!(pauses.left(&node(1)), None);
+        for ceiling in [1, 2, 4, 8, 16, 32, 60, 60] {
+            pauses.failed(&node(1));
+            let (left, ceiling) = (pauses.left(&node(1)).expect("a pause"), Duration::from_secs(ceiling));
+            assert!(left <= ceiling && left >= ceiling / 2, "{left:?} of {ceiling:?}");
+            tokio::time::advance(left).await;
+            assert_eq!(pauses.left(&node(1)), None);
+        }
+        tokio::time::advance(PAUSE.max + Duration::from_secs(1)).await;
+        pauses.failed(&node(1));
+        assert!(pauses.left(&node(1)).expect("a pause") <= PAUSE.first);
+        pauses.over(&node(1));
+        assert_eq!(pauses.left(&node(1)), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn names_whose_tries_are_remembered_are_bounded() {
+        let pauses = Pauses::default();
+        (0..=PAUSES_MAX).for_each(|number| pauses.failed(&node(number)));
+        assert_eq!(pauses.left(&node(PAUSES_MAX)), None);
+        assert_eq!(pauses.0.lock().len(), PAUSES_MAX);
+        pauses.failed(&node(0));
+        assert!(pauses.left(&node(0)).is_some(), "those that are there go on");
+        tokio::time::advance(PAUSE.max * 2).await;
+        pauses.failed(&node(PAUSES_MAX));
+        assert!(pauses.left(&node(PAUSES_MAX)).is_some(), "those that are forgotten make room");
+    }
+}
