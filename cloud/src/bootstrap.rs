@@ -14,6 +14,7 @@ mod error;
 mod files;
 pub mod identities;
 mod inspect;
+mod issue;
 mod listener;
 mod nodes;
 mod peer;
@@ -36,9 +37,8 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tombolo_link::tls::ServerTls;
-use tombolo_runtime::Drain;
-use tombolo_runtime::LineLimit;
 use tombolo_runtime::door::{Door, DoorLimits, Source};
+use tombolo_runtime::{Drain, LineLimit, Tasks};
 
 pub use error::BootstrapError;
 pub use inspect::{CertificateFacts, Inspection, TokenFacts, inspect};
@@ -63,6 +63,12 @@ const EXPIRED_GRACE: Duration = Duration::from_secs(30 * 86_400);
 
 /// How often the join token changes, by default; each is valid for twice as long.
 const TOKEN_REFRESH: Duration = Duration::from_secs(12 * 3600);
+
+/// Time for a read or a write of one Secret or Node: whoever joins hears of it while the connection lives.
+const CALL_LIMIT: Duration = Duration::from_secs(10);
+
+/// Time for what must not be left halfway when the process ends.
+const FINISH_LIMIT: Duration = Duration::from_secs(5);
 
 /// Settings of the join part.
 #[derive(Debug, Clone)]
@@ -138,6 +144,8 @@ const LINES_OF_ALL: u32 = 3_000;
 struct Inner {
     /// One join at a time counts its use of a token: the others would only conflict.
     spending: tokio::sync::Mutex<()>,
+    /// Certificates that are being recorded.
+    issues: Tasks,
     authority: Arc<Authority>,
     judge: Judge,
     secrets: Arc<dyn SecretStore>,
@@ -232,6 +240,7 @@ impl Bootstrap {
                 tokens: token.as_ref().map(|token| watch::Sender::new(token.text.clone())),
                 identities: Arc::new(identities),
                 spending: tokio::sync::Mutex::default(),
+                issues: Tasks::new(),
                 start: Mutex::new(Some((token, pair))),
                 addresses: options.advertise,
                 token_refresh: options.token_refresh,
@@ -294,6 +303,21 @@ impl Bootstrap {
     /// Ends with an error when another authority has taken the place of the one that this process trusts.
     pub(crate) fn authority_stays(&self) -> impl Future<Output = Result<(), BootstrapError>> + use<> {
         upkeep::authority_stays(Arc::clone(&self.inner))
+    }
+
+    /// Waits for what must not be left halfway: certificates that are being recorded, and what came of registrations.
+    pub(crate) async fn finish(&self) {
+        let issued = self.inner.issues.shutdown(FINISH_LIMIT);
+        let settled = tokio::time::timeout(FINISH_LIMIT, self.inner.identities.settle());
+        let (issued, settled) = futures::join!(issued, settled);
+        if let Err(error) = issued {
+            tracing::warn!(%error, "joins were cut off");
+        }
+        if settled.is_err() {
+            tracing::warn!(
+                "what came of some registrations is not recorded: where there is no Node, the node has to join again"
+            );
+        }
     }
 
     /// Serves the join port and keeps token and server certificate fresh until the drain ends. Spawn it once.

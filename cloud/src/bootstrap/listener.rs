@@ -14,18 +14,17 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use rustls::server::NoServerSessionStorage;
 use rustls::version::{TLS12, TLS13};
-use rustls_pki_types::CertificateDer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tombolo_apiserve::unread::Unread;
 use tombolo_link::tls::{ServerTls, provider};
 use tombolo_runtime::Drain;
-use tombolo_runtime::door::Waiting;
+use tombolo_runtime::door::{Waiting, Working};
 
 use super::Inner;
 use super::error::BootstrapError;
-use super::routes;
+use super::routes::{self, Visitor};
 use crate::any_certificate::AnyCertificate;
 
 /// Time until a connection has brought its first byte.
@@ -97,9 +96,10 @@ async fn connection(inner: Arc<Inner>, place: Waiting, socket: TcpStream) {
     }
     // Boxed: a connection that says nothing costs next to nothing.
     let Ok(Some(place)) = timeout(HANDSHAKE_TIMEOUT, place.work()).await else { return };
+    let place = Arc::new(place);
     let served = async {
         tokio::select! {
-            served = serve(inner, socket) => served,
+            served = serve(inner, Arc::clone(&place), socket) => served,
             () = place.evicted() => Err("it gave way to one of another source".to_owned()),
         }
     };
@@ -110,21 +110,21 @@ async fn connection(inner: Arc<Inner>, place: Waiting, socket: TcpStream) {
     }
 }
 
-async fn serve(inner: Arc<Inner>, socket: TcpStream) -> Result<(), String> {
+async fn serve(inner: Arc<Inner>, place: Arc<Working>, socket: TcpStream) -> Result<(), String> {
     let source = socket.peer_addr().map_err(|error| error.to_string())?.ip().into();
     let stream = timeout(HANDSHAKE_TIMEOUT, inner.acceptor.accept(socket))
         .await
         .map_err(|_| "no TLS handshake in time".to_owned())?
         .map_err(|error| format!("TLS handshake: {error}"))?;
-    let chain: Vec<CertificateDer<'static>> =
-        stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
+    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
+    let visitor = Visitor { source, chain, place };
     let service = service_fn(|request: Request<Incoming>| {
         let (head, body) = request.into_parts();
         // Who is refused while it still sends sees the refusal.
         let body = Unread::of(&head, body);
         let request = Request::from_parts(head, body);
-        let (inner, chain) = (&inner, &chain);
-        async move { Ok::<_, Infallible>(routes::answer(inner, source, chain, request).await) }
+        let (inner, visitor) = (&inner, &visitor);
+        async move { Ok::<_, Infallible>(routes::answer(inner, visitor, request).await) }
     });
     http1::Builder::new()
         .timer(TokioTimer::new())

@@ -8,6 +8,9 @@ use kube::api::Api;
 use thiserror::Error;
 use tombolo_proto::NodeId;
 
+use super::CALL_LIMIT;
+use crate::kube::CallError;
+
 /// Labels of nodes that run the control plane.
 const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
 
@@ -72,9 +75,11 @@ impl ClusterNodes {
     }
 
     async fn look_up(&self, id: &NodeId) -> Result<NodeState, NodeLookupError> {
+        let failed = |reason: String| NodeLookupError { node: id.clone(), reason };
         let nodes = Api::<Node>::all(self.client.clone());
-        let found = nodes.get_opt(id.as_str()).await;
-        let found = found.map_err(|error| NodeLookupError { node: id.clone(), reason: error.to_string() })?;
+        let found = tokio::time::timeout(CALL_LIMIT, nodes.get_opt(id.as_str())).await;
+        let found = found.map_err(|_| failed(CallError::TimedOut(CALL_LIMIT).to_string()))?;
+        let found = found.map_err(|error| failed(error.to_string()))?;
         Ok(found.as_ref().map_or(NodeState::Absent, state_of))
     }
 }

@@ -1,5 +1,7 @@
 //! The routes of the join port (reference 4.1). Every refusal is one plain sentence.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
@@ -8,11 +10,12 @@ use hyper::body::Body;
 use rustls_pki_types::CertificateDer;
 use tombolo_link::identity::{PeerCertificate, certificate_of};
 use tombolo_proto::NodeId;
-use tombolo_runtime::door::Source;
+use tombolo_runtime::door::{Source, Working};
 
 use super::Inner;
 use super::csr;
 use super::identities::IdentityError;
+use super::issue::{Way, issue};
 use super::nodes::NodeState;
 use super::peer::Peer;
 use super::token;
@@ -30,30 +33,35 @@ type Answer = Response<Full<Bytes>>;
 
 /// A refusal: status and sentence.
 #[derive(Debug)]
-struct Refusal(StatusCode, String);
+pub(super) struct Refusal(StatusCode, String);
 
 impl Refusal {
-    fn new(status: StatusCode, sentence: impl Into<String>) -> Self {
+    pub(super) fn new(status: StatusCode, sentence: impl Into<String>) -> Self {
         Self(status, sentence.into())
     }
 }
 
-/// Answers one request of a connection from `source` that showed `chain`.
-pub(super) async fn answer<B>(
-    inner: &Inner,
-    source: Source,
-    chain: &[CertificateDer<'_>],
-    request: Request<B>,
-) -> Answer
+/// Who is at the other end of a connection.
+pub(super) struct Visitor {
+    pub(super) source: Source,
+    /// The certificate that was shown, and those that came with it.
+    pub(super) chain: Vec<CertificateDer<'static>>,
+    /// The place of the connection.
+    pub(super) place: Arc<Working>,
+}
+
+/// Answers one request of a connection.
+pub(super) async fn answer<B>(inner: &Arc<Inner>, visitor: &Visitor, request: Request<B>) -> Answer
 where
     B: Body,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
+    let Visitor { source, chain, .. } = visitor;
     let path = request.uri().path().to_owned();
     let method = request.method().clone();
     let result = match (&method, path.as_str()) {
         (&Method::GET, "/ca.crt") => Ok(der(inner.authority.certificate().to_vec())),
-        (&Method::GET, "/edge.crt") => edge_certificate(inner, source, chain, request).await,
+        (&Method::GET, "/edge.crt") => edge_certificate(inner, visitor, request).await,
         (&Method::GET, path) if path.starts_with("/node/") => node_exists(inner, chain, path).await,
         (&Method::POST, path) if is_task_report(path) => task_report(inner, chain),
         (_, path) if is_known(path) => {
@@ -67,7 +75,7 @@ where
         )),
     };
     result.unwrap_or_else(|Refusal(status, sentence)| {
-        if let Some(left_out) = inner.lines.admit(&source) {
+        if let Some(left_out) = inner.lines.admit(source) {
             tracing::info!(%source, %method, path, %status, sentence, left_out, "join request refused");
         }
         text(status, sentence)
@@ -107,15 +115,15 @@ async fn node_exists(inner: &Inner, chain: &[CertificateDer<'_>], path: &str) ->
 }
 
 async fn edge_certificate<B>(
-    inner: &Inner,
-    source: Source,
-    chain: &[CertificateDer<'_>],
+    inner: &Arc<Inner>,
+    visitor: &Visitor,
     request: Request<B>,
 ) -> Result<Answer, Refusal>
 where
     B: Body,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
+    let Visitor { source, chain, place } = visitor;
     let (head, body) = request.into_parts();
     let node = node_id(header(&head.headers, "NodeName")?.unwrap_or_default())?;
     let way = authenticate(inner, chain, &head.headers, &node).await?;
@@ -131,59 +139,17 @@ where
     let signed = CertificateDer::from(signed);
     let certificate =
         certificate_of(std::slice::from_ref(&signed)).map_err(|error| failed(error.to_string()))?;
+    let renewal = matches!(way, Way::Renewal(_));
     // Last, so that a request that gets nothing uses nothing up.
-    let bearer = match &way {
-        Way::Token { bearer, .. } => Some(bearer),
-        Way::Renewal(_) | Way::Shared => None,
-    };
-    if let Some(bearer) = bearer {
-        spend(inner, bearer, &node).await?;
-    }
-    if let Err(refusal) = record(inner, &node, &way, &certificate).await {
-        if let Some(bearer) = bearer {
-            give_back(inner, bearer, &node).await;
-        }
-        return Err(refusal);
-    }
-    if let Some(left_out) = inner.lines.admit(&source) {
-        let renewal = matches!(way, Way::Renewal(_));
+    issue(inner, place, &node, way, certificate).await?;
+    if let Some(left_out) = inner.lines.admit(source) {
         tracing::info!(%source, %node, renewal, left_out, "node certificate issued");
     }
     Ok(der(signed.to_vec()))
 }
 
-/// What a certificate is given for.
-enum Way {
-    /// The node has shown this one, which is in force.
-    Renewal(PeerCertificate),
-    /// A token of this cloud, and whether it may replace what there is.
-    Token { bearer: String, replace: bool },
-    /// KubeEdge's shared token.
-    Shared,
-}
-
-/// Records the certificate before anybody has it: one that is not recorded opens nothing.
-async fn record(
-    inner: &Inner,
-    node: &NodeId,
-    way: &Way,
-    certificate: &PeerCertificate,
-) -> Result<(), Refusal> {
-    let identities = &inner.identities;
-    let replace = match way {
-        Way::Renewal(with) => {
-            let renewed = identities.renewed(node, with, certificate).await.map_err(unknown)?;
-            return renewed.map_err(|why| unauthorized(why.to_string()));
-        }
-        Way::Token { replace, .. } => *replace,
-        Way::Shared => false,
-    };
-    let joined = identities.joined(node, certificate, replace).await.map_err(unknown)?;
-    joined.map_err(|taken| is_taken(node, &taken.to_string()))
-}
-
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn unknown(error: IdentityError) -> Refusal {
+pub(super) fn unknown(error: IdentityError) -> Refusal {
     Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
 }
 
@@ -251,7 +217,7 @@ async fn authenticate(
     }
 }
 
-fn unauthorized(sentence: String) -> Refusal {
+pub(super) fn unauthorized(sentence: String) -> Refusal {
     Refusal::new(StatusCode::UNAUTHORIZED, sentence)
 }
 
@@ -315,7 +281,7 @@ async fn may_take(inner: &Inner, node: &NodeId, state: &NodeState) -> Result<(),
     }
 }
 
-fn is_taken(node: &NodeId, what: &str) -> Refusal {
+pub(super) fn is_taken(node: &NodeId, what: &str) -> Refusal {
     let sentence = format!(
         "node {node} {what}: a join token does not take over its name. Delete the Node, choose another name, or make a \
          token that replaces it (`tombolo token create --node {node} --replace`)"
@@ -323,21 +289,8 @@ fn is_taken(node: &NodeId, what: &str) -> Refusal {
     Refusal::new(StatusCode::CONFLICT, sentence)
 }
 
-async fn spend(inner: &Inner, bearer: &str, node: &NodeId) -> Result<(), Refusal> {
-    let _turn = inner.spending.lock().await;
-    tokens::spend(&*inner.secrets, bearer, node, inner.now()).await.map(|_| ()).map_err(refused)
-}
-
-/// A join that failed after its use was counted uses nothing up.
-async fn give_back(inner: &Inner, bearer: &str, node: &NodeId) {
-    let _turn = inner.spending.lock().await;
-    if let Err(error) = tokens::give_back(&*inner.secrets, bearer).await {
-        tracing::warn!(%node, %error, "a use of a join token whose join has failed could not be given back");
-    }
-}
-
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn refused(error: tokens::Refused) -> Refusal {
+pub(super) fn refused(error: tokens::Refused) -> Refusal {
     let status = match error {
         tokens::Refused::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
         tokens::Refused::OtherName(_) => StatusCode::FORBIDDEN,

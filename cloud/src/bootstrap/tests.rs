@@ -3,8 +3,10 @@ use std::time::{Duration, SystemTime};
 use super::*;
 
 mod cluster;
+mod followed;
 mod forward;
 mod in_force;
+mod issue;
 mod join;
 mod questions;
 mod registering;

@@ -10,6 +10,8 @@ use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, Error};
 
 use super::{SecretData, SecretError, SecretStore, StoredSecret};
+use crate::bootstrap::CALL_LIMIT;
+use crate::kube::CallError;
 
 /// Secrets of one namespace of a cluster; the namespace is created when the first Secret is.
 #[derive(Clone)]
@@ -29,6 +31,17 @@ impl ClusterSecrets {
     #[must_use]
     pub fn new(client: Client, namespace: &str) -> Self {
         Self { client, namespace: namespace.to_owned() }
+    }
+
+    /// The result of work on a Secret, for which there is [`CALL_LIMIT`].
+    async fn in_time<T>(
+        name: &str,
+        work: impl Future<Output = Result<T, SecretError>>,
+    ) -> Result<T, SecretError> {
+        tokio::time::timeout(CALL_LIMIT, work).await.unwrap_or_else(|_| {
+            let reason = CallError::TimedOut(CALL_LIMIT).to_string();
+            Err(SecretError::Unavailable { name: name.to_owned(), reason })
+        })
     }
 
     fn api(&self) -> Api<Secret> {
@@ -81,11 +94,11 @@ impl ClusterSecrets {
 
 impl SecretStore for ClusterSecrets {
     fn get<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<StoredSecret>, SecretError>> {
-        self.try_get(name).boxed()
+        Self::in_time(name, self.try_get(name)).boxed()
     }
 
     fn create<'a>(&'a self, name: &'a str, data: SecretData) -> BoxFuture<'a, Result<String, SecretError>> {
-        self.try_create(name, data).boxed()
+        Self::in_time(name, self.try_create(name, data)).boxed()
     }
 
     fn update<'a>(
@@ -94,7 +107,7 @@ impl SecretStore for ClusterSecrets {
         version: &'a str,
         data: SecretData,
     ) -> BoxFuture<'a, Result<String, SecretError>> {
-        self.try_update(name, version, data).boxed()
+        Self::in_time(name, self.try_update(name, version, data)).boxed()
     }
 }
 

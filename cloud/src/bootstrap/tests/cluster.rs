@@ -9,6 +9,25 @@ use tombolo_testkit::{ControlPlane, ControlPlaneOptions};
 use super::world::options;
 use super::*;
 
+/// An API server that takes every call and answers none.
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_does_not_answer_keeps_no_join_waiting() {
+    let silent = tower::service_fn(|_: http::Request<kube::client::Body>| {
+        std::future::pending::<Result<http::Response<kube::client::Body>, tower::BoxError>>()
+    });
+    let client = Client::new(silent, "default");
+    let (store, nodes) = (ClusterSecrets::new(client.clone(), NAMESPACE), ClusterNodes::new(client));
+    let began = tokio::time::Instant::now();
+    let sentence = "the Kubernetes API did not answer within 10s";
+    let unavailable = SecretError::Unavailable { name: "casecret".to_owned(), reason: sentence.to_owned() };
+    assert_eq!(store.get("casecret").await, Err(unavailable.clone()));
+    assert_eq!(store.create("casecret", SecretData::new()).await, Err(unavailable.clone()));
+    assert_eq!(store.update("casecret", "1", SecretData::new()).await, Err(unavailable));
+    let error = nodes.state(&NodeId::parse("edge1").expect("a name")).await.expect_err("no answer");
+    assert_eq!(error.to_string(), format!("cannot look up node edge1: {sentence}"));
+    assert_eq!(began.elapsed(), 4 * CALL_LIMIT);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_share_one_ca_in_a_real_cluster() {
     tombolo_testkit::cluster_or_skip!("replicas_share_one_ca_in_a_real_cluster");
