@@ -2,7 +2,7 @@
 //!
 //! A token is `<hex SHA-256 of the CA's DER>.tombolo.<ID>.<secret>`: four parts with dots between them as KubeEdge's
 //! have, so that a stock edge can use it too. All of them are entries of one Secret, which has the hash of each secret
-//! and never the secret itself; a use is counted by compare-and-swap before a certificate is signed, so that two
+//! and never the secret itself; a use is counted by compare-and-swap before a certificate is given, so that two
 //! replicas cannot both give the last one away.
 
 use std::collections::BTreeMap;
