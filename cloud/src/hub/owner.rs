@@ -33,6 +33,7 @@ use super::volumes::{VolumeKind, is_volume};
 use super::{CLOSE_LIMIT, Hub};
 use crate::edgecontroller::Input;
 use crate::edgecontroller::upstream::{Answered, Received};
+use crate::edgecontroller::{Input, Proven};
 use crate::epoch::Outcome;
 use crate::kube::{Room, resources};
 use crate::metrics::Label;
@@ -75,7 +76,7 @@ enum Done {
     /// The API server has listed the node's pods, and has none of the absent ones; none when nobody has answered.
     PodsListed {
         keys: HashSet<ObjectKey>,
-        absent: Option<Vec<ObjectKey>>,
+        proven: Option<Proven>,
     },
     /// It has listed what a watch selects; false when the watch has ended.
     SelectionListed {
@@ -374,7 +375,7 @@ impl Owner {
 
     fn handle_done(&mut self, done: Done) {
         match done {
-            Done::PodsListed { keys, absent } => self.pods_listed(keys, absent),
+            Done::PodsListed { keys, proven } => self.pods_listed(keys, proven),
             Done::SelectionListed { scope, keys, complete } => self.selection_listed(scope, keys, complete),
             Done::Reply(Answered { reply, expelled }, room) => {
                 self.running = self.running.saturating_sub(1);

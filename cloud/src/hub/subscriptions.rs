@@ -292,6 +292,7 @@ fn refused(error: &watcher::Error) -> Option<Closed> {
     else {
         return None;
     };
-    let lasting = matches!(status.code, 400..=405 | 422);
+    // 401 is about cloudcore's own credentials.
+    let lasting = matches!(status.code, 400 | 402..=405 | 422);
     lasting.then(|| Closed::new(status.code, &status.message))
 }
