@@ -66,6 +66,8 @@ enum Done {
         kind: VolumeKind,
         outcome: Result<Arc<SharedWatch>, Closed>,
     },
+    /// Volumes of a kind that could not be followed may be tried again.
+    VolumesDue(VolumeKind),
     /// The edge gave it up meanwhile.
     GivenUp,
     /// What became of the history that a hello attests; none when nobody has answered.
@@ -178,7 +180,7 @@ impl Owner {
         self.take_events();
         self.settle_memory();
         while let Some(kind) = self.view.volumes.take_missing() {
-            self.follow_volumes(kind, Duration::ZERO);
+            self.follow_volumes(kind);
         }
         self.ask_doubts();
         if self.channel.is_closed() {
@@ -243,9 +245,8 @@ impl Owner {
         }
         for (scope, code, reason) in mail.ended {
             if let Some(kind) = VolumeKind::of_scope(scope) {
-                self.view.volumes.ended(kind);
                 self.stop_asking(scope);
-                self.follow_volumes(kind, REOPEN_WAIT);
+                self.volumes_lost(kind, &Closed { code, reason });
                 continue;
             }
             self.view.close(scope);
@@ -398,6 +399,7 @@ impl Owner {
             }
             Done::Subscribed { subscribe, outcome } => self.subscribed(subscribe, outcome),
             Done::Reviewed { subscribe, outcome } => self.reviewed(subscribe, outcome),
+            Done::VolumesDue(kind) => self.volumes_due(kind),
             Done::Volumes { kind, outcome } => self.volumes_followed(kind, outcome),
             Done::Vouched { hello, outcome } => self.vouched(*hello, outcome),
             Done::GivenUp => {}
