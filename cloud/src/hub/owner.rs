@@ -7,6 +7,7 @@ mod requests;
 mod vouch;
 
 pub(super) use beginning::{run, run_stock};
+use vouch::Examination;
 
 use std::collections::{HashSet, VecDeque};
 use std::pin::{Pin, pin};
@@ -31,7 +32,6 @@ use super::subscriptions::Closed;
 use super::view::View;
 use super::volumes::{VolumeKind, is_volume};
 use super::{CLOSE_LIMIT, Hub};
-use crate::edgecontroller::Input;
 use crate::edgecontroller::upstream::{Answered, Received};
 use crate::edgecontroller::{Input, Proven};
 use crate::epoch::Outcome;
@@ -75,7 +75,7 @@ enum Done {
         hello: Box<ChannelEvent>,
         outcome: Option<Outcome>,
     },
-    /// The API server has listed the node's pods, and has none of the absent ones; none when nobody has answered.
+    /// The API server has listed the node's pods, and was asked about the absent objects; none when nobody has answered.
     PodsListed {
         keys: HashSet<ObjectKey>,
         proven: Option<Proven>,
@@ -116,8 +116,7 @@ struct Owner {
     lease_running: bool,
     lease_next: Option<i64>,
     leave_by: Option<Instant>,
-    /// The first hello was looked at.
-    examined: bool,
+    examination: Examination,
 }
 
 impl Owner {
@@ -144,7 +143,7 @@ impl Owner {
             lease_running: false,
             lease_next: None,
             leave_by: None,
-            examined: false,
+            examination: Examination::NotBegun,
             listener: Listener::default(),
             hub,
             node,
@@ -399,8 +398,8 @@ impl Owner {
             }
             Done::Subscribed { subscribe, outcome } => self.subscribed(subscribe, outcome),
             Done::Reviewed { subscribe, outcome } => self.reviewed(subscribe, outcome),
-            Done::VolumesDue(kind) => self.volumes_due(kind),
             Done::Volumes { kind, outcome } => self.volumes_followed(kind, outcome),
+            Done::VolumesDue(kind) => self.volumes_due(kind),
             Done::Vouched { hello, outcome } => self.vouched(*hello, outcome),
             Done::GivenUp => {}
         }
