@@ -45,9 +45,10 @@ impl Owner {
         keys: HashSet<ObjectKey>,
     ) -> Option<BoxFuture<'static, Done>> {
         let followed = self.view.followed(scope)?;
-        let (watch, since, hub) = (Arc::clone(&followed.watch), followed.since(), Arc::clone(&self.hub));
+        let (watch, since) = (Arc::clone(&followed.watch), followed.since());
+        let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
         let work = async move {
-            let complete = hub.subscriptions.prove(&watch, since).await;
+            let complete = hub.subscriptions.prove(&node, &watch, since).await;
             Done::SelectionListed { scope, keys, complete }
         };
         Some(work.boxed())
