@@ -13,7 +13,7 @@ pub mod upstream;
 mod written;
 
 pub(crate) use controller::INPUTS_MAX;
-pub use controller::{Controller, Input, Outlet};
+pub use controller::{Controller, Input, Outlet, Proven};
 pub use downstream::Downstream;
 pub use index::{Effect, Index, Kind};
 pub use location_cache::LocationCache;

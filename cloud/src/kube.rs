@@ -157,6 +157,13 @@ fn push_segment(path: &mut String, text: &str) {
     }
 }
 
+/// Whether a status code refuses what was asked for. Anything else that is no success is trouble (cloudcore's own credentials,
+/// a server that is slow or busy or has failed): nothing follows from it, and the question can be asked again.
+#[must_use]
+pub(crate) fn is_refusal(code: u16) -> bool {
+    (400..500).contains(&code) && !matches!(code, 401 | 408 | 429)
+}
+
 /// Whether a text from a peer is safe as one segment of an API path.
 #[must_use]
 pub fn is_path_segment(text: &str) -> bool {

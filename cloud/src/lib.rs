@@ -22,6 +22,7 @@ pub mod objectsync;
 pub mod record;
 pub mod router;
 pub mod status;
+mod turns;
 mod watches;
 
 pub use app::{App, AppError, Bound};

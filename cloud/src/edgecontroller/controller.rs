@@ -14,7 +14,7 @@ use tombolo_runtime::time::sleep_until;
 use super::index::{Effect, Index, Kind, ReadToken};
 use super::pod_manager::coalesce;
 use super::reads::{Read, Reads};
-use crate::kube::{ApiCall, CallError, Caller, Kube, ObjectEvent, RawObject, path_of};
+use crate::kube::{ApiCall, CallError, Caller, Kube, ObjectEvent, RawObject, is_refusal, path_of};
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +25,7 @@ pub(crate) const INPUTS_MAX: usize = 1024;
 /// Events taken at a time; a burst within them becomes one change an object.
 const BATCH_MAX: usize = 256;
 
-/// Failures in a row from which on an object counts as unreadable. A refusal of the API server counts at once.
+/// Failures in a row from which on an object counts as unreadable. A refusal counts at once.
 const FAILURES_MAX: u32 = 5;
 
 /// News for the index.
@@ -39,11 +39,21 @@ pub enum Input {
     /// A node's last session has ended.
     Left(NodeId),
     /// A session would take these from the node. The API server is asked which pods the node has, and for those of the
-    /// objects that the node needs and the index takes for absent; the answer comes when the index knows what it says, and
-    /// names the objects that were asked for. No answer: ask again.
-    Prove(NodeId, Vec<ObjectKey>, oneshot::Sender<Vec<ObjectKey>>),
+    /// objects that the node needs and the index takes for absent; the answer comes when the index knows what it says. No
+    /// answer: ask again.
+    Prove(NodeId, Vec<ObjectKey>, oneshot::Sender<Proven>),
     /// The cloud's history went back: forget it, then answer.
     Reset(oneshot::Sender<()>),
+}
+
+/// What the API server has said of the objects that the index took for absent. What it refuses to say is
+/// [`Lookup::Unreadable`](tombolo_proto::session::Lookup) from then on.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Proven {
+    /// There is none, or the index knows it now.
+    pub read: Vec<ObjectKey>,
+    /// Nothing yet. They are read again, and offered when it has answered: to ask before that is of no use.
+    pub put_off: Vec<ObjectKey>,
 }
 
 /// Where the index' decisions go: the hub.
@@ -76,7 +86,7 @@ struct Proof {
     node: NodeId,
     /// Objects that the node needs and that the index takes for absent.
     absent: Vec<ObjectKey>,
-    answer: oneshot::Sender<Vec<ObjectKey>>,
+    answer: oneshot::Sender<Proven>,
 }
 
 struct Finding {
@@ -98,13 +108,24 @@ struct Question {
 #[derive(Default)]
 struct Found {
     pods: Vec<RawObject>,
-    objects: Vec<(ObjectKey, Option<RawObject>)>,
+    objects: Vec<(ObjectKey, Outcome)>,
 }
 
+/// The answer for one object; none: there is no such object.
+type Outcome = Result<Option<RawObject>, ReadError>;
+
 /// Why there is no answer; the status code when there is one.
+#[derive(Clone)]
 struct ReadError {
     code: Option<u16>,
     text: String,
+}
+
+impl ReadError {
+    /// The status code of an answer that is about the object; none for trouble, of which nothing follows.
+    fn refusal(&self) -> Option<u16> {
+        self.code.filter(|code| is_refusal(*code))
+    }
 }
 
 impl From<CallError> for ReadError {
@@ -164,7 +185,7 @@ impl Controller {
     }
 
     /// Of what the node does not need, a list of its pods is the proof: whatever they refer to is needed.
-    fn prove(&mut self, node: NodeId, keys: &[ObjectKey], answer: oneshot::Sender<Vec<ObjectKey>>) {
+    fn prove(&mut self, node: NodeId, keys: &[ObjectKey], answer: oneshot::Sender<Proven>) {
         let absent = keys.iter().filter(|key| self.index.is_absent(&node, key)).cloned().collect();
         self.newest_proof += 1;
         let read = Read::Proof(self.newest_proof);
@@ -179,10 +200,7 @@ impl Controller {
         }
         let fresh = token.is_none_or(|token| self.index.read_ended(token));
         match result {
-            Ok(found) if fresh => {
-                self.queue.ended(&read);
-                self.take_answer(read, found);
-            }
+            Ok(found) if fresh => self.take_answer(read, found),
             // More was deleted meanwhile than is remembered: the answer may show what is gone.
             Ok(_) => self.put_off(read, &ReadError { code: None, text: "it took too long".to_owned() }),
             Err(error) => self.put_off(read, &error),
@@ -190,23 +208,52 @@ impl Controller {
     }
 
     fn take_answer(&mut self, read: Read, found: Found) {
+        if let (Read::Object(..), [(_, Err(error))]) = (&read, &*found.objects) {
+            return self.put_off(read, error);
+        }
+        self.queue.ended(&read);
         match read {
             Read::Object(_, expected) => {
-                for (key, object) in found.objects {
+                for (key, outcome) in found.objects {
+                    let Ok(object) = outcome else { continue };
+                    let gone = object.is_none();
                     self.index.fetched(&key, expected.as_ref(), object);
+                    if gone {
+                        self.index.look_again(&key);
+                    }
                 }
             }
             Read::Pods(node) => self.index.pods_listed(&node, found.pods),
             Read::Proof(number) => {
                 let Some(proof) = self.proofs.remove(&number) else { return };
                 self.index.pods_listed(&proof.node, found.pods);
-                for (key, object) in found.objects {
-                    self.index.fetched(&key, None, object);
-                }
+                let proven = self.objects_read(&proof.node, found.objects);
                 // The session may be over.
-                let _ = proof.answer.send(proof.absent);
+                let _ = proof.answer.send(proven);
             }
         }
+    }
+
+    /// Each object has its own outcome: one that cannot be read keeps nothing else of the node's back.
+    fn objects_read(&mut self, node: &NodeId, objects: Vec<(ObjectKey, Outcome)>) -> Proven {
+        let mut proven = Proven::default();
+        for (key, outcome) in objects {
+            match outcome {
+                Ok(object) => {
+                    self.index.fetched(&key, None, object);
+                    proven.read.push(key);
+                }
+                Err(error) => {
+                    let read = Read::Object(key.clone(), None);
+                    self.queue.add_failed(node, read, Instant::now());
+                    self.failed_to_read(&key, 1, &error);
+                    if error.refusal().is_none() {
+                        proven.put_off.push(key);
+                    }
+                }
+            }
+        }
+        proven
     }
 
     fn put_off(&mut self, read: Read, error: &ReadError) {
@@ -220,11 +267,16 @@ impl Controller {
         if failures.is_power_of_two() {
             tracing::warn!(error = error.text, failures, "cannot read what a node needs; trying again");
         }
-        let refused = error.code.is_some_and(|code| (400..500).contains(&code) && code != 429);
-        if let Some(key) = key
-            && (refused || failures >= FAILURES_MAX)
-        {
-            self.index.unreadable(&key, error.code.unwrap_or(503));
+        if let Some(key) = key {
+            self.failed_to_read(&key, failures, error);
+        }
+    }
+
+    /// A refusal is stated at once, trouble when it lasts.
+    fn failed_to_read(&mut self, key: &ObjectKey, failures: u32, error: &ReadError) {
+        let lasts = failures >= FAILURES_MAX;
+        if let Some(code) = error.refusal().or(lasts.then(|| error.code.unwrap_or(503))) {
+            self.index.unreadable(key, code);
         }
     }
 
@@ -292,19 +344,26 @@ fn changed_key(input: &Input) -> Option<ObjectKey> {
     }
 }
 
-/// Reads once. A failure is never taken for an absence.
+/// Reads once. A failure is never taken for an absence, and that of an object is its own.
 async fn perform(kube: &Kube, question: &Question) -> Result<Found, ReadError> {
     let mut found = Found::default();
     if let Some(node) = &question.node {
         found.pods = list_pods(kube, node).await?;
     }
+    let mut silence = None;
     for key in &question.objects {
-        found.objects.push((key.clone(), fetch(kube, key).await?));
+        // Where nobody has answered, each further question could take as long.
+        let outcome = match &silence {
+            None => fetch(kube, key).await,
+            Some(error) => Err(ReadError::clone(error)),
+        };
+        silence = outcome.as_ref().err().filter(|error| error.code.is_none()).cloned();
+        found.objects.push((key.clone(), outcome));
     }
     Ok(found)
 }
 
-async fn fetch(kube: &Kube, key: &ObjectKey) -> Result<Option<RawObject>, ReadError> {
+async fn fetch(kube: &Kube, key: &ObjectKey) -> Outcome {
     let path = path_of(key.resource(), key.namespace(), key.name());
     let answer = kube.call(Caller::Own, ApiCall::get(path)).await?;
     match answer.code {

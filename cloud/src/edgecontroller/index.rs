@@ -22,7 +22,7 @@ use super::PodManager;
 use super::downstream::{Cached, Downstream};
 use super::sightings::Sighting;
 use super::trim::{self, Trimmed};
-use crate::kube::{ObjectError, ObjectEvent, RawObject, resources};
+use crate::kube::{ObjectError, ObjectEvent, RawObject, is_refusal, resources};
 
 /// The kinds that cloudcore pushes by itself. Closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -162,15 +162,24 @@ impl Index {
     }
 
     /// Takes the news that an object cannot be read, with the status code: known, so that nobody waits for it, until a
-    /// later read or the watch tells more. What is known of it already stays.
+    /// later read or the watch tells more. What is known of it already stays; that there is no such object is not known of one
+    /// that the API server refuses to show.
     pub fn unreadable(&mut self, key: &ObjectKey, code: u16) {
         let news = match self.down.objects.get(key).as_deref() {
             Some(Cached::Pending) => true,
             Some(Cached::Unreadable(known)) => *known != code,
-            Some(Cached::Present(_) | Cached::Absent(_)) | None => false,
+            Some(Cached::Absent(_)) => is_refusal(code),
+            Some(Cached::Present(_)) | None => false,
         };
         if news && matches!(Kind::of(key), Some(Kind::ConfigMap | Kind::Secret)) {
             self.set_config(key, Cached::Unreadable(code));
+        }
+    }
+
+    /// Has all nodes that need an object look at it again: sessions may wait for what was read of it.
+    pub fn look_again(&mut self, key: &ObjectKey) {
+        for node in self.down.location.nodes_of(key) {
+            self.offer(&node, key);
         }
     }
 

@@ -120,19 +120,33 @@ impl Reads {
 
     /// A read has failed and waits, twice as long as the last time; how often it has failed.
     pub(super) fn failed(&mut self, read: Read, now: Instant, needed: impl Fn(&Read) -> bool) -> u32 {
-        let Some(known) = self.known.get_mut(&read) else { return 0 };
-        known.failures = known.failures.saturating_add(1);
-        let (failures, node) = (known.failures, known.node.clone());
-        let doubled = 2_u32.saturating_pow(failures.saturating_sub(1));
-        self.serial += 1;
-        let place = (now + RETRY_MIN.saturating_mul(doubled).min(RETRY_MAX), self.serial);
-        known.later = Some(place);
-        self.later.insert(place, read);
+        let Some(node) = self.known.get(&read).map(|known| known.node.clone()) else { return 0 };
+        let failures = self.wait(read, now);
         self.leave(&node);
         if self.later.len() >= self.sweep_at.max(SWEEP_MIN) {
             self.sweep(needed);
             self.sweep_at = self.later.len().saturating_mul(2);
         }
+        failures
+    }
+
+    /// Wants a read that has just failed as a part of another one. One that is known has its time already.
+    pub(super) fn add_failed(&mut self, node: &NodeId, read: Read, now: Instant) {
+        if !self.known.contains_key(&read) {
+            self.known.insert(read.clone(), Known { node: node.clone(), failures: 0, later: None });
+            self.wait(read, now);
+        }
+    }
+
+    fn wait(&mut self, read: Read, now: Instant) -> u32 {
+        let Some(known) = self.known.get_mut(&read) else { return 0 };
+        known.failures = known.failures.saturating_add(1);
+        let doubled = 2_u32.saturating_pow(known.failures.saturating_sub(1));
+        self.serial += 1;
+        let place = (now + RETRY_MIN.saturating_mul(doubled).min(RETRY_MAX), self.serial);
+        known.later = Some(place);
+        let failures = known.failures;
+        self.later.insert(place, read);
         failures
     }
 

@@ -156,7 +156,7 @@ impl Upstream {
         if !self.enabled {
             return refused(TURNED_OFF);
         }
-        match self.gates.pass(&message).await {
+        match self.gates.pass(node, &message).await {
             Err(crowded) => refused(&crowded.to_string()),
             Ok(_pass) => self.answer_message(node, message, position).await,
         }
@@ -169,7 +169,7 @@ impl Upstream {
         if !self.enabled {
             return 503;
         }
-        let Ok(_pass) = self.gates.pass_kind(RequestKind::WriteLease).await else { return 429 };
+        let Ok(_pass) = self.gates.pass_kind(node, RequestKind::WriteLease).await else { return 429 };
         let time = format!("{time:.6}");
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases/{node}");
         let patch = json!({"spec": {"renewTime": time}}).to_string();

@@ -25,20 +25,34 @@ pub(crate) struct Known {
 impl Known {
     /// What an answer of the API server shows.
     pub(crate) fn of(object: &[u8]) -> Self {
-        #[derive(Deserialize)]
-        struct Object<'a> {
-            metadata: Metadata,
-            #[serde(borrow, default)]
-            status: Option<&'a RawValue>,
-        }
-        #[derive(Deserialize)]
-        struct Metadata {
-            #[serde(rename = "resourceVersion", default)]
-            resource_version: String,
-        }
-        let Ok(object) = serde_json::from_slice::<Object<'_>>(object) else { return Self::default() };
+        let Some(object) = Shown::read(object) else { return Self::default() };
         let status = object.status.map(|status| Sha256::digest(status.get()).into());
         Self { revision: CloudRevision::parse(&object.metadata.resource_version).ok(), status }
+    }
+}
+
+/// `metadata.resourceVersion` of an object; empty where it has none.
+pub(crate) fn version_of(object: &[u8]) -> String {
+    Shown::read(object).map(|object| object.metadata.resource_version).unwrap_or_default()
+}
+
+/// What is read of an object of which the rest does not matter.
+#[derive(Deserialize)]
+struct Shown<'a> {
+    metadata: Metadata,
+    #[serde(borrow, default)]
+    status: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    #[serde(rename = "resourceVersion", default)]
+    resource_version: String,
+}
+
+impl<'a> Shown<'a> {
+    fn read(object: &'a [u8]) -> Option<Self> {
+        serde_json::from_slice(object).ok()
     }
 }
 

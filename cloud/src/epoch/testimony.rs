@@ -1,5 +1,6 @@
 //! What the edges can tell of the cloud's history, between the sessions that hear it and the keeper that knows better.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -7,7 +8,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
-use tombolo_proto::Uid;
+use tombolo_proto::{NodeId, Uid};
 
 use super::{Attester, Reach};
 
@@ -44,8 +45,11 @@ struct Known {
 struct Pending {
     /// The highest claim that is not answered.
     claim: Option<Reach>,
-    waiting: Vec<oneshot::Sender<Outcome>>,
+    waiting: Waiting,
 }
+
+/// Who waits for an answer: of each node the session that has asked last, because the ones before it were replaced.
+type Waiting = HashMap<NodeId, oneshot::Sender<Outcome>>;
 
 /// What an attestation comes to, before anybody is asked. Closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +76,7 @@ pub(crate) enum Outcome {
 pub(crate) struct Asked {
     /// The claim; none when the look was due anyway.
     pub(crate) claim: Option<Reach>,
-    waiting: Vec<oneshot::Sender<Outcome>>,
+    waiting: Waiting,
 }
 
 impl Testimony {
@@ -110,15 +114,16 @@ impl Testimony {
         }
     }
 
-    /// Has the keeper look at once. All that ask before it looks are answered together.
-    pub(crate) fn ask(&self, claim: Reach) -> oneshot::Receiver<Outcome> {
+    /// Has the keeper look at once. All that ask before it looks are answered together. One question of a node is in the hands
+    /// of the keeper, and one waits for its next look: a newer one takes the place of that, which gets no answer.
+    pub(crate) fn ask(&self, node: &NodeId, claim: Reach) -> oneshot::Receiver<Outcome> {
         let (answer, outcome) = oneshot::channel();
         let mut pending = self.pending.lock();
         if pending.waiting.len() >= WAITING_SLACK {
-            pending.waiting.retain(|waiting| !waiting.is_closed());
+            pending.waiting.retain(|_, waiting| !waiting.is_closed());
         }
         pending.claim = Some(pending.claim.map_or(claim, |other| other.and(claim)));
-        pending.waiting.push(answer);
+        pending.waiting.insert(node.clone(), answer);
         self.asked.notify_one();
         outcome
     }
@@ -152,7 +157,9 @@ impl Testimony {
             (Some(one), Some(other)) => Some(one.and(other)),
             (one, other) => one.or(other),
         };
-        pending.waiting.extend(asked.waiting.into_iter().filter(|waiting| !waiting.is_closed()));
+        for (node, waiting) in asked.waiting.into_iter().filter(|(_, waiting)| !waiting.is_closed()) {
+            pending.waiting.entry(node).or_insert(waiting);
+        }
         if pending.waiting.is_empty() {
             pending.claim = None;
         }
@@ -162,7 +169,7 @@ impl Testimony {
 impl Asked {
     /// Answers all.
     pub(crate) fn answer(self, outcome: Outcome) {
-        for waiting in self.waiting {
+        for waiting in self.waiting.into_values() {
             // Who has gone needs no answer.
             let _ = waiting.send(outcome);
         }
@@ -171,6 +178,7 @@ impl Asked {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::oneshot::error::TryRecvError;
     use tombolo_proto::CloudRevision;
 
     use super::*;
@@ -181,6 +189,10 @@ mod tests {
 
     fn reach(generation: u64, beat: u64, revision: u64) -> Reach {
         Reach { generation, beat, revision: CloudRevision(revision) }
+    }
+
+    fn node(name: &str) -> NodeId {
+        NodeId::parse(name).expect("a name")
     }
 
     fn attested(reach: Reach) -> Bytes {
@@ -208,13 +220,13 @@ mod tests {
     #[tokio::test]
     async fn one_answer_serves_all_that_wait() {
         let testimony = at(reach(5, 7, 100));
-        let first = testimony.ask(reach(5, 7, 103));
-        let second = testimony.ask(reach(5, 8, 101));
+        let first = testimony.ask(&node("a"), reach(5, 7, 103));
+        let second = testimony.ask(&node("b"), reach(5, 8, 101));
         testimony.wanted().await;
         let asked = testimony.take();
         assert_eq!(asked.claim, Some(reach(5, 8, 103)), "all that they know");
         // The API server does not answer: nobody is told anything, and who comes meanwhile waits with the others.
-        let third = testimony.ask(reach(5, 7, 107));
+        let third = testimony.ask(&node("c"), reach(5, 7, 107));
         drop(second);
         testimony.put_back(asked);
         let asked = testimony.take();
@@ -228,10 +240,31 @@ mod tests {
         assert_eq!(testimony.take().claim, None);
     }
 
+    #[tokio::test]
+    async fn of_a_node_the_newest_question_waits_and_one_is_in_the_hands_of_the_keeper() {
+        let testimony = at(reach(5, 7, 100));
+        let ask = || testimony.ask(&node("a"), reach(5, 7, 101));
+        let mut first = ask();
+        let asked = testimony.take();
+        let mut older: Vec<_> = (0..100).map(|_| ask()).collect();
+        let newest = ask();
+        for older in &mut older {
+            assert_eq!(older.try_recv(), Err(TryRecvError::Closed), "a newer one has taken its place");
+        }
+        // The API server has not answered, and the newest stays.
+        testimony.put_back(asked);
+        assert_eq!(first.try_recv(), Err(TryRecvError::Closed));
+        let asked = testimony.take();
+        assert_eq!(asked.waiting.len(), 1);
+        asked.answer(Outcome::Holds);
+        assert_eq!(newest.await, Ok(Outcome::Holds));
+    }
+
     #[test]
     fn who_has_gone_takes_no_place_and_asks_nothing() {
         let testimony = at(reach(5, 7, 100));
-        (0..10_000).for_each(|_| drop(testimony.ask(reach(5, 7, 101))));
+        let ask = |number: usize| testimony.ask(&node(&format!("n{number}")), reach(5, 7, 101));
+        (0..10_000).for_each(|number| drop(ask(number)));
         assert!(testimony.pending.lock().waiting.len() <= WAITING_SLACK);
         testimony.put_back(testimony.take());
         assert_eq!(testimony.take().claim, None);

@@ -7,6 +7,7 @@ mod requests;
 mod vouch;
 
 pub(super) use beginning::{run, run_stock};
+use vouch::Examination;
 
 use std::collections::{HashSet, VecDeque};
 use std::pin::{Pin, pin};
@@ -31,8 +32,8 @@ use super::subscriptions::Closed;
 use super::view::View;
 use super::volumes::{VolumeKind, is_volume};
 use super::{CLOSE_LIMIT, Hub};
-use crate::edgecontroller::Input;
 use crate::edgecontroller::upstream::{Answered, Received};
+use crate::edgecontroller::{Input, Proven};
 use crate::epoch::Outcome;
 use crate::kube::{Room, resources};
 use crate::metrics::Label;
@@ -65,6 +66,8 @@ enum Done {
         kind: VolumeKind,
         outcome: Result<Arc<SharedWatch>, Closed>,
     },
+    /// Volumes of a kind that could not be followed may be tried again.
+    VolumesDue(VolumeKind),
     /// The edge gave it up meanwhile.
     GivenUp,
     /// What became of the history that a hello attests; none when nobody has answered.
@@ -72,10 +75,10 @@ enum Done {
         hello: Box<ChannelEvent>,
         outcome: Option<Outcome>,
     },
-    /// The API server has listed the node's pods, and has none of the absent ones; none when nobody has answered.
+    /// The API server has listed the node's pods, and was asked about the absent objects; none when nobody has answered.
     PodsListed {
         keys: HashSet<ObjectKey>,
-        absent: Option<Vec<ObjectKey>>,
+        proven: Option<Proven>,
     },
     /// It has listed what a watch selects; false when the watch has ended.
     SelectionListed {
@@ -113,8 +116,7 @@ struct Owner {
     lease_running: bool,
     lease_next: Option<i64>,
     leave_by: Option<Instant>,
-    /// The first hello was looked at.
-    examined: bool,
+    examination: Examination,
 }
 
 impl Owner {
@@ -141,7 +143,7 @@ impl Owner {
             lease_running: false,
             lease_next: None,
             leave_by: None,
-            examined: false,
+            examination: Examination::NotBegun,
             listener: Listener::default(),
             hub,
             node,
@@ -177,7 +179,7 @@ impl Owner {
         self.take_events();
         self.settle_memory();
         while let Some(kind) = self.view.volumes.take_missing() {
-            self.follow_volumes(kind, Duration::ZERO);
+            self.follow_volumes(kind);
         }
         self.ask_doubts();
         if self.channel.is_closed() {
@@ -242,9 +244,8 @@ impl Owner {
         }
         for (scope, code, reason) in mail.ended {
             if let Some(kind) = VolumeKind::of_scope(scope) {
-                self.view.volumes.ended(kind);
                 self.stop_asking(scope);
-                self.follow_volumes(kind, REOPEN_WAIT);
+                self.volumes_lost(kind, &Closed { code, reason });
                 continue;
             }
             self.view.close(scope);
@@ -374,7 +375,7 @@ impl Owner {
 
     fn handle_done(&mut self, done: Done) {
         match done {
-            Done::PodsListed { keys, absent } => self.pods_listed(keys, absent),
+            Done::PodsListed { keys, proven } => self.pods_listed(keys, proven),
             Done::SelectionListed { scope, keys, complete } => self.selection_listed(scope, keys, complete),
             Done::Reply(Answered { reply, expelled }, room) => {
                 self.running = self.running.saturating_sub(1);
@@ -398,6 +399,7 @@ impl Owner {
             Done::Subscribed { subscribe, outcome } => self.subscribed(subscribe, outcome),
             Done::Reviewed { subscribe, outcome } => self.reviewed(subscribe, outcome),
             Done::Volumes { kind, outcome } => self.volumes_followed(kind, outcome),
+            Done::VolumesDue(kind) => self.volumes_due(kind),
             Done::Vouched { hello, outcome } => self.vouched(*hello, outcome),
             Done::GivenUp => {}
         }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tombolo_proto::NodeId;
 use tombolo_proto::frame::Subscribe;
 use tombolo_proto::limits::FOLLOWED_MAX;
-use tombolo_runtime::{Backoff, BackoffConfig, Budget, Tasks};
+use tombolo_runtime::{Budget, Tasks};
 
 use super::access::{Access, Granted};
 use super::interned::Interned;
@@ -20,6 +20,7 @@ use super::selection::Selection;
 use super::shared::{EVENTS_MAX, SharedWatch};
 use crate::kube::{Kube, ObjectEvent, watch};
 use crate::metrics::{Label, Metrics};
+use crate::turns::Turns;
 
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,9 @@ const IDLE_LIMIT: Duration = Duration::from_secs(600);
 
 /// Lists at a time that confirm what shared watches do not have.
 const LISTS_MAX: usize = 4;
+
+/// Those of one node, under way or next in turn: its others wait behind them. Selectors are free to invent.
+const NODE_LISTS_MAX: usize = 1;
 
 /// Time that an edge waits for the first list.
 const SYNC_LIMIT: Duration = Duration::from_secs(60);
@@ -72,6 +76,8 @@ pub struct Subscriptions {
     interned: Interned,
     /// Places for lists that confirm something.
     lists: Arc<Semaphore>,
+    /// Of the nodes that wait for such lists.
+    turns: Arc<Turns<NodeId>>,
 }
 
 impl Subscriptions {
@@ -81,7 +87,8 @@ impl Subscriptions {
         let access = Access::new(kube.clone());
         let interned = Interned::new(&Budget::new(usize::MAX));
         let lists = Arc::new(Semaphore::new(LISTS_MAX));
-        Self { kube, access, tasks, metrics, running: Arc::default(), interned, lists }
+        let (running, turns) = Default::default();
+        Self { kube, access, tasks, metrics, running, interned, lists, turns }
     }
 
     /// The same with so much memory for all objects that are followed.
@@ -125,30 +132,32 @@ impl Subscriptions {
         }
     }
 
-    /// Has the API server list what a watch selects, until a list is complete that began after this one. False when the
-    /// watch has ended. While the API server does not answer, this goes on, and nobody else waits for it.
-    pub(super) async fn prove(&self, watch: &SharedWatch, since: u64) -> bool {
-        let _turn = watch.turn().await;
-        let (first, max) = (Duration::from_millis(200), Duration::from_secs(30));
-        let mut backoff = Backoff::new(BackoffConfig { first, max, ..BackoffConfig::default() });
-        let mut failures = 0_u32;
+    /// Has the API server list what a watch selects, for a node, until a list is complete that began after this one. False when
+    /// the watch has ended. While the API server does not answer, this goes on, and nobody else waits for it.
+    ///
+    /// A node has one turn, before it waits with others: for those who list the same, and for a place. Nothing is held while
+    /// a list rests.
+    pub(super) async fn prove(&self, node: &NodeId, watch: &SharedWatch, since: u64) -> bool {
         while !watch.has_failed() {
+            if let Some(until) = watch.rests_until() {
+                tokio::time::sleep_until(until).await;
+            }
+            let _turn = self.turns.take(node, NODE_LISTS_MAX).await;
+            let _listing = watch.turn().await;
             if watch.lists_complete() > since {
                 return true;
             }
-            let listed = match self.lists.acquire().await {
-                Ok(_place) => watch.list(&self.kube).await,
-                Err(_) => return false,
-            };
-            if let Err(error) = listed {
-                failures += 1;
-                // The first failure, and then ever fewer.
-                if failures.is_power_of_two() {
-                    let resource = watch.resource();
-                    tracing::warn!(%resource, error, failures, "cannot confirm what was deleted; edges keep it");
-                }
-                let delay = backoff.next_delay(&mut rand::rng());
-                tokio::time::sleep(delay).await;
+            // Somebody else has listed meanwhile, and failed.
+            if watch.has_failed() || watch.rests_until().is_some() {
+                continue;
+            }
+            let Ok(_place) = self.lists.acquire().await else { return false };
+            let Err(error) = watch.list(&self.kube).await else { continue };
+            let failures = watch.list_failed();
+            // The first failure, and then ever fewer.
+            if failures.is_power_of_two() {
+                let resource = watch.resource();
+                tracing::warn!(%resource, error, failures, "cannot confirm what was deleted; edges keep it");
             }
         }
         false
@@ -292,6 +301,7 @@ fn refused(error: &watcher::Error) -> Option<Closed> {
     else {
         return None;
     };
-    let lasting = matches!(status.code, 400..=405 | 422);
+    // 401 is about cloudcore's own credentials.
+    let lasting = matches!(status.code, 400 | 402..=405 | 422);
     lasting.then(|| Closed::new(status.code, &status.message))
 }

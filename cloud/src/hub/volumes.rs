@@ -12,6 +12,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -52,12 +53,22 @@ impl VolumeKind {
     }
 }
 
+/// Wait before volumes of a kind are followed again; it doubles with each failure up to [`RETRY_MAX`].
+const RETRY_MIN: Duration = Duration::from_secs(5);
+
+/// Longest wait: the API server refuses, or has no room.
+const RETRY_MAX: Duration = Duration::from_secs(300);
+
 /// The watches of one session.
 #[derive(Debug, Default)]
 pub(super) struct Volumes {
     watches: [Option<Followed>; 2],
-    /// Asked for and not being opened.
+    /// The node has a right to something of the kind, so that it has to be followed.
     missing: [AtomicBool; 2],
+    /// Being opened, or waiting after a failure.
+    opening: [bool; 2],
+    /// Failures since the kind was followed.
+    failures: [u32; 2],
     /// The claims of the node's pods; none until they are asked for.
     claims: Mutex<Option<Arc<Claims>>>,
 }
@@ -74,14 +85,13 @@ impl Volumes {
         pods: impl FnOnce() -> Option<Vec<Arc<SharedObject>>>,
     ) -> Option<Lookup> {
         let kind = VolumeKind::of(key)?;
-        let Some(followed) = &self.watches[kind.0] else {
+        let Some(claims) = self.claims(pods) else { return Some(Lookup::Pending) };
+        let found = self.watches[kind.0].as_ref().map(|followed| followed.watch.lookup(key));
+        let wanted = entitled(found.clone().unwrap_or(Lookup::Pending), key, &claims);
+        if found.is_none() && matches!(wanted, Lookup::Pending) {
             self.missing[kind.0].store(true, Ordering::Relaxed);
-            return Some(Lookup::Pending);
-        };
-        Some(match self.claims(pods) {
-            None => Lookup::Pending,
-            Some(claims) => entitled(followed.watch.lookup(key), key, &claims),
-        })
+        }
+        Some(wanted)
     }
 
     fn claims(&self, pods: impl FnOnce() -> Option<Vec<Arc<SharedObject>>>) -> Option<Arc<Claims>> {
@@ -97,11 +107,30 @@ impl Volumes {
         *self.claims.lock() = None;
     }
 
-    /// A kind whose watch has to be opened. Each is told once.
-    pub(super) fn take_missing(&self) -> Option<VolumeKind> {
-        let index = self.missing.iter().position(|missing| missing.load(Ordering::Relaxed))?;
-        self.missing[index].store(false, Ordering::Relaxed);
+    /// A kind whose watch has to be opened. Each is told once, until it is known what has become of that.
+    pub(super) fn take_missing(&mut self) -> Option<VolumeKind> {
+        let index = (0..2).find(|index| {
+            self.missing[*index].swap(false, Ordering::Relaxed)
+                && !self.opening[*index]
+                && self.watches[*index].is_none()
+        })?;
+        self.opening[index] = true;
         Some(VolumeKind(index))
+    }
+
+    /// The watch of a kind could not be opened, or has ended. How long to wait before [`Self::retry`].
+    pub(super) fn failed(&mut self, kind: VolumeKind) -> Duration {
+        self.watches[kind.0] = None;
+        self.opening[kind.0] = true;
+        let failures = &mut self.failures[kind.0];
+        let wait = RETRY_MIN.saturating_mul(2_u32.saturating_pow(*failures)).min(RETRY_MAX);
+        *failures = failures.saturating_add(1);
+        wait
+    }
+
+    /// The time has come: the kind is opened again if anything of it is still looked up to which the node has a right.
+    pub(super) fn retry(&mut self, kind: VolumeKind) {
+        self.opening[kind.0] = false;
     }
 
     /// Follows the volumes of a kind.
@@ -116,6 +145,7 @@ impl Volumes {
     ) -> Result<(), Closed> {
         watch.follow(session, SCOPES[kind.0])?;
         self.watches[kind.0] = Some(Followed::new(watch));
+        (self.opening[kind.0], self.failures[kind.0]) = (false, 0);
         Ok(())
     }
 
@@ -128,15 +158,8 @@ impl Volumes {
     pub(super) fn doubt(&self, kind: VolumeKind, key: &ObjectKey) -> Option<ScopeId> {
         let followed = self.followed(kind)?;
         let there = matches!(followed.watch.lookup(key), Lookup::Present(_));
-        let name = (key.namespace().to_owned(), key.name().to_owned());
-        let ended = |claims: &Arc<Claims>| !key.namespace().is_empty() && !claims.contains(&name);
-        let no_right = self.claims.lock().as_ref().is_some_and(ended);
-        (!there && !no_right && !followed.is_proven()).then_some(SCOPES[kind.0])
-    }
-
-    /// The watch has ended.
-    pub(super) fn ended(&mut self, kind: VolumeKind) {
-        self.watches[kind.0] = None;
+        let may_have = self.claims.lock().as_ref().is_none_or(|claims| may_have(key, claims));
+        (!there && may_have && !followed.is_proven()).then_some(SCOPES[kind.0])
     }
 
     pub(super) fn close(&mut self, session: &SessionHandle) {
@@ -153,18 +176,24 @@ pub(super) fn is_volume(key: &ObjectKey) -> bool {
     VolumeKind::of(key).is_some()
 }
 
+/// Whether these claims can be a right to a claim or volume with this key.
+fn may_have(key: &ObjectKey, claims: &Claims) -> bool {
+    match key.namespace() {
+        "" => !claims.is_empty(),
+        namespace => claims.contains(&(namespace.to_owned(), key.name().to_owned())),
+    }
+}
+
 /// What was found, for as long as the node has a right to it.
 fn entitled(found: Lookup, key: &ObjectKey, claims: &Claims) -> Lookup {
-    let names = |namespace: &str, name: &str| claims.contains(&(namespace.to_owned(), name.to_owned()));
     let allowed = match &found {
-        _ if !key.namespace().is_empty() => names(key.namespace(), key.name()),
-        Lookup::Present(volume) => {
+        Lookup::Present(volume) if key.namespace().is_empty() => {
             let body: Value = serde_json::from_slice(&volume.body).unwrap_or_default();
             let claim =
-                |member: &str| body.pointer(&format!("/spec/claimRef/{member}")).and_then(Value::as_str);
-            claim("namespace").zip(claim("name")).is_some_and(|(namespace, name)| names(namespace, name))
+                |member: &str| Some(body.pointer("/spec/claimRef")?.get(member)?.as_str()?.to_owned());
+            claim("namespace").zip(claim("name")).is_some_and(|name| claims.contains(&name))
         }
-        Lookup::Absent | Lookup::Unwanted(_) | Lookup::Unreadable(_) | Lookup::Pending => true,
+        _ => may_have(key, claims),
     };
     if allowed { found } else { Lookup::Unwanted(None) }
 }
@@ -246,7 +275,6 @@ mod tests {
         let watch = Arc::new(SharedWatch::new(resource, kind, interned));
         let mut volumes = Volumes::default();
         let claim = object("persistentvolumeclaims", "d", "data", &json!({})).key.clone();
-        assert!(matches!(volumes.lookup(&claim, || None), Some(Lookup::Pending)), "not followed yet");
         volumes.watches[1] = Some(Followed::new(watch));
         assert!(matches!(volumes.lookup(&claim, || None), Some(Lookup::Pending)), "the pods are not known");
         let pods = vec![pod(&json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]))];
@@ -255,6 +283,35 @@ mod tests {
         assert!(matches!(volumes.lookup(&claim, || Some(Vec::new())), Some(Lookup::Pending)), "remembered");
         volumes.pods_changed();
         assert!(matches!(volumes.lookup(&claim, || Some(Vec::new())), Some(Lookup::Unwanted(None))));
+    }
+
+    /// Pods come and go, and everything that the edge holds is looked at each time.
+    #[test]
+    fn what_cannot_be_followed_is_tried_ever_less_often_and_no_longer_than_a_pod_needs_it() {
+        let mut volumes = Volumes::default();
+        let claim = object("persistentvolumeclaims", "d", "data", &json!({})).key.clone();
+        let volume = object("persistentvolumes", "", "v", &json!({})).key.clone();
+        let using = vec![pod(&json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]))];
+        let look = |volumes: &mut Volumes, pods: &[Arc<SharedObject>]| {
+            volumes.pods_changed();
+            let looked = [&claim, &volume].map(|key| volumes.lookup(key, || Some(pods.to_vec())));
+            let opened = std::iter::from_fn(|| volumes.take_missing()).count();
+            (opened, looked.iter().filter(|found| matches!(found, Some(Lookup::Unwanted(_)))).count())
+        };
+        assert_eq!(look(&mut volumes, &using), (2, 0), "both kinds, each once");
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            for _ in 0..100 {
+                assert_eq!(look(&mut volumes, &using), (0, 0), "they are being opened, or wait");
+            }
+            waits.push([0, 1].map(|kind| volumes.failed(VolumeKind(kind)).as_secs()));
+            assert_eq!(look(&mut volumes, &using), (0, 0));
+            [0, 1].into_iter().for_each(|kind| volumes.retry(VolumeKind(kind)));
+            assert_eq!(look(&mut volumes, &using), (2, 0), "a pod needs them");
+        }
+        assert_eq!(waits, [5, 10, 20, 40, 80, 160, 300, 300].map(|wait| [wait, wait]));
+        [0, 1].into_iter().for_each(|kind| volumes.retry(VolumeKind(kind)));
+        assert_eq!(look(&mut volumes, &[]), (0, 2), "no pod does: the right has ended, and nothing is asked");
     }
 
     /// Everything that the session has to say now; what its ledger needs for that is stored at once.
@@ -300,18 +357,12 @@ mod tests {
             let told = told(session, view);
             told.iter().filter(|text| text.contains("\"delete\"") && text.contains("data")).count()
         };
-        assert_eq!(deletions(&mut session, &view), 0, "claims are not followed yet");
-        assert_eq!(view.volumes.take_missing(), Some(VolumeKind(1)), "and have to be");
-
-        let interned = Interned::new(&tombolo_runtime::Budget::new(usize::MAX));
-        let watch = SharedWatch::new(VolumeKind(1).resource(), "PersistentVolumeClaim".to_owned(), interned);
-        view.volumes.watches[1] = Some(Followed::new(Arc::new(watch)));
-        session.offer_held(is_volume);
         assert_eq!(deletions(&mut session, &view), 0, "the API server is asked for the pods first");
         assert_eq!(view.take_doubts(|_| false).len(), 1);
         view.prove(Vec::new());
         session.offer(ScopeId::NODE, claim);
-        // The claim itself is not known yet, but that no pod of the node refers to it is.
+        // The claim itself is not known, but that no pod of the node refers to it is: nobody has to follow it for that.
         assert_eq!(deletions(&mut session, &view), 1, "the right has ended");
+        assert_eq!(view.volumes.take_missing(), None);
     }
 }

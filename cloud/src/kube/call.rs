@@ -177,26 +177,35 @@ impl Kube {
     /// # Errors
     /// [`CallError`] when there is no answer.
     pub async fn call(&self, caller: Caller<'_>, call: ApiCall) -> Result<Answer, CallError> {
-        let (limit, class) = (call.timeout, class_of(&call)?);
-        let answer = async {
-            let _turn = self.gate.turn(caller.node(), class).await?;
-            self.call_in_turn(caller, class, call).await
-        };
+        let (limit, class, room) = (call.timeout, class_of(&call)?, Room::current());
+        let attempt = || self.attempt(caller, Some(class), call.clone(), room.as_ref());
+        let answer = self.in_turn(caller, class, room.as_ref(), attempt);
         tokio::time::timeout(limit, answer).await.map_err(|_| CallError::TimedOut(limit))?
     }
 
-    /// Makes one call whose turn it is among those of its node.
-    pub(super) async fn call_in_turn(
+    /// Tries in turn among the calls of the node until there is an answer, which may have to wait for room.
+    ///
+    /// There is one order for all that is waited for: the node's room for a large answer, its turn, the copy of a document, a
+    /// place at the API server. Nobody waits for one of these with a later one in hand. So a turn is given back
+    /// before the room is waited for, and work that has the room, of its call before, may wait for a turn.
+    pub(super) async fn in_turn<F>(
         &self,
         caller: Caller<'_>,
         class: Class,
-        call: ApiCall,
-    ) -> Result<Answer, CallError> {
-        let room = Room::current();
+        room: Option<&Room>,
+        attempt: impl Fn() -> F,
+    ) -> Result<Answer, CallError>
+    where
+        F: Future<Output = Result<Option<Answer>, CallError>>,
+    {
         loop {
-            match self.attempt(caller, Some(class), call.clone(), room.as_ref()).await? {
-                Some(answer) => return Ok(answer),
-                None => wait(room.as_ref()).await,
+            let turn = self.gate.turn(caller.node(), class).await?;
+            if let Some(answer) = attempt().await? {
+                return Ok(answer);
+            }
+            drop(turn);
+            if let Some(room) = room {
+                room.wait().await;
             }
         }
     }
@@ -270,13 +279,6 @@ pub(super) fn class_of(call: &ApiCall) -> Result<Class, CallError> {
 
 const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user");
 const IMPERSONATE_GROUP: HeaderName = HeaderName::from_static("impersonate-group");
-
-/// Waits for the turn of a large answer.
-pub(super) async fn wait(room: Option<&Room>) {
-    if let Some(room) = room {
-        room.wait().await;
-    }
-}
 
 /// A room for the answer, and whether the question can be asked again.
 type Reading<'a> = Option<(&'a Room, bool)>;

@@ -5,27 +5,25 @@
 //! cloudcore leaves to them, and cloudcore has some that no node can take. A node waits in the common queue with a few calls
 //! at a time, however many it has, so the queue goes round among the nodes.
 
-use std::sync::Arc;
-
-use dashmap::DashMap;
 use http::Method;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tombolo_apiserve::query::Query;
 use tombolo_apiserve::query::path::Target;
 use tombolo_proto::NodeId;
 
 use super::CallError;
 use crate::metrics::Label;
+use crate::turns::Turns;
 
 /// Places in each class that are cloudcore's alone.
 const OWN_MAX: usize = 32;
 
 /// What a call is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Class {
     /// Leases: whether a node lives. They wait for nothing else, the node's own slow reports included.
     Lease,
@@ -85,8 +83,8 @@ impl Class {
 #[derive(Debug)]
 pub(super) struct Gate {
     lanes: [Lane; 5],
-    /// Of nodes that have calls under way.
-    shares: DashMap<NodeId, Arc<Share>>,
+    /// What one node may have under way or in the queue, by class.
+    turns: Turns<(NodeId, Class)>,
     calls: Family<Label, Counter>,
     running: Family<Label, Gauge>,
     waiting: Family<Label, Gauge>,
@@ -101,25 +99,8 @@ struct Lane {
     waiting: Gauge,
 }
 
-/// What one node may have under way or in the queue, by class.
-#[derive(Debug)]
-struct Share([Arc<Semaphore>; 5]);
-
 /// The turn of one call among those of its node, until it is answered or given up.
-pub(super) struct Turn<'a> {
-    gate: &'a Gate,
-    node: NodeId,
-    /// None in the end, when the share may be nobody's any more.
-    share: Option<Arc<Share>>,
-    permit: Option<OwnedSemaphorePermit>,
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        (self.permit, self.share) = (None, None);
-        self.gate.shares.remove_if(&self.node, |_, share| Arc::strong_count(share) == 1);
-    }
-}
+pub(super) type Turn<'a> = crate::turns::Turn<'a, (NodeId, Class)>;
 
 /// A place that a call has until it is answered or given up.
 pub(super) struct Place<'a> {
@@ -156,7 +137,7 @@ impl Default for Gate {
                 waiting: waiting.get_or_create(&label).clone(),
             }
         });
-        Self { lanes, shares: DashMap::new(), calls, running, waiting }
+        Self { lanes, turns: Turns::default(), calls, running, waiting }
     }
 }
 
@@ -185,19 +166,12 @@ impl Gate {
         class: Class,
     ) -> Result<Option<Turn<'_>>, CallError> {
         let Some(node) = node else { return Ok(None) };
-        let share = Arc::clone(&*self.shares.entry(node.clone()).or_default());
-        let semaphore = Arc::clone(&share.0[class as usize]);
-        // Made first, so that the share goes also when the call is given up while it waits.
-        let mut turn = Turn { gate: self, node: node.clone(), share: Some(share), permit: None };
-        turn.permit = match class {
-            Class::Register => Some(semaphore.try_acquire_owned().map_err(|_| CallError::Registering)?),
-            _ => {
-                let _waiting = Counted::new(&self.lanes[class as usize].waiting);
-                // The semaphore is never closed.
-                semaphore.acquire_owned().await.ok()
-            }
-        };
-        Ok(Some(turn))
+        let (key, (_, at_a_time)) = ((node.clone(), class), class.places());
+        if class == Class::Register {
+            return self.turns.try_take(&key, at_a_time).map(Some).ok_or(CallError::Registering);
+        }
+        let _waiting = Counted::new(&self.lanes[class as usize].waiting);
+        Ok(Some(self.turns.take(&key, at_a_time).await))
     }
 
     /// Waits for a place: one of those that nodes share, or one of cloudcore's own. Who waits longest is next.
@@ -213,15 +187,11 @@ impl Gate {
     }
 }
 
-impl Default for Share {
-    fn default() -> Self {
-        Self(Class::ALL.map(|class| Arc::new(Semaphore::new(class.places().1))))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::pin::Pin;
+    use std::sync::Arc;
+    use std::time::Duration;
 
     use futures::FutureExt as _;
     use futures::future::join_all;
@@ -315,36 +285,89 @@ mod tests {
             answered += 1;
             held.extend(ended(&mut waiting));
         }
-        assert_eq!(gate.shares.len(), 16, "shares of those who ask");
+        assert_eq!(gate.turns.len(), 16, "shares of those who ask");
         drop((waiting, held));
-        assert_eq!(gate.shares.len(), 0, "nothing is kept of nodes that ask nothing");
+        assert_eq!(gate.turns.len(), 0, "nothing is kept of nodes that ask nothing");
     }
 
-    /// A node asks for large lists and does not read them: it keeps its own turns, and no place of others.
-    #[tokio::test(start_paused = true)]
-    async fn a_node_that_does_not_read_holds_no_places() {
-        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
-            let body = kube::client::Body::from(vec![b' '; 2 * crate::kube::LARGE_ANSWER]);
+    const LARGE: &str = "/api/v1/pods";
+    const SOON: Duration = Duration::from_secs(1);
+
+    /// An API server whose lists of pods, and whatever is called large, are large.
+    fn kube() -> Kube {
+        let service = tower::service_fn(|request: http::Request<kube::client::Body>| async move {
+            let large = [LARGE, "/api/v1/namespaces/d/configmaps/large"].contains(&request.uri().path());
+            let len = if large { 2 * crate::kube::LARGE_ANSWER } else { 10 };
+            let body = kube::client::Body::from(vec![b' '; len]);
             Ok::<_, tower::BoxError>(http::Response::new(body))
         });
-        let kube = Kube::from(kube::Client::new(service, "default"));
-        let (node, large) = (node("n"), Arc::new(Semaphore::new(0)));
-        let share = tombolo_runtime::Budget::new(usize::MAX).share(usize::MAX);
-        let list = || {
-            let asked = kube.call(Caller::Node(&node), ApiCall::get("/api/v1/pods"));
-            Room::new(&share, &large).scope(asked)
-        };
-        let mut lists: Vec<_> = (0..10).map(|_| Box::pin(list())).collect();
-        let soon = std::time::Duration::from_secs(1);
-        assert!(tokio::time::timeout(soon, join_all(&mut lists)).await.is_err(), "nothing is read");
-        let lane = &kube.gate.lanes[Class::Bulk as usize];
-        assert_eq!(lane.calls.get(), Class::Bulk.places().1 as u64, "no more than its share was asked for");
-        assert_eq!((lane.running.get(), lane.nodes.available_permits()), (0, Class::Bulk.places().0));
-        // The node reads one after the other.
-        large.add_permits(1);
-        for list in lists {
-            list.await.expect("an answer");
+        Kube::from(kube::Client::new(service, "default"))
+    }
+
+    /// What a node asks, with its share of memory and its one large answer at a time.
+    struct Asking {
+        node: NodeId,
+        large: Arc<Semaphore>,
+        share: tombolo_runtime::Share,
+    }
+
+    impl Asking {
+        fn new(name: &str, large: usize) -> Self {
+            let share = tombolo_runtime::Budget::new(usize::MAX).share(usize::MAX);
+            Self { node: node(name), large: Arc::new(Semaphore::new(large)), share }
         }
+
+        /// The code of the answer to the last one of some calls, which are one request's.
+        async fn ask(&self, kube: &Kube, calls: &[(Method, &str)]) -> u16 {
+            let asked = async {
+                let mut code = 0;
+                for (method, path) in calls {
+                    let call = ApiCall { method: method.clone(), ..ApiCall::get(*path) };
+                    code = kube.call(Caller::Node(&self.node), call).await.expect("an answer").code;
+                }
+                code
+            };
+            Room::new(&self.share, &self.large).scope(asked).await
+        }
+    }
+
+    /// A node asks for large lists and does not read them: it keeps no place of others, and none of its own turns.
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_does_not_read_holds_no_places() {
+        let (kube, greedy) = (kube(), Asking::new("n", 0));
+        let lists = [(Method::GET, LARGE)];
+        let mut lists: Vec<_> = (0..16).map(|_| Box::pin(greedy.ask(&kube, &lists))).collect();
+        assert!(tokio::time::timeout(SOON, join_all(&mut lists)).await.is_err(), "nothing is read");
+        let lane = &kube.gate.lanes[Class::Bulk as usize];
+        assert_eq!((lane.running.get(), lane.nodes.available_permits()), (0, Class::Bulk.places().0));
+        assert_eq!((lane.calls.get(), kube.gate.turns.len()), (16, 0), "each was asked for once");
+        let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n";
+        for (who, name, method, path) in [
+            ("its own lease", "n", Method::PATCH, lease),
+            ("its own small list", "n", Method::GET, "/api/v1/services"),
+            ("a list of another node", "other", Method::GET, "/api/v1/services"),
+        ] {
+            let (calls, asking) = ([(method, path)], Asking::new(name, 0));
+            assert!(tokio::time::timeout(SOON, asking.ask(&kube, &calls)).await.is_ok(), "{who}");
+        }
+        // The node reads one after the other.
+        greedy.large.add_permits(1);
+        assert_eq!(tokio::time::timeout(SOON, join_all(lists)).await.expect("answers"), [200; 16]);
+        assert!(lane.calls.get() <= 2 * 16 + 2, "one that had to wait is asked for once more");
+    }
+
+    /// A request that makes several calls has the node's large answer from its first one on, while others wait for it.
+    #[tokio::test(start_paused = true)]
+    async fn who_has_the_large_answer_of_a_node_does_not_wait_for_those_who_wait_for_it() {
+        let (kube, node) = (kube(), Asking::new("n", 1));
+        let (object, other) = ("/api/v1/namespaces/d/configmaps/large", "/api/v1/namespaces/d/configmaps/a");
+        let update = [(Method::GET, object), (Method::GET, other), (Method::PUT, other)];
+        let reads = [(Method::GET, object)];
+        let updates = node.ask(&kube, &update);
+        let others = join_all((0..15).map(|_| node.ask(&kube, &reads)));
+        let both = futures::future::join(updates, others);
+        let (code, codes) = tokio::time::timeout(SOON, both).await.expect("nobody waits for the other");
+        assert!(code == 200 && codes == [200; 15]);
     }
 
     #[tokio::test]

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tombolo_proto::NodeId;
 use tombolo_proto::documents::{DISCOVERY, ISSUER_PATH, KEY_SET, KEYS_PATH};
 
-use super::call::{class_of, wait};
+use super::call::class_of;
 use super::gate::Class;
 use super::{Answer, ApiCall, CallError, Caller, Kube, Room};
 use crate::metrics::Label;
@@ -112,22 +112,16 @@ impl Kube {
         if call.method != Method::GET || !has_copy(&call) {
             return self.call(caller, call).await;
         }
-        let (limit, class) = (call.timeout, class_of(&call)?);
-        let answer = async {
-            // Before the copy is: who asks for it keeps others waiting, and must not wait for its own other calls.
-            let _turn = self.gate.turn(node, class).await?;
-            let room = Room::current();
-            loop {
-                if let Some(answer) = self.copied(caller, class, call.clone(), room.as_ref()).await? {
-                    // A copy that a node has not taken yet stays in memory when it is a copy no more.
-                    let fits = room.as_ref().map_or(Ok(true), |room| room.grow(answer.body.len()))?;
-                    if fits {
-                        return Ok(answer);
-                    }
-                }
-                wait(room.as_ref()).await;
-            }
+        let (limit, class, room) = (call.timeout, class_of(&call)?, Room::current());
+        let room = room.as_ref();
+        let attempt = || async {
+            let answer = self.copied(caller, class, call.clone(), room).await?;
+            let Some(answer) = answer else { return Ok(None) };
+            // A copy that a node has not taken yet stays in memory when it is a copy no more.
+            let fits = room.map_or(Ok(true), |room| room.grow(answer.body.len()))?;
+            Ok(fits.then_some(answer))
         };
+        let answer = self.in_turn(caller, class, room, attempt);
         tokio::time::timeout(limit, answer).await.map_err(|_| CallError::TimedOut(limit))?
     }
 

@@ -18,6 +18,8 @@ use crate::edgecontroller::Downstream;
 struct Api {
     /// Nobody answers.
     away: bool,
+    /// Codes of answers by path; with 0 there is no answer.
+    codes: HashMap<String, u16>,
     pods: Vec<Value>,
     secrets: Vec<Value>,
     /// Paths that were asked for.
@@ -29,6 +31,9 @@ fn client(api: &Arc<Mutex<Api>>) -> Kube {
     let service = tower::service_fn(move |request: Request<Body>| {
         let (code, answer) = api.lock().answer(request.uri().path());
         async move {
+            if code == 0 {
+                std::future::pending::<()>().await;
+            }
             let response = Response::builder().status(code).header("content-type", "application/json");
             Ok::<_, tower::BoxError>(response.body(Body::from(answer.to_string().into_bytes()))?)
         }
@@ -42,6 +47,7 @@ impl Api {
         let named = |object: &&Value| Some(path) == object["metadata"]["selfLink"].as_str();
         match path {
             _ if self.away => (500, json!({"kind": "Status", "code": 500, "message": "away"})),
+            _ if self.codes.contains_key(path) => (self.codes[path], json!({"message": "not this one"})),
             "/api/v1/pods" => (200, json!({"kind": "PodList", "metadata": {}, "items": self.pods})),
             _ => match self.secrets.iter().chain(&self.pods).find(named) {
                 Some(object) => (200, object.clone()),
@@ -127,15 +133,35 @@ impl World {
         self.send(Input::Watched(kind, event, None)).await;
     }
 
+    fn answers_with(&self, key: &ObjectKey, code: u16) {
+        self.api.lock().codes.insert(path_of(key.resource(), key.namespace(), key.name()), code);
+    }
+
+    fn answers_again(&self) {
+        self.api.lock().codes.clear();
+    }
+
+    /// How often this object was asked for.
+    fn asked(&self, key: &ObjectKey) -> usize {
+        let path = path_of(key.resource(), key.namespace(), key.name());
+        self.api.lock().asked.iter().filter(|asked| **asked == path).count()
+    }
+
     /// Everything that can happen at once has happened.
     async fn settle(&self) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 
-    async fn prove(&self, keys: &[ObjectKey]) -> oneshot::Receiver<Vec<ObjectKey>> {
+    async fn prove(&self, keys: &[ObjectKey]) -> oneshot::Receiver<Proven> {
         let (answer, proof) = oneshot::channel();
         self.send(Input::Prove(node(), keys.to_vec(), answer)).await;
         proof
+    }
+
+    /// The answer, which comes soon.
+    async fn proven(&self, keys: &[ObjectKey]) -> Proven {
+        let answer = self.prove(keys).await;
+        tokio::time::timeout(Duration::from_secs(40), answer).await.expect("in time").expect("an answer")
     }
 
     fn state(&self, key: &ObjectKey) -> &'static str {
@@ -160,8 +186,8 @@ async fn what_a_list_of_the_pods_shows_is_needed_before_the_question_is_answered
         api.pods = vec![pod("p1", 5, &[]), pod("p2", 20, &["held"])];
         api.secrets = vec![secret("held", 21)];
     }
-    let absent = world.prove(&[held.clone(), gone.clone()]).await.await.expect("an answer");
-    assert_eq!(absent, [], "neither was needed, so neither was read");
+    let proven = world.proven(&[held.clone(), gone.clone()]).await;
+    assert_eq!(proven, Proven::default(), "neither was needed, so neither was read");
     assert!(matches!(world.state(&held), "pending" | "present"), "it is needed now");
     assert_eq!(world.state(&gone), "unwanted");
     assert!(world.told.0.lock().contains(&held));
@@ -180,9 +206,8 @@ async fn what_is_taken_for_absent_is_read_before_the_question_is_answered() {
     let (there, gone) = (secret_key("there"), secret_key("gone"));
     assert_eq!((world.state(&there), world.state(&gone)), ("absent", "absent"));
     world.api.lock().secrets = vec![secret("there", 30)];
-    let mut absent = world.prove(&[there.clone(), gone.clone()]).await.await.expect("an answer");
-    absent.sort();
-    assert_eq!(absent, [gone.clone(), there.clone()], "both were asked for");
+    let proven = world.proven(&[there.clone(), gone.clone()]).await;
+    assert_eq!(proven, Proven { read: vec![there.clone(), gone.clone()], put_off: Vec::new() });
     assert_eq!((world.state(&there), world.state(&gone)), ("present", "absent"));
 }
 
@@ -197,11 +222,69 @@ async fn a_question_waits_for_an_api_server_that_answers_and_holds_nothing_else_
     world.settle().await;
     assert_eq!(world.state(&ObjectKey::new(Kind::Pod.resource(), "d", "p3")), "present");
     world.api.lock().away = false;
-    assert_eq!(proof.await.expect("an answer"), []);
+    assert_eq!(proof.await.expect("an answer"), Proven::default());
     let lists = world.api.lock().asked.iter().filter(|path| *path == "/api/v1/pods").count();
     assert!(lists > 1, "asked again");
 
     let given_up = world.prove(&[secret_key("held")]).await;
     drop(given_up);
     world.settle().await;
+}
+
+/// What the API server refuses to show is stated, and asked for again; everything else is proven.
+#[tokio::test(start_paused = true)]
+async fn an_object_that_is_refused_keeps_nothing_else_from_being_proven() {
+    for code in [403, 405, 410] {
+        let world = World::new(&[pod("p", 5, &["odd", "gone"])]).await;
+        let (odd, gone) = (secret_key("odd"), secret_key("gone"));
+        world.answers_with(&odd, code);
+        let proven = world.proven(&[odd.clone(), gone.clone()]).await;
+        assert_eq!(proven, Proven { read: vec![gone.clone()], put_off: Vec::new() }, "{code}");
+        assert_eq!((world.state(&odd), world.state(&gone)), ("unreadable", "absent"), "{code}");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!((5..12).contains(&world.asked(&odd)), "{}: again, with back-off", world.asked(&odd));
+        world.answers_again();
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        assert_eq!(world.state(&odd), "absent", "{code}");
+    }
+}
+
+/// Trouble says nothing of the object: it stays what it was, the session waits, and hears when there is an answer.
+#[tokio::test(start_paused = true)]
+async fn an_object_that_meets_trouble_keeps_nothing_else_from_being_proven() {
+    for code in [401, 408, 429, 500, 503, 504] {
+        let world = World::new(&[pod("p", 5, &["odd", "gone"])]).await;
+        let (odd, gone) = (secret_key("odd"), secret_key("gone"));
+        world.answers_with(&odd, code);
+        let proven = world.proven(&[odd.clone(), gone.clone()]).await;
+        assert_eq!(proven, Proven { read: vec![gone], put_off: vec![odd.clone()] }, "{code}");
+        world.told.0.lock().clear();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(world.state(&odd), "absent", "{code}: nothing is concluded");
+        assert!((5..12).contains(&world.asked(&odd)), "{}: again, with back-off", world.asked(&odd));
+        assert_eq!(*world.told.0.lock(), [], "{code}: there is no news");
+        world.answers_again();
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        assert_eq!(*world.told.0.lock(), std::slice::from_ref(&odd), "{code}: who waits may ask again");
+        let proven = world.proven(std::slice::from_ref(&odd)).await;
+        assert_eq!(proven, Proven { read: vec![odd], put_off: Vec::new() }, "{code}");
+    }
+}
+
+/// A question without an answer takes its whole time, and not that of each object behind it.
+#[tokio::test(start_paused = true)]
+async fn an_object_that_nobody_answers_for_costs_a_proof_its_time_once() {
+    let names: Vec<String> = (0..40).map(|number| format!("s{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let world = World::new(&[pod("p", 5, &names)]).await;
+    let keys: Vec<ObjectKey> = names.iter().map(|name| secret_key(name)).collect();
+    keys[1..4].iter().for_each(|key| world.answers_with(key, 0));
+    let proven = world.proven(&keys).await;
+    assert_eq!((proven.read.as_slice(), proven.put_off.as_slice()), (&keys[..1], &keys[1..]));
+    world.told.0.lock().clear();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let told = world.told.0.lock().len();
+    assert!(told > 30, "what is answered for is read alone, a place beside those that wait: {told}");
+    let proven = world.proven(&keys[4..]).await;
+    assert_eq!((proven.read.len(), proven.put_off.len()), (36, 0));
 }

@@ -56,8 +56,6 @@ impl Index {
     /// The state of a referenced object has changed for all nodes that need it.
     pub(super) fn set_config(&mut self, key: &ObjectKey, cached: Cached) {
         self.down.objects.insert(key.clone(), cached);
-        for node in self.down.location.nodes_of(key) {
-            self.offer(&node, key);
-        }
+        self.look_again(key);
     }
 }

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tombolo_proto::NodeId;
 use tombolo_proto::message::{Message, Operation, ResourceType};
+
+use crate::turns::{Turn, Turns};
 
 /// Kinds of requests that can be bounded: those for which stock cloudcore has workers of their own (reference
 /// section 12.2). Closed.
@@ -97,6 +100,9 @@ pub struct RequestBound {
     pub waiting: u32,
 }
 
+/// One node's part of the requests of a kind that run at a time: a fourth, and one at least.
+const NODE_PART: u32 = 4;
+
 /// Bounds by kind.
 pub type RequestBounds = BTreeMap<RequestKind, RequestBound>;
 
@@ -109,11 +115,15 @@ pub(super) struct Crowded {
 }
 
 /// What a running request holds; its place is free when this is dropped.
-pub(super) struct Pass(#[expect(dead_code, reason = "held, not read")] Option<[OwnedSemaphorePermit; 2]>);
+pub(super) struct Pass<'a>(#[expect(dead_code, reason = "held, not read")] Option<Held<'a>>);
 
-/// Lets requests of each kind pass one by one.
+/// A place, a slot, and the node's turn.
+type Held<'a> = ([OwnedSemaphorePermit; 2], Turn<'a, (NodeId, RequestKind)>);
+
+/// Lets requests of each kind pass one by one. A node has a part of each kind at a time, running or waiting, and its others
+/// wait behind those: however many it makes, the queue goes round among the nodes.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Gates(Arc<BTreeMap<RequestKind, Gate>>);
+pub(super) struct Gates(Arc<BTreeMap<RequestKind, Gate>>, Arc<Turns<(NodeId, RequestKind)>>);
 
 #[derive(Debug)]
 struct Gate {
@@ -134,58 +144,85 @@ impl Gates {
             places: permits(u64::from(bound.running.get()) + u64::from(bound.waiting)),
             slots: permits(bound.running.get().into()),
         };
-        Self(Arc::new(bounds.iter().map(|(kind, bound)| (*kind, gate(*bound))).collect()))
+        let gates = bounds.iter().map(|(kind, bound)| (*kind, gate(*bound))).collect();
+        Self(Arc::new(gates), Arc::default())
     }
 
-    /// Waits until this message may run.
-    pub(super) async fn pass(&self, message: &Message) -> Result<Pass, Crowded> {
+    /// Waits until this message of a node may run.
+    pub(super) async fn pass(&self, node: &NodeId, message: &Message) -> Result<Pass<'_>, Crowded> {
         match RequestKind::of(message) {
-            Some(kind) => self.pass_kind(kind).await,
+            Some(kind) => self.pass_kind(node, kind).await,
             None => Ok(Pass(None)),
         }
     }
 
-    /// Waits until a request of this kind may run.
-    pub(super) async fn pass_kind(&self, kind: RequestKind) -> Result<Pass, Crowded> {
+    /// Waits until a request of this kind of a node may run.
+    pub(super) async fn pass_kind(&self, node: &NodeId, kind: RequestKind) -> Result<Pass<'_>, Crowded> {
         let Some(gate) = self.0.get(&kind) else { return Ok(Pass(None)) };
-        let crowded = || Crowded { running: gate.bound.running.get(), waiting: gate.bound.waiting };
+        let RequestBound { running, waiting } = gate.bound;
+        let crowded = || Crowded { running: running.get(), waiting };
+        let part = usize::try_from(running.get() / NODE_PART).unwrap_or(usize::MAX).max(1);
+        let turn = self.1.take(&(node.clone(), kind), part.min(Semaphore::MAX_PERMITS)).await;
         let place = Arc::clone(&gate.places).try_acquire_owned().map_err(|_| crowded())?;
         let slot = Arc::clone(&gate.slots).acquire_owned().await.map_err(|_| crowded())?;
-        Ok(Pass(Some([place, slot])))
+        Ok(Pass(Some(([place, slot], turn))))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use futures::FutureExt as _;
+    use futures::FutureExt;
 
     use super::*;
+
+    fn node(name: &str) -> NodeId {
+        NodeId::parse(name).expect("a name")
+    }
 
     #[test]
     fn requests_beyond_the_bound_wait_and_those_beyond_that_are_refused() {
         let bound = RequestBound { running: NonZeroU32::MIN, waiting: 1 };
         let gates = Gates::new(&[(RequestKind::QuerySecret, bound)].into());
-        let pass = || gates.pass_kind(RequestKind::QuerySecret);
-        let first = pass().now_or_never().expect("at once").expect("a free slot");
-        let mut second = Box::pin(pass());
+        let [a, b, c] = ["a", "b", "c"].map(node);
+        let pass = |node| gates.pass_kind(node, RequestKind::QuerySecret);
+        let first = pass(&a).now_or_never().expect("at once").expect("a free slot");
+        let mut second = Box::pin(pass(&b));
         assert!(second.as_mut().now_or_never().is_none(), "it waits for the first");
-        let refused = pass().now_or_never().expect("at once").err().expect("no place").to_string();
+        let refused = pass(&c).now_or_never().expect("at once").err().expect("no place").to_string();
         assert!(refused.contains("1 requests") && refused.contains("1 wait"), "{refused}");
         drop(first);
         let second = second.now_or_never().expect("its turn").expect("a free slot");
         drop(second);
-        assert!(pass().now_or_never().is_some_and(|passed| passed.is_ok()));
-        assert!(gates.pass_kind(RequestKind::QueryConfigMap).now_or_never().is_some());
+        assert!(pass(&a).now_or_never().is_some_and(|passed| passed.is_ok()));
+        assert!(gates.pass_kind(&a, RequestKind::QueryConfigMap).now_or_never().is_some());
     }
 
     #[test]
     fn a_request_that_is_given_up_while_it_waits_leaves_its_place() {
         let bound = RequestBound { running: NonZeroU32::MIN, waiting: 1 };
         let gates = Gates::new(&[(RequestKind::WriteLease, bound)].into());
-        let _first = gates.pass_kind(RequestKind::WriteLease).now_or_never().expect("at once");
+        let [a, b] = ["a", "b"].map(node);
+        let _first = gates.pass_kind(&a, RequestKind::WriteLease).now_or_never().expect("at once");
         for _ in 0..3 {
-            let waits = gates.pass_kind(RequestKind::WriteLease);
+            let waits = gates.pass_kind(&b, RequestKind::WriteLease);
             assert!(waits.now_or_never().is_none(), "there is a place to wait in");
         }
+    }
+
+    /// A node makes many requests of a kind that is bounded for all: those of others do not wait behind them, nor are they refused.
+    #[test]
+    fn a_node_has_a_part_of_a_kind_and_waits_behind_itself() {
+        let bound = RequestBound { running: NonZeroU32::new(8).expect("not zero"), waiting: 8 };
+        let gates = Gates::new(&[(RequestKind::QuerySecret, bound)].into());
+        let [greedy, modest] = ["greedy", "modest"].map(node);
+        let pass = |node| Box::pin(gates.pass_kind(node, RequestKind::QuerySecret));
+        let mut many: Vec<_> = (0..100).map(|_| pass(&greedy)).collect();
+        let passed: Vec<_> = many.iter_mut().filter_map(FutureExt::now_or_never).collect();
+        assert_eq!(passed.len(), 2, "a fourth of the eight, and nothing is refused");
+        for _ in 0..2 {
+            assert!(pass(&modest).now_or_never().is_some_and(|passed| passed.is_ok()));
+        }
+        drop((many, passed));
+        assert_eq!(gates.1.len(), 0, "nothing is kept of nodes that ask nothing");
     }
 }

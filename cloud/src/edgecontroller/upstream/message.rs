@@ -15,6 +15,7 @@ use tombolo_proto::{NodeId, ObjectKey};
 use super::order::Position;
 use super::outcome::{status_of, status_of_failure};
 use super::{Upstream, fresh_id, now_millis};
+use crate::edgecontroller::written::version_of;
 use crate::kube::{Answer, ApiCall, CallError, is_path_segment, path_of, resources};
 
 /// Where a request points: checked segments of its resource path.
@@ -247,22 +248,6 @@ pub(super) fn outcome(result: Result<Bytes, Box<StatusError>>) -> Outcome {
     }
 }
 
-/// `metadata.resourceVersion` of an object.
-pub(super) fn revision_of(object: &[u8]) -> String {
-    #[derive(serde::Deserialize)]
-    struct Object {
-        metadata: Metadata,
-    }
-    #[derive(serde::Deserialize)]
-    struct Metadata {
-        #[serde(rename = "resourceVersion", default)]
-        resource_version: String,
-    }
-    serde_json::from_slice::<Object>(object)
-        .map(|object| object.metadata.resource_version)
-        .unwrap_or_default()
-}
-
 fn reply(request: &Message, said: Said) -> Message {
     let resource = reply_resource(&request.route.resource);
     let with = |content: Content, revision: &str| {
@@ -273,13 +258,13 @@ fn reply(request: &Message, said: Said) -> Message {
     match said {
         Said::Wrap(outcome, versioned) => {
             let revision = match &outcome {
-                Outcome::Done(object) if versioned => revision_of(object.as_json()),
+                Outcome::Done(object) if versioned => version_of(object.as_json()),
                 _ => String::new(),
             };
             with(outcome.to_content(), &revision)
         }
         Said::Object(Outcome::Done(object)) => {
-            let revision = revision_of(object.as_json());
+            let revision = version_of(object.as_json());
             with(object, &revision)
         }
         // A stock edge stores whatever a response carries as the object, so a failure is an error (reference 5.1).

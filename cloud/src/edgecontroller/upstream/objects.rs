@@ -7,8 +7,9 @@ use tokio::time::Instant;
 use tombolo_proto::message::{Content, Message, Operation, Outcome, StatusError, is_passing};
 use tombolo_proto::{NodeId, Uid};
 
-use super::message::{STRATEGIC, Said, Target, body_of, malformed, outcome, revision_of};
+use super::message::{STRATEGIC, Said, Target, body_of, malformed, outcome};
 use super::{LABEL_PATIENCE, LABEL_RETRY, LEASE_NAMESPACE, TOKEN_PATIENCE, TOKEN_RETRY, Upstream, labels};
+use crate::edgecontroller::written::version_of;
 use crate::kube::{Answer, ApiCall, CallError, Caller};
 
 impl Upstream {
@@ -167,7 +168,7 @@ impl Upstream {
 
 pub(super) fn done(result: Result<Bytes, Box<StatusError>>) -> Said {
     match result {
-        Ok(body) => Said::Done(revision_of(&body)),
+        Ok(body) => Said::Done(version_of(&body)),
         Err(error) => Said::Refused(error.message),
     }
 }

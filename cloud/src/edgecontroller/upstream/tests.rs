@@ -439,7 +439,8 @@ async fn requests_of_a_crowded_kind_are_refused_and_others_pass() {
     let upstream =
         upstream(client).with_settings(&UpstreamSettings { bounds, ..UpstreamSettings::default() });
     let held = [RequestKind::QueryConfigMap, RequestKind::WriteLease];
-    let held = futures::future::join_all(held.map(|kind| upstream.gates.pass_kind(kind))).await;
+    let other = NodeId::parse("other").expect("a name");
+    let held = futures::future::join_all(held.map(|kind| upstream.gates.pass_kind(&other, kind))).await;
     let sentence = refusal_of(&upstream, report(ResourceType::ConfigMap, "c")).await;
     assert!(sentence.contains("try again later"), "{sentence}");
     assert_eq!(upstream.renew_lease(&node(), 1_790_000_001_000_001).await, 429);

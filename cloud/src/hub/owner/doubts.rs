@@ -9,7 +9,7 @@ use tombolo_proto::{ObjectKey, ScopeId};
 
 use super::super::volumes::VolumeKind;
 use super::{Done, Owner};
-use crate::edgecontroller::Input;
+use crate::edgecontroller::{Input, Proven};
 
 impl Owner {
     /// Asks about what the view doubts. What comes while a question is under way waits for the next one.
@@ -33,8 +33,8 @@ impl Owner {
             let (answer, proof) = oneshot::channel();
             let about = keys.iter().cloned().collect();
             let asked = hub.inputs.send(Input::Prove(node, about, answer)).await.is_ok();
-            let absent = if asked { proof.await.ok() } else { None };
-            Done::PodsListed { keys, absent }
+            let proven = if asked { proof.await.ok() } else { None };
+            Done::PodsListed { keys, proven }
         }
         .boxed()
     }
@@ -45,20 +45,21 @@ impl Owner {
         keys: HashSet<ObjectKey>,
     ) -> Option<BoxFuture<'static, Done>> {
         let followed = self.view.followed(scope)?;
-        let (watch, since, hub) = (Arc::clone(&followed.watch), followed.since(), Arc::clone(&self.hub));
+        let (watch, since) = (Arc::clone(&followed.watch), followed.since());
+        let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
         let work = async move {
-            let complete = hub.subscriptions.prove(&watch, since).await;
+            let complete = hub.subscriptions.prove(&node, &watch, since).await;
             Done::SelectionListed { scope, keys, complete }
         };
         Some(work.boxed())
     }
 
-    pub(super) fn pods_listed(&mut self, keys: HashSet<ObjectKey>, absent: Option<Vec<ObjectKey>>) {
+    pub(super) fn pods_listed(&mut self, keys: HashSet<ObjectKey>, proven: Option<Proven>) {
         self.stop_asking(ScopeId::NODE);
         // Nobody answers when the history has ended, and the session with it.
-        let Some(absent) = absent else { return };
-        self.view.prove(absent);
-        for key in keys {
+        let Some(Proven { read, put_off }) = proven else { return };
+        self.view.prove(read);
+        for key in keys.into_iter().filter(|key| !put_off.contains(key)) {
             self.channel.offer(ScopeId::NODE, key);
         }
     }

@@ -15,9 +15,6 @@ use super::super::subscriptions::Closed;
 use super::super::volumes::{VolumeKind, is_volume};
 use super::{Done, Owner};
 
-/// Wait before volumes that could not be followed are tried again: the API server refuses, or has no room.
-const VOLUMES_WAIT: Duration = Duration::from_secs(300);
-
 impl Owner {
     /// Ends what is under way for a subscription.
     pub(super) fn give_up(&mut self, scope: ScopeId) {
@@ -56,12 +53,9 @@ impl Owner {
     }
 
     /// Follows the volumes of a kind, with cloudcore's own rights: only what the node was given is told to it.
-    pub(super) fn follow_volumes(&mut self, kind: VolumeKind, after: Duration) {
+    pub(super) fn follow_volumes(&mut self, kind: VolumeKind) {
         let hub = Arc::clone(&self.hub);
         self.work.push(Box::pin(async move {
-            if !after.is_zero() {
-                tokio::time::sleep(after).await;
-            }
             Done::Volumes { kind, outcome: hub.subscriptions.follow(Granted::volumes(kind)).await }
         }));
     }
@@ -75,11 +69,26 @@ impl Owner {
                 }
                 self.channel.offer_held(is_volume);
             }
-            Err(Closed { code, reason }) => {
-                tracing::warn!(node = %self.node, kind = %kind.resource(), code, reason, "volumes are not followed");
-                self.follow_volumes(kind, VOLUMES_WAIT);
-            }
+            Err(closed) => self.volumes_lost(kind, &closed),
         }
+    }
+
+    /// Volumes of a kind are not followed, or no longer: they are after a while, if a pod still needs any.
+    pub(super) fn volumes_lost(&mut self, kind: VolumeKind, closed: &Closed) {
+        let (wait, Closed { code, reason }) = (self.view.volumes.failed(kind), closed);
+        if let Some(left_out) = self.hub.registry.may_log(&self.node) {
+            tracing::warn!(node = %self.node, kind = %kind.resource(), code, reason, ?wait, left_out,
+                "volumes are not followed");
+        }
+        self.work.push(Box::pin(async move {
+            tokio::time::sleep(wait).await;
+            Done::VolumesDue(kind)
+        }));
+    }
+
+    pub(super) fn volumes_due(&mut self, kind: VolumeKind) {
+        self.view.volumes.retry(kind);
+        self.channel.offer_held(is_volume);
     }
 
     /// Rights are not for ever: the same question again, for as long as the subscription lasts.

@@ -15,14 +15,31 @@ const VOUCH_LIMIT: Duration = Duration::from_secs(5);
 /// When a node should come back for whom the API server has not answered.
 const VOUCH_RETRY: Duration = Duration::from_secs(5);
 
+/// Whether the first hello of a connection was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Examination {
+    NotBegun,
+    UnderWay,
+    Over,
+}
+
 impl Owner {
     /// Keeps a hello back whose edge has seen more of the cloud's history than this replica: it is welcomed once the API server
-    /// has shown that much. One hello of a connection is looked at; a second one is none.
+    /// has shown that much. One hello of a connection is looked at. A second one is against the protocol, also before the
+    /// first is answered: it must not be welcomed in the place of that one.
     pub(super) fn examine(&mut self, event: ChannelEvent) -> Option<ChannelEvent> {
         let ChannelEvent::Tombolo(LinkEvent::Frame(_, Frame::Hello(hello))) = &event else {
             return Some(event);
         };
-        if std::mem::replace(&mut self.examined, true) || hello.attestation.is_empty() {
+        if self.examination == Examination::UnderWay {
+            self.examination = Examination::Over;
+            let message = "a second hello came on one connection".to_owned();
+            let (reason, retry_after) = (GoodbyeReason::ProtocolError, Duration::ZERO);
+            self.channel.say_goodbye(Goodbye { reason, message, retry_after });
+            return None;
+        }
+        let seen = std::mem::replace(&mut self.examination, Examination::Over) == Examination::Over;
+        if seen || hello.attestation.is_empty() {
             return Some(event);
         }
         let claim = match self.hub.testimony.judge(&hello.attestation) {
@@ -34,7 +51,8 @@ impl Owner {
             Verdict::News(claim) => claim,
         };
         self.count("news");
-        let answer = self.hub.testimony.ask(claim);
+        self.examination = Examination::UnderWay;
+        let answer = self.hub.testimony.ask(&self.node, claim);
         self.work.push(Box::pin(async move {
             let outcome = tokio::time::timeout(VOUCH_LIMIT, answer).await;
             Done::Vouched { hello: Box::new(event), outcome: outcome.ok().and_then(Result::ok) }
@@ -44,6 +62,10 @@ impl Owner {
 
     /// Goes on with a hello that was kept back.
     pub(super) fn vouched(&mut self, hello: ChannelEvent, outcome: Option<Outcome>) {
+        self.examination = Examination::Over;
+        if self.leave_by.is_some() {
+            return;
+        }
         match outcome {
             Some(Outcome::Holds) => {
                 let from = Sender { node: &self.node, registry: &self.hub.registry };
@@ -52,8 +74,10 @@ impl Owner {
             // The goodbye to all sessions of the old epoch is in the mail.
             Some(Outcome::Restored) => self.count("restored"),
             None => {
-                tracing::warn!(node = %self.node,
-                    "the edge knows of newer revisions, and the API server does not say whether it has them");
+                if let Some(left_out) = self.hub.registry.may_log(&self.node) {
+                    tracing::warn!(node = %self.node, left_out,
+                        "the edge knows of newer revisions, and the API server does not say whether it has them");
+                }
                 let message =
                     "the API server does not answer, so nobody knows whether the cloud's history went back";
                 let (reason, message) = (GoodbyeReason::Other, message.to_owned());

@@ -5,14 +5,23 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::MutexGuard;
+use tokio::time::Instant;
 use tombolo_proto::limits::FOLLOWED_MAX;
 use tombolo_proto::{CloudRevision, ObjectKey};
 
 use super::{SharedWatch, no_room};
 use crate::hub::interned::Stored;
 use crate::kube::{Caller, Kube, RawObject};
+
+/// Rest after a first failure; it doubles up to [`RETRY_MAX`].
+const RETRY_MIN: Duration = Duration::from_millis(200);
+
+/// Longest rest.
+const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// The lists of one selection, by their numbers.
 #[derive(Debug, Default)]
@@ -21,6 +30,14 @@ pub(super) struct Lists {
     turn: tokio::sync::Mutex<()>,
     begun: AtomicU64,
     complete: AtomicU64,
+    rest: Mutex<Rest>,
+}
+
+/// After a list that has failed nobody makes another one for a while, however many ask.
+#[derive(Debug, Default)]
+struct Rest {
+    failures: u32,
+    until: Option<Instant>,
 }
 
 /// What keeps the lists and the events of the watch in one order.
@@ -102,6 +119,20 @@ impl SharedWatch {
         self.lists.turn.lock().await
     }
 
+    /// Until when nobody lists, because a list has failed.
+    pub(in crate::hub) fn rests_until(&self) -> Option<Instant> {
+        self.lists.rest.lock().until.filter(|until| *until > Instant::now())
+    }
+
+    /// A list has failed; the how manieth in a row.
+    pub(in crate::hub) fn list_failed(&self) -> u32 {
+        let mut rest = self.lists.rest.lock();
+        let wait = RETRY_MIN.saturating_mul(2_u32.saturating_pow(rest.failures)).min(RETRY_MAX);
+        rest.until = Some(Instant::now() + wait);
+        rest.failures = rest.failures.saturating_add(1);
+        rest.failures
+    }
+
     /// Lists once. Only whoever has the turn may ask for it. Cancel-safe: what a list has shown in part is dropped.
     ///
     /// # Errors
@@ -139,6 +170,7 @@ impl SharedWatch {
         }
         self.enter(brought, relists)?;
         self.lists.complete.fetch_max(number, Ordering::SeqCst);
+        *self.lists.rest.lock() = Rest::default();
         Ok(())
     }
 

@@ -21,10 +21,11 @@ use super::super::{ClusterLedgers, Hub, Ledgers, Registry};
 use super::*;
 use crate::app::keep_house;
 use crate::config::{Devices, KubeEdgeSessions};
-use crate::edgecontroller::Downstream;
 use crate::edgecontroller::upstream::Upstream;
+use crate::edgecontroller::{Downstream, Input};
 use crate::epoch::{Attester, Reach, Testimony};
 
+mod doubts;
 mod ended;
 mod lists;
 mod moving;
@@ -104,10 +105,14 @@ fn node() -> NodeId {
 }
 
 fn hub(kube: &Kube) -> Arc<Hub> {
-    let (tasks, down) = (Tasks::new(), Arc::new(Downstream::default()));
-    let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
     // Nobody listens: the edge controller is not what is tested.
-    let (inputs, _) = mpsc::channel(1);
+    hub_of(kube, Arc::default(), mpsc::channel(1).0)
+}
+
+/// A hub over what this index has found out, which tells its news to whoever is at the other end.
+fn hub_of(kube: &Kube, down: Arc<Downstream>, inputs: mpsc::Sender<Input>) -> Arc<Hub> {
+    let tasks = Tasks::new();
+    let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
     let session_bytes = Budget::new(usize::MAX);
     let epoch = Epoch { cluster: Uid::parse("c").expect("valid"), generation: 1 };
     Arc::new(Hub {

@@ -46,3 +46,17 @@ async fn a_watch_that_was_stopped_on_the_way_to_its_first_follower_tells_it() {
     hub.subscriptions.close_all();
     assert_eq!(again.follow(&session, ScopeId(2)).expect_err("the epoch has ended").code, 410);
 }
+
+#[test]
+fn a_first_list_that_is_refused_ends_the_watch_and_one_that_meets_trouble_does_not() {
+    let ends = |code| {
+        let status = kube::core::Status { code, message: "said".to_owned(), ..Default::default() };
+        refused(&watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status))))
+    };
+    for code in [400, 403, 404, 405, 422] {
+        assert_eq!(ends(code), Some(Closed::new(code, "said")));
+    }
+    for code in [401, 408, 409, 410, 429, 500, 503] {
+        assert_eq!(ends(code), None, "{code}");
+    }
+}

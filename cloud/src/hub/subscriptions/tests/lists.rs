@@ -94,7 +94,7 @@ impl World {
 
     fn prove(&self, followed: &Followed) -> tokio::task::JoinHandle<bool> {
         let (hub, watch, since) = (Arc::clone(&self.hub), Arc::clone(&self.watch), followed.since());
-        tokio::spawn(async move { hub.subscriptions.prove(&watch, since).await })
+        tokio::spawn(async move { hub.subscriptions.prove(&node(), &watch, since).await })
     }
 
     fn revision(&self, name: &str) -> Option<u64> {
@@ -167,6 +167,115 @@ async fn a_list_that_fails_is_made_again_until_the_watch_ends() {
     world.watch.fail(&Closed::new(503, "over"));
     world.api.answers.notify_one();
     assert!(!proof.await.expect("no panic"), "nobody is told that anything is gone");
+}
+
+/// An API server that answers lists after a while, and counts them by their label selectors.
+#[derive(Default)]
+struct Slow {
+    asked: parking_lot::Mutex<Vec<String>>,
+    code: AtomicU16,
+}
+
+/// How long a list takes.
+const LISTING: Duration = Duration::from_secs(10);
+
+impl Slow {
+    fn client(self: &Arc<Self>) -> Kube {
+        let api = Arc::clone(self);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let api = Arc::clone(&api);
+            async move {
+                api.asked.lock().push(request.uri().query().unwrap_or_default().to_owned());
+                tokio::time::sleep(LISTING).await;
+                let response = Response::builder().status(api.code.load(Ordering::SeqCst));
+                Ok::<_, tower::BoxError>(response.body(Body::from(b"{}".to_vec()))?)
+            }
+        });
+        Client::new(service, "default").into()
+    }
+
+    fn hub(self: &Arc<Self>) -> Arc<Hub> {
+        self.code.store(200, Ordering::SeqCst);
+        hub(&self.client())
+    }
+
+    fn asked(&self, selector: &str) -> usize {
+        self.asked.lock().iter().filter(|query| query.contains(selector)).count()
+    }
+}
+
+/// A watch with a selector, whose own list is complete.
+async fn selecting(hub: &Hub, selector: &str) -> Arc<SharedWatch> {
+    let interned = hub.subscriptions.interned.clone();
+    let watch = SharedWatch::new(subscribe(ScopeId(1)).resource, "ConfigMap".to_owned(), interned);
+    let path = format!("/api/v1/namespaces/d/configmaps?labelSelector={selector}");
+    let watch = Arc::new(watch.listed_at(path));
+    let (events, receiver) = mpsc::channel(EVENTS_MAX);
+    tokio::spawn(Arc::clone(&watch).run(receiver));
+    watch.relist_begins();
+    for event in [ObjectEvent::RelistStart, ObjectEvent::RelistEnd] {
+        events.send(event).await.expect("it runs");
+    }
+    watch.synced().await.expect("it goes on");
+    // The watch goes on for as long as somebody can show it something.
+    tokio::spawn(async move { events.closed().await });
+    watch
+}
+
+fn proving(hub: &Arc<Hub>, name: &str, watch: &Arc<SharedWatch>) -> tokio::task::JoinHandle<bool> {
+    let (hub, watch) = (Arc::clone(hub), Arc::clone(watch));
+    let (node, since) = (NodeId::parse(name).expect("valid"), watch.lists_begun());
+    tokio::spawn(async move { hub.subscriptions.prove(&node, &watch, since).await })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_with_many_selectors_lets_the_lists_of_others_pass() {
+    let api = Arc::new(Slow::default());
+    let hub = api.hub();
+    let shared = selecting(&hub, "shared").await;
+    let mut greedy = Vec::new();
+    for number in 0..48 {
+        let watch = selecting(&hub, &format!("own{number}")).await;
+        greedy.push(proving(&hub, "greedy", &watch));
+    }
+    // It waits for the shared one as well, behind its own.
+    greedy.push(proving(&hub, "greedy", &shared));
+    tokio::time::sleep(LISTING / 2).await;
+    let begun = Instant::now();
+    let modest = selecting(&hub, "modest").await;
+    for proof in [proving(&hub, "a", &shared), proving(&hub, "b", &modest)] {
+        assert!(proof.await.expect("no panic"));
+    }
+    assert!(begun.elapsed() < LISTING * 2, "{:?}: at once, beside one list of the other", begun.elapsed());
+    for proof in greedy {
+        assert!(proof.await.expect("no panic"));
+    }
+    assert_eq!(hub.subscriptions.turns.len(), 0, "nothing is kept of nodes that ask nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_fails_is_made_by_one_of_many_and_holds_up_no_other_of_their_lists() {
+    let api = Arc::new(Slow::default());
+    let hub = api.hub();
+    let (odd, good) = (selecting(&hub, "odd").await, selecting(&hub, "good").await);
+    api.code.store(403, Ordering::SeqCst);
+    let names: Vec<String> = (0..50).map(|number| format!("n{number}")).collect();
+    let waiting: Vec<_> = names.iter().map(|name| proving(&hub, name, &odd)).collect();
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    let asked = api.asked("odd");
+    assert!((5..20).contains(&asked), "{asked} lists for fifty nodes in five minutes");
+    // It rests now or soon, and holds nothing meanwhile.
+    while odd.rests_until().is_none() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    api.code.store(200, Ordering::SeqCst);
+    let begun = Instant::now();
+    assert!(proving(&hub, "n0", &good).await.expect("no panic"));
+    assert!(begun.elapsed() < LISTING * 2, "{:?}", begun.elapsed());
+    for proof in waiting {
+        assert!(proof.await.expect("no panic"));
+    }
+    assert!(api.asked("odd") <= asked + 2, "one list serves all");
 }
 
 /// The whole way: an edge that comes back with an object which the copy does not have.

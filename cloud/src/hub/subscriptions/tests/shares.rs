@@ -86,7 +86,10 @@ async fn large_answers_that_a_node_does_not_take_hold_up_nobody() {
     let mut greedy = peer(&hub, "n");
     ask(&mut greedy, 0..8, DOCUMENT).await;
     ask(&mut greedy, 8..16, LIST).await;
-    for _ in 0..20 {
+    for round in 1..=20 {
+        let renewal = Frame::LeaseRenew { renew_time_micros: 1_790_000_000_000_000 };
+        greedy.send(Lane::Control, renewal).expect("room");
+        greedy.flush().await.expect("taken");
         // The copies of documents are no copies any more after this.
         tokio::time::sleep(Duration::from_millis(500)).await;
         let used = hub.registry.get(&node()).expect("connected").memory.all.used();
@@ -94,6 +97,7 @@ async fn large_answers_that_a_node_does_not_take_hold_up_nobody() {
         let mut other = peer(&hub, "other");
         ask(&mut other, 0..1, DOCUMENT).await;
         assert_eq!(answers(&mut other, 1).await, [200], "others are answered meanwhile");
+        assert_eq!(hub.metrics.leases.get(), round, "its own lease is renewed");
     }
     assert_eq!(answers(&mut greedy, 16).await, [200; 16], "whoever reads gets all");
     let asked = asked.load(Ordering::SeqCst);

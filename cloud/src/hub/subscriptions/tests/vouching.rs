@@ -19,7 +19,12 @@ fn greet(hub: &Arc<Hub>, attestation: Bytes) -> Link {
     let (cloud, mut link, _) = mem::pair(node());
     let remote = cloud.peer().remote;
     hub.accept(Accepted { link: cloud, node: node(), remote, transport: Transport::Memory });
-    let hello = Hello {
+    link.send(Lane::Control, Frame::Hello(hello(hub, attestation))).expect("the link takes a hello");
+    link
+}
+
+fn hello(hub: &Hub, attestation: Bytes) -> Hello {
+    Hello {
         versions: (1, 1),
         node: node(),
         store: StoreId([7; 16]),
@@ -30,9 +35,7 @@ fn greet(hub: &Arc<Hub>, attestation: Bytes) -> Link {
         agent: String::new(),
         instance: 1,
         attestation,
-    };
-    link.send(Lane::Control, Frame::Hello(hello)).expect("the link takes a hello");
-    link
+    }
 }
 
 /// The next frame within some time.
@@ -108,5 +111,53 @@ async fn what_is_known_and_what_nobody_has_attested_asks_nobody_anything() {
         let said = heard(&mut link, SOON).await;
         assert!(matches!(said, Some(Frame::Welcome(_))), "{attestation:?}: {said:?}");
         assert_eq!(hub.testimony.take().claim, None, "{attestation:?}");
+    }
+}
+
+/// A second hello that attests nothing is no way around the first.
+#[tokio::test(start_paused = true)]
+async fn a_second_hello_on_one_connection_is_not_welcomed_while_the_first_is_looked_at() {
+    for later in [None, Some(1), Some(901)] {
+        let hub = silent_hub().await;
+        let attestation = later.map(|revision| attested(&hub, revision)).unwrap_or_default();
+        let mut link = greet(&hub, attested(&hub, 900));
+        assert_eq!(heard(&mut link, A_WHILE).await, None, "nothing is said before the API server is asked");
+        link.send(Lane::Control, Frame::Hello(hello(&hub, attestation))).expect("the link takes it");
+        let said = heard(&mut link, SOON).await;
+        let Some(Frame::Goodbye(goodbye)) = said else { panic!("{said:?}") };
+        assert_eq!(goodbye.reason, GoodbyeReason::ProtocolError);
+        // The answer to the first comes too late.
+        hub.testimony.take().answer(Outcome::Holds);
+    }
+}
+
+/// A node connects again and again while nobody knows what to think of its hello.
+#[tokio::test(start_paused = true)]
+async fn of_many_connections_whose_hellos_are_looked_at_the_newest_is_welcomed() {
+    let hub = silent_hub().await;
+    let mut links = Vec::new();
+    let mut asked = None;
+    for number in 0..20 {
+        let mut link = greet(&hub, attested(&hub, 900 + number));
+        link.flush().await.expect("taken");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        // One question is in the hands of the keeper, which takes its time.
+        asked.get_or_insert_with(|| hub.testimony.take());
+        links.push(link);
+    }
+    asked.expect("one was asked").answer(Outcome::Holds);
+    let mut newest = links.pop().expect("many");
+    let mut said = None;
+    for _ in 0..100 {
+        hub.testimony.take().answer(Outcome::Holds);
+        said = said.or(heard(&mut newest, Duration::from_millis(100)).await);
+    }
+    assert!(matches!(said, Some(Frame::Welcome(_))), "{said:?}");
+    for mut older in links {
+        while let Ok(event) = tokio::time::timeout(SOON, older.next()).await
+            && !matches!(event, LinkEvent::Closed(_))
+        {
+            assert!(!matches!(event, LinkEvent::Frame(_, Frame::Welcome(_))), "it was replaced");
+        }
     }
 }
