@@ -115,6 +115,8 @@ struct Owner {
     leave_by: Option<Instant>,
     /// The first hello was looked at.
     examined: bool,
+    /// It ends because another connection of the node has come.
+    replaced: bool,
 }
 
 impl Owner {
@@ -142,6 +144,7 @@ impl Owner {
             lease_next: None,
             leave_by: None,
             examined: false,
+            replaced: false,
             listener: Listener::default(),
             hub,
             node,
@@ -336,6 +339,7 @@ impl Owner {
         }
         let kind = reason_label(goodbye.reason);
         self.hub.metrics.sessions_ended.get_or_create(&Label { kind }).inc();
+        self.replaced |= goodbye.reason == GoodbyeReason::Replaced;
         self.leave_by.get_or_insert_with(|| Instant::now() + LEAVE_LIMIT);
     }
 
@@ -421,6 +425,9 @@ impl Owner {
         }
         self.hub.metrics.sessions.dec();
         self.handle.set_over();
+        if self.replaced && self.channel.is_read(CLOSE_LIMIT).await {
+            self.hub.contested(&self.node, self.hub.registry.prove(&self.node));
+        }
         self.channel.close(CLOSE_LIMIT).await;
     }
 }
