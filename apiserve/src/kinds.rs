@@ -234,6 +234,15 @@ impl KindInfo {
         prepare::update(self, new, old, subresource, now);
     }
 
+    /// Whether it may take long to say what is wrong with an object: somebody's expressions are read or evaluated for it.
+    #[must_use]
+    pub fn is_slow_to_validate(&self) -> bool {
+        match self.custom {
+            true => self.schema().types().has_rules(),
+            false => &*self.kind == "CustomResourceDefinition",
+        }
+    }
+
     /// What is wrong with a new object.
     #[must_use]
     pub fn validate_create(&self, object: &Value) -> Vec<FieldError> {

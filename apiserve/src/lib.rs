@@ -9,6 +9,7 @@ pub mod accept;
 pub mod accounts;
 pub mod admission;
 pub mod api;
+pub mod aside;
 pub mod auth;
 pub mod backend;
 pub mod body;

@@ -28,6 +28,7 @@ use tombolo_proto::ids::Uid;
 use tombolo_proto::object::ObjectKey;
 
 use crate::admission::{Admission, AdmissionRequest, Operation, Warnings};
+use crate::aside::aside;
 use crate::backend::{FieldValidation, WriteBackend, WriteOptions, WriteReply, WriteRequest, WriteVerb};
 use crate::input;
 use crate::kinds::{FieldError, KindInfo};
@@ -336,6 +337,11 @@ impl LocalWrites {
         let expected = Expect::Revision(expected);
         self.store.commit(Mutation { key: context.key(), expected, write: Write::Delete }).await
     }
+}
+
+/// What a kind says of an object.
+async fn validated<T>(kind: &KindInfo, validate: impl FnOnce() -> T + Send) -> T {
+    if kind.is_slow_to_validate() { aside(validate).await } else { validate() }
 }
 
 fn admission_request<'r>(

@@ -97,6 +97,14 @@ impl Hub {
     /// Takes the connection of a stock edge over.
     pub fn accept_stock(self: &Arc<Self>, accepted: AcceptedStock) {
         let AcceptedStock { link, node, .. } = accepted;
+        if self.registry.keeps_out(&node) {
+            self.metrics.refused_connections.inc();
+            if let Some(left_out) = self.registry.may_log(&node) {
+                tracing::warn!(%node, left_out, "connection refused: another process with this identity has taken the session over lately");
+            }
+            self.tasks.spawn_isolated(format!("refusal of {node}"), link.close(CLOSE_LIMIT));
+            return;
+        }
         match self.registry.admit(&node, link.peer()) {
             Admission::Admitted(handle) => {
                 let hub = Arc::clone(self);

@@ -3,6 +3,8 @@
 //! Everything goes through `kube::Client`, which is a tower service: tests put a scripted service in its place.
 
 mod call;
+#[cfg(test)]
+pub(crate) mod double;
 mod edge_nodes;
 mod endless;
 mod gate;

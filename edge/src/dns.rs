@@ -26,6 +26,7 @@ mod cache;
 mod clients;
 mod follow;
 mod forward;
+mod health;
 mod loops;
 mod message;
 mod metrics;
@@ -33,6 +34,7 @@ mod private;
 mod serve;
 mod shares;
 mod upstreams;
+mod wire;
 
 #[cfg(test)]
 mod tests;
@@ -136,8 +138,8 @@ impl Dns {
             until.run_until_cancelled(following.clients.follow(source)).await;
         });
         let (until, watching) = (stop.clone(), Arc::clone(&server));
-        tasks.spawn("dns-loops", async move {
-            until.run_until_cancelled(watching.forwarder.watch_for_loops()).await;
+        tasks.spawn("dns-servers", async move {
+            until.run_until_cancelled(watching.forwarder.watch_servers()).await;
         });
         let (until, answering) = (stop.clone(), Arc::clone(&server));
         tasks.spawn("dns-udp", async move {

@@ -46,6 +46,9 @@ const LARGE_PIECE_LEN: usize = PIECE_LEN / 2;
 /// Bytes of a ping or its answer beside what it says, as a client sends it.
 const CONTROL_HEADER: usize = 6;
 
+/// What [`DocumentLink::is_read`] sends, and gets back.
+const PROBE: &[u8] = b"still there?";
+
 /// Documents from this length on are not kept as the buffer for others.
 const LARGE_DOCUMENT: usize = 64 * 1024;
 
@@ -97,6 +100,8 @@ pub struct DocumentLink {
     write_failed: Option<LinkError>,
     closed: Option<LinkError>,
     tap: Option<Arc<dyn DocumentTap>>,
+    /// Whether the peer has answered [`PROBE`].
+    has_answered: bool,
     /// The document that arrived last, if it was a large one. tungstenite keeps its buffer for the next one unless somebody
     /// has it when that begins.
     large: Option<Bytes>,
@@ -133,6 +138,7 @@ impl DocumentLink {
             write_failed: None,
             closed: None,
             tap: None,
+            has_answered: false,
             large: None,
         }
     }
@@ -211,6 +217,24 @@ impl DocumentLink {
         }
     }
 
+    /// Whether somebody reads at the other end still: a ping is sent, and what comes before its answer is thrown away. Waits at most
+    /// `limit`. For links that end: of a peer that has begun another connection, the answer says that it is not the one that began it.
+    pub async fn is_read(&mut self, limit: Duration) -> bool {
+        let answer = async {
+            poll_fn(|cx| Pin::new(&mut *self.stream).poll_ready(cx)).await.ok()?;
+            let ping = Message::Ping(Bytes::from_static(PROBE));
+            Pin::new(&mut *self.stream).start_send(ping).ok()?;
+            self.unflushed = self.unflushed.max(1);
+            while !self.has_answered {
+                if let DocumentEvent::Closed(_) = self.next().await {
+                    return None;
+                }
+            }
+            Some(())
+        };
+        tokio::time::timeout(limit, answer).await.ok().flatten().is_some()
+    }
+
     /// Writes what is queued and ends the connection as stock peers do, without a close frame (reference 2.1). Waits at
     /// most `limit`.
     pub async fn close(mut self, limit: Duration) {
@@ -269,6 +293,7 @@ impl DocumentLink {
             Message::Binary(bytes) => self.arrived(bytes),
             // tungstenite answers pings itself, with the next write or flush.
             Message::Ping(data) | Message::Pong(data) => {
+                self.has_answered |= data == PROBE;
                 // It may come in the middle of a document, which goes on.
                 self.stream.get_mut().passed(data.len().saturating_add(CONTROL_HEADER));
                 self.unflushed = self.unflushed.max(1);

@@ -1,5 +1,7 @@
 //! Cloud and edge sessions against each other, on a virtual clock, through the real codec.
 
+#[path = "session/bounds.rs"]
+mod bounds;
 #[path = "session/cut.rs"]
 mod cut;
 #[path = "session/delivery.rs"]

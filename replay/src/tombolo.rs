@@ -203,7 +203,7 @@ fn key(key: &ObjectKey) -> Value {
 fn put_version(json: &mut Value, version: &ObjectVersion) {
     json["uid"] = version.uid.as_str().into();
     json["resourceVersion"] = version.revision.to_string().into();
-    json["hash"] = format!("{:016x}", version.hash.0).into();
+    json["hash"] = format!("{:016x}", { version.hash.0 }).into();
 }
 
 fn part(conn: u64, frame: &InventoryPart) -> Value {
@@ -243,7 +243,7 @@ fn deliver(conn: u64, lane: Lane, frame: &Deliver) -> Value {
     if let Some(version) = version {
         json["header"]["resourceversion"] = version.revision.to_string().into();
         beside["uid"] = version.uid.as_str().into();
-        beside["hash"] = format!("{:016x}", version.hash.0).into();
+        beside["hash"] = format!("{:016x}", { version.hash.0 }).into();
     }
     json["deliver"] = beside;
     json

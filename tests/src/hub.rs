@@ -214,8 +214,11 @@ impl RawEdge {
     /// # Errors
     /// When the link is gone.
     pub async fn deliver(&mut self, lane: Lane, seq: u64, key: &ObjectKey, body: String) -> Result<()> {
-        let version =
-            ObjectVersion { uid: Uid::parse("u1")?, revision: CloudRevision(seq), hash: ContentHash(seq) };
+        let version = ObjectVersion {
+            uid: Uid::parse("u1")?,
+            revision: CloudRevision(seq),
+            hash: ContentHash(seq.into()),
+        };
         let object = SharedObject::new(key.clone(), version, body.into(), Vec::new());
         let change = Change::Upsert(object.into());
         self.say(lane, Frame::Deliver(Deliver { seq: Seq(seq), scope: ScopeId::NODE, change })).await

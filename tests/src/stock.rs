@@ -104,6 +104,16 @@ impl StockNode {
         Ok(Self { identity: Some(identity.clone()), ..Self::over(name, identity.dial()) })
     }
 
+    /// Another machine with the same identity, and with nothing in its store.
+    ///
+    /// # Panics
+    /// When the node has none.
+    #[must_use]
+    pub fn twin(&self) -> Self {
+        let identity = self.identity.clone().expect("an identity");
+        Self { identity: Some(identity.clone()), ..Self::over(&self.name, identity.dial()) }
+    }
+
     /// A node that reaches its cloud in this way.
     fn over(name: &str, dial: Dial) -> Self {
         let (identity, store) = (None, Arc::default());

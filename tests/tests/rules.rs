@@ -52,15 +52,7 @@ async fn the_target_of_a_rule_is_never_contacted() {
     let target = TcpListener::bind("127.0.0.1:0").unwrap();
     target.set_nonblocking(true).unwrap();
     let url = format!("http://{}/", target.local_addr().unwrap());
-    let crds = source::root().join("deploy/crds/rules.yaml").display().to_string();
-    world.kubectl(&["apply", "-f", &crds]).unwrap();
-    for name in ["rules", "ruleendpoints"] {
-        let crd = format!("crd/{name}.rules.kubeedge.io");
-        world.kubectl(&["wait", "--for=condition=Established", &crd, "--timeout=60s"]).unwrap();
-    }
-    let rules = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(rules.path(), RULES.replace("http://127.0.0.1:1/", &url)).unwrap();
-    world.kubectl(&["apply", "-f", &rules.path().display().to_string()]).unwrap();
+    make(&world, &RULES.replace("http://127.0.0.1:1/", &url));
     seen(&world, "rule", "up", "insert").await;
     seen(&world, "ruleendpoint", "cloud", "insert").await;
 
@@ -79,13 +71,7 @@ async fn the_target_of_a_rule_is_never_contacted() {
     let answers = futures::future::join_all(sent).await;
     assert!(answers[0].is_ok(), "an application is answered: {:?}", answers[0]);
     stock.tell("update", "default/rulestatus/up", json!({"Status": "SUCCESS"})).await.unwrap();
-    wait_for("the last message to be dealt with", DEADLINE, async || {
-        match world.kubectl(&["get", "rule", "up", "-o", "jsonpath={.status.successMessages}"]) {
-            Ok(count) if count == "1" => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    })
-    .await;
+    counted(&world, "1").await;
     // Downwards, a rule's source in the cloud would be a port of cloudcore: there is none but those of the hub.
     world.kubectl(&["delete", "rule", "up"]).unwrap();
     seen(&world, "rule", "up", "delete").await;
@@ -98,16 +84,7 @@ async fn the_target_of_a_rule_is_never_contacted() {
 
 async fn play(api: Api, transport: Transport) {
     let world = World::start(api, transport).await.unwrap();
-    let crds = source::root().join("deploy/crds/rules.yaml").display().to_string();
-    world.kubectl(&["apply", "-f", &crds]).unwrap();
-    for name in ["rules", "ruleendpoints"] {
-        let crd = format!("crd/{name}.rules.kubeedge.io");
-        world.kubectl(&["wait", "--for=condition=Established", &crd, "--timeout=60s"]).unwrap();
-    }
-    let rules = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(rules.path(), RULES).unwrap();
-    let rules = rules.path().display().to_string();
-    world.kubectl(&["apply", "-f", &rules]).unwrap();
+    make(&world, RULES);
     seen(&world, "rule", "up", "insert").await;
     seen(&world, "ruleendpoint", "bus", "insert").await;
     seen(&world, "ruleendpoint", "cloud", "insert").await;
@@ -122,13 +99,8 @@ async fn play(api: Api, transport: Transport) {
     let mut stock = StockNode::join(&world, "edge-1").await.unwrap();
     stock.connect().await.unwrap();
     stock.tell("update", "default/rulestatus/up", json!({"Status": "SUCCESS"})).await.unwrap();
-    wait_for("the result to be counted, which a stock edge is not told", DEADLINE, async || {
-        match world.kubectl(&["get", "rule", "up", "-o", "jsonpath={.status.successMessages}"]) {
-            Ok(count) if count == "2" => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    })
-    .await;
+    // A stock edge is not told.
+    counted(&world, "2").await;
     stock.disconnect();
     let edge_1 = world.raw_node("edge-1", "edge-1").await.unwrap();
     let status = world.kubectl(&["get", "rule", "up", "-o", "jsonpath={.status}"]).unwrap();
@@ -148,11 +120,38 @@ async fn play(api: Api, transport: Transport) {
 
     world.kubectl(&["delete", "rule", "up"]).unwrap();
     seen(&world, "rule", "up", "delete").await;
-    world.kubectl(&["delete", "-f", &crds]).unwrap();
+    world.kubectl(&["delete", "-f", &definitions()]).unwrap();
     seen(&world, "ruleendpoint", "cloud", "delete").await;
     let log = world.cloud_log();
     let noise = log.lines().filter(|line| line.contains("watch failed") && line.contains("Rule")).count();
     assert_eq!(noise, 0, "a cluster without the definitions is no failure: {log}");
+}
+
+fn definitions() -> String {
+    source::root().join("deploy/crds/rules.yaml").display().to_string()
+}
+
+/// Makes the kinds, and these objects of them.
+fn make(world: &World, objects: &str) {
+    world.kubectl(&["apply", "-f", &definitions()]).unwrap();
+    for name in ["rules", "ruleendpoints"] {
+        let crd = format!("crd/{name}.rules.kubeedge.io");
+        world.kubectl(&["wait", "--for=condition=Established", &crd, "--timeout=60s"]).unwrap();
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), objects).unwrap();
+    world.kubectl(&["apply", "-f", &file.path().display().to_string()]).unwrap();
+}
+
+/// Waits until so many successes of the rule `up` are counted.
+async fn counted(world: &World, successes: &str) {
+    wait_for("a result to be counted", DEADLINE, async || {
+        match world.kubectl(&["get", "rule", "up", "-o", "jsonpath={.status.successMessages}"]) {
+            Ok(count) if count == successes => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
 }
 
 /// Waits until the router was told of this change.

@@ -56,7 +56,7 @@ impl Plugins {
     /// it had come so from the client, and then once more by the webhooks that ask for it.
     async fn run(&self, request: &mut AdmissionRequest<'_>) -> Result<(), ApiError> {
         self.run_own(request).await?;
-        if self.policies.mutate(request)? {
+        if self.policies.mutate(request).await? {
             self.run_own(request).await?;
         }
         let mutations = self.webhooks.mutate(request).await?;
@@ -72,12 +72,12 @@ impl Plugins {
     /// # Errors
     /// The first refusal.
     pub(super) async fn judge_action(&self, request: &mut AdmissionRequest<'_>) -> Result<(), ApiError> {
-        self.policies.mutate(request)?;
+        self.policies.mutate(request).await?;
         let mutations = self.webhooks.mutate(request).await?;
         if mutations.changed {
             self.webhooks.mutate_again(request, &mutations).await?;
         }
-        self.policies.validate(request)?;
+        self.policies.validate(request).await?;
         self.webhooks.validate(request).await
     }
 
@@ -129,9 +129,9 @@ impl Admission for Plugins {
             limit_range::admit(&self.objects, request)?;
             pod_security::admit(&self.objects, request)?;
             classes::admit_growth(&self.objects, request)?;
-            policies::admit_definition(request)?;
-            devices::admit(&self.objects, request)?;
-            self.policies.validate(request)?;
+            policies::admit_definition(request).await?;
+            devices::admit(&self.objects, request).await?;
+            self.policies.validate(request).await?;
             self.webhooks.validate(request).await?;
             quota::admit(&self.objects, request).await
         })

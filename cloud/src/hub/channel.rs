@@ -235,6 +235,14 @@ impl Channel {
         }
     }
 
+    /// Whether a stock edge still answers on this connection. Edges of ours say which process they are.
+    pub(super) async fn is_read(&mut self, limit: Duration) -> bool {
+        match self {
+            Self::Tombolo(_) => false,
+            Self::KubeEdge(stock) => stock.link.is_read(limit).await,
+        }
+    }
+
     /// Ends the connection in good order.
     pub(super) async fn close(self, limit: Duration) {
         match self {

@@ -59,7 +59,8 @@ mod tests {
     fn object(name: &str, revision: u64) -> SharedObject {
         let key = ObjectKey::new(Resource::new("", "v1", "services"), "d", name);
         let uid = Uid::parse("u").expect("a UID");
-        let version = ObjectVersion { uid, revision: CloudRevision(revision), hash: ContentHash(revision) };
+        let version =
+            ObjectVersion { uid, revision: CloudRevision(revision), hash: ContentHash(revision.into()) };
         SharedObject::new(key, version, vec![b'x'; 100 * 1024].into(), Vec::new())
     }
 

@@ -117,6 +117,8 @@ struct Owner {
     lease_next: Option<i64>,
     leave_by: Option<Instant>,
     examination: Examination,
+    /// It ends because another connection of the node has come.
+    replaced: bool,
 }
 
 impl Owner {
@@ -144,6 +146,7 @@ impl Owner {
             lease_next: None,
             leave_by: None,
             examination: Examination::NotBegun,
+            replaced: false,
             listener: Listener::default(),
             hub,
             node,
@@ -337,6 +340,7 @@ impl Owner {
         }
         let kind = reason_label(goodbye.reason);
         self.hub.metrics.sessions_ended.get_or_create(&Label { kind }).inc();
+        self.replaced |= goodbye.reason == GoodbyeReason::Replaced;
         self.leave_by.get_or_insert_with(|| Instant::now() + LEAVE_LIMIT);
     }
 
@@ -423,6 +427,9 @@ impl Owner {
         }
         self.hub.metrics.sessions.dec();
         self.handle.set_over();
+        if self.replaced && self.channel.is_read(CLOSE_LIMIT).await {
+            self.hub.contested(&self.node, self.hub.registry.prove(&self.node));
+        }
         self.channel.close(CLOSE_LIMIT).await;
     }
 }

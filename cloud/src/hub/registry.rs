@@ -92,6 +92,11 @@ impl SessionHandle {
         begins
     }
 
+    /// It is proved that two processes have this node's identity. How often it was.
+    fn prove(&self) -> u32 {
+        self.rivals.lock().prove(Instant::now())
+    }
+
     /// What a session that replaces this one has to wait for.
     fn supersede(self: &Arc<Self>) -> Option<Arc<Self>> {
         let mut start = self.start.lock();
@@ -212,6 +217,16 @@ impl Registry {
             }
         }
         Admission::Admitted(handle)
+    }
+
+    /// The node's session was replaced by that of another process, as was found out in its absence. How often that was proved.
+    pub(super) fn prove(&self, node: &NodeId) -> u32 {
+        self.get(node).map_or(1, |session| session.prove())
+    }
+
+    /// Whether a stock edge's session stays because another process has taken it over lately.
+    pub(super) fn keeps_out(&self, node: &NodeId) -> bool {
+        self.get(node).is_some_and(|session| session.rivals.lock().are_kept_out(Instant::now()))
     }
 
     /// Whether something that a node does may be logged now; with the number of lines that were left out before. Everything
@@ -362,6 +377,25 @@ mod tests {
         }
         assert_eq!(proofs, [None, None, Some(1), Some(2), Some(3), Some(4)]);
         assert_eq!(waits, [0, 0, 30, 60, 120]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stock_edges_session_stays_for_a_while_once_another_process_has_taken_it() {
+        let registry = Registry::new(1);
+        let first = admitted(&registry, "a");
+        assert!(!registry.keeps_out(&node("a")));
+        let second = admitted(&registry, "a");
+        assert_eq!(registry.prove(&node("a")), 1);
+        assert!(!registry.remove(&node("a"), &first) && registry.keeps_out(&node("a")));
+        tokio::time::advance(Duration::from_secs(30)).await;
+        assert!(!registry.keeps_out(&node("a")));
+        let third = admitted(&registry, "a");
+        assert_eq!(registry.prove(&node("a")), 2, "the session that replaces it knows");
+        tokio::time::advance(Duration::from_secs(59)).await;
+        assert!(registry.keeps_out(&node("a")) && !registry.remove(&node("a"), &second));
+        assert!(registry.remove(&node("a"), &third));
+        assert!(!registry.keeps_out(&node("a")), "without a session there is nobody to keep");
+        assert_eq!(registry.prove(&node("a")), 1, "it has moved to another replica");
     }
 
     #[test]

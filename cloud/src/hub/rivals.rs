@@ -1,7 +1,9 @@
 //! Two processes with one node's identity: a disk that was copied, a machine that was cloned.
 //!
 //! Each of them takes the session over from the other one. A process that was started anew does so too, and never comes back
-//! as the one that it was: one that does come back after another one shows that both are alive.
+//! as the one that it was: one that does come back after another one shows that both are alive. A stock edge does not say
+//! which process it is. But each process has ended its former connection before it begins one: where somebody still answers on the
+//! former one, that is another process.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -43,15 +45,22 @@ impl Rivals {
         if self.seen.len() > SEEN_MAX {
             self.seen.pop_front();
         }
-        if !came_back {
-            return None;
-        }
+        came_back.then(|| self.prove(now))
+    }
+
+    /// It is proved that there are two. How often it was, this time included.
+    pub(super) fn prove(&mut self, now: Instant) -> u32 {
         if self.is_settled(now) {
             self.proofs = 0;
         }
         self.proofs = self.proofs.saturating_add(1);
         self.proved_at = Some(now);
-        Some(self.proofs)
+        self.proofs
+    }
+
+    /// Whether nobody replaces the session now. Who understands no goodbye cannot be told to stay away.
+    pub(super) fn are_kept_out(&self, now: Instant) -> bool {
+        self.proved_at.is_some_and(|at| now.duration_since(at) < self.wait(now))
     }
 
     /// How long the one that is replaced now has to stay away.
@@ -82,6 +91,17 @@ mod tests {
         assert!(rivals.seen.len() <= SEEN_MAX);
         assert_eq!(rivals.introduce(6, now), Some(1));
         assert_eq!(rivals.introduce(7, now), Some(2));
+    }
+
+    #[test]
+    fn stock_edges_are_kept_out_for_a_while_after_each_proof() {
+        let (mut rivals, now) = (Rivals::default(), Instant::now());
+        assert!(!rivals.are_kept_out(now));
+        for (proof, seconds) in [(1, 30), (2, 60), (3, 120)] {
+            assert_eq!(rivals.prove(now), proof);
+            let last = now + Duration::from_secs(seconds);
+            assert!(rivals.are_kept_out(last - Duration::from_secs(1)) && !rivals.are_kept_out(last));
+        }
     }
 
     #[test]

@@ -32,6 +32,10 @@ pub(super) const STALE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Time to live of what is given so, in seconds (RFC 8767).
 pub(super) const STALE_TTL: u32 = 30;
 
+/// How long an old answer is given at once after its question has found no answer (RFC 8767, failure recheck timer): as long as the
+/// client may keep it.
+pub(super) const RECHECK: Duration = Duration::from_secs(STALE_TTL as u64);
+
 const HEADER_LEN: usize = 12;
 
 /// Type number of the record that is no record, whose time to live is none.
@@ -72,6 +76,8 @@ pub(super) struct Hit {
     pub(super) answer: Vec<u8>,
     /// Whether it still counts.
     pub(super) fresh: bool,
+    /// Whether this question has found no answer lately, so that nobody needs to wait for one again.
+    pub(super) unanswered: bool,
 }
 
 #[derive(Debug)]
@@ -81,6 +87,8 @@ struct Entry {
     ttls: Box<[u16]>,
     kept_at: Instant,
     fresh_until: Instant,
+    /// When its question was asked again in vain.
+    unanswered_at: Option<Instant>,
     /// Its place in the order of use.
     used: u64,
 }
@@ -107,6 +115,7 @@ impl Cache {
             return None;
         }
         let fresh = now < entry.fresh_until;
+        let unanswered = entry.unanswered_at.is_some_and(|at| now < at + RECHECK);
         let age = u32::try_from(now.duration_since(entry.kept_at).as_secs()).unwrap_or(u32::MAX);
         let mut answer = entry.packet.to_vec();
         answer[..2].copy_from_slice(&packet[..2]);
@@ -121,7 +130,14 @@ impl Cache {
             answer[at..at + 4].copy_from_slice(&ttl.to_be_bytes());
         }
         kept.touch(key);
-        Some(Hit { answer, fresh })
+        Some(Hit { answer, fresh, unanswered })
+    }
+
+    /// A question has found no answer: its old one, if it is kept, is given at once for a while.
+    pub(super) fn note_unanswered(&self, key: &Key) {
+        if let Some(entry) = self.0.lock().entries.get_mut(key) {
+            entry.unanswered_at = Some(Instant::now());
+        }
     }
 
     /// Keeps an answer, if it is one to keep.
@@ -129,7 +145,8 @@ impl Cache {
         let Some((ttls, seconds)) = shape(answer, key.len) else { return };
         let now = Instant::now();
         let fresh_until = now + Duration::from_secs(u64::from(seconds));
-        let entry = Entry { packet: answer.into(), ttls: ttls.into(), kept_at: now, fresh_until, used: 0 };
+        let (packet, ttls) = (answer.into(), ttls.into());
+        let entry = Entry { packet, ttls, kept_at: now, fresh_until, unanswered_at: None, used: 0 };
         let mut kept = self.0.lock();
         kept.remove(key);
         kept.bytes += weight(key, &entry);

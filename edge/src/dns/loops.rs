@@ -8,23 +8,25 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures::future::join_all;
 use hickory_proto::op::{Message, Query};
 use hickory_proto::rr::{Name, RecordType};
 use parking_lot::{Mutex, RwLock};
-use tokio::net::UdpSocket;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
-use super::forward::any_of;
-use super::message::Question;
+use super::health::Health;
+use super::message::{Question, Transport};
 use super::upstreams::Upstreams;
+use super::wire::Exchange;
 
 /// How often servers that are asked at all are tried.
 pub(super) const PROBE_EVERY: Duration = Duration::from_secs(60);
 
-/// How soon servers are tried again because something looks like a loop, and how often it is seen whether there are others.
-const PROBE_PAUSE: Duration = Duration::from_secs(5);
+/// How soon servers are tried again because something looks like a loop, or a question found no answer, and how often it is seen
+/// whether there are others.
+pub(super) const PROBE_PAUSE: Duration = Duration::from_secs(5);
 
 /// The last label of a probe, below which no name exists.
 const MARK: &str = "tombolo-loop-probe";
@@ -51,7 +53,7 @@ impl Loops {
         self.used.store(true, Ordering::Relaxed);
     }
 
-    /// More is under way than there should be.
+    /// More is under way than there should be, or something was not answered.
     pub(super) fn suspect(&self) {
         self.suspected.notify_one();
     }
@@ -83,38 +85,54 @@ impl Loops {
         true
     }
 
-    /// Tries servers for ever: new ones at once, the others from time to time while they are asked.
-    pub(super) async fn watch(&self, upstreams: &Upstreams, patience: Duration) {
-        let (mut known, mut tried_at) = (Vec::new(), None::<Instant>);
+    /// Tries servers for ever: new ones at once, the others from time to time while they are asked, and silent ones more often.
+    pub(super) async fn watch(
+        &self,
+        upstreams: &Upstreams,
+        wire: &dyn Exchange,
+        health: &Health,
+        patience: Duration,
+    ) {
+        let (mut known, mut tried_at, mut suspected) = (Vec::new(), None::<Instant>, false);
         loop {
             let now = upstreams.now();
             let old = tried_at.is_none_or(|at| at.elapsed() >= PROBE_EVERY);
-            let worth_it = self.used.load(Ordering::Relaxed) || !self.found.read().is_empty();
-            if now != known || (old && worth_it) {
+            let used = self.used.load(Ordering::Relaxed);
+            let worth_it = used || !self.found.read().is_empty();
+            if now != known || suspected || (old && worth_it) || (used && health.has_silent()) {
                 self.used.store(false, Ordering::Relaxed);
                 self.found.write().retain(|server| now.contains(server));
-                for server in &now {
-                    self.probe(*server, patience).await;
-                }
+                health.retain(&now);
+                join_all(now.iter().map(|server| self.probe(*server, wire, health, patience))).await;
                 (known, tried_at) = (now, Some(Instant::now()));
             }
-            tokio::select! {
-                () = sleep(PROBE_PAUSE) => {}
-                () = self.suspected.notified() => {
-                    sleep(PROBE_PAUSE).await;
-                    tried_at = None;
-                }
+            suspected = self.pause(tried_at).await;
+        }
+    }
+
+    /// Waits until there may be something to do, and says whether something looks wrong. Nobody makes it try servers more often
+    /// than it does by itself.
+    async fn pause(&self, tried_at: Option<Instant>) -> bool {
+        tokio::select! {
+            () = sleep(PROBE_PAUSE) => false,
+            () = self.suspected.notified() => {
+                sleep(PROBE_PAUSE.saturating_sub(tried_at.map_or(PROBE_PAUSE, |at| at.elapsed()))).await;
+                true
             }
         }
     }
 
-    async fn probe(&self, server: SocketAddr, patience: Duration) {
+    async fn probe(&self, server: SocketAddr, wire: &dyn Exchange, health: &Health, patience: Duration) {
         let random = format!("{:016x}", rand::random::<u64>());
-        let Some(packet) = packet(&random) else { return };
+        let Some((packet, question)) = question(&random) else { return };
         let _under_way = UnderWay { loops: self, random: random.clone() };
         self.probes.lock().insert(random.clone(), (server, false));
-        // Whether and what it answers says nothing.
-        let _ = timeout(patience, exchange(server, &packet)).await;
+        health.begin(server);
+        // What it answers says nothing.
+        match timeout(patience, wire.exchange(server, &packet, &question, Transport::Udp)).await {
+            Ok(Ok(_)) => health.note_answer(server),
+            Ok(Err(_)) | Err(_) => health.note_silence(server),
+        }
         let came_back = self.probes.lock().get(&random).is_some_and(|(_, came_back)| *came_back);
         if !came_back && self.found.write().remove(&server) {
             info!(%server, "this DNS server does not ask this node any more");
@@ -134,18 +152,11 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// Sends a packet and waits for anything that comes back.
-async fn exchange(server: SocketAddr, packet: &[u8]) -> std::io::Result<()> {
-    let socket = UdpSocket::bind(any_of(server)).await?;
-    socket.connect(server).await?;
-    socket.send(packet).await?;
-    socket.recv(&mut [0; 512]).await.map(drop)
-}
-
-fn packet(random: &str) -> Option<Vec<u8>> {
+fn question(random: &str) -> Option<(Vec<u8>, Question)> {
     let mut message = Message::query();
     message.metadata.recursion_desired = true;
-    let name = Name::from_ascii(format!("{random}.{MARK}.")).ok()?;
-    message.add_query(Query::query(name, RecordType::HINFO));
-    message.to_vec().ok()
+    let query = Query::query(Name::from_ascii(format!("{random}.{MARK}.")).ok()?, RecordType::HINFO);
+    message.add_query(query.clone());
+    let packet = message.to_vec().ok()?;
+    Some((packet, Question { header: message.metadata, query, edns: None }))
 }

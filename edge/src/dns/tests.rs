@@ -20,6 +20,7 @@ use super::*;
 use crate::config::Upstream;
 
 mod forwarding;
+mod judged;
 mod kept;
 mod packets;
 

@@ -268,7 +268,7 @@ mod tests {
             r#"{{"apiVersion":"v1","metadata":{{"name":"{}","namespace":"default","uid":"u"}},"data":{{"at":"{revision}"}}}}"#,
             key.name()
         );
-        let (uid, hash) = (Uid::parse("u").unwrap(), ContentHash(revision));
+        let (uid, hash) = (Uid::parse("u").unwrap(), ContentHash(revision.into()));
         let version = ObjectVersion { uid, revision: CloudRevision(revision), hash };
         let object = SharedObject::new(key, version, text.into(), Vec::new());
         let change = Change::Upsert(Arc::new(object));

@@ -8,11 +8,15 @@ use super::error::ReadError;
 use super::{kept, keys};
 
 /// Format of the objects that this version writes.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
+
+/// Format of the objects before schema 5: of a content hash there is the lower half.
+const HALF_HASH: u8 = 1;
 
 /// Format of the changes that this version writes. In format 1, that of schema 1, a change had one kind and was seen in the
 /// pushed set.
 const LOG_FORMAT: u8 = 2;
+const LOG_FORMAT_1: u8 = 1;
 
 /// In the place of the pushed set among the scopes of an object: a pod here refers to it, and the cloud cannot read it. What
 /// other scopes hold of it is theirs alone.
@@ -104,7 +108,7 @@ impl ObjectRow {
         out.0.extend_from_slice(&[FORMAT, state, u8::from(self.sealed)]);
         out.u64(self.local);
         out.u64(self.version.revision.0);
-        out.u64(self.version.hash.0);
+        out.0.extend_from_slice(&self.version.hash.0.to_le_bytes());
         out.u32(self.era);
         out.block(self.version.uid.as_str().as_bytes());
         out.count(self.scopes.len());
@@ -128,15 +132,17 @@ impl ObjectRow {
 
     /// The state that a row says, without reading the rest.
     pub(super) fn state_of(bytes: &[u8]) -> Result<State, ReadError> {
-        In(bytes).state().ok_or(ReadError::Damaged("object"))
+        In(bytes).state().map(|(_, state)| state).ok_or(ReadError::Damaged("object"))
     }
 
     fn read(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let mut input = In(bytes);
-        let state = input.state()?;
+        let (format, state) = input.state()?;
         let sealed = input.flag()?;
         let local = input.u64()?;
-        let (revision, hash, era) = (CloudRevision(input.u64()?), ContentHash(input.u64()?), input.u32()?);
+        let (revision, lower) = (CloudRevision(input.u64()?), input.u64()?);
+        let upper = if format == HALF_HASH { 0 } else { input.u64()? };
+        let (hash, era) = (ContentHash::of_halves(lower, upper), input.u32()?);
         let uid = input.uid()?;
         let scopes = (0..input.u32()?).map(|_| input.u32()).collect::<Option<_>>()?;
         let dependencies = (0..input.u32()?).map(|_| keys::decode(input.block()?)).collect::<Option<_>>()?;
@@ -171,7 +177,7 @@ impl LogRow {
         let mut input = In(bytes);
         let format = input.u8()?;
         let (sealed, views) = match format {
-            FORMAT => {
+            LOG_FORMAT_1 => {
                 let kind = input.kind()?;
                 (input.flag()?, vec![(0, kind)])
             }
@@ -228,19 +234,16 @@ impl<'a> In<'a> {
         Some(head)
     }
 
-    fn format(&mut self) -> Option<()> {
-        (self.u8()? == FORMAT).then_some(())
-    }
-
-    /// The beginning of an object's row.
-    fn state(&mut self) -> Option<State> {
-        self.format()?;
-        match self.u8()? {
-            0 => Some(State::Absent),
-            1 => Some(State::Visible),
-            2 => Some(State::Hidden),
-            _ => None,
-        }
+    /// The beginning of an object's row: its format and its state.
+    fn state(&mut self) -> Option<(u8, State)> {
+        let format = self.u8().filter(|format| [HALF_HASH, FORMAT].contains(format))?;
+        let state = match self.u8()? {
+            0 => State::Absent,
+            1 => State::Visible,
+            2 => State::Hidden,
+            _ => return None,
+        };
+        Some((format, state))
     }
 
     fn u8(&mut self) -> Option<u8> {
@@ -295,7 +298,7 @@ mod tests {
         let version = ObjectVersion {
             uid: Uid::parse("u-1").unwrap(),
             revision: CloudRevision(u64::MAX),
-            hash: ContentHash(7),
+            hash: ContentHash::of_halves(7, 8),
         };
         ObjectRow {
             state: State::Hidden,

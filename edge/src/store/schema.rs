@@ -15,9 +15,9 @@ use super::scope::Selection;
 use super::seal::Sealer;
 
 /// Newest schema that this program reads, and the one that it writes. Schema 2 says in the log which scopes see a change,
-/// schema 3 knows single answers and reports about leases, schema 4 objects that the cloud cannot read; a test keeps a store of
-/// schema 1.
-pub(super) const SCHEMA: u32 = 4;
+/// schema 3 knows single answers and reports about leases, schema 4 objects that the cloud cannot read, schema 5 whole
+/// content hashes; a test keeps a store of schema 1.
+pub(super) const SCHEMA: u32 = 5;
 
 /// Values that exist once.
 pub(super) const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
@@ -261,8 +261,7 @@ fn create(db: &Database, sealer: &Sealer, fresh: (StoreId, Revision)) -> Result<
 fn migrate(db: &Database, schema: u32) -> Result<(), Unusable> {
     match schema {
         SCHEMA => Ok(()),
-        // Rows of the log tell their own format; new ones are written in the new one. The first write makes the table of
-        // single answers. Rows of objects were always read as they are now.
+        // Rows tell their own format; new ones are written in the new one. The first write makes the table of single answers.
         1..SCHEMA => Ok(mark(db)?),
         older => Err(Unusable::Damaged(format!("schema {older} was never released"))),
     }

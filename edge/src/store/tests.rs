@@ -41,7 +41,7 @@ pub(super) fn body(key: &ObjectKey, uid: &str, data: &Value) -> Value {
 
 pub(super) fn upsert(key: &ObjectKey, uid: &str, revision: u64, refers: &[ObjectKey]) -> Delivery {
     let text = body(key, uid, &json!({"at": revision.to_string()})).to_string();
-    let hash = ContentHash(xxhash_rust::xxh3::xxh3_64(text.as_bytes()));
+    let hash = ContentHash(xxhash_rust::xxh3::xxh3_64(text.as_bytes()).into());
     let version = ObjectVersion { uid: Uid::parse(uid).unwrap(), revision: CloudRevision(revision), hash };
     let object = SharedObject::new(key.clone(), version, text.into(), refers.to_vec());
     Delivery { scope: ScopeId::NODE, change: Change::Upsert(Arc::new(object)) }
@@ -225,9 +225,29 @@ async fn adopting_keeps_the_content() {
     apply(&store, &[adopt(&version)]).await;
     assert_eq!(store.get(&map).unwrap(), before, "clients see no change");
     assert_eq!(store.inventory(ScopeId::NODE).unwrap()[0].held, Held::Present(version.clone()));
-    let other = ObjectVersion { hash: ContentHash(1), ..version };
-    let outcomes = store.apply(vec![adopt(&other)]).await.unwrap();
-    assert_eq!(outcomes[0].as_ref().unwrap_err().reason, RefusalReason::Other);
+    let (half, _) = version.hash.halves();
+    for hash in [ContentHash(1), ContentHash::of_halves(half, 1)] {
+        let outcomes = store.apply(vec![adopt(&ObjectVersion { hash, ..version.clone() })]).await.unwrap();
+        assert_eq!(outcomes[0].as_ref().unwrap_err().reason, RefusalReason::Other, "{hash:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_older_cloud_says_half_a_hash_and_means_the_whole() {
+    let store = synced(&FaultyDisk::new(5)).await;
+    let map = key("configmaps", "app");
+    let mut delivery = upsert(&map, "u1", 10, &[]);
+    let Change::Upsert(object) = &delivery.change else { unreachable!() };
+    let (hash, told) = (ContentHash::of_halves(7, 8), ContentHash::of_halves(7, 0));
+    let version = ObjectVersion { hash, ..object.version.clone() };
+    let object = SharedObject::new(map.clone(), version.clone(), object.body.clone(), Vec::new());
+    delivery.change = Change::Upsert(Arc::new(object));
+    apply(&store, &[delivery]).await;
+    let version = ObjectVersion { revision: CloudRevision(11), ..version };
+    let told = ObjectVersion { hash: told, ..version.clone() };
+    let change = Change::Adopt { key: map.clone(), version: told };
+    apply(&store, &[Delivery { scope: ScopeId::NODE, change }]).await;
+    assert_eq!(store.inventory(ScopeId::NODE).unwrap()[0].held, Held::Present(version));
 }
 
 #[tokio::test]
@@ -289,7 +309,7 @@ async fn secrets_are_not_readable_on_disk() {
             let version = ObjectVersion {
                 uid: Uid::parse("u1").unwrap(),
                 revision: CloudRevision(revision),
-                hash: ContentHash(revision),
+                hash: ContentHash(revision.into()),
             };
             let object = SharedObject::new(key.clone(), version, text.into(), Vec::new());
             let change = Change::Upsert(Arc::new(object));

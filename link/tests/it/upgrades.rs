@@ -23,7 +23,7 @@ use tombolo_proto::message::{Content, Group, LocalPath, MessageId, Operation, Ro
 use tombolo_proto::session::kubeedge::Outgoing;
 
 use crate::pki::Ca;
-use crate::world::{Hub, soon};
+use crate::world::{Hub, PATIENCE, soon};
 
 /// A client made of the bare libraries, as a foreign peer would be.
 pub(crate) struct Bare {
@@ -257,6 +257,27 @@ async fn a_stock_edge_with_another_name_is_refused_before_the_upgrade() {
     let (code, body) = status(&ca, &hub, Bare::default(), &[("node_id", "edge-1")]).await;
     assert_eq!(code, 400);
     assert!(body.contains("ConnectionUse"), "{body}");
+}
+
+/// A connection that was replaced: only a process that is still there answers on it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_reads_a_link_answers_and_nobody_else() {
+    let ca = Ca::new("ours");
+    let mut hub = Hub::start_with(&ca.server_tls(), true, Limits::default()).await;
+    let mut client = Bare::default().websocket(&ca, hub.websocket, &STOCK).await.unwrap();
+    let mut link = stock(&mut hub).await;
+    client.send(Message::text("something before")).await.unwrap();
+    client.send(Message::Pong("something else".into())).await.unwrap();
+    assert!(!link.is_read(Duration::from_millis(200)).await, "the client has not read");
+    let reading = tokio::spawn(async move { while client.next().await.is_some_and(|read| read.is_ok()) {} });
+    assert!(link.is_read(PATIENCE).await);
+    drop(link);
+    soon("its end", reading).await.unwrap();
+
+    let client = Bare::default().websocket(&ca, hub.websocket, &STOCK).await.unwrap();
+    let mut link = stock(&mut hub).await;
+    drop(client);
+    assert!(!link.is_read(PATIENCE).await, "nobody is there");
 }
 
 const STOCK: [(&str, &str); 3] = [("node_id", "edge-1"), ("project_id", "p"), ("ConnectionUse", "msg")];

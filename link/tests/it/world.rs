@@ -18,7 +18,7 @@ use crate::pki::Ca;
 pub(crate) const BOTH: [Choice; 2] = [Choice::WebSocket, Choice::Quic];
 
 /// No test waits longer than this for anything.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| panic!("{what} took too long"))

@@ -109,14 +109,15 @@ pub(super) fn segment(field: &'static str, text: &str) -> Result<(), CodecError>
 
 pub(super) fn write_version(version: &ObjectVersion) -> wire::ObjectVersion {
     let (uuid, uid) = write_uid(&version.uid);
-    wire::ObjectVersion { uuid, uid, revision: version.revision.0, hash: version.hash.0 }
+    let (hash, hash_upper) = version.hash.halves();
+    wire::ObjectVersion { uuid, uid, revision: version.revision.0, hash, hash_upper }
 }
 
 pub(super) fn read_version(version: &wire::ObjectVersion) -> Result<ObjectVersion, CodecError> {
     Ok(ObjectVersion {
         uid: read_uid("object uid", &version.uuid, &version.uid)?,
         revision: CloudRevision(version.revision),
-        hash: ContentHash(version.hash),
+        hash: ContentHash::of_halves(version.hash, version.hash_upper),
     })
 }
 

@@ -270,7 +270,7 @@ fn version(json: &Value) -> Read<ObjectVersion> {
     Ok(ObjectVersion {
         uid: parsed("/uid", Uid::parse(text(json, "/uid")?))?,
         revision: parsed("/resourceVersion", CloudRevision::parse(text(json, "/resourceVersion")?))?,
-        hash: ContentHash(parsed("/hash", u64::from_str_radix(text(json, "/hash")?, 16))?),
+        hash: ContentHash(parsed("/hash", u128::from_str_radix(text(json, "/hash")?, 16))?),
     })
 }
 

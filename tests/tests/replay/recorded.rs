@@ -54,6 +54,25 @@ async fn live(transport: Transport, folder: &Path) {
         other => Err(format!("{other:?}")),
     })
     .await;
+    // cloudcore is killed with the world, and what it has to write then is lost.
+    wait_for("the end of the pod to be recorded", DEADLINE, async || {
+        let transcript = read(&folder.join(name(transport))).map_err(|error| error.to_string())?;
+        if tells_the_end_of_the_pod(&transcript) { Ok(()) } else { Err("no line tells it".to_owned()) }
+    })
+    .await;
+}
+
+/// The recording of the node.
+fn name(transport: Transport) -> &'static str {
+    match transport {
+        Transport::WebSocket => "edge-1.tombolo-websocket.jsonl",
+        Transport::Quic => "edge-1.tombolo-quic.jsonl",
+    }
+}
+
+fn tells_the_end_of_the_pod(transcript: &Transcript) -> bool {
+    let is_pod_gone = |line: &tombolo_replay::Line| matches!(&line.event, Event::Api(tombolo_replay::Verb::Delete, object) if object["metadata"]["name"] == "web");
+    transcript.lines.iter().any(is_pod_gone)
 }
 
 fn at_edge(world: &World, resource: &str) -> Result<String, String> {
@@ -93,8 +112,7 @@ fn check(folder: &Path, name: &str) -> Transcript {
     let connections: std::collections::BTreeSet<u64> =
         transcript.lines.iter().filter_map(|line| line.conn).collect();
     assert!(connections.len() >= 2, "{connections:?}");
-    let is_pod_gone = |line: &tombolo_replay::Line| matches!(&line.event, Event::Api(tombolo_replay::Verb::Delete, object) if object["metadata"]["name"] == "web");
-    assert!(transcript.lines.iter().any(is_pod_gone), "no line tells the end of the pod");
+    assert!(tells_the_end_of_the_pod(&transcript));
     transcript
 }
 
@@ -116,7 +134,7 @@ async fn a_node_of_dialect_tombolo_over_websocket() {
     cluster_or_skip!("a_node_of_dialect_tombolo_over_websocket");
     let folder = tempfile::tempdir().expect("a folder");
     live(Transport::WebSocket, folder.path()).await;
-    plays_both_ways(&check(folder.path(), "edge-1.tombolo-websocket.jsonl")).await;
+    plays_both_ways(&check(folder.path(), name(Transport::WebSocket))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -124,5 +142,5 @@ async fn a_node_of_dialect_tombolo_over_quic() {
     cluster_or_skip!("a_node_of_dialect_tombolo_over_quic");
     let folder = tempfile::tempdir().expect("a folder");
     live(Transport::Quic, folder.path()).await;
-    plays_both_ways(&check(folder.path(), "edge-1.tombolo-quic.jsonl")).await;
+    plays_both_ways(&check(folder.path(), name(Transport::Quic))).await;
 }

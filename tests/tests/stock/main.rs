@@ -9,6 +9,7 @@ mod metaserver_rights;
 mod older;
 mod recorded;
 mod replicas;
+mod twins;
 mod volumes;
 
 use std::panic::AssertUnwindSafe;

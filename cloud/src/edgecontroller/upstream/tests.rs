@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::{Request, Response};
-use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::client::Body;
 use parking_lot::Mutex;
@@ -17,6 +16,7 @@ use tombolo_proto::message::{
 };
 
 use super::*;
+use crate::kube::double::answering;
 
 mod beside;
 mod bounded;
@@ -44,26 +44,21 @@ fn sometimes_silent(
 ) -> (Client, Log) {
     let log = Log::default();
     let seen = Arc::clone(&log);
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let (seen, answer) = (Arc::clone(&seen), answer.clone());
+    let client = answering(move |call, body| {
+        let line = format!("{} {}", call.method, call.uri.path());
+        let user = call.headers.get("impersonate-user").and_then(|user| user.to_str().ok());
+        let reply = answer(&line);
+        let (user, body) =
+            (user.unwrap_or("cloudcore").to_owned(), serde_json::from_slice(&body).unwrap_or_default());
+        seen.lock().push(Seen { line, user, body });
         async move {
-            let (parts, body) = request.into_parts();
-            let body = body.collect().await?.to_bytes();
-            let line = format!("{} {}", parts.method, parts.uri.path());
-            let user = parts
-                .headers
-                .get("impersonate-user")
-                .and_then(|user| user.to_str().ok())
-                .unwrap_or("cloudcore");
-            let answer = answer(&line);
-            let body = serde_json::from_slice(&body).unwrap_or_default();
-            seen.lock().push(Seen { line, user: user.to_owned(), body });
-            let Some((code, reply)) = answer else { return std::future::pending().await };
-            let response = Response::builder().status(code).header("content-type", "application/json");
-            Ok::<_, tower::BoxError>(response.body(Body::from(reply.to_string().into_bytes()))?)
+            match reply {
+                Some(reply) => reply,
+                None => std::future::pending().await,
+            }
         }
     });
-    (Client::new(service, "default"), log)
+    (client, log)
 }
 
 fn node() -> NodeId {

@@ -3,6 +3,8 @@
 
 use serde_json::Value;
 use tombolo_apiserve::admission::{AdmissionRequest, Operation};
+use tombolo_apiserve::aside::aside;
+use tombolo_apiserve::auth::Attributes;
 use tombolo_apiserve::kinds::FieldError;
 use tombolo_apiserve::status::{ApiError, Cause};
 use tombolo_cel::Environment;
@@ -20,7 +22,7 @@ const ADMIN_LABEL: &str = "resource.kubernetes.io/admin-access";
 ///
 /// # Errors
 /// 422 with every one of them.
-pub(super) fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
+pub(super) async fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
     let asked = request.attributes;
     if asked.group != GROUP || request.operation == Operation::Delete || !asked.subresource.is_empty() {
         return Ok(());
@@ -29,6 +31,15 @@ pub(super) fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> Result
     if request.old.is_some_and(|old| old["spec"] == object["spec"]) {
         return Ok(());
     }
+    let errors = aside(|| wrong(objects, asked, object)).await;
+    if errors.is_empty() {
+        return Ok(());
+    }
+    let causes = errors.iter().map(|error| Cause::new(error.kind.reason(), &error.field, &error.body()));
+    Err(ApiError::invalid(GROUP, &request.kind.kind, request.name, causes.collect()))
+}
+
+fn wrong(objects: &Objects, asked: &Attributes, object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let (spec, path) = match asked.resource.as_str() {
         "resourceclaimtemplates" => (&object["spec"]["spec"], "spec.spec"),
@@ -42,11 +53,7 @@ pub(super) fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> Result
         }
         _ => {}
     }
-    if errors.is_empty() {
-        return Ok(());
-    }
-    let causes = errors.iter().map(|error| Cause::new(error.kind.reason(), &error.field, &error.body()));
-    Err(ApiError::invalid(GROUP, &request.kind.kind, request.name, causes.collect()))
+    errors
 }
 
 /// The path is the same for claims and templates, as kube-apiserver has it.

@@ -18,6 +18,7 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 use serde_json::Value;
 use tombolo_apiserve::admission::{AdmissionRequest, Operation};
+use tombolo_apiserve::aside::aside;
 use tombolo_apiserve::kinds::{FieldError, KindInfo};
 use tombolo_apiserve::registry::Registry;
 use tombolo_apiserve::status::{ApiError, Cause};
@@ -139,11 +140,11 @@ impl Enforcement {
     ///
     /// # Errors
     /// The first refusal.
-    pub(super) fn validate(&self, request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
+    pub(super) async fn validate(&self, request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
         let set = self.policies.validating.load_full();
-        match set.bindings.is_empty() || is_exempt(request) {
-            true => Ok(()),
-            false => validating::run(self, &set, request),
+        match self.concerns(&set, request) {
+            true => aside(|| validating::run(self, &set, request)).await,
+            false => Ok(()),
         }
     }
 
@@ -151,12 +152,18 @@ impl Enforcement {
     ///
     /// # Errors
     /// A policy that fails and must not.
-    pub(super) fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<bool, ApiError> {
+    pub(super) async fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<bool, ApiError> {
         let set = self.policies.mutating.load_full();
-        match set.bindings.is_empty() || is_exempt(request) || request.object.is_none() {
-            true => Ok(false),
-            false => mutating::run(self, &set, request),
+        match request.object.is_some() && self.concerns(&set, request) {
+            true => aside(|| mutating::run(self, &set, request)).await,
+            false => Ok(false),
         }
+    }
+
+    /// Whether any policy is bound to requests like this one.
+    fn concerns(&self, set: &Set, request: &AdmissionRequest<'_>) -> bool {
+        !is_exempt(request)
+            && set.bound().any(|(binding, policy)| matching::binds(binding, policy, request, &self.objects))
     }
 
     /// The resource of a kind that parameters have, and whether it has namespaces.
@@ -190,7 +197,7 @@ fn is_exempt(request: &AdmissionRequest<'_>) -> bool {
 ///
 /// # Errors
 /// 422 with every one of them.
-pub(super) fn admit_definition(request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
+pub(super) async fn admit_definition(request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
     let asked = request.attributes;
     if asked.group != GROUP || request.operation == Operation::Delete || !asked.subresource.is_empty() {
         return Ok(());
@@ -204,7 +211,7 @@ pub(super) fn admit_definition(request: &AdmissionRequest<'_>) -> Result<(), Api
     if request.old.is_some_and(|old| old["spec"] == object["spec"]) {
         return Ok(());
     }
-    let Err(errors) = Compiled::read(object, mode) else { return Ok(()) };
+    let Err(errors) = aside(|| Compiled::read(object, mode)).await else { return Ok(()) };
     let causes = errors.iter().map(|error| Cause::new(error.kind.reason(), &error.field, &error.body()));
     Err(ApiError::invalid(GROUP, &request.kind.kind, request.name, causes.collect()))
 }

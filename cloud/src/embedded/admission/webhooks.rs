@@ -95,7 +95,8 @@ impl Webhooks {
         }
         let catalog = self.registry.catalog();
         for webhook in self.index.mutating().into_iter().filter(|webhook| asked(&webhook.name)) {
-            let Some(invocation) = self.invocation(&webhook, request, &catalog.kinds)? else { continue };
+            let invocation = self.invocation(&webhook, request, &catalog.kinds).await?;
+            let Some(invocation) = invocation else { continue };
             if webhook.is_reinvoked() {
                 mutations.reinvoked.push(webhook.name.clone());
             }
@@ -119,14 +120,14 @@ impl Webhooks {
     /// # Errors
     /// As [`Self::mutate`].
     pub(super) async fn validate(&self, request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
-        validation::admit(request)?;
+        validation::admit(request).await?;
         if matching::is_exempt(request.kind) {
             return Ok(());
         }
         let catalog = self.registry.catalog();
         let mut invocations = Vec::new();
         for webhook in self.index.validating() {
-            invocations.extend(self.invocation(&webhook, request, &catalog.kinds)?);
+            invocations.extend(self.invocation(&webhook, request, &catalog.kinds).await?);
         }
         let verdicts =
             join_all(invocations.iter().map(|invocation| self.ask(invocation, request, false))).await;
@@ -140,7 +141,7 @@ impl Webhooks {
     }
 
     /// Whether a webhook is asked about a request, and in which version.
-    fn invocation(
+    async fn invocation(
         &self,
         webhook: &Arc<Webhook>,
         request: &AdmissionRequest<'_>,
@@ -149,7 +150,7 @@ impl Webhooks {
         let Some(invocation) = matching::invocation(webhook, request, &self.objects, kinds)? else {
             return Ok(None);
         };
-        match webhook.match_conditions.hold(request, &self.objects, &self.rights) {
+        match webhook.match_conditions.hold(request, &self.objects, &self.rights).await {
             Ok(holds) => Ok(holds.then_some(invocation)),
             Err(_) if webhook.fails_open() => Ok(None),
             Err(why) => {

@@ -3,10 +3,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
-use http::{Request, Response};
-use http_body_util::BodyExt as _;
-use kube::Client;
-use kube::client::Body;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tombolo_link::server::Accepted;
@@ -24,6 +20,7 @@ use crate::config::{Devices, KubeEdgeSessions};
 use crate::edgecontroller::upstream::Upstream;
 use crate::edgecontroller::{Downstream, Input};
 use crate::epoch::{Attester, Reach, Testimony};
+use crate::kube::double::answering;
 
 mod doubts;
 mod ended;
@@ -53,32 +50,28 @@ impl Rights {
 /// A client whose API server has one ConfigMap and answers questions about rights.
 fn scripted(rights: &Arc<Rights>) -> Kube {
     let rights = Arc::clone(rights);
-    let service = tower::service_fn(move |request: Request<Body>| {
+    let client = answering(move |call, body| {
         let rights = Arc::clone(&rights);
         async move {
-            let (parts, body) = request.into_parts();
-            let body = body.collect().await?.to_bytes();
-            let query = parts.uri.query().unwrap_or_default();
-            let (code, reply) = match parts.uri.path() {
+            let query = call.uri.query().unwrap_or_default();
+            match call.uri.path() {
                 "/api/v1" => (200, json!({"resources": [{"name": "configmaps", "kind": "ConfigMap"}]})),
                 // Nothing ever happens.
                 "/api/v1/namespaces/d/configmaps" if query.contains("watch") => std::future::pending().await,
                 "/api/v1/namespaces/d/configmaps" if rights.deaf.load(Ordering::SeqCst) => (500, json!({})),
                 "/api/v1/namespaces/d/configmaps" => (200, list()),
                 "/apis/authorization.k8s.io/v1/subjectaccessreviews" => {
-                    let question: Value = serde_json::from_slice(&body)?;
+                    let question: Value = serde_json::from_slice(&body).unwrap_or_default();
                     rights.asked.lock().push(question["spec"].clone());
                     let allowed = !rights.withheld.load(Ordering::SeqCst);
                     let code = if rights.silent.load(Ordering::SeqCst) { 500 } else { 201 };
                     (code, json!({"status": {"allowed": allowed, "reason": "the role was taken away"}}))
                 }
                 path => (404, json!({"kind": "Status", "code": 404, "message": format!("no {path}")})),
-            };
-            let response = Response::builder().status(code).header("content-type", "application/json");
-            Ok::<_, tower::BoxError>(response.body(Body::from(reply.to_string().into_bytes()))?)
+            }
         }
     });
-    Client::new(service, "default").into()
+    client.into()
 }
 
 fn list() -> Value {
@@ -293,34 +286,30 @@ fn asked_of_the_api_server(question: &Subscribe) -> Value {
 /// An API server that allows one question, and knows every token as a user of its own.
 fn allowing(question: &Subscribe) -> Kube {
     let allowed = asked_of_the_api_server(question);
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let allowed = allowed.clone();
-        async move {
-            let path = request.uri().path().to_owned();
-            let review: Value = serde_json::from_slice(&request.into_body().collect().await?.to_bytes())?;
-            let spec = &review["spec"];
-            let status = if path.ends_with("tokenreviews") {
-                json!({"authenticated": true, "user": {"username": format!("token {}", spec["token"].as_str().unwrap_or_default())}})
-            } else {
-                let about = &spec["resourceAttributes"];
-                let token = spec["user"].as_str().and_then(|user| user.strip_prefix("token "));
-                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-                let selector = |name: &str| text(&about[name]["rawSelector"]);
-                let asked = json!([
-                    token,
-                    text(&about["group"]),
-                    text(&about["resource"]),
-                    text(&about["namespace"]),
-                    selector("labelSelector"),
-                    selector("fieldSelector")
-                ]);
-                json!({"allowed": asked == allowed})
-            };
-            let body = json!({"status": status}).to_string().into_bytes();
-            Ok::<_, tower::BoxError>(Response::builder().status(201).body(Body::from(body))?)
-        }
+    let client = answering(move |call, body| {
+        let review: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let spec = &review["spec"];
+        let status = if call.uri.path().ends_with("tokenreviews") {
+            let user = format!("token {}", spec["token"].as_str().unwrap_or_default());
+            json!({"authenticated": true, "user": {"username": user}})
+        } else {
+            let about = &spec["resourceAttributes"];
+            let token = spec["user"].as_str().and_then(|user| user.strip_prefix("token "));
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let selector = |name: &str| text(&about[name]["rawSelector"]);
+            let asked = json!([
+                token,
+                text(&about["group"]),
+                text(&about["resource"]),
+                text(&about["namespace"]),
+                selector("labelSelector"),
+                selector("fieldSelector")
+            ]);
+            json!({"allowed": asked == allowed})
+        };
+        std::future::ready((201, json!({"status": status})))
     });
-    Client::new(service, "default").into()
+    client.into()
 }
 
 proptest! {

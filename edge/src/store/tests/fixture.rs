@@ -46,7 +46,14 @@ async fn a_store_of_version_1_opens_with_everything_in_it() {
     assert_eq!(value(&store.get(&key("secrets", "token")).unwrap().unwrap())["data"]["at"], "11");
     assert_eq!(value(&store.get(&key("pods", "web")).unwrap().unwrap())["status"]["phase"], "Pending");
     assert_eq!(store.get(&key("configmaps", "gone")).unwrap(), None);
-    assert_eq!(store.inventory(ScopeId::NODE).unwrap().len(), 5);
+    let inventory = store.inventory(ScopeId::NODE).unwrap();
+    assert_eq!(inventory.len(), 5);
+    // Of content hashes it has the lower halves.
+    let halves = inventory.iter().filter_map(|entry| match &entry.held {
+        Held::Present(version) => Some(version.hash.halves()),
+        Held::Absent | Held::Unreadable => None,
+    });
+    assert!(halves.clone().count() == 4 && halves.clone().all(|(lower, upper)| lower != 0 && upper == 0));
     let kinds: Vec<_> = told(&store, "configmaps", 1).into_iter().map(|(kind, ..)| kind).collect();
     assert_eq!(kinds, [ChangeKind::Added, ChangeKind::Modified, ChangeKind::Added, ChangeKind::Deleted]);
     // And it goes on from there.

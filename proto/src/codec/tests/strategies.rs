@@ -174,7 +174,7 @@ fn resource() -> impl Strategy<Value = Resource> {
 }
 
 fn version() -> impl Strategy<Value = ObjectVersion> {
-    (uid(), any::<u64>(), any::<u64>()).prop_map(|(uid, revision, hash)| ObjectVersion {
+    (uid(), any::<u64>(), any::<u128>()).prop_map(|(uid, revision, hash)| ObjectVersion {
         uid,
         revision: CloudRevision(revision),
         hash: ContentHash(hash),

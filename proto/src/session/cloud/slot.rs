@@ -135,7 +135,8 @@ impl Slot {
         if let Belief::Version(held) = &self.belief {
             // Revisions of one epoch have one order over all objects: a view that shows an older one lags behind
             // the replica that served this edge before. Going back is never right; the newer one is offered in time.
-            if held == wanted || (!self.foreign && held.revision > wanted.revision) {
+            let newer = held.is_same_place(wanted) || held.revision > wanted.revision;
+            if held == wanted || (!self.foreign && newer) {
                 return Verdict::Settled;
             }
             if held.uid == wanted.uid && held.hash == wanted.hash {

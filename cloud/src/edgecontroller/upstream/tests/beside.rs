@@ -1,61 +1,25 @@
 //! Reports of a node while others write its Node.
 
-use super::*;
+use futures::FutureExt as _;
 use tombolo_proto::frame::{ApiRequest, Request as Question, RequestBody};
 use tombolo_proto::ids::RequestId;
 
-/// A Node at an API server, and what somebody else does just before each patch of its status.
-struct Api {
-    node: Mutex<(u64, Value)>,
-    beside: fn(&mut (u64, Value)),
-    /// How often somebody else is faster.
-    others: Mutex<usize>,
-}
+use super::*;
+use crate::kube::double::OneObject;
 
-impl Api {
-    fn client(self: &Arc<Self>) -> Client {
-        let api = Arc::clone(self);
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let api = Arc::clone(&api);
-            async move {
-                let (parts, body) = request.into_parts();
-                let body = body.collect().await?.to_bytes();
-                let patch = serde_json::from_slice(&body).unwrap_or(Value::Null);
-                let (code, answer) = api.answer(&parts.method, &patch);
-                Ok::<_, tower::BoxError>(
-                    Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()))?,
-                )
-            }
-        });
-        Client::new(service, "default")
-    }
-
-    fn answer(&self, method: &http::Method, patch: &Value) -> (u16, Value) {
-        let mut node = self.node.lock();
-        if *method == http::Method::PATCH {
-            let mut others = self.others.lock();
-            if *others > 0 {
-                *others -= 1;
-                node.0 += 1;
-                (self.beside)(&mut node);
-            }
-            let named = patch.pointer("/metadata/resourceVersion").and_then(Value::as_str);
-            if named.is_some_and(|named| named != node.0.to_string()) {
-                return (
-                    409,
-                    json!({"kind": "Status", "code": 409, "reason": "Conflict", "message": "modified"}),
-                );
-            }
-            *node = (node.0 + 1, patch["status"].clone());
-        }
-        let metadata = json!({"name": "n", "uid": "u", "resourceVersion": node.0.to_string()});
-        (200, json!({"kind": "Node", "metadata": metadata, "status": node.1}))
-    }
-}
-
-/// The code of a report that meets so many writes of others, and the status afterwards.
+/// The code of a report before each attempt of which somebody else writes, so many times, and the status afterwards.
 async fn reported(others: usize, beside: fn(&mut (u64, Value))) -> (u16, Value) {
-    let api = Arc::new(Api { node: Mutex::new((5, json!({"beat": 1}))), beside, others: Mutex::default() });
+    let left = Arc::new(AtomicUsize::new(0));
+    let others_left = Arc::clone(&left);
+    let api = OneObject::new("n", (5, json!({"beat": 1})), move |node, _| {
+        let fewer = |left: usize| left.checked_sub(1);
+        if others_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer).is_ok() {
+            let mut state = node.state.lock();
+            state.0 += 1;
+            beside(&mut state);
+        }
+        std::future::ready(()).boxed()
+    });
     let upstream = upstream(api.client());
     let report = async |beat: u64| {
         let body = RequestBody::Api(ApiRequest {
@@ -74,9 +38,9 @@ async fn reported(others: usize, beside: fn(&mut (u64, Value))) -> (u16, Value) 
         }
     };
     assert_eq!(report(2).await, 200);
-    *api.others.lock() = others;
+    left.store(others, Ordering::SeqCst);
     let code = report(3).await;
-    let status = api.node.lock().1.clone();
+    let status = api.state.lock().1.clone();
     (code, status)
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tombolo_apiserve::admission::AdmissionRequest;
+use tombolo_apiserve::aside::aside;
 use tombolo_apiserve::kinds::FieldError;
 use tombolo_apiserve::kinds::validate::names;
 use tombolo_cel::Authorize;
@@ -36,7 +37,7 @@ impl Conditions {
     ///
     /// # Errors
     /// The first that could not be evaluated, where no other is false.
-    pub(in crate::embedded::admission) fn hold(
+    pub(in crate::embedded::admission) async fn hold(
         &self,
         request: &AdmissionRequest<'_>,
         objects: &Objects,
@@ -45,10 +46,13 @@ impl Conditions {
         if self.list.is_empty() {
             return Ok(true);
         }
-        let compiled = self.compiled.get_or_init(|| compile(&self.list));
-        let broken = |errors: &Vec<FieldError>| errors.first().map(ToString::to_string).unwrap_or_default();
-        let compiled = compiled.as_ref().map_err(broken)?;
-        Asking::new(&Facts::of(request, objects, rights), None, compiled).matches()
+        let judge = || {
+            let compiled = self.compiled.get_or_init(|| compile(&self.list)).as_ref();
+            let compiled =
+                compiled.map_err(|errors| errors.first().map(ToString::to_string).unwrap_or_default())?;
+            Asking::new(&Facts::of(request, objects, rights), None, compiled).matches()
+        };
+        aside(judge).await
     }
 }
 

@@ -3,12 +3,23 @@
 use serde_json::Value;
 use tombolo_apiserve::admission::{AdmissionRequest, Operation};
 
-use super::words;
+use super::{Policy, words};
 use crate::embedded::objects::{Objects, core, items, text};
 use crate::embedded::selector::selects;
 
+/// Whether a policy is asked about a request, as itself and the binding say.
+pub(super) fn binds(
+    binding: &Value,
+    policy: &Policy,
+    request: &AdmissionRequest<'_>,
+    objects: &Objects,
+) -> bool {
+    matches(policy.object.pointer("/spec/matchConstraints"), request, objects)
+        && matches(binding.pointer("/spec/matchResources"), request, objects)
+}
+
 /// Whether a policy's `matchConstraints` or a binding's `matchResources` take in a request. None take in everything.
-pub(super) fn matches(resources: Option<&Value>, request: &AdmissionRequest<'_>, objects: &Objects) -> bool {
+fn matches(resources: Option<&Value>, request: &AdmissionRequest<'_>, objects: &Objects) -> bool {
     let Some(resources) = resources.filter(|resources| resources.is_object()) else { return true };
     let equivalent = text(resources, "/matchPolicy") != "Exact";
     let any = |list: &str| items(resources, list).iter().any(|rule| rule_matches(rule, request, equivalent));

@@ -47,10 +47,7 @@ fn apply(
     binding: &Value,
     request: &mut AdmissionRequest<'_>,
 ) -> Result<bool, ApiError> {
-    let objects = &enforcement.objects;
-    let bound = matching::matches(policy.object.pointer("/spec/matchConstraints"), request, objects)
-        && matching::matches(binding.pointer("/spec/matchResources"), request, objects);
-    if !bound {
+    if !matching::binds(binding, policy, request, &enforcement.objects) {
         return Ok(false);
     }
     match changed(enforcement, policy, binding, request) {

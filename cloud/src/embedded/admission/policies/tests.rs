@@ -53,7 +53,7 @@ impl World {
     }
 
     /// Creates a Deployment, or a ConfigMap; gives it as it is after the policies, with the warnings.
-    fn create(&self, object: &Value) -> Result<(Value, Vec<String>), ApiError> {
+    async fn create(&self, object: &Value) -> Result<(Value, Vec<String>), ApiError> {
         let deployment = object["kind"] == "Deployment";
         let (group, plural) = if deployment { ("apps", "deployments") } else { ("", "configmaps") };
         let kind = self.kind(group, "v1", object["kind"].as_str().unwrap());
@@ -79,8 +79,8 @@ impl World {
             dry_run: false,
             warnings: Warnings::default(),
         };
-        self.enforcement.mutate(&mut request)?;
-        self.enforcement.validate(&request)?;
+        self.enforcement.mutate(&mut request).await?;
+        self.enforcement.validate(&request).await?;
         let warnings = request.warnings.into_vec();
         Ok((object, warnings))
     }
@@ -120,12 +120,32 @@ async fn a_bound_policy_refuses_what_it_is_about_and_nothing_else() {
     });
     let selected = json!({"matchResources": {"namespaceSelector": {"matchLabels": {"env": "prod"}}}});
     world.policy(Mode::Validating, spec, selected).await;
-    assert!(world.create(&deployment(2)).is_ok());
-    let refusal = world.create(&deployment(1)).unwrap_err();
+    assert!(world.create(&deployment(2)).await.is_ok());
+    let refusal = world.create(&deployment(1)).await.unwrap_err();
     let wanted = "deployments.apps \"d\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: \
                   wants more than 1";
     assert_eq!(text_of(&refusal), (422, "Invalid", wanted));
-    assert!(world.create(&json!({"apiVersion": "v1", "kind": "ConfigMap"})).is_ok());
+    assert!(world.create(&json!({"apiVersion": "v1", "kind": "ConfigMap"})).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_slow_policy_holds_up_nobody() {
+    let world = Arc::new(World::new());
+    let slow = json!({"expression": "lists.range(1000).all(x, lists.range(1000).all(y, x + y >= 0))"});
+    let spec = json!({"matchConstraints": constraints(), "validations": [slow, slow, slow]});
+    world.policy(Mode::Validating, spec, json!({})).await;
+    let began = Arc::new(tokio::sync::Notify::new());
+    let (asking, begins) = (Arc::clone(&world), Arc::clone(&began));
+    let asked = tokio::spawn(async move {
+        begins.notify_one();
+        let refusal = asking.create(&deployment(1)).await.unwrap_err();
+        (refusal, std::time::Instant::now())
+    });
+    began.notified().await;
+    let served = tokio::spawn(async { std::time::Instant::now() }).await.unwrap();
+    let (refusal, ended) = asked.await.unwrap();
+    assert!(refusal.message.contains("cost limit exceeded"), "{refusal}");
+    assert!(served < ended, "the only worker served nobody until the policy had come to its end");
 }
 
 #[tokio::test]
@@ -144,7 +164,7 @@ async fn actions_conditions_parameters_and_failures_are_respected() {
 
     let world = World::new();
     world.policy(Mode::Validating, spec(json!({})), params.clone()).await;
-    let missing = world.create(&deployment(1)).unwrap_err();
+    let missing = world.create(&deployment(1)).await.unwrap_err();
     assert!(missing.message.contains("no params found"), "{missing}");
     world
         .put(
@@ -152,8 +172,8 @@ async fn actions_conditions_parameters_and_failures_are_respected() {
             json!({"metadata": {"name": "limits", "namespace": "shop"}, "data": {"most": "3"}}),
         )
         .await;
-    assert!(world.create(&deployment(3)).is_ok());
-    let refusal = world.create(&deployment(4)).unwrap_err();
+    assert!(world.create(&deployment(3)).await.is_ok());
+    let refusal = world.create(&deployment(4)).await.unwrap_err();
     assert_eq!((refusal.code.as_u16(), refusal.reason), (403, "Forbidden"));
 
     let world = World::new();
@@ -164,10 +184,10 @@ async fn actions_conditions_parameters_and_failures_are_respected() {
     spec_without["validations"] = json!([{"expression": "object.spec.replicas < 7", "message": "too many"}]);
     world.policy(Mode::Validating, spec_without, warn).await;
     assert_eq!(
-        world.create(&deployment(9)).unwrap().1,
+        world.create(&deployment(9)).await.unwrap().1,
         ["Validation failed for ValidatingAdmissionPolicy 'p' with binding 'b': too many"]
     );
-    assert!(world.create(&deployment(5)).unwrap().1.is_empty());
+    assert!(world.create(&deployment(5)).await.unwrap().1.is_empty());
 
     for (policy, refused) in [("Fail", true), ("Ignore", false)] {
         let world = World::new();
@@ -176,7 +196,7 @@ async fn actions_conditions_parameters_and_failures_are_respected() {
             "validations": [{"expression": "object.spec.missing == 1"}],
         });
         world.policy(Mode::Validating, spec, json!({})).await;
-        assert_eq!(world.create(&deployment(1)).is_err(), refused, "{policy}");
+        assert_eq!(world.create(&deployment(1)).await.is_err(), refused, "{policy}");
     }
 }
 
@@ -194,7 +214,7 @@ async fn a_mutating_policy_sets_fields_and_applies_patches() {
         ],
     });
     world.policy(Mode::Mutating, spec, json!({})).await;
-    let (object, _) = world.create(&deployment(4)).unwrap();
+    let (object, _) = world.create(&deployment(4)).await.unwrap();
     assert_eq!(object["spec"]["replicas"], 8);
     assert_eq!(object["metadata"]["labels"], json!({"app": "d", "a/b": "8"}));
     let names: Vec<&str> =
@@ -224,7 +244,7 @@ async fn expressions_ask_for_rights() {
             "validations": [{"expression": expression}],
         });
         world.policy(Mode::Validating, spec, json!({})).await;
-        let outcome = world.create(&json!({"kind": "ConfigMap", "metadata": {"name": "m"}}));
+        let outcome = world.create(&json!({"kind": "ConfigMap", "metadata": {"name": "m"}})).await;
         assert_eq!(outcome.is_ok(), holds, "{expression}: {outcome:?}");
     }
 }

@@ -34,9 +34,7 @@ pub(super) fn run(
     let objects = &enforcement.objects;
     let mut facts = None;
     for (binding, policy) in set.bound() {
-        let bound = matching::matches(policy.object.pointer("/spec/matchConstraints"), request, objects)
-            && matching::matches(binding.pointer("/spec/matchResources"), request, objects);
-        if !bound {
+        if !matching::binds(binding, policy, request, objects) {
             continue;
         }
         let facts = facts.get_or_insert_with(|| Facts::of(request, objects, &enforcement.rights));

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use http::Uri;
 use serde_json::{Value, json};
 use tombolo_apiserve::admission::{AdmissionRequest, Operation};
+use tombolo_apiserve::aside::aside;
 use tombolo_apiserve::kinds::FieldError;
 use tombolo_apiserve::status::{ApiError, Cause};
 
@@ -22,14 +23,14 @@ const TIMEOUT_SECONDS: std::ops::RangeInclusive<u64> = 1..=30;
 ///
 /// # Errors
 /// 422 with every field that is wrong.
-pub(super) fn admit(request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
+pub(super) async fn admit(request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
     let asked = request.attributes;
     let is_configuration = asked.group == GROUP && [MUTATING, VALIDATING].contains(&asked.resource.as_str());
     let (true, Operation::Create | Operation::Update) = (is_configuration, request.operation) else {
         return Ok(());
     };
     let Some(configuration) = request.object.as_deref() else { return Ok(()) };
-    let errors = errors(configuration, asked.resource == MUTATING);
+    let errors = aside(|| errors(configuration, asked.resource == MUTATING)).await;
     if errors.is_empty() {
         return Ok(());
     }

@@ -11,6 +11,7 @@ use super::*;
 use crate::hub::followed::Followed;
 use crate::hub::shared::EVENTS_MAX;
 use crate::kube::RawObject;
+use crate::kube::double::answering;
 
 /// An API server with a list of ConfigMaps.
 #[derive(Default)]
@@ -35,19 +36,18 @@ impl Api {
     /// Each list is answered when the test says so, with what was there when it was asked.
     fn client(self: &Arc<Self>) -> Kube {
         let api = Arc::clone(self);
-        let service = tower::service_fn(move |request: Request<Body>| {
+        let client = answering(move |call, _| {
             let api = Arc::clone(&api);
             async move {
-                assert_eq!(request.uri().path(), "/api/v1/namespaces/d/configmaps");
+                assert_eq!(call.uri.path(), "/api/v1/namespaces/d/configmaps");
                 let list = json!({"metadata": {"resourceVersion": "9"}, "items": *api.items.lock()});
                 let code = api.code.load(Ordering::SeqCst);
                 api.asked.notify_one();
                 api.answers.notified().await;
-                let response = Response::builder().status(code).header("content-type", "application/json");
-                Ok::<_, tower::BoxError>(response.body(Body::from(list.to_string().into_bytes()))?)
+                (code, list)
             }
         });
-        Client::new(service, "default").into()
+        client.into()
     }
 }
 

@@ -3,71 +3,41 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Method, Request, Response};
-use http_body_util::BodyExt as _;
-use kube::Client;
-use kube::client::Body;
-use parking_lot::Mutex;
+use futures::FutureExt as _;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tombolo_proto::frame::{ApiRequest, ReplyBody, RequestBody};
 
 use super::{Edge, hub};
-use crate::kube::Kube;
+use crate::kube::double::OneObject;
 
 /// An API server with one pod, which keeps patches that say so until it is told to go on.
-#[derive(Default)]
 struct Api {
-    /// Version and status of the pod.
-    pod: Mutex<(u64, Value)>,
-    kept: Notify,
-    goes_on: Notify,
+    pod: Arc<OneObject>,
+    kept: Arc<Notify>,
+    goes_on: Arc<Notify>,
 }
 
 impl Api {
-    fn client(self: &Arc<Self>) -> Kube {
-        let api = Arc::clone(self);
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let api = Arc::clone(&api);
+    fn new() -> Self {
+        let (kept, goes_on) = (Arc::<Notify>::default(), Arc::<Notify>::default());
+        let notified = (Arc::clone(&kept), Arc::clone(&goes_on));
+        let pod = OneObject::new("p", (0, Value::Null), move |_, patch| {
+            let (is_kept, (kept, goes_on)) = (patch["status"]["kept"] == true, notified.clone());
             async move {
-                let (parts, body) = request.into_parts();
-                let body = body.collect().await?.to_bytes();
-                let (code, object) = match parts.method {
-                    Method::PATCH => api.patch(&serde_json::from_slice(&body)?).await,
-                    _ => (200, api.object()),
-                };
-                let response = Response::builder().status(code).header("content-type", "application/json");
-                Ok::<_, tower::BoxError>(response.body(Body::from(object.to_string().into_bytes()))?)
+                if is_kept {
+                    kept.notify_one();
+                    goes_on.notified().await;
+                }
             }
+            .boxed()
         });
-        Client::new(service, "default").into()
+        Self { pod, kept, goes_on }
     }
 
-    fn object(&self) -> Value {
-        let (version, status) = &*self.pod.lock();
-        let metadata =
-            json!({"name": "p", "namespace": "d", "uid": "u", "resourceVersion": version.to_string()});
-        json!({"metadata": metadata, "status": status})
-    }
-
-    /// As the real one: a patch that names a version is made on that version or not at all.
-    async fn patch(&self, patch: &Value) -> (u16, Value) {
-        if patch["status"]["kept"] == true {
-            self.kept.notify_one();
-            self.goes_on.notified().await;
-        }
-        let mut pod = self.pod.lock();
-        let named = patch.pointer("/metadata/resourceVersion").and_then(Value::as_str);
-        if named.is_some_and(|named| named != pod.0.to_string()) {
-            return (
-                409,
-                json!({"kind": "Status", "code": 409, "reason": "Conflict", "message": "modified"}),
-            );
-        }
-        *pod = (pod.0 + 1, patch["status"].clone());
-        drop(pod);
-        (200, self.object())
+    fn status(&self) -> Value {
+        self.pod.state.lock().1.clone()
     }
 }
 
@@ -118,8 +88,8 @@ impl Edge {
 
 #[tokio::test(start_paused = true)]
 async fn a_report_that_waits_at_one_replica_never_follows_a_newer_one_through_another() {
-    let api = Arc::new(Api::default());
-    let replicas = [hub(&api.client()), hub(&api.client())];
+    let api = Api::new();
+    let replicas = [hub(&api.pod.client().into()), hub(&api.pod.client().into())];
     let mut before = Edge::connect(&replicas[0]);
     before.report(&json!({"phase": "Pending", "kept": true}));
     before.until(&api.kept).await;
@@ -130,28 +100,28 @@ async fn a_report_that_waits_at_one_replica_never_follows_a_newer_one_through_an
     assert_eq!(after.answer().await, 200);
     api.goes_on.notify_one();
     assert_eq!(before.answer().await, 409, "it was made on a version that is not there any more");
-    assert_eq!(api.object()["status"], json!({"phase": "Running"}));
+    assert_eq!(api.status(), json!({"phase": "Running"}));
 }
 
 /// A conflict with somebody else costs one more report, not the order.
 #[tokio::test(start_paused = true)]
 async fn a_report_after_a_conflict_is_made_on_what_is_there() {
-    let api = Arc::new(Api::default());
-    let hub = hub(&api.client());
+    let api = Api::new();
+    let hub = hub(&api.pod.client().into());
     let mut edge = Edge::connect(&hub);
     edge.report(&json!({"phase": "Pending"}));
     assert_eq!(edge.answer().await, 200);
     edge.report(&json!({"phase": "Running"}));
     assert_eq!(edge.answer().await, 200, "its own write is known before a watch has shown it");
     // Somebody has written beside the status.
-    api.pod.lock().0 += 1;
+    api.pod.state.lock().0 += 1;
     edge.report(&json!({"phase": "Succeeded"}));
     assert_eq!(edge.answer().await, 200);
     // Somebody has written another status.
-    *api.pod.lock() = (100, json!({"phase": "Unknown"}));
+    *api.pod.state.lock() = (100, json!({"phase": "Unknown"}));
     edge.report(&json!({"phase": "Failed"}));
     assert_eq!(edge.answer().await, 409);
     edge.report(&json!({"phase": "Failed"}));
     assert_eq!(edge.answer().await, 200);
-    assert_eq!(api.object()["status"], json!({"phase": "Failed"}));
+    assert_eq!(api.status(), json!({"phase": "Failed"}));
 }

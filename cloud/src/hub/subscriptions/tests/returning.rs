@@ -6,10 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use http::{Method, Request, Response};
-use http_body_util::BodyExt as _;
-use kube::Client;
-use kube::client::Body;
+use http::Method;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -22,6 +19,7 @@ use tombolo_proto::{NodeId, Resource, ScopeId};
 
 use super::{Edge, hub, subscribe};
 use crate::kube::Kube;
+use crate::kube::double::answering;
 
 /// Nodes that come back.
 const NODES: usize = 20;
@@ -59,22 +57,19 @@ type Counts = Arc<Mutex<BTreeMap<&'static str, usize>>>;
 /// An API server in which everything is there, and that counts what it is asked.
 fn counting(counts: &Counts) -> Kube {
     let counts = Arc::clone(counts);
-    let service = tower::service_fn(move |request: Request<Body>| {
+    let client = answering(move |call, _| {
         let counts = Arc::clone(&counts);
         async move {
-            let (parts, body) = request.into_parts();
-            body.collect().await?;
-            let (kind, code, answer) = answer(&parts.method, parts.uri.path(), parts.uri.query());
+            let (kind, code, answer) = answer(&call.method, call.uri.path(), call.uri.query());
             *counts.lock().entry(kind).or_default() += 1;
             if kind == "watch" {
                 // Nothing ever happens.
                 std::future::pending::<()>().await;
             }
-            let response = Response::builder().status(code).header("content-type", "application/json");
-            Ok::<_, tower::BoxError>(response.body(Body::from(answer.to_string().into_bytes()))?)
+            (code, answer)
         }
     });
-    Client::new(service, "default").into()
+    client.into()
 }
 
 /// The kind of a call, and its answer.

@@ -2,6 +2,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use http::{Request, Response};
+use kube::Client;
+use kube::client::Body;
 use tombolo_proto::Lane;
 use tombolo_proto::frame::{ApiRequest, Frame, Hello, ReplyBody, Request as Question, RequestBody};
 use tombolo_proto::ids::RequestId;

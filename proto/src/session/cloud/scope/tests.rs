@@ -29,8 +29,11 @@ impl NodeView for View {
 
     fn lookup(&self, _: ScopeId, key: &ObjectKey) -> Lookup {
         let uid = Uid::parse("u").expect("valid");
-        let version =
-            ObjectVersion { uid, revision: CloudRevision(self.0.get()), hash: ContentHash(self.0.get()) };
+        let version = ObjectVersion {
+            uid,
+            revision: CloudRevision(self.0.get()),
+            hash: ContentHash(self.0.get().into()),
+        };
         Lookup::Present(Arc::new(SharedObject::new(key.clone(), version, "{}".into(), Vec::new())))
     }
 

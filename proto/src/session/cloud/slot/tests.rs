@@ -8,16 +8,16 @@ fn key() -> ObjectKey {
     ObjectKey::new(Resource::new("", "v1", "pods"), "default", "web-0")
 }
 
-fn version(uid: &str, revision: u64, hash: u64) -> ObjectVersion {
+fn version(uid: &str, revision: u64, hash: u128) -> ObjectVersion {
     let uid = Uid::parse(uid).expect("valid");
     ObjectVersion { uid, revision: CloudRevision(revision), hash: ContentHash(hash) }
 }
 
-fn held(uid: &str, revision: u64, hash: u64) -> Belief {
+fn held(uid: &str, revision: u64, hash: u128) -> Belief {
     Belief::Version(version(uid, revision, hash))
 }
 
-fn wanted(uid: &str, revision: u64, hash: u64) -> Lookup {
+fn wanted(uid: &str, revision: u64, hash: u128) -> Lookup {
     let version = version(uid, revision, hash);
     Lookup::Present(Arc::new(SharedObject::new(key(), version, "{}".into(), Vec::new())))
 }
@@ -105,6 +105,23 @@ fn across_epochs_revisions_have_no_order() {
     ] {
         let case = format!("{belief:?} against {lookup:?}");
         assert_eq!(judged(belief, true, lookup), verdict, "{case}");
+    }
+}
+
+#[test]
+fn contents_that_agree_in_half_a_hash_are_two() {
+    let (half, one, two) = (7, 1 << 64 | 7, 2 << 64 | 7);
+    for (belief, foreign, lookup, verdict) in [
+        (held("a", 4, one), false, wanted("a", 5, two), "upsert"),
+        (held("a", 4, one), true, wanted("a", 4, two), "upsert"),
+        (held("a", 4, one), false, wanted("a", 5, one), "adopt"),
+        // What an older edge says it holds has half a hash. Of its own revision it holds the content, of others nobody knows.
+        (held("a", 5, half), false, wanted("a", 5, two), "settled"),
+        (held("a", 4, half), false, wanted("a", 5, two), "upsert"),
+        (held("a", 5, half), true, wanted("a", 5, two), "upsert"),
+    ] {
+        let case = format!("{belief:?} against {lookup:?}");
+        assert_eq!(judged(belief, foreign, lookup), verdict, "{case}");
     }
 }
 

@@ -79,9 +79,11 @@ pub(super) const STAND_IN: &str = "none-";
 
 /// The name by which this side knows the empty object that an edge was given in place of one that does not exist
 /// (reference 5.1): an incarnation of its own, so that the true object replaces it, and its deletion is sent when a pod
-/// needs the true object. Each key has another one, and none has a dot: both name objects of an export.
+/// needs the true object. Each key has another one, and none has a dot: both name objects of an export. Whoever finds two names of
+/// one half of a hash gains that one of two empty objects is missing in an export, and is told again.
 pub(super) fn stand_in(key: &ObjectKey) -> Option<Uid> {
-    Uid::parse(&format!("{STAND_IN}{:016x}", content_hash(key.to_string().as_bytes()).0)).ok()
+    let (half, _) = content_hash(key.to_string().as_bytes()).halves();
+    Uid::parse(&format!("{STAND_IN}{half:016x}")).ok()
 }
 
 /// Identity of the object in a wrapper.

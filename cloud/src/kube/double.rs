@@ -1,0 +1,92 @@
+//! API servers of tests: they answer from a function.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use http::request::Parts;
+use http::{Method, Request, Response};
+use http_body_util::BodyExt as _;
+use kube::Client;
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+/// A client whose API server answers each call with a code and an object.
+pub(crate) fn answering<F>(answer: impl Fn(Parts, Bytes) -> F + Clone + Send + Sync + 'static) -> Client
+where
+    F: Future<Output = (u16, Value)> + Send,
+{
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let answer = answer.clone();
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect().await?.to_bytes();
+            let (code, object) = answer(parts, body).await;
+            let response = Response::builder().status(code).header("content-type", "application/json");
+            Ok::<_, tower::BoxError>(response.body(Body::from(object.to_string().into_bytes()))?)
+        }
+    });
+    Client::new(service, "default")
+}
+
+/// What happens before a patch is made.
+type Before = dyn Fn(&OneObject, &Value) -> BoxFuture<'static, ()> + Send + Sync;
+
+/// An API server with one object. As the real one: a patch of its status that names a version is made on that version or not at
+/// all.
+pub(crate) struct OneObject {
+    /// Its metadata without the version.
+    metadata: Value,
+    /// Its version and its status.
+    pub(crate) state: Mutex<(u64, Value)>,
+    before: Box<Before>,
+}
+
+impl OneObject {
+    /// An object of this name that has a version and a status.
+    pub(crate) fn new(
+        name: &str,
+        state: (u64, Value),
+        before: impl Fn(&Self, &Value) -> BoxFuture<'static, ()> + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        let metadata = json!({"name": name, "uid": "u"});
+        Arc::new(Self { metadata, state: Mutex::new(state), before: Box::new(before) })
+    }
+
+    pub(crate) fn client(self: &Arc<Self>) -> Client {
+        let object = Arc::clone(self);
+        answering(move |call, body| {
+            let object = Arc::clone(&object);
+            async move {
+                match call.method {
+                    Method::PATCH => object.patch(&serde_json::from_slice(&body).unwrap_or_default()).await,
+                    _ => (200, object.get()),
+                }
+            }
+            .boxed()
+        })
+    }
+
+    fn get(&self) -> Value {
+        let (version, status) = &*self.state.lock();
+        let mut object = json!({"metadata": self.metadata, "status": status});
+        object["metadata"]["resourceVersion"] = version.to_string().into();
+        object
+    }
+
+    async fn patch(&self, patch: &Value) -> (u16, Value) {
+        (self.before)(self, patch).await;
+        let mut state = self.state.lock();
+        let named = patch.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+        if named.is_some_and(|named| named != state.0.to_string()) {
+            let conflict =
+                json!({"kind": "Status", "code": 409, "reason": "Conflict", "message": "modified"});
+            return (409, conflict);
+        }
+        *state = (state.0 + 1, patch["status"].clone());
+        drop(state);
+        (200, self.get())
+    }
+}

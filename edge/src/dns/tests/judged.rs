@@ -1,0 +1,129 @@
+//! What one client's questions say of the servers, and of the answers to others.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+
+use super::forward::{Failure, Forwarder};
+use super::message::{Packet, Question, Transport, read};
+use super::metrics::Outcome;
+use super::wire::Exchange;
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Servers without sockets: they answer at once, or never.
+#[derive(Debug, Default)]
+struct Servers {
+    /// What somebody's own server never answers.
+    slow: Mutex<HashSet<String>>,
+    away: Mutex<HashSet<SocketAddr>>,
+    /// The last that was asked by a client.
+    asked_last: Mutex<Option<SocketAddr>>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Fake(Arc<Servers>);
+
+impl Exchange for Fake {
+    fn exchange<'a>(
+        &'a self,
+        server: SocketAddr,
+        packet: &'a [u8],
+        question: &'a Question,
+        _: Transport,
+    ) -> BoxFuture<'a, std::io::Result<Vec<u8>>> {
+        let name = question.query.name().to_ascii();
+        if question.record_type() == RecordType::A {
+            *self.0.asked_last.lock() = Some(server);
+        }
+        // The second server says of slow names that it could not find out.
+        let gave_up = self.0.slow.lock().contains(&name);
+        if self.0.away.lock().contains(&server) || (gave_up && server == FIRST) {
+            return futures::future::pending().boxed();
+        }
+        let asked = Message::from_vec(packet).unwrap();
+        let mut reply = Message::response(asked.metadata.id, OpCode::Query);
+        reply.add_query(asked.queries[0].clone());
+        let data = RData::A(A([192, 0, 2, 1].into()));
+        reply.add_answer(Record::from_rdata(asked.queries[0].name().clone(), 1, data));
+        if gave_up {
+            reply = question.reply(ResponseCode::ServFail);
+        }
+        std::future::ready(Ok(reply.to_vec().unwrap())).boxed()
+    }
+}
+
+const FIRST: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 53)), 53);
+const SECOND: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 54)), 53);
+
+fn forwarder(servers: &[SocketAddr]) -> (Arc<Forwarder>, Fake) {
+    let settings = DnsConfig {
+        upstreams: Some(servers.iter().copied().map(Upstream).collect()),
+        ..DnsConfig::default()
+    };
+    let (fake, own) = (Fake::default(), "192.0.2.1:53".parse().unwrap());
+    let forwarder = Forwarder::over(Box::new(fake.clone()), Upstreams::new(&settings, own), PATIENCE);
+    (Arc::new(forwarder), fake)
+}
+
+/// What a client is told, and after how long.
+async fn ask(forwarder: &Forwarder, client: u8, name: &str) -> (Result<Outcome, Failure>, Duration) {
+    let packet = question(name, RecordType::A).to_vec().unwrap();
+    let Packet::Question(question) = read(&packet) else { panic!("no question") };
+    let began = tokio::time::Instant::now();
+    let answer = forwarder.ask(&packet, &question, Transport::Udp, [10, 0, 0, client].into()).await;
+    (answer.map(|(_, outcome)| outcome), began.elapsed())
+}
+
+const AT_ONCE: Duration = Duration::ZERO;
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_nobody_answers_makes_no_other_answer_stale() {
+    let (forwarder, fake) = forwarder(&[FIRST]);
+    for name in ["honest.example", "slow.example"] {
+        assert_eq!(ask(&forwarder, 1, name).await, (Ok(Outcome::Forwarded), AT_ONCE));
+    }
+    tokio::time::advance(Duration::from_secs(2)).await;
+    fake.0.slow.lock().extend(["slow.example.".to_owned(), "new.example.".to_owned()]);
+    assert_eq!(ask(&forwarder, 2, "new.example").await, (Err(Failure::NoAnswer), PATIENCE));
+    let (told, waited) = ask(&forwarder, 2, "slow.example").await;
+    assert_eq!((told, waited > AT_ONCE), (Ok(Outcome::Stale), true));
+    // Of the name itself that is remembered, of others it says nothing.
+    assert_eq!(ask(&forwarder, 1, "slow.example").await, (Ok(Outcome::Stale), AT_ONCE));
+    assert_eq!(ask(&forwarder, 1, "honest.example").await, (Ok(Outcome::Forwarded), AT_ONCE));
+    // It is asked again in time.
+    tokio::time::advance(cache::RECHECK).await;
+    fake.0.slow.lock().clear();
+    assert_eq!(ask(&forwarder, 1, "slow.example").await, (Ok(Outcome::Forwarded), AT_ONCE));
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_a_server_is_away_is_no_clients_word() {
+    let (forwarder, fake) = forwarder(&[FIRST, SECOND]);
+    let watching = Arc::clone(&forwarder);
+    let _watch = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move {
+        watching.watch_servers().await;
+    }));
+    for number in 0..20 {
+        let name = format!("slow{number}.example");
+        fake.0.slow.lock().insert(format!("{name}."));
+        assert_eq!(ask(&forwarder, 2, &name).await, (Ok(Outcome::Forwarded), PATIENCE));
+        assert_eq!(ask(&forwarder, 1, &format!("n{number}.example")).await.1, AT_ONCE);
+        assert_eq!(*fake.0.asked_last.lock(), Some(FIRST), "the first server is there, and stays the first");
+    }
+    // One that is away is found out, and nobody waits for it.
+    fake.0.away.lock().insert(FIRST);
+    assert_eq!(ask(&forwarder, 1, "a.example").await, (Ok(Outcome::Forwarded), PATIENCE));
+    tokio::time::sleep(loops::PROBE_PAUSE + PATIENCE).await;
+    assert_eq!(ask(&forwarder, 1, "b.example").await, (Ok(Outcome::Forwarded), AT_ONCE));
+    assert_eq!(*fake.0.asked_last.lock(), Some(SECOND));
+    // So is one that has come back.
+    fake.0.away.lock().clear();
+    tokio::time::sleep(loops::PROBE_PAUSE * 2).await;
+    assert_eq!(ask(&forwarder, 1, "c.example").await, (Ok(Outcome::Forwarded), AT_ONCE));
+    assert_eq!(*fake.0.asked_last.lock(), Some(FIRST));
+}

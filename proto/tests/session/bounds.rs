@@ -1,0 +1,90 @@
+//! What an edge says it holds and follows is bounded.
+
+use tombolo_proto::frame::{Frame, Inventory};
+use tombolo_proto::limits::{INVENTORY_BYTES_MAX, SUBSCRIBE_WINDOW, SUBSCRIBES_MAX};
+use tombolo_proto::object::{ContentHash, ObjectVersion};
+use tombolo_proto::session::CloudEvent;
+use tombolo_proto::{CloudRevision, Held, InventoryEntry, Lane, ObjectKey, Resource, ScopeId, Uid};
+
+use super::harness::cloud::key;
+use super::harness::solo::Solo;
+use super::harness::world::subscription;
+
+/// An edge that claims more than it may, in the hello's scope and in subscriptions that nobody has opened yet.
+#[test]
+fn what_an_edge_says_it_holds_is_bounded_in_bytes() {
+    let mut solo = Solo::new(0).greeted();
+    let claim = |scope: u32| {
+        let entry = |number: usize| InventoryEntry {
+            key: key(0, usize::try_from(scope).expect("small") * 1000 + number),
+            held: Held::Absent,
+        };
+        let mut subscribe = subscription(ScopeId(scope), 1);
+        subscribe.inventory = Inventory::Full((0..512).map(entry).collect());
+        Frame::Subscribe(subscribe)
+    };
+    let refused = (1..=128).find_map(|scope| {
+        let outcome = solo.feed(Lane::Delivery, claim(scope)).err();
+        assert!(solo.session.memory() <= INVENTORY_BYTES_MAX || outcome.is_some());
+        outcome
+    });
+    let error = refused.expect("128 times 512 entries are too many").to_string();
+    assert!(error.contains("the inventories of this node take"), "{error}");
+    assert_eq!(solo.session.memory(), 0, "a session that is over keeps nothing");
+}
+
+/// What an entry takes is all that comes with it: the texts of its resource and the UID as well.
+#[test]
+fn every_text_of_an_inventory_counts() {
+    let mut solo = Solo::new(0).greeted();
+    let text = |letter: &str| letter.repeat(200);
+    let entry = |number: usize| {
+        let resource = Resource::new(&text("g"), &text("v"), &format!("{number:0>200}"));
+        let version = ObjectVersion {
+            uid: Uid::parse(&"u".repeat(100)).expect("valid"),
+            revision: CloudRevision(1),
+            hash: ContentHash(1),
+        };
+        InventoryEntry { key: ObjectKey::new(resource, &text("s"), &text("n")), held: Held::Present(version) }
+    };
+    let mut subscribe = subscription(ScopeId(1), 1);
+    subscribe.inventory = Inventory::Full((0..100).map(entry).collect());
+    solo.feed(Lane::Delivery, Frame::Subscribe(subscribe)).expect("within the bounds");
+    assert!(solo.session.memory() >= 100 * 1100, "{} bytes", solo.session.memory());
+}
+
+/// Claims count until the edge has acknowledged that they are gone.
+#[test]
+fn claims_that_were_compared_still_count() {
+    let mut solo = Solo::new(0);
+    let mut hello = solo.hello();
+    let entry = |number| InventoryEntry { key: key(0, number), held: Held::Absent };
+    hello.inventory = Inventory::Full((0..100).map(entry).collect());
+    solo.feed(Lane::Control, Frame::Hello(hello)).expect("a good hello");
+    let claimed = solo.session.memory();
+    assert!(claimed > 100 * 64, "{claimed} bytes for a hundred claims");
+    let deletions = solo.sent(Lane::Delivery).len();
+    assert!(deletions > 0 && solo.session.memory() == claimed);
+    solo.ack(Lane::Delivery, u64::try_from(deletions).expect("few"));
+    assert!(solo.session.memory() < claimed);
+}
+
+#[test]
+fn subscriptions_that_begin_and_end_in_a_loop_are_refused_for_a_while() {
+    let mut solo = Solo::new(0).greeted();
+    let mut begun = 0;
+    for scope in 1..=2 * SUBSCRIBES_MAX {
+        let scope = ScopeId(scope);
+        solo.feed(Lane::Delivery, Frame::Subscribe(subscription(scope, 1))).expect("answered");
+        begun += solo.events().iter().filter(|event| matches!(event, CloudEvent::Subscribe(_))).count();
+        if scope.0 <= SUBSCRIBES_MAX {
+            solo.feed(Lane::Delivery, Frame::Unsubscribe { scope }).expect("it is open");
+        }
+        solo.sent(Lane::Control);
+    }
+    assert_eq!(u32::try_from(begun), Ok(SUBSCRIBES_MAX));
+    solo.now = solo.now + SUBSCRIBE_WINDOW;
+    let again = subscription(ScopeId(2 * SUBSCRIBES_MAX + 1), 1);
+    solo.feed(Lane::Delivery, Frame::Subscribe(again)).expect("answered");
+    assert!(solo.events().iter().any(|event| matches!(event, CloudEvent::Subscribe(_))), "a minute later");
+}
