@@ -23,6 +23,7 @@ use super::followed::Followed;
 use super::registry::SessionHandle;
 use super::shared::SharedWatch;
 use super::subscriptions::Closed;
+use crate::edgecontroller::downstream::{PodsOn, WITHHELD};
 
 /// The kinds, by their plurals in the core group.
 const PLURALS: [&str; 2] = ["persistentvolumes", "persistentvolumeclaims"];
@@ -62,17 +63,29 @@ pub(super) struct Volumes {
     claims: Mutex<Option<Arc<Claims>>>,
 }
 
-/// Claims by namespace and name.
-type Claims = HashSet<(String, String)>;
+/// The claims that a node's pods refer to.
+#[derive(Debug)]
+struct Claims {
+    /// By namespace and name.
+    names: HashSet<(String, String)>,
+    /// No pod of the node may refer to another one.
+    complete: bool,
+}
+
+impl Claims {
+    fn of(on: &PodsOn) -> Self {
+        Self { names: on.pods.iter().flat_map(|pod| claims_of(pod)).collect(), complete: on.complete }
+    }
+
+    fn contains(&self, namespace: &str, name: &str) -> bool {
+        self.names.contains(&(namespace.to_owned(), name.to_owned()))
+    }
+}
 
 impl Volumes {
     /// What the node should have under a key; none when it is of no such kind. Only asked for keys that the edge holds.
     /// `pods` are those of the node, none while they are not known.
-    pub(super) fn lookup(
-        &self,
-        key: &ObjectKey,
-        pods: impl FnOnce() -> Option<Vec<Arc<SharedObject>>>,
-    ) -> Option<Lookup> {
+    pub(super) fn lookup(&self, key: &ObjectKey, pods: impl FnOnce() -> Option<PodsOn>) -> Option<Lookup> {
         let kind = VolumeKind::of(key)?;
         let Some(followed) = &self.watches[kind.0] else {
             self.missing[kind.0].store(true, Ordering::Relaxed);
@@ -84,10 +97,10 @@ impl Volumes {
         })
     }
 
-    fn claims(&self, pods: impl FnOnce() -> Option<Vec<Arc<SharedObject>>>) -> Option<Arc<Claims>> {
+    fn claims(&self, pods: impl FnOnce() -> Option<PodsOn>) -> Option<Arc<Claims>> {
         let mut claims = self.claims.lock();
         if claims.is_none() {
-            *claims = Some(Arc::new(pods()?.iter().flat_map(|pod| claims_of(pod)).collect()));
+            *claims = Some(Arc::new(Claims::of(&pods()?)));
         }
         claims.clone()
     }
@@ -128,8 +141,9 @@ impl Volumes {
     pub(super) fn doubt(&self, kind: VolumeKind, key: &ObjectKey) -> Option<ScopeId> {
         let followed = self.followed(kind)?;
         let there = matches!(followed.watch.lookup(key), Lookup::Present(_));
-        let name = (key.namespace().to_owned(), key.name().to_owned());
-        let ended = |claims: &Arc<Claims>| !key.namespace().is_empty() && !claims.contains(&name);
+        let ended = |claims: &Arc<Claims>| {
+            claims.complete && !key.namespace().is_empty() && !claims.contains(key.namespace(), key.name())
+        };
         let no_right = self.claims.lock().as_ref().is_some_and(ended);
         (!there && !no_right && !followed.is_proven()).then_some(SCOPES[kind.0])
     }
@@ -155,18 +169,24 @@ pub(super) fn is_volume(key: &ObjectKey) -> bool {
 
 /// What was found, for as long as the node has a right to it.
 fn entitled(found: Lookup, key: &ObjectKey, claims: &Claims) -> Lookup {
-    let names = |namespace: &str, name: &str| claims.contains(&(namespace.to_owned(), name.to_owned()));
     let allowed = match &found {
-        _ if !key.namespace().is_empty() => names(key.namespace(), key.name()),
+        _ if !key.namespace().is_empty() => claims.contains(key.namespace(), key.name()),
         Lookup::Present(volume) => {
             let body: Value = serde_json::from_slice(&volume.body).unwrap_or_default();
             let claim =
                 |member: &str| body.pointer(&format!("/spec/claimRef/{member}")).and_then(Value::as_str);
-            claim("namespace").zip(claim("name")).is_some_and(|(namespace, name)| names(namespace, name))
+            claim("namespace")
+                .zip(claim("name"))
+                .is_some_and(|(namespace, name)| claims.contains(namespace, name))
         }
         Lookup::Absent | Lookup::Unwanted(_) | Lookup::Unreadable(_) | Lookup::Pending => true,
     };
-    if allowed { found } else { Lookup::Unwanted(None) }
+    match allowed {
+        true => found,
+        false if claims.complete => Lookup::Unwanted(None),
+        // A pod of which nothing but the version is known may refer to it: what the edge has of it stays.
+        false => Lookup::Unreadable(WITHHELD),
+    }
 }
 
 /// The claims that a pod refers to, by name or by a template of its own.
@@ -208,7 +228,7 @@ mod tests {
     }
 
     fn is_told(found: &Arc<SharedObject>, pods: &[Arc<SharedObject>]) -> bool {
-        let claims: Claims = pods.iter().flat_map(|pod| claims_of(pod)).collect();
+        let claims = Claims::of(&PodsOn { pods: pods.to_vec(), complete: true });
         matches!(entitled(Lookup::Present(Arc::clone(found)), &found.key, &claims), Lookup::Present(_))
     }
 
@@ -249,12 +269,17 @@ mod tests {
         assert!(matches!(volumes.lookup(&claim, || None), Some(Lookup::Pending)), "not followed yet");
         volumes.watches[1] = Some(Followed::new(watch));
         assert!(matches!(volumes.lookup(&claim, || None), Some(Lookup::Pending)), "the pods are not known");
-        let pods = vec![pod(&json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]))];
+        let by_name = pod(&json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]));
+        let on = |pods: &[Arc<SharedObject>], complete| Some(PodsOn { pods: pods.to_vec(), complete });
+        let pods = [by_name];
         // The list of the watch is not complete, so what it says of a key with a right is that it does not know.
-        assert!(matches!(volumes.lookup(&claim, || Some(pods.clone())), Some(Lookup::Pending)));
-        assert!(matches!(volumes.lookup(&claim, || Some(Vec::new())), Some(Lookup::Pending)), "remembered");
+        assert!(matches!(volumes.lookup(&claim, || on(&pods, true)), Some(Lookup::Pending)));
+        assert!(matches!(volumes.lookup(&claim, || on(&[], true)), Some(Lookup::Pending)), "remembered");
         volumes.pods_changed();
-        assert!(matches!(volumes.lookup(&claim, || Some(Vec::new())), Some(Lookup::Unwanted(None))));
+        let found = volumes.lookup(&claim, || on(&[], false));
+        assert!(matches!(found, Some(Lookup::Unreadable(WITHHELD))), "a pod without body may refer to it");
+        volumes.pods_changed();
+        assert!(matches!(volumes.lookup(&claim, || on(&[], true)), Some(Lookup::Unwanted(None))));
     }
 
     /// Everything that the session has to say now; what its ledger needs for that is stored at once.
