@@ -140,7 +140,7 @@ mod tests {
         let value = with(&json!({"metadata": {"annotations": {"junk": "x".repeat(1024 * 1024)}}}));
         let mut expected = node();
         remove(&mut expected, "metadata", "annotations");
-        assert_eq!(shown(&value), expected);
+        assert!(shown(&value) == expected, "all but the annotations stays");
     }
 
     #[test]

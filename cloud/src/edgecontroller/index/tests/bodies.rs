@@ -64,11 +64,16 @@ fn mirror_pods_of_one_node_cost_a_bounded_number_of_bytes_and_that_node_alone() 
         (world.pod_state("a", "ordinary-a"), world.pod_state("b", "ordinary-b")),
         ("present", "present")
     );
-    assert_eq!(
-        world.state("a", &key(Kind::Secret, "s")),
-        "unwanted",
-        "a node gives itself no right to a Secret"
-    );
+}
+
+#[test]
+fn a_node_brings_itself_no_object_by_a_mirror_pod() {
+    let mut world = World::synced(&["a"]);
+    let pod = world.mirror("mirror", "a", 1);
+    world.see(pod);
+    assert_eq!(world.offered(), ["a<-mirror"], "no Secret is read or pushed");
+    assert_eq!(world.state("a", &key(Kind::Secret, "s")), "unwanted");
+    assert_eq!(world.down.location.references(), 0);
 }
 
 #[test]
