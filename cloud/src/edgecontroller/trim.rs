@@ -52,7 +52,9 @@ pub fn trim(resource: &Resource, kind: &str, raw: RawObject) -> Result<Trimmed, 
     if is_node {
         trim_node(&mut value);
     }
-    let body = value.to_string();
+    let mut body = value.to_string();
+    // It stays for long, and has grown by doubling: what it takes is what it is charged with.
+    body.shrink_to_fit();
     let hash = content_hash(body.as_bytes());
     let is_pod = is_core && &*resource.name == "pods";
     let dependencies = if is_pod { references::of_pod(key.namespace(), &value) } else { Vec::new() };
