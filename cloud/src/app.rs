@@ -499,7 +499,12 @@ pub(crate) async fn keep_house(hub: Arc<Hub>) {
         let (nodes, objects, pods) = hub.down.sizes();
         hub.metrics.nodes.set(gauge(nodes));
         hub.metrics.objects.set(gauge(objects));
-        hub.metrics.unreadable.set(gauge(hub.down.unreadable()));
+        let tally = hub.down.tally();
+        hub.metrics.unreadable.set(gauge(tally.unreadable));
+        hub.metrics.withheld.set(gauge(tally.withheld));
+        hub.metrics.pod_bytes.set(gauge(tally.pod_bytes));
+        let unheeded = &hub.metrics.unheeded_pods;
+        unheeded.inc_by(hub.down.unheeded().saturating_sub(unheeded.get()));
         hub.metrics.pods.set(gauge(pods));
         hub.metrics.session_bytes.set(gauge(hub.session_bytes.used()));
         let refused = &hub.metrics.budget_refusals;

@@ -60,8 +60,14 @@ pub struct Metrics {
     pub objects: Gauge,
     /// ConfigMaps and Secrets that pods refer to and that cannot be read.
     pub unreadable: Gauge,
+    /// Pods and Nodes whose bodies are not kept because the node's share of bytes is used up.
+    pub withheld: Gauge,
     /// Pods on edge nodes.
     pub pods: Gauge,
+    /// Bytes of their bodies in memory.
+    pub pod_bytes: Gauge,
+    /// Times that a watch told of a mirror pod of a node that has too many.
+    pub unheeded_pods: Counter,
     /// Watches shared by subscriptions.
     pub shared_watches: Gauge,
     /// Bytes that nodes make the hub keep, beyond what each has for itself.
@@ -106,7 +112,10 @@ impl Metrics {
             nodes: Gauge::default(),
             objects: Gauge::default(),
             unreadable: Gauge::default(),
+            withheld: Gauge::default(),
             pods: Gauge::default(),
+            pod_bytes: Gauge::default(),
+            unheeded_pods: Counter::default(),
             shared_watches: Gauge::default(),
             session_bytes: Gauge::default(),
             budget_refusals: Counter::default(),
@@ -136,9 +145,6 @@ impl Metrics {
         registry.register("attestations", text, metrics.attestations.clone());
         registry.register("nodes", "Edge nodes known", metrics.nodes.clone());
         registry.register("objects", "Objects in memory for edges", metrics.objects.clone());
-        let text = "ConfigMaps and Secrets that pods on edge nodes refer to and that cannot be read";
-        registry.register("unreadable", text, metrics.unreadable.clone());
-        registry.register("pods", "Pods on edge nodes", metrics.pods.clone());
         let text = "Reports of device twins, refused or discarded: no devices are managed here";
         registry.register("device_reports", text, metrics.device_reports.clone());
         registry.register(
@@ -146,6 +152,7 @@ impl Metrics {
             "Watches shared by subscriptions",
             metrics.shared_watches.clone(),
         );
+        metrics.register_pods(registry);
         metrics.register_budgets(registry);
         metrics.register_identities(registry);
         metrics
@@ -158,6 +165,17 @@ impl Metrics {
         registry.register("certificate_records", text, self.certificate_records.clone());
         let text = "Join tokens that are stored, those that are over included";
         registry.register("join_tokens", text, self.join_tokens.clone());
+    }
+
+    fn register_pods(&self, registry: &mut Registry) {
+        let text = "ConfigMaps and Secrets that pods on edge nodes refer to and that cannot be read";
+        registry.register("unreadable", text, self.unreadable.clone());
+        let text = "Pods and Nodes whose bodies are not kept because their node's share of bytes is used up";
+        registry.register("withheld", text, self.withheld.clone());
+        registry.register("pods", "Pods on edge nodes", self.pods.clone());
+        registry.register("pod_bytes", "Bytes of the bodies of pods in memory", self.pod_bytes.clone());
+        let text = "Times that a watch told of a mirror pod of a node that has too many";
+        registry.register("unheeded_pods", text, self.unheeded_pods.clone());
     }
 
     fn register_budgets(&self, registry: &mut Registry) {

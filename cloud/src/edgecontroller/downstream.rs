@@ -22,6 +22,8 @@ pub struct Downstream {
     revision: AtomicU64,
     sightings: Sightings,
     written: Written,
+    /// Mirror pods that were not taken in, each time that a watch told of one.
+    unheeded: AtomicU64,
 }
 
 /// What is known of an object that some node needs.
@@ -35,12 +37,18 @@ pub(super) enum Cached {
     Unreadable(u16),
     /// The newest version.
     Present(Arc<SharedObject>),
+    /// It is there in this version, whose body is not kept: its node has no room left for it.
+    Withheld(ObjectVersion),
 }
+
+/// Status code of what is withheld: the node hears that it cannot be read.
+pub(crate) const WITHHELD: u16 = 413;
 
 impl Cached {
     pub(super) fn version(&self) -> Option<&ObjectVersion> {
         match self {
             Self::Present(object) => Some(&object.version),
+            Self::Withheld(version) => Some(version),
             Self::Pending | Self::Absent(_) | Self::Unreadable(_) => None,
         }
     }
@@ -75,6 +83,25 @@ pub struct NodeSummary {
     pub needed: usize,
 }
 
+/// The pods of a node, as far as their bodies are in memory.
+#[derive(Debug, Clone)]
+pub(crate) struct PodsOn {
+    pub(crate) pods: Vec<Arc<SharedObject>>,
+    /// These are all of them.
+    pub(crate) complete: bool,
+}
+
+/// Counts of [`Downstream::tally`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// ConfigMaps and Secrets that are needed and cannot be read.
+    pub unreadable: usize,
+    /// Pods and Nodes whose bodies are not kept because the node has no room left for them.
+    pub withheld: usize,
+    /// Bytes of the bodies of pods.
+    pub pod_bytes: usize,
+}
+
 impl Downstream {
     /// Every key that the node should hold. Until the node is registered and its pods are known, that is its own
     /// Node alone, and [`Self::lookup`] makes everything wait: nothing is delivered and nothing taken away on the
@@ -101,6 +128,7 @@ impl Downstream {
             Some(Cached::Present(object)) => Lookup::Present(Arc::clone(object)),
             Some(Cached::Absent(_)) => Lookup::Absent,
             Some(Cached::Unreadable(code)) => Lookup::Unreadable(*code),
+            Some(Cached::Withheld(_)) => Lookup::Unreadable(WITHHELD),
             Some(Cached::Pending) | None => Lookup::Pending,
         }
     }
@@ -131,16 +159,25 @@ impl Downstream {
     pub(super) fn present(&self, key: &ObjectKey) -> Option<Arc<SharedObject>> {
         match self.objects.get(key).as_deref() {
             Some(Cached::Present(object)) => Some(Arc::clone(object)),
-            Some(Cached::Absent(_) | Cached::Unreadable(_) | Cached::Pending) | None => None,
+            Some(Cached::Absent(_) | Cached::Unreadable(_) | Cached::Withheld(_) | Cached::Pending)
+            | None => None,
         }
     }
 
     /// The pods of a node; none until all of them are known.
     #[must_use]
-    pub(crate) fn pods_on(&self, node: &NodeId) -> Option<Vec<Arc<SharedObject>>> {
-        let pods = resources::pods();
+    pub(crate) fn pods_on(&self, node: &NodeId) -> Option<PodsOn> {
+        let resource = resources::pods();
         let keys = self.is_ready(node).then(|| self.location.needed_by(node))?;
-        keys.iter().filter(|key| *key.resource() == pods).map(|key| self.present(key)).collect()
+        let mut on = PodsOn { pods: Vec::new(), complete: true };
+        for key in keys.iter().filter(|key| *key.resource() == resource) {
+            match self.objects.get(key).as_deref()? {
+                Cached::Present(pod) => on.pods.push(Arc::clone(pod)),
+                Cached::Withheld(_) => on.complete = false,
+                Cached::Pending | Cached::Absent(_) | Cached::Unreadable(_) => return None,
+            }
+        }
+        Some(on)
     }
 
     /// Whether the pod with this UID is bound to this node, as far as the watches have told.
@@ -151,7 +188,9 @@ impl Downstream {
 
     /// What watches and writes of its node have told of an object.
     pub(super) fn known(&self, key: &ObjectKey) -> Known {
-        self.written.newest(key, self.present(key).map(|object| object.version.revision))
+        let watched =
+            self.objects.get(key).and_then(|cached| cached.version().map(|version| version.revision));
+        self.written.newest(key, watched)
     }
 
     /// The API server has told of this beside the watches.
@@ -182,10 +221,30 @@ impl Downstream {
         (self.nodes.len(), self.objects.len(), self.location.pods())
     }
 
-    /// Number of objects that are needed and cannot be read. Looks at every object.
+    /// What cannot be told to nodes, and what their pods take. Looks at every object.
     #[must_use]
-    pub fn unreadable(&self) -> usize {
-        self.objects.iter().filter(|entry| matches!(entry.value(), Cached::Unreadable(_))).count()
+    pub fn tally(&self) -> Tally {
+        let pods = resources::pods();
+        let mut tally = Tally::default();
+        for entry in &self.objects {
+            match entry.value() {
+                Cached::Unreadable(_) => tally.unreadable += 1,
+                Cached::Withheld(_) => tally.withheld += 1,
+                Cached::Present(pod) if *entry.key().resource() == pods => tally.pod_bytes += pod.body.len(),
+                Cached::Present(_) | Cached::Absent(_) | Cached::Pending => {}
+            }
+        }
+        tally
+    }
+
+    /// Times that a watch told of a mirror pod that was not taken in.
+    #[must_use]
+    pub fn unheeded(&self) -> u64 {
+        self.unheeded.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_unheeded(&self) {
+        self.unheeded.fetch_add(1, Ordering::Relaxed);
     }
 
     /// All edge nodes.

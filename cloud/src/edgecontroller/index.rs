@@ -1,6 +1,7 @@
 //! The write side of the index: watch events in, effects out. Pure: reads from the API are effects too, and their
 //! results come back as events.
 
+mod bodies;
 mod configs;
 mod graves;
 pub(crate) mod nodes;
@@ -14,7 +15,9 @@ use std::sync::Arc;
 use tombolo_proto::object::ObjectVersion;
 use tombolo_proto::session::Lookup;
 use tombolo_proto::{NodeId, ObjectKey, Resource};
+use tombolo_runtime::LineLimit;
 
+use bodies::Bodies;
 use graves::Graves;
 pub use graves::ReadToken;
 
@@ -96,6 +99,10 @@ pub struct Index {
     /// Nodes whose pods are being listed.
     listing: HashSet<NodeId>,
     graves: Graves,
+    /// Which pods have their body in memory.
+    bodies: Bodies,
+    /// Lines about nodes whose pods are too large.
+    lines: LineLimit<NodeId>,
     /// Keys of which older events of the present batch were dropped.
     merged: HashSet<ObjectKey>,
     effects: Vec<Effect>,
@@ -114,6 +121,8 @@ impl Index {
             pods_watched: false,
             listing: HashSet::new(),
             graves: Graves::default(),
+            bodies: Bodies::default(),
+            lines: LineLimit::new(1, 60),
             merged: HashSet::new(),
             effects: Vec::new(),
             malformed: 0,
@@ -169,7 +178,7 @@ impl Index {
             Some(Cached::Pending) => true,
             Some(Cached::Unreadable(known)) => *known != code,
             Some(Cached::Absent(_)) => is_refusal(code),
-            Some(Cached::Present(_)) | None => false,
+            Some(Cached::Present(_) | Cached::Withheld(_)) | None => false,
         };
         if news && matches!(Kind::of(key), Some(Kind::ConfigMap | Kind::Secret)) {
             self.set_config(key, Cached::Unreadable(code));
@@ -302,7 +311,7 @@ impl Index {
         for (key, cached) in unseen {
             // Absent is asked for as well: the object may have come while nobody watched, but then it was in the list.
             let asked = match cached {
-                Cached::Present(object) => Some(Some(object.version.clone())),
+                Cached::Present(_) | Cached::Withheld(_) => Some(cached.version().cloned()),
                 Cached::Pending | Cached::Unreadable(_) if first => Some(None),
                 Cached::Pending | Cached::Absent(_) | Cached::Unreadable(_) => None,
             };
@@ -319,7 +328,7 @@ impl Index {
         let current = self.down.objects.get(key).map(|cached| cached.clone());
         let unchanged = match (&current, expected) {
             (Some(Cached::Pending | Cached::Unreadable(_)), None) => true,
-            (Some(Cached::Present(object)), Some(expected)) => object.version == *expected,
+            (Some(cached), Some(expected)) => cached.version() == Some(expected),
             _ => false,
         };
         if !unchanged {

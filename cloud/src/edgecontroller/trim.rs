@@ -10,8 +10,13 @@ use tombolo_proto::references;
 
 use crate::kube::{ObjectError, RawObject};
 
+mod others;
+
+pub use others::for_others;
+
 /// Version of the rules in this file. Content hashes of different versions cannot be compared, so every change of
-/// what is dropped or how it is written raises it.
+/// what is dropped or how it is written raises it. What of a Node other nodes are shown is not among them: where that
+/// changes, the hashes differ and the Node is sent once more.
 pub const TRIM_VERSION: u32 = 3;
 
 /// Annotation in which `kubectl apply` keeps a second copy of the whole object.
@@ -47,7 +52,9 @@ pub fn trim(resource: &Resource, kind: &str, raw: RawObject) -> Result<Trimmed, 
     if is_node {
         trim_node(&mut value);
     }
-    let body = value.to_string();
+    let mut body = value.to_string();
+    // It stays for long, and has grown by doubling: what it takes is what it is charged with.
+    body.shrink_to_fit();
     let hash = content_hash(body.as_bytes());
     let is_pod = is_core && &*resource.name == "pods";
     let dependencies = if is_pod { references::of_pod(key.namespace(), &value) } else { Vec::new() };
@@ -60,19 +67,6 @@ pub fn trim(resource: &Resource, kind: &str, raw: RawObject) -> Result<Trimmed, 
     };
     let version = ObjectVersion { uid, revision, hash };
     Ok(Trimmed { object: SharedObject::new(key, version, body.into(), dependencies), significant })
-}
-
-/// Drops what only the node itself needs of its Node: the list of images, which is long and changes often.
-#[must_use]
-pub fn for_others(resource: &Resource, raw: RawObject) -> RawObject {
-    if !resource.group.is_empty() || &*resource.name != "nodes" {
-        return raw;
-    }
-    let mut value = raw.into_value();
-    if let Some(status) = value.get_mut("status").and_then(Value::as_object_mut) {
-        status.remove("images");
-    }
-    RawObject::new(value)
 }
 
 /// Items of a list carry neither kind nor version; a body at the edge needs both.
@@ -234,23 +228,6 @@ mod tests {
             r#""images":[{"names":["x"]}]}}"#
         );
         assert_eq!(body, expected);
-    }
-
-    #[test]
-    fn only_the_nodes_of_others_lose_their_images() {
-        let value = json!({
-            "metadata": {"name": "n", "uid": "u", "resourceVersion": "1"},
-            "status": {"images": [{"names": ["x"]}], "nodeInfo": {"architecture": "arm64"}}
-        });
-        let shown = |resource: &Resource| for_others(resource, RawObject::new(value.clone())).into_value();
-        let mut expected = value.clone();
-        expected["status"].as_object_mut().expect("a status").remove("images");
-        assert_eq!(shown(&resources::nodes()), expected);
-        for other in [resources::pods(), Resource::new("example.org", "v1", "nodes")] {
-            assert_eq!(shown(&other), value, "{other}");
-        }
-        let bare = json!({"metadata": {"name": "n", "uid": "u", "resourceVersion": "1"}});
-        assert_eq!(for_others(&resources::nodes(), RawObject::new(bare.clone())).into_value(), bare);
     }
 
     #[test]

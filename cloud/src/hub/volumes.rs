@@ -24,6 +24,7 @@ use super::followed::Followed;
 use super::registry::SessionHandle;
 use super::shared::SharedWatch;
 use super::subscriptions::Closed;
+use crate::edgecontroller::downstream::{PodsOn, WITHHELD};
 
 /// The kinds, by their plurals in the core group.
 const PLURALS: [&str; 2] = ["persistentvolumes", "persistentvolumeclaims"];
@@ -73,17 +74,29 @@ pub(super) struct Volumes {
     claims: Mutex<Option<Arc<Claims>>>,
 }
 
-/// Claims by namespace and name.
-type Claims = HashSet<(String, String)>;
+/// The claims that a node's pods refer to.
+#[derive(Debug)]
+struct Claims {
+    /// By namespace and name.
+    names: HashSet<(String, String)>,
+    /// No pod of the node may refer to another one.
+    complete: bool,
+}
+
+impl Claims {
+    fn of(on: &PodsOn) -> Self {
+        Self { names: on.pods.iter().flat_map(|pod| claims_of(pod)).collect(), complete: on.complete }
+    }
+
+    fn contains(&self, namespace: &str, name: &str) -> bool {
+        self.names.contains(&(namespace.to_owned(), name.to_owned()))
+    }
+}
 
 impl Volumes {
     /// What the node should have under a key; none when it is of no such kind. Only asked for keys that the edge holds.
     /// `pods` are those of the node, none while they are not known.
-    pub(super) fn lookup(
-        &self,
-        key: &ObjectKey,
-        pods: impl FnOnce() -> Option<Vec<Arc<SharedObject>>>,
-    ) -> Option<Lookup> {
+    pub(super) fn lookup(&self, key: &ObjectKey, pods: impl FnOnce() -> Option<PodsOn>) -> Option<Lookup> {
         let kind = VolumeKind::of(key)?;
         let Some(claims) = self.claims(pods) else { return Some(Lookup::Pending) };
         let found = self.watches[kind.0].as_ref().map(|followed| followed.watch.lookup(key));
@@ -94,10 +107,10 @@ impl Volumes {
         Some(wanted)
     }
 
-    fn claims(&self, pods: impl FnOnce() -> Option<Vec<Arc<SharedObject>>>) -> Option<Arc<Claims>> {
+    fn claims(&self, pods: impl FnOnce() -> Option<PodsOn>) -> Option<Arc<Claims>> {
         let mut claims = self.claims.lock();
         if claims.is_none() {
-            *claims = Some(Arc::new(pods()?.iter().flat_map(|pod| claims_of(pod)).collect()));
+            *claims = Some(Arc::new(Claims::of(&pods()?)));
         }
         claims.clone()
     }
@@ -158,8 +171,9 @@ impl Volumes {
     pub(super) fn doubt(&self, kind: VolumeKind, key: &ObjectKey) -> Option<ScopeId> {
         let followed = self.followed(kind)?;
         let there = matches!(followed.watch.lookup(key), Lookup::Present(_));
-        let may_have = self.claims.lock().as_ref().is_none_or(|claims| may_have(key, claims));
-        (!there && may_have && !followed.is_proven()).then_some(SCOPES[kind.0])
+        let may = |claims: &Arc<Claims>| may_have(key, claims) || !claims.complete;
+        let may = self.claims.lock().as_ref().is_none_or(may);
+        (!there && may && !followed.is_proven()).then_some(SCOPES[kind.0])
     }
 
     pub(super) fn close(&mut self, session: &SessionHandle) {
@@ -179,8 +193,8 @@ pub(super) fn is_volume(key: &ObjectKey) -> bool {
 /// Whether these claims can be a right to a claim or volume with this key.
 fn may_have(key: &ObjectKey, claims: &Claims) -> bool {
     match key.namespace() {
-        "" => !claims.is_empty(),
-        namespace => claims.contains(&(namespace.to_owned(), key.name().to_owned())),
+        "" => !claims.names.is_empty(),
+        namespace => claims.contains(namespace, key.name()),
     }
 }
 
@@ -189,13 +203,19 @@ fn entitled(found: Lookup, key: &ObjectKey, claims: &Claims) -> Lookup {
     let allowed = match &found {
         Lookup::Present(volume) if key.namespace().is_empty() => {
             let body: Value = serde_json::from_slice(&volume.body).unwrap_or_default();
-            let claim =
-                |member: &str| Some(body.pointer("/spec/claimRef")?.get(member)?.as_str()?.to_owned());
-            claim("namespace").zip(claim("name")).is_some_and(|name| claims.contains(&name))
+            let claim = |member: &str| body.pointer("/spec/claimRef")?.get(member)?.as_str();
+            claim("namespace")
+                .zip(claim("name"))
+                .is_some_and(|(namespace, name)| claims.contains(namespace, name))
         }
         _ => may_have(key, claims),
     };
-    if allowed { found } else { Lookup::Unwanted(None) }
+    match allowed {
+        true => found,
+        false if claims.complete => Lookup::Unwanted(None),
+        // A pod of which nothing but the version is known may refer to it: what the edge has of it stays.
+        false => Lookup::Unreadable(WITHHELD),
+    }
 }
 
 /// The claims that a pod refers to, by name or by a template of its own.
@@ -237,7 +257,7 @@ mod tests {
     }
 
     fn is_told(found: &Arc<SharedObject>, pods: &[Arc<SharedObject>]) -> bool {
-        let claims: Claims = pods.iter().flat_map(|pod| claims_of(pod)).collect();
+        let claims = Claims::of(&PodsOn { pods: pods.to_vec(), complete: true });
         matches!(entitled(Lookup::Present(Arc::clone(found)), &found.key, &claims), Lookup::Present(_))
     }
 
@@ -277,12 +297,17 @@ mod tests {
         let claim = object("persistentvolumeclaims", "d", "data", &json!({})).key.clone();
         volumes.watches[1] = Some(Followed::new(watch));
         assert!(matches!(volumes.lookup(&claim, || None), Some(Lookup::Pending)), "the pods are not known");
-        let pods = vec![pod(&json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]))];
+        let by_name = pod(&json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]));
+        let on = |pods: &[Arc<SharedObject>], complete| Some(PodsOn { pods: pods.to_vec(), complete });
+        let pods = [by_name];
         // The list of the watch is not complete, so what it says of a key with a right is that it does not know.
-        assert!(matches!(volumes.lookup(&claim, || Some(pods.clone())), Some(Lookup::Pending)));
-        assert!(matches!(volumes.lookup(&claim, || Some(Vec::new())), Some(Lookup::Pending)), "remembered");
+        assert!(matches!(volumes.lookup(&claim, || on(&pods, true)), Some(Lookup::Pending)));
+        assert!(matches!(volumes.lookup(&claim, || on(&[], true)), Some(Lookup::Pending)), "remembered");
         volumes.pods_changed();
-        assert!(matches!(volumes.lookup(&claim, || Some(Vec::new())), Some(Lookup::Unwanted(None))));
+        let found = volumes.lookup(&claim, || on(&[], false));
+        assert!(matches!(found, Some(Lookup::Unreadable(WITHHELD))), "a pod without body may refer to it");
+        volumes.pods_changed();
+        assert!(matches!(volumes.lookup(&claim, || on(&[], true)), Some(Lookup::Unwanted(None))));
     }
 
     /// Pods come and go, and everything that the edge holds is looked at each time.
@@ -292,9 +317,10 @@ mod tests {
         let claim = object("persistentvolumeclaims", "d", "data", &json!({})).key.clone();
         let volume = object("persistentvolumes", "", "v", &json!({})).key.clone();
         let using = vec![pod(&json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]))];
+        let on = |pods: &[Arc<SharedObject>]| PodsOn { pods: pods.to_vec(), complete: true };
         let look = |volumes: &mut Volumes, pods: &[Arc<SharedObject>]| {
             volumes.pods_changed();
-            let looked = [&claim, &volume].map(|key| volumes.lookup(key, || Some(pods.to_vec())));
+            let looked = [&claim, &volume].map(|key| volumes.lookup(key, || Some(on(pods))));
             let opened = std::iter::from_fn(|| volumes.take_missing()).count();
             (opened, looked.iter().filter(|found| matches!(found, Some(Lookup::Unwanted(_)))).count())
         };

@@ -137,6 +137,15 @@ impl Cluster {
         self.store(key, uid);
     }
 
+    /// Creates an object with so many bytes.
+    pub fn put_large(&mut self, key: &ObjectKey, len: usize) {
+        self.put(key);
+        let object = &self.objects[key];
+        let body = String::from_utf8(object.body.to_vec()).expect("text");
+        let body = body.replacen(r#""data":{"#, &format!(r#""data":{{"m":"{}","#, "x".repeat(len)), 1);
+        self.insert(key, object.version.uid.clone(), body.into());
+    }
+
     pub fn delete(&mut self, key: &ObjectKey) {
         self.revision += 1;
         self.objects.remove(key);

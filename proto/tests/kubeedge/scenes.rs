@@ -92,6 +92,30 @@ fn a_new_incarnation_is_a_deletion_and_a_creation() {
     world.check();
 }
 
+/// A view may keep no more of a node's objects than a share; a session that kept what it has delivered would keep every
+/// version that was ever large.
+#[test]
+fn of_a_large_object_that_was_delivered_the_session_keeps_the_version_alone() {
+    let mut world = settled(&[("pods", "small")]);
+    let (small, large) = (key("pods", "small"), key("pods", "large"));
+    world.cluster.put_large(&large, 64 * 1024);
+    world.cluster.want(&large, true);
+    world.offer(&large);
+    world.run_for(seconds(2));
+    assert_eq!(pushed(&world), [push("default/pod/large", "insert")]);
+    let kept = |world: &World, key| std::sync::Arc::strong_count(&world.cluster.objects[key]) - 1;
+    assert_eq!((kept(&world, &large), kept(&world, &small)), (0, 1));
+    world.offer(&large);
+    world.run_for(seconds(2));
+    assert_eq!(world.pushes.len(), 1, "it is known to be there");
+    world.cluster.delete(&large);
+    world.cluster.want(&large, false);
+    world.offer(&large);
+    world.run_for(seconds(2));
+    assert_eq!(pushed(&world)[1..], [push("default/pod/large", "delete")]);
+    world.check();
+}
+
 #[test]
 fn an_edge_that_lost_its_store_gets_everything_again() {
     let mut world = settled(&[("pods", "p"), ("configmaps", "c")]);

@@ -11,6 +11,8 @@ mod attacks;
 mod honest;
 #[path = "../hostile/peer.rs"]
 mod peer;
+#[path = "../hostile/pods.rs"]
+mod pods;
 #[path = "../hostile/strangers.rs"]
 mod strangers;
 #[path = "../hostile/table.rs"]
@@ -120,7 +122,8 @@ async fn attack_on(options: &Options, api: Api) -> Result<Vec<Row>> {
     attacks::warm_up(&hub).await.context("warming up")?;
     let nobody = async { Ok(Took::place(String::new())) };
     let mut rows = vec![measure(&hub, &fleet, "nobody attacks", limit, nobody).await?];
-    for (name, work) in attacks::all(&hub, limit).into_iter().chain(strangers::all(&hub, limit)) {
+    let attacks = attacks::all(&hub, limit).into_iter().chain(strangers::all(&hub, limit));
+    for (name, work) in attacks.chain(pods::all(&hub, limit)) {
         if name.contains(&options.only) {
             eprintln!("hostile: {name}");
             rows.push(measure(&hub, &fleet, name, limit, work).await?);

@@ -15,12 +15,11 @@ impl Index {
         let revision = raw.revision()?;
         let current = self.down.objects.get(&key).map(|cached| cached.clone());
         let newest = match &current {
-            Some(Cached::Present(object)) => object.version.revision,
-            Some(Cached::Absent(gone)) => *gone,
-            Some(Cached::Pending | Cached::Unreadable(_)) | None => tombolo_proto::CloudRevision(0),
+            Some(Cached::Absent(gone)) => Some(*gone),
+            cached => cached.as_ref().and_then(Cached::version).map(|version| version.revision),
         };
         // A read may have brought something newer than the watch shows yet, and the other way round.
-        if newest > revision {
+        if newest.is_some_and(|newest| newest > revision) {
             return Ok(());
         }
         let key = self.down.location.shared(&key);
@@ -43,9 +42,8 @@ impl Index {
         let key = raw.key(&kind.resource());
         let revision = raw.revision()?;
         let newer = self.down.objects.get(&key).is_some_and(|cached| match &*cached {
-            Cached::Present(object) => object.version.revision > revision,
             Cached::Absent(gone) => *gone > revision,
-            Cached::Pending | Cached::Unreadable(_) => false,
+            cached => cached.version().is_some_and(|version| version.revision > revision),
         });
         if !newer && self.down.location.is_referenced(&key) {
             self.set_config(&key, Cached::Absent(revision));

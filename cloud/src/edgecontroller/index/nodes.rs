@@ -10,6 +10,10 @@ use crate::edgecontroller::downstream::{NodeState, node_key};
 /// Label of an edge node (reference section 6.1).
 pub(crate) const EDGE_LABEL: &str = "node-role.kubernetes.io/edge";
 
+/// Bytes of a node's own Node that are in memory: all annotations that the API allows (256 KiB), and 1,000 images. Of a
+/// larger one the node is told that it cannot be read.
+pub(crate) const NODE_OBJECT_BYTES_MAX: usize = 512 * 1024;
+
 impl Index {
     /// A node has connected with a certificate of ours.
     pub fn joined(&mut self, node: &NodeId) {
@@ -49,16 +53,24 @@ impl Index {
             return self.node_applied(raw);
         }
         let Trimmed { mut object, significant } = Self::trimmed(Kind::Node, raw)?;
-        let current = self.down.present(&key);
-        if current.as_ref().is_some_and(|current| current.version.revision > object.version.revision) {
+        let current = self.down.objects.get(&key).map(|cached| cached.clone());
+        let newest = current.as_ref().and_then(Cached::version);
+        if newest.is_some_and(|newest| newest.revision > object.version.revision) {
             return Ok(());
         }
-        let same = current.filter(|_| before.significant == Some(significant));
+        let same = match current {
+            Some(Cached::Present(same)) if before.significant == Some(significant) => Some(same),
+            _ => None,
+        };
         let changed = same.is_none();
         if let Some(same) = same.filter(|_| !self.may_have_missed(Kind::Node, &key)) {
             object.same_since = same.same_since;
         }
-        self.down.objects.insert(key.clone(), Cached::Present(Arc::new(object)));
+        let cached = match object.body.len() <= NODE_OBJECT_BYTES_MAX {
+            true => Cached::Present(Arc::new(object)),
+            false => Cached::Withheld(object.version),
+        };
+        self.down.objects.insert(key.clone(), cached);
         let state = NodeState { registered: Some(uid), significant: Some(significant), ..before.clone() };
         self.down.nodes.insert(node.clone(), state);
         if before.registered.is_none() && self.pods_watched {
@@ -103,6 +115,7 @@ impl Index {
     }
 
     fn forget_pods_of(&mut self, node: &NodeId) {
+        self.bodies.forget(node);
         let losses = self.down.location.remove_node(node);
         for (uid, key) in losses.pods {
             self.pods.remove(&uid);

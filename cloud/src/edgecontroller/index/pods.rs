@@ -3,10 +3,15 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use tombolo_proto::object::SharedObject;
 use tombolo_proto::{NodeId, ObjectKey, Uid};
 
-use super::{Cached, Effect, Index, Kind, ObjectError, RawObject};
+use super::bodies::{Moves, Rank};
+use super::{Cached, Effect, Index, Kind, ObjectError, RawObject, Trimmed};
 use crate::edgecontroller::pod_manager::{Known, Observed, Verdict};
+
+/// Annotation of a pod that a kubelet has made after a file of its own.
+const MIRROR: &str = "kubernetes.io/config.mirror";
 
 impl Index {
     pub(super) fn pod_applied(&mut self, raw: RawObject) -> Result<(), ObjectError> {
@@ -16,10 +21,24 @@ impl Index {
         if !is_edge {
             return Ok(());
         }
+        let known = self.pods.get(&raw.uid()?).is_some();
+        let rank = rank_of(raw.value());
+        if rank == Rank::Mirror && !known && !self.bodies.has_room_for_mirror(&node) {
+            self.down.count_unheeded();
+            return Ok(());
+        }
         let mut pod = Self::trimmed(Kind::Pod, raw)?;
-        let known = self.pods.get(&pod.object.version.uid).is_some();
+        if rank == Rank::Mirror {
+            // A node makes mirror pods itself, and must not be given objects for them: the Node authorizer does the same.
+            pod.object.dependencies.clear();
+        }
         let observed = if known { Observed::Modified } else { Observed::Added };
-        let decision = self.pods.handle(observed, &node, &pod);
+        self.pod_observed(&node, observed, rank, pod);
+        Ok(())
+    }
+
+    fn pod_observed(&mut self, node: &NodeId, observed: Observed, rank: Rank, mut pod: Trimmed) {
+        let decision = self.pods.handle(observed, node, &pod);
         if let Some(old) = decision.replaced {
             self.release(&old);
         }
@@ -34,22 +53,68 @@ impl Index {
         match decision.verdict {
             Verdict::Stale => {}
             Verdict::Keep => {
-                self.down.objects.insert(object.key.clone(), Cached::Present(object));
+                if self.hold_pod(node, rank, &object) {
+                    self.offer(node, &object.key);
+                }
             }
             Verdict::Insert | Verdict::Update => {
                 let (key, uid) = (object.key.clone(), object.version.uid.clone());
-                let change = self.down.location.set_pod(&node, &uid, &key, &object.dependencies);
-                self.down.objects.insert(key.clone(), Cached::Present(Arc::clone(&object)));
+                let change = self.down.location.set_pod(node, &uid, &key, &object.dependencies);
+                self.hold_pod(node, rank, &object);
                 for gained in &change.gained {
-                    self.need(&node, gained);
+                    self.need(node, gained);
                 }
-                self.doubt_absent(&node, &object.dependencies);
+                self.doubt_absent(node, &object.dependencies);
                 // What a pod needs is offered before it, so that it need not wait at the edge.
-                self.offer(&node, &key);
-                self.lose(&node, &change.lost);
+                self.offer(node, &key);
+                self.lose(node, &change.lost);
             }
         }
-        Ok(())
+    }
+
+    /// Keeps the pod, with its body if the node's share has room for it. Whether it can be read again.
+    fn hold_pod(&mut self, node: &NodeId, rank: Rank, object: &Arc<SharedObject>) -> bool {
+        let uid = &object.version.uid;
+        let moves = self.bodies.set(node, uid, rank, object.body.len());
+        let fits = self.bodies.is_inside(node, uid);
+        let cached = match fits {
+            true => Cached::Present(Arc::clone(object)),
+            false => Cached::Withheld(object.version.clone()),
+        };
+        let before = self.down.objects.insert(object.key.clone(), cached);
+        let was_withheld = matches!(before, Some(Cached::Withheld(_)));
+        self.move_bodies(node, moves);
+        if !fits && !was_withheld {
+            self.warn_of_bodies(node);
+        }
+        fits && was_withheld
+    }
+
+    /// Drops the bodies that the node's share has no room for any more, and has those read for which it has room again.
+    fn move_bodies(&mut self, node: &NodeId, moves: Moves) {
+        if !moves.out.is_empty() {
+            self.warn_of_bodies(node);
+        }
+        for uid in moves.out {
+            let Some(key) = self.pods.get(&uid).map(|known| known.key.clone()) else { continue };
+            if let Some(mut cached) = self.down.objects.get_mut(&key)
+                && let Some(version) = cached.version().filter(|version| version.uid == uid).cloned()
+            {
+                *cached = Cached::Withheld(version);
+            }
+            self.offer(node, &key);
+        }
+        for uid in moves.back {
+            if let Some(known) = self.pods.get(&uid) {
+                self.effects.push(Effect::Fetch(known.key.clone(), Some(known.version.clone())));
+            }
+        }
+    }
+
+    fn warn_of_bodies(&self, node: &NodeId) {
+        if let Some(left_out) = self.lines.admit(node) {
+            tracing::warn!(%node, left_out, "the pods of a node are larger than its share: not all are delivered to it");
+        }
     }
 
     pub(super) fn pod_deleted(&mut self, uid: &Uid) {
@@ -66,6 +131,8 @@ impl Index {
         self.down.objects.remove_if(&pod.key, |_, cached| same(cached));
         self.offer(&pod.node, &pod.key);
         self.lose(&pod.node, &lost);
+        let moves = self.bodies.remove(&pod.node, &pod.version.uid);
+        self.move_bodies(&pod.node, moves);
     }
 
     /// The node refers to an object for the first time.
@@ -101,5 +168,16 @@ impl Index {
             }
             self.offer(node, key);
         }
+    }
+}
+
+fn rank_of(pod: &Value) -> Rank {
+    let phase = pod.pointer("/status/phase").and_then(Value::as_str);
+    match phase {
+        _ if pod.pointer("/metadata/annotations").is_some_and(|all| all.get(MIRROR).is_some()) => {
+            Rank::Mirror
+        }
+        Some("Succeeded" | "Failed") => Rank::Finished,
+        _ => Rank::Active,
     }
 }

@@ -5,6 +5,8 @@ use tombolo_proto::session::Lookup;
 use super::*;
 use crate::edgecontroller::downstream::node_key;
 
+mod bodies;
+
 struct World {
     index: Index,
     down: Arc<Downstream>,
@@ -168,7 +170,7 @@ fn what_cannot_be_read_holds_nobody_up() {
     assert_eq!((world.offered(), world.state("a", &secret)), (vec!["a<-s".to_owned()], "unreadable"));
     world.index.unreadable(&secret, 403);
     assert_eq!(world.offered(), Vec::<String>::new(), "told once");
-    assert_eq!(world.down.unreadable(), 1, "operators see it");
+    assert_eq!(world.down.tally().unreadable, 1, "operators see it");
     world.pod("q", "b", &["s"]);
     assert_eq!(
         (world.offered(), world.state("b", &secret)),
@@ -176,7 +178,7 @@ fn what_cannot_be_read_holds_nobody_up() {
     );
     let raw = world.secret("s", "1");
     world.index.fetched(&secret, None, Some(raw));
-    assert_eq!((world.state("a", &secret), world.down.unreadable()), ("present", 0));
+    assert_eq!((world.state("a", &secret), world.down.tally().unreadable), ("present", 0));
     world.index.unreadable(&secret, 500);
     assert_eq!(world.state("a", &secret), "present", "what is known stays");
 

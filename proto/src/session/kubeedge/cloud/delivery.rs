@@ -175,7 +175,7 @@ impl CloudSession {
     /// Whether all open scopes are sure of a deletion. What was not delivered by this session is claimed: the node may
     /// have it by a faster replica, or by an answer of the API server, and the view may not know it yet.
     fn is_certain(&self, key: &ObjectKey, view: &impl NodeView) -> bool {
-        let sent = |slot: &Slot| matches!(slot.belief, Belief::Sent(_));
+        let sent = |slot: &Slot| slot.belief.sent().is_some();
         let claimed = !self.board.get(key).is_some_and(sent);
         // An empty object in place of none says itself that there was none.
         let stands_in = self.holds_stand_in(key);

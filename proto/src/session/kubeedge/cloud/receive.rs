@@ -179,18 +179,12 @@ impl CloudSession {
         let becomes = flight.step.becomes();
         // A reply with another version that is still under way may yet replace what was stored.
         let crossed = self.carried.cross(&flight.key, flight.step.revision());
-        match &becomes {
+        let version = becomes.sent().cloned();
+        match &version {
             _ if crossed => {}
-            Belief::Sent(object) => {
-                let version = &object.version;
-                self.recorder.acked(&flight.key, &version.uid, version.revision);
-            }
-            _ => self.recorder.removed(&flight.key),
+            Some(version) => self.recorder.acked(&flight.key, &version.uid, version.revision),
+            None => self.recorder.removed(&flight.key),
         }
-        let version = match &becomes {
-            Belief::Sent(object) => Some(object.version.clone()),
-            _ => None,
-        };
         self.board.landed(&flight.key, becomes);
         self.counters.acked += 1;
         let latency = self.now.since(flight.sent_at);

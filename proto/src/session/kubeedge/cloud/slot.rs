@@ -5,9 +5,13 @@ use std::sync::Arc;
 use crate::ids::{CloudRevision, Moment, Uid};
 use crate::limits::OBJECT_LEN_MAX;
 use crate::message::Operation;
-use crate::object::{ObjectKey, SharedObject};
+use crate::object::{ObjectKey, ObjectVersion, SharedObject};
 use crate::session::kubeedge::LedgerEntry;
 use crate::session::parking::Park;
+
+/// Longest body that is kept after its delivery, for the message that deletes it. A longer one would cost its length once more
+/// than the view does, in a version that nobody needs.
+const KEPT_LEN_MAX: usize = 32 * 1024;
 
 /// What the edge holds under a key.
 #[derive(Debug, Clone)]
@@ -18,8 +22,10 @@ pub(super) enum Belief {
     Unknown(Option<Uid>),
     /// This version, which came in a reply or was there before this connection.
     Seen(Uid, CloudRevision),
-    /// This object.
+    /// This object, which this session has delivered.
     Sent(Arc<SharedObject>),
+    /// The same, of which the version alone is kept.
+    SentVersion(ObjectVersion),
 }
 
 impl Belief {
@@ -32,7 +38,7 @@ impl Belief {
             Self::Nothing => None,
             Self::Unknown(uid) => uid.as_ref(),
             Self::Seen(uid, _) => Some(uid),
-            Self::Sent(object) => Some(&object.version.uid),
+            Self::Sent(_) | Self::SentVersion(_) => self.sent().map(|version| &version.uid),
         }
     }
 
@@ -46,7 +52,16 @@ impl Belief {
         match self {
             Self::Nothing | Self::Unknown(_) => None,
             Self::Seen(_, revision) => Some(*revision),
-            Self::Sent(object) => Some(object.version.revision),
+            Self::Sent(_) | Self::SentVersion(_) => self.sent().map(|version| version.revision),
+        }
+    }
+
+    /// The version that this session has delivered.
+    pub(super) fn sent(&self) -> Option<&ObjectVersion> {
+        match self {
+            Self::Sent(object) => Some(&object.version),
+            Self::SentVersion(version) => Some(version),
+            Self::Nothing | Self::Unknown(_) | Self::Seen(..) => None,
         }
     }
 }
@@ -231,6 +246,9 @@ impl Step {
     /// What the edge holds once it has acknowledged.
     pub(super) fn becomes(&self) -> Belief {
         match self {
+            Self::Put(object, _) if object.body.len() > KEPT_LEN_MAX => {
+                Belief::SentVersion(object.version.clone())
+            }
             Self::Put(object, _) => Belief::Sent(Arc::clone(object)),
             Self::Delete(_) => Belief::Nothing,
         }

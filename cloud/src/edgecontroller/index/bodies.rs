@@ -1,0 +1,259 @@
+//! Which pods of a node have their body in memory: a share of bytes for each node, with an order in which pods go over.
+//! Pure bookkeeping of lengths.
+
+use std::collections::{BTreeSet, HashMap};
+
+use tombolo_proto::{NodeId, Uid};
+
+/// Bytes of the bodies of one node's pods that are in memory, status included: 110 pods of 28 KiB, where an ordinary pod has
+/// 4 to 10. A body that was delivered may have a compressed copy beside it.
+pub(crate) const NODE_PODS_BYTES_MAX: usize = 3 * 1024 * 1024;
+
+/// Mirror pods of one node that are known at all. A kubelet makes one for each of its static pods.
+pub(crate) const NODE_MIRROR_PODS_MAX: usize = 128;
+
+/// In which order pods go over, last first; within a rank the larger ones do before the smaller. What a node makes itself
+/// (mirror pods), or may call finished, is never in the way of what others have bound to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Rank {
+    /// Runs, or will.
+    Active,
+    /// Has succeeded or failed.
+    Finished,
+    /// Made by the node; also what is larger than the whole share.
+    Mirror,
+}
+
+/// Where a pod stands in the order.
+type Place = (Rank, usize, Uid);
+
+/// Pods whose standing a change of another one has changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Moves {
+    /// Their bodies have to leave memory.
+    pub(super) out: Vec<Uid>,
+    /// There is room for their bodies again.
+    pub(super) back: Vec<Uid>,
+}
+
+/// The shares of all nodes.
+#[derive(Debug, Default)]
+pub(super) struct Bodies(HashMap<NodeId, Share>);
+
+#[derive(Debug, Default)]
+struct Share {
+    places: HashMap<Uid, (Rank, usize)>,
+    /// Every place here is before every place outside.
+    inside: BTreeSet<Place>,
+    outside: BTreeSet<Place>,
+    bytes: usize,
+    mirrors: usize,
+}
+
+impl Bodies {
+    /// The pod has a body of this length now. Its own standing is [`Self::is_inside`]'s to say.
+    pub(super) fn set(&mut self, node: &NodeId, uid: &Uid, rank: Rank, len: usize) -> Moves {
+        let share = self.0.entry(node.clone()).or_default();
+        // Beside such a body no other would fit.
+        let rank = if len > NODE_PODS_BYTES_MAX { Rank::Mirror } else { rank };
+        share.take_out(uid);
+        share.put_in(uid, rank, len);
+        let mut moves = share.balance();
+        moves.out.retain(|other| other != uid);
+        moves.back.retain(|other| other != uid);
+        moves
+    }
+
+    /// The pod is gone.
+    pub(super) fn remove(&mut self, node: &NodeId, uid: &Uid) -> Moves {
+        let Some(share) = self.0.get_mut(node) else { return Moves::default() };
+        share.take_out(uid);
+        let moves = share.balance();
+        if share.places.is_empty() {
+            self.0.remove(node);
+        }
+        moves
+    }
+
+    /// All pods of the node are gone.
+    pub(super) fn forget(&mut self, node: &NodeId) {
+        self.0.remove(node);
+    }
+
+    /// Whether there is room for the pod's body.
+    pub(super) fn is_inside(&self, node: &NodeId, uid: &Uid) -> bool {
+        self.0
+            .get(node)
+            .is_some_and(|share| share.place(uid).is_some_and(|place| share.inside.contains(&place)))
+    }
+
+    /// Whether one more mirror pod of the node may be known.
+    pub(super) fn has_room_for_mirror(&self, node: &NodeId) -> bool {
+        self.0.get(node).is_none_or(|share| share.mirrors < NODE_MIRROR_PODS_MAX)
+    }
+}
+
+impl Share {
+    fn place(&self, uid: &Uid) -> Option<Place> {
+        self.places.get(uid).map(|(rank, len)| (*rank, *len, uid.clone()))
+    }
+
+    fn take_out(&mut self, uid: &Uid) {
+        let Some(place) = self.place(uid) else { return };
+        self.places.remove(uid);
+        self.mirrors -= usize::from(place.0 == Rank::Mirror);
+        if self.inside.remove(&place) {
+            self.bytes -= place.1;
+        } else {
+            self.outside.remove(&place);
+        }
+    }
+
+    fn put_in(&mut self, uid: &Uid, rank: Rank, len: usize) {
+        self.places.insert(uid.clone(), (rank, len));
+        self.mirrors += usize::from(rank == Rank::Mirror);
+        let place = (rank, len, uid.clone());
+        if self.outside.first().is_some_and(|first| *first < place) {
+            self.outside.insert(place);
+        } else {
+            self.bytes += len;
+            self.inside.insert(place);
+        }
+    }
+
+    fn balance(&mut self) -> Moves {
+        let mut moves = Moves::default();
+        while self.bytes > NODE_PODS_BYTES_MAX
+            && let Some(place) = self.inside.pop_last()
+        {
+            self.bytes -= place.1;
+            moves.out.push(place.2.clone());
+            self.outside.insert(place);
+        }
+        while let Some(first) = self.outside.first()
+            && self.bytes + first.1 <= NODE_PODS_BYTES_MAX
+            && let Some(place) = self.outside.pop_first()
+        {
+            self.bytes += place.1;
+            moves.back.push(place.2.clone());
+            self.inside.insert(place);
+        }
+        moves
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: usize = 1024;
+
+    fn node() -> NodeId {
+        NodeId::parse("n").expect("valid")
+    }
+
+    fn uid(name: &str) -> Uid {
+        Uid::parse(name).expect("valid")
+    }
+
+    fn set(bodies: &mut Bodies, name: &str, rank: Rank, kib: usize) -> (Vec<String>, Vec<String>) {
+        let moves = bodies.set(&node(), &uid(name), rank, kib * KIB);
+        names(&moves)
+    }
+
+    fn names(moves: &Moves) -> (Vec<String>, Vec<String>) {
+        let names = |uids: &[Uid]| uids.iter().map(|uid| uid.as_str().to_owned()).collect();
+        (names(&moves.out), names(&moves.back))
+    }
+
+    fn one(name: &str) -> Vec<String> {
+        vec![name.to_owned()]
+    }
+
+    #[test]
+    fn what_the_node_makes_goes_over_first_and_the_largest_before_the_others() {
+        let mut bodies = Bodies::default();
+        let nothing = (Vec::new(), Vec::new());
+        assert_eq!(set(&mut bodies, "mirror", Rank::Mirror, 100), nothing);
+        assert_eq!(set(&mut bodies, "done", Rank::Finished, 1000), nothing);
+        assert_eq!(set(&mut bodies, "large", Rank::Active, 1500), nothing);
+        assert_eq!(set(&mut bodies, "small", Rank::Active, 450), nothing, "3,050 KiB of 3,072");
+        assert_eq!(set(&mut bodies, "b", Rank::Active, 60), (one("mirror"), Vec::new()));
+        assert_eq!(set(&mut bodies, "c", Rank::Active, 600), (one("done"), Vec::new()));
+        assert_eq!(set(&mut bodies, "d", Rank::Active, 700), (one("large"), Vec::new()));
+        // A status grows.
+        assert_eq!(set(&mut bodies, "small", Rank::Active, 1450), (Vec::new(), Vec::new()), "it fits now");
+        assert_eq!(
+            set(&mut bodies, "small", Rank::Active, 1800),
+            (Vec::new(), one("large")),
+            "it went itself"
+        );
+        assert!(!bodies.is_inside(&node(), &uid("small")) && bodies.is_inside(&node(), &uid("large")));
+    }
+
+    #[test]
+    fn what_fits_again_comes_back_and_nothing_is_kept_of_a_node_without_pods() {
+        let mut bodies = Bodies::default();
+        for name in ["a", "b", "c"] {
+            set(&mut bodies, name, Rank::Mirror, 1400);
+        }
+        assert!(!bodies.is_inside(&node(), &uid("c")));
+        assert_eq!(names(&bodies.remove(&node(), &uid("a"))), (Vec::new(), one("c")));
+        assert!(bodies.is_inside(&node(), &uid("c")));
+        for name in ["b", "c"] {
+            bodies.remove(&node(), &uid(name));
+        }
+        assert!(bodies.0.is_empty());
+    }
+
+    #[test]
+    fn a_body_that_fits_into_no_share_is_in_nobodys_way() {
+        let mut bodies = Bodies::default();
+        set(&mut bodies, "mirror", Rank::Mirror, 100);
+        assert_eq!(set(&mut bodies, "giant", Rank::Active, 4000), (Vec::new(), Vec::new()));
+        assert!(!bodies.is_inside(&node(), &uid("giant")) && bodies.is_inside(&node(), &uid("mirror")));
+        assert_eq!(set(&mut bodies, "giant", Rank::Active, 100), (Vec::new(), Vec::new()));
+        assert!(bodies.is_inside(&node(), &uid("giant")));
+    }
+
+    #[test]
+    fn the_order_alone_says_who_is_inside() {
+        let mut random = 7_u64;
+        let mut next = |below: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            usize::try_from((random >> 33) % below).expect("small")
+        };
+        let mut bodies = Bodies::default();
+        let mut inside = std::collections::HashSet::new();
+        for _ in 0..20_000 {
+            let name = uid(&format!("p{}", next(40)));
+            let moves = if next(5) == 0 {
+                inside.remove(&name);
+                bodies.remove(&node(), &name)
+            } else {
+                let rank = [Rank::Active, Rank::Finished, Rank::Mirror][next(3)];
+                let moves = bodies.set(&node(), &name, rank, next(1500) * KIB);
+                inside.remove(&name);
+                inside.extend(bodies.is_inside(&node(), &name).then(|| name.clone()));
+                moves
+            };
+            for uid in &moves.out {
+                inside.remove(uid);
+            }
+            inside.extend(moves.back);
+            let Some(share) = bodies.0.get(&node()) else { continue };
+            let told: BTreeSet<_> = inside.iter().filter_map(|uid| share.place(uid)).collect();
+            assert_eq!(told, share.inside, "whoever follows the moves knows who is inside");
+            let mut all: Vec<_> = share.places.keys().filter_map(|uid| share.place(uid)).collect();
+            all.sort();
+            let mut room = NODE_PODS_BYTES_MAX;
+            let fits = |place: &&Place| {
+                let left = room.checked_sub(place.1);
+                room = left.unwrap_or(0);
+                left.is_some()
+            };
+            let expected: BTreeSet<_> = all.iter().take_while(fits).cloned().collect();
+            assert_eq!(share.inside, expected);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What one node can make the index keep, in bytes.
+
+use super::super::bodies::{NODE_MIRROR_PODS_MAX, NODE_PODS_BYTES_MAX};
+use super::super::nodes::NODE_OBJECT_BYTES_MAX;
+use super::*;
+use crate::edgecontroller::downstream::Tally;
+
+const KIB: usize = 1024;
+
+impl World {
+    /// A pod whose status is of this size.
+    fn reported(&mut self, name: &str, on: &str, kib: usize) -> RawObject {
+        let status = json!({"phase": "Running", "message": "x".repeat(kib * KIB)});
+        let rest = json!({"spec": {"nodeName": on}, "status": status});
+        self.raw("d", name, &format!("u-{name}"), &rest)
+    }
+
+    /// A mirror pod whose body is of this size and which refers to a Secret.
+    fn mirror(&mut self, name: &str, on: &str, kib: usize) -> RawObject {
+        let annotations = json!({"kubernetes.io/config.mirror": "m", "junk": "x".repeat(kib * KIB)});
+        let spec = json!({"nodeName": on, "imagePullSecrets": [{"name": "s"}]});
+        self.raw(
+            "d",
+            name,
+            &format!("u-{name}"),
+            &json!({"metadata": {"annotations": annotations}, "spec": spec}),
+        )
+    }
+
+    fn see(&mut self, pod: RawObject) {
+        self.index.handle(Kind::Pod, ObjectEvent::Applied(pod));
+    }
+
+    fn pod_state(&self, on: &str, name: &str) -> &'static str {
+        self.state(on, &key(Kind::Pod, name))
+    }
+
+    fn states(&self, on: &str, names: &[String], state: &str) -> usize {
+        names.iter().filter(|name| self.pod_state(on, name) == state).count()
+    }
+}
+
+#[test]
+fn mirror_pods_of_one_node_cost_a_bounded_number_of_bytes_and_that_node_alone() {
+    let mut world = World::synced(&["a", "b"]);
+    for on in ["a", "b"] {
+        let pod = world.reported(&format!("ordinary-{on}"), on, 8);
+        world.see(pod);
+    }
+    let before = world.down.tally().pod_bytes;
+    let names: Vec<_> = (0..200).map(|number| format!("mirror-{number}")).collect();
+    for name in &names {
+        let pod = world.mirror(name, "a", 60);
+        world.see(pod);
+    }
+    let Tally { pod_bytes, withheld, .. } = world.down.tally();
+    let grown = pod_bytes - before;
+    // 12 MiB were written.
+    assert!(grown > NODE_PODS_BYTES_MAX - 100 * KIB && grown < NODE_PODS_BYTES_MAX, "{grown}");
+    assert_eq!(withheld + world.states("a", &names, "present"), NODE_MIRROR_PODS_MAX);
+    assert_eq!(world.states("a", &names, "unreadable"), withheld, "none of them is taken for gone");
+    assert_eq!((world.down.unheeded(), world.index.pods.keys().count()), (72, NODE_MIRROR_PODS_MAX + 2));
+    assert_eq!(
+        (world.pod_state("a", "ordinary-a"), world.pod_state("b", "ordinary-b")),
+        ("present", "present")
+    );
+}
+
+#[test]
+fn a_node_brings_itself_no_object_by_a_mirror_pod() {
+    let mut world = World::synced(&["a"]);
+    let pod = world.mirror("mirror", "a", 1);
+    world.see(pod);
+    assert_eq!(world.offered(), ["a<-mirror"], "no Secret is read or pushed");
+    assert_eq!(world.state("a", &key(Kind::Secret, "s")), "unwanted");
+    assert_eq!(world.down.location.references(), 0);
+}
+
+#[test]
+fn a_status_that_is_too_large_costs_its_own_pod_until_there_is_room() {
+    let mut world = World::synced(&["a"]);
+    for (name, kib) in [("small", 8), ("one", 1400), ("two", 1401), ("three", 1402)] {
+        let pod = world.reported(name, "a", kib);
+        world.see(pod);
+    }
+    let states = |world: &World| ["small", "one", "two", "three"].map(|name| world.pod_state("a", name));
+    assert_eq!(states(&world), ["present", "present", "present", "unreadable"]);
+    assert!(world.down.tally().pod_bytes <= NODE_PODS_BYTES_MAX);
+    world.offered();
+    let pod = world.reported("small", "a", 900);
+    world.see(pod);
+    assert_eq!(
+        states(&world),
+        ["present", "present", "unreadable", "unreadable"],
+        "the larger one goes over"
+    );
+    assert_eq!(world.offered(), ["a<-two"], "a status alone is no news of its own pod");
+    let pod = world.reported("one", "a", 1);
+    world.see(pod);
+    assert_eq!(
+        world.offered(),
+        ["fetch two again"],
+        "the room that the smaller status leaves is for the other"
+    );
+    assert_eq!(world.pod_state("a", "two"), "unreadable", "not read yet");
+    let pod = world.reported("two", "a", 1401);
+    let expected = world.down.objects.get(&key(Kind::Pod, "two")).and_then(|two| two.version().cloned());
+    world.index.fetched(&key(Kind::Pod, "two"), expected.as_ref(), Some(pod));
+    assert_eq!(states(&world), ["present", "present", "present", "unreadable"]);
+    assert_eq!(world.offered(), ["a<-two"], "what can be read again is told");
+}
+
+#[test]
+fn a_pod_without_body_is_gone_when_it_is_deleted_and_not_before() {
+    let mut world = World::synced(&["a"]);
+    for name in ["one", "two", "three"] {
+        let pod = world.reported(name, "a", 1400);
+        world.see(pod);
+    }
+    let three = key(Kind::Pod, "three");
+    let expected =
+        world.down.objects.get(&three).and_then(|three| three.version().cloned()).expect("withheld");
+    assert_eq!(world.down.known(&three).revision, Some(expected.revision), "reports of it have its version");
+    world.offered();
+    world.index.handle(Kind::Pod, ObjectEvent::RelistStart);
+    for name in ["one", "two"] {
+        let pod = world.reported(name, "a", 1400);
+        world.see(pod);
+    }
+    world.index.handle(Kind::Pod, ObjectEvent::RelistEnd);
+    assert_eq!(world.offered(), ["fetch three again"], "a list without it is asked about");
+    assert_eq!(world.pod_state("a", "three"), "unreadable");
+    world.index.fetched(&three, Some(&expected), None);
+    assert_eq!((world.offered(), world.pod_state("a", "three")), (vec!["a<-three".to_owned()], "unwanted"));
+}
+
+#[test]
+fn honest_nodes_never_meet_the_bound() {
+    let mut world = World::synced(&["a", "b"]);
+    for (on, pods, kib) in [("a", 110, 24), ("b", 250, 11)] {
+        for number in 0..pods {
+            let pod = world.reported(&format!("{on}-{number}"), on, kib);
+            world.see(pod);
+        }
+    }
+    // Jobs that have ended give way to what runs.
+    for number in 0..1000 {
+        let ended = json!({"spec": {"nodeName": "a"}, "status": {"phase": "Succeeded", "message": "x".repeat(4 * KIB)}});
+        let pod = world.raw("d", &format!("job-{number}"), &format!("u-job-{number}"), &ended);
+        world.see(pod);
+    }
+    let running = |on: &str, pods| (0..pods).map(|number| format!("{on}-{number}")).collect::<Vec<_>>();
+    assert_eq!(world.states("a", &running("a", 110), "present"), 110);
+    assert_eq!(world.states("b", &running("b", 250), "present"), 250);
+}
+
+#[test]
+fn a_node_that_is_too_large_itself_cannot_be_read_by_itself() {
+    let mut world = World::synced(&["a"]);
+    let own = node_key(&node("a"));
+    let labelled = |world: &mut World, bytes: usize| {
+        let labels = json!({nodes::EDGE_LABEL: "", "junk": "x".repeat(bytes)});
+        let raw = world.raw("", "a", "u-node", &json!({"metadata": {"labels": labels}}));
+        world.index.handle(Kind::Node, ObjectEvent::Applied(raw));
+        world.state("a", &own)
+    };
+    assert_eq!(labelled(&mut world, NODE_OBJECT_BYTES_MAX - KIB), "present");
+    assert_eq!(labelled(&mut world, NODE_OBJECT_BYTES_MAX), "unreadable");
+    let expected = world.down.objects.get(&own).and_then(|own| own.version().cloned()).expect("withheld");
+    assert_eq!(world.down.known(&own).revision, Some(expected.revision));
+    world.offered();
+    assert_eq!(labelled(&mut world, 10), "present");
+    assert_eq!(world.offered(), ["a<-a"]);
+    world.index.handle(Kind::Node, ObjectEvent::RelistStart);
+    world.index.handle(Kind::Node, ObjectEvent::RelistEnd);
+    assert_eq!(world.offered(), ["fetch a again"]);
+}
