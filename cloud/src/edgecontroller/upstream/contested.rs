@@ -41,7 +41,7 @@ fn event(node: &NodeId) -> Event {
     );
     Event {
         metadata: ObjectMeta {
-            generate_name: Some(format!("{node}.")),
+            generate_name: Some("identity-used-twice-".to_owned()),
             namespace: Some(NAMESPACE.to_owned()),
             ..ObjectMeta::default()
         },
