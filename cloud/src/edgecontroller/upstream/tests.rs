@@ -485,7 +485,8 @@ async fn what_can_be_read_in_two_ways_is_asked_of_nobody() {
         let ReplyBody::Api(reply) = (Asked { token: None, body }).ask(&upstream(client)).await else {
             panic!("an API reply")
         };
-        assert_eq!((reply.code, log.lock().len()), (code, calls), "{path}: {:?}", log.lock());
+        let seen = log.lock().clone();
+        assert_eq!((reply.code, seen.len()), (code, calls), "{path}: {seen:?}");
     }
 }
 
