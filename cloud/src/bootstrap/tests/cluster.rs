@@ -67,6 +67,9 @@ async fn which_node(client: &Client) {
         "fieldsV1": {"f:status": fields}});
     let patch = json!({"metadata": {"managedFields": [writer]}});
     let patched = api.patch("edge1", &PatchParams::default(), &Patch::Merge(&patch)).await;
-    assert!(matches!(patched, Err(kube::Error::SerdeError(_))), "written, and not to be read as a typed object");
+    assert!(
+        matches!(patched, Err(kube::Error::SerdeError(_))),
+        "written, and not to be read as a typed object"
+    );
     assert_eq!(state().await, present(true));
 }
