@@ -22,6 +22,9 @@ pub struct RawObject {
     unread: Option<Box<str>>,
 }
 
+/// Levels of an object that is passed on: serde_json reads 127, and lists and events have some of their own.
+const LEVELS_MAX: usize = 120;
+
 /// Members by name, as they were written.
 type Members = BTreeMap<String, Box<RawValue>>;
 
@@ -124,7 +127,8 @@ impl<'de> Deserialize<'de> for RawObject {
         let metadata = read(&metadata).map_err(D::Error::custom)?;
         // One object that is nested deeper than can be read must not cost a list all others.
         let (mut value, unread) = match read(&members) {
-            Ok(value) => (value, None),
+            Ok(value) if value.values().all(|member| levels(member) < LEVELS_MAX) => (value, None),
+            Ok(_) => (Map::new(), Some(format!("it is nested more than {LEVELS_MAX} levels deep").into())),
             Err(error) => (Map::new(), Some(error.to_string().into_boxed_str())),
         };
         value.insert("metadata".to_owned(), metadata.into());
@@ -134,6 +138,14 @@ impl<'de> Deserialize<'de> for RawObject {
 
 fn read(members: &Members) -> serde_json::Result<Map<String, Value>> {
     members.iter().map(|(name, text)| Ok((name.clone(), serde_json::from_str(text.get())?))).collect()
+}
+
+fn levels(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(levels).max().unwrap_or(0),
+        Value::Object(members) => 1 + members.values().map(levels).max().unwrap_or(0),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    }
 }
 
 impl KubeResource for RawObject {
@@ -200,11 +212,19 @@ mod tests {
                 format!(r#"{{"name":"{name}","uid":"u","resourceVersion":"4","managedFields":{fields}}}"#);
             format!(r#"{{"kind":"Thing","metadata":{metadata},"data":{data}}}"#)
         };
-        let items = [object("a", &deep(9000), "7"), object("b", "[]", &deep(200)), object("c", "[]", "7")];
+        let most = deep(LEVELS_MAX - 1);
+        let items = [
+            object("a", &deep(9000), "7"),
+            object("b", "[]", &deep(200)),
+            object("c", "[]", &most),
+            object("d", "[]", &deep(LEVELS_MAX)),
+        ];
         let list = format!(r#"{{"metadata":{{}},"items":[{}]}}"#, items.join(","));
         let list: kube::core::ObjectList<RawObject> = serde_json::from_str(&list).expect("a list");
         let read: Vec<bool> = list.items.iter().map(|object| object.uid().is_ok()).collect();
-        assert_eq!(read, [true, false, true]);
+        assert_eq!(read, [true, false, true, false]);
+        let passed_on = format!(r#"[{{"items":[{}]}}]"#, list.items[2].value());
+        assert!(serde_json::from_str::<Value>(&passed_on).is_ok());
         let metadata = json!({"name": "a", "uid": "u", "resourceVersion": "4"});
         let whole = json!({"kind": "Thing", "metadata": metadata, "data": 7});
         assert_eq!(*list.items[0].value(), whole, "what the API server keeps of its writers is left out");
