@@ -122,9 +122,9 @@ impl Hub {
     /// Two processes have the identity of this node, as was proved so many times.
     fn contested(self: &Arc<Self>, node: &NodeId, times: u32) {
         self.metrics.identities_contested.inc();
-        if let Some(left_out) = self.registry.may_log(node) {
-            tracing::warn!(%node, times, left_out, "two machines use the identity of this node: stop the copy and join it anew");
-        }
+        // Nor is more told than logged: the event is written in our name, and a machine can take turns with itself.
+        let Some(left_out) = self.registry.may_log(node) else { return };
+        tracing::warn!(%node, times, left_out, "two machines use the identity of this node: stop the copy and join it anew");
         let (hub, node) = (Arc::clone(self), node.clone());
         let name = format!("event on {node}");
         self.tasks.spawn_isolated(name, async move { hub.upstream.tell_contested(&node).await });

@@ -4,8 +4,9 @@ use std::io::IsTerminal;
 use std::str::FromStr;
 
 use thiserror::Error;
-use tracing_subscriber::filter::{ParseError, Targets};
-use tracing_subscriber::layer::SubscriberExt;
+use tracing::{Level, Metadata};
+use tracing_subscriber::filter::{ParseError, Targets, filter_fn};
+use tracing_subscriber::layer::{Layer as _, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, fmt, reload};
 
@@ -68,11 +69,20 @@ pub fn init(format: Format, default_filter: &str) -> Result<FilterHandle, Teleme
     // Colours are for people: in a file or a journal they keep a search for `node=edge-a` from finding anything.
     let layer = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     let set = match format {
-        Format::Text => registry.with(layer).try_init(),
-        Format::Json => registry.with(layer.json().flatten_event(true)).try_init(),
+        Format::Text => registry.with(layer.with_filter(filter_fn(may_be_told))).try_init(),
+        Format::Json => {
+            let layer = layer.json().flatten_event(true);
+            registry.with(layer.with_filter(filter_fn(may_be_told))).try_init()
+        }
     };
     set.map_err(|_| TelemetryError::AlreadySet)?;
     Ok(FilterHandle { handle })
+}
+
+/// Whether a line is no answer of an API server: of one that it cannot read, kube's client warns with the whole text, which may
+/// be that of all Secrets.
+fn may_be_told(line: &Metadata<'_>) -> bool {
+    line.target() != "kube_client::client" || *line.level() != Level::WARN
 }
 
 /// Changes the log filter of the running process.
@@ -111,7 +121,41 @@ fn parse(filter: &str, origin: &'static str) -> Result<Targets, TelemetryError> 
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
     use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn answers_that_cannot_be_read_are_not_logged() {
+        let lines = Lines::default();
+        let written = lines.clone();
+        let layer = fmt::layer().with_writer(move || written.clone()).with_filter(filter_fn(may_be_told));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            tracing::warn!(target: "kube_client::client", "{{\"kind\":\"SecretList\"}}");
+            tracing::warn!(target: "kube_client::client::tls", "no certificate is checked");
+            tracing::error!(target: "kube_client::client", "failed");
+        });
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        assert!(
+            !text.contains("SecretList") && text.contains("no certificate") && text.contains("failed"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn the_environment_wins_and_mistakes_name_their_origin() {

@@ -2,14 +2,13 @@
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use k8s_openapi::api::core::v1::Node;
 use kube::Client;
-use kube::api::Api;
+use serde_json::Value;
 use thiserror::Error;
 use tombolo_proto::NodeId;
 
 use super::CALL_LIMIT;
-use crate::kube::CallError;
+use crate::kube::{CallError, RawObject, WatchSpec, resources};
 
 /// Labels of nodes that run the control plane.
 const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
@@ -76,7 +75,8 @@ impl ClusterNodes {
 
     async fn look_up(&self, id: &NodeId) -> Result<NodeState, NodeLookupError> {
         let failed = |reason: String| NodeLookupError { node: id.clone(), reason };
-        let nodes = Api::<Node>::all(self.client.clone());
+        // Not as a typed object: a node that nests its own too deep to be read must not keep an answer back.
+        let nodes = WatchSpec::all(resources::nodes()).api(self.client.clone());
         let found = tokio::time::timeout(CALL_LIMIT, nodes.get_opt(id.as_str())).await;
         let found = found.map_err(|_| failed(CallError::TimedOut(CALL_LIMIT).to_string()))?;
         let found = found.map_err(|error| failed(error.to_string()))?;
@@ -90,10 +90,13 @@ impl NodeLookup for ClusterNodes {
     }
 }
 
-fn state_of(node: &Node) -> NodeState {
-    let labels = node.metadata.labels.iter().flatten();
+fn state_of(node: &RawObject) -> NodeState {
+    let metadata = &node.value()["metadata"];
+    let labels = metadata["labels"].as_object().into_iter().flatten();
     NodeState::Present {
-        uid: node.metadata.uid.clone().unwrap_or_default(),
-        control_plane: labels.into_iter().any(|(name, _)| CONTROL_PLANE.contains(&name.as_str())),
+        uid: metadata["uid"].as_str().unwrap_or_default().to_owned(),
+        control_plane: labels
+            .into_iter()
+            .any(|(name, _): (_, &Value)| CONTROL_PLANE.contains(&name.as_str())),
     }
 }

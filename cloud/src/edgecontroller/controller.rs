@@ -367,7 +367,10 @@ async fn fetch(kube: &Kube, key: &ObjectKey) -> Outcome {
     let path = path_of(key.resource(), key.namespace(), key.name());
     let answer = kube.call(Caller::Own, ApiCall::get(path)).await?;
     match answer.code {
-        200 => Ok(Some(RawObject::new(answer.json()))),
+        200 => {
+            let unread = |error| ReadError { code: None, text: format!("GET {key} cannot be read: {error}") };
+            serde_json::from_slice(&answer.body).map(Some).map_err(unread)
+        }
         404 => Ok(None),
         code => Err(ReadError { code: Some(code), text: format!("GET {key}: {}", answer.message()) }),
     }
@@ -376,7 +379,7 @@ async fn fetch(kube: &Kube, key: &ObjectKey) -> Outcome {
 async fn list_pods(kube: &Kube, node: &NodeId) -> Result<Vec<RawObject>, ReadError> {
     let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
     let mut pods = Vec::new();
-    match kube.list(Caller::Own, &path, |pod| pods.push(RawObject::new(pod))).await? {
+    match kube.list(Caller::Own, &path, |pod| pods.push(pod)).await? {
         None => Ok(pods),
         Some(answer) => {
             let text = format!("list of the pods of {node}: {}", answer.message());

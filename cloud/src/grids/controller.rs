@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::ready;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::Node;
-use kube::api::DynamicObject;
+use kube::api::{ApiResource, DynamicObject};
 use kube::core::PartialObjectMeta;
 use kube::runtime::controller::{self, applier};
 use kube::runtime::events::{Recorder, Reporter};
@@ -18,6 +18,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client, ResourceExt};
 use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
 use tombolo_grid::labels::GRID_SELECTOR;
 
 use super::api::GridKind;
@@ -26,6 +27,7 @@ use super::children::{Children, resource, slim};
 use super::reconcile::{Context, Memories, reconcile, try_again};
 use super::units::Units;
 use super::{GridSettings, MANAGER, Metrics};
+use crate::kube::RawObject;
 
 /// Grids of one kind that are looked at at a time.
 const CONCURRENCY: u16 = 8;
@@ -85,9 +87,9 @@ fn own<K: GridKind>(
     writer: Writer<K>,
     memory: Memories,
 ) -> impl Stream<Item = Result<ObjectRef<K>, watcher::Error>> + use<K> {
-    let all = watch(Api::<K>::all(client.clone()), watcher::Config::default());
+    let all = read_alone::<K>(client, &ApiResource::erase::<K>(&K::DynamicType::default()));
     let grids = writer.as_reader();
-    let seen = all.default_backoff().modify(|grid| grid.managed_fields_mut().clear()).reflect(writer);
+    let seen = all.reflect(writer);
     let seen = seen.inspect_ok(move |event| match event {
         Event::Delete(grid) => drop(memory.lock().remove(&grid.uid().unwrap_or_default())),
         // Some may have gone while nobody looked.
@@ -103,7 +105,7 @@ fn own<K: GridKind>(
 /// The grids to which a child that changed belongs, or may belong.
 fn of_children<K: GridKind>(
     client: &Client,
-    resource: &kube::api::ApiResource,
+    resource: &ApiResource,
     cache: Cache,
     grids: Store<K>,
 ) -> impl Stream<Item = Result<ObjectRef<K>, watcher::Error>> + use<K> {
@@ -136,16 +138,67 @@ fn of_nodes<K: GridKind>(
     units: Units,
     grids: Store<K>,
 ) -> impl Stream<Item = Result<ObjectRef<K>, watcher::Error>> + use<K> {
-    let nodes = watch(Api::<PartialObjectMeta<Node>>::all(client.clone()), watcher::Config::default());
+    let seen = read_alone::<PartialObjectMeta<Node>>(client, &ApiResource::erase::<Node>(&()));
     let affected = move |event| {
         let keys = units.take(event);
         let concerned = grids.state_filter(|grid| keys.contains(&grid.grid_spec().key));
         concerned.into_iter().map(|grid| ObjectRef::from_obj(&*grid)).collect::<Vec<_>>()
     };
-    let seen = nodes.default_backoff();
     seen.map_ok(move |event| stream::iter(affected(event).into_iter().map(Ok))).try_flatten()
+}
+
+/// A watch of objects of which each is read alone: one that cannot be read is passed over, and the others are told.
+fn read_alone<K: DeserializeOwned>(
+    client: &Client,
+    resource: &ApiResource,
+) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + use<K> {
+    let api = Api::<RawObject>::all_with(client.clone(), resource);
+    let all = watch(api, watcher::Config::default()).default_backoff();
+    all.try_filter_map(|event| ready(Ok(typed(event))))
+}
+
+/// The same event of an object of this type.
+fn typed<K: DeserializeOwned>(event: Event<RawObject>) -> Option<Event<K>> {
+    let read = |raw: RawObject| {
+        let whole = raw.uid().map(|_| raw.into_value()).map_err(|error| error.to_string());
+        let object = whole.and_then(|value| serde_json::from_value(value).map_err(|error| error.to_string()));
+        object.inspect_err(|error| tracing::warn!(error, "an object that cannot be used")).ok()
+    };
+    Some(match event {
+        Event::Init => Event::Init,
+        Event::InitDone => Event::InitDone,
+        Event::InitApply(raw) => Event::InitApply(read(raw)?),
+        Event::Apply(raw) => Event::Apply(read(raw)?),
+        Event::Delete(raw) => Event::Delete(read(raw)?),
+    })
 }
 
 fn all<K: GridKind>(grids: &Store<K>) -> Vec<ObjectRef<K>> {
     grids.state().iter().map(|grid| ObjectRef::from_obj(&**grid)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_read_is_passed_over_and_the_rest_is_told() {
+        let object = |name: &str, labels: &str, spec: &str| {
+            let metadata =
+                format!(r#"{{"name":"{name}","uid":"u","resourceVersion":"4","labels":{labels}}}"#);
+            let text = format!(r#"{{"kind":"Node","metadata":{metadata},"spec":{spec}}}"#);
+            serde_json::from_str::<RawObject>(&text).expect("an object")
+        };
+        let name = |event| match typed::<PartialObjectMeta<Node>>(event) {
+            Some(Event::Apply(node) | Event::InitApply(node) | Event::Delete(node)) => Some(node.name_any()),
+            Some(Event::Init | Event::InitDone) | None => None,
+        };
+        let deep = "[".repeat(200) + &"]".repeat(200);
+        assert_eq!(name(Event::InitApply(object("a", "{}", &deep))), None);
+        assert_eq!(name(Event::Apply(object("b", r#"{"k":7}"#, "{}"))), None);
+        for event in [Event::InitApply, Event::Apply, Event::Delete] {
+            assert_eq!(name(event(object("c", r#"{"k":"v"}"#, "{}"))).as_deref(), Some("c"));
+        }
+        assert!(matches!(typed::<PartialObjectMeta<Node>>(Event::InitDone), Some(Event::InitDone)));
+    }
 }

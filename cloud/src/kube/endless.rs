@@ -1,7 +1,8 @@
 //! Calls whose answer ends when somebody else wants it to: a reply carries none of them.
 //!
 //! What a call is, the one parser of paths and parameters says: however it is spelled, it is judged as the API server
-//! reads it.
+//! reads it. What the API server reads in another way than that parser is refused, because the right to a call is asked for
+//! by what was read here.
 
 use tombolo_apiserve::query::Query;
 use tombolo_apiserve::query::params::PARAMS_MAX;
@@ -15,14 +16,26 @@ const CONNECTIONS: [&str; 4] = ["attach", "exec", "portforward", "proxy"];
 /// A call as the API server reads it.
 ///
 /// # Errors
-/// [`CallError::Endless`], and [`CallError::Invalid`] for more parameters than are read here: the API server reads all.
+/// [`CallError::Endless`], and [`CallError::Invalid`] for a text that can be read in two ways and for more parameters than are
+/// read here: the API server reads all.
 pub(super) fn read(call: &ApiCall) -> Result<Query, CallError> {
     let (path, query) = call.path_and_query.split_once('?').unwrap_or((&call.path_and_query, ""));
+    if is_ambiguous(path, query) {
+        let why = "a path has no '#', and a query neither '#' nor ';' nor a '%' without two hexadecimal digits behind it";
+        return Err(CallError::Invalid(why.to_owned()));
+    }
     if query.split('&').count() > PARAMS_MAX {
         return Err(CallError::Invalid(format!("a query has at most {PARAMS_MAX} parameters")));
     }
     let asked = Query::parse(&call.method, path, query);
     if is_endless(&asked) { Err(CallError::Endless) } else { Ok(asked) }
+}
+
+/// Whether the API server is sent less than this text, as of what follows `#`, or leaves out a parameter that is read here, as
+/// Go's `net/url` does with one that has a `;` or a broken escape.
+fn is_ambiguous(path: &str, query: &str) -> bool {
+    let is_broken = |rest: &str| !rest.get(..2).is_some_and(|two| two.bytes().all(|b| b.is_ascii_hexdigit()));
+    path.contains('#') || query.contains(['#', ';']) || query.split('%').skip(1).any(is_broken)
 }
 
 fn is_endless(asked: &Query) -> bool {
@@ -93,6 +106,26 @@ mod tests {
             judged(&Method::GET, path).expect(path);
         }
         judged(&Method::POST, "/api/v1/namespaces/d/pods?fieldManager=watch").expect("a write");
+    }
+
+    #[test]
+    fn what_the_api_server_reads_in_another_way_is_no_call() {
+        let selector = "/api/v1/namespaces/d/secrets?fieldSelector=metadata.name%3Da";
+        for path in [
+            format!("{selector},metadata.namespace%21%3Db;"),
+            format!("{selector},metadata.namespace%21%3D%zz"),
+            format!("{selector}%"),
+            format!("{selector}%2"),
+            format!("{selector}%2\u{e4}"),
+            selector.replace('?', "?x=1#&"),
+            selector.replace('?', "#/a?"),
+            "/api/v1/nodes#".to_owned(),
+        ] {
+            let error = judged(&Method::GET, &path).expect_err(&path);
+            assert!(matches!(error, CallError::Invalid(_)), "{path}: {error}");
+        }
+        judged(&Method::GET, selector).expect("a list");
+        judged(&Method::GET, &selector.replace("%3Da", "%3da%23%3B%25")).expect("escaped");
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! An object of any kind, as the API server sent it.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use kube::Resource as KubeResource;
 use kube::api::{ApiResource, DynamicObject, ObjectMeta};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 use thiserror::Error;
 use tombolo_proto::{CloudRevision, ObjectKey, Resource, Uid};
 
@@ -16,7 +18,15 @@ pub struct RawObject {
     /// Boxed: the machinery's type is ten times as large as what is used of it.
     metadata: Box<ObjectMeta>,
     value: Value,
+    /// Why nothing of it could be read but its metadata.
+    unread: Option<Box<str>>,
 }
+
+/// Levels of an object that is passed on: serde_json reads 127, and lists and events have some of their own.
+const LEVELS_MAX: usize = 120;
+
+/// Members by name, as they were written.
+type Members = BTreeMap<String, Box<RawValue>>;
 
 /// An object that lacks its identity.
 #[derive(Debug, Error)]
@@ -28,6 +38,14 @@ pub enum ObjectError {
         key: String,
         /// Which field.
         field: &'static str,
+    },
+    /// Its text cannot be read: it is nested deeper than any object of Kubernetes' own kinds.
+    #[error("object {key} cannot be read: {why}")]
+    Unread {
+        /// Which object.
+        key: String,
+        /// Why.
+        why: Box<str>,
     },
 }
 
@@ -43,7 +61,7 @@ impl RawObject {
             resource_version: text("/metadata/resourceVersion"),
             ..ObjectMeta::default()
         };
-        Self { metadata: Box::new(metadata), value }
+        Self { metadata: Box::new(metadata), value, unread: None }
     }
 
     /// The JSON.
@@ -68,8 +86,11 @@ impl RawObject {
     /// Which incarnation.
     ///
     /// # Errors
-    /// [`ObjectError`] when the object has none.
+    /// [`ObjectError`] when the object has none, or was not read whole.
     pub fn uid(&self) -> Result<Uid, ObjectError> {
+        if let Some(why) = &self.unread {
+            return Err(ObjectError::Unread { key: self.name(), why: why.clone() });
+        }
         let uid = self.metadata.uid.as_deref().and_then(|uid| Uid::parse(uid).ok());
         uid.ok_or_else(|| self.lacks("metadata.uid"))
     }
@@ -85,19 +106,45 @@ impl RawObject {
     }
 
     fn lacks(&self, field: &'static str) -> ObjectError {
+        ObjectError::Field { key: self.name(), field }
+    }
+
+    fn name(&self) -> String {
         let part = |text: &Option<String>| text.clone().unwrap_or_default();
-        let key = format!("{}/{}", part(&self.metadata.namespace), part(&self.metadata.name));
-        ObjectError::Field { key, field }
+        format!("{}/{}", part(&self.metadata.namespace), part(&self.metadata.name))
     }
 }
 
 impl<'de> Deserialize<'de> for RawObject {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = Value::deserialize(deserializer)?;
-        if value.get("metadata").is_none() {
+        let mut members = Members::deserialize(deserializer)?;
+        let metadata = members.remove("metadata").map(|text| serde_json::from_str::<Members>(text.get()));
+        let Some(Ok(mut metadata)) = metadata else {
             return Err(D::Error::custom("an object without metadata"));
-        }
-        Ok(Self::new(value))
+        };
+        // Nobody here needs it, and whoever writes the object chooses how deep it is nested.
+        metadata.remove("managedFields");
+        let metadata = read(&metadata).map_err(D::Error::custom)?;
+        // One object that is nested deeper than can be read must not cost a list all others.
+        let (mut value, unread) = match read(&members) {
+            Ok(value) if value.values().all(|member| levels(member) < LEVELS_MAX) => (value, None),
+            Ok(_) => (Map::new(), Some(format!("it is nested more than {LEVELS_MAX} levels deep").into())),
+            Err(error) => (Map::new(), Some(error.to_string().into_boxed_str())),
+        };
+        value.insert("metadata".to_owned(), metadata.into());
+        Ok(Self { unread, ..Self::new(value.into()) })
+    }
+}
+
+fn read(members: &Members) -> serde_json::Result<Map<String, Value>> {
+    members.iter().map(|(name, text)| Ok((name.clone(), serde_json::from_str(text.get())?))).collect()
+}
+
+fn levels(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(levels).max().unwrap_or(0),
+        Value::Object(members) => 1 + members.values().map(levels).max().unwrap_or(0),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
     }
 }
 
@@ -154,6 +201,38 @@ mod tests {
             "object shop/web has no usable metadata.uid"
         );
         assert!(nameless.revision().is_err());
+    }
+
+    /// An API server stores JSON that is nested ten thousand times; serde_json reads 128 levels.
+    #[test]
+    fn what_is_nested_too_deep_costs_no_other_object_anything() {
+        let deep = |levels: usize| format!("{}{}", r#"{"f:a":"#.repeat(levels), "0") + &"}".repeat(levels);
+        let object = |name: &str, fields: &str, data: &str| {
+            let metadata =
+                format!(r#"{{"name":"{name}","uid":"u","resourceVersion":"4","managedFields":{fields}}}"#);
+            format!(r#"{{"kind":"Thing","metadata":{metadata},"data":{data}}}"#)
+        };
+        let most = deep(LEVELS_MAX - 1);
+        let items = [
+            object("a", &deep(9000), "7"),
+            object("b", "[]", &deep(200)),
+            object("c", "[]", &most),
+            object("d", "[]", &deep(LEVELS_MAX)),
+        ];
+        let list = format!(r#"{{"metadata":{{}},"items":[{}]}}"#, items.join(","));
+        let list: kube::core::ObjectList<RawObject> = serde_json::from_str(&list).expect("a list");
+        let read: Vec<bool> = list.items.iter().map(|object| object.uid().is_ok()).collect();
+        assert_eq!(read, [true, false, true, false]);
+        let passed_on = format!(r#"[{{"items":[{}]}}]"#, list.items[2].value());
+        assert!(serde_json::from_str::<Value>(&passed_on).is_ok());
+        let metadata = json!({"name": "a", "uid": "u", "resourceVersion": "4"});
+        let whole = json!({"kind": "Thing", "metadata": metadata, "data": 7});
+        assert_eq!(*list.items[0].value(), whole, "what the API server keeps of its writers is left out");
+        let error = list.items[1].uid().expect_err("not read").to_string();
+        assert!(error.contains("/b cannot be read") && error.contains("recursion"), "{error}");
+        let event = format!(r#"{{"type":"ADDED","object":{}}}"#, items[0]);
+        let event: kube::core::WatchEvent<RawObject> = serde_json::from_str(&event).expect("an event");
+        assert!(matches!(event, kube::core::WatchEvent::Added(object) if *object.value() == whole));
     }
 
     #[test]

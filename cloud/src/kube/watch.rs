@@ -64,7 +64,8 @@ impl WatchSpec {
         self
     }
 
-    fn api(&self, client: Client) -> Api<RawObject> {
+    /// The objects themselves.
+    pub(crate) fn api(&self, client: Client) -> Api<RawObject> {
         let resource = &self.resource;
         let api_version = match &*resource.group {
             "" => resource.version.to_string(),

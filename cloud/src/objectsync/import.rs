@@ -89,7 +89,7 @@ async fn seed(
 /// Reads all pages of one kind; false when the cluster does not have it.
 async fn gather(kube: &Kube, plural: &str, seeds: &mut Seeds) -> Result<bool, ObjectSyncError> {
     let path = format!("{API}/{plural}");
-    match kube.list(Caller::Own, &path, |object| seeds.take(&object)).await? {
+    match kube.list(Caller::Own, &path, |object| seeds.take(object.value())).await? {
         None => Ok(true),
         Some(answer) if answer.code == 404 => Ok(false),
         Some(answer) => Err(refused(&path, &answer)),

@@ -5,19 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::{Node, Secret};
-use kube::api::{Api, PartialObjectMeta};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::Api;
 use kube::runtime::watcher::{self, Event};
+use serde_json::Value;
 use tombolo_proto::NodeId;
 use tombolo_runtime::{Backoff, BackoffConfig};
 
 use super::{Identities, SECRET_PREFIX, SHARDS};
 use crate::bootstrap::secrets::{OWN_LABEL, SecretData};
 use crate::bootstrap::tokens;
+use crate::kube::{RawObject, WatchSpec, resources};
 
 /// Follows records and Nodes for ever.
 pub(crate) async fn follow(identities: Arc<Identities>, client: kube::Client, namespace: String) {
-    let nodes = follow_nodes(&identities, Api::all(client.clone()));
+    let nodes = follow_nodes(&identities, WatchSpec::all(resources::nodes()).api(client.clone()));
     let records = follow_records(&identities, Api::namespaced(client, &namespace));
     futures::join!(nodes, records);
 }
@@ -30,7 +32,7 @@ fn backoff() -> Backoff {
     })
 }
 
-async fn follow_nodes(identities: &Identities, nodes: Api<PartialObjectMeta<Node>>) {
+async fn follow_nodes(identities: &Identities, nodes: Api<RawObject>) {
     let mut backoff = backoff();
     let mut listed = HashMap::new();
     let mut stream = std::pin::pin!(watcher::watcher(nodes, watcher::Config::default()));
@@ -89,12 +91,11 @@ pub(in crate::bootstrap) struct NodeFacts {
     pub(in crate::bootstrap) created: u64,
 }
 
-fn read(node: &PartialObjectMeta<Node>) -> Option<(NodeId, NodeFacts)> {
-    let metadata = &node.metadata;
-    let id = NodeId::parse(metadata.name.as_deref()?).ok()?;
-    let created = metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second());
-    let created = u64::try_from(created).unwrap_or(0);
-    Some((id, NodeFacts { uid: metadata.uid.clone()?, created }))
+fn read(node: &RawObject) -> Option<(NodeId, NodeFacts)> {
+    let text = |name: &str| node.value()["metadata"].get(name).and_then(Value::as_str);
+    let created = text("creationTimestamp").and_then(|time| time.parse::<jiff::Timestamp>().ok());
+    let created = created.map_or(0, |time| u64::try_from(time.as_second()).unwrap_or(0));
+    Some((NodeId::parse(text("name")?).ok()?, NodeFacts { uid: text("uid")?.to_owned(), created }))
 }
 
 impl Identities {
@@ -119,7 +120,7 @@ impl Identities {
     /// the watch was broken.
     pub(in crate::bootstrap) async fn node_event(
         &self,
-        event: Event<PartialObjectMeta<Node>>,
+        event: Event<RawObject>,
         listed: &mut HashMap<NodeId, NodeFacts>,
     ) {
         let (changed, gone) = match event {

@@ -79,4 +79,16 @@ async fn which_node(client: &Client) {
     let patch = json!({"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}});
     api.patch("edge1", &PatchParams::default(), &Patch::Merge(&patch)).await.expect("patched");
     assert_eq!(state().await, present(true));
+
+    // Whoever writes a Node, itself too, chooses how deep that is nested which the API server keeps of its writers.
+    let fields = (0..200).fold(json!({}), |inner, _| json!({ "f:a": inner }));
+    let writer = json!({"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
+        "fieldsV1": {"f:status": fields}});
+    let patch = json!({"metadata": {"managedFields": [writer]}});
+    let patched = api.patch("edge1", &PatchParams::default(), &Patch::Merge(&patch)).await;
+    assert!(
+        matches!(patched, Err(kube::Error::SerdeError(_))),
+        "written, and not to be read as a typed object"
+    );
+    assert_eq!(state().await, present(true));
 }

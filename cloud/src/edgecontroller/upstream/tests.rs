@@ -464,6 +464,36 @@ impl Asked {
     }
 }
 
+/// A list that the node is refused is made by cloudcore when edge nodes are granted it: not a wider one than was asked about,
+/// which the API server would read out of a text that it understands in another way.
+#[tokio::test]
+async fn what_can_be_read_in_two_ways_is_asked_of_nobody() {
+    let list = "/api/v1/namespaces/d/secrets?fieldSelector=metadata.name%3Ds";
+    let odd = [
+        format!("{list},metadata.namespace%21%3Dx;"),
+        format!("{list},metadata.namespace%21%3D%zz"),
+        list.replace('?', "?x=1#&"),
+    ];
+    for (path, code, calls) in odd.iter().map(|path| (path.as_str(), 400, 0)).chain([(list, 403, 3)]) {
+        let (client, log) = scripted(|line| match line {
+            line if line.ends_with("/subjectaccessreviews") => (201, json!({"status": {"allowed": true}})),
+            _ => (403, json!({"kind": "Status", "code": 403})),
+        });
+        let body = RequestBody::Api(ApiRequest {
+            method: "GET".to_owned(),
+            path_and_query: path.to_owned(),
+            content_type: String::new(),
+            accept: String::new(),
+            body: bytes::Bytes::new(),
+        });
+        let ReplyBody::Api(reply) = (Asked { token: None, body }).ask(&upstream(client)).await else {
+            panic!("an API reply")
+        };
+        let seen = log.lock().clone();
+        assert_eq!((reply.code, seen.len()), (code, calls), "{path}: {seen:?}");
+    }
+}
+
 #[tokio::test]
 async fn an_update_from_an_edge_keeps_the_annotation_that_edges_are_not_sent() {
     let annotation = "kubectl.kubernetes.io/last-applied-configuration";

@@ -50,7 +50,7 @@ impl ClusterLedgers {
         let failed = |reason: String| LedgerError::List { reason };
         let path = format!("{}?labelSelector={}", self.all(), query_value(LEDGER_LABEL));
         let mut records = Vec::new();
-        let listed = self.kube.list(Caller::Own, &path, |object| records.push(named(&object))).await;
+        let listed = self.kube.list(Caller::Own, &path, |object| records.push(named(object.value()))).await;
         match listed.map_err(|error| failed(error.to_string()))? {
             None => records.into_iter().collect(),
             Some(answer) => Err(failed(answer.message())),

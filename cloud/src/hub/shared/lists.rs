@@ -15,7 +15,7 @@ use tombolo_proto::{CloudRevision, ObjectKey};
 
 use super::{SharedWatch, no_room};
 use crate::hub::interned::Stored;
-use crate::kube::{Caller, Kube, RawObject};
+use crate::kube::{Caller, Kube};
 
 /// Rest after a first failure; it doubles up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_millis(200);
@@ -148,7 +148,7 @@ impl SharedWatch {
         let _listing = Listing(self);
         let (mut brought, mut full) = (Vec::new(), false);
         let answer = kube.list(Caller::Own, &self.path, |object| {
-            let news = self.trimmed(RawObject::new(object)).filter(|object| {
+            let news = self.trimmed(object).filter(|object| {
                 self.objects
                     .get(&object.key)
                     .is_none_or(|known| known.object.version.revision < object.version.revision)

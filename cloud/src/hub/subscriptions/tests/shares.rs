@@ -129,3 +129,24 @@ async fn a_node_that_connects_again_and_again_has_one_share() {
     hub.registry.sweep();
     assert_eq!((hub.registry.len(), hub.session_bytes.used(), hub.metrics.sessions.get()), (0, 0, 0));
 }
+
+/// Each proof that two machines use an identity is told in an event, which cloudcore writes in its own name.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_takes_turns_with_itself_causes_few_events() {
+    let events = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&events);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let told = request.uri().path() == "/api/v1/namespaces/default/events";
+        counter.fetch_add(usize::from(told), Ordering::SeqCst);
+        let response = Response::builder().status(201).body(Body::from(b"{}".to_vec()));
+        std::future::ready(Ok::<_, tower::BoxError>(response.expect("a response")))
+    });
+    let hub = hub(&Client::new(service, "default").into());
+    for times in 1..=1000 {
+        hub.contested(&node(), times);
+    }
+    // Until every task has nothing more to do.
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let told = events.load(Ordering::SeqCst);
+    assert!((1..100).contains(&told), "{told} events");
+}
