@@ -64,6 +64,10 @@ pub struct Metrics {
     pub pods: Gauge,
     /// Watches shared by subscriptions.
     pub shared_watches: Gauge,
+    /// Bytes of the objects that they follow.
+    pub shared_watch_bytes: Gauge,
+    /// Those that ended or were refused for want of memory, by reason.
+    pub shared_watches_ended: Family<Label, Counter>,
     /// Bytes that nodes make the hub keep, beyond what each has for itself.
     pub session_bytes: Gauge,
     /// Times that a node was refused memory.
@@ -108,6 +112,8 @@ impl Metrics {
             unreadable: Gauge::default(),
             pods: Gauge::default(),
             shared_watches: Gauge::default(),
+            shared_watch_bytes: Gauge::default(),
+            shared_watches_ended: Family::default(),
             session_bytes: Gauge::default(),
             budget_refusals: Counter::default(),
             strangers: Gauge::default(),
@@ -161,6 +167,10 @@ impl Metrics {
     }
 
     fn register_budgets(&self, registry: &mut Registry) {
+        let text = "Bytes of the objects that subscriptions follow";
+        registry.register("shared_watch_bytes", text, self.shared_watch_bytes.clone());
+        let text = "Shared watches that ended or were refused for want of memory, by reason";
+        registry.register("shared_watches_ended", text, self.shared_watches_ended.clone());
         let text = "Bytes that nodes make the hub keep, beyond what each has for itself";
         registry.register("session_bytes", text, self.session_bytes.clone());
         let text = "Times that a node was refused memory";

@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn the_end_of_the_last_pod_is_the_end_of_the_right() {
         let (resource, kind) = (VolumeKind(1).resource(), "PersistentVolumeClaim".to_owned());
-        let interned = Interned::new(&tombolo_runtime::Budget::new(usize::MAX));
+        let interned = Interned::new(usize::MAX);
         let watch = Arc::new(SharedWatch::new(resource, kind, interned));
         let mut volumes = Volumes::default();
         let claim = object("persistentvolumeclaims", "d", "data", &json!({})).key.clone();
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(deletions(&mut session, &view), 0, "claims are not followed yet");
         assert_eq!(view.volumes.take_missing(), Some(VolumeKind(1)), "and have to be");
 
-        let interned = Interned::new(&tombolo_runtime::Budget::new(usize::MAX));
+        let interned = Interned::new(usize::MAX);
         let watch = SharedWatch::new(VolumeKind(1).resource(), "PersistentVolumeClaim".to_owned(), interned);
         view.volumes.watches[1] = Some(Followed::new(Arc::new(watch)));
         session.offer_held(is_volume);
