@@ -14,7 +14,8 @@ use tombolo_runtime::time::sleep_until;
 use super::index::{Effect, Index, Kind, ReadToken};
 use super::pod_manager::coalesce;
 use super::reads::{Read, Reads};
-use crate::kube::{ApiCall, CallError, Caller, Kube, ObjectEvent, RawObject, path_of};
+use super::trim::Trimmed;
+use crate::kube::{ApiCall, CallError, Caller, Kube, ObjectError, ObjectEvent, RawObject, path_of};
 
 #[cfg(test)]
 mod tests;
@@ -97,7 +98,7 @@ struct Question {
 /// The answer to it.
 #[derive(Default)]
 struct Found {
-    pods: Vec<RawObject>,
+    pods: Vec<Result<Trimmed, ObjectError>>,
     objects: Vec<(ObjectKey, Option<RawObject>)>,
 }
 
@@ -314,10 +315,11 @@ async fn fetch(kube: &Kube, key: &ObjectKey) -> Result<Option<RawObject>, ReadEr
     }
 }
 
-async fn list_pods(kube: &Kube, node: &NodeId) -> Result<Vec<RawObject>, ReadError> {
+/// The node's pods, each trimmed as it is read.
+async fn list_pods(kube: &Kube, node: &NodeId) -> Result<Vec<Result<Trimmed, ObjectError>>, ReadError> {
     let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
     let mut pods = Vec::new();
-    match kube.list(Caller::Own, &path, |pod| pods.push(RawObject::new(pod))).await? {
+    match kube.list(Caller::Own, &path, |pod| pods.push(Kind::Pod.trimmed(RawObject::new(pod)))).await? {
         None => Ok(pods),
         Some(answer) => {
             let text = format!("list of the pods of {node}: {}", answer.message());

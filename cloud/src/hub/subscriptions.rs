@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dashmap::DashMap;
-use kube::runtime::watcher;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -18,7 +17,7 @@ use super::interned::Interned;
 use super::kinds::kind_of;
 use super::selection::Selection;
 use super::shared::{EVENTS_MAX, SharedWatch};
-use crate::kube::{Kube, ObjectEvent, watch};
+use crate::kube::{Kube, ObjectEvent, Waiting, WatchError, watch};
 use crate::metrics::{Label, Metrics};
 
 #[cfg(test)]
@@ -34,6 +33,9 @@ const NODE_WATCHES_MAX: usize = 48;
 
 /// A shared watch that nobody has followed for this long is closed.
 const IDLE_LIMIT: Duration = Duration::from_secs(600);
+
+/// Bytes that the events of all shared watches may take while they wait for the copies.
+const EVENTS_BYTES_MAX: u32 = 16 * 1024 * 1024;
 
 /// Lists at a time that confirm what shared watches do not have.
 const LISTS_MAX: usize = 4;
@@ -68,6 +70,8 @@ pub struct Subscriptions {
     metrics: Metrics,
     running: Arc<DashMap<Selection, Running>>,
     interned: Interned,
+    /// Memory of the events that wait for any of the watches.
+    waiting: Waiting,
     /// Places for lists that confirm something.
     lists: Arc<Semaphore>,
 }
@@ -79,7 +83,8 @@ impl Subscriptions {
         let access = Access::new(kube.clone());
         let interned = Interned::new(usize::MAX).counted(&metrics);
         let lists = Arc::new(Semaphore::new(LISTS_MAX));
-        Self { kube, access, tasks, metrics, running: Arc::default(), interned, lists }
+        let (running, waiting) = (Arc::default(), Waiting::new(EVENTS_BYTES_MAX));
+        Self { kube, access, tasks, metrics, running, interned, waiting, lists }
     }
 
     /// The same with so many bytes for all objects that are followed. What one node alone follows may take a quarter.
@@ -251,12 +256,12 @@ impl Subscriptions {
     fn start(&self, selection: &Selection, kind: &str, opener: Option<&NodeId>) -> Running {
         let interned = self.interned.clone();
         let shared = SharedWatch::new(selection.resource.clone(), kind.to_owned(), interned);
-        let shared = Arc::new(shared.listed_at(selection.to_path()).begun_by(opener));
+        let spec = selection.to_watch(&self.waiting);
+        let shared = Arc::new(shared.listed_at(spec.path()).begun_by(opener));
         self.interned.payers.enlist(&shared);
-        let spec = selection.to_watch(kind);
         let (sender, receiver) = mpsc::channel(EVENTS_MAX);
         let (failing, metrics) = (Arc::clone(&shared), self.metrics.clone());
-        let failed = move |error: &watcher::Error| {
+        let failed = move |error: &WatchError| {
             metrics.watch_failures.get_or_create(&Label { kind: "subscription" }).inc();
             // Nobody waits for ever for a list that the API server refuses.
             if let Some(closed) = refused(error)
@@ -266,7 +271,7 @@ impl Subscriptions {
             }
         };
         let name = format!("shared watch of {}", selection.resource);
-        let client = self.kube.client().clone();
+        let kube = self.kube.clone();
         let listing = Arc::clone(&shared);
         let seen = move |event| {
             if matches!(event, ObjectEvent::RelistStart) {
@@ -274,7 +279,7 @@ impl Subscriptions {
             }
             event
         };
-        let watching = self.tasks.spawn_isolated(name.clone(), watch(client, spec, sender, seen, failed));
+        let watching = self.tasks.spawn_isolated(name.clone(), watch(kube, spec, sender, seen, failed));
         let running = self.tasks.spawn_isolated(name, Arc::clone(&shared).run(receiver));
         Running { watch: shared, tasks: [watching, running] }
     }
@@ -297,12 +302,7 @@ async fn synced(watch: &SharedWatch) -> Result<(), Closed> {
 }
 
 /// The API server's refusal, when the failure is one that another attempt does not heal.
-fn refused(error: &watcher::Error) -> Option<Closed> {
-    let (watcher::Error::InitialListFailed(kube::Error::Api(status))
-    | watcher::Error::WatchStartFailed(kube::Error::Api(status))) = error
-    else {
-        return None;
-    };
-    let lasting = matches!(status.code, 400..=405 | 422);
-    lasting.then(|| Closed::new(status.code, &status.message))
+fn refused(error: &WatchError) -> Option<Closed> {
+    let code = error.code.filter(|code| matches!(code, 400..=405 | 422))?;
+    Some(Closed::new(code, &error.text))
 }

@@ -1,21 +1,19 @@
 //! An object of any kind, as the API server sent it.
 
-use std::borrow::Cow;
-
-use kube::Resource as KubeResource;
-use kube::api::{ApiResource, DynamicObject, ObjectMeta};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use thiserror::Error;
 use tombolo_proto::{CloudRevision, ObjectKey, Resource, Uid};
 
-/// An object as JSON, with the few metadata fields that the watch machinery needs taken out.
+use super::waiting::Place;
+
+/// An object as JSON.
 #[derive(Debug, Clone)]
 pub struct RawObject {
-    /// Boxed: the machinery's type is ten times as large as what is used of it.
-    metadata: Box<ObjectMeta>,
     value: Value,
+    /// The object's part of the memory of what waits, if it is an event's.
+    place: Option<Place>,
 }
 
 /// An object that lacks its identity.
@@ -35,15 +33,16 @@ impl RawObject {
     /// Takes over JSON.
     #[must_use]
     pub fn new(value: Value) -> Self {
-        let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-        let metadata = ObjectMeta {
-            name: text("/metadata/name"),
-            namespace: text("/metadata/namespace"),
-            uid: text("/metadata/uid"),
-            resource_version: text("/metadata/resourceVersion"),
-            ..ObjectMeta::default()
-        };
-        Self { metadata: Box::new(metadata), value }
+        Self { value, place: None }
+    }
+
+    /// Holds its place until it is dropped or [given away](Self::into_value).
+    pub(super) fn set_place(&mut self, place: Option<Place>) {
+        self.place = place;
+    }
+
+    fn metadata(&self, member: &str) -> Option<&str> {
+        self.value.get("metadata")?.get(member)?.as_str()
     }
 
     /// The JSON.
@@ -61,8 +60,8 @@ impl RawObject {
     /// Which object it is.
     #[must_use]
     pub fn key(&self, resource: &Resource) -> ObjectKey {
-        let name = self.metadata.name.as_deref().unwrap_or_default();
-        ObjectKey::new(resource.clone(), self.metadata.namespace.as_deref().unwrap_or_default(), name)
+        let part = |member| self.metadata(member).unwrap_or_default();
+        ObjectKey::new(resource.clone(), part("namespace"), part("name"))
     }
 
     /// Which incarnation.
@@ -70,7 +69,7 @@ impl RawObject {
     /// # Errors
     /// [`ObjectError`] when the object has none.
     pub fn uid(&self) -> Result<Uid, ObjectError> {
-        let uid = self.metadata.uid.as_deref().and_then(|uid| Uid::parse(uid).ok());
+        let uid = self.metadata("uid").and_then(|uid| Uid::parse(uid).ok());
         uid.ok_or_else(|| self.lacks("metadata.uid"))
     }
 
@@ -79,14 +78,13 @@ impl RawObject {
     /// # Errors
     /// [`ObjectError`] when the object has none.
     pub fn revision(&self) -> Result<CloudRevision, ObjectError> {
-        let revision =
-            self.metadata.resource_version.as_deref().and_then(|text| CloudRevision::parse(text).ok());
+        let revision = self.metadata("resourceVersion").and_then(|text| CloudRevision::parse(text).ok());
         revision.ok_or_else(|| self.lacks("metadata.resourceVersion"))
     }
 
     fn lacks(&self, field: &'static str) -> ObjectError {
-        let part = |text: &Option<String>| text.clone().unwrap_or_default();
-        let key = format!("{}/{}", part(&self.metadata.namespace), part(&self.metadata.name));
+        let part = |member| self.metadata(member).unwrap_or_default();
+        let key = format!("{}/{}", part("namespace"), part("name"));
         ObjectError::Field { key, field }
     }
 }
@@ -98,39 +96,6 @@ impl<'de> Deserialize<'de> for RawObject {
             return Err(D::Error::custom("an object without metadata"));
         }
         Ok(Self::new(value))
-    }
-}
-
-impl KubeResource for RawObject {
-    type DynamicType = ApiResource;
-    type Scope = <DynamicObject as KubeResource>::Scope;
-
-    fn kind(kind: &ApiResource) -> Cow<'_, str> {
-        kind.kind.as_str().into()
-    }
-
-    fn group(kind: &ApiResource) -> Cow<'_, str> {
-        kind.group.as_str().into()
-    }
-
-    fn version(kind: &ApiResource) -> Cow<'_, str> {
-        kind.version.as_str().into()
-    }
-
-    fn api_version(kind: &ApiResource) -> Cow<'_, str> {
-        kind.api_version.as_str().into()
-    }
-
-    fn plural(kind: &ApiResource) -> Cow<'_, str> {
-        kind.plural.as_str().into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
     }
 }
 

@@ -48,7 +48,7 @@ impl Index {
             self.remove_node(node.as_str());
             return self.node_applied(raw);
         }
-        let Trimmed { mut object, significant } = Self::trimmed(Kind::Node, raw)?;
+        let Trimmed { mut object, significant } = Kind::Node.trimmed(raw)?;
         let current = self.down.present(&key);
         if current.as_ref().is_some_and(|current| current.version.revision > object.version.revision) {
             return Ok(());

@@ -5,21 +5,24 @@ use std::sync::Arc;
 use serde_json::Value;
 use tombolo_proto::{NodeId, ObjectKey, Uid};
 
-use super::{Cached, Effect, Index, Kind, ObjectError, RawObject};
+use super::{Cached, Effect, Index, Kind, ObjectError, RawObject, Trimmed};
 use crate::edgecontroller::pod_manager::{Known, Observed, Verdict};
 
 impl Index {
     pub(super) fn pod_applied(&mut self, raw: RawObject) -> Result<(), ObjectError> {
         let node = raw.value().pointer("/spec/nodeName").and_then(Value::as_str);
         let Some(node) = node.and_then(|name| NodeId::parse(name).ok()) else { return Ok(()) };
-        let is_edge = self.down.nodes.get(&node).is_some_and(|state| state.registered.is_some());
-        if !is_edge {
-            return Ok(());
+        if self.is_registered(&node) {
+            self.pod_seen(&node, Kind::Pod.trimmed(raw)?);
         }
-        let mut pod = Self::trimmed(Kind::Pod, raw)?;
+        Ok(())
+    }
+
+    /// A pod of this edge node is there.
+    pub(super) fn pod_seen(&mut self, node: &NodeId, mut pod: Trimmed) {
         let known = self.pods.get(&pod.object.version.uid).is_some();
         let observed = if known { Observed::Modified } else { Observed::Added };
-        let decision = self.pods.handle(observed, &node, &pod);
+        let decision = self.pods.handle(observed, node, &pod);
         if let Some(old) = decision.replaced {
             self.release(&old);
         }
@@ -38,18 +41,17 @@ impl Index {
             }
             Verdict::Insert | Verdict::Update => {
                 let (key, uid) = (object.key.clone(), object.version.uid.clone());
-                let change = self.down.location.set_pod(&node, &uid, &key, &object.dependencies);
+                let change = self.down.location.set_pod(node, &uid, &key, &object.dependencies);
                 self.down.objects.insert(key.clone(), Cached::Present(Arc::clone(&object)));
                 for gained in &change.gained {
-                    self.need(&node, gained);
+                    self.need(node, gained);
                 }
-                self.doubt_absent(&node, &object.dependencies);
+                self.doubt_absent(node, &object.dependencies);
                 // What a pod needs is offered before it, so that it need not wait at the edge.
-                self.offer(&node, &key);
-                self.lose(&node, &change.lost);
+                self.offer(node, &key);
+                self.lose(node, &change.lost);
             }
         }
-        Ok(())
     }
 
     pub(super) fn pod_deleted(&mut self, uid: &Uid) {
