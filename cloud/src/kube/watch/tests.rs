@@ -116,6 +116,11 @@ fn told(event: &ObjectEvent) -> String {
     }
 }
 
+/// What comes within ten minutes.
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(600), what).await.expect("it comes")
+}
+
 /// The objects that are listed, in order.
 fn all(count: usize) -> Vec<String> {
     let objects = (0..count).map(|number| format!("+{number}@5"));
@@ -155,7 +160,7 @@ async fn events_that_wait_are_bounded_in_bytes_and_none_is_lost() {
     let mut seen = Vec::new();
     while seen.len() < 22 {
         // It is dropped when the next one is asked for.
-        seen.push(told(&events.recv().await.expect("an event")));
+        seen.push(told(&soon(events.recv()).await.expect("an event")));
     }
     assert_eq!(seen, all(20));
     assert_eq!(waiting.free(), 4 * MIB, "what was taken takes nothing");
@@ -184,7 +189,7 @@ async fn a_watch_goes_on_where_it_was_and_lists_again_when_that_is_forgotten() {
     let watching = tokio::spawn(watch(api.kube(), spec(MIB), out, |event| event, failed));
     let mut seen = Vec::new();
     while seen.len() < 3 + 4 + 6 {
-        seen.push(told(&events.recv().await.expect("an event")));
+        seen.push(told(&soon(events.recv()).await.expect("an event")));
     }
     let again = ["[", "+0@5", "]"];
     let expected = [&again[..], &["+1@8", "+1@9", "-0@10", "+2@21"], &again, &again].concat();
@@ -204,5 +209,5 @@ async fn a_watch_ends_with_its_receiver() {
     let watching = tokio::spawn(watch(api.kube(), spec(MIB), out, |event| event, |error| panic!("{error}")));
     tokio::time::sleep(Duration::from_secs(1)).await;
     drop(events);
-    watching.await.expect("it ends");
+    soon(watching).await.expect("it ends");
 }
