@@ -21,6 +21,7 @@ use ledger::Ledger;
 use plan::Plan;
 use state::{State, rewind};
 
+mod account;
 mod ledger;
 mod plan;
 mod state;
@@ -28,6 +29,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+pub use account::WriterShares;
 pub use ledger::{Claims, DELETION_MARK_MAX, OBJECT_OVERHEAD, Rules};
 
 /// How long the state at a revision can be listed after later changes (etcd's usual compaction interval).
@@ -94,9 +96,12 @@ struct Queue {
 }
 
 struct Waiting {
-    mutation: Mutation,
+    change: Wanted,
     answer: oneshot::Sender<Answer>,
 }
+
+/// A change, and who makes it if that is somebody with a share.
+type Wanted = (Mutation, Option<Arc<str>>);
 
 type Answer = Result<Arc<Stored>, StoreError>;
 
@@ -133,7 +138,7 @@ impl MemoryStore {
         let mut state = State::new(newest, Histories::new(limits));
         let mut turn = Turn { packer: Packer::default(), ledger: Ledger::new(Arc::clone(&rules)) };
         for object in objects {
-            turn.ledger.replace(None, Some(&object));
+            turn.ledger.replace(None, Some(&object), None);
             if !rules.unpacked {
                 turn.packer.pack(&object);
             }
@@ -164,7 +169,7 @@ impl MemoryStore {
         let mut turn = self.shared.turn.lock();
         turn.packer.forget(resource);
         for object in self.shared.state.read().objects(resource) {
-            turn.ledger.replace(Some(object), None);
+            turn.ledger.replace(Some(object), None, None);
         }
         self.shared.len.store(turn.ledger.len(), Ordering::Relaxed);
         self.shared.state.write().withdraw(resource, self.revision());
@@ -253,29 +258,37 @@ impl Store for MemoryStore {
 
 impl WriteStore for MemoryStore {
     fn commit(&self, mutation: Mutation) -> BoxFuture<'_, Answer> {
+        self.change((mutation, None))
+    }
+
+    fn commit_for(&self, mutation: Mutation, user: &str) -> BoxFuture<'_, Answer> {
+        self.change((mutation, self.shared.rules.writer(user)))
+    }
+}
+
+impl MemoryStore {
+    fn change(&self, change: Wanted) -> BoxFuture<'_, Answer> {
         if self.shared.journal.is_none() {
-            let answer = self.shared.make(vec![mutation]).pop();
+            let answer = self.shared.make(vec![change]).pop();
             let answer = answer.unwrap_or_else(|| Err(interrupted()));
             self.shared.turn.lock().packer.settle();
             return Box::pin(std::future::ready(answer));
         }
         Box::pin(async move {
-            let answer = self.enqueue(mutation)?;
+            let answer = self.enqueue(change)?;
             answer.await.unwrap_or_else(|_| Err(interrupted()))
         })
     }
-}
 
-impl MemoryStore {
     /// Adds a change to the queue and makes sure that somebody empties it: a blocking thread that runs to its
     /// end whatever becomes of the requests that wait.
-    fn enqueue(&self, mutation: Mutation) -> Result<oneshot::Receiver<Answer>, StoreError> {
+    fn enqueue(&self, change: Wanted) -> Result<oneshot::Receiver<Answer>, StoreError> {
         let (answer, receiver) = oneshot::channel();
         let mut queue = self.shared.queue.lock();
         if queue.waiting.len() >= JOURNAL_QUEUE_MAX {
             return Err(StoreError::Unavailable { reason: "too many writes wait for the disk".to_owned() });
         }
-        queue.waiting.push_back(Waiting { mutation, answer });
+        queue.waiting.push_back(Waiting { change, answer });
         if !std::mem::replace(&mut queue.draining, true) {
             let shared = Arc::clone(&self.shared);
             tokio::task::spawn_blocking(move || shared.drain());
@@ -298,9 +311,9 @@ impl Shared {
                 }
                 queue.waiting.drain(..count).collect()
             };
-            let (mutations, answers): (Vec<_>, Vec<_>) =
-                batch.into_iter().map(|waiting| (waiting.mutation, waiting.answer)).unzip();
-            for (sender, answer) in answers.into_iter().zip(self.make(mutations)) {
+            let (changes, answers): (Vec<_>, Vec<_>) =
+                batch.into_iter().map(|waiting| (waiting.change, waiting.answer)).unzip();
+            for (sender, answer) in answers.into_iter().zip(self.make(changes)) {
                 // The request may have gone away; the change stays.
                 let _ = sender.send(answer);
             }
@@ -308,12 +321,13 @@ impl Shared {
         }
     }
 
-    /// Makes changes in order: check, journal, publish. One answer a mutation.
-    fn make(&self, mutations: Vec<Mutation>) -> Vec<Answer> {
+    /// Makes changes in order: check, journal, publish. One answer a change.
+    fn make(&self, changes: Vec<Wanted>) -> Vec<Answer> {
         let mut turn = self.turn.lock();
         let Turn { packer, ledger } = &mut *turn;
         let mut plan = Plan::new(self, ledger);
-        let mut answers: Vec<Answer> = mutations.into_iter().map(|mutation| plan.add(mutation)).collect();
+        let add = |(mutation, writer): Wanted| plan.add(mutation, writer.as_ref());
+        let mut answers: Vec<Answer> = changes.into_iter().map(add).collect();
         let staged = plan.staged;
         if let (Some(journal), false) = (&self.journal, staged.is_empty()) {
             let entries: Vec<JournalEntry> = staged.iter().map(|change| JournalEntry::of(change)).collect();
@@ -322,7 +336,7 @@ impl Shared {
                     *answer = Err(error.clone());
                 }
                 for change in staged.iter().rev() {
-                    ledger.replace(change.stored(), change.previous.as_deref());
+                    ledger.replace(change.stored(), change.previous.as_deref(), None);
                 }
                 return answers;
             }

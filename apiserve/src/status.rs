@@ -361,7 +361,7 @@ impl From<StoreError> for ApiError {
                 let (resource, message) = (key.resource(), error.to_string());
                 Self::conflict(&resource.group, &resource.name, key.name(), &message)
             }
-            StoreError::Full { .. } => {
+            StoreError::Full { .. } | StoreError::OverShare { .. } => {
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, "InsufficientStorage", error.to_string())
             }
             StoreError::NotStored { .. } => Self::internal(error.to_string()),

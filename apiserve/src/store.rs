@@ -165,6 +165,15 @@ pub trait WriteStore: Store {
     /// [`StoreError::AlreadyExists`], [`StoreError::NotFound`] or [`StoreError::Conflict`] when `expected`
     /// does not hold; [`StoreError::NotStored`] when the change cannot be made durable.
     fn commit(&self, mutation: Mutation) -> BoxFuture<'_, Result<Arc<Stored>, StoreError>>;
+
+    /// The same on the account of a user, where users have shares of the store.
+    ///
+    /// # Errors
+    /// As [`Self::commit`], and [`StoreError::OverShare`].
+    fn commit_for(&self, mutation: Mutation, user: &str) -> BoxFuture<'_, Result<Arc<Stored>, StoreError>> {
+        let _ = user;
+        self.commit(mutation)
+    }
 }
 
 /// A change to make.
@@ -279,6 +288,21 @@ pub enum StoreError {
         /// Bytes that are stored.
         len: u64,
         /// Bytes that may be.
+        max: u64,
+    },
+    /// The user's share of the store is used up. Becomes 507.
+    #[error(
+        "{key} was not stored: {writer} has made the store larger by {len} bytes and may by {max}; objects that it has \
+         written have to be deleted first"
+    )]
+    OverShare {
+        /// Which object.
+        key: ObjectKey,
+        /// The user.
+        writer: String,
+        /// Bytes by which objects have grown.
+        len: u64,
+        /// Bytes by which they may.
         max: u64,
     },
     /// The change could not be made durable and was taken back, for example because the disk is full. Becomes 500:

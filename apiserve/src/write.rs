@@ -327,7 +327,7 @@ impl LocalWrites {
         let uid = Uid::parse(uid).map_err(|error| refuse(error.to_string()))?;
         let write = Write::Put { uid, body: raw::object_text(&object) };
         let mutation = Mutation { key: context.key(), expected: change.expected, write };
-        let stored = self.store.commit(mutation).await?;
+        let stored = self.store.commit_for(mutation, &context.request.attributes.identity.user).await?;
         let mut object = change.object.clone();
         meta::set(&mut object, "resourceVersion", stored.revision.to_string().into());
         Ok(object)

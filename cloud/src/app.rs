@@ -177,7 +177,6 @@ fn hub(
     kube.register(registry.sub_registry_with_prefix("tombolo_cloud"));
     let (sender, inputs) = mpsc::channel(INPUTS_MAX);
     let down = Arc::new(Downstream::default());
-    let watch_bytes = Budget::new(config.budgets.watch_bytes);
     let session_bytes = Budget::new(config.budgets.session_bytes);
     let hub = Hub {
         registry: Arc::new(Registry::new(config.node_limit).with_memory(&session_bytes)),
@@ -189,7 +188,7 @@ fn hub(
             &uuid::Uuid::new_v4().to_string(),
         ),
         subscriptions: Subscriptions::new(kube.clone(), tasks.clone(), metrics.clone())
-            .with_memory(&watch_bytes),
+            .with_memory(config.budgets.watch_bytes),
         session_bytes,
         down,
         inputs: sender,

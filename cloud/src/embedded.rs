@@ -39,7 +39,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tombolo_apiserve::api::ApiServer;
 use tombolo_apiserve::history::LogLimits;
-use tombolo_apiserve::memory::{MemoryStore, Rules};
+use tombolo_apiserve::memory::{MemoryStore, Rules, WriterShares};
 use tombolo_apiserve::server::{Serving, serve};
 use tombolo_runtime::{Drain, Tasks};
 
@@ -66,6 +66,12 @@ const KEPT_PORT_WITHIN: Duration = Duration::from_secs(1);
 
 /// Events have this part of the store, at most.
 const EVENTS_SHARE: u64 = 4;
+
+/// One node may make objects grow by this part of the store, at most.
+const NODE_SHARE: u64 = 16;
+
+/// The last part of the store, which is for others than nodes.
+const OTHERS_SHARE: u64 = 10;
 
 /// Wait between two tries.
 const KEPT_PORT_RETRY: Duration = Duration::from_millis(20);
@@ -146,7 +152,13 @@ fn open_store(
     let newest = restored.revision.max(MemoryStore::START);
     // Whoever may write anything may write events, which are forgotten anyway.
     let shares = HashMap::from([(core("events"), len_max / EVENTS_SHARE)]);
-    let rules = Rules { claims: Some(Arc::new(ServiceClaims)), len_max, shares, ..Rules::default() };
+    let writers = WriterShares {
+        prefix: "system:node:",
+        share: len_max / NODE_SHARE,
+        all: len_max.saturating_sub(len_max / OTHERS_SHARE),
+    };
+    let mut rules = Rules { len_max, shares, writers: Some(writers), ..Rules::default() };
+    rules.claims = Some(Arc::new(ServiceClaims));
     let limits = LogLimits::default();
     Ok((MemoryStore::restore(newest, restored.objects, Some(indexed), limits, rules), journal))
 }

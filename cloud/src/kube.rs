@@ -16,6 +16,7 @@ mod published;
 mod registering;
 mod reviews;
 mod room;
+mod waiting;
 mod watch;
 
 pub use call::{Answer, ApiCall, CallError, Caller};
@@ -28,7 +29,8 @@ pub use protections::Protections;
 pub(crate) use published::{ISSUER_PATHS, is_document};
 pub(crate) use reviews::{Right, Unanswered};
 pub(crate) use room::{LARGE_ANSWER, Room};
-pub use watch::{ObjectEvent, WatchSpec, watch};
+pub use waiting::Waiting;
+pub use watch::{ObjectEvent, WatchError, WatchSpec, watch};
 
 use std::sync::Arc;
 

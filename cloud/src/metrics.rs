@@ -70,6 +70,10 @@ pub struct Metrics {
     pub unheeded_pods: Counter,
     /// Watches shared by subscriptions.
     pub shared_watches: Gauge,
+    /// Bytes of the objects that they follow.
+    pub shared_watch_bytes: Gauge,
+    /// Those that ended or were refused for want of memory, by reason.
+    pub shared_watches_ended: Family<Label, Counter>,
     /// Bytes that nodes make the hub keep, beyond what each has for itself.
     pub session_bytes: Gauge,
     /// Times that a node was refused memory.
@@ -117,6 +121,8 @@ impl Metrics {
             pod_bytes: Gauge::default(),
             unheeded_pods: Counter::default(),
             shared_watches: Gauge::default(),
+            shared_watch_bytes: Gauge::default(),
+            shared_watches_ended: Family::default(),
             session_bytes: Gauge::default(),
             budget_refusals: Counter::default(),
             strangers: Gauge::default(),
@@ -179,6 +185,10 @@ impl Metrics {
     }
 
     fn register_budgets(&self, registry: &mut Registry) {
+        let text = "Bytes of the objects that subscriptions follow";
+        registry.register("shared_watch_bytes", text, self.shared_watch_bytes.clone());
+        let text = "Shared watches that ended or were refused for want of memory, by reason";
+        registry.register("shared_watches_ended", text, self.shared_watches_ended.clone());
         let text = "Bytes that nodes make the hub keep, beyond what each has for itself";
         registry.register("session_bytes", text, self.session_bytes.clone());
         let text = "Times that a node was refused memory";

@@ -10,7 +10,7 @@ use tokio::task::AbortHandle;
 use crate::config::WatchEvents;
 use crate::edgecontroller::{INPUTS_MAX, Input, Kind};
 use crate::hub::{Hub, NO_LEDGERS};
-use crate::kube::{Kube, ObjectEvent, WatchSpec, watch};
+use crate::kube::{Kube, ObjectEvent, WatchError, WatchSpec, watch};
 use crate::metrics::Label;
 
 /// Running watches; they end when this is dropped.
@@ -82,7 +82,6 @@ async fn follow(kube: Kube, hub: Arc<Hub>, mut order: Order) {
         return;
     }
     let mut spec = WatchSpec::all(kind.resource());
-    spec.kind = kind.name().to_owned();
     if kind == Kind::Pod {
         spec = spec.fields("spec.nodeName!=");
     }
@@ -96,18 +95,17 @@ async fn follow(kube: Kube, hub: Arc<Hub>, mut order: Order) {
         }
         Input::Watched(kind, event, None)
     };
-    let failed = |error: &kube::runtime::watcher::Error| {
+    let failed = |error: &WatchError| {
         hub.down.sightings().suspect();
         hub.metrics.watch_failures.get_or_create(&Label { kind: kind.name() }).inc();
         tracing::warn!(kind = kind.name(), %error, "watch failed; trying again");
     };
-    let client = kube.client().clone();
     let Some(waiting) = order.waiting else {
-        return watch(client, spec, hub.inputs.clone(), into, failed).await;
+        return watch(kube, spec, hub.inputs.clone(), into, failed).await;
     };
     let places = usize::try_from(waiting.get()).unwrap_or(usize::MAX).min(INPUTS_MAX);
     let (events, next) = mpsc::channel(1);
-    tokio::join!(watch(client, spec, events, into, failed), forward(next, places, &hub.inputs));
+    tokio::join!(watch(kube, spec, events, into, failed), forward(next, places, &hub.inputs));
 }
 
 /// Passes events on, as many as the controller has not taken yet.

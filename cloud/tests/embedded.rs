@@ -23,5 +23,7 @@ mod identity;
 mod kubectl;
 #[path = "embedded/nodes.rs"]
 mod nodes;
+#[path = "embedded/shares.rs"]
+mod shares;
 #[path = "embedded/typed.rs"]
 mod typed;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tombolo_proto::object::{ObjectKey, Resource};
 
+use super::account::{Account, WriterShares};
 use crate::store::{StoreError, Stored};
 
 /// What an object costs beside its text and its name: its place in the tables and its row.
@@ -34,6 +35,8 @@ pub struct Rules {
     pub len_max: u64,
     /// The same for objects of one resource.
     pub shares: HashMap<Resource, u64>,
+    /// Users who each have a share.
+    pub writers: Option<WriterShares>,
     /// What only one object may have.
     pub claims: Option<Arc<dyn Claims>>,
     /// Whether what is current stays as it is, and only what it has replaced is packed.
@@ -42,7 +45,7 @@ pub struct Rules {
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { len_max: u64::MAX, shares: HashMap::new(), claims: None, unpacked: false }
+        Self { len_max: u64::MAX, shares: HashMap::new(), writers: None, claims: None, unpacked: false }
     }
 }
 
@@ -51,8 +54,16 @@ impl fmt::Debug for Rules {
         f.debug_struct("Rules")
             .field("len_max", &self.len_max)
             .field("shares", &self.shares)
+            .field("writers", &self.writers)
             .field("unpacked", &self.unpacked)
             .finish_non_exhaustive()
+    }
+}
+
+impl Rules {
+    /// The user, if it is one who has a share.
+    pub(super) fn writer(&self, user: &str) -> Option<Arc<str>> {
+        self.writers.filter(|writers| user.starts_with(writers.prefix)).map(|_| user.into())
     }
 }
 
@@ -64,11 +75,12 @@ pub(super) struct Ledger {
     lens: HashMap<Resource, u64>,
     /// Who has what. Of a store that is older than the rule, several may.
     holders: HashMap<String, Vec<ObjectKey>>,
+    account: Account,
 }
 
 impl Ledger {
     pub(super) fn new(rules: Arc<Rules>) -> Self {
-        Self { rules, len: 0, lens: HashMap::new(), holders: HashMap::new() }
+        Self { rules, len: 0, lens: HashMap::new(), holders: HashMap::new(), account: Account::default() }
     }
 
     /// Bytes of all objects.
@@ -76,12 +88,17 @@ impl Ledger {
         self.len
     }
 
-    /// Whether a version may take the place of another one, or of none.
+    /// Whether a version may take the place of another one, or of none. The writer is one who has a share.
     ///
     /// # Errors
-    /// [`StoreError::Full`] or [`StoreError::Taken`].
-    pub(super) fn check(&self, before: Option<&Stored>, after: &Stored) -> Result<(), StoreError> {
-        self.check_len(before, after)?;
+    /// [`StoreError::Full`], [`StoreError::OverShare`] or [`StoreError::Taken`].
+    pub(super) fn check(
+        &self,
+        before: Option<&Stored>,
+        after: &Stored,
+        writer: Option<&Arc<str>>,
+    ) -> Result<(), StoreError> {
+        self.check_len(before, after, writer)?;
         let had = self.claims(before);
         let free = |claim: &String| had.contains(claim) || self.holders.get(claim).is_none_or(Vec::is_empty);
         match self.claims(Some(after)).into_iter().find(|claim| !free(claim)) {
@@ -90,19 +107,17 @@ impl Ledger {
         }
     }
 
-    fn check_len(&self, before: Option<&Stored>, after: &Stored) -> Result<(), StoreError> {
+    fn check_len(
+        &self,
+        before: Option<&Stored>,
+        after: &Stored,
+        writer: Option<&Arc<str>>,
+    ) -> Result<(), StoreError> {
         let grows = cost(after).saturating_sub(before.map_or(0, cost));
         if grows == 0 {
             return Ok(());
         }
-        let resource = after.key.resource();
-        let (len, max) = match self.rules.shares.get(resource) {
-            Some(share) if self.lens.get(resource).copied().unwrap_or(0).saturating_add(grows) > *share => {
-                (self.lens.get(resource).copied().unwrap_or(0), *share)
-            }
-            _ if self.len.saturating_add(grows) > self.rules.len_max => (self.len, self.rules.len_max),
-            _ => return Ok(()),
-        };
+        let Err(refusal) = self.check_growth(&after.key, grows, writer) else { return Ok(()) };
         let reserve = self.rules.len_max.saturating_add(self.rules.len_max / DELETION_RESERVE);
         if is_deleting(Some(after))
             && grows <= DELETION_MARK_MAX
@@ -111,11 +126,38 @@ impl Ledger {
         {
             return Ok(());
         }
-        Err(StoreError::Full { key: after.key.clone(), len, max })
+        Err(refusal)
     }
 
-    /// Counts one version instead of another.
-    pub(super) fn replace(&mut self, before: Option<&Stored>, after: Option<&Stored>) {
+    fn check_growth(&self, key: &ObjectKey, grows: u64, writer: Option<&Arc<str>>) -> Result<(), StoreError> {
+        let full = |len: u64, max: u64| match len.saturating_add(grows) > max {
+            true => Err(StoreError::Full { key: key.clone(), len, max }),
+            false => Ok(()),
+        };
+        if let Some(share) = self.rules.shares.get(key.resource()) {
+            full(self.lens.get(key.resource()).copied().unwrap_or(0), *share)?;
+        }
+        full(self.len, self.rules.len_max)?;
+        let (Some(shares), Some(writer)) = (self.rules.writers, writer) else { return Ok(()) };
+        full(self.len, shares.all)?;
+        let (len, max) = (self.account.total(writer), shares.share);
+        if len.saturating_add(grows) > max {
+            return Err(StoreError::OverShare { key: key.clone(), writer: writer.to_string(), len, max });
+        }
+        Ok(())
+    }
+
+    /// Counts one version instead of another. The writer is one who has a share.
+    pub(super) fn replace(
+        &mut self,
+        before: Option<&Stored>,
+        after: Option<&Stored>,
+        writer: Option<&Arc<str>>,
+    ) {
+        if let (Some(object), true) = (after.or(before), self.rules.writers.is_some()) {
+            let (was, is) = (before.map_or(0, cost), after.map_or(0, cost));
+            self.account.change(&object.key, was, is, writer);
+        }
         if let Some(gone) = before {
             self.len = self.len.saturating_sub(cost(gone));
             if let Some(len) = self.lens.get_mut(gone.key.resource()) {

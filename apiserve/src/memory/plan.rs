@@ -27,7 +27,8 @@ impl<'a> Plan<'a> {
         Self { shared, ledger, next, overlay: HashMap::new(), staged: Vec::new() }
     }
 
-    pub(super) fn add(&mut self, mutation: Mutation) -> Answer {
+    /// Adds a change; the writer is one who has a share of the store.
+    pub(super) fn add(&mut self, mutation: Mutation, writer: Option<&Arc<str>>) -> Answer {
         let Mutation { mut key, expected, write } = mutation;
         let previous = self.current(&key);
         check(&key, expected, previous.as_deref())?;
@@ -51,9 +52,10 @@ impl<'a> Plan<'a> {
             }
         };
         if kind != ChangeKind::Deleted {
-            self.ledger.check(previous.as_deref(), &object)?;
+            self.ledger.check(previous.as_deref(), &object, writer)?;
         }
-        self.ledger.replace(previous.as_deref(), (kind != ChangeKind::Deleted).then_some(&object));
+        let after = (kind != ChangeKind::Deleted).then_some(&object);
+        self.ledger.replace(previous.as_deref(), after, writer);
         let object = Arc::new(object);
         self.next = self.next.next();
         self.overlay.insert(key, (kind != ChangeKind::Deleted).then(|| Arc::clone(&object)));

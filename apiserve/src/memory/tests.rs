@@ -334,6 +334,44 @@ proptest! {
     }
 }
 
+#[tokio::test]
+async fn one_writer_cannot_fill_the_store_for_the_others() {
+    let notebook = Arc::new(Notebook::default());
+    let writers = WriterShares { prefix: "node:", share: 20_000, all: 90_000 };
+    let rules = Rules { len_max: 100_000, writers: Some(writers), ..Rules::default() };
+    let journal: Box<dyn Journal> = Box::new(Arc::clone(&notebook));
+    let store = MemoryStore::restore(Revision(7), Vec::new(), Some(journal), small(), rules);
+    let text = "x".repeat(8_000);
+    let write = async |user: &str, name: &str, text: &str| {
+        store.commit_for(put(&key("default", name), Expect::Any, text), user).await
+    };
+    write("node:a", "1", &text).await.unwrap();
+    write("node:a", "2", &text).await.unwrap();
+    let refused = write("node:a", "3", &text).await.unwrap_err();
+    assert!(matches!(&refused, StoreError::OverShare { writer, .. } if writer == "node:a"), "{refused}");
+    // What cannot be stored is in nobody's share.
+    notebook.full.store(true, Ordering::SeqCst);
+    write("node:b", "3", &text).await.unwrap_err();
+    notebook.full.store(false, Ordering::SeqCst);
+    write("node:b", "3", &text).await.unwrap();
+    write("node:b", "4", &text).await.unwrap();
+    write("node:a", "2", &text).await.unwrap();
+    store.commit(delete(&key("default", "1"))).await.unwrap();
+    write("node:a", "1", &text).await.unwrap();
+    for number in 5..20 {
+        if write("admin", &number.to_string(), &"x".repeat(4_000)).await.is_err() {
+            break;
+        }
+    }
+    assert!(store.size().0 > 90_000, "others have the last part: {:?}", store.size());
+    let refused = write("node:c", "small", "x").await.unwrap_err();
+    assert!(matches!(refused, StoreError::Full { max: 90_000, .. }), "{refused}");
+    write("node:a", "1", &text).await.unwrap();
+    store.commit_for(delete(&key("default", "1")), "node:a").await.unwrap();
+    store.commit_for(delete(&key("default", "3")), "node:b").await.unwrap();
+    write("node:c", "small", "x").await.unwrap();
+}
+
 /// Remembers what was appended; fails on demand.
 #[derive(Default)]
 struct Notebook {

@@ -2,13 +2,15 @@
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::Node;
 use kube::Client;
+use kube::api::{Api, ApiResource};
 use serde_json::Value;
 use thiserror::Error;
 use tombolo_proto::NodeId;
 
 use super::CALL_LIMIT;
-use crate::kube::{CallError, RawObject, WatchSpec, resources};
+use crate::kube::{CallError, RawObject};
 
 /// Labels of nodes that run the control plane.
 const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
@@ -76,7 +78,7 @@ impl ClusterNodes {
     async fn look_up(&self, id: &NodeId) -> Result<NodeState, NodeLookupError> {
         let failed = |reason: String| NodeLookupError { node: id.clone(), reason };
         // Not as a typed object: a node that nests its own too deep to be read must not keep an answer back.
-        let nodes = WatchSpec::all(resources::nodes()).api(self.client.clone());
+        let nodes = Api::<RawObject>::all_with(self.client.clone(), &ApiResource::erase::<Node>(&()));
         let found = tokio::time::timeout(CALL_LIMIT, nodes.get_opt(id.as_str())).await;
         let found = found.map_err(|_| failed(CallError::TimedOut(CALL_LIMIT).to_string()))?;
         let found = found.map_err(|error| failed(error.to_string()))?;

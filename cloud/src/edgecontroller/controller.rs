@@ -11,7 +11,7 @@ use tombolo_proto::{NodeId, ObjectKey};
 use tombolo_runtime::ReadyGuard;
 use tombolo_runtime::time::sleep_until;
 
-use super::index::{Effect, Index, Kind, ReadToken};
+use super::index::{Effect, Index, Kind, PodList, ReadToken};
 use super::pod_manager::coalesce;
 use super::reads::{Read, Reads};
 use crate::kube::{ApiCall, CallError, Caller, Kube, ObjectEvent, RawObject, is_refusal, path_of};
@@ -107,7 +107,7 @@ struct Question {
 /// The answer to it.
 #[derive(Default)]
 struct Found {
-    pods: Vec<RawObject>,
+    pods: PodList,
     objects: Vec<(ObjectKey, Outcome)>,
 }
 
@@ -376,10 +376,11 @@ async fn fetch(kube: &Kube, key: &ObjectKey) -> Outcome {
     }
 }
 
-async fn list_pods(kube: &Kube, node: &NodeId) -> Result<Vec<RawObject>, ReadError> {
+/// The node's pods, each trimmed as it is read.
+async fn list_pods(kube: &Kube, node: &NodeId) -> Result<PodList, ReadError> {
     let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
-    let mut pods = Vec::new();
-    match kube.list(Caller::Own, &path, |pod| pods.push(pod)).await? {
+    let mut pods = PodList::default();
+    match kube.list(Caller::Own, &path, |pod| pods.add(pod)).await? {
         None => Ok(pods),
         Some(answer) => {
             let text = format!("list of the pods of {node}: {}", answer.message());

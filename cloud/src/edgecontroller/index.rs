@@ -20,6 +20,7 @@ use tombolo_runtime::LineLimit;
 use bodies::Bodies;
 use graves::Graves;
 pub use graves::ReadToken;
+pub(super) use pods::PodList;
 
 use super::PodManager;
 use super::downstream::{Cached, Downstream};
@@ -70,6 +71,14 @@ impl Kind {
     #[must_use]
     pub fn of(key: &ObjectKey) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.resource() == *key.resource())
+    }
+
+    /// An object of this kind, ready to travel.
+    ///
+    /// # Errors
+    /// As [`trim::trim`].
+    pub(super) fn trimmed(self, raw: RawObject) -> Result<Trimmed, ObjectError> {
+        trim::trim(&self.resource(), self.name(), raw)
     }
 }
 
@@ -224,14 +233,18 @@ impl Index {
         matches!(self.down.lookup(node, key), Lookup::Absent)
     }
 
-    /// Takes the answer to [`Effect::ListPods`].
-    pub fn pods_listed(&mut self, node: &NodeId, pods: Vec<RawObject>) {
+    /// Takes the answer to [`Effect::ListPods`]: pods of this node, and why others of it cannot be used.
+    pub(super) fn pods_listed(&mut self, node: &NodeId, pods: PodList) {
         self.listing.remove(node);
-        for raw in pods {
-            if !self.is_buried(&raw) {
-                self.merged.insert(raw.key(&Kind::Pod.resource()));
-                let outcome = self.pod_applied(raw);
-                self.note(outcome);
+        let pods = if self.is_registered(node) { pods } else { PodList::default() };
+        for pod in pods.into_pods() {
+            match pod {
+                Ok(seen) if self.graves.has(seen.uid()) => {}
+                Ok(seen) => {
+                    self.merged.insert(seen.key().clone());
+                    self.pod_seen(node, seen);
+                }
+                Err(error) => self.note(Err(error)),
             }
         }
         self.set_listed(node);
@@ -350,10 +363,6 @@ impl Index {
     /// Whether versions of the object may have passed unseen before the one that is being handled.
     fn may_have_missed(&self, kind: Kind, key: &ObjectKey) -> bool {
         self.relists[kind as usize].is_some() || self.merged.contains(key)
-    }
-
-    fn trimmed(kind: Kind, raw: RawObject) -> Result<Trimmed, ObjectError> {
-        trim::trim(&kind.resource(), kind.name(), raw)
     }
 
     fn offer(&mut self, node: &NodeId, key: &ObjectKey) {

@@ -1,4 +1,5 @@
-//! Objects of shared watches, each once: however many selections cover an object, its body is in memory one time.
+//! Objects of shared watches, each once: however many selections cover an object, its body is in memory one time. And who pays
+//! for what one node alone follows.
 
 use std::sync::{Arc, Weak};
 
@@ -7,6 +8,9 @@ use tombolo_proto::ObjectKey;
 use tombolo_proto::object::SharedObject;
 use tombolo_runtime::{Budget, Held, Share};
 
+use super::shared::Payers;
+use crate::metrics::Metrics;
+
 /// Bytes that an object takes besides its body.
 const OBJECT_OVERHEAD: usize = 512;
 
@@ -14,7 +18,14 @@ const OBJECT_OVERHEAD: usize = 512;
 #[derive(Debug)]
 pub(super) struct Stored {
     pub(super) object: Arc<SharedObject>,
-    _held: Held,
+    held: Held,
+}
+
+impl Stored {
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.held.bytes()
+    }
 }
 
 /// All objects of one hub's shared watches. Clones are the same.
@@ -22,15 +33,28 @@ pub(super) struct Stored {
 pub(super) struct Interned {
     objects: Arc<DashMap<ObjectKey, Weak<Stored>>>,
     share: Share,
+    pub(super) payers: Payers,
 }
 
 impl Interned {
-    pub(super) fn new(bytes: &Budget) -> Self {
-        Self { objects: Arc::default(), share: bytes.share(usize::MAX) }
+    /// Objects of so many bytes in all.
+    pub(super) fn new(bytes: usize) -> Self {
+        let share = Budget::new(bytes).share(bytes);
+        Self { objects: Arc::default(), share, payers: Payers::new(bytes) }
+    }
+
+    /// The same, which counts what ends for want of memory.
+    pub(super) fn counted(self, metrics: &Metrics) -> Self {
+        Self { payers: self.payers.counted(metrics), ..self }
+    }
+
+    /// Bytes of all objects.
+    pub(super) fn bytes(&self) -> usize {
+        self.share.used()
     }
 
     /// The object as somebody has it already, or as it is; none when there is no memory left for it.
-    pub(super) fn keep(&self, object: SharedObject) -> Option<Arc<Stored>> {
+    pub(super) fn keep(&self, object: &Arc<SharedObject>) -> Option<Arc<Stored>> {
         let mut entry = self.objects.entry(object.key.clone()).or_default();
         if let Some(known) = entry.upgrade()
             && known.object.version == object.version
@@ -38,7 +62,7 @@ impl Interned {
             return Some(known);
         }
         let held = self.share.take(object.body.len().saturating_add(OBJECT_OVERHEAD))?;
-        let stored = Arc::new(Stored { object: Arc::new(object), _held: held });
+        let stored = Arc::new(Stored { object: Arc::clone(object), held });
         *entry = Arc::downgrade(&stored);
         Some(stored)
     }
@@ -46,6 +70,7 @@ impl Interned {
     /// Forgets the objects that nobody has any more.
     pub(super) fn sweep(&self) {
         self.objects.retain(|_, object| object.strong_count() > 0);
+        self.payers.sweep();
     }
 }
 
@@ -56,27 +81,26 @@ mod tests {
 
     use super::*;
 
-    fn object(name: &str, revision: u64) -> SharedObject {
+    fn object(name: &str, revision: u64) -> Arc<SharedObject> {
         let key = ObjectKey::new(Resource::new("", "v1", "services"), "d", name);
         let uid = Uid::parse("u").expect("a UID");
         let version =
             ObjectVersion { uid, revision: CloudRevision(revision), hash: ContentHash(revision.into()) };
-        SharedObject::new(key, version, vec![b'x'; 100 * 1024].into(), Vec::new())
+        Arc::new(SharedObject::new(key, version, vec![b'x'; 100 * 1024].into(), Vec::new()))
     }
 
     #[test]
     fn an_object_is_there_once_and_the_whole_is_bounded() {
-        let budget = Budget::new(350 * 1024);
-        let interned = Interned::new(&budget);
-        let first = interned.keep(object("a", 1)).expect("room");
-        let again: Vec<_> = (0..100).map(|_| interned.keep(object("a", 1)).expect("known")).collect();
+        let interned = Interned::new(350 * 1024);
+        let first = interned.keep(&object("a", 1)).expect("room");
+        let again: Vec<_> = (0..100).map(|_| interned.keep(&object("a", 1)).expect("known")).collect();
         assert!(again.iter().all(|other| Arc::ptr_eq(&first, other)));
-        let newer = interned.keep(object("a", 2)).expect("another version");
+        let newer = interned.keep(&object("a", 2)).expect("another version");
         assert!(!Arc::ptr_eq(&first, &newer));
-        let third = interned.keep(object("b", 3)).expect("room");
-        assert!(interned.keep(object("c", 4)).is_none(), "the whole is used up");
+        let third = interned.keep(&object("b", 3)).expect("room");
+        assert!(interned.keep(&object("c", 4)).is_none(), "the whole is used up");
         drop((first, again));
-        assert!(interned.keep(object("c", 4)).is_some());
+        assert!(interned.keep(&object("c", 4)).is_some());
         drop((newer, third));
         interned.sweep();
         assert!(interned.objects.is_empty());

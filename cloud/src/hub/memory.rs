@@ -8,7 +8,7 @@ use tombolo_proto::NodeId;
 use tombolo_runtime::{Budget, Share};
 
 /// Bytes that one node may make the hub keep, in all its sessions together: pieces of frames that it has begun, what it says
-/// it holds, answers that it has not taken, its requests, and what it alone follows.
+/// it holds, answers that it has not taken, and its requests. What it alone follows has a share of its own.
 pub const NODE_BYTES_MAX: usize = 7 * 1024 * 1024;
 
 /// The part of them that its requests may take while they wait or run: the largest one, and small ones beside it.

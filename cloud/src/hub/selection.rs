@@ -8,7 +8,7 @@ use tombolo_proto::limits::SELECTOR_LEN_MAX;
 
 use super::subscriptions::Closed;
 use super::volumes::VolumeKind;
-use crate::kube::{WatchSpec, is_path_segment, path_of, query_value};
+use crate::kube::{Waiting, WatchSpec, is_path_segment};
 
 /// A resource and what is selected of it. Two of them are equal when all their parts are: nothing here is a digest.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -64,23 +64,14 @@ impl Selection {
         Self { resource: kind.resource(), namespace, label_selector, field_selector, name }
     }
 
-    /// Path and query of a list of the same.
-    pub(super) fn to_path(&self) -> String {
-        let path = path_of(&self.resource, &self.namespace, "");
-        let selectors = [("labelSelector", &self.label_selector), ("fieldSelector", &self.field_selector)];
-        let given = selectors.into_iter().filter(|(_, selector)| !selector.is_empty());
-        let given: Vec<_> =
-            given.map(|(name, selector)| format!("{name}={}", query_value(selector))).collect();
-        if given.is_empty() { path } else { format!("{path}?{}", given.join("&")) }
-    }
-
-    pub(super) fn to_watch(&self, kind: &str) -> WatchSpec {
+    /// A watch of the same, whose events take their memory from what all watches have for them.
+    pub(super) fn to_watch(&self, waiting: &Waiting) -> WatchSpec {
         WatchSpec {
             resource: self.resource.clone(),
-            kind: kind.to_owned(),
             namespace: self.namespace.clone(),
             label_selector: self.label_selector.clone(),
             field_selector: self.field_selector.clone(),
+            waiting: waiting.clone(),
         }
     }
 }
@@ -144,7 +135,9 @@ mod tests {
 
     #[test]
     fn a_list_selects_what_the_watch_does() {
-        let path = |labels, fields| Selection::of(&subscribe("pods", labels, fields)).expect("one").to_path();
+        let path = |labels, fields| {
+            Selection::of(&subscribe("pods", labels, fields)).expect("one").to_watch(&Waiting::new(1)).path()
+        };
         assert_eq!(path("", ""), "/api/v1/namespaces/d/pods");
         assert_eq!(path("", "x=y"), "/api/v1/namespaces/d/pods?fieldSelector=x%3Dy");
         assert_eq!(path("a=b", "x=y"), "/api/v1/namespaces/d/pods?labelSelector=a%3Db&fieldSelector=x%3Dy");

@@ -1,6 +1,6 @@
 //! One watch of the cloud that any number of subscriptions share (design 9.13).
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,9 +18,14 @@ use super::registry::SessionHandle;
 use super::subscriptions::Closed;
 use crate::edgecontroller::trim;
 use crate::kube::{ObjectEvent, RawObject, path_of};
+use followers::Followers;
 use lists::{Lists, Order};
+use payers::Lack;
+pub(super) use payers::Payers;
 
+mod followers;
 mod lists;
+mod payers;
 
 /// Events that wait for a shared watch's own task.
 pub(super) const EVENTS_MAX: usize = 256;
@@ -67,16 +72,8 @@ impl Drop for Ending<'_> {
     }
 }
 
-#[derive(Debug)]
-struct Followers {
-    sessions: HashMap<(u64, ScopeId), Arc<SessionHandle>>,
-    /// Since when nobody follows.
-    idle_since: Instant,
-}
-
 impl SharedWatch {
     pub(super) fn new(resource: Resource, kind: String, interned: Interned) -> Self {
-        let followers = Followers { sessions: HashMap::new(), idle_since: Instant::now() };
         Self {
             path: path_of(&resource, "", ""),
             resource,
@@ -88,8 +85,13 @@ impl SharedWatch {
             lists: Lists::default(),
             order: Mutex::default(),
             stage: channel::Sender::new(Stage::Listing),
-            followers: Mutex::new(followers),
+            followers: Mutex::new(Followers::new(None)),
         }
+    }
+
+    /// The same, begun for a node: it pays for the copy for as long as nobody follows. None for cloudcore's own needs.
+    pub(super) fn begun_by(self, opener: Option<&NodeId>) -> Self {
+        Self { followers: Mutex::new(Followers::new(opener.cloned())), ..self }
     }
 
     /// The same of a part of the resource, which this path lists.
@@ -117,9 +119,14 @@ impl SharedWatch {
         self.objects.len()
     }
 
-    /// Whether nobody but this node follows.
-    pub(super) fn is_alone(&self, node: &NodeId) -> bool {
-        self.followers.lock().sessions.values().all(|session| session.node == *node)
+    /// Whether the copy is there for this node alone.
+    pub(super) fn is_paid_by(&self, node: &NodeId) -> bool {
+        self.followers.lock().payer() == Some(node)
+    }
+
+    /// Whether it was begun for this node.
+    pub(super) fn was_begun_by(&self, opener: Option<&NodeId>) -> bool {
+        self.followers.lock().opener.as_ref() == opener
     }
 
     pub(super) fn lookup(&self, key: &ObjectKey) -> Lookup {
@@ -142,29 +149,39 @@ impl SharedWatch {
     /// Tells this session from now on what changes, until it ends or the watch does.
     ///
     /// # Errors
-    /// Why the watch has ended: whoever followed it now would never hear of that.
+    /// Why the watch has ended: whoever followed it now would never hear of that. Or the node alone would follow more than it
+    /// may.
     pub(super) fn follow(&self, session: &Arc<SessionHandle>, scope: ScopeId) -> Result<(), Closed> {
-        let mut followers = self.followers.lock();
-        // The end is written down before the followers are told of it, so one of the two is seen here.
-        if let Stage::Failed(closed) = &*self.stage.borrow() {
-            return Err(closed.clone());
+        loop {
+            let mut followers = self.followers.lock();
+            // The end is written down before the followers are told of it, so one of the two is seen here.
+            if let Stage::Failed(closed) = &*self.stage.borrow() {
+                return Err(closed.clone());
+            }
+            let Err(lack) = followers.add(session, scope, &self.interned.payers) else { return Ok(()) };
+            drop(followers);
+            self.make_room(&lack)?;
         }
-        followers.sessions.insert((session.generation, scope), Arc::clone(session));
-        Ok(())
     }
 
     pub(super) fn unfollow(&self, session: &SessionHandle, scope: ScopeId) {
-        let mut followers = self.followers.lock();
-        followers.sessions.remove(&(session.generation, scope));
-        if followers.sessions.is_empty() {
-            followers.idle_since = Instant::now();
+        self.followers.lock().remove(session, scope, &self.interned.payers);
+    }
+
+    /// Has the node pay that alone follows. Ends the watch when it may not have as much.
+    pub(super) fn settle(&self) {
+        loop {
+            let charged = self.followers.lock().charge(&self.interned.payers);
+            let Err(lack) = charged else { return };
+            if let Err(closed) = self.make_room(&lack) {
+                return self.fail(&closed);
+            }
         }
     }
 
     /// Since when nobody follows; none while somebody does.
     pub(super) fn idle_since(&self) -> Option<Instant> {
-        let followers = self.followers.lock();
-        followers.sessions.is_empty().then_some(followers.idle_since)
+        self.followers.lock().idle_since()
     }
 
     /// Waits until everything is known.
@@ -181,7 +198,7 @@ impl SharedWatch {
         }
     }
 
-    /// Ends the watch for everybody. The first reason stands.
+    /// Ends the watch for everybody. The first reason stands. Whoever follows is told first, then the copy is given up.
     pub(super) fn fail(&self, closed: &Closed) {
         self.stage.send_if_modified(|stage| {
             let first = !matches!(stage, Stage::Failed(_));
@@ -190,10 +207,14 @@ impl SharedWatch {
             }
             first
         });
-        let followers = std::mem::take(&mut self.followers.lock().sessions);
+        let followers = self.followers.lock().take();
         for ((_, scope), session) in followers {
             session.mailbox.end_subscription(scope, closed.code, &closed.reason);
         }
+        let _order = self.order.lock();
+        self.objects.clear();
+        self.gone.lock().clear();
+        self.followers.lock().forget();
     }
 
     pub(super) fn has_failed(&self) -> bool {
@@ -229,20 +250,14 @@ impl SharedWatch {
                     self.complete();
                 }
             }
-            if !self.check_size() {
-                return;
+            if let Err(closed) = self.check_size() {
+                return self.fail(&closed);
             }
         }
     }
 
-    /// Ends a watch that selects too much; false then.
-    fn check_size(&self) -> bool {
-        let fits = self.objects.len() <= FOLLOWED_MAX;
-        if !fits {
-            let reason = format!("more than {FOLLOWED_MAX} objects match: select fewer");
-            self.fail(&Closed::new(413, &reason));
-        }
-        fits
+    fn check_size(&self) -> Result<(), Closed> {
+        if self.objects.len() <= FOLLOWED_MAX { Ok(()) } else { Err(too_many()) }
     }
 
     /// The list is complete; a watch that has ended meanwhile stays ended.
@@ -258,31 +273,50 @@ impl SharedWatch {
 
     fn apply(&self, raw: RawObject) -> Result<(), Closed> {
         let Some(object) = self.trimmed(raw) else { return Ok(()) };
-        let mut order = self.order.lock();
-        if !order.is_older(&object.key, object.version.revision) {
-            self.put(self.interned.keep(object).ok_or_else(no_room)?);
+        while let Err(lack) = self.try_apply(&object) {
+            self.make_room(&lack)?;
         }
         Ok(())
     }
 
-    fn trimmed(&self, raw: RawObject) -> Option<SharedObject> {
+    fn try_apply(&self, object: &Arc<SharedObject>) -> Result<(), Lack> {
+        let mut order = self.order.lock();
+        // What has ended keeps nothing more.
+        if self.has_failed() || order.is_older(&object.key, object.version.revision) {
+            return Ok(());
+        }
+        self.put(self.interned.keep(object).ok_or(Lack::Whole)?)
+    }
+
+    fn trimmed(&self, raw: RawObject) -> Option<Arc<SharedObject>> {
         let trimmed = trim::trim(&self.resource, &self.kind, trim::for_others(&self.resource, raw));
         trimmed
             .inspect_err(|error| tracing::warn!(%error, "an object that cannot be used"))
             .ok()
-            .map(|trimmed| trimmed.object)
+            .map(|trimmed| Arc::new(trimmed.object))
     }
 
-    fn put(&self, stored: Arc<Stored>) {
+    fn put(&self, stored: Arc<Stored>) -> Result<(), Lack> {
         let object = &stored.object;
-        self.revision.fetch_max(object.version.revision.0, Ordering::Relaxed);
         let key = object.key.clone();
+        let before = self.objects.get(&key).map(|known| Arc::clone(&known));
+        let bytes = before.as_ref().map_or(0, |before| before.bytes());
+        self.followers.lock().resize(bytes, stored.bytes(), &self.interned.payers)?;
+        self.revision.fetch_max(object.version.revision.0, Ordering::Relaxed);
         let (uid, hash) = (object.version.uid.clone(), object.version.hash);
-        let before = self.objects.insert(key.clone(), stored);
+        self.objects.insert(key.clone(), stored);
         if before.is_none_or(|before| before.object.version.uid != uid || before.object.version.hash != hash)
         {
             self.tell(&key);
         }
+        Ok(())
+    }
+
+    fn remove(&self, key: &ObjectKey) -> Option<Arc<Stored>> {
+        let (_, stored) = self.objects.remove(key)?;
+        // What remains is looked at again when more comes.
+        let _ = self.followers.lock().resize(stored.bytes(), 0, &self.interned.payers);
+        Some(stored)
     }
 
     fn delete(&self, raw: &RawObject) {
@@ -293,7 +327,7 @@ impl SharedWatch {
             return;
         }
         order.bury(key, revision);
-        if let Some((_, stored)) = self.objects.remove(key) {
+        if let Some(stored) = self.remove(key) {
             let mut gone = self.gone.lock();
             if gone.len() == GONE_MAX {
                 gone.pop_front();
@@ -310,7 +344,7 @@ impl SharedWatch {
         let mut order = self.order.lock();
         for key in self.keys() {
             if !listed.contains(&key)
-                && let Some((_, stored)) = self.objects.remove(&key)
+                && let Some(stored) = self.remove(&key)
             {
                 order.bury(&key, stored.object.version.revision);
                 self.tell(&key);
@@ -320,14 +354,12 @@ impl SharedWatch {
     }
 
     fn tell(&self, key: &ObjectKey) {
-        for ((_, scope), session) in &self.followers.lock().sessions {
-            session.mailbox.offer(*scope, key);
-        }
+        self.followers.lock().each(|scope, session| session.mailbox.offer(scope, key));
     }
 }
 
-fn no_room() -> Closed {
-    Closed::new(503, "this hub has no memory left for objects that are followed")
+fn too_many() -> Closed {
+    Closed::new(413, &format!("more than {FOLLOWED_MAX} objects match: select fewer"))
 }
 
 #[cfg(test)]
@@ -337,7 +369,7 @@ mod tests {
     use super::*;
 
     fn store() -> Interned {
-        Interned::new(&tombolo_runtime::Budget::new(usize::MAX))
+        Interned::new(usize::MAX)
     }
 
     fn raw(name: &str, uid: &str, revision: u64) -> RawObject {
@@ -354,14 +386,19 @@ mod tests {
         let status = json!({"images": [{"names": ["x"]}], "phase": "Running"});
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status});
         let (events, receiver) = mpsc::channel(EVENTS_MAX);
+        let running = tokio::spawn(Arc::clone(&watch).run(receiver));
         events.send(ObjectEvent::Applied(serde_json::from_value(node).unwrap())).await.unwrap();
-        drop(events);
-        Arc::clone(&watch).run(receiver).await;
+        while events.capacity() < EVENTS_MAX {
+            tokio::task::yield_now().await;
+        }
         let Lookup::Present(object) = watch.lookup(&ObjectKey::new(nodes, "", "n")) else {
             panic!("the node is not there");
         };
         let body: serde_json::Value = serde_json::from_slice(&object.body).unwrap();
         assert_eq!(body["status"], json!({"phase": "Running"}));
+        drop(events);
+        running.await.unwrap();
+        assert!(matches!(watch.lookup(&object.key), Lookup::Pending), "what has ended keeps nothing");
     }
 
     #[tokio::test]

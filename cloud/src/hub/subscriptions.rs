@@ -4,21 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dashmap::DashMap;
-use kube::runtime::watcher;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tombolo_proto::NodeId;
 use tombolo_proto::frame::Subscribe;
 use tombolo_proto::limits::FOLLOWED_MAX;
-use tombolo_runtime::{Budget, Tasks};
+use tombolo_runtime::Tasks;
 
 use super::access::{Access, Granted};
 use super::interned::Interned;
 use super::kinds::kind_of;
 use super::selection::Selection;
 use super::shared::{EVENTS_MAX, SharedWatch};
-use crate::kube::{Kube, ObjectEvent, watch};
+use crate::kube::{Kube, ObjectEvent, Waiting, WatchError, watch};
 use crate::metrics::{Label, Metrics};
 use crate::turns::Turns;
 
@@ -29,12 +28,15 @@ mod tests;
 /// each of them, it is refused with 503.
 const SHARED_WATCHES_MAX: usize = 512;
 
-/// Shared watches that one node has begun and that nobody else follows, those that it follows no longer included. Selectors
-/// are free to invent: without this bound one node fills the places of all.
+/// Shared watches that are there for one node alone, those that it follows no longer included. Selectors are free to invent:
+/// without this bound one node fills the places of all.
 const NODE_WATCHES_MAX: usize = 48;
 
 /// A shared watch that nobody has followed for this long is closed.
 const IDLE_LIMIT: Duration = Duration::from_secs(600);
+
+/// Bytes that the events of all shared watches may take while they wait for the copies.
+const EVENTS_BYTES_MAX: u32 = 16 * 1024 * 1024;
 
 /// Lists at a time that confirm what shared watches do not have.
 const LISTS_MAX: usize = 4;
@@ -59,8 +61,6 @@ impl Closed {
 }
 
 struct Running {
-    /// Who was the first to follow; none for cloudcore's own needs.
-    opener: Option<NodeId>,
     watch: Arc<SharedWatch>,
     tasks: [AbortHandle; 2],
 }
@@ -74,6 +74,8 @@ pub struct Subscriptions {
     metrics: Metrics,
     running: Arc<DashMap<Selection, Running>>,
     interned: Interned,
+    /// Memory of the events that wait for any of the watches.
+    waiting: Waiting,
     /// Places for lists that confirm something.
     lists: Arc<Semaphore>,
     /// Of the nodes that wait for such lists.
@@ -85,16 +87,16 @@ impl Subscriptions {
     #[must_use]
     pub fn new(kube: Kube, tasks: Tasks, metrics: Metrics) -> Self {
         let access = Access::new(kube.clone());
-        let interned = Interned::new(&Budget::new(usize::MAX));
+        let interned = Interned::new(usize::MAX).counted(&metrics);
         let lists = Arc::new(Semaphore::new(LISTS_MAX));
-        let (running, turns) = Default::default();
-        Self { kube, access, tasks, metrics, running, interned, lists, turns }
+        let (running, turns, waiting) = (Arc::default(), Arc::default(), Waiting::new(EVENTS_BYTES_MAX));
+        Self { kube, access, tasks, metrics, running, interned, waiting, lists, turns }
     }
 
-    /// The same with so much memory for all objects that are followed.
+    /// The same with so many bytes for all objects that are followed. What one node alone follows may take a quarter.
     #[must_use]
-    pub fn with_memory(self, bytes: &Budget) -> Self {
-        Self { interned: Interned::new(bytes), ..self }
+    pub fn with_memory(self, bytes: usize) -> Self {
+        Self { interned: Interned::new(bytes).counted(&self.metrics), ..self }
     }
 
     /// Checks the right to follow, then finds or starts the watch and waits until it knows everything.
@@ -116,11 +118,15 @@ impl Subscriptions {
         granted: Granted,
         opener: Option<&NodeId>,
     ) -> Result<Arc<SharedWatch>, Closed> {
-        let watch = self.watch_for(granted.into_selection(), opener).await?;
-        match tokio::time::timeout(SYNC_LIMIT, watch.synced()).await {
-            Ok(synced) => synced.map(|()| watch),
-            Err(_) => Err(Closed::new(504, "the first list takes too long: subscribe again")),
+        let selection = granted.into_selection();
+        let watch = self.watch_for(&selection, opener).await?;
+        let outcome = synced(&watch).await;
+        if outcome.is_ok() || !watch.has_failed() || watch.was_begun_by(opener) {
+            return outcome.map(|()| watch);
         }
+        // It was begun for another node, which may have used up its share: this one has its own.
+        let own = self.watch_for(&selection, opener).await?;
+        synced(&own).await.map(|()| own)
     }
 
     /// Asks for the right again.
@@ -177,6 +183,7 @@ impl Subscriptions {
     pub fn sweep(&self) {
         let now = Instant::now();
         self.running.retain(|_, running| {
+            running.watch.settle();
             let idle =
                 running.watch.idle_since().is_some_and(|since| now.duration_since(since) >= IDLE_LIMIT);
             let keep = !idle && !running.watch.has_failed();
@@ -187,15 +194,17 @@ impl Subscriptions {
             keep
         });
         self.interned.sweep();
-        self.metrics.shared_watches.set(i64::try_from(self.running.len()).unwrap_or(i64::MAX));
+        let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.metrics.shared_watches.set(gauge(self.running.len()));
+        self.metrics.shared_watch_bytes.set(gauge(self.interned.bytes()));
     }
 
     async fn watch_for(
         &self,
-        selection: Selection,
+        selection: &Selection,
         opener: Option<&NodeId>,
     ) -> Result<Arc<SharedWatch>, Closed> {
-        if let Some(running) = self.running.get(&selection)
+        if let Some(running) = self.running.get(selection)
             && !running.watch.has_failed()
         {
             return Ok(Arc::clone(&running.watch));
@@ -203,11 +212,11 @@ impl Subscriptions {
         let kind = kind_of(&self.kube, opener, &selection.resource).await?;
         self.sweep();
         self.make_room(opener)?;
-        let start = || self.start(&selection, &kind, opener);
+        let start = || self.start(selection, &kind, opener);
         let mut entry = self.running.entry(selection.clone()).or_insert_with(start);
         if entry.watch.has_failed() {
             entry.end(&Closed::new(503, "the watch has ended: subscribe again"));
-            *entry = self.start(&selection, &kind, opener);
+            *entry = self.start(selection, &kind, opener);
         }
         Ok(Arc::clone(&entry.watch))
     }
@@ -215,8 +224,7 @@ impl Subscriptions {
     /// Room for one more watch: in the share of the node that asks, and in the whole. Watches that nobody follows give way.
     fn make_room(&self, opener: Option<&NodeId>) -> Result<(), Closed> {
         if let Some(node) = opener {
-            let own =
-                |running: &Running| running.opener.as_ref() == Some(node) && running.watch.is_alone(node);
+            let own = |running: &Running| running.watch.is_paid_by(node);
             let watches = self.running.iter().filter(|running| own(running));
             let (count, objects) =
                 watches.fold((0, 0), |(count, objects), running| (count + 1, objects + running.watch.len()));
@@ -256,11 +264,12 @@ impl Subscriptions {
     fn start(&self, selection: &Selection, kind: &str, opener: Option<&NodeId>) -> Running {
         let interned = self.interned.clone();
         let shared = SharedWatch::new(selection.resource.clone(), kind.to_owned(), interned);
-        let shared = Arc::new(shared.listed_at(selection.to_path()));
-        let spec = selection.to_watch(kind);
+        let spec = selection.to_watch(&self.waiting);
+        let shared = Arc::new(shared.listed_at(spec.path()).begun_by(opener));
+        self.interned.payers.enlist(&shared);
         let (sender, receiver) = mpsc::channel(EVENTS_MAX);
         let (failing, metrics) = (Arc::clone(&shared), self.metrics.clone());
-        let failed = move |error: &watcher::Error| {
+        let failed = move |error: &WatchError| {
             metrics.watch_failures.get_or_create(&Label { kind: "subscription" }).inc();
             // Nobody waits for ever for a list that the API server refuses.
             if let Some(closed) = refused(error)
@@ -270,7 +279,7 @@ impl Subscriptions {
             }
         };
         let name = format!("shared watch of {}", selection.resource);
-        let client = self.kube.client().clone();
+        let kube = self.kube.clone();
         let listing = Arc::clone(&shared);
         let seen = move |event| {
             if matches!(event, ObjectEvent::RelistStart) {
@@ -278,9 +287,9 @@ impl Subscriptions {
             }
             event
         };
-        let watching = self.tasks.spawn_isolated(name.clone(), watch(client, spec, sender, seen, failed));
+        let watching = self.tasks.spawn_isolated(name.clone(), watch(kube, spec, sender, seen, failed));
         let running = self.tasks.spawn_isolated(name, Arc::clone(&shared).run(receiver));
-        Running { opener: opener.cloned(), watch: shared, tasks: [watching, running] }
+        Running { watch: shared, tasks: [watching, running] }
     }
 }
 
@@ -294,14 +303,15 @@ impl Running {
     }
 }
 
+/// Waits until the watch knows everything.
+async fn synced(watch: &SharedWatch) -> Result<(), Closed> {
+    let synced = tokio::time::timeout(SYNC_LIMIT, watch.synced()).await;
+    synced.map_err(|_| Closed::new(504, "the first list takes too long: subscribe again"))?
+}
+
 /// The API server's refusal, when the failure is one that another attempt does not heal.
-fn refused(error: &watcher::Error) -> Option<Closed> {
-    let (watcher::Error::InitialListFailed(kube::Error::Api(status))
-    | watcher::Error::WatchStartFailed(kube::Error::Api(status))) = error
-    else {
-        return None;
-    };
+fn refused(error: &WatchError) -> Option<Closed> {
     // 401 is about cloudcore's own credentials.
-    let lasting = matches!(status.code, 400 | 402..=405 | 422);
-    lasting.then(|| Closed::new(status.code, &status.message))
+    let code = error.code.filter(|code| matches!(code, 400 | 402..=405 | 422))?;
+    Some(Closed::new(code, &error.text))
 }

@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn the_end_of_the_last_pod_is_the_end_of_the_right() {
         let (resource, kind) = (VolumeKind(1).resource(), "PersistentVolumeClaim".to_owned());
-        let interned = Interned::new(&tombolo_runtime::Budget::new(usize::MAX));
+        let interned = Interned::new(usize::MAX);
         let watch = Arc::new(SharedWatch::new(resource, kind, interned));
         let mut volumes = Volumes::default();
         let claim = object("persistentvolumeclaims", "d", "data", &json!({})).key.clone();

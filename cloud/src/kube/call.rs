@@ -60,6 +60,8 @@ pub struct ApiCall {
     pub body: Bytes,
     /// Time after which the call is given up.
     pub timeout: Duration,
+    /// Longest answer that cloudcore reads for itself, in bytes; a node's has a bound of its own.
+    pub answer_max: usize,
 }
 
 /// Time after which cloudcore's own calls are given up.
@@ -98,6 +100,7 @@ impl ApiCall {
             accept: String::new(),
             body,
             timeout: CALL_TIMEOUT,
+            answer_max: ANSWER_LEN_MAX,
         }
     }
 }
@@ -228,13 +231,14 @@ impl Kube {
         };
         // What was changed is not changed twice for the sake of its answer.
         let room = room.map(|room| (room, call.method == Method::GET));
+        let reading = Reading { room, max: call.answer_max };
         let request = self.request(caller, call)?;
         let _place = match class {
             Some(class) => Some(self.gate.enter(class, caller.node().is_some()).await),
             None => None,
         };
         let response = client.send(request).await;
-        read(response.map_err(|error| CallError::Unreachable(error.to_string()))?, room).await
+        read(response.map_err(|error| CallError::Unreachable(error.to_string()))?, reading).await
     }
 
     fn request(&self, caller: Caller<'_>, call: ApiCall) -> Result<Request<Body>, CallError> {
@@ -280,27 +284,33 @@ pub(super) fn class_of(call: &ApiCall) -> Result<Class, CallError> {
 const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user");
 const IMPERSONATE_GROUP: HeaderName = HeaderName::from_static("impersonate-group");
 
-/// A room for the answer, and whether the question can be asked again.
-type Reading<'a> = Option<(&'a Room, bool)>;
+/// Where an answer is read into.
+#[derive(Clone, Copy)]
+struct Reading<'a> {
+    /// A room for it, and whether the question can be asked again.
+    room: Option<(&'a Room, bool)>,
+    /// Bytes, where there is no room.
+    max: usize,
+}
 
-async fn read(response: http::Response<Body>, room: Reading<'_>) -> Result<Option<Answer>, CallError> {
+async fn read(response: http::Response<Body>, reading: Reading<'_>) -> Result<Option<Answer>, CallError> {
     let (parts, body) = response.into_parts();
     let text = |name| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let (content_type, length) = (text(CONTENT_TYPE).to_owned(), text(CONTENT_LENGTH).parse().unwrap_or(0));
-    let body = read_body(body, length, room).await?;
+    let body = read_body(body, length, reading).await?;
     Ok(body.map(|body| Answer { code: parts.status.as_u16(), content_type, body }))
 }
 
 /// Puts a body together in one piece of memory, which is taken from the room before it is there. None when a large answer
 /// has to wait for its turn.
-async fn read_body(mut body: Body, length: usize, room: Reading<'_>) -> Result<Option<Bytes>, CallError> {
+async fn read_body(mut body: Body, length: usize, reading: Reading<'_>) -> Result<Option<Bytes>, CallError> {
     let mut whole = Vec::new();
-    let mut fits = make_room(&mut whole, length, room)?;
+    let mut fits = make_room(&mut whole, length, reading)?;
     while fits && let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| CallError::Unreachable(error.to_string()))?;
         let Ok(data) = frame.into_data() else { continue };
         let len = whole.len().saturating_add(data.len());
-        fits = make_room(&mut whole, len, room)?;
+        fits = make_room(&mut whole, len, reading)?;
         if fits {
             whole.extend_from_slice(&data);
         }
@@ -309,18 +319,18 @@ async fn read_body(mut body: Body, length: usize, room: Reading<'_>) -> Result<O
 }
 
 /// Room for so many bytes in all. False when a large answer has to wait for its turn.
-fn make_room(whole: &mut Vec<u8>, len: usize, room: Reading<'_>) -> Result<bool, CallError> {
-    if len > ANSWER_LEN_MAX {
-        return Err(CallError::TooLarge(ANSWER_LEN_MAX));
+fn make_room(whole: &mut Vec<u8>, len: usize, reading: Reading<'_>) -> Result<bool, CallError> {
+    let max = if reading.room.is_some() { NODE_ANSWER_LEN_MAX } else { reading.max };
+    if len > max {
+        return Err(CallError::TooLarge(max));
     }
     if len <= whole.capacity() {
         return Ok(true);
     }
     // A quarter more each time: twice as much would be the memory of another answer.
     let more = whole.capacity().saturating_add(whole.capacity() / 4);
-    let max = if room.is_some() { NODE_ANSWER_LEN_MAX } else { ANSWER_LEN_MAX };
     let capacity = more.min(max).max(len);
-    let fits = match room {
+    let fits = match reading.room {
         Some((room, true)) => room.grow(capacity)?,
         Some((room, false)) => room.take(capacity).map(|()| true)?,
         None => true,

@@ -12,6 +12,8 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 use tombolo_proto::{CloudRevision, ObjectKey, Resource, Uid};
 
+use super::waiting::Place;
+
 /// An object as JSON, with the few metadata fields that the watch machinery needs taken out.
 #[derive(Debug, Clone)]
 pub struct RawObject {
@@ -20,6 +22,8 @@ pub struct RawObject {
     value: Value,
     /// Why nothing of it could be read but its metadata.
     unread: Option<Box<str>>,
+    /// The object's part of the memory of what waits, if it is an event's.
+    place: Option<Place>,
 }
 
 /// Levels of an object that is passed on: serde_json reads 127, and lists and events have some of their own.
@@ -61,7 +65,12 @@ impl RawObject {
             resource_version: text("/metadata/resourceVersion"),
             ..ObjectMeta::default()
         };
-        Self { metadata: Box::new(metadata), value, unread: None }
+        Self { metadata: Box::new(metadata), value, unread: None, place: None }
+    }
+
+    /// Holds its place until it is dropped or [given away](Self::into_value).
+    pub(super) fn set_place(&mut self, place: Option<Place>) {
+        self.place = place;
     }
 
     /// The JSON.

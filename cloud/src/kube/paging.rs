@@ -1,29 +1,22 @@
-//! Lists in pages: an answer has a largest size, a cluster has none.
+//! Lists in pages: an answer has a largest size, a cluster has none. Pages are bounded in bytes, for 500 objects may be
+//! gigabytes.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
+use super::call::ANSWER_LEN_MAX;
 use super::{Answer, ApiCall, CallError, Caller, Kube, RawObject};
 
-/// Objects asked for at a time.
+/// Objects asked for at a time, at most.
 const PAGE_SIZE: usize = 500;
 
-#[derive(Deserialize)]
-struct Page {
-    #[serde(default)]
-    metadata: PageMetadata,
-    items: Option<Vec<RawObject>>,
-}
-
-#[derive(Default, Deserialize)]
-struct PageMetadata {
-    #[serde(default, rename = "continue")]
-    next: String,
-}
+/// Longest page that is read, in bytes: for a longer one, fewer objects are asked for. A single object may be longer.
+pub(super) const PAGE_LEN_MAX: usize = 4 * 1024 * 1024;
 
 impl Kube {
-    /// Gives every object of a list to `each`. `base` is the path, with its query if there is one. An answer other than
-    /// success ends the list and is given back.
+    /// Gives every object of a list to `each`, one after the other: no more than one is there as a tree. `base` is the path,
+    /// with its query if there is one. An answer other than success ends the list and is given back.
     ///
     /// # Errors
     /// [`CallError`]: the API server does not answer, or with what is no list. That is not an empty one.
@@ -33,30 +26,87 @@ impl Kube {
         base: &str,
         mut each: impl FnMut(RawObject),
     ) -> Result<Option<Answer>, CallError> {
-        let separator = if base.contains('?') { '&' } else { '?' };
-        let (mut limit, mut token) = (PAGE_SIZE, String::new());
-        loop {
-            let path = format!("{base}{separator}limit={limit}{token}");
-            let answer = match self.call(caller, ApiCall::get(path)).await {
-                // Large objects: fewer at a time.
-                Err(CallError::TooLarge(_)) if limit > 1 => {
-                    limit = (limit / 4).max(1);
-                    continue;
-                }
-                answer => answer?,
-            };
+        let mut pages = Pages::new(self, caller, base);
+        while let Some(answer) = pages.next().await? {
             if !answer.is_success() {
                 return Ok(Some(answer));
             }
-            let page: Page = serde_json::from_slice(&answer.body)
-                .map_err(|error| CallError::Unreachable(format!("its list cannot be read: {error}")))?;
-            page.items.into_iter().flatten().for_each(&mut each);
-            if page.metadata.next.is_empty() {
-                return Ok(None);
+            for item in pages.read(&answer)?.items.unwrap_or_default() {
+                each(serde_json::from_str(item.get()).map_err(|error| no_list(&error))?);
             }
-            token = format!("&continue={}", query_value(&page.metadata.next));
+        }
+        Ok(None)
+    }
+}
+
+/// The pages of one list, each asked for when it is wanted.
+pub(super) struct Pages<'a> {
+    kube: &'a Kube,
+    caller: Caller<'a>,
+    base: &'a str,
+    limit: usize,
+    /// Where the next page begins; none when there is none.
+    token: Option<String>,
+}
+
+/// What a page says, its objects as they were sent.
+#[derive(Debug, Deserialize)]
+pub(super) struct Page<'a> {
+    metadata: Option<ListMeta>,
+    #[serde(borrow)]
+    pub(super) items: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ListMeta {
+    resource_version: Option<String>,
+    r#continue: Option<String>,
+}
+
+impl Page<'_> {
+    /// Where in the cloud's history the list was made.
+    pub(super) fn revision(&self) -> Option<&str> {
+        let revision = self.metadata.as_ref()?.resource_version.as_deref();
+        revision.filter(|revision| !revision.is_empty())
+    }
+}
+
+impl<'a> Pages<'a> {
+    pub(super) fn new(kube: &'a Kube, caller: Caller<'a>, base: &'a str) -> Self {
+        Self { kube, caller, base, limit: PAGE_SIZE, token: Some(String::new()) }
+    }
+
+    /// Asks for the next page, which [`Self::read`] has to look at if it is one; none after the last.
+    pub(super) async fn next(&mut self) -> Result<Option<Answer>, CallError> {
+        let Some(token) = self.token.take() else { return Ok(None) };
+        let separator = if self.base.contains('?') { '&' } else { '?' };
+        loop {
+            let mut call = ApiCall::get(format!("{}{separator}limit={}{token}", self.base, self.limit));
+            call.answer_max = if self.limit > 1 { PAGE_LEN_MAX } else { ANSWER_LEN_MAX };
+            match self.kube.call(self.caller, call).await {
+                // Large objects: fewer at a time.
+                Err(CallError::TooLarge(_)) if self.limit > 1 => self.limit = (self.limit / 4).max(1),
+                answer => return answer.map(Some),
+            }
         }
     }
+
+    /// Reads a page, and where the next one begins.
+    pub(super) fn read<'p>(&mut self, answer: &'p Answer) -> Result<Page<'p>, CallError> {
+        let page: Page<'_> = serde_json::from_slice(&answer.body).map_err(|error| no_list(&error))?;
+        let next = page.metadata.as_ref().and_then(|metadata| metadata.r#continue.as_deref());
+        self.token =
+            next.filter(|next| !next.is_empty()).map(|next| format!("&continue={}", query_value(next)));
+        if answer.body.len() < PAGE_LEN_MAX / 4 {
+            self.limit = self.limit.saturating_mul(2).min(PAGE_SIZE);
+        }
+        Ok(page)
+    }
+}
+
+fn no_list(error: &serde_json::Error) -> CallError {
+    CallError::Unreachable(format!("its answer is no list: {error}"))
 }
 
 /// What a query keeps as it is (RFC 3986, section 2.3).

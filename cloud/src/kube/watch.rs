@@ -1,19 +1,34 @@
 //! One watch, endless: list, follow, start again after every kind of end.
+//!
+//! Memory is bounded in bytes: a page of the list is, and so are the events that wait. Where they wait, the watch does not
+//! read; the API server ends a watch that is not read for long, and then everything is listed again: nothing is lost.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use kube::Client;
-use kube::api::{Api, ApiResource};
-use kube::runtime::watcher;
+use http::Request;
+use kube::core::{Status, WatchEvent};
+use thiserror::Error;
 use tokio::sync::mpsc;
 use tombolo_proto::Resource;
 use tombolo_runtime::{Backoff, BackoffConfig};
 
-use super::RawObject;
+use super::paging::Pages;
+use super::waiting::Waiting;
+use super::{Answer, CallError, Caller, Kube, RawObject, path_of, query_value};
 
-/// Objects asked for at a time while listing.
-const PAGE_SIZE: u32 = 500;
+#[cfg(test)]
+mod tests;
+
+/// Time after which the API server ends a watch, in seconds. Clients that ask for less than five minutes get it.
+const WATCH_SECONDS: u64 = 290;
+
+/// A connection on which nothing comes for so long is dead: the API server would have ended the watch.
+const SILENCE_MAX: Duration = Duration::from_secs(WATCH_SECONDS + 10);
+
+/// Bytes that the events of one of cloudcore's own watches may take while they wait.
+const OWN_BYTES_MAX: u32 = 8 * 1024 * 1024;
 
 /// What a watch tells, in the order of the cloud's history. Objects between `RelistStart` and `RelistEnd` are all
 /// there are: whatever was known before and is not among them went away while nobody watched.
@@ -34,14 +49,14 @@ pub enum ObjectEvent {
 pub struct WatchSpec {
     /// Group, version, plural.
     pub resource: Resource,
-    /// Kind, for error texts; may be empty.
-    pub kind: String,
     /// One namespace, or all when empty.
     pub namespace: String,
     /// Label selector; empty for all.
     pub label_selector: String,
     /// Field selector; empty for all.
     pub field_selector: String,
+    /// Memory of the events that wait.
+    pub waiting: Waiting,
 }
 
 impl WatchSpec {
@@ -50,10 +65,10 @@ impl WatchSpec {
     pub fn all(resource: Resource) -> Self {
         Self {
             resource,
-            kind: String::new(),
             namespace: String::new(),
             label_selector: String::new(),
             field_selector: String::new(),
+            waiting: Waiting::new(OWN_BYTES_MAX),
         }
     }
 
@@ -64,83 +79,176 @@ impl WatchSpec {
         self
     }
 
-    /// The objects themselves.
-    pub(crate) fn api(&self, client: Client) -> Api<RawObject> {
-        let resource = &self.resource;
-        let api_version = match &*resource.group {
-            "" => resource.version.to_string(),
-            group => format!("{group}/{}", resource.version),
-        };
-        let kind = ApiResource {
-            group: resource.group.to_string(),
-            version: resource.version.to_string(),
-            api_version,
-            kind: self.kind.clone(),
-            plural: resource.name.to_string(),
-        };
-        match self.namespace.as_str() {
-            "" => Api::all_with(client, &kind),
-            namespace => Api::namespaced_with(client, namespace, &kind),
-        }
+    /// Path and query of a list of the same.
+    #[must_use]
+    pub fn path(&self) -> String {
+        let path = path_of(&self.resource, &self.namespace, "");
+        let selectors = [("labelSelector", &self.label_selector), ("fieldSelector", &self.field_selector)];
+        let given = selectors.into_iter().filter(|(_, selector)| !selector.is_empty());
+        let given: Vec<_> =
+            given.map(|(name, selector)| format!("{name}={}", query_value(selector))).collect();
+        if given.is_empty() { path } else { format!("{path}?{}", given.join("&")) }
     }
+}
 
-    fn settings(&self) -> watcher::Config {
-        // Paged lists work with every server; the streamed form needs a feature gate before Kubernetes 1.34.
-        let mut settings = watcher::Config::default().page_size(PAGE_SIZE);
-        if !self.label_selector.is_empty() {
-            settings = settings.labels(&self.label_selector);
+/// Why a watch had to start again.
+#[derive(Debug, Error)]
+#[error("{text}")]
+pub struct WatchError {
+    /// The API server's status code; none when it has not answered.
+    pub code: Option<u16>,
+    /// What it has said.
+    pub text: String,
+}
+
+impl WatchError {
+    fn new(text: impl ToString) -> Self {
+        Self { code: None, text: text.to_string() }
+    }
+}
+
+impl From<CallError> for WatchError {
+    fn from(error: CallError) -> Self {
+        Self::new(error)
+    }
+}
+
+impl From<Answer> for WatchError {
+    fn from(answer: Answer) -> Self {
+        Self { code: Some(answer.code), text: answer.message() }
+    }
+}
+
+impl From<&Status> for WatchError {
+    fn from(status: &Status) -> Self {
+        Self { code: Some(status.code), text: status.message.clone() }
+    }
+}
+
+impl From<kube::Error> for WatchError {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::from(&*status),
+            error => Self::new(error),
         }
-        if !self.field_selector.is_empty() {
-            settings = settings.fields(&self.field_selector);
-        }
-        settings
     }
 }
 
 /// Watches until the receiver is gone. Failures are told through `failed`, then retried with a growing, jittered
 /// wait; the wait starts anew with the first event that works.
 pub async fn watch<T: Send>(
-    client: Client,
+    kube: Kube,
     spec: WatchSpec,
     out: mpsc::Sender<T>,
     into: impl Fn(ObjectEvent) -> T,
-    failed: impl Fn(&watcher::Error),
+    failed: impl Fn(&WatchError),
 ) {
-    let mut backoff = Backoff::new(BackoffConfig {
+    let backoff = Backoff::new(BackoffConfig {
         first: Duration::from_millis(200),
         max: Duration::from_secs(30),
         ..BackoffConfig::default()
     });
-    let mut stream = std::pin::pin!(watcher::watcher(spec.api(client), spec.settings()));
-    loop {
-        let event = tokio::select! {
-            event = stream.next() => event,
-            () = out.closed() => return,
-        };
-        let event = match event {
-            Some(Ok(event)) => event,
-            Some(Err(error)) => {
+    let path = spec.path();
+    let mut watch =
+        Watch { kube: &kube, path: &path, waiting: spec.waiting, out: &out, into, backoff, from: None };
+    let watching = async {
+        loop {
+            let outcome = match watch.from.clone() {
+                None => watch.list().await,
+                Some(revision) => watch.follow(&revision).await,
+            };
+            if let Err(error) = outcome {
+                if error.code == Some(410) {
+                    // More has happened since than the API server remembers.
+                    watch.from = None;
+                }
                 failed(&error);
-                let delay = backoff.next_delay(&mut rand::rng());
+                let delay = watch.backoff.next_delay(&mut rand::rng());
                 tokio::time::sleep(delay).await;
-                continue;
             }
-            None => return,
-        };
-        if !matches!(event, watcher::Event::Init) {
-            backoff.reset();
         }
-        if out.send(into(normalise(event))).await.is_err() {
-            return;
-        }
+    };
+    tokio::select! {
+        () = watching => {}
+        () = out.closed() => {}
     }
 }
 
-fn normalise(event: watcher::Event<RawObject>) -> ObjectEvent {
-    match event {
-        watcher::Event::Apply(object) | watcher::Event::InitApply(object) => ObjectEvent::Applied(object),
-        watcher::Event::Delete(object) => ObjectEvent::Deleted(object),
-        watcher::Event::Init => ObjectEvent::RelistStart,
-        watcher::Event::InitDone => ObjectEvent::RelistEnd,
+struct Watch<'a, T, F> {
+    kube: &'a Kube,
+    path: &'a str,
+    waiting: Waiting,
+    out: &'a mpsc::Sender<T>,
+    into: F,
+    backoff: Backoff,
+    /// Where in the cloud's history it goes on; none when everything has to be listed.
+    from: Option<String>,
+}
+
+impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
+    async fn list(&mut self) -> Result<(), WatchError> {
+        self.tell(ObjectEvent::RelistStart).await;
+        let (mut pages, mut revision) = (Pages::new(self.kube, Caller::Own, self.path), None);
+        while let Some(answer) = pages.next().await? {
+            if !answer.is_success() {
+                return Err(answer.into());
+            }
+            let mut page = pages.read(&answer)?;
+            for item in page.items.take().unwrap_or_default() {
+                let object = serde_json::from_str(item.get()).map_err(WatchError::new)?;
+                self.applied(object).await;
+            }
+            revision = page.revision().map(str::to_owned);
+        }
+        self.from = Some(revision.ok_or_else(|| WatchError::new("a list without a resourceVersion"))?);
+        self.tell(ObjectEvent::RelistEnd).await;
+        Ok(())
     }
+
+    /// Follows until the watch ends: it is then begun again where it was.
+    async fn follow(&mut self, revision: &str) -> Result<(), WatchError> {
+        let separator = if self.path.contains('?') { '&' } else { '?' };
+        let uri = format!(
+            "{}{separator}watch=true&timeoutSeconds={WATCH_SECONDS}&allowWatchBookmarks=true&resourceVersion={}",
+            self.path,
+            query_value(revision)
+        );
+        let request = Request::get(uri).body(Vec::new()).map_err(WatchError::new)?;
+        let events = self.kube.client().request_events::<RawObject>(request).await?;
+        let mut events = pin!(events);
+        while let Ok(Some(event)) = tokio::time::timeout(SILENCE_MAX, events.next()).await {
+            match event? {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                    self.from = Some(revision_of(&object)?);
+                    self.applied(object).await;
+                }
+                WatchEvent::Deleted(mut object) => {
+                    self.from = Some(revision_of(&object)?);
+                    self.waiting.hold(&mut object).await;
+                    self.tell(ObjectEvent::Deleted(object)).await;
+                }
+                WatchEvent::Bookmark(bookmark) => self.from = Some(bookmark.metadata.resource_version),
+                WatchEvent::Error(status) => return Err(WatchError::from(&*status)),
+            }
+        }
+        Ok(())
+    }
+
+    async fn applied(&mut self, mut object: RawObject) {
+        self.waiting.hold(&mut object).await;
+        self.tell(ObjectEvent::Applied(object)).await;
+    }
+
+    async fn tell(&mut self, event: ObjectEvent) {
+        if !matches!(event, ObjectEvent::RelistStart) {
+            self.backoff.reset();
+        }
+        // Once nobody listens, the watch is ended.
+        let _ = self.out.send((self.into)(event)).await;
+    }
+}
+
+fn revision_of(object: &RawObject) -> Result<String, WatchError> {
+    let revision = object.revision().map_err(WatchError::new)?;
+    Ok(revision.0.to_string())
 }

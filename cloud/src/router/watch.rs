@@ -4,14 +4,13 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::runtime::watcher;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch as channel};
 use tombolo_proto::Resource;
 
 use super::table::{RouterKind, Table};
 use super::{API, Router};
-use crate::kube::{ApiCall, Caller, Kube, ObjectEvent, WatchSpec, watch};
+use crate::kube::{ApiCall, Caller, Kube, ObjectEvent, WatchError, WatchSpec, watch};
 
 /// Events that wait for the router, unless the configuration says otherwise.
 const EVENTS_MAX: NonZeroU32 = NonZeroU32::new(64).expect("not zero");
@@ -38,11 +37,11 @@ pub(crate) async fn follow(
 
 /// Runs one watch until the API server does not know the kind any more.
 async fn run(kube: &Kube, kind: RouterKind, table: &mut Table, router: &dyn Router, events: NonZeroU32) {
-    let mut spec = WatchSpec::all(resource(kind));
-    kind.name().clone_into(&mut spec.kind);
+    let spec = WatchSpec::all(resource(kind));
     let (sender, mut receiver) = mpsc::channel(usize::try_from(events.get()).unwrap_or(usize::MAX));
     let (unknown, mut ended) = channel::channel(false);
-    let failed = |error: &watcher::Error| match is_unknown(error) {
+    // The watch fails with "not found" exactly while the definition is missing.
+    let failed = |error: &WatchError| match error.code == Some(404) {
         true => _ = unknown.send_replace(true),
         false => tracing::warn!(kind = kind.name(), %error, "watch failed; trying again"),
     };
@@ -52,21 +51,10 @@ async fn run(kube: &Kube, kind: RouterKind, table: &mut Table, router: &dyn Rout
         }
     };
     tokio::select! {
-        () = watch(kube.client().clone(), spec, sender, |event: ObjectEvent| event, failed) => {}
+        () = watch(kube.clone(), spec, sender, |event: ObjectEvent| event, failed) => {}
         () = take => {}
         _ = ended.wait_for(|ended| *ended) => {}
     }
-}
-
-/// The watch fails with "not found" exactly while the definition is missing.
-fn is_unknown(error: &watcher::Error) -> bool {
-    let code = match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code,
-        watcher::Error::WatchError(status) => status.code,
-        _ => return false,
-    };
-    code == 404
 }
 
 /// Returns once discovery names the kind. A cluster without it is no fault, and an unreachable one is told by others.

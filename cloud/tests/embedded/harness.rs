@@ -35,10 +35,20 @@ impl Server {
     }
 
     pub(crate) async fn start_in(dir: TempDir) -> Self {
+        Self::start_as(dir, |_| ()).await
+    }
+
+    /// One whose store has so many bytes.
+    pub(crate) async fn start_with_store(len: u64) -> Self {
+        Self::start_as(tempfile::tempdir().unwrap(), |options| options.store_len_max = len).await
+    }
+
+    async fn start_as(dir: TempDir, set: impl Fn(&mut Options)) -> Self {
         // A program that another test is just starting has the locks of its parent for a moment.
         let bound = tombolo_testkit::wait_for_value("an embedded server", DEADLINE, || async {
             let mut options = Options::new(dir.path().join("data"));
             options.audit_log = Some(dir.path().join("audit.log"));
+            set(&mut options);
             match Embedded::start(options).await {
                 Err(error @ EmbeddedError::InUse(_)) => Err(error.to_string()),
                 started => Ok(started.unwrap()),

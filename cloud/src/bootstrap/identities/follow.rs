@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::Secret;
-use kube::api::Api;
+use k8s_openapi::api::core::v1::{Node, Secret};
+use kube::api::{Api, ApiResource};
 use kube::runtime::watcher::{self, Event};
 use serde_json::Value;
 use tombolo_proto::NodeId;
@@ -15,11 +15,14 @@ use tombolo_runtime::{Backoff, BackoffConfig};
 use super::{Identities, SECRET_PREFIX, SHARDS};
 use crate::bootstrap::secrets::{OWN_LABEL, SecretData};
 use crate::bootstrap::tokens;
-use crate::kube::{RawObject, WatchSpec, resources};
+use crate::kube::RawObject;
 
 /// Follows records and Nodes for ever.
 pub(crate) async fn follow(identities: Arc<Identities>, client: kube::Client, namespace: String) {
-    let nodes = follow_nodes(&identities, WatchSpec::all(resources::nodes()).api(client.clone()));
+    let nodes = follow_nodes(
+        &identities,
+        Api::<RawObject>::all_with(client.clone(), &ApiResource::erase::<Node>(&())),
+    );
     let records = follow_records(&identities, Api::namespaced(client, &namespace));
     futures::join!(nodes, records);
 }

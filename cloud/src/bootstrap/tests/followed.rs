@@ -2,40 +2,34 @@
 
 use std::collections::HashMap;
 
-use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use kube::api::PartialObjectMeta;
 use kube::runtime::watcher::Event;
+use serde_json::json;
 use tombolo_proto::NodeId;
 
 use super::world::{NodeIdentity, World};
 use super::*;
 use crate::bootstrap::identities::{Denied, Identities};
+use crate::kube::RawObject;
 
 fn edge1() -> NodeId {
     NodeId::parse("edge1").expect("a name")
 }
 
 /// Node edge1 with this UID, made so many seconds from now.
-fn node(uid: &str, from_now: i64) -> PartialObjectMeta<Node> {
+fn node(uid: &str, from_now: i64) -> RawObject {
     let created = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(from_now);
-    let metadata = ObjectMeta {
-        name: Some("edge1".to_owned()),
-        uid: Some(uid.to_owned()),
-        creation_timestamp: Some(Time(created)),
-        ..ObjectMeta::default()
-    };
-    PartialObjectMeta { metadata, ..PartialObjectMeta::default() }
+    let metadata = json!({"name": "edge1", "uid": uid, "creationTimestamp": created.to_string()});
+    RawObject::new(json!({"metadata": metadata}))
 }
 
-async fn tell(identities: &Identities, events: Vec<Event<PartialObjectMeta<Node>>>) {
+async fn tell(identities: &Identities, events: Vec<Event<RawObject>>) {
     let mut listed = HashMap::new();
     for event in events {
         identities.node_event(event, &mut listed).await;
     }
 }
 
-fn list(nodes: Vec<PartialObjectMeta<Node>>) -> Vec<Event<PartialObjectMeta<Node>>> {
+fn list(nodes: Vec<RawObject>) -> Vec<Event<RawObject>> {
     let nodes = nodes.into_iter().map(Event::InitApply);
     [Event::Init].into_iter().chain(nodes).chain([Event::InitDone]).collect()
 }

@@ -23,7 +23,7 @@ impl Index {
             return Ok(());
         }
         let key = self.down.location.shared(&key);
-        let mut object = Self::trimmed(kind, raw)?.object;
+        let mut object = kind.trimmed(raw)?.object;
         object.key = key.clone();
         let object = Arc::new(object);
         let same = current

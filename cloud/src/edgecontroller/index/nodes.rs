@@ -52,7 +52,7 @@ impl Index {
             self.remove_node(node.as_str());
             return self.node_applied(raw);
         }
-        let Trimmed { mut object, significant } = Self::trimmed(Kind::Node, raw)?;
+        let Trimmed { mut object, significant } = Kind::Node.trimmed(raw)?;
         let current = self.down.objects.get(&key).map(|cached| cached.clone());
         let newest = current.as_ref().and_then(Cached::version);
         if newest.is_some_and(|newest| newest.revision > object.version.revision) {

@@ -2,42 +2,102 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde_json::Value;
 use tombolo_proto::object::SharedObject;
 use tombolo_proto::{NodeId, ObjectKey, Uid};
 
-use super::bodies::{Moves, Rank};
+use super::bodies::{Moves, NODE_PODS_BYTES_MAX, Rank};
 use super::{Cached, Effect, Index, Kind, ObjectError, RawObject, Trimmed};
 use crate::edgecontroller::pod_manager::{Known, Observed, Verdict};
 
 /// Annotation of a pod that a kubelet has made after a file of its own.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-impl Index {
-    pub(super) fn pod_applied(&mut self, raw: RawObject) -> Result<(), ObjectError> {
-        let node = raw.value().pointer("/spec/nodeName").and_then(Value::as_str);
-        let Some(node) = node.and_then(|name| NodeId::parse(name).ok()) else { return Ok(()) };
-        let is_edge = self.down.nodes.get(&node).is_some_and(|state| state.registered.is_some());
-        if !is_edge {
-            return Ok(());
-        }
-        let known = self.pods.get(&raw.uid()?).is_some();
+/// A pod as it was told.
+#[derive(Debug)]
+pub(in crate::edgecontroller) struct SeenPod {
+    rank: Rank,
+    /// Bytes of its body, also where the body was left out.
+    len: usize,
+    pod: Trimmed,
+}
+
+impl SeenPod {
+    /// # Errors
+    /// As [`Kind::trimmed`].
+    pub(in crate::edgecontroller) fn read(raw: RawObject) -> Result<Self, ObjectError> {
         let rank = rank_of(raw.value());
-        if rank == Rank::Mirror && !known && !self.bodies.has_room_for_mirror(&node) {
-            self.down.count_unheeded();
-            return Ok(());
-        }
-        let mut pod = Self::trimmed(Kind::Pod, raw)?;
+        let mut pod = Kind::Pod.trimmed(raw)?;
         if rank == Rank::Mirror {
             // A node makes mirror pods itself, and must not be given objects for them: the Node authorizer does the same.
             pod.object.dependencies.clear();
         }
-        let observed = if known { Observed::Modified } else { Observed::Added };
-        self.pod_observed(&node, observed, rank, pod);
+        Ok(Self { rank, len: pod.object.body.len(), pod })
+    }
+
+    pub(super) fn uid(&self) -> &Uid {
+        &self.pod.object.version.uid
+    }
+
+    pub(super) fn key(&self) -> &ObjectKey {
+        &self.pod.object.key
+    }
+}
+
+/// The pods of one node as a list brings them. Bodies for which the node's share can have no room are left out while it is read, so
+/// that whoever makes many large pods does not make the list large: those of mirror pods, and those of all others.
+#[derive(Debug, Default)]
+pub(in crate::edgecontroller) struct PodList {
+    pods: Vec<Result<SeenPod, ObjectError>>,
+    mirrors: usize,
+    others: usize,
+}
+
+impl PodList {
+    pub(in crate::edgecontroller) fn add(&mut self, raw: RawObject) {
+        let mut seen = SeenPod::read(raw);
+        if let Ok(SeenPod { rank, len, pod }) = &mut seen {
+            let bytes = if *rank == Rank::Mirror { &mut self.mirrors } else { &mut self.others };
+            if *bytes + *len > NODE_PODS_BYTES_MAX {
+                pod.object.body = Bytes::new();
+            } else {
+                *bytes += *len;
+            }
+        }
+        self.pods.push(seen);
+    }
+
+    /// Bytes of the bodies in it.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.mirrors + self.others
+    }
+
+    pub(super) fn into_pods(self) -> Vec<Result<SeenPod, ObjectError>> {
+        self.pods
+    }
+}
+
+impl Index {
+    pub(super) fn pod_applied(&mut self, raw: RawObject) -> Result<(), ObjectError> {
+        let node = raw.value().pointer("/spec/nodeName").and_then(Value::as_str);
+        let Some(node) = node.and_then(|name| NodeId::parse(name).ok()) else { return Ok(()) };
+        if self.is_registered(&node) {
+            self.pod_seen(&node, SeenPod::read(raw)?);
+        }
         Ok(())
     }
 
-    fn pod_observed(&mut self, node: &NodeId, observed: Observed, rank: Rank, mut pod: Trimmed) {
+    /// A pod of this edge node is there.
+    pub(super) fn pod_seen(&mut self, node: &NodeId, seen: SeenPod) {
+        let SeenPod { rank, len, mut pod } = seen;
+        let known = self.pods.get(&pod.object.version.uid).is_some();
+        if rank == Rank::Mirror && !known && !self.bodies.has_room_for_mirror(node) {
+            self.down.count_unheeded();
+            return;
+        }
+        let observed = if known { Observed::Modified } else { Observed::Added };
         let decision = self.pods.handle(observed, node, &pod);
         if let Some(old) = decision.replaced {
             self.release(&old);
@@ -53,14 +113,14 @@ impl Index {
         match decision.verdict {
             Verdict::Stale => {}
             Verdict::Keep => {
-                if self.hold_pod(node, rank, &object) {
+                if self.hold_pod(node, rank, len, &object) {
                     self.offer(node, &object.key);
                 }
             }
             Verdict::Insert | Verdict::Update => {
                 let (key, uid) = (object.key.clone(), object.version.uid.clone());
                 let change = self.down.location.set_pod(node, &uid, &key, &object.dependencies);
-                self.hold_pod(node, rank, &object);
+                self.hold_pod(node, rank, len, &object);
                 for gained in &change.gained {
                     self.need(node, gained);
                 }
@@ -73,21 +133,29 @@ impl Index {
     }
 
     /// Keeps the pod, with its body if the node's share has room for it. Whether it can be read again.
-    fn hold_pod(&mut self, node: &NodeId, rank: Rank, object: &Arc<SharedObject>) -> bool {
-        let uid = &object.version.uid;
-        let moves = self.bodies.set(node, uid, rank, object.body.len());
-        let fits = self.bodies.is_inside(node, uid);
-        let cached = match fits {
-            true => Cached::Present(Arc::clone(object)),
-            false => Cached::Withheld(object.version.clone()),
+    fn hold_pod(&mut self, node: &NodeId, rank: Rank, len: usize, object: &Arc<SharedObject>) -> bool {
+        let (key, version) = (&object.key, &object.version);
+        let moves = self.bodies.set(node, &version.uid, rank, len);
+        let fits = self.bodies.is_inside(node, &version.uid);
+        let whole = match object.body.is_empty() {
+            true => self.down.present(key).filter(|known| known.version == *version),
+            false => Some(Arc::clone(object)),
         };
-        let before = self.down.objects.insert(object.key.clone(), cached);
+        let cached = match whole.filter(|_| fits) {
+            Some(object) => Cached::Present(object),
+            None => Cached::Withheld(version.clone()),
+        };
+        let is_present = matches!(cached, Cached::Present(_));
+        if fits && !is_present {
+            self.effects.push(Effect::Fetch(key.clone(), Some(version.clone())));
+        }
+        let before = self.down.objects.insert(key.clone(), cached);
         let was_withheld = matches!(before, Some(Cached::Withheld(_)));
         self.move_bodies(node, moves);
         if !fits && !was_withheld {
             self.warn_of_bodies(node);
         }
-        fits && was_withheld
+        is_present && was_withheld
     }
 
     /// Drops the bodies that the node's share has no room for any more, and has those read for which it has room again.

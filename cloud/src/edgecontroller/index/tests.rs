@@ -7,6 +7,12 @@ use crate::edgecontroller::downstream::node_key;
 
 mod bodies;
 
+fn listed(pods: impl IntoIterator<Item = RawObject>) -> PodList {
+    let mut list = PodList::default();
+    pods.into_iter().for_each(|pod| list.add(pod));
+    list
+}
+
 struct World {
     index: Index,
     down: Arc<Downstream>,
@@ -199,7 +205,7 @@ fn a_list_of_the_nodes_pods_proves_what_a_late_watch_does_not_know() {
     let (pod, secret) = (key(Kind::Pod, "running"), key(Kind::Secret, "s"));
     assert_eq!((world.state("a", &pod), world.state("a", &secret)), ("unwanted", "unwanted"));
     let raw = world.pod_raw("running", "a", &["s"]);
-    world.index.pods_listed(&node("a"), vec![raw]);
+    world.index.pods_listed(&node("a"), listed([raw]));
     assert_eq!((world.state("a", &pod), world.state("a", &secret)), ("present", "pending"));
 }
 
@@ -232,7 +238,7 @@ fn a_pod_bound_before_its_node_exists_is_not_lost() {
     assert_eq!(world.offered(), ["list a"]);
     assert_eq!(world.state("a", &node_key(&node("a"))), "pending", "half a picture is no picture");
     let raw = world.pod_raw("early", "a", &[]);
-    world.index.pods_listed(&node("a"), vec![raw]);
+    world.index.pods_listed(&node("a"), listed([raw]));
     let effects = world.offered();
     assert!(
         effects.contains(&"a<-early".to_owned()) && effects.ends_with(&["a ready".to_owned()]),
@@ -248,7 +254,7 @@ fn a_pod_deleted_while_its_node_is_listed_stays_deleted() {
     world.offered();
     let raw = world.pod_raw("p", "a", &[]);
     world.index.handle(Kind::Pod, ObjectEvent::Deleted(raw.clone()));
-    world.index.pods_listed(&node("a"), vec![raw]);
+    world.index.pods_listed(&node("a"), listed([raw]));
     assert_eq!(world.state("a", &key(Kind::Pod, "p")), "unwanted");
 }
 
@@ -277,7 +283,7 @@ fn a_deleted_node_takes_everything_along_and_comes_back_with_everything() {
     world.node("a", "u-node-2");
     assert_eq!(world.offered(), ["list a"]);
     let raw = world.pod_raw("p", "a", &["s"]);
-    world.index.pods_listed(&node("a"), vec![raw]);
+    world.index.pods_listed(&node("a"), listed([raw]));
     assert_eq!(world.state("a", &key(Kind::Pod, "p")), "present");
 }
 

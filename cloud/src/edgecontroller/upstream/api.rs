@@ -30,11 +30,11 @@ impl Upstream {
         };
         let call = ApiCall {
             method,
-            path_and_query: request.path_and_query,
             content_type: request.content_type,
             accept: request.accept,
             body: request.body,
             timeout,
+            ..ApiCall::get(request.path_and_query)
         };
         if token.is_none() && may_create_node(&call) {
             return self.answer_registration(node, call).await;

@@ -13,8 +13,9 @@ use tokio::time::Instant;
 use tombolo_proto::limits::FOLLOWED_MAX;
 use tombolo_proto::{CloudRevision, ObjectKey};
 
-use super::{SharedWatch, no_room};
+use super::{SharedWatch, too_many};
 use crate::hub::interned::Stored;
+use crate::hub::subscriptions::Closed;
 use crate::kube::{Caller, Kube};
 
 /// Rest after a first failure; it doubles up to [`RETRY_MAX`].
@@ -146,7 +147,7 @@ impl SharedWatch {
             relists
         };
         let _listing = Listing(self);
-        let (mut brought, mut full) = (Vec::new(), false);
+        let (mut brought, mut full) = (Vec::new(), None);
         let answer = kube.list(Caller::Own, &self.path, |object| {
             let news = self.trimmed(object).filter(|object| {
                 self.objects
@@ -154,9 +155,10 @@ impl SharedWatch {
                     .is_none_or(|known| known.object.version.revision < object.version.revision)
             });
             if let Some(object) = news {
-                match self.interned.keep(object) {
-                    Some(stored) if brought.len() <= FOLLOWED_MAX => brought.push(stored),
-                    _ => full = true,
+                match self.keep(&object) {
+                    Ok(stored) if brought.len() <= FOLLOWED_MAX => brought.push(stored),
+                    Ok(_) => full = Some(too_many()),
+                    Err(closed) => full = Some(closed),
                 }
             }
         });
@@ -165,8 +167,9 @@ impl SharedWatch {
             Ok(Some(answer)) => return Err(answer.message()),
             Ok(None) => {}
         }
-        if full {
-            self.fail(&no_room());
+        if let Some(closed) = full {
+            self.fail(&closed);
+            return Err(closed.reason);
         }
         self.enter(brought, relists)?;
         self.lists.complete.fetch_max(number, Ordering::SeqCst);
@@ -175,9 +178,23 @@ impl SharedWatch {
     }
 
     fn enter(&self, brought: Vec<Arc<Stored>>, relists: u64) -> Result<(), String> {
+        let entered = self.enter_in_order(brought, relists)?;
+        match entered.and_then(|()| self.check_size()) {
+            Ok(()) => Ok(()),
+            Err(closed) => {
+                self.fail(&closed);
+                Err(closed.reason)
+            }
+        }
+    }
+
+    fn enter_in_order(&self, brought: Vec<Arc<Stored>>, relists: u64) -> Result<Result<(), Closed>, String> {
         let mut order = self.order.lock();
         if order.relists() != Some(relists) {
             return Err("the watch itself has begun to list".to_owned());
+        }
+        if self.has_failed() {
+            return Err("the watch has ended".to_owned());
         }
         let gone = order.gone.take().ok_or("too much was deleted meanwhile")?;
         for stored in brought {
@@ -187,9 +204,10 @@ impl SharedWatch {
                 continue;
             }
             order.ahead.insert(key.clone(), revision);
-            self.put(stored);
+            if let Err(lack) = self.put(stored) {
+                return Ok(Err(self.interned.payers.refuse(&lack)));
+            }
         }
-        self.check_size();
-        Ok(())
+        Ok(Ok(()))
     }
 }

@@ -10,6 +10,7 @@ use tombolo_link::{Clock, Link, LinkEvent, Transport, mem, pump};
 use tombolo_proto::frame::{Change, Inventory, Reply};
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
 use tombolo_proto::{CloudRevision, Epoch, InventoryEntry, Resource, ScopeId, StoreId, Uid};
+use tombolo_runtime::Budget;
 
 use super::super::access::{REVIEW_INTERVAL, next_review};
 use super::super::registry::{Admission, SessionHandle};
@@ -27,6 +28,7 @@ mod ended;
 mod lists;
 mod moving;
 mod returning;
+mod room;
 mod shares;
 mod vouching;
 

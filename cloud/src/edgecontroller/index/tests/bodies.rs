@@ -175,3 +175,45 @@ fn a_node_that_is_too_large_itself_cannot_be_read_by_itself() {
     world.index.handle(Kind::Node, ObjectEvent::RelistEnd);
     assert_eq!(world.offered(), ["fetch a again"]);
 }
+
+/// A list is read before anything of it is known to the index, so it has a bound of its own.
+#[test]
+fn a_list_of_large_pods_is_no_larger_than_the_share_and_takes_nothing_from_other_pods() {
+    let mut world = World::synced(&["a"]);
+    let mirrors: Vec<_> = (0..20).map(|number| world.mirror(&format!("m{number}"), "a", 400)).collect();
+    let ordinary: Vec<_> = (0..4).map(|number| world.reported(&format!("o{number}"), "a", 1000)).collect();
+    let list = listed(mirrors.into_iter().chain(ordinary));
+    let bytes: usize = list.bytes();
+    assert!(
+        bytes > NODE_PODS_BYTES_MAX && bytes <= 2 * NODE_PODS_BYTES_MAX,
+        "8 MiB and 4 MiB were read: {bytes}"
+    );
+    world.index.pods_listed(&node("a"), list);
+    let names =
+        |prefix: &str, count: usize| (0..count).map(|number| format!("{prefix}{number}")).collect::<Vec<_>>();
+    let (mirrors, ordinary) = (names("m", 20), names("o", 4));
+    assert_eq!(
+        world.states("a", &mirrors, "unreadable"),
+        20,
+        "what others have bound to the node goes first"
+    );
+    assert_eq!(
+        world.states("a", &ordinary, "present") + world.states("a", &ordinary, "unreadable"),
+        4,
+        "none is gone"
+    );
+    assert!(world.down.tally().pod_bytes <= NODE_PODS_BYTES_MAX);
+}
+
+/// A body that the list has left out is read once there is room for it.
+#[test]
+fn what_a_list_leaves_out_is_read_alone_when_there_is_room() {
+    let mut world = World::synced(&["a"]);
+    let pods: Vec<_> =
+        [("m0", 1400), ("m1", 1400), ("m2", 1400)].map(|(name, kib)| world.mirror(name, "a", kib)).into();
+    world.offered();
+    world.index.pods_listed(&node("a"), listed(pods));
+    assert_eq!(world.pod_state("a", "m2"), "unreadable");
+    world.index.pod_deleted(&Uid::parse("u-m0").expect("a UID"));
+    assert!(world.offered().contains(&"fetch m2 again".to_owned()));
+}

@@ -49,10 +49,7 @@ async fn a_watch_that_was_stopped_on_the_way_to_its_first_follower_tells_it() {
 
 #[test]
 fn a_first_list_that_is_refused_ends_the_watch_and_one_that_meets_trouble_does_not() {
-    let ends = |code| {
-        let status = kube::core::Status { code, message: "said".to_owned(), ..Default::default() };
-        refused(&watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status))))
-    };
+    let ends = |code| refused(&WatchError { code: Some(code), text: "said".to_owned() });
     for code in [400, 403, 404, 405, 422] {
         assert_eq!(ends(code), Some(Closed::new(code, "said")));
     }

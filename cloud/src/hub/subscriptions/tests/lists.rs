@@ -182,16 +182,15 @@ const LISTING: Duration = Duration::from_secs(10);
 impl Slow {
     fn client(self: &Arc<Self>) -> Kube {
         let api = Arc::clone(self);
-        let service = tower::service_fn(move |request: Request<Body>| {
+        let client = answering(move |call, _| {
             let api = Arc::clone(&api);
             async move {
-                api.asked.lock().push(request.uri().query().unwrap_or_default().to_owned());
+                api.asked.lock().push(call.uri.query().unwrap_or_default().to_owned());
                 tokio::time::sleep(LISTING).await;
-                let response = Response::builder().status(api.code.load(Ordering::SeqCst));
-                Ok::<_, tower::BoxError>(response.body(Body::from(b"{}".to_vec()))?)
+                (api.code.load(Ordering::SeqCst), json!({}))
             }
         });
-        Client::new(service, "default").into()
+        client.into()
     }
 
     fn hub(self: &Arc<Self>) -> Arc<Hub> {
