@@ -229,6 +229,7 @@ mod tests {
     use super::*;
     use crate::kube::endless::read;
     use crate::kube::{ApiCall, Caller, Kube, Room};
+    use crate::metrics::Refusals;
 
     fn node(name: &str) -> NodeId {
         NodeId::parse(name).expect("a name")
@@ -332,7 +333,7 @@ mod tests {
         let share = tombolo_runtime::Budget::new(usize::MAX).share(usize::MAX);
         let list = || {
             let asked = kube.call(Caller::Node(&node), ApiCall::get("/api/v1/pods"));
-            Room::new(&share, &large).scope(asked)
+            Room::new(&share, &large, &Refusals::default()).scope(asked)
         };
         let mut lists: Vec<_> = (0..10).map(|_| Box::pin(list())).collect();
         let soon = std::time::Duration::from_secs(1);
