@@ -14,7 +14,7 @@ use tombolo_link::server::{Incoming, Limits, Listen, ServerConfig};
 use tombolo_link::{BindError, Clock, server};
 use tombolo_proto::Epoch;
 use tombolo_proto::frame::GoodbyeReason;
-use tombolo_runtime::admin::AdminState;
+use tombolo_runtime::admin::{AdminHandle, AdminState};
 use tombolo_runtime::door::Door;
 use tombolo_runtime::listen::{self, ListenError};
 use tombolo_runtime::{
@@ -258,7 +258,7 @@ impl Bound {
         let Watched { registry, grids, readiness, guards } = watched;
         let Sockets { server, join, admin, .. } = sockets;
         let state = AdminState { registry: Arc::new(registry), readiness, drain: drain.clone() };
-        let _admin = admin.map(|admin| admin.start(state)).transpose().map_err(AppError::Admin)?;
+        let admin = admin.map(|admin| admin.start(state)).transpose().map_err(AppError::Admin)?;
         if config.upstream.enabled {
             let index = Index::new(Arc::clone(&hub.down));
             let outlet = Arc::clone(&hub.registry);
@@ -283,7 +283,8 @@ impl Bound {
         tasks.spawn("certificate authority", bootstrap.authority_stays());
         tasks.spawn("join endpoints", bootstrap.serve(join, drain.clone()));
         let incoming = server.start(&tasks, &drain);
-        let doors = Doors { hub: incoming.stats(), join: bootstrap.door() };
+        let others = admin.iter().map(AdminHandle::door).chain([bootstrap.door()]).collect();
+        let doors = Doors { hub: incoming.stats(), others };
         tasks.spawn("housekeeping", keep_house(Arc::clone(&hub)));
         tasks.spawn("strangers", doors.count(hub.metrics.clone()));
         tasks.spawn("accept", accept(incoming, Arc::clone(&hub), Gate::new(identities)));
@@ -457,7 +458,8 @@ const RESTORE_SPREAD: Duration = Duration::from_secs(2);
 /// Who is at the doors.
 struct Doors {
     hub: Arc<server::ServerStats>,
-    join: Door,
+    /// Of the join endpoints, and of the admin endpoints where they are on.
+    others: Vec<Door>,
 }
 
 /// Time between two looks at the doors.
@@ -470,11 +472,13 @@ impl Doors {
         let refused = |kind| metrics.strangers_refused.get_or_create(&Label { kind }).clone();
         let counters = [refused("silent"), refused("crowded"), refused("timed_out"), refused("failed")];
         loop {
-            let now = self.hub.strangers() + self.join.waiting() + self.join.working();
-            metrics.strangers.set(gauge(now));
+            let now: usize = self.others.iter().map(|door| door.waiting() + door.working()).sum();
+            metrics.strangers.set(gauge(self.hub.strangers() + now));
+            let (evicted, crowded) =
+                (self.others.iter().map(Door::evicted), self.others.iter().map(Door::refused));
             let counts = [
-                self.hub.silent() + self.join.evicted(),
-                self.hub.crowded() + self.join.refused(),
+                self.hub.silent() + evicted.sum::<u64>(),
+                self.hub.crowded() + crowded.sum::<u64>(),
                 self.hub.timed_out(),
                 self.hub.failed(),
             ];
@@ -506,8 +510,10 @@ pub(crate) async fn keep_house(hub: Arc<Hub>) {
         unheeded.inc_by(hub.down.unheeded().saturating_sub(unheeded.get()));
         hub.metrics.pods.set(gauge(pods));
         hub.metrics.session_bytes.set(gauge(hub.session_bytes.used()));
-        let refused = &hub.metrics.budget_refusals;
-        refused.inc_by(hub.session_bytes.refused().saturating_sub(refused.get()));
+        let (all, requests) = hub.registry.highest();
+        for (kind, bytes) in [("all", all), ("requests", requests)] {
+            hub.metrics.node_bytes_highest.get_or_create(&Label { kind }).set(gauge(bytes));
+        }
         tokio::time::sleep(HOUSEKEEPING_INTERVAL).await;
     }
 }

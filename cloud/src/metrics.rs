@@ -9,12 +9,42 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+use tombolo_runtime::Share;
 
 /// One label of a closed set.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Label {
     /// The value.
     pub kind: &'static str,
+}
+
+/// What was refused to a node, and the bound that it had come to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Refusal {
+    kind: &'static str,
+    bound: &'static str,
+}
+
+/// Memory that was refused to nodes. Clones are the same counters.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Refusals(Family<Refusal, Counter>);
+
+impl Refusals {
+    /// So many bytes more were not to be had from a node's share: it has used that up, or all nodes the whole.
+    pub(crate) fn count(&self, kind: &'static str, share: &Share, bytes: usize) {
+        let bound = if share.room() < bytes { "node" } else { "all" };
+        self.0.get_or_create(&Refusal { kind, bound }).inc();
+    }
+
+    /// It is longer than one may be at all.
+    pub(crate) fn too_long(&self, kind: &'static str) {
+        self.0.get_or_create(&Refusal { kind, bound: "length" }).inc();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn get(&self, kind: &'static str, bound: &'static str) -> u64 {
+        self.0.get_or_create(&Refusal { kind, bound }).get()
+    }
 }
 
 /// All metrics of one cloudcore. Cheap to clone.
@@ -76,8 +106,12 @@ pub struct Metrics {
     pub shared_watches_ended: Family<Label, Counter>,
     /// Bytes that nodes make the hub keep, beyond what each has for itself.
     pub session_bytes: Gauge,
-    /// Times that a node was refused memory.
-    pub budget_refusals: Counter,
+    /// The most that one node makes the hub keep, in all and in requests.
+    pub node_bytes_highest: Family<Label, Gauge>,
+    /// Memory that was refused to nodes.
+    pub(crate) budget_refusals: Refusals,
+    /// Subscriptions that were refused or closed, by reason.
+    pub subscriptions_refused: Family<Label, Counter>,
     /// Connections that are not authenticated.
     pub strangers: Gauge,
     /// Connections that ended without being authenticated, by reason.
@@ -124,7 +158,9 @@ impl Metrics {
             shared_watch_bytes: Gauge::default(),
             shared_watches_ended: Family::default(),
             session_bytes: Gauge::default(),
-            budget_refusals: Counter::default(),
+            node_bytes_highest: Family::default(),
+            budget_refusals: Refusals::default(),
+            subscriptions_refused: Family::default(),
             strangers: Gauge::default(),
             strangers_refused: Family::default(),
             device_reports: Family::default(),
@@ -153,11 +189,6 @@ impl Metrics {
         registry.register("objects", "Objects in memory for edges", metrics.objects.clone());
         let text = "Reports of device twins, refused or discarded: no devices are managed here";
         registry.register("device_reports", text, metrics.device_reports.clone());
-        registry.register(
-            "shared_watches",
-            "Watches shared by subscriptions",
-            metrics.shared_watches.clone(),
-        );
         metrics.register_pods(registry);
         metrics.register_budgets(registry);
         metrics.register_identities(registry);
@@ -191,10 +222,37 @@ impl Metrics {
         registry.register("shared_watches_ended", text, self.shared_watches_ended.clone());
         let text = "Bytes that nodes make the hub keep, beyond what each has for itself";
         registry.register("session_bytes", text, self.session_bytes.clone());
-        let text = "Times that a node was refused memory";
-        registry.register("budget_refusals", text, self.budget_refusals.clone());
+        let text = "Bytes that the node with the most makes the hub keep, in all and in requests";
+        registry.register("node_bytes_highest", text, self.node_bytes_highest.clone());
+        let text = "What was refused to nodes for want of memory, by the bound that was reached";
+        registry.register("budget_refusals", text, self.budget_refusals.0.clone());
+        let text = "Watches shared by subscriptions";
+        registry.register("shared_watches", text, self.shared_watches.clone());
+        let text = "Subscriptions that were refused or closed, by reason";
+        registry.register("subscriptions_refused", text, self.subscriptions_refused.clone());
         registry.register("strangers", "Connections that are not authenticated", self.strangers.clone());
         let text = "Connections that ended without being authenticated, by reason";
         registry.register("strangers_refused", text, self.strangers_refused.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_runtime::Budget;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_the_bound_that_was_reached() {
+        let (refusals, whole) = (Refusals::default(), Budget::new(1000));
+        let (small, large) = (whole.share(100), whole.share(usize::MAX));
+        assert!(small.take(101).is_none());
+        refusals.count("answer", &small, 101);
+        let max = tombolo_runtime::budget::OWN_BYTES + 1000;
+        let _held = large.take(max).expect("what is its own, and the whole");
+        assert!(large.take(1).is_none());
+        refusals.count("answer", &large, 1);
+        refusals.too_long("answer");
+        assert_eq!(["node", "all", "length"].map(|bound| refusals.get("answer", bound)), [1, 1, 1]);
     }
 }

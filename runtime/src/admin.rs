@@ -98,18 +98,18 @@ impl Bound {
     /// The thread or its runtime could not be made.
     pub fn start(self, state: AdminState) -> io::Result<AdminHandle> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let stop = CancellationToken::new();
-        let stopped = stop.clone();
+        let (stop, door) = (CancellationToken::new(), Door::new(PLACES));
+        let (stopped, guarded) = (stop.clone(), door.clone());
         let serve = move || {
             runtime.block_on(async move {
                 match TcpListener::from_std(self.listener) {
-                    Ok(listener) => accept_until(listener, state, stopped).await,
+                    Ok(listener) => accept_until(listener, guarded, state, stopped).await,
                     Err(error) => tracing::error!(%error, "admin listener is unusable"),
                 }
             });
         };
         let thread = std::thread::Builder::new().name("admin".to_owned()).spawn(serve)?;
-        Ok(AdminHandle { stop, thread: Some(thread) })
+        Ok(AdminHandle { stop, door, thread: Some(thread) })
     }
 }
 
@@ -117,7 +117,16 @@ impl Bound {
 #[derive(Debug)]
 pub struct AdminHandle {
     stop: CancellationToken,
+    door: Door,
     thread: Option<JoinHandle<()>>,
+}
+
+impl AdminHandle {
+    /// Its door, to see who is there and who was sent away.
+    #[must_use]
+    pub fn door(&self) -> Door {
+        self.door.clone()
+    }
 }
 
 impl Drop for AdminHandle {
@@ -130,14 +139,13 @@ impl Drop for AdminHandle {
     }
 }
 
-async fn accept_until(listener: TcpListener, state: AdminState, stop: CancellationToken) {
+async fn accept_until(listener: TcpListener, door: Door, state: AdminState, stop: CancellationToken) {
     let router = Router::new()
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .with_state(state);
     let tasks = Tasks::new();
-    let door = Door::new(PLACES);
     let accept = async {
         loop {
             match listener.accept().await {
@@ -225,7 +233,7 @@ mod tests {
         address: SocketAddr,
         readiness: Readiness,
         trigger: drain::Trigger,
-        _handle: AdminHandle,
+        handle: AdminHandle,
     }
 
     fn world() -> World {
@@ -239,7 +247,7 @@ mod tests {
         let (trigger, drain) = drain::channel(Duration::ZERO);
         let state = AdminState { registry: Arc::new(registry), readiness: readiness.clone(), drain };
         let handle = bound.start(state).unwrap();
-        World { address, readiness, trigger, _handle: handle }
+        World { address, readiness, trigger, handle }
     }
 
     async fn fetch(address: SocketAddr, path: &str) -> (u16, String) {
@@ -304,6 +312,8 @@ mod tests {
             held.push(from(last, b"GET /livez HTT").await);
         }
         assert_eq!(fetch(world.address, "/livez").await, (200, "ok\n".into()));
+        let gone = u64::try_from(PLACES.waiting_per_source).unwrap();
+        assert!(world.handle.door().evicted() >= gone, "who was sent away is counted");
         drop(held);
     }
 

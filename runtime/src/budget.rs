@@ -4,7 +4,7 @@
 //! [`Share`] first, and refuses the peer when there are none left. What is taken is given back when the [`Held`] is dropped, so
 //! that no way out of a function forgets it.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes of each share that do not count against the whole: when others have taken all of it, a peer can still ask for small
@@ -19,14 +19,13 @@ pub struct Budget(Arc<Whole>);
 struct Whole {
     max: usize,
     used: AtomicUsize,
-    refused: AtomicU64,
 }
 
 impl Budget {
     /// A budget of so many bytes.
     #[must_use]
     pub fn new(max: usize) -> Self {
-        Self(Arc::new(Whole { max, used: AtomicUsize::new(0), refused: AtomicU64::new(0) }))
+        Self(Arc::new(Whole { max, used: AtomicUsize::new(0) }))
     }
 
     /// One peer's part: at most `max` bytes.
@@ -39,12 +38,6 @@ impl Budget {
     #[must_use]
     pub fn used(&self) -> usize {
         self.0.used.load(Ordering::Relaxed)
-    }
-
-    /// Times that bytes were refused to somebody, for whatever reason.
-    #[must_use]
-    pub fn refused(&self) -> u64 {
-        self.0.refused.load(Ordering::Relaxed)
     }
 
     fn take(&self, bytes: usize) -> bool {
@@ -109,6 +102,17 @@ impl Share {
         self.0.max
     }
 
+    /// Bytes until this share is used up, or one that it is a part of. Whoever is refused fewer has come to the bound of the
+    /// whole.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        let own = self.0.max.saturating_sub(self.used());
+        match &self.0.within {
+            Within::Share(share) => own.min(share.room()),
+            Within::Whole(_) => own,
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, usize> {
         // A number cannot be left half-changed.
         self.0.used.lock().unwrap_or_else(PoisonError::into_inner)
@@ -124,28 +128,14 @@ impl Share {
             Within::Whole(whole) if fits => {
                 let (old, new) = (used.saturating_sub(OWN_BYTES), sum.saturating_sub(OWN_BYTES));
                 whole.give(old.saturating_sub(new));
-                let taken = whole.take(new.saturating_sub(old));
-                if !taken {
-                    self.count_refusal();
-                }
-                taken
+                whole.take(new.saturating_sub(old))
             }
-            Within::Share(_) | Within::Whole(_) => {
-                self.count_refusal();
-                false
-            }
+            Within::Share(_) | Within::Whole(_) => false,
         };
         if changed {
             *used = sum;
         }
         changed
-    }
-
-    fn count_refusal(&self) {
-        match &self.0.within {
-            Within::Share(share) => share.count_refusal(),
-            Within::Whole(whole) => drop(whole.0.refused.fetch_add(1, Ordering::Relaxed)),
-        }
     }
 }
 
@@ -205,7 +195,7 @@ mod tests {
         assert!(share.take(50 * KIB).is_none());
         let mut second = share.take(40 * KIB).expect("exactly");
         assert!(!second.grow(1), "the share is used up");
-        assert_eq!((second.bytes(), share.used(), budget.refused()), (40 * KIB, 100 * KIB, 2));
+        assert_eq!((second.bytes(), share.used(), share.room()), (40 * KIB, 100 * KIB, 0));
         drop(first);
         assert!(second.grow(60 * KIB));
         drop(second);
@@ -223,6 +213,7 @@ mod tests {
         assert!(modest.take(40 * KIB).is_some(), "40 KiB of the whole are left");
         let _rest = greedy[2].take(40 * KIB + OWN_BYTES).expect("the rest");
         assert!(modest.take(1).is_none());
+        assert_eq!(modest.room(), 80 * KIB - OWN_BYTES, "its share is not what it has come to the end of");
         drop(held);
         assert!(modest.take(1).is_some());
         drop(small);
@@ -237,9 +228,9 @@ mod tests {
         let mut first = one.take(60 * KIB).expect("room in both");
         assert!(!first.grow(1), "its part is used up");
         assert!(other.take(41 * KIB).is_none(), "the share is used up");
+        assert_eq!((one.room(), other.room(), share.room()), (0, 40 * KIB, 40 * KIB));
         let second = other.take(40 * KIB).expect("what the share has left");
         assert_eq!((share.used(), other.used(), budget.used()), (100 * KIB, 40 * KIB, 100 * KIB - OWN_BYTES));
-        assert_eq!(budget.refused(), 2);
         drop((first, second, one, other));
         assert_eq!((share.used(), budget.used()), (0, 0));
     }

@@ -6,19 +6,21 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, RngCore, SeedableRng};
 
+use crate::{asked, times};
+
 /// Longest piece of a valid input that goes into another one, in bytes.
 const PIECE_LEN_MAX: usize = 40;
 
 /// Calls `body` with the valid inputs, then `runs` times with mutations of them and with plain noise.
 ///
 /// # Panics
-/// When `body` does, and when a variable is no number.
+/// When `body` does, and when a variable is no number, or asks for no run.
 pub fn fuzz(name: &str, runs: u64, valid: &[Vec<u8>], body: fn(&[u8])) {
-    let seed = number("TOMBOLO_FUZZ_SEED").unwrap_or_else(|| rand::rng().next_u64());
+    let seed = asked("TOMBOLO_FUZZ_SEED").unwrap_or_else(|| rand::rng().next_u64());
     println!("{name}: TOMBOLO_FUZZ_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
     valid.iter().for_each(|input| body(input));
-    for _ in 0..number("TOMBOLO_FUZZ_RUNS").unwrap_or(runs) {
+    for _ in 0..times("TOMBOLO_FUZZ_RUNS", runs) {
         let mut input = match valid.choose(&mut rng) {
             Some(input) if rng.random_ratio(9, 10) => input.clone(),
             _ => noise(&mut rng),
@@ -28,11 +30,6 @@ pub fn fuzz(name: &str, runs: u64, valid: &[Vec<u8>], body: fn(&[u8])) {
         }
         body(&input);
     }
-}
-
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text:?} is not a number")))
 }
 
 fn noise(rng: &mut StdRng) -> Vec<u8> {

@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows Tombolo: whoever uses it judges the product from outside.
 
+mod asked;
 mod beside;
 mod components;
 mod control_plane;
@@ -10,6 +11,7 @@ mod process;
 mod ready_node;
 mod wait;
 
+pub use asked::{asked, times};
 pub use beside::{Beside, JSON, PROTOBUF};
 pub use components::{
     Components, MissingComponents, components, coredns, go_clients, kube_proxy, kubelet, record_skip,

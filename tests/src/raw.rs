@@ -180,11 +180,18 @@ impl RawQuic {
     /// # Errors
     /// When cloudcore refuses.
     pub async fn connect(world: &World, node: &str) -> Result<Self> {
-        let mut config = joined(world, node).await?;
+        let [_, port, _] = world.hub_ports();
+        Self::with(joined(world, node).await?, port).await
+    }
+
+    /// Connects as the node whose certificate this shows.
+    ///
+    /// # Errors
+    /// When cloudcore refuses.
+    pub async fn with(mut config: ClientConfig, port: u16) -> Result<Self> {
         config.alpn_protocols = vec![ALPN.to_vec()];
         let config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(config)?));
         let endpoint = Endpoint::client((Ipv4Addr::LOCALHOST, 0).into())?;
-        let [_, port, _] = world.hub_ports();
         let hub = (Ipv4Addr::LOCALHOST, port).into();
         let connection = endpoint.connect_with(config, hub, "127.0.0.1")?.await?;
         let mut lanes = Vec::new();

@@ -325,6 +325,12 @@ impl World {
         format!("127.0.0.1:{}", self.ports.join)
     }
 
+    /// `HOST:PORT` of the admin endpoints.
+    #[must_use]
+    pub fn admin_address(&self) -> String {
+        format!("127.0.0.1:{}", self.ports.admin)
+    }
+
     /// Sets how long files of cloudcore may become, in bytes; none: as long as they like.
     ///
     /// # Errors
@@ -346,7 +352,7 @@ impl World {
     /// # Errors
     /// When cloudcore does not answer or has no such metric.
     pub async fn cloud_metric(&self, name: &str) -> Result<f64> {
-        let text = http_get(&format!("127.0.0.1:{}", self.ports.admin), "metrics").await?;
+        let text = http_get(&self.admin_address(), "metrics").await?;
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         Ok(line.with_context(|| format!("no metric {name} in {text}"))?.trim().parse()?)
     }

@@ -10,7 +10,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
-use tombolo_testkit::{wait_for, wait_for_value};
+use tombolo_testkit::{times, wait_for, wait_for_value};
 use tombolo_tests::world::objects::{NAMESPACE, Objects};
 use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 
@@ -151,7 +151,7 @@ fn event(number: u64) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kills_while_it_writes_lose_nothing() {
-    let kills = std::env::var("TOMBOLO_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(KILLS);
+    let kills = times("TOMBOLO_KILLS", KILLS);
     let mut world = World::start(Api::Embedded, Transport::Quic).await.unwrap();
     let objects = Objects::new(world.client().await.unwrap()).await.unwrap();
     world.set_edge_settings(json!({"simulatePods": false, "node": {"register": false}}));

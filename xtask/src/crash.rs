@@ -10,11 +10,11 @@ use crate::{run, test};
 #[derive(Args)]
 pub(crate) struct Options {
     /// Kills of edgecore during writes.
-    #[arg(long, default_value_t = 1_000)]
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     kills: u64,
 
-    /// Power cuts of a disk that tears and drops what was not flushed.
-    #[arg(long, default_value_t = 10_000)]
+    /// Power cuts of disks that tear and drop what was not flushed, rounded up to whole disks of 20.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     cuts: u64,
 }
 

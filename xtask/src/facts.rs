@@ -46,6 +46,9 @@ const GROUP_VERSIONS: &[&str] = &[
     "storage.k8s.io/v1",
 ];
 
+/// The arguments, for whoever gives others.
+const KNOWN: &str = "known: --server --token --kubectl --sources --out --descriptions";
+
 /// What one group-version serves.
 struct GroupVersion {
     name: String,
@@ -83,7 +86,8 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         let schemas = openapi["components"]["schemas"].as_object().context("openapi without schemas")?;
         let kinds = kinds_of(schemas, name);
         types.extend(schemas.iter().map(|(name, schema)| (name.clone(), schema.clone())));
-        let resources = discovery["resources"].as_array().cloned().unwrap_or_default();
+        let resources = discovery["resources"].as_array().filter(|served| !served.is_empty());
+        let resources = resources.with_context(|| format!("{name} serves no resources"))?.clone();
         served.push(GroupVersion { name: (*name).to_owned(), resources, kinds });
     }
     let text = render::table(&served, &types, &sources)?;
@@ -146,10 +150,11 @@ impl Options {
                 "--sources" => options.sources = value.into(),
                 "--out" => options.out = value.into(),
                 "--descriptions" => options.descriptions = value.into(),
-                _ => bail!(
-                    "unknown argument {name}; known: --server --token --kubectl --sources --out --descriptions"
-                ),
+                _ => bail!("unknown argument {name}; {KNOWN}"),
             }
+        }
+        if options.server.is_empty() {
+            bail!("--server is missing: facts are read from a running server; {KNOWN}");
         }
         Ok(options)
     }

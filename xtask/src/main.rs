@@ -88,3 +88,25 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_for_no_cases_is_refused() {
+        let lines = ["authz --cases 0", "crash --kills 0", "crash --cuts 0", "crash --kills 0 --cuts 0"];
+        for line in lines {
+            let words = ["cargo xtask"].into_iter().chain(line.split(' '));
+            let Err(refusal) = Arguments::try_parse_from(words) else { panic!("{line} is taken") };
+            assert!(refusal.to_string().contains("0 is not in 1.."), "{line}: {refusal}");
+        }
+        assert!(Arguments::try_parse_from(["cargo xtask", "crash", "--kills", "1"]).is_ok());
+    }
+
+    #[test]
+    fn facts_are_read_from_a_server_that_is_named() {
+        let said = facts::run(&[]).unwrap_err().to_string();
+        assert!(said.starts_with("--server is missing") && said.contains("--descriptions"), "{said}");
+    }
+}

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: every test of the workspace.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
@@ -14,6 +14,9 @@ mod repeat;
 
 use repeat::Report;
 pub(crate) use repeat::run_some;
+
+/// Variable that lets tests leave that need a cluster.
+const WITHOUT_CLUSTER_VARIABLE: &str = "TOMBOLO_WITHOUT_CLUSTER";
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -71,8 +74,11 @@ fn prepare(options: &Options) -> Result<()> {
 fn run_tests(options: &Options, mut command: Command, skip_log: &Path) -> Result<()> {
     let first = Report::of(command.args(&options.cargo_arguments))?;
     if first.success() {
-        if first.is_empty() && runs_tests(&options.cargo_arguments) {
-            bail!("no test ran: nothing has the name that was asked for");
+        let skipped = u64::try_from(lines(skip_log).len())?;
+        if first.is_empty(skipped) && runs_tests(&options.cargo_arguments) {
+            bail!(
+                "no test ran, and {skipped} were skipped: nothing has the name that was asked for, or can run here"
+            );
         }
         return Ok(());
     }
@@ -98,7 +104,7 @@ fn cargo_test(options: &Options, skip_log: &Path) -> Result<Command> {
         command.arg("--workspace");
     }
     if options.without_cluster {
-        command.env("TOMBOLO_WITHOUT_CLUSTER", "1").env_remove(components::ASSETS_VARIABLE);
+        command.env(WITHOUT_CLUSTER_VARIABLE, "1").env_remove(components::ASSETS_VARIABLE);
     } else {
         command.env(components::ASSETS_VARIABLE, components::ensure()?);
         command.env(goclients::VARIABLE, goclients::ensure()?);
@@ -124,12 +130,18 @@ fn names_packages(arguments: &[String]) -> bool {
     flags.any(|flag| flag == "-p" || flag.starts_with("--package"))
 }
 
-fn take_lines(log: &PathBuf) -> Vec<String> {
+/// What was skipped so far, a line a test. No file: nothing.
+fn lines(log: &Path) -> Vec<String> {
     let text = fs::read_to_string(log).unwrap_or_default();
-    // Only a leftover of this run in the temporary folder; nothing depends on its removal.
-    let _ = fs::remove_file(log);
     let mut names: Vec<String> = text.lines().map(str::to_owned).collect();
     names.sort();
+    names
+}
+
+fn take_lines(log: &Path) -> Vec<String> {
+    let names = lines(log);
+    // Only a leftover of this run in the temporary folder; nothing depends on its removal.
+    let _ = fs::remove_file(log);
     names
 }
 

@@ -67,6 +67,14 @@ impl NodeMemories {
         })
     }
 
+    /// The most bytes that one node has taken: in all, and of its requests.
+    pub(super) fn highest(&self) -> (usize, usize) {
+        let living = self.nodes.iter().filter_map(|memory| memory.upgrade());
+        living.fold((0, 0), |(all, requests), memory| {
+            (all.max(memory.all.used()), requests.max(memory.requests.used()))
+        })
+    }
+
     /// Forgets the nodes of which nothing is left.
     pub(super) fn sweep(&self) {
         self.nodes.retain(|_, memory| memory.strong_count() > 0);
@@ -87,8 +95,10 @@ mod tests {
         drop(first);
         memories.sweep();
         assert!(memories.of(&node("a")).requests.take(1).is_none(), "a new session has no new share");
-        assert!(memories.of(&node("b")).requests.take(1).is_some());
-        drop((held, second));
+        let other = memories.of(&node("b"));
+        let request = other.requests.take(100).expect("its own share");
+        assert_eq!(memories.highest(), (NODE_BYTES_MAX, 100), "each of the node that has most of it");
+        drop((held, second, request, other));
         memories.sweep();
         assert!(memories.nodes.is_empty(), "nothing is kept of nodes that are gone");
     }

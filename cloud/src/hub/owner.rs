@@ -254,7 +254,7 @@ impl Owner {
             self.view.close(scope);
             self.give_up(scope);
             self.forget_watch(scope);
-            self.channel.close_subscription(scope, code, &reason);
+            self.refuse_subscription(scope, code, &reason);
         }
         if let Some(goodbye) = mail.goodbye {
             if let (GoodbyeReason::NodeDeleted, Channel::KubeEdge(stock)) =

@@ -180,6 +180,11 @@ impl Registry {
         self.memories.sweep();
     }
 
+    /// The most bytes that one node makes the hub keep: in all, and in requests.
+    pub(crate) fn highest(&self) -> (usize, usize) {
+        self.memories.highest()
+    }
+
     /// Registers a connection. An older one of the same node is told that it was replaced, and does not count.
     pub fn admit(&self, node: &NodeId, peer: &PeerInfo) -> Admission {
         let handle = Arc::new(SessionHandle {

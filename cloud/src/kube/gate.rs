@@ -199,6 +199,7 @@ mod tests {
     use super::*;
     use crate::kube::endless::read;
     use crate::kube::{ApiCall, Caller, Kube, Room};
+    use crate::metrics::Refusals;
 
     fn node(name: &str) -> NodeId {
         NodeId::parse(name).expect("a name")
@@ -327,7 +328,7 @@ mod tests {
                 }
                 code
             };
-            Room::new(&self.share, &self.large).scope(asked).await
+            Room::new(&self.share, &self.large, &Refusals::default()).scope(asked).await
         }
     }
 

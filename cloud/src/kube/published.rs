@@ -11,6 +11,7 @@ use dashmap::DashMap;
 use http::Method;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -85,12 +86,15 @@ struct Kept {
 pub(super) struct Published {
     copies: DashMap<(String, String), Arc<Kept>>,
     answers: Family<Label, Counter>,
+    bytes: Gauge,
 }
 
 impl Published {
     pub(super) fn register(&self, registry: &mut Registry) {
         let text = "Published documents given to nodes: from the copy, or asked for";
         registry.register("documents", text, self.answers.clone());
+        let text = "Bytes of the copies of published documents, of 8388608";
+        registry.register("document_bytes", text, self.bytes.clone());
     }
 
     fn count(&self, kind: &'static str) {
@@ -165,6 +169,7 @@ impl Kube {
             Ok(kept) => kept.as_ref().is_some_and(|(since, _)| since.elapsed() < FRESH),
             Err(_) => true,
         });
+        published.bytes.set(i64::try_from(published.len()).unwrap_or(i64::MAX));
         answer
     }
 }
@@ -262,5 +267,6 @@ mod tests {
             }
         }
         assert_eq!(asked.load(Ordering::SeqCst), 3 + 2 * 2, "two had no room");
+        assert_eq!(kube.published.bytes.get(), 3 * (COPIES_LEN_MAX as i64 / 3), "the metric shows them");
     }
 }

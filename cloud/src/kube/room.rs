@@ -7,12 +7,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tombolo_runtime::{Held, Share};
 
 use super::CallError;
+use crate::metrics::Refusals;
 
 /// Longest answer to a question of a node, in bytes. With the rest of a session it stays below what one node may take.
 pub(crate) const NODE_ANSWER_LEN_MAX: usize = 4 * 1024 * 1024;
 
 /// An answer that is longer than this is read alone: a node has one such answer at a time, until it has taken it.
 pub(crate) const LARGE_ANSWER: usize = 256 * 1024;
+
+/// What is refused here, for the metric.
+const ANSWER: &str = "answer";
 
 tokio::task_local! {
     static ROOM: Room;
@@ -25,15 +29,18 @@ pub(crate) struct Room(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     held: Mutex<Held>,
+    share: Share,
     large: Arc<Semaphore>,
     turn: Mutex<Option<OwnedSemaphorePermit>>,
+    refusals: Refusals,
 }
 
 impl Room {
     /// Room out of a node's share. `large` has one permit, and all questions of the node share it.
-    pub(crate) fn new(share: &Share, large: &Arc<Semaphore>) -> Self {
+    pub(crate) fn new(share: &Share, large: &Arc<Semaphore>, refusals: &Refusals) -> Self {
         let (held, turn) = (Mutex::new(share.nothing()), Mutex::default());
-        Self(Arc::new(Inner { held, large: Arc::clone(large), turn }))
+        let (share, refusals) = (share.clone(), refusals.clone());
+        Self(Arc::new(Inner { held, share, large: Arc::clone(large), turn, refusals }))
     }
 
     /// Runs work whose calls read their answers into this room.
@@ -49,9 +56,7 @@ impl Room {
     /// Makes room for an answer of so many bytes. False when it is a large one whose turn has not come: nothing of it must be
     /// kept then, neither its bytes nor a place that others could have. See [`Self::wait`].
     pub(super) fn grow(&self, bytes: usize) -> Result<bool, CallError> {
-        if bytes > NODE_ANSWER_LEN_MAX {
-            return Err(CallError::TooLarge(NODE_ANSWER_LEN_MAX));
-        }
+        self.fits(bytes)?;
         if bytes > LARGE_ANSWER {
             let mut turn = self.0.turn.lock();
             if turn.is_none() {
@@ -67,10 +72,21 @@ impl Room {
 
     /// The same for an answer that cannot be had a second time: it waits for nothing.
     pub(super) fn take(&self, bytes: usize) -> Result<(), CallError> {
+        self.fits(bytes)?;
+        let mut held = self.0.held.lock();
+        if held.set(bytes) {
+            return Ok(());
+        }
+        self.0.refusals.count(ANSWER, &self.0.share, bytes.saturating_sub(held.bytes()));
+        Err(CallError::NoRoom)
+    }
+
+    fn fits(&self, bytes: usize) -> Result<(), CallError> {
         if bytes > NODE_ANSWER_LEN_MAX {
+            self.0.refusals.too_long(ANSWER);
             return Err(CallError::TooLarge(NODE_ANSWER_LEN_MAX));
         }
-        if self.0.held.lock().set(bytes) { Ok(()) } else { Err(CallError::NoRoom) }
+        Ok(())
     }
 
     /// Waits for the turn of a large answer: until the node has taken the one before.

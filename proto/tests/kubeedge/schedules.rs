@@ -127,8 +127,8 @@ fn run(seed: u64) -> (u64, usize) {
 
 #[test]
 fn whatever_happens_the_edge_ends_with_the_truth() {
-    let only = std::env::var("TOMBOLO_SEED").ok().map(|seed| seed.parse().expect("TOMBOLO_SEED is a number"));
-    let first: u64 = only.unwrap_or_else(|| rand::rng().next_u64());
+    let only = tombolo_testkit::asked("TOMBOLO_SEED");
+    let first = only.unwrap_or_else(|| rand::rng().next_u64());
     println!("seeds from {first}");
     let (mut documents, mut window) = (0, 0);
     for number in 0..if only.is_some() { 1 } else { SCHEDULES } {

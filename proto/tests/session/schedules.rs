@@ -57,7 +57,7 @@ fn run_with(seed: u64, crowd: usize) -> Coverage {
 
 /// The one seed that is to be run again.
 fn only() -> Option<u64> {
-    std::env::var("TOMBOLO_SEED").ok().map(|seed| seed.parse().expect("TOMBOLO_SEED is a number"))
+    tombolo_testkit::asked("TOMBOLO_SEED")
 }
 
 #[test]

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use clap::builder::RangedU64ValueParser;
 
 use target::{EmbeddedServer, RealServer, Target};
 use work::{Figure, Plan};
@@ -28,16 +29,20 @@ struct Options {
     runs: u32,
 
     /// Numbers of ConfigMaps.
-    #[arg(long, num_args = 1.., default_values_t = [1_000, 10_000])]
+    #[arg(long, num_args = 1.., default_values_t = [1_000, 10_000], value_parser = at_least_one())]
     objects: Vec<usize>,
 
     /// Number of watches that are open side by side.
-    #[arg(long, default_value_t = 1_000)]
+    #[arg(long, default_value_t = 1_000, value_parser = at_least_one())]
     watchers: usize,
 
     /// Be the embedded server that is measured, with its data in this folder.
     #[arg(long, hide = true)]
     serve: Option<PathBuf>,
+}
+
+fn at_least_one() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..)
 }
 
 #[tokio::main]

@@ -59,6 +59,8 @@ const CHANNELS: [(Transport, DialectOption); 3] = [
 async fn main() -> Result<()> {
     let Options { runs, dialect, nodes, calls } = Options::parse();
     let nodes: Vec<u32> = nodes.into_iter().filter(|nodes| *nodes > 0).collect();
+    let alone = !calls && dialect.is_none();
+    ensure!(alone || !nodes.is_empty(), "without nodes, --calls and --dialect leave nothing to measure");
     if calls {
         for nodes in nodes {
             calls::measure(nodes).await?;

@@ -38,7 +38,7 @@ enum Step {
         selection: Selection,
 
         /// Tests at the same time.
-        #[arg(long, default_value_t = 2)]
+        #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
         procs: u32,
 
         /// Folder of the report and the output of every test.
@@ -76,10 +76,7 @@ async fn main() -> Result<()> {
     let unknown = lists.unknown(&names);
     ensure!(unknown.is_empty(), "the suite has no such tests, take them off the lists: {unknown:#?}");
     match options.step {
-        Step::List(selection) => {
-            list(&names, &lists, &selection);
-            Ok(())
-        }
+        Step::List(selection) => list(&names, &lists, &selection),
         Step::Run { target, selection, procs, output } => {
             let wanted =
                 |name: &&String| selection.has(name) && lists.expected(name) != Expected::NeedsContainers;
@@ -91,8 +88,10 @@ async fn main() -> Result<()> {
     }
 }
 
-fn list(names: &BTreeSet<String>, lists: &Lists, selection: &Selection) {
-    for name in names.iter().filter(|name| selection.has(name)) {
+fn list(names: &BTreeSet<String>, lists: &Lists, selection: &Selection) -> Result<()> {
+    let selected: Vec<&String> = names.iter().filter(|name| selection.has(name)).collect();
+    ensure!(!selected.is_empty(), "the suite has no test of such a name");
+    for name in selected {
         match lists.expected(name) {
             Expected::Pass => println!("pass              {name}"),
             Expected::NotYet(reason) => println!("not yet           {name} | {reason}"),
@@ -100,6 +99,7 @@ fn list(names: &BTreeSet<String>, lists: &Lists, selection: &Selection) {
             Expected::Unlisted => println!("in no list        {name}"),
         }
     }
+    Ok(())
 }
 
 async fn run(

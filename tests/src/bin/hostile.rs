@@ -7,6 +7,10 @@
 
 #[path = "../hostile/attacks.rs"]
 mod attacks;
+#[path = "../hostile/doors.rs"]
+mod doors;
+#[path = "../hostile/embedded.rs"]
+mod embedded;
 #[path = "../hostile/honest.rs"]
 mod honest;
 #[path = "../hostile/peer.rs"]
@@ -21,11 +25,11 @@ mod table;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand, ValueEnum};
-use tombolo_link::client::Choice;
 use tombolo_tests::world::{Api, Transport, World};
 
+use attacks::Attack;
 use honest::Fleet;
 use peer::{Hub, Took};
 use table::Row;
@@ -44,10 +48,6 @@ struct Options {
     /// The API server: both, one after the other, or one. The memory of the embedded one is counted with cloudcore's.
     #[arg(long, value_enum, default_value_t = Server::Both)]
     server: Server,
-
-    /// The same as `--server embedded`.
-    #[arg(long, hide = true)]
-    embedded: bool,
 
     /// Run the attacks alone whose name contains this.
     #[arg(long, default_value = "")]
@@ -77,6 +77,15 @@ impl Server {
     }
 }
 
+impl Options {
+    /// What is tried on this API server. Who attacks kube-apiserver attacks none of ours.
+    fn attacks(&self, api: Api) -> Vec<Attack> {
+        let own = if api == Api::Embedded { &embedded::ALL[..] } else { &[] };
+        let all = attacks::ALL.iter().chain(&strangers::ALL).chain(&pods::ALL).chain(own);
+        all.filter(|(name, _)| name.contains(&self.only)).copied().collect()
+    }
+}
+
 #[derive(Subcommand)]
 enum Role {
     /// The honest nodes.
@@ -102,18 +111,20 @@ async fn main() -> ExitCode {
 }
 
 async fn attack(options: &Options) -> Result<bool> {
-    let server = if options.embedded { Server::Embedded } else { options.server };
+    let mut plan: Vec<_> = options.server.apis().into_iter().map(|on| (on, options.attacks(on.1))).collect();
+    plan.retain(|(_, attacks)| !attacks.is_empty());
+    ensure!(!plan.is_empty(), "no attack has {:?} in its name", options.only);
     let mut kept = true;
-    for (name, api) in server.apis() {
+    for ((name, api), attacks) in plan {
         eprintln!("hostile: on {name}");
-        let rows = attack_on(options, api).await.with_context(|| format!("on {name}"))?;
+        let rows = attack_on(options, api, attacks).await.with_context(|| format!("on {name}"))?;
         println!("{}", tombolo_cli::process::machine());
         kept &= table::print(name, options.nodes, &rows);
     }
     Ok(kept)
 }
 
-async fn attack_on(options: &Options, api: Api) -> Result<Vec<Row>> {
+async fn attack_on(options: &Options, api: Api, attacks: Vec<Attack>) -> Result<Vec<Row>> {
     let world = World::start(api, Transport::WebSocket).await?;
     let hub = Hub::prepare(&world, options.nodes).await?;
     let fleet = Fleet::start(&hub, options.nodes).await?;
@@ -122,14 +133,10 @@ async fn attack_on(options: &Options, api: Api) -> Result<Vec<Row>> {
     attacks::warm_up(&hub).await.context("warming up")?;
     let nobody = async { Ok(Took::place(String::new())) };
     let mut rows = vec![measure(&hub, &fleet, "nobody attacks", limit, nobody).await?];
-    let attacks = attacks::all(&hub, limit).into_iter().chain(strangers::all(&hub, limit));
-    for (name, work) in attacks.chain(pods::all(&hub, limit)) {
-        if name.contains(&options.only) {
-            eprintln!("hostile: {name}");
-            rows.push(measure(&hub, &fleet, name, limit, work).await?);
-        }
+    for (name, begin) in attacks {
+        eprintln!("hostile: {name}");
+        rows.push(measure(&hub, &fleet, name, limit, begin(&hub, limit)).await?);
     }
-    anyhow::ensure!(rows.len() > 1, "no attack has {:?} in its name", options.only);
     Ok(rows)
 }
 
@@ -153,10 +160,10 @@ async fn measure(
             Err(_) => Took::none("it hung".to_owned()),
         }
     };
-    // Nodes that come meanwhile, one over each transport, in the middle.
+    // Who comes meanwhile, one at each door, in the middle.
     let newcomers = async {
         tokio::time::sleep(limit / 2).await;
-        [hub.newcomer(Choice::WebSocket).await, hub.newcomer(Choice::Quic).await]
+        hub.newcomers().await
     };
     let long_enough = tokio::time::sleep(limit.max(honest::INTERVAL + Duration::from_secs(1)));
     let mut highest = before;

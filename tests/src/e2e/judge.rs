@@ -59,6 +59,10 @@ pub fn judge(
         };
         verdict.complaints.push(complaint);
     }
+    let is_run = |name: &String| matches!(outcomes.get(name), Some(Outcome::Passed | Outcome::Failed(_)));
+    if !selected.iter().any(is_run) {
+        verdict.complaints.push("not one of the selected tests was run".to_owned());
+    }
     verdict
 }
 
@@ -109,6 +113,16 @@ mod tests {
         ];
         let counts = (verdict.passed, verdict.passed_as_listed, verdict.not_yet, verdict.unlisted);
         assert_eq!((counts, verdict.complaints), ((2, 1, 1, 1), complaints.map(str::to_owned).to_vec()));
+    }
+
+    #[test]
+    fn a_run_of_nothing_is_no_good_run() {
+        let selected = ["late", "early"].map(str::to_owned).into();
+        let skipped = Outcome::Skipped("no such cluster".to_owned());
+        for outcomes in [BTreeMap::new(), [("late".to_owned(), skipped)].into()] {
+            let verdict = judge(Target::Embedded, &selected, &outcomes, &lists());
+            assert_eq!(verdict.complaints, ["not one of the selected tests was run"]);
+        }
     }
 
     #[test]

@@ -89,6 +89,7 @@ impl Args {
                 other => bail!("unknown argument {other:?}\n{USAGE}"),
             }
         }
+        ensure!(args.connections > 0, "--connections 0 leaves nothing to measure\n{USAGE}");
         let bare_websocket = args.transport == Transport::WebSocket && args.stack == Stack::Bare;
         ensure!(
             args.dialect == Dialect::Tombolo || bare_websocket,

@@ -105,6 +105,7 @@ async fn renew(node: &NodeId, target: Target, tls: tombolo_link::tls::ClientTls)
 /// The process of the honest nodes. It ends when this is dropped.
 pub(crate) struct Fleet {
     _process: Process,
+    nodes: u32,
     times: Arc<Mutex<Vec<u64>>>,
 }
 
@@ -139,7 +140,7 @@ impl Fleet {
                 }
             }
         });
-        let fleet = Self { _process: Process(child), times };
+        let fleet = Self { _process: Process(child), nodes, times };
         tokio::time::timeout(Duration::from_secs(300), is_ready).await.context("the honest nodes")??;
         tokio::time::sleep(INTERVAL * 2).await;
         Ok(fleet)
@@ -149,8 +150,13 @@ impl Fleet {
         self.times.lock().clear();
     }
 
+    /// What so many of a hundred renewals took at most. None when there were fewer than nine for ten nodes: a node that cannot
+    /// connect renews nothing, and must not go unseen.
     pub(crate) fn percentile(&self, percent: usize) -> Option<Duration> {
         let mut times = self.times.lock().clone();
+        if times.len() * 10 < usize::try_from(self.nodes).ok()? * 9 {
+            return None;
+        }
         times.sort_unstable();
         let index = (times.len() * percent).div_ceil(100).saturating_sub(1);
         times.get(index).map(|millis| Duration::from_millis(*millis))

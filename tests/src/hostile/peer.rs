@@ -16,6 +16,8 @@ use tombolo_proto::{Lane, NodeId, StoreId};
 use tombolo_testkit::wait_for_value;
 use tombolo_tests::world::{DEADLINE, World};
 
+use super::doors::{ApiPort, PATIENCE};
+
 /// The name of the hostile node.
 pub(crate) const HOSTILE: &str = "hostile";
 
@@ -24,7 +26,10 @@ pub(crate) const HOSTILE_BARE: &str = "hostile-bare";
 
 /// What an attack knows of the hub.
 pub(crate) struct Hub {
+    /// WebSocket, QUIC, join.
     pub(crate) ports: [u16; 3],
+    pub(crate) admin: u16,
+    pub(crate) api: ApiPort,
     pub(crate) token: String,
     pub(crate) identity: Identity,
     /// The certificate of the other hostile node, for peers made of the bare libraries.
@@ -64,6 +69,8 @@ impl Hub {
         let join = world.join_address();
         Ok(Self {
             ports: world.hub_ports(),
+            admin: world.admin_address().rsplit_once(':').context("no port")?.1.parse()?,
+            api: ApiPort::prepare(&world.kubeconfig(), &client).await?,
             identity: identity(&join, &NodeId::parse(HOSTILE)?, &token).await?,
             bare: tombolo_tests::raw::joined(world, HOSTILE_BARE).await?,
             newcomer: identity(&join, &NodeId::parse(NEWCOMER)?, &token).await?,
@@ -93,8 +100,8 @@ impl Hub {
         Ok(link)
     }
 
-    /// How long an honest node needs to be connected; at most half a minute.
-    pub(crate) async fn newcomer(&self, choice: Choice) -> Duration {
+    /// How long an honest node needs to be connected; at most [`PATIENCE`].
+    pub(super) async fn newcomer(&self, choice: Choice) -> Duration {
         let begin = Instant::now();
         let coming = async {
             loop {
@@ -110,7 +117,7 @@ impl Hub {
             }
         };
         // What took too long shows in the time.
-        let _ = tokio::time::timeout(Duration::from_secs(30), coming).await;
+        let _ = tokio::time::timeout(PATIENCE, coming).await;
         begin.elapsed()
     }
 }
@@ -196,6 +203,16 @@ impl Heard {
         *self.counts.entry(what.into()).or_default() += 1;
     }
 
+    /// Takes in what was heard in another session.
+    pub(crate) fn add(&mut self, other: Self) {
+        for (what, count) in other.counts {
+            *self.counts.entry(what).or_default() += count;
+        }
+        if let Some(end) = other.ended {
+            self.count(format!("session ended: {end}"));
+        }
+    }
+
     pub(crate) fn text(&self) -> String {
         let counts = self.counts.iter().map(|(what, count)| format!("{count} × {what}"));
         counts
@@ -211,7 +228,7 @@ impl Heard {
 
     /// Answers, and the end of the session: somebody has looked at what was asked.
     pub(crate) fn reactions(&self) -> u64 {
-        self.times("answer") + u64::from(self.ended.is_some())
+        self.times("answer") + self.times("session ended") + u64::from(self.ended.is_some())
     }
 
     /// Notes a frame; true for one that ends the session.

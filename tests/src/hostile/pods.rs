@@ -21,9 +21,8 @@ const POD_LEN: usize = 240 * 1024;
 const STATUS_LEN: usize = 1024 * 1024;
 
 /// Every attack, in the order of the table.
-pub(crate) fn all(hub: &Hub, limit: Duration) -> Vec<Attack<'_>> {
-    vec![("mirror pods and large statuses", Box::pin(mirror_pods(hub, limit)))]
-}
+pub(crate) const ALL: [Attack; 1] =
+    [("mirror pods and large statuses", |hub, limit| Box::pin(mirror_pods(hub, limit)))];
 
 /// A session in which one question follows the other.
 struct Asking {

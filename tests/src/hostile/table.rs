@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::doors::DOORS;
 use super::peer::Took;
 
 /// Growth of the hub that one attacker may cause, in KiB.
@@ -10,7 +11,7 @@ const GROWTH_MAX: u64 = 8 * 1024;
 /// Lease renewals of honest nodes: 99 of 100 are faster.
 const LEASE_MAX: Duration = Duration::from_secs(1);
 
-/// Time in which an honest node that comes meanwhile is connected.
+/// Time in which who comes meanwhile is connected or answered.
 const NEWCOMER_MAX: Duration = Duration::from_secs(5);
 
 /// One attack.
@@ -19,8 +20,8 @@ pub(crate) struct Row {
     /// In KiB.
     pub(crate) growth: u64,
     pub(crate) lease: Option<Duration>,
-    /// Over WebSocket and over QUIC.
-    pub(crate) newcomers: [Duration; 2],
+    /// At each of [`DOORS`].
+    pub(crate) newcomers: [Duration; DOORS.len()],
     pub(crate) took: Took,
 }
 
@@ -48,7 +49,8 @@ pub(crate) fn print(server: &str, nodes: u32, rows: &[Row]) -> bool {
         NEWCOMER_MAX.as_millis()
     );
     println!(
-        "| attack | growth, MiB | renewals p99, ms | newcomer over WebSocket, QUIC, ms | bound | what happened, refused with what |\n|---|---|---|---|---|---|"
+        "| attack | growth, MiB | renewals p99, ms | newcomer, ms: {} | bound | what happened, refused with what |\n|---|---|---|---|---|---|",
+        DOORS.join(", ")
     );
     for row in rows {
         let lease = row.lease.map_or("none".to_owned(), |lease| lease.as_millis().to_string());
@@ -56,8 +58,8 @@ pub(crate) fn print(server: &str, nodes: u32, rows: &[Row]) -> bool {
         let bound = row.missed().map_or("kept".to_owned(), |what| format!("**missed: {what}**"));
         let happened = row.took.missing.as_ref().map(|why| format!("did not take place: {why}. "));
         let happened = (happened.unwrap_or_default() + &row.took.text).replace('|', "/");
-        let [websocket, quic] = row.newcomers.map(|took| took.as_millis());
-        println!("| {} | {growth} | {lease} | {websocket}, {quic} | {bound} | {happened} |", row.name);
+        let newcomers = row.newcomers.map(|took| took.as_millis().to_string()).join(", ");
+        println!("| {} | {growth} | {lease} | {newcomers} | {bound} | {happened} |", row.name);
     }
     rows.iter().all(|row| row.missed().is_none())
 }

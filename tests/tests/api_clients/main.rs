@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tombolo_testkit::{cluster_or_skip, go_clients, wait_for};
+use tombolo_testkit::{asked, cluster_or_skip, go_clients, wait_for};
 
 use go::GoClients;
 use kube_rs::Reflectors;
@@ -51,8 +51,7 @@ struct Held {
 async fn watchers_that_are_cut_at_random_all_end_up_with_what_is_stored() {
     cluster_or_skip!("watchers_that_are_cut_at_random_all_end_up_with_what_is_stored");
     let program = go_clients().expect("the informers of tests/clients are built by `cargo xtask test`");
-    let seed =
-        std::env::var("TOMBOLO_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
+    let seed = asked("TOMBOLO_SEED").unwrap_or_else(rand::random);
     println!("seed {seed}: set TOMBOLO_SEED to repeat it");
     let mut rng = StdRng::seed_from_u64(seed);
     let mut server = Server::start().await.unwrap();

@@ -14,7 +14,7 @@ use std::fmt::Write;
 use futures::StreamExt;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use tombolo_testkit::cluster_or_skip;
+use tombolo_testkit::{asked, cluster_or_skip, times};
 
 use cases::Case;
 use rights::World;
@@ -23,8 +23,11 @@ use servers::{Server, Verdict};
 /// Cases of one world.
 const WORLD: u64 = 200;
 
+/// Variable that says how many cases run.
+const CASES: &str = "TOMBOLO_AUTHZ_CASES";
+
 /// Seeds that always run.
-const FIXED: [u64; 2] = [1, 2];
+const FIXED: [u64; 3] = [1, 2, 1_641_048_046];
 
 /// Requests at a time.
 const AT_ONCE: usize = 8;
@@ -34,16 +37,12 @@ const SHARE_MIN: usize = 15;
 
 /// The seeds of this run's worlds.
 fn seeds() -> Vec<u64> {
-    let number = |name: &str| {
-        let text = std::env::var(name).ok()?;
-        Some(text.parse::<u64>().unwrap_or_else(|error| panic!("{name} is no number: {text:?}: {error}")))
-    };
     let fresh = || u64::from(rand::random::<u32>());
-    match (number("TOMBOLO_SEED"), number("TOMBOLO_AUTHZ_CASES")) {
+    match (asked("TOMBOLO_SEED"), asked(CASES)) {
         (None, None) => FIXED.into_iter().chain([fresh()]).collect(),
-        (seed, cases) => {
+        (seed, _) => {
             let first = seed.unwrap_or_else(fresh);
-            (first..first + cases.unwrap_or(WORLD).div_ceil(WORLD)).collect()
+            (0..times(CASES, WORLD).div_ceil(WORLD)).map(|number| first.wrapping_add(number)).collect()
         }
     }
 }

@@ -28,7 +28,7 @@ use tombolo_edge::wrapper::{Kubernetes, Projection, Wrapper, WrapperMetrics, Wra
 use tombolo_proto::ids::Uid;
 use tombolo_proto::object::{ObjectKey, Resource};
 use tombolo_runtime::Tasks;
-use tombolo_testkit::{cluster_or_skip, go_clients, wait_for};
+use tombolo_testkit::{asked, cluster_or_skip, go_clients, wait_for};
 
 use clients::{GoInformers, Reflectors, client};
 
@@ -191,8 +191,7 @@ async fn every_client_holds_what_the_wrapper_lists() {
     let program = go_clients().expect("the informers of tests/clients are built by `cargo xtask test`");
     // A second installation of the same provider is refused, which is what we want.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let seed =
-        std::env::var("TOMBOLO_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
+    let seed = asked("TOMBOLO_SEED").unwrap_or_else(rand::random);
     println!("seed {seed}: set TOMBOLO_SEED to repeat it");
     let mut rng = StdRng::seed_from_u64(seed);
     let cluster = Cluster { store: MemoryStore::new(MemoryStore::START, LogLimits::default()) };

@@ -14,6 +14,7 @@ use super::super::shared::SharedWatch;
 use super::super::subscriptions::Closed;
 use super::super::volumes::{VolumeKind, is_volume};
 use super::{Done, Owner};
+use crate::metrics::Label;
 
 impl Owner {
     /// Ends what is under way for a subscription.
@@ -133,7 +134,7 @@ impl Owner {
                     self.unfollow(scope);
                 }
             }
-            Err(closed) => self.channel.close_subscription(scope, closed.code, &closed.reason),
+            Err(closed) => self.refuse_subscription(scope, closed.code, &closed.reason),
         }
     }
 
@@ -146,9 +147,16 @@ impl Owner {
             Err(closed) => {
                 self.unfollow(scope);
                 self.forget_watch(scope);
-                self.channel.close_subscription(scope, closed.code, &closed.reason);
+                self.refuse_subscription(scope, closed.code, &closed.reason);
             }
         }
+    }
+
+    /// Tells the node that it does not follow this, and why.
+    pub(super) fn refuse_subscription(&mut self, scope: ScopeId, code: u16, reason: &str) {
+        let kind = refusal_label(code);
+        self.hub.metrics.subscriptions_refused.get_or_create(&Label { kind }).inc();
+        self.channel.close_subscription(scope, code, reason);
     }
 
     /// The session needs to hear of this subscription no longer.
@@ -163,5 +171,18 @@ impl Owner {
         if let Some(metaserver) = self.channel.metaserver() {
             metaserver.ended(scope);
         }
+    }
+}
+
+/// Why a node does not follow something, for the metric.
+fn refusal_label(code: u16) -> &'static str {
+    match code {
+        400 | 422 => "malformed",
+        401 | 403 => "forbidden",
+        404 | 405 => "unknown",
+        410 => "restored",
+        413 => "objects",
+        429 => "share",
+        _ => "unavailable",
     }
 }

@@ -28,6 +28,8 @@ impl Owner {
         let (memory, unread) = (self.channel.memory().saturating_add(self.texts), self.channel.unread());
         let queued = self.channel.queued_answers();
         if !self.kept.set(memory.saturating_add(queued)) && !self.kept.set(memory) {
+            let more = memory.saturating_sub(self.kept.bytes());
+            self.hub.metrics.budget_refusals.count("session", &self.handle.memory.all, more);
             let message = "this hub has no memory left for what this node makes it keep".to_owned();
             let (reason, retry_after) = (GoodbyeReason::Overloaded, FULL_RETRY);
             self.channel.say_goodbye(Goodbye { reason, message, retry_after });
@@ -62,12 +64,14 @@ impl Owner {
             let session = &self.channel;
             self.waiting.retain(|(waiting, _)| session.awaits_reply(waiting.request().id));
         }
-        match self.handle.memory.requests.take(size_of_request(&request)) {
+        let (share, size) = (&self.handle.memory.requests, size_of_request(&request));
+        match share.take(size) {
             Some(held) => {
                 self.waiting.push_back((self.hub.upstream.receive(request), held));
                 self.start_requests();
             }
             None => {
+                self.hub.metrics.budget_refusals.count("request", share, size);
                 let text = "the requests of this node take as much memory as they may: ask again later";
                 let body = ReplyBody::Api(refusal(429, "TooManyRequests", text));
                 self.channel.reply(Reply { id: request.id, body });
@@ -84,7 +88,8 @@ impl Owner {
             self.running += 1;
             let (hub, node) = (Arc::clone(&self.hub), self.node.clone());
             let stock = matches!(self.channel, Channel::KubeEdge(_));
-            let room = Room::new(&self.handle.memory.all, &self.handle.memory.large);
+            let (memory, refusals) = (&self.handle.memory, &self.hub.metrics.budget_refusals);
+            let room = Room::new(&memory.all, &memory.large, refusals);
             self.work.push(Box::pin(async move {
                 let answer = async {
                     match stock {

@@ -538,4 +538,6 @@ async fn requests_beyond_the_share_of_a_node_are_refused() {
         }
     }
     assert_eq!(codes, [429; 4], "two of them fit the share");
+    let refusals = &hub.metrics.budget_refusals;
+    assert_eq!((refusals.get("request", "node"), refusals.get("request", "all")), (4, 0));
 }

@@ -2,11 +2,15 @@ use std::collections::BTreeMap;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use tombolo_testkit::times;
 
 use super::*;
 
 /// Power cuts in one run of the test. `TOMBOLO_POWER_CUTS` asks for more.
 const CUTS: u64 = 1_000;
+
+/// Power cuts of one disk.
+const CUTS_OF_A_DISK: u64 = 20;
 
 /// What must be there after the power comes back: of each object the acknowledged version, or one that was being
 /// written when the power went.
@@ -123,15 +127,15 @@ fn event(number: u64) -> Report {
 
 #[tokio::test]
 async fn power_cuts_lose_nothing_that_was_acknowledged() {
-    let cuts = std::env::var("TOMBOLO_POWER_CUTS").ok().and_then(|n| n.parse().ok()).unwrap_or(CUTS);
-    let runs = cuts / 20;
-    for seed in 0..runs {
+    // A disk has so many in a row; less than one disk would be no test.
+    let disks = times("TOMBOLO_POWER_CUTS", CUTS).div_ceil(CUTS_OF_A_DISK);
+    for seed in 0..disks {
         let disk = FaultyDisk::new(seed);
         let mut rng = StdRng::seed_from_u64(seed);
         let mut oracle = Oracle::default();
         let mut revision = 10;
         synced(&disk).await.close().await;
-        for _ in 0..20 {
+        for _ in 0..CUTS_OF_A_DISK {
             let store = open(&disk);
             oracle.check(&store, seed);
             oracle.adopt(&store);

@@ -7,6 +7,7 @@ use tombolo_runtime::Budget;
 
 use super::*;
 use crate::kube::Room;
+use crate::metrics::Refusals;
 
 /// A client whose API server takes calls and answers none.
 fn away() -> (Client, Arc<AtomicUsize>) {
@@ -97,12 +98,14 @@ async fn answers_to_writes_take_their_memory_from_the_share_of_the_node() {
             let object = object.clone();
             let (client, _) = scripted(move |_| (200, object.clone()));
             let share = Budget::new(usize::MAX).share(share);
-            let room = Room::new(&share, &Arc::new(Semaphore::new(1)));
+            let refusals = Refusals::default();
+            let room = Room::new(&share, &Arc::new(Semaphore::new(1)), &refusals);
             let asked = Asked { token: None, body: call(method, path, "{}") };
             let ReplyBody::Api(reply) = room.clone().scope(asked.ask(&upstream(client))).await else {
                 panic!("an API reply")
             };
             assert_eq!(reply.code, code, "{method} with {} bytes", share.max());
+            assert_eq!(refusals.get("answer", "node") > 0, code == 429, "{method}");
             if code == 200 {
                 assert!(share.used() >= reply.body.len(), "{method}: {} bytes are counted", share.used());
             }
