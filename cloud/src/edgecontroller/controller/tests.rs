@@ -18,6 +18,8 @@ use crate::edgecontroller::Downstream;
 struct Api {
     /// Nobody answers.
     away: bool,
+    /// Everybody gets this status code.
+    refuses: Option<u16>,
     pods: Vec<Value>,
     secrets: Vec<Value>,
     /// Paths that were asked for.
@@ -39,6 +41,9 @@ fn client(api: &Arc<Mutex<Api>>) -> Kube {
 impl Api {
     fn answer(&mut self, path: &str) -> (u16, Value) {
         self.asked.push(path.to_owned());
+        if let Some(code) = self.refuses {
+            return (code, json!({"kind": "Status", "code": code, "message": "refused"}));
+        }
         let named = |object: &&Value| Some(path) == object["metadata"]["selfLink"].as_str();
         match path {
             _ if self.away => (500, json!({"kind": "Status", "code": 500, "message": "away"})),
@@ -204,4 +209,23 @@ async fn a_question_waits_for_an_api_server_that_answers_and_holds_nothing_else_
     let given_up = world.prove(&[secret_key("held")]).await;
     drop(given_up);
     world.settle().await;
+}
+
+/// What the API server has refused it will refuse again; anything else may be over in a moment.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_counts_at_once_and_trouble_when_it_lasts() {
+    for (code, attempts) in [(400, 1), (403, 1), (429, 5), (500, 5), (503, 5)] {
+        let world = World::new(&[]).await;
+        world.api.lock().refuses = Some(code);
+        world.watched(Kind::Pod, ObjectEvent::Applied(RawObject::new(pod("p", 5, &["s"])))).await;
+        let known = async {
+            while matches!(world.state(&secret_key("s")), "unwanted" | "pending") {
+                world.settle().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(600), known).await.expect("an outcome");
+        assert_eq!(world.state(&secret_key("s")), "unreadable", "{code}");
+        let asked = world.api.lock().asked.iter().filter(|path| path.ends_with("/secrets/s")).count();
+        assert_eq!(asked, attempts, "{code}");
+    }
 }
