@@ -446,7 +446,8 @@ mod tests {
         let queued: Vec<_> =
             [1, 2].map(|last| Box::pin(work(door.enter(address(last)).expect("a place")))).into();
         let begin = Instant::now();
-        let honest = work(door.enter(address(3)).expect("a place")).await;
+        let honest = work(door.enter(address(3)).expect("a place"));
+        let honest = tokio::time::timeout(2 * UNDISTURBED, honest).await.expect("its turn comes");
         assert_eq!(begin.elapsed(), UNDISTURBED, "a handshake has some time");
         let told = stuck.iter().filter(|place| place.evicted().now_or_never().is_some()).count();
         assert_eq!((told, door.working()), (1, 4));

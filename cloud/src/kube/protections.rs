@@ -94,8 +94,8 @@ mod tests {
 
     use super::*;
 
-    /// An API server with or without what keeps nodes apart.
-    fn server(authorizer: bool, restriction: bool) -> Kube {
+    /// An API server that allows a node these rights, to its own Node and to a Secret of others.
+    fn server((own, foreign): (bool, bool), restriction: bool) -> Kube {
         let answer = move |request: http::Request<kube::client::Body>| async move {
             let path = request.uri().path().to_owned();
             let (parts, body) = request.into_parts();
@@ -110,7 +110,7 @@ mod tests {
                     (403, json!({"kind": "Status", "status": "Failure", "code": 403, "message": message}))
                 }
                 "/api/v1/nodes" => (201, asked),
-                _ => (201, json!({"status": {"allowed": secret != authorizer}})),
+                _ => (201, json!({"status": {"allowed": if secret { foreign } else { own }}})),
             };
             let response = http::Response::builder().status(code).header("content-type", "application/json");
             let body = kube::client::Body::from(answer.to_string().into_bytes());
@@ -121,10 +121,15 @@ mod tests {
 
     #[tokio::test]
     async fn what_keeps_nodes_apart_is_tried() {
-        for (authorizer, restriction) in [(true, true), (true, false), (false, true)] {
-            let found = server(authorizer, restriction).probe_protections().await.expect("answers");
-            let expected = Protections { node_authorizer: authorizer, node_restriction: Some(restriction) };
-            assert_eq!(found, expected);
+        for (own, foreign, authorizer) in
+            [(true, false, true), (false, false, false), (true, true, false), (false, true, false)]
+        {
+            for restriction in [true, false] {
+                let found = server((own, foreign), restriction).probe_protections().await.expect("answers");
+                let expected =
+                    Protections { node_authorizer: authorizer, node_restriction: Some(restriction) };
+                assert_eq!(found, expected, "{own} {foreign}");
+            }
         }
     }
 

@@ -243,7 +243,7 @@ mod tests {
     use futures::FutureExt;
     use tombolo_apiserve::store::{Revision, Store as _};
     use tombolo_proto::ids::Uid;
-    use tombolo_proto::limits::WINDOW_COUNT;
+    use tombolo_proto::limits::{OBJECT_LEN_MAX, WINDOW_COUNT};
     use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion, Resource, SharedObject};
     use tombolo_testkit::wait_for;
 
@@ -262,11 +262,16 @@ mod tests {
 
     /// One of ten ConfigMaps, at a revision that is in its text.
     fn changed(revision: u64) -> Work {
+        sized(revision, 0)
+    }
+
+    fn sized(revision: u64, bytes: usize) -> Work {
         let key =
             ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", &format!("m{}", revision % 10));
         let text = format!(
-            r#"{{"apiVersion":"v1","metadata":{{"name":"{}","namespace":"default","uid":"u"}},"data":{{"at":"{revision}"}}}}"#,
-            key.name()
+            r#"{{"apiVersion":"v1","metadata":{{"name":"{}","namespace":"default","uid":"u"}},"data":{{"at":"{revision}","pad":"{}"}}}}"#,
+            key.name(),
+            "x".repeat(bytes)
         );
         let (uid, hash) = (Uid::parse("u").unwrap(), ContentHash(revision.into()));
         let version = ObjectVersion { uid, revision: CloudRevision(revision), hash };
@@ -307,6 +312,25 @@ mod tests {
         }
         assert_eq!(told, [closed]);
         assert!(store.subscriptions().unwrap()[0].synced, "what was told before is written");
+    }
+
+    /// Promise 4 of docs/consistency.md: of what shares a commit only that is refused which does not fit.
+    #[tokio::test]
+    async fn an_object_that_the_disk_has_no_room_for_takes_no_other_one_with_it() {
+        let disk = FaultyDisk::new(53);
+        let mut applier = Applier::new(on(&disk));
+        let epoch = Epoch { cluster: Uid::parse("cluster").unwrap(), generation: 1 };
+        applier.push(Work::Welcome(Welcome { epoch, resumed: false, trim_version: 1 }));
+        assert!(applier.applied().await.unwrap().welcomed);
+        disk.set_capacity(disk.used());
+        [(1, 0), (2, OBJECT_LEN_MAX - 1024), (3, 0)]
+            .into_iter()
+            .for_each(|(revision, bytes)| applier.push(sized(revision, bytes)));
+        let outcome = applier.applied().await.unwrap();
+        let refused: Vec<_> = outcome.refused.iter().map(|refusal| (refusal.seq, refusal.reason)).collect();
+        assert_eq!(refused, [(Seq(2), RefusalReason::StorageFull)]);
+        assert_eq!((outcome.committed, outcome.stored), (vec![(Lane::Delivery, Seq(3))], true));
+        assert!(applier.is_idle());
     }
 
     /// Row O30 of app-grid reference 8.6, as far as decision 0009 lets it be: who reads never waits for the disk, who watches

@@ -230,3 +230,27 @@ fn refuse(command: Command) {
         Command::RenewLease(_) => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a session achieved something that has lasted so long, stored something or nothing, and ended for this reason.
+    async fn achieved(time: Duration, stored: bool, reason: GoodbyeReason) -> bool {
+        let mut achieved = Achieved::begin();
+        achieved.note(stored);
+        achieved.note(false);
+        tokio::time::advance(time).await;
+        let goodbye = Goodbye { reason, message: String::new(), retry_after: Duration::ZERO };
+        Ended::of(Some(goodbye), Ok(()), true, achieved).achieved
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_achieves_something_by_what_it_stored_and_how_long_it_held() {
+        let (short, other) = (HELD_MIN - Duration::from_millis(1), GoodbyeReason::Other);
+        assert!(achieved(HELD_MIN, true, other).await);
+        assert!(!achieved(short, true, other).await, "it might begin again at once for ever");
+        assert!(!achieved(HELD_MIN, false, other).await, "a welcome is nothing");
+        assert!(!achieved(HELD_MIN, true, GoodbyeReason::Replaced).await, "somebody else has this identity");
+    }
+}

@@ -69,6 +69,8 @@ struct Disk {
     failing: bool,
     /// Operations, reads among them, until each fails with this error of the system.
     broken: Option<(u64, i32)>,
+    /// Only one fails.
+    heals: bool,
     /// The next write panics, as the database's code may.
     panicking: bool,
     /// Grows with each power cut: what was opened before can do nothing any more.
@@ -96,6 +98,7 @@ impl FaultyDisk {
             countdown: None,
             failing: false,
             broken: None,
+            heals: false,
             panicking: false,
             boots: 0,
             capacity: u64::MAX,
@@ -108,7 +111,14 @@ impl FaultyDisk {
 
     /// Lets every operation after so many more fail with an error of the system, by its number, until [`FaultyDisk::mend`].
     pub fn break_after(&self, operations: u64, errno: i32) {
-        self.disk.lock().broken = Some((operations, errno));
+        let mut disk = self.disk.lock();
+        (disk.broken, disk.heals) = (Some((operations, errno)), false);
+    }
+
+    /// The same for the one operation after so many.
+    pub fn fail_once_after(&self, operations: u64, errno: i32) {
+        let mut disk = self.disk.lock();
+        (disk.broken, disk.heals) = (Some((operations, errno)), true);
     }
 
     /// Lets operations succeed again.
@@ -262,7 +272,13 @@ impl Backend {
     fn unnoted<T>(&self, costs: u64, operation: impl FnOnce(&mut Disk) -> io::Result<T>) -> io::Result<T> {
         let mut disk = self.disk.lock();
         match &mut disk.broken {
-            Some((0, errno)) => return Err(io::Error::from_raw_os_error(*errno)),
+            Some((0, errno)) => {
+                let error = io::Error::from_raw_os_error(*errno);
+                if disk.heals {
+                    disk.broken = None;
+                }
+                return Err(error);
+            }
             Some((left, _)) => *left -= 1,
             None => {}
         }

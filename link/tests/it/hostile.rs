@@ -221,16 +221,31 @@ async fn pieces_of_frames_that_never_end_are_bounded() {
             }
         }
     };
-    let error = tokio::select! {
+    let over_websocket = tokio::select! {
         error = ending(&mut socket.link) => error,
         () = async { sending.await; std::future::pending().await } => unreachable!("never done"),
     };
+    let mut quic = quic().await;
+    let sending = async {
+        for number in 0..3 * 1024_usize {
+            let lane = Lane::ALL[number % 3];
+            if quic.lanes[lane.index()].0.write_all(&package(lane, true, &piece)).await.is_err() {
+                return;
+            }
+        }
+    };
+    let over_quic = tokio::select! {
+        error = ending(&mut quic.link) => error,
+        () = async { sending.await; std::future::pending().await } => unreachable!("never done"),
+    };
     let max = tombolo_proto::limits::EDGE_FRAME_LEN_MAX;
-    assert!(
-        matches!(&error, LinkError::Package(PackageError::TooLarge { max: limit, .. }) if *limit == max),
-        "{error:?}"
-    );
-    assert!(error.goodbye().is_some_and(|goodbye| goodbye.message.contains("exceeds the limit")));
+    for error in [over_websocket, over_quic] {
+        assert!(
+            matches!(&error, LinkError::Package(PackageError::TooLarge { max: limit, .. }) if *limit == max),
+            "{error:?}"
+        );
+        assert!(error.goodbye().is_some_and(|goodbye| goodbye.message.contains("exceeds the limit")));
+    }
 }
 
 /// Memory for pieces comes out of the node's share.

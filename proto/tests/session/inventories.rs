@@ -286,6 +286,17 @@ fn the_end_of_a_need_is_confirmed_though_the_object_itself_was_shown_newer() {
     }
 }
 
+/// What such a replica shows may be an older incarnation, which ends before the replica has seen the newer one.
+#[test]
+fn the_end_of_an_older_version_is_not_that_of_the_newer_one() {
+    let mut solo = lagging(20, |solo| solo.view.want(0, &key(0, HELD), true));
+    assert_eq!(solo.sent(Lane::Delivery).len(), HELD, "of this one the edge holds something newer");
+    solo.ack(Lane::Delivery, 2);
+    solo.change(|view| view.want(0, &key(0, HELD), false));
+    assert_eq!(deletes(&solo.sent(Lane::Delivery)), 0);
+    assert!(solo.view.doubts.borrow().contains(&key(0, HELD)), "the API server is asked");
+}
+
 #[test]
 fn a_replica_that_lags_sends_no_older_version() {
     let mut solo = Solo::new(1);

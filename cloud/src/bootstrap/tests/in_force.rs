@@ -185,7 +185,8 @@ async fn a_replaced_authority_ends_the_process() {
     let mut replaced = other.secrets.lock()["casecret"].clone();
     replaced.version = kept.version;
     secrets.secrets.lock().insert("casecret".to_owned(), replaced);
-    let error = watching.await.expect("no panic").expect_err("another authority").to_string();
+    let ended = tokio::time::timeout(Duration::from_secs(600), watching).await.expect("it ends");
+    let error = ended.expect("no panic").expect_err("another authority").to_string();
     assert!(error.contains("casecret"), "{error}");
 }
 

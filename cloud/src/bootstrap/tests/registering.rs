@@ -57,6 +57,27 @@ async fn a_join_that_is_held_back_takes_no_name_that_somebody_has_by_then() {
     assert_eq!(held_back(true).await, Ok(()));
 }
 
+/// The same, where the name is free when the join asks, and somebody has joined and registered when it is recorded.
+#[tokio::test]
+async fn a_join_that_was_overtaken_while_it_asked_takes_no_name() {
+    let (world, elsewhere) = (World::start().await, World::start().await);
+    let (late, honest) = (elsewhere.joined("edge1").await.facts(), elsewhere.joined("edge2").await.facts());
+    // A Node that is gone leaves its record.
+    world.joined("edge1").await;
+    begun(&world.bootstrap).await.end(Some("u1")).await;
+    let (node, identities) = (edge1(), world.bootstrap.identities());
+    let mut overtaken = std::pin::pin!(identities.joined(&node, &late, false));
+    // It has read the record and that there is no Node, and is about to read the record that it will change.
+    assert!(futures::poll!(&mut overtaken).is_pending());
+    assert!(futures::poll!(&mut overtaken).is_pending());
+    let other = world.replica().await;
+    other.identities().joined(&node, &honest, false).await.expect("an answer").expect("the name is free");
+    begun(&other).await.end(Some("u2")).await;
+    world.set_node("edge1", present("u2"));
+    assert_eq!(overtaken.await.expect("an answer"), Err(Taken::Registered));
+    assert_eq!(other.identities().ask(&node, &honest).await.expect("an answer"), Ok(()));
+}
+
 #[tokio::test]
 async fn a_registration_is_bound_to_the_node_that_it_has_made() {
     let world = World::start().await;

@@ -277,6 +277,7 @@ async fn a_replaced_file_of_the_authority_ends_the_process() {
     minute().await;
     assert!(!watching.is_finished(), "what is no pair is reported only");
     write(&other_certificate, &other_key);
-    let error = watching.await.expect("no panic").expect_err("another authority").to_string();
+    let ended = tokio::time::timeout(Duration::from_secs(600), watching).await.expect("it ends");
+    let error = ended.expect("no panic").expect_err("another authority").to_string();
     assert!(error.contains("ca.crt"), "{error}");
 }

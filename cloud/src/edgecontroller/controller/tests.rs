@@ -288,3 +288,22 @@ async fn an_object_that_nobody_answers_for_costs_a_proof_its_time_once() {
     let proven = world.proven(&keys[4..]).await;
     assert_eq!((proven.read.len(), proven.put_off.len()), (36, 0));
 }
+
+/// What the API server has refused it will refuse again; anything else may be over in a moment.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_counts_at_once_and_trouble_when_it_lasts() {
+    for (code, attempts) in [(400, 1), (403, 1), (429, 5), (500, 5), (503, 5)] {
+        let world = World::new(&[]).await;
+        world.answers_with(&secret_key("s"), code);
+        world.watched(Kind::Pod, ObjectEvent::Applied(RawObject::new(pod("p", 5, &["s"])))).await;
+        let known = async {
+            while matches!(world.state(&secret_key("s")), "unwanted" | "pending") {
+                world.settle().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(600), known).await.expect("an outcome");
+        assert_eq!(world.state(&secret_key("s")), "unreadable", "{code}");
+        let asked = world.api.lock().asked.iter().filter(|path| path.ends_with("/secrets/s")).count();
+        assert_eq!(asked, attempts, "{code}");
+    }
+}

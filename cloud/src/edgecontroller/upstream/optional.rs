@@ -132,8 +132,8 @@ mod tests {
         Upstream::new(kube::Client::new(refuses, "d").into(), Arc::new(down))
     }
 
-    async fn ask(pods: &[Value]) -> Message {
-        let path = ObjectPath::new("d", ResourceType::ConfigMap, "c");
+    async fn ask(name: &str, pods: &[Value]) -> Message {
+        let path = ObjectPath::new("d", ResourceType::ConfigMap, name);
         let route = Route::new(Source::Edged, Group::Meta, Operation::Query, path.into());
         let message = Message::new(MessageId::parse("q").expect("an id"), 1, route, Content::null());
         let request = Request {
@@ -150,24 +150,32 @@ mod tests {
         *reply
     }
 
-    fn volume(optional: bool) -> Value {
-        json!({"volumes": [{"name": "v", "configMap": {"name": "c", "optional": optional}}]})
+    fn volume(name: &str, optional: bool) -> Value {
+        json!({"volumes": [{"name": "v", "configMap": {"name": name, "optional": optional}}]})
     }
+
+    /// One that does not exist, and names that no object can have.
+    const ABSENT: [&str; 4] = ["c", "C", "a b", "-"];
 
     #[tokio::test]
     async fn what_no_pod_needs_is_an_empty_object() {
-        let reply = ask(&[volume(true)]).await;
-        assert_eq!(reply.route.operation, Operation::Response);
-        assert_eq!(reply.header.resource_version, "");
-        let object: Value = reply.content.read().expect("JSON");
-        let metadata = json!({"name": "c", "namespace": "d"});
-        assert_eq!(object, json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}));
+        for name in ABSENT {
+            let reply = ask(name, &[volume(name, true)]).await;
+            assert_eq!(reply.route.operation, Operation::Response, "{name}");
+            assert_eq!(reply.header.resource_version, "");
+            let object: Value = reply.content.read().expect("JSON");
+            let metadata = json!({"name": name, "namespace": "d"});
+            assert_eq!(object, json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}));
+        }
     }
 
     #[tokio::test]
     async fn one_pod_that_needs_it_is_enough_for_an_error() {
-        for pods in [&[volume(true), volume(false)][..], &[volume(false)], &[]] {
-            assert_eq!(ask(pods).await.route.operation, Operation::Error, "{pods:?}");
+        for name in ABSENT {
+            let volume = |optional| volume(name, optional);
+            for pods in [&[volume(true), volume(false)][..], &[volume(false)], &[]] {
+                assert_eq!(ask(name, pods).await.route.operation, Operation::Error, "{name}: {pods:?}");
+            }
         }
     }
 }

@@ -233,6 +233,9 @@ fn older_edges_world(line: &str) -> (u16, Value) {
     let metadata = json!({"name": "x", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z", "resourceVersion": "77"});
     match line {
         "GET /api/v1/namespaces/d/pods/gone" => (404, json!({"reason": "NotFound", "message": "gone"})),
+        "GET /api/v1/namespaces/d/pods/foreign" => {
+            (200, json!({"metadata": {"name": "foreign", "uid": "u"}, "spec": {"nodeName": "other"}}))
+        }
         "GET /api/v1/pods" => (200, json!({"items": [{"metadata": {"name": "p"}}]})),
         _ => (200, json!({"kind": "Thing", "metadata": metadata, "spec": {"nodeName": "n"}})),
     }
@@ -269,11 +272,18 @@ async fn reports_of_older_edges_are_merged_into_what_is_there() {
     assert_eq!(bodies[2], json!({"gracePeriodSeconds": 0, "preconditions": {"uid": "u"}}));
 
     let all = ObjectPath { name: None, ..path("d", Type::PodStatus, "") };
-    let reports = json!([{"Name": "gone", "Status": {}}, {"Name": "p", "UID": "another", "Status": {}}]);
+    let reports = json!([
+        {"Name": "gone", "Status": {}},
+        {"Name": "foreign", "UID": "u", "Status": {}},
+        {"Name": "p", "UID": "another", "Status": {}},
+    ]);
     let ((reply, expelled), lines, _) = ask(Op::Update, all, reports).await;
-    assert_eq!(lines.len(), 2, "nothing is written");
+    assert!(
+        lines.len() == 3 && lines.iter().all(|line| line.contains(" GET ")),
+        "nothing is written: {lines:?}"
+    );
     let names: Vec<&str> = expelled.iter().map(ObjectKey::name).collect();
-    assert_eq!((names, reply.content.is_ok()), (vec!["gone", "p"], true));
+    assert_eq!((names, reply.content.is_ok()), (vec!["gone", "foreign", "p"], true), "and why is not told");
 
     let list = ObjectPath { name: None, ..path("d", Type::PodList, "") };
     let ((reply, _), _, _) = ask(Op::Query, list, Value::Null).await;

@@ -7,6 +7,25 @@ use tombolo_proto::ids::RequestId;
 use super::*;
 use crate::kube::double::OneObject;
 
+fn report(beat: u64) -> Question {
+    let body = RequestBody::Api(ApiRequest {
+        method: "PATCH".to_owned(),
+        path_and_query: "/api/v1/nodes/n/status".to_owned(),
+        content_type: "application/strategic-merge-patch+json".to_owned(),
+        accept: String::new(),
+        body: json!({"status": {"beat": beat}}).to_string().into(),
+    });
+    let timeout = std::time::Duration::from_secs(10);
+    Question { id: RequestId(beat), timeout, body, caller_token: None }
+}
+
+async fn code(upstream: &Upstream, received: Received) -> u16 {
+    match upstream.answer(&node(), received).await.reply.body {
+        tombolo_proto::frame::ReplyBody::Api(reply) => reply.code,
+        tombolo_proto::frame::ReplyBody::Message(message) => panic!("{message:?}"),
+    }
+}
+
 /// The code of a report before each attempt of which somebody else writes, so many times, and the status afterwards.
 async fn reported(others: usize, beside: fn(&mut (u64, Value))) -> (u16, Value) {
     let left = Arc::new(AtomicUsize::new(0));
@@ -21,25 +40,9 @@ async fn reported(others: usize, beside: fn(&mut (u64, Value))) -> (u16, Value) 
         std::future::ready(()).boxed()
     });
     let upstream = upstream(api.client());
-    let report = async |beat: u64| {
-        let body = RequestBody::Api(ApiRequest {
-            method: "PATCH".to_owned(),
-            path_and_query: "/api/v1/nodes/n/status".to_owned(),
-            content_type: "application/strategic-merge-patch+json".to_owned(),
-            accept: String::new(),
-            body: json!({"status": {"beat": beat}}).to_string().into(),
-        });
-        let timeout = std::time::Duration::from_secs(10);
-        let question = Question { id: RequestId(beat), timeout, body, caller_token: None };
-        let received = upstream.receive(question);
-        match upstream.answer(&node(), received).await.reply.body {
-            tombolo_proto::frame::ReplyBody::Api(reply) => reply.code,
-            tombolo_proto::frame::ReplyBody::Message(message) => panic!("{message:?}"),
-        }
-    };
-    assert_eq!(report(2).await, 200);
+    assert_eq!(code(&upstream, upstream.receive(report(2))).await, 200);
     left.store(others, Ordering::SeqCst);
-    let code = report(3).await;
+    let code = code(&upstream, upstream.receive(report(3))).await;
     let status = api.state.lock().1.clone();
     (code, status)
 }
@@ -54,6 +57,18 @@ async fn a_report_that_meets_what_others_write_beside_the_status_is_made_on_that
 async fn a_report_never_follows_another_status() {
     let newer: fn(&mut (u64, Value)) = |node| node.1 = json!({"beat": 9});
     assert_eq!(reported(1, newer).await, (409, json!({"beat": 9})));
+}
+
+/// What counts is what was known when it came, however long it then waits for its turn here.
+#[tokio::test]
+async fn a_report_that_waits_for_its_turn_is_made_on_what_was_known_when_it_came() {
+    let api = OneObject::new("n", (5, json!({"beat": 1})), |_, _| std::future::ready(()).boxed());
+    let [before, after] = [api.client(), api.client()].map(upstream);
+    assert_eq!(code(&before, before.receive(report(2))).await, 200);
+    let waiting = before.receive(report(3));
+    assert_eq!(code(&after, after.receive(report(9))).await, 200, "through another replica");
+    assert_eq!(code(&before, waiting).await, 409);
+    assert_eq!(api.state.lock().1, json!({"beat": 9}));
 }
 
 #[tokio::test]
