@@ -64,7 +64,7 @@ async fn a_join_that_was_overtaken_while_it_asked_takes_no_name() {
     let (late, honest) = (elsewhere.joined("edge1").await.facts(), elsewhere.joined("edge2").await.facts());
     // A Node that is gone leaves its record.
     world.joined("edge1").await;
-    begun(&world.bootstrap).await.end(Some("u1")).await;
+    begun(&world.bootstrap).await.end(Some("u1".to_owned())).await;
     let (node, identities) = (edge1(), world.bootstrap.identities());
     let mut overtaken = std::pin::pin!(identities.joined(&node, &late, false));
     // It has read the record and that there is no Node, and is about to read the record that it will change.
@@ -72,7 +72,7 @@ async fn a_join_that_was_overtaken_while_it_asked_takes_no_name() {
     assert!(futures::poll!(&mut overtaken).is_pending());
     let other = world.replica().await;
     other.identities().joined(&node, &honest, false).await.expect("an answer").expect("the name is free");
-    begun(&other).await.end(Some("u2")).await;
+    begun(&other).await.end(Some("u2".to_owned())).await;
     world.set_node("edge1", present("u2"));
     assert_eq!(overtaken.await.expect("an answer"), Err(Taken::Registered));
     assert_eq!(other.identities().ask(&node, &honest).await.expect("an answer"), Ok(()));
