@@ -102,14 +102,14 @@ pub struct WatchError {
 }
 
 impl WatchError {
-    fn new(text: impl ToString) -> Self {
+    fn new(text: &impl ToString) -> Self {
         Self { code: None, text: text.to_string() }
     }
 }
 
 impl From<CallError> for WatchError {
     fn from(error: CallError) -> Self {
-        Self::new(error)
+        Self::new(&error)
     }
 }
 
@@ -129,7 +129,7 @@ impl From<kube::Error> for WatchError {
     fn from(error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::from(&*status),
-            error => Self::new(error),
+            error => Self::new(&error),
         }
     }
 }
@@ -195,12 +195,12 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
             }
             let mut page = pages.read(&answer)?;
             for item in page.items.take().unwrap_or_default() {
-                let object = serde_json::from_str(item.get()).map_err(WatchError::new)?;
+                let object = serde_json::from_str(item.get()).map_err(|error| WatchError::new(&error))?;
                 self.applied(object).await;
             }
             revision = page.revision().map(str::to_owned);
         }
-        self.from = Some(revision.ok_or_else(|| WatchError::new("a list without a resourceVersion"))?);
+        self.from = Some(revision.ok_or_else(|| WatchError::new(&"a list without a resourceVersion"))?);
         self.tell(ObjectEvent::RelistEnd).await;
         Ok(())
     }
@@ -213,7 +213,7 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
             self.path,
             query_value(revision)
         );
-        let request = Request::get(uri).body(Vec::new()).map_err(WatchError::new)?;
+        let request = Request::get(uri).body(Vec::new()).map_err(|error| WatchError::new(&error))?;
         let events = self.kube.client().request_events::<RawObject>(request).await?;
         let mut events = pin!(events);
         while let Ok(Some(event)) = tokio::time::timeout(SILENCE_MAX, events.next()).await {
@@ -249,6 +249,6 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
 }
 
 fn revision_of(object: &RawObject) -> Result<String, WatchError> {
-    let revision = object.revision().map_err(WatchError::new)?;
+    let revision = object.revision().map_err(|error| WatchError::new(&error))?;
     Ok(revision.0.to_string())
 }
