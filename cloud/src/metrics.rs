@@ -247,12 +247,13 @@ mod tests {
         let (refusals, whole) = (Refusals::default(), Budget::new(1000));
         let (small, large) = (whole.share(100), whole.share(usize::MAX));
         assert!(small.take(101).is_none());
-        refusals.count("answer", &small, 101);
+        refusals.count("request", &small, 101);
         let max = tombolo_runtime::budget::OWN_BYTES + 1000;
         let _held = large.take(max).expect("what is its own, and the whole");
         assert!(large.take(1).is_none());
         refusals.count("answer", &large, 1);
         refusals.too_long("answer");
-        assert_eq!(["node", "all", "length"].map(|bound| refusals.get("answer", bound)), [1, 1, 1]);
+        let counted = [("request", "node"), ("answer", "all"), ("answer", "length")];
+        assert_eq!(counted.map(|(kind, bound)| refusals.get(kind, bound)), [1, 1, 1]);
     }
 }
