@@ -10,6 +10,7 @@ use tombolo_apiserve::status::ApiError;
 use tombolo_apiserve::store::Store as ServedStore;
 use tombolo_proto::ids::NodeId;
 use tombolo_proto::object::{ObjectKey, Resource};
+use tombolo_proto::references;
 
 use super::RETRY_AFTER_SECONDS;
 use super::access::caller_token;
@@ -63,8 +64,8 @@ impl Reads {
         if is_pushed(resource) && self.is_own(resource, about) {
             let delivered = self.store.is_delivered(&key);
             let delivered = delivered.map_err(|error| ApiError::unavailable(error.to_string()))?;
-            // All pods of this node are here, so one that is not is known not to be.
-            if delivered || &*resource.name == "pods" {
+            // All pods of this node are here, so one that is not is known not to be; nor is what no object can be called.
+            if delivered || &*resource.name == "pods" || references::is_never_there(&key) {
                 return Ok(Arc::new(self.store.clone()));
             }
         }

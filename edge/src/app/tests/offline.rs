@@ -322,6 +322,11 @@ async fn what_the_cloud_cannot_read_holds_up_no_pod_and_is_said() {
     let message = status["message"].as_str().unwrap();
     assert!(message.contains("the cloud may not read v1/secrets/default/locked"), "{message}");
     assert!(status["details"]["retryAfterSeconds"].as_u64().unwrap() > 0);
+    // Under a name that no object can have there is nothing, and no cloud has to say so.
+    for name in ["A", "a_b", "a%20b", "-"] {
+        let (code, status) = agent.get(&format!("/api/v1/namespaces/default/secrets/{name}")).await;
+        assert_eq!(code, StatusCode::NOT_FOUND, "{name}: {status}");
+    }
     cloud.put(&locked, "u2", &json!({"data": {"k": "dg=="}}), &[]);
     cloud.lock(&locked, false);
     cloud.set_away(false);
