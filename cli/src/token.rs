@@ -54,7 +54,7 @@ struct CreateOptions {
     ttl: Duration,
 
     /// Let it take the name of a Node that exists, of one that runs the control plane, or of one that was revoked.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "any_name")]
     replace: bool,
 
     #[command(flatten)]
@@ -177,15 +177,37 @@ pub async fn revoke(options: &RevokeOptions) -> Result<()> {
     let store: Arc<dyn SecretStore> =
         Arc::new(ClusterSecrets::new(client.clone(), &options.cluster.namespace));
     for node in &options.node {
-        identities::revoke(Arc::clone(&store), Arc::new(ClusterNodes::new(client.clone())), node).await?;
-        println!("certificates of node {node} revoked");
+        let nodes = Arc::new(ClusterNodes::new(client.clone()));
+        match identities::revoke(Arc::clone(&store), nodes, node).await? {
+            true => println!("certificates of node {node} revoked"),
+            false => println!(
+                "no certificate of a node {node} is on record: check the name. It is closed from now on; a token made \
+                 with --replace opens it"
+            ),
+        }
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Create {
+        #[command(flatten)]
+        _options: CreateOptions,
+    }
+
+    /// Such a token would take every name there is, those of the control plane included.
+    #[test]
+    fn a_token_for_any_name_replaces_nobody() {
+        let parse = |arguments: &[&str]| Create::try_parse_from([&["create"], arguments].concat()).is_ok();
+        assert!(parse(&["--any-name"]) && parse(&["--node", "a", "--replace"]));
+        assert!(!parse(&["--any-name", "--replace"]));
+    }
 
     #[test]
     fn times_are_read() {

@@ -245,8 +245,13 @@ impl Identities {
         node: &NodeId,
         certificate: &PeerCertificate,
     ) -> Result<Result<(), (Denied, Option<Entry>)>, IdentityError> {
-        let state = self.nodes.state(node).await?;
+        let state = self.nodes.state(node).await;
         let entry = self.shelf.refresh(&*self.store, node).await?;
+        // Nothing that can be said of a Node gives back what was revoked.
+        if state.is_err() && entry.as_ref().is_some_and(|entry| entry.revoked) {
+            return Ok(Err((Denied::Revoked, entry)));
+        }
+        let state = state?;
         match self.judge(entry.as_ref(), state.uid(), certificate) {
             Verdict::InForce => return Ok(Ok(())),
             Verdict::Denied(why) => return Ok(Err((why, entry))),
@@ -350,16 +355,19 @@ impl Identities {
         metrics.join_tokens.set(gauge(self.tokens.load(Ordering::Relaxed)));
     }
 
-    /// Takes all certificates of a name back: no session opens with them, none is renewed, and those that are open end.
+    /// Takes all certificates of a name back: no session opens with them, none is renewed, and those that are open end. Says
+    /// whether one was on record.
     ///
     /// # Errors
     /// [`IdentityError`] when the API does not take it.
-    pub(crate) async fn revoke(&self, node: &NodeId) -> Result<(), IdentityError> {
+    pub(crate) async fn revoke(&self, node: &NodeId) -> Result<bool, IdentityError> {
+        let mut is_known = false;
         let revoked = |entry: Option<&Entry>| {
+            is_known = entry.is_some();
             let entry = Entry { revoked: true, ..entry.cloned().unwrap_or_default() };
             Ok::<_, Denied>(Some(entry))
         };
-        self.change(node, revoked).await.map(|_| ())
+        self.change(node, revoked).await.map(|_| is_known)
     }
 
     async fn change<T: Send>(
@@ -375,7 +383,8 @@ impl Identities {
     }
 }
 
-/// Takes the certificates of a node back, as `tombolo revoke` does: every cloudcore of the cluster hears of it.
+/// Takes the certificates of a node back, as `tombolo revoke` does: every cloudcore of the cluster hears of it. False when none
+/// was on record; the name is closed all the same.
 ///
 /// # Errors
 /// [`IdentityError`] when the API does not take it.
@@ -383,7 +392,7 @@ pub async fn revoke(
     store: Arc<dyn SecretStore>,
     nodes: Arc<dyn NodeLookup>,
     node: &NodeId,
-) -> Result<(), IdentityError> {
+) -> Result<bool, IdentityError> {
     // Nobody else's record is over for this: how long an ended certificate counts is a setting of cloudcore.
     let identities = Identities::open(store, nodes, Arc::new(std::time::SystemTime::now), u64::MAX).await?;
     identities.revoke(node).await

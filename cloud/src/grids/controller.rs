@@ -87,7 +87,8 @@ fn own<K: GridKind>(
     writer: Writer<K>,
     memory: Memories,
 ) -> impl Stream<Item = Result<ObjectRef<K>, watcher::Error>> + use<K> {
-    let all = read_alone::<K>(client, &ApiResource::erase::<K>(&K::DynamicType::default()));
+    let resource = ApiResource::erase::<K>(&K::DynamicType::default());
+    let all = read_alone::<K>(client, &resource, watcher::Config::default());
     let grids = writer.as_reader();
     let seen = all.reflect(writer);
     let seen = seen.inspect_ok(move |event| match event {
@@ -109,9 +110,8 @@ fn of_children<K: GridKind>(
     cache: Cache,
     grids: Store<K>,
 ) -> impl Stream<Item = Result<ObjectRef<K>, watcher::Error>> + use<K> {
-    let api = Api::<DynamicObject>::all_with(client.clone(), resource);
-    let labelled = watch(api, watcher::Config::default().labels(GRID_SELECTOR));
-    let seen = labelled.default_backoff().modify(slim).inspect_ok(move |event| cache.take(event));
+    let labelled = watcher::Config::default().labels(GRID_SELECTOR);
+    let seen = read_alone(client, resource, labelled).modify(slim).inspect_ok(move |event| cache.take(event));
     let affected = move |event: Event<DynamicObject>| match event {
         Event::Apply(child) | Event::Delete(child) => owners(&child),
         Event::Init | Event::InitApply(_) => Vec::new(),
@@ -138,7 +138,11 @@ fn of_nodes<K: GridKind>(
     units: Units,
     grids: Store<K>,
 ) -> impl Stream<Item = Result<ObjectRef<K>, watcher::Error>> + use<K> {
-    let seen = read_alone::<PartialObjectMeta<Node>>(client, &ApiResource::erase::<Node>(&()));
+    let seen = read_alone::<PartialObjectMeta<Node>>(
+        client,
+        &ApiResource::erase::<Node>(&()),
+        watcher::Config::default(),
+    );
     let affected = move |event| {
         let keys = units.take(event);
         let concerned = grids.state_filter(|grid| keys.contains(&grid.grid_spec().key));
@@ -151,9 +155,10 @@ fn of_nodes<K: GridKind>(
 fn read_alone<K: DeserializeOwned>(
     client: &Client,
     resource: &ApiResource,
+    settings: watcher::Config,
 ) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + use<K> {
     let api = Api::<RawObject>::all_with(client.clone(), resource);
-    let all = watch(api, watcher::Config::default()).default_backoff();
+    let all = watch(api, settings).default_backoff();
     all.try_filter_map(|event| ready(Ok(typed(event))))
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use kube::Resource as KubeResource;
 use kube::api::{ApiResource, DynamicObject, ObjectMeta};
-use serde::de::Error as _;
+use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -131,9 +131,9 @@ impl<'de> Deserialize<'de> for RawObject {
         let Some(Ok(mut metadata)) = metadata else {
             return Err(D::Error::custom("an object without metadata"));
         };
-        // Nobody here needs it, and whoever writes the object chooses how deep it is nested.
-        metadata.remove("managedFields");
-        let metadata = read(&metadata).map_err(D::Error::custom)?;
+        let writers = metadata.remove("managedFields").and_then(|text| writers(&text).ok());
+        let mut metadata = read(&metadata).map_err(D::Error::custom)?;
+        metadata.extend(writers.map(|writers| ("managedFields".to_owned(), writers)));
         // One object that is nested deeper than can be read must not cost a list all others.
         let (mut value, unread) = match read(&members) {
             Ok(value) if value.values().all(|member| levels(member) < LEVELS_MAX) => (value, None),
@@ -147,6 +147,23 @@ impl<'de> Deserialize<'de> for RawObject {
 
 fn read(members: &Members) -> serde_json::Result<Map<String, Value>> {
     members.iter().map(|(name, text)| Ok((name.clone(), serde_json::from_str(text.get())?))).collect()
+}
+
+/// What the API server keeps of the writers of an object, of their fields the first level alone: nobody here needs more, and
+/// whoever writes chooses how deep they are nested.
+fn writers(text: &RawValue) -> serde_json::Result<Value> {
+    let mut writers: Vec<Members> = serde_json::from_str(text.get())?;
+    let writers = writers.iter_mut().map(|writer| {
+        let fields = writer.remove("fieldsV1");
+        let mut writer = read(writer)?;
+        if let Some(fields) = fields {
+            let names: BTreeMap<String, IgnoredAny> = serde_json::from_str(fields.get())?;
+            let fields: Map<_, _> = names.into_keys().map(|name| (name, Map::new().into())).collect();
+            writer.insert("fieldsV1".to_owned(), fields.into());
+        }
+        Ok(Value::from(writer))
+    });
+    writers.collect::<serde_json::Result<Vec<_>>>().map(Value::from)
 }
 
 fn levels(value: &Value) -> usize {
@@ -242,6 +259,19 @@ mod tests {
         let event = format!(r#"{{"type":"ADDED","object":{}}}"#, items[0]);
         let event: kube::core::WatchEvent<RawObject> = serde_json::from_str(&event).expect("an event");
         assert!(matches!(event, kube::core::WatchEvent::Added(object) if *object.value() == whole));
+    }
+
+    #[test]
+    fn of_writers_the_names_of_their_fields_are_known_however_deep_these_are() {
+        let deep = "{\"f:a\":".repeat(9000) + "0" + &"}".repeat(9000);
+        let writer = format!(
+            r#"{{"manager":"m","operation":"Apply","fieldsV1":{{"f:spec":{deep},"f:status":{{}}}}}}"#
+        );
+        let text = format!(r#"{{"metadata":{{"name":"a","managedFields":[{writer},{{"manager":"n"}}]}}}}"#);
+        let object: RawObject = serde_json::from_str(&text).expect("an object");
+        let fields = json!({"f:spec": {}, "f:status": {}});
+        let expected = json!([{"manager": "m", "operation": "Apply", "fieldsV1": fields}, {"manager": "n"}]);
+        assert_eq!(object.value()["metadata"]["managedFields"], expected);
     }
 
     #[test]

@@ -123,11 +123,18 @@ async fn what_one_replica_revokes_the_others_refuse() {
     assert_eq!(judged(&world, &identity).await, Ok(()));
     let nodes: Arc<dyn NodeLookup> = Arc::<super::world::Nodes>::clone(&world.nodes);
     let store: Arc<dyn SecretStore> = Arc::<MemorySecrets>::clone(&world.secrets);
-    identities::revoke(store, nodes, &NodeId::parse("edge1").expect("a name")).await.expect("revoked");
+    for (name, on_record) in [("edge1", true), ("edgel", false)] {
+        let (store, nodes, name) =
+            (Arc::clone(&store), Arc::clone(&nodes), NodeId::parse(name).expect("a name"));
+        assert_eq!(identities::revoke(store, nodes, &name).await.expect("revoked"), on_record, "{name}");
+    }
     assert_eq!(judged(&world, &identity).await, Err(Denied::Revoked));
     let (status, text, _) = renew(&world, &identity, "edge1").await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     assert!(text.contains("revoked"), "{text}");
+    // Where nobody can say which Node there is, what was revoked stays revoked.
+    world.nodes.0.lock().insert("edge1".to_owned(), None);
+    assert_eq!(judged(&world, &identity).await, Err(Denied::Revoked));
 }
 
 #[tokio::test]

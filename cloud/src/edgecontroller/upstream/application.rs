@@ -10,7 +10,8 @@ use tombolo_proto::message::{Content, Message, StatusError};
 use tombolo_proto::session::kubeedge::{Application, ApplicationStatus, Verb};
 use tombolo_proto::{NodeId, Resource};
 
-use super::message::into_result;
+use super::message::{body_of, into_result};
+use super::register::may_create_node;
 use super::{Upstream, fresh_id, now_millis};
 use crate::edgecontroller::local_endpoint;
 use crate::kube::{ApiCall, is_path_segment, path_of, query_value};
@@ -96,15 +97,20 @@ impl Upstream {
     async fn run_application(&self, node: &NodeId, application: Application) -> Content {
         let (answer, resource) = match call_of(&application) {
             // Of what is no document, its health for example, there is no copy.
-            Ok(Planned::PassedThrough(call)) => (self.kube.document(Some(node), call).await, None),
+            Ok(Planned::PassedThrough(call)) => {
+                (into_result(self.kube.document(Some(node), call).await), None)
+            }
+            Ok(Planned::AsNode(call, resource)) if may_create_node(&call) => {
+                (self.register(node, call).await.and_then(body_of), Some(resource))
+            }
             Ok(Planned::AsNode(call, resource)) => {
-                (self.kube.call_as_edge_node(node, call).await, Some(resource))
+                (into_result(self.kube.call_as_edge_node(node, call).await), Some(resource))
             }
             Err(sentence) => {
                 return application.rejected(&StatusError::new(400, "BadRequest", &sentence)).to_content();
             }
         };
-        match into_result(answer) {
+        match answer {
             Ok(body) => approved(application, resource.as_ref(), &body).to_content(),
             Err(error) => application.rejected(&error).to_content(),
         }

@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use http::Method;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tombolo_proto::message::{Content, StatusError};
 use tombolo_proto::{NodeId, ObjectKey};
@@ -10,7 +11,7 @@ use tombolo_proto::{NodeId, ObjectKey};
 use super::message::{STRATEGIC, Said, Target, into_result};
 use super::objects::{done, is_settled};
 use super::{Upstream, heartbeat};
-use crate::kube::{ApiCall, Caller, path_of, resources};
+use crate::kube::{ApiCall, Caller, RawObject, path_of, resources};
 
 /// Pods of one report; a node carries at most a few hundred.
 const POD_REPORTS_MAX: usize = 1024;
@@ -21,6 +22,21 @@ const EXTENDED_MAX: usize = 64;
 /// The extended resource of which a stock cloud keeps a second annotation, and that annotation.
 const GPU: &str = "nvidia.com/gpu";
 const GPU_STATUS: &str = "huawei.com/gpu-status";
+
+#[derive(Deserialize)]
+struct PodItems {
+    items: Vec<RawObject>,
+}
+
+/// The object of an answer without what was not to be read, or why there is none.
+fn whole(body: &[u8]) -> Result<Value, String> {
+    serde_json::from_slice(body).map_err(|error| error.to_string()).and_then(into_whole)
+}
+
+fn into_whole(object: RawObject) -> Result<Value, String> {
+    object.uid().map_err(|error| error.to_string())?;
+    Ok(object.into_value())
+}
 
 impl Upstream {
     /// The report of a node: `{"UID", "Status", "ExtendResources"}`. As a strategic merge, so that what others wrote
@@ -95,7 +111,7 @@ impl Upstream {
         // Asked in our own name: to the node, the authorizer calls an absent pod forbidden.
         let live = match into_result(self.kube.call(Caller::OwnFor(node), ApiCall::get(path.as_str())).await)
         {
-            Ok(body) => serde_json::from_slice::<Value>(&body).unwrap_or_default(),
+            Ok(body) => whole(&body).map_err(|why| Box::new(StatusError::new(500, "InternalError", &why)))?,
             Err(error) if error.code == 404 => return Ok(false),
             Err(error) => return Err(error),
         };
@@ -137,9 +153,13 @@ impl Upstream {
             Ok(body) => body,
             Err(error) => return Said::Refused(error.message),
         };
-        let mut list: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let Some(Value::Array(mut pods)) = list.get_mut("items").map(Value::take) else {
-            return Said::Refused("the API server's answer is no list".to_owned());
+        // One pod that is nested too deep costs no other one: each is read alone.
+        let listed = serde_json::from_slice::<PodItems>(&body).map_err(|error| error.to_string());
+        let pods =
+            listed.and_then(|list| list.items.into_iter().map(into_whole).collect::<Result<Vec<_>, _>>());
+        let mut pods = match pods {
+            Ok(pods) => pods,
+            Err(why) => return Said::Refused(format!("the API server's answer cannot be used: {why}")),
         };
         for pod in &mut pods {
             pod["kind"] = "Pod".into();

@@ -17,7 +17,7 @@ const MIB: usize = 1024 * 1024;
 #[derive(Clone)]
 enum Told {
     /// These events come, then the watch ends.
-    Events(Vec<Value>),
+    Events(Vec<String>),
     /// It is refused with this code.
     Refused(u16),
 }
@@ -37,10 +37,15 @@ fn object(number: usize, size: usize) -> Value {
     json!({"metadata": metadata, "data": {"k": "x".repeat(size)}})
 }
 
-fn event(kind: &str, number: usize, revision: &str) -> Value {
+fn event(kind: &str, number: usize, revision: &str) -> String {
     let mut object = object(number, 1);
     object["metadata"]["resourceVersion"] = revision.into();
-    json!({"type": kind, "object": object})
+    event_of(kind, &object)
+}
+
+/// The type stands first, as API servers write it: only so can an object be read piece by piece.
+fn event_of(kind: &str, object: &Value) -> String {
+    format!(r#"{{"type":"{kind}","object":{object}}}"#)
 }
 
 impl Api {
@@ -171,8 +176,9 @@ async fn events_that_wait_are_bounded_in_bytes_and_none_is_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_goes_on_where_it_was_and_lists_again_when_that_is_forgotten() {
-    let bookmark = json!({"type": "BOOKMARK", "object": {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"resourceVersion": "20"}}});
-    let gone = json!({"type": "ERROR", "object": {"kind": "Status", "status": "Failure", "message": "too old", "reason": "Expired", "code": 410}});
+    let bookmark = json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"resourceVersion": "20"}});
+    let gone = json!({"kind": "Status", "status": "Failure", "message": "too old", "reason": "Expired", "code": 410});
+    let (bookmark, gone) = (event_of("BOOKMARK", &bookmark), event_of("ERROR", &gone));
     let first = vec![event("ADDED", 1, "8"), event("MODIFIED", 1, "9"), event("DELETED", 0, "10")];
     let mut watches = [
         Told::Events(first),
