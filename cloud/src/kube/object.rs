@@ -85,6 +85,17 @@ impl RawObject {
         self.value
     }
 
+    /// The same of an object that was read whole.
+    ///
+    /// # Errors
+    /// [`ObjectError`] when it was not.
+    pub fn into_whole(self) -> Result<Value, ObjectError> {
+        match self.unread {
+            Some(ref why) => Err(ObjectError::Unread { key: self.name(), why: why.clone() }),
+            None => Ok(self.value),
+        }
+    }
+
     /// Which object it is.
     #[must_use]
     pub fn key(&self, resource: &Resource) -> ObjectKey {

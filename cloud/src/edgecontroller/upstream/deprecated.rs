@@ -34,8 +34,7 @@ fn whole(body: &[u8]) -> Result<Value, String> {
 }
 
 fn into_whole(object: RawObject) -> Result<Value, String> {
-    object.uid().map_err(|error| error.to_string())?;
-    Ok(object.into_value())
+    object.into_whole().map_err(|error| error.to_string())
 }
 
 impl Upstream {
