@@ -96,6 +96,8 @@ pub(super) fn place(payload: &[u8]) -> Option<(Seq, ScopeId)> {
     // What is broken may be a later field: what stands before it counts.
     for (tag, value) in Fields(delivery).map_while(Result::ok) {
         match (tag, value) {
+            // Positions begin with 1; a 0 that is written out says no more than one that is left out.
+            (DELIVER_SEQ, Value::Number(0)) => {}
             (DELIVER_SEQ, Value::Number(number)) => seq = Some(number),
             // As the decoder reads it: the lower half of what does not fit.
             (DELIVER_SCOPE, Value::Number(number)) => {

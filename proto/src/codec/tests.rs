@@ -46,6 +46,14 @@ fn hello(inventory: Inventory) -> Frame {
     })
 }
 
+#[test]
+fn a_delivery_that_says_no_position_is_no_frame() {
+    // Field 1 of a frame is a delivery, and field 1 of that its position, here 0 in so many bytes.
+    for bytes in [&[0x0a, 0][..], &[0x0a, 2, 0x08, 0], &[0x0a, 4, 0x08, 0, 0x10, 7]] {
+        decode(Bytes::copy_from_slice(bytes)).expect_err("it cannot be told from one without a position");
+    }
+}
+
 proptest! {
     #[test]
     fn every_frame_survives(frame in strategies::frame(), zstd in any::<bool>()) {
