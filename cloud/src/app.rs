@@ -351,8 +351,7 @@ fn watch_identities(
     config: &Config,
     hub: &Arc<Hub>,
 ) {
-    let (client, namespace) = (kube.client().clone(), config.namespace.clone());
-    let following = identities::follow(Arc::clone(identities), client, namespace);
+    let following = identities::follow(Arc::clone(identities), kube.clone(), config.namespace.clone());
     tasks.spawn("certificates in force", following);
     tasks.spawn("ends of registrations", identities::keep_settled(Arc::clone(identities)));
     let sweep = sweep(Arc::clone(identities), Arc::clone(&hub.registry), hub.metrics.clone());

@@ -26,6 +26,7 @@ mod token;
 mod tokens;
 mod upkeep;
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -33,6 +34,7 @@ use std::time::{Duration, SystemTime};
 use kube::Client;
 use parking_lot::Mutex;
 use rustls_pki_types::CertificateDer;
+use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
@@ -141,9 +143,14 @@ pub struct Bootstrap {
 const LINES_OF_ONE: u32 = 60;
 const LINES_OF_ALL: u32 = 3_000;
 
+/// Tokens with which a client has hung up that are remembered: as many as there can be at a time.
+const EXCUSED_MAX: usize = 1000;
+
 struct Inner {
     /// One join at a time counts its use of a token: the others would only conflict.
     spending: tokio::sync::Mutex<()>,
+    /// Hashes of the tokens whose client has hung up in the middle of a join.
+    excused: Mutex<HashSet<[u8; 32]>>,
     /// Certificates that are being recorded.
     issues: Tasks,
     authority: Arc<Authority>,
@@ -174,6 +181,13 @@ struct Inner {
 impl Inner {
     fn now(&self) -> SystemTime {
         (self.clock)()
+    }
+
+    /// Whether a client that has hung up in the middle of a join with this token is excused: the first time, as long as there is
+    /// room to remember it.
+    fn excuse(&self, bearer: &str) -> bool {
+        let mut excused = self.excused.lock();
+        excused.len() < EXCUSED_MAX && excused.insert(Sha256::digest(bearer).into())
     }
 }
 
@@ -240,6 +254,7 @@ impl Bootstrap {
                 tokens: token.as_ref().map(|token| watch::Sender::new(token.text.clone())),
                 identities: Arc::new(identities),
                 spending: tokio::sync::Mutex::default(),
+                excused: Mutex::default(),
                 issues: Tasks::new(),
                 start: Mutex::new(Some((token, pair))),
                 addresses: options.advertise,

@@ -297,8 +297,16 @@ impl Identities {
             joined = Joined { recorded: recorded.clone(), former: entry.cloned() };
             Ok(Some(recorded))
         });
-        let recorded = recorded.await?;
-        Ok(recorded.map(|()| joined))
+        match recorded.await {
+            Ok(recorded) => Ok(recorded.map(|()| joined)),
+            Err(error) => {
+                // It may have been written all the same, and nobody gets the certificate.
+                if let Err(why) = self.not_joined(node, joined).await {
+                    tracing::warn!(%node, %why, "a join may be recorded that nobody has");
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Takes a join back whose certificate nobody has: what was recorded before it counts again. False when the record is

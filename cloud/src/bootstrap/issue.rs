@@ -43,23 +43,29 @@ pub(super) async fn issue(
     if inner.issues.len() >= ISSUES_MAX {
         return Err(unavailable("too many certificates are being recorded: try again"));
     }
-    let (answer, answered) = oneshot::channel();
+    let (answer, answered) = oneshot::channel::<(Result<(), Refusal>, oneshot::Sender<()>)>();
     let (inner, place, node) = (Arc::clone(inner), Arc::clone(place), node.clone());
     let issues = inner.issues.clone();
     issues.spawn_isolated("certificate of a node", async move {
         let _place = place;
+        if answer.is_closed() {
+            return;
+        }
         let recorded = count_and_record(&inner, &node, &way, &certificate).await;
         let (answered, joined) = match recorded {
             Ok(joined) => (Ok(()), joined),
             Err(refusal) => (Err(refusal), None),
         };
-        if answer.send(answered).is_err()
-            && let Some(joined) = joined
-        {
+        // An answer that was sent may still be dropped unread, with the client's connection.
+        let (taken, was_taken) = oneshot::channel();
+        let is_lost = answer.send((answered, taken)).is_err() || was_taken.await.is_err();
+        if let Some(joined) = joined.filter(|_| is_lost) {
             take_back(&inner, &node, &way, joined).await;
         }
     });
-    answered.await.map_err(|_| unavailable("this cloudcore is ending: try again"))?
+    let (answer, taken) = answered.await.map_err(|_| unavailable("this cloudcore is ending: try again"))?;
+    let _ = taken.send(());
+    answer
 }
 
 /// The join that was recorded; none for a renewal.
@@ -97,10 +103,15 @@ async fn record(
     joined.map(Some).map_err(|taken| is_taken(node, &taken.to_string()))
 }
 
-/// Whoever wanted to join is gone and does not have the certificate.
+/// Whoever wanted to join is gone and does not have the certificate. Of each token this is excused once: otherwise whoever has one
+/// could join and hang up for ever, and each time two Secrets are written twice.
 async fn take_back(inner: &Inner, node: &NodeId, way: &Way, joined: Joined) {
     match (inner.identities.not_joined(node, joined).await, way) {
-        (Ok(true), Way::Token { bearer, .. }) => give_back(inner, bearer, node).await,
+        (Ok(true), Way::Token { bearer, .. }) => {
+            if inner.excuse(bearer) {
+                give_back(inner, bearer, node).await;
+            }
+        }
         (Ok(_), _) => {}
         (Err(error), _) => {
             tracing::debug!(%node, %error, "a join whose client is gone could not be taken back");

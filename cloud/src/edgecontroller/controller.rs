@@ -337,6 +337,8 @@ fn is_needed(index: &Index, proofs: &HashMap<u64, Proof>, read: &Read) -> bool {
 /// Which object an input is about; none for those that nothing may overtake.
 fn changed_key(input: &Input) -> Option<ObjectKey> {
     match input {
+        // A pod that comes in the place of one that is gone may be bound elsewhere, and say nothing to the node of the former.
+        Input::Watched(Kind::Pod, ObjectEvent::Deleted(_), _) => None,
         Input::Watched(kind, ObjectEvent::Applied(raw) | ObjectEvent::Deleted(raw), _) => {
             Some(raw.key(&kind.resource()))
         }

@@ -15,11 +15,12 @@ use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, watcher as watch};
-use kube::{Api, Client, ResourceExt};
+use kube::runtime::WatchStreamExt;
+use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tombolo_grid::labels::GRID_SELECTOR;
+use tombolo_proto::Resource;
 
 use super::api::GridKind;
 use super::cache::Cache;
@@ -27,7 +28,7 @@ use super::children::{Children, resource, slim};
 use super::reconcile::{Context, Memories, reconcile, try_again};
 use super::units::Units;
 use super::{GridSettings, MANAGER, Metrics};
-use crate::kube::RawObject;
+use crate::kube::{RawObject, WatchError, WatchSpec, watch_events};
 
 /// Grids of one kind that are looked at at a time.
 const CONCURRENCY: u16 = 8;
@@ -88,7 +89,7 @@ fn own<K: GridKind>(
     memory: Memories,
 ) -> impl Stream<Item = Result<ObjectRef<K>, watcher::Error>> + use<K> {
     let resource = ApiResource::erase::<K>(&K::DynamicType::default());
-    let all = read_alone::<K>(client, &resource, watcher::Config::default());
+    let all = read_alone::<K>(client, &resource, "");
     let grids = writer.as_reader();
     let seen = all.reflect(writer);
     let seen = seen.inspect_ok(move |event| match event {
@@ -110,8 +111,7 @@ fn of_children<K: GridKind>(
     cache: Cache,
     grids: Store<K>,
 ) -> impl Stream<Item = Result<ObjectRef<K>, watcher::Error>> + use<K> {
-    let labelled = watcher::Config::default().labels(GRID_SELECTOR);
-    let seen = read_alone(client, resource, labelled).modify(slim).inspect_ok(move |event| cache.take(event));
+    let seen = read_alone(client, resource, GRID_SELECTOR).modify(slim).inspect_ok(move |event| cache.take(event));
     let affected = move |event: Event<DynamicObject>| match event {
         Event::Apply(child) | Event::Delete(child) => owners(&child),
         Event::Init | Event::InitApply(_) => Vec::new(),
@@ -138,11 +138,7 @@ fn of_nodes<K: GridKind>(
     units: Units,
     grids: Store<K>,
 ) -> impl Stream<Item = Result<ObjectRef<K>, watcher::Error>> + use<K> {
-    let seen = read_alone::<PartialObjectMeta<Node>>(
-        client,
-        &ApiResource::erase::<Node>(&()),
-        watcher::Config::default(),
-    );
+    let seen = read_alone::<PartialObjectMeta<Node>>(client, &ApiResource::erase::<Node>(&()), "");
     let affected = move |event| {
         let keys = units.take(event);
         let concerned = grids.state_filter(|grid| keys.contains(&grid.grid_spec().key));
@@ -151,15 +147,20 @@ fn of_nodes<K: GridKind>(
     seen.map_ok(move |event| stream::iter(affected(event).into_iter().map(Ok))).try_flatten()
 }
 
-/// A watch of objects of which each is read alone: one that cannot be read is passed over, and the others are told.
+/// A watch of objects of which each is read alone: one that cannot be read is passed over, and the others are told. `labels` is a
+/// selector; empty for all.
 fn read_alone<K: DeserializeOwned>(
     client: &Client,
     resource: &ApiResource,
-    settings: watcher::Config,
+    labels: &str,
 ) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + use<K> {
-    let api = Api::<RawObject>::all_with(client.clone(), resource);
-    let all = watch(api, settings).default_backoff();
-    all.try_filter_map(|event| ready(Ok(typed(event))))
+    let kind = resource.kind.clone();
+    let resource = Resource::new(&*resource.group, &*resource.version, &*resource.plural);
+    let spec = WatchSpec { label_selector: labels.to_owned(), ..WatchSpec::all(resource) };
+    let failed = move |error: &WatchError| {
+        tracing::debug!(%error, kind, "a watch is begun anew");
+    };
+    watch_events(client.clone().into(), spec, failed).filter_map(|event| ready(typed(event).map(Ok)))
 }
 
 /// The same event of an object of this type.

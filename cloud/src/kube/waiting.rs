@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 use super::RawObject;
 
@@ -12,7 +12,14 @@ use super::RawObject;
 pub struct Waiting {
     places: Arc<Semaphore>,
     max: u32,
+    /// One text at a time becomes an object: until that has its bytes, nobody knows how many it takes.
+    reading: Arc<Mutex<()>>,
+    /// Pages of lists that are in memory.
+    pages: Arc<Semaphore>,
 }
+
+/// Pages of lists in memory at a time.
+pub(super) const PAGES_MAX: usize = 4;
 
 /// An object's part of these bytes, until it is dropped.
 pub(super) type Place = Arc<OwnedSemaphorePermit>;
@@ -21,16 +28,41 @@ impl Waiting {
     /// So many bytes.
     #[must_use]
     pub fn new(max: u32) -> Self {
-        Self { places: Arc::new(Semaphore::new(max.try_into().unwrap_or(usize::MAX))), max }
+        let places = Arc::new(Semaphore::new(max.try_into().unwrap_or(usize::MAX)));
+        Self { places, max, reading: Arc::default(), pages: Arc::new(Semaphore::new(PAGES_MAX)) }
+    }
+
+    /// Waits until one more page of a list may be in memory.
+    pub(super) async fn page(&self) -> Option<SemaphorePermit<'_>> {
+        // The semaphore is never closed.
+        self.pages.acquire().await.ok()
+    }
+
+    /// Reads an object, which has its bytes from then on. Cancel-safe.
+    ///
+    /// # Errors
+    /// It is no object.
+    pub(super) async fn read(&self, text: &str) -> serde_json::Result<RawObject> {
+        // Whoever uses objects waits for nothing here, so their bytes come back.
+        let _one = self.reading.lock().await;
+        let mut object: RawObject = serde_json::from_str(text)?;
+        self.hold(&mut object).await;
+        Ok(object)
     }
 
     /// Waits until there is room for the object, which has it from then on. One that is larger than all there is waits until
     /// nothing else is there. Cancel-safe.
-    pub(super) async fn hold(&self, object: &mut RawObject) {
+    async fn hold(&self, object: &mut RawObject) {
         let bytes = u32::try_from(size_of_tree(object.value())).unwrap_or(u32::MAX).min(self.max);
         // The semaphore is never closed.
         let place = Arc::clone(&self.places).acquire_many_owned(bytes).await;
         object.set_place(place.ok().map(Arc::new));
+    }
+
+    /// Whether an object is being read, or has been and waits for its bytes.
+    #[cfg(test)]
+    pub(super) fn is_reading(&self) -> bool {
+        self.reading.try_lock().is_err()
     }
 
     /// Bytes that are free.

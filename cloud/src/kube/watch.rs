@@ -6,11 +6,14 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use futures::StreamExt as _;
+use futures::{FutureExt as _, Stream, StreamExt as _, stream};
 use http::Request;
 use kube::core::{Status, WatchEvent};
+use kube::runtime::watcher::Event;
+use serde_json::value::RawValue;
 use thiserror::Error;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tombolo_proto::Resource;
 use tombolo_runtime::{Backoff, BackoffConfig};
 
@@ -26,6 +29,12 @@ const WATCH_SECONDS: u64 = 290;
 
 /// A connection on which nothing comes for so long is dead: the API server would have ended the watch.
 const SILENCE_MAX: Duration = Duration::from_secs(WATCH_SECONDS + 10);
+
+/// A watch that tells nothing and ends within this time does not work: it is begun again after a growing wait.
+const SHORT: Duration = Duration::from_secs(1);
+
+/// Length of an event after which a watch is begun anew.
+const KEPT_MAX: usize = 256 * 1024;
 
 /// Bytes that the events of one of cloudcore's own watches may take while they wait.
 const OWN_BYTES_MAX: u32 = 8 * 1024 * 1024;
@@ -135,7 +144,7 @@ impl From<kube::Error> for WatchError {
 }
 
 /// Watches until the receiver is gone. Failures are told through `failed`, then retried with a growing, jittered
-/// wait; the wait starts anew with the first event that works.
+/// wait; the wait starts anew with the first event that works; of a list, when it is complete.
 pub async fn watch<T: Send>(
     kube: Kube,
     spec: WatchSpec,
@@ -174,6 +183,32 @@ pub async fn watch<T: Send>(
     }
 }
 
+/// The same as a stream of the events that reflectors know.
+pub(crate) fn watch_events(
+    kube: Kube,
+    spec: WatchSpec,
+    failed: impl Fn(&WatchError) + Send + Sync,
+) -> impl Stream<Item = Event<RawObject>> + Send {
+    let (out, told) = mpsc::channel(16);
+    let watching = watch(kube, spec, out, |event| event, failed).into_stream().filter_map(|()| async { None });
+    let told = stream::unfold(told, |mut told| async { told.recv().await.map(|event| (event, told)) });
+    let mut is_listing = false;
+    let told = told.map(move |event| match event {
+        ObjectEvent::RelistStart => {
+            is_listing = true;
+            Event::Init
+        }
+        ObjectEvent::RelistEnd => {
+            is_listing = false;
+            Event::InitDone
+        }
+        ObjectEvent::Applied(object) if is_listing => Event::InitApply(object),
+        ObjectEvent::Applied(object) => Event::Apply(object),
+        ObjectEvent::Deleted(object) => Event::Delete(object),
+    });
+    stream::select(watching, told)
+}
+
 struct Watch<'a, T, F> {
     kube: &'a Kube,
     path: &'a str,
@@ -189,14 +224,17 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
     async fn list(&mut self) -> Result<(), WatchError> {
         self.tell(ObjectEvent::RelistStart).await;
         let (mut pages, mut revision) = (Pages::new(self.kube, Caller::Own, self.path), None);
-        while let Some(answer) = pages.next().await? {
+        let waiting = self.waiting.clone();
+        loop {
+            let _page = waiting.page().await;
+            let Some(answer) = pages.next().await? else { break };
             if !answer.is_success() {
                 return Err(answer.into());
             }
             let mut page = pages.read(&answer)?;
             for item in page.items.take().unwrap_or_default() {
-                let object = serde_json::from_str(item.get()).map_err(|error| WatchError::new(&error))?;
-                self.applied(object).await;
+                let object = waiting.read(item.get()).await.map_err(|error| WatchError::new(&error))?;
+                self.tell(ObjectEvent::Applied(object)).await;
             }
             revision = page.revision().map(str::to_owned);
         }
@@ -214,33 +252,50 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
             query_value(revision)
         );
         let request = Request::get(uri).body(Vec::new()).map_err(|error| WatchError::new(&error))?;
-        let events = self.kube.client().request_events::<RawObject>(request).await?;
-        let mut events = pin!(events);
+        let silent = |_| WatchError::new(&"nothing comes from the API server");
+        let begun = Instant::now();
+        let events = self.kube.client().request_events::<Box<RawValue>>(request);
+        let events = tokio::time::timeout(SILENCE_MAX, events).await.map_err(silent)??;
+        let (mut events, mut has_told) = (pin!(events), false);
         while let Ok(Some(event)) = tokio::time::timeout(SILENCE_MAX, events.next()).await {
-            match event? {
-                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    self.from = Some(revision_of(&object)?);
-                    self.applied(object).await;
+            has_told = true;
+            let len = match event? {
+                WatchEvent::Added(text) | WatchEvent::Modified(text) => {
+                    self.follow_to(&text, ObjectEvent::Applied).await?
                 }
-                WatchEvent::Deleted(mut object) => {
-                    self.from = Some(revision_of(&object)?);
-                    self.waiting.hold(&mut object).await;
-                    self.tell(ObjectEvent::Deleted(object)).await;
+                WatchEvent::Deleted(text) => self.follow_to(&text, ObjectEvent::Deleted).await?,
+                WatchEvent::Bookmark(bookmark) => {
+                    self.from = Some(bookmark.metadata.resource_version);
+                    0
                 }
-                WatchEvent::Bookmark(bookmark) => self.from = Some(bookmark.metadata.resource_version),
                 WatchEvent::Error(status) => return Err(WatchError::from(&*status)),
+            };
+            if len > KEPT_MAX {
+                // The buffer of a stream that had so large an event stays as large.
+                return Ok(());
             }
+        }
+        if !has_told && begun.elapsed() < SHORT {
+            return Err(WatchError::new(&"the watch has ended at once"));
         }
         Ok(())
     }
 
-    async fn applied(&mut self, mut object: RawObject) {
-        self.waiting.hold(&mut object).await;
-        self.tell(ObjectEvent::Applied(object)).await;
+    /// Tells an object of which the watch has told, and goes on from there. Gives the length of its text.
+    async fn follow_to(
+        &mut self,
+        text: &RawValue,
+        event: impl Fn(RawObject) -> ObjectEvent,
+    ) -> Result<usize, WatchError> {
+        let object = self.waiting.read(text.get()).await.map_err(|error| WatchError::new(&error))?;
+        self.from = Some(revision_of(&object)?);
+        self.tell(event(object)).await;
+        Ok(text.get().len())
     }
 
     async fn tell(&mut self, event: ObjectEvent) {
-        if !matches!(event, ObjectEvent::RelistStart) {
+        // A list works when it is complete.
+        if self.from.is_some() {
             self.backoff.reset();
         }
         // Once nobody listens, the watch is ended.

@@ -100,7 +100,7 @@ impl Forwarder {
             Some(hit) if hit.unanswered => return Ok((hit.answer, Outcome::Stale)),
             other => other.map(|hit| hit.answer),
         };
-        let asked = self.ask_servers(packet, question, transport, source);
+        let asked = self.ask_servers(packet, question, transport, source, old.is_some());
         let answer = match &old {
             Some(_) => timeout(STALE_AFTER, asked).await.unwrap_or(Err(Failure::NoAnswer)),
             None => asked.await,
@@ -127,13 +127,14 @@ impl Forwarder {
         }
     }
 
-    /// The answer of another server.
+    /// The answer of another server. Who has an old one waits for all of them together no longer than [`STALE_AFTER`].
     async fn ask_servers(
         &self,
         packet: &[u8],
         question: &Question,
         transport: Transport,
         source: IpAddr,
+        has_old: bool,
     ) -> Result<Vec<u8>, Failure> {
         let mut servers = self.upstreams.now();
         if servers.is_empty() {
@@ -149,9 +150,11 @@ impl Forwarder {
         };
         self.loops.note_use();
         self.health.order(&mut servers);
+        let share = STALE_AFTER / u32::try_from(servers.len()).unwrap_or(u32::MAX);
+        let patience = if has_old { self.timeout.min(share) } else { self.timeout };
         for server in servers {
             let exchange = self.wire.exchange(server, packet, question, transport);
-            match timeout(self.timeout, exchange).await {
+            match timeout(patience, exchange).await {
                 Ok(Ok(mut answer)) => {
                     self.health.note_answer(server);
                     answer[..2].copy_from_slice(&packet[..2]);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::{Node, Secret};
-use kube::api::{Api, ApiResource};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::Api;
 use kube::runtime::watcher::{self, Event};
 use serde_json::Value;
 use tombolo_proto::NodeId;
@@ -15,16 +15,12 @@ use tombolo_runtime::{Backoff, BackoffConfig};
 use super::{Identities, SECRET_PREFIX, SHARDS};
 use crate::bootstrap::secrets::{OWN_LABEL, SecretData};
 use crate::bootstrap::tokens;
-use crate::kube::RawObject;
+use crate::kube::{Kube, RawObject, WatchError, WatchSpec, resources, watch_events};
 
 /// Follows records and Nodes for ever.
-pub(crate) async fn follow(identities: Arc<Identities>, client: kube::Client, namespace: String) {
-    let nodes = follow_nodes(
-        &identities,
-        Api::<RawObject>::all_with(client.clone(), &ApiResource::erase::<Node>(&())),
-    );
-    let records = follow_records(&identities, Api::namespaced(client, &namespace));
-    futures::join!(nodes, records);
+pub(crate) async fn follow(identities: Arc<Identities>, kube: Kube, namespace: String) {
+    let records = Api::namespaced(kube.client().clone(), &namespace);
+    futures::join!(follow_nodes(&identities, kube), follow_records(&identities, records));
 }
 
 fn backoff() -> Backoff {
@@ -35,24 +31,14 @@ fn backoff() -> Backoff {
     })
 }
 
-async fn follow_nodes(identities: &Identities, nodes: Api<RawObject>) {
-    let mut backoff = backoff();
+async fn follow_nodes(identities: &Identities, kube: Kube) {
+    let failed = |error: &WatchError| {
+        tracing::warn!(%error, "watch of Nodes for certificates failed; trying again");
+    };
     let mut listed = HashMap::new();
-    let mut stream = std::pin::pin!(watcher::watcher(nodes, watcher::Config::default()));
-    while let Some(event) = stream.next().await {
-        match event {
-            Ok(event) => {
-                if !matches!(event, Event::Init) {
-                    backoff.reset();
-                }
-                identities.node_event(event, &mut listed).await;
-            }
-            Err(error) => {
-                tracing::warn!(%error, "watch of Nodes for certificates failed; trying again");
-                let wait = backoff.next_delay(&mut rand::rng());
-                tokio::time::sleep(wait).await;
-            }
-        }
+    let mut events = std::pin::pin!(watch_events(kube, WatchSpec::all(resources::nodes()), failed));
+    while let Some(event) = events.next().await {
+        identities.node_event(event, &mut listed).await;
     }
 }
 

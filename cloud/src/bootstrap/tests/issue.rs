@@ -79,6 +79,27 @@ async fn a_client_that_hangs_up_spends_nothing_and_leaves_nothing_behind() {
 }
 
 #[tokio::test]
+async fn who_hangs_up_again_and_again_uses_the_token_up() {
+    let mut looks = 0;
+    loop {
+        let world = World::start().await;
+        let bearer = bearer(&world).await;
+        if !given_up_after(&world, looks + 1, &bearer).await {
+            break;
+        }
+        looks += 1;
+    }
+    let world = World::start().await;
+    let bearer = bearer(&world).await;
+    let mut times = 0;
+    while uses_left(&world).await > 0 && times < 10 {
+        assert!(given_up_after(&world, looks, &bearer).await);
+        times += 1;
+    }
+    assert_eq!((uses_left(&world).await, times), (0, 2), "it is excused once");
+}
+
+#[tokio::test]
 async fn certificates_that_are_recorded_at_a_time_are_bounded() {
     let world = World::start().await;
     for _ in 0..ISSUES_MAX {

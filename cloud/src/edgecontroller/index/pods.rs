@@ -7,7 +7,7 @@ use serde_json::Value;
 use tombolo_proto::object::SharedObject;
 use tombolo_proto::{NodeId, ObjectKey, Uid};
 
-use super::bodies::{Moves, NODE_PODS_BYTES_MAX, Rank};
+use super::bodies::{Moves, NODE_MIRROR_PODS_MAX, NODE_PODS_BYTES_MAX, Rank};
 use super::{Cached, Effect, Index, Kind, ObjectError, RawObject, Trimmed};
 use crate::edgecontroller::pod_manager::{Known, Observed, Verdict};
 
@@ -52,12 +52,18 @@ pub(in crate::edgecontroller) struct PodList {
     pods: Vec<Result<SeenPod, ObjectError>>,
     mirrors: usize,
     others: usize,
+    mirror_pods: usize,
 }
 
 impl PodList {
     pub(in crate::edgecontroller) fn add(&mut self, raw: RawObject) {
         let mut seen = SeenPod::read(raw);
         if let Ok(SeenPod { rank, len, pod }) = &mut seen {
+            self.mirror_pods += usize::from(*rank == Rank::Mirror);
+            // What is known of the others stays: a list takes nothing away.
+            if *rank == Rank::Mirror && self.mirror_pods > NODE_MIRROR_PODS_MAX {
+                return;
+            }
             let bytes = if *rank == Rank::Mirror { &mut self.mirrors } else { &mut self.others };
             if *bytes + *len > NODE_PODS_BYTES_MAX {
                 pod.object.body = Bytes::new();
@@ -95,6 +101,7 @@ impl Index {
         let known = self.pods.get(&pod.object.version.uid).is_some();
         if rank == Rank::Mirror && !known && !self.bodies.has_room_for_mirror(node) {
             self.down.count_unheeded();
+            self.replaced_by(&pod);
             return;
         }
         let observed = if known { Observed::Modified } else { Observed::Added };
@@ -129,6 +136,15 @@ impl Index {
                 self.offer(node, &key);
                 self.lose(node, &change.lost);
             }
+        }
+    }
+
+    /// Another pod has come in the place of one that is known: that one is gone.
+    fn replaced_by(&mut self, pod: &Trimmed) {
+        let version = &pod.object.version;
+        let former = self.pods.by_key(&pod.object.key).map(|known| known.version.clone());
+        if let Some(former) = former.filter(|former| former.revision < version.revision) {
+            self.pod_deleted(&former.uid);
         }
     }
 

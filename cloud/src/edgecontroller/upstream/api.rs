@@ -98,6 +98,10 @@ fn check(request: &ApiRequest) -> Result<Method, String> {
         "DELETE" => Method::DELETE,
         other => return Err(format!("method {other:?} is none of GET, POST, PUT, PATCH, DELETE")),
     };
+    // An HTTP server would read the header without them, and the call would be another one than the one that was judged.
+    if [&request.content_type, &request.accept].iter().any(|text| text.trim() != text.as_str()) {
+        return Err("a header begins or ends with white space".to_owned());
+    }
     let path = request.path_and_query.split('?').next().unwrap_or_default();
     let Some(relative) = path.strip_prefix('/') else {
         return Err(format!("path {path:?} does not start with /"));

@@ -209,6 +209,72 @@ async fn a_watch_goes_on_where_it_was_and_lists_again_when_that_is_forgotten() {
     watching.abort();
 }
 
+/// Whoever writes an object can have it followed in many ways at a time, and its tree is many times as large as its text.
+#[tokio::test(start_paused = true)]
+async fn many_watches_of_one_large_object_read_it_one_at_a_time() {
+    let api = Api::new(vec![MIB; 2], &[]);
+    let spec = spec(2 * MIB);
+    let (waiting, mut taken) = (spec.waiting.clone(), Vec::new());
+    let watches: Vec<_> = (0..48)
+        .map(|_| {
+            let (out, events) = mpsc::channel(1024);
+            taken.push(events);
+            tokio::spawn(watch(api.kube(), spec.clone(), out, |event| event, |error| panic!("{error}")))
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(api.pages.lock().len(), super::super::waiting::PAGES_MAX, "no more pages are in memory");
+    assert!(waiting.is_reading() && waiting.free() < MIB, "one object has its bytes, and one is read");
+    let all = taken.iter_mut().map(async |events| {
+        let mut told = 0;
+        while told < 4 {
+            soon(events.recv()).await.expect("an event");
+            told += 1;
+        }
+    });
+    soon(futures::future::join_all(all)).await;
+    assert!(!waiting.is_reading() && waiting.free() == 2 * MIB, "and everybody hears of it");
+    watches.into_iter().for_each(|watch| watch.abort());
+}
+
+/// A server that ends each watch at once is not asked again at once.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_ends_at_once_is_begun_again_ever_less_often() {
+    let api = Api::new(vec![1], &vec![Told::Events(Vec::new()); 1000]);
+    let (out, mut events) = mpsc::channel(1024);
+    let (errors, mut failures) = mpsc::unbounded_channel();
+    let failed = move |error: &WatchError| {
+        let _ = errors.send(error.text.clone());
+    };
+    let watching = tokio::spawn(watch(api.kube(), spec(MIB), out, |event| event, failed));
+    for expected in all(1) {
+        assert_eq!(told(&soon(events.recv()).await.expect("an event")), expected);
+    }
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let begun = api.begun.lock().len();
+    assert!((10..60).contains(&begun), "{begun} times");
+    assert_eq!(failures.recv().await.as_deref(), Some("the watch has ended at once"));
+    watching.abort();
+}
+
+/// An API server that breaks off in the middle of a list is not asked for the list again at once.
+#[tokio::test(start_paused = true)]
+async fn a_list_that_breaks_off_is_begun_again_ever_less_often() {
+    let service = tower::service_fn(|request: Request<Body>| async move {
+        let is_first = !request.uri().query().unwrap_or_default().contains("continue");
+        let page = json!({"metadata": {"resourceVersion": "7", "continue": "1"}, "items": [object(0, 1)]});
+        let (code, body) = if is_first { (200, page.to_string()) } else { (429, json!({"code": 429}).to_string()) };
+        Ok::<_, tower::BoxError>(Response::builder().status(code).body(Body::from(body.into_bytes()))?)
+    });
+    let (out, events) = mpsc::channel(1024);
+    let kube = Kube::from(Client::new(service, "default"));
+    let watching = tokio::spawn(watch(kube, spec(MIB), out, |event| event, |_| {}));
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let begun = events.len() / 2;
+    assert!((10..60).contains(&begun), "{begun} times");
+    watching.abort();
+}
+
 /// Whoever listens no longer ends the watch, even one that waits for room.
 #[tokio::test(start_paused = true)]
 async fn a_watch_ends_with_its_receiver() {

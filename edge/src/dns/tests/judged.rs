@@ -21,6 +21,8 @@ struct Servers {
     /// What somebody's own server never answers.
     slow: Mutex<HashSet<String>>,
     away: Mutex<HashSet<SocketAddr>>,
+    /// What the first server alone never answers.
+    deaf: Mutex<HashSet<String>>,
     /// The last that was asked by a client.
     asked_last: Mutex<Option<SocketAddr>>,
 }
@@ -42,7 +44,8 @@ impl Exchange for Fake {
         }
         // The second server says of slow names that it could not find out.
         let gave_up = self.0.slow.lock().contains(&name);
-        if self.0.away.lock().contains(&server) || (gave_up && server == FIRST) {
+        let is_deaf = self.0.deaf.lock().contains(&name);
+        if self.0.away.lock().contains(&server) || ((gave_up || is_deaf) && server == FIRST) {
             return futures::future::pending().boxed();
         }
         let asked = Message::from_vec(packet).unwrap();
@@ -99,6 +102,19 @@ async fn a_name_that_nobody_answers_makes_no_other_answer_stale() {
     tokio::time::advance(cache::RECHECK).await;
     fake.0.slow.lock().clear();
     assert_eq!(ask(&forwarder, 1, "slow.example").await, (Ok(Outcome::Forwarded), AT_ONCE));
+}
+
+/// The first server cannot find a name out and lets it go unanswered; the second one can.
+#[tokio::test(start_paused = true)]
+async fn an_old_answer_keeps_nobody_from_the_second_server() {
+    let (forwarder, fake) = forwarder(&[FIRST, SECOND]);
+    assert_eq!(ask(&forwarder, 1, "zone.example").await, (Ok(Outcome::Forwarded), AT_ONCE));
+    fake.0.deaf.lock().insert("zone.example.".to_owned());
+    for _ in 0..3 {
+        tokio::time::advance(Duration::from_secs(2)).await;
+        let (told, waited) = ask(&forwarder, 1, "zone.example").await;
+        assert!(told == Ok(Outcome::Forwarded) && waited < PATIENCE, "{told:?} after {waited:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -205,6 +205,14 @@ fn a_list_of_large_pods_is_no_larger_than_the_share_and_takes_nothing_from_other
     assert!(world.down.tally().pod_bytes <= NODE_PODS_BYTES_MAX);
 }
 
+/// A node may make as many mirror pods as it likes.
+#[test]
+fn a_list_has_no_more_mirror_pods_than_are_known() {
+    let mut world = World::synced(&["a"]);
+    let pods: Vec<_> = (0..1000).map(|number| world.mirror(&format!("m{number}"), "a", 0)).collect();
+    assert_eq!(listed(pods).into_pods().len(), NODE_MIRROR_PODS_MAX);
+}
+
 /// A body that the list has left out is read once there is room for it.
 #[test]
 fn what_a_list_leaves_out_is_read_alone_when_there_is_room() {
