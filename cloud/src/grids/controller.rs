@@ -10,12 +10,12 @@ use futures::{Stream, StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::PartialObjectMeta;
+use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{self, applier};
 use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::WatchStreamExt;
 use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
@@ -111,7 +111,8 @@ fn of_children<K: GridKind>(
     cache: Cache,
     grids: Store<K>,
 ) -> impl Stream<Item = Result<ObjectRef<K>, watcher::Error>> + use<K> {
-    let seen = read_alone(client, resource, GRID_SELECTOR).modify(slim).inspect_ok(move |event| cache.take(event));
+    let seen =
+        read_alone(client, resource, GRID_SELECTOR).modify(slim).inspect_ok(move |event| cache.take(event));
     let affected = move |event: Event<DynamicObject>| match event {
         Event::Apply(child) | Event::Delete(child) => owners(&child),
         Event::Init | Event::InitApply(_) => Vec::new(),

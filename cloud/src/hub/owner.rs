@@ -414,7 +414,6 @@ impl Owner {
         self.work.clear();
         self.waiting.clear();
         self.take_events();
-        self.large_turn = None;
         // The end matters more than a link that takes no last words.
         let _ = self.channel.pump(self.hub.clock.now(), &self.view);
         self.channel.settle().await;

@@ -190,7 +190,8 @@ pub(crate) fn watch_events(
     failed: impl Fn(&WatchError) + Send + Sync,
 ) -> impl Stream<Item = Event<RawObject>> + Send {
     let (out, told) = mpsc::channel(16);
-    let watching = watch(kube, spec, out, |event| event, failed).into_stream().filter_map(|()| async { None });
+    let watching =
+        watch(kube, spec, out, |event| event, failed).into_stream().filter_map(|()| async { None });
     let told = stream::unfold(told, |mut told| async { told.recv().await.map(|event| (event, told)) });
     let mut is_listing = false;
     let told = told.map(move |event| match event {

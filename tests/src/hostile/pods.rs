@@ -8,8 +8,10 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tombolo_link::{Link, LinkEvent};
-use tombolo_proto::frame::{ApiReply, ApiRequest, Frame, Inventory, ReplyBody, Request, RequestBody};
-use tombolo_proto::{Lane, RequestId};
+use tombolo_proto::frame::{
+    ApiReply, ApiRequest, Frame, Inventory, ReplyBody, Request, RequestBody, Subscribe,
+};
+use tombolo_proto::{Lane, RequestId, Resource, ScopeId};
 
 use super::attacks::Attack;
 use super::peer::{HOSTILE, Heard, Hub, Took};
@@ -21,8 +23,16 @@ const POD_LEN: usize = 240 * 1024;
 const STATUS_LEN: usize = 1024 * 1024;
 
 /// Every attack, in the order of the table.
-pub(crate) const ALL: [Attack; 1] =
-    [("mirror pods and large statuses", |hub, limit| Box::pin(mirror_pods(hub, limit)))];
+pub(crate) const ALL: [Attack; 2] = [
+    ("mirror pods and large statuses", |hub, limit| Box::pin(mirror_pods(hub, limit))),
+    ("48 watches of a Node of many parts", |hub, limit| Box::pin(many_parts(hub, limit))),
+];
+
+/// Entries of a list in a status: near what etcd takes.
+const PARTS: usize = 500_000;
+
+/// Watches of the own Node, each with another selector.
+const WATCHES: u32 = 48;
 
 /// A session in which one question follows the other.
 struct Asking {
@@ -93,6 +103,40 @@ async fn mirror_pods(hub: &Hub, limit: Duration) -> Result<Took> {
     let took = Took::place(asking.heard.text()).least("mirror pod", pods, 1).least("status", statuses, 1);
     // Less would not show that there is a bound.
     Ok(took.least("MiB stored", written / (1024 * 1024), 12))
+}
+
+/// A text of many small parts takes many times its length where it is read, and here everybody who watches the Node reads it.
+async fn many_parts(hub: &Hub, limit: Duration) -> Result<Took> {
+    let link = hub.connect(Inventory::Full(Vec::new())).await?;
+    let mut asking = Asking { link, heard: Heard::default(), asked: 0, until: Instant::now() + limit };
+    for scope in 1..=WATCHES {
+        let subscribe = Subscribe {
+            scope: ScopeId(scope),
+            resource: Resource::new("", "v1", "nodes"),
+            namespace: String::new(),
+            label_selector: format!("part!={scope}"),
+            field_selector: format!("metadata.name={HOSTILE}"),
+            caller_token: None,
+            epoch: None,
+            inventory: Inventory::Full(Vec::new()),
+        };
+        asking.link.send(Lane::Delivery, Frame::Subscribe(subscribe))?;
+        asking.link.flush().await?;
+    }
+    let (path, kind) = (format!("/api/v1/nodes/{HOSTILE}/status"), "application/merge-patch+json");
+    let mut written = 0;
+    for number in 0.. {
+        let mut parts = vec![""; PARTS];
+        parts.resize(PARTS + number % 2, "");
+        let Some(reply) = asking.ask("PATCH", &path, kind, &json!({"status": {"volumesInUse": parts}})).await
+        else {
+            break;
+        };
+        written += u64::from(reply.code == 200);
+    }
+    let followed = asking.heard.times("caught up");
+    let took = Took::place(asking.heard.text()).least("watch", followed, u64::from(WATCHES / 2));
+    Ok(took.least("status", written, 1))
 }
 
 fn mirror(name: &str, uid: &Value) -> Value {

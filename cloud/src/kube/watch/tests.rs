@@ -263,7 +263,8 @@ async fn a_list_that_breaks_off_is_begun_again_ever_less_often() {
     let service = tower::service_fn(|request: Request<Body>| async move {
         let is_first = !request.uri().query().unwrap_or_default().contains("continue");
         let page = json!({"metadata": {"resourceVersion": "7", "continue": "1"}, "items": [object(0, 1)]});
-        let (code, body) = if is_first { (200, page.to_string()) } else { (429, json!({"code": 429}).to_string()) };
+        let (code, body) =
+            if is_first { (200, page.to_string()) } else { (429, json!({"code": 429}).to_string()) };
         Ok::<_, tower::BoxError>(Response::builder().status(code).body(Body::from(body.into_bytes()))?)
     });
     let (out, events) = mpsc::channel(1024);
