@@ -3,8 +3,6 @@
 //! Everything goes through `kube::Client`, which is a tower service: tests put a scripted service in its place.
 
 mod call;
-#[cfg(test)]
-pub(crate) mod double;
 mod edge_nodes;
 mod endless;
 mod gate;
@@ -187,7 +185,9 @@ pub fn is_bearer_token(text: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    pub(crate) mod double;
+
     use super::*;
 
     #[test]

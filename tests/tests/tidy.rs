@@ -125,6 +125,10 @@ fn acts_as_cloudcore(line: &str) -> bool {
         ".secrets.get(",
         "*inner.secrets",
         "*self.store",
+        "watch(kube,",
+        "watch(kube.",
+        "watch_events(client",
+        "watch_events(kube",
     ];
     let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
     let is_comment = line.trim_start().starts_with("//");

@@ -156,7 +156,7 @@ fn read_alone<K: DeserializeOwned>(
     labels: &str,
 ) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + use<K> {
     let kind = resource.kind.clone();
-    let resource = Resource::new(&*resource.group, &*resource.version, &*resource.plural);
+    let resource = Resource::new(&resource.group, &resource.version, &resource.plural);
     let spec = WatchSpec { label_selector: labels.to_owned(), ..WatchSpec::all(resource) };
     let failed = move |error: &WatchError| {
         tracing::debug!(%error, kind, "a watch is begun anew");

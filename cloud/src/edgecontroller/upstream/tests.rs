@@ -16,7 +16,7 @@ use tombolo_proto::message::{
 };
 
 use super::*;
-use crate::kube::double::answering;
+use crate::kube::tests::double::answering;
 
 mod beside;
 mod bounded;

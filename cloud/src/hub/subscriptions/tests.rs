@@ -21,7 +21,7 @@ use crate::config::{Devices, KubeEdgeSessions};
 use crate::edgecontroller::upstream::Upstream;
 use crate::edgecontroller::{Downstream, Input};
 use crate::epoch::{Attester, Reach, Testimony};
-use crate::kube::double::answering;
+use crate::kube::tests::double::answering;
 
 mod doubts;
 mod ended;

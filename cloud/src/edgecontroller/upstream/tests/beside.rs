@@ -5,7 +5,7 @@ use tombolo_proto::frame::{ApiRequest, Request as Question, RequestBody};
 use tombolo_proto::ids::RequestId;
 
 use super::*;
-use crate::kube::double::OneObject;
+use crate::kube::tests::double::OneObject;
 
 fn report(beat: u64) -> Question {
     let body = RequestBody::Api(ApiRequest {

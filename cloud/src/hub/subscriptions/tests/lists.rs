@@ -11,7 +11,7 @@ use super::*;
 use crate::hub::followed::Followed;
 use crate::hub::shared::EVENTS_MAX;
 use crate::kube::RawObject;
-use crate::kube::double::answering;
+use crate::kube::tests::double::answering;
 
 /// An API server with a list of ConfigMaps.
 #[derive(Default)]

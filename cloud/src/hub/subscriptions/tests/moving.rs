@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tombolo_proto::frame::{ApiRequest, ReplyBody, RequestBody};
 
 use super::{Edge, hub};
-use crate::kube::double::OneObject;
+use crate::kube::tests::double::OneObject;
 
 /// An API server with one pod, which keeps patches that say so until it is told to go on.
 struct Api {

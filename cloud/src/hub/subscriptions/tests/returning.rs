@@ -19,7 +19,7 @@ use tombolo_proto::{NodeId, Resource, ScopeId};
 
 use super::{Edge, hub, subscribe};
 use crate::kube::Kube;
-use crate::kube::double::answering;
+use crate::kube::tests::double::answering;
 
 /// Nodes that come back.
 const NODES: usize = 20;
