@@ -29,6 +29,38 @@ pub struct RawObject {
 /// Levels of an object that is passed on: serde_json reads 127, and lists and events have some of their own.
 const LEVELS_MAX: usize = 120;
 
+/// Values of a text that is read into a tree: each takes some 32 bytes and more there, and no object of Kubernetes' own kinds that is of use
+/// has so many. A text of empty strings would take twelve times its length.
+const VALUES_MAX: usize = 65_536;
+
+/// Of what is not read, what says which object it is.
+const IDENTITY: [&str; 5] = ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"];
+
+/// Whether texts have more values in all than are read. A short text is not looked at: a value has two bytes at least.
+pub(crate) fn has_too_many_values<'a>(texts: impl Iterator<Item = &'a [u8]> + Clone) -> bool {
+    texts.clone().map(<[u8]>::len).sum::<usize>() / 2 > VALUES_MAX
+        && texts.map(values_in).sum::<usize>() > VALUES_MAX
+}
+
+/// Values of a JSON text: what opens and what separates them, outside of strings.
+fn values_in(text: &[u8]) -> usize {
+    let (mut is_string, mut is_escaped, mut count) = (false, false, 1);
+    for byte in text {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_string => is_escaped = true,
+            b'"' => is_string = !is_string,
+            b',' | b'[' | b'{' if !is_string => count += 1,
+            _ => {}
+        }
+    }
+    count
+}
+
+fn bytes_of(text: &RawValue) -> &[u8] {
+    text.get().as_bytes()
+}
+
 /// Members by name, as they were written.
 type Members = BTreeMap<String, Box<RawValue>>;
 
@@ -142,11 +174,22 @@ impl<'de> Deserialize<'de> for RawObject {
         let Some(Ok(mut metadata)) = metadata else {
             return Err(D::Error::custom("an object without metadata"));
         };
-        let writers = metadata.remove("managedFields").and_then(|text| writers(&text).ok());
+        let writers = metadata.remove("managedFields");
+        let writers = writers.filter(|text| !has_too_many_values(std::iter::once(bytes_of(text))));
+        let writers = writers.and_then(|text| writers_of(&text).ok());
+        let all = metadata.values().chain(members.values()).map(|text| bytes_of(text));
+        let has_too_many = has_too_many_values(all);
+        if has_too_many {
+            metadata.retain(|name, _| IDENTITY.contains(&name.as_str()));
+            members.clear();
+        }
         let mut metadata = read(&metadata).map_err(D::Error::custom)?;
         metadata.extend(writers.map(|writers| ("managedFields".to_owned(), writers)));
         // One object that is nested deeper than can be read must not cost a list all others.
         let (mut value, unread) = match read(&members) {
+            Ok(_) if has_too_many => {
+                (Map::new(), Some(format!("it has more than {VALUES_MAX} values").into()))
+            }
             Ok(value) if value.values().all(|member| levels(member) < LEVELS_MAX) => (value, None),
             Ok(_) => (Map::new(), Some(format!("it is nested more than {LEVELS_MAX} levels deep").into())),
             Err(error) => (Map::new(), Some(error.to_string().into_boxed_str())),
@@ -162,7 +205,7 @@ fn read(members: &Members) -> serde_json::Result<Map<String, Value>> {
 
 /// What the API server keeps of the writers of an object, of their fields the first level alone: nobody here needs more, and
 /// whoever writes chooses how deep they are nested.
-fn writers(text: &RawValue) -> serde_json::Result<Value> {
+fn writers_of(text: &RawValue) -> serde_json::Result<Value> {
     let mut writers: Vec<Members> = serde_json::from_str(text.get())?;
     let writers = writers.iter_mut().map(|writer| {
         let fields = writer.remove("fieldsV1");
@@ -283,6 +326,29 @@ mod tests {
         let fields = json!({"f:spec": {}, "f:status": {}});
         let expected = json!([{"manager": "m", "operation": "Apply", "fieldsV1": fields}, {"manager": "n"}]);
         assert_eq!(object.value()["metadata"]["managedFields"], expected);
+    }
+
+    /// An API server stores a list of half a million empty strings, whoever may write the object.
+    #[test]
+    fn what_would_take_many_times_its_text_is_not_read_and_costs_no_other_object_anything() {
+        let list = |count: usize| format!("[{}0]", r#""","#.repeat(count));
+        let object = |name: &str, labels: &str, status: &str| {
+            format!(
+                r#"{{"metadata":{{"name":"{name}","uid":"u","resourceVersion":"4","labels":{labels}}},"status":{status}}}"#
+            )
+        };
+        let text = format!(r#""{}""#, r#",[{\""#.repeat(200_000));
+        let labels: Vec<String> = (0..VALUES_MAX).map(|number| format!(r#""l{number}":"""#)).collect();
+        for (name, labels, status, is_read) in [
+            ("many", "{}", list(500_000), false),
+            ("few", "{}", list(VALUES_MAX - 20), true),
+            ("text", "{}", text, true),
+            ("labels", &*format!("{{{}}}", labels.join(",")), "{}".to_owned(), false),
+        ] {
+            let object: RawObject = serde_json::from_str(&object(name, labels, &status)).expect("an object");
+            assert_eq!((object.uid().is_ok(), object.metadata.name.as_deref()), (is_read, Some(name)));
+            assert_eq!(object.revision().expect("known").0, 4, "{name}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::order::Position;
 use super::outcome::{code_of, reason_of};
 use super::register::{is_dry_run, may_create_node};
 use super::{Upstream, labels, refusal, whole};
-use crate::kube::{Answer, ApiCall, Caller, ISSUER_PATHS, is_document};
+use crate::kube::{Answer, ApiCall, Caller, ISSUER_PATHS, has_too_many_values, is_document};
 
 /// Roots of the paths that may be called: the API, its discovery and its version.
 const ROOTS: [&str; 4] = ["api", "apis", "openapi", "version"];
@@ -102,6 +102,11 @@ fn check(request: &ApiRequest) -> Result<Method, String> {
     if [&request.content_type, &request.accept].iter().any(|text| text.trim() != text.as_str()) {
         return Err("a header begins or ends with white space".to_owned());
     }
+    // What is read here would take many times as much as it was sent as.
+    let is_json = request.body.first().is_some_and(|first| matches!(first, b'{' | b'['));
+    if is_json && has_too_many_values(std::iter::once(&*request.body)) {
+        return Err("the body has more values than any object of use: send fewer".to_owned());
+    }
     let path = request.path_and_query.split('?').next().unwrap_or_default();
     let Some(relative) = path.strip_prefix('/') else {
         return Err(format!("path {path:?} does not start with /"));
@@ -146,6 +151,24 @@ mod tests {
         ] {
             assert!(check(&request(method, path)).is_ok(), "{method} {path}");
         }
+    }
+
+    #[test]
+    fn a_body_of_too_many_values_is_refused() {
+        let body = |values: usize| bytes::Bytes::from(format!("[{}0]", r#""","#.repeat(values)));
+        let patch = |body| check(&ApiRequest { body, ..request("PATCH", "/api/v1/nodes/n/status") });
+        assert!(patch(body(60_000)).is_ok());
+        patch(body(500_000)).expect_err("too many");
+    }
+
+    #[test]
+    fn a_header_that_is_read_in_two_ways_is_refused() {
+        let typed = |content_type: &str| {
+            let content_type = content_type.to_owned();
+            check(&ApiRequest { content_type, ..request("PATCH", "/api/v1/nodes/n") })
+        };
+        assert!(typed("application/apply-patch+yaml").is_ok());
+        typed(" application/apply-patch+yaml").expect_err("a space first");
     }
 
     #[test]
