@@ -103,7 +103,8 @@ fn named_paths_exist() {
         let in_blocks = shell_lines(&text).join("\n");
         let in_blocks = in_blocks.split_whitespace().map(str::to_owned);
         for word in code_words(&text).into_iter().chain(in_blocks) {
-            let path = word.trim_end_matches(['/', '.', ',', ':', ';', ')']);
+            let path = word.split('#').next().unwrap_or_default();
+            let path = path.trim_end_matches(['/', '.', ',', ':', ';', ')']);
             if names_path(path, &top) && !root().join(path).exists() {
                 missing.push(format!("{}: {path}", relative(&document)));
             }
@@ -131,6 +132,117 @@ fn linked_files_exist() {
             let outside = target.starts_with("http") || target.is_empty();
             let path = document.parent().unwrap().join(target);
             assert!(outside || path.exists(), "{}: link to {target}", relative(&document));
+        }
+    }
+}
+
+/// Anchors of a page: its headings, written as GitHub does.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut in_block = false;
+    for line in page.lines() {
+        if line.trim_start().starts_with("```") {
+            in_block = !in_block;
+        } else if !in_block && line.starts_with('#') {
+            let heading = line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+            found.insert(heading.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect());
+        }
+    }
+    found
+}
+
+#[test]
+fn linked_anchors_exist() {
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for target in targets.filter(|target| !target.starts_with("http")) {
+            let Some((file, anchor)) = target.split_once('#') else { continue };
+            let page = if file.is_empty() { document.clone() } else { document.parent().unwrap().join(file) };
+            let known = anchors(&fs::read_to_string(page).unwrap());
+            assert!(known.contains(anchor), "{}: link to {target}", relative(&document));
+        }
+    }
+}
+
+/// Endings of the files that cite pages of `docs`.
+const CITING: [&str; 7] = [".rs", ".md", ".yaml", ".toml", ".proto", ".go", ".service"];
+
+/// Pages of others that have a path like one of ours: redb's.
+const PAGES_ELSEWHERE: [&str; 1] = ["docs/design.md"];
+
+/// The pages of `docs` that a text cites, each with the anchor behind it, if there is one.
+fn citations(text: &str) -> Vec<(&str, Option<&str>)> {
+    let in_path = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    let in_anchor = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-".contains(c);
+    let cited = text.match_indices("docs/").filter_map(|(at, _)| {
+        let word = text[at..].split(|c: char| !in_path(c)).next()?;
+        let anchor = text[at + word.len()..].strip_prefix('#');
+        let anchor = anchor.and_then(|rest| rest.split(|c: char| !in_anchor(c)).next());
+        let page = word.trim_end_matches('.');
+        page.ends_with(".md").then_some((page, anchor))
+    });
+    cited.filter(|(page, _)| !PAGES_ELSEWHERE.contains(page)).collect()
+}
+
+#[test]
+fn citations_resolve() {
+    let own = root().join("tests/tests/docs.rs");
+    let mut pages: BTreeMap<String, Option<BTreeSet<String>>> = BTreeMap::new();
+    let mut missing = Vec::new();
+    for file in CITING.iter().flat_map(|ending| files("", ending)).filter(|file| *file != own) {
+        let text = fs::read_to_string(&file).unwrap();
+        for (page, anchor) in citations(&text) {
+            let read = || fs::read_to_string(root().join(page)).ok().map(|text| anchors(&text));
+            let known = pages.entry(page.to_owned()).or_insert_with(read);
+            let is_known = |known: &BTreeSet<String>| anchor.is_none_or(|anchor| known.contains(anchor));
+            if !known.as_ref().is_some_and(is_known) {
+                missing.push(format!("{}: {page}#{}", relative(&file), anchor.unwrap_or_default()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "these are cited and not there:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn citations_and_anchors_are_found() {
+    let page = "# A page\n```\n# no heading\n```\n## What SuperEdge overwrites\n### `a_b`, twice\n";
+    assert_eq!(
+        anchors(page),
+        BTreeSet::from(["a-page", "what-superedge-overwrites", "a_b-twice"].map(str::to_owned))
+    );
+    let text = "(docs/a.md#one-two). See docs/b/c.md. And `docs/a.md#one`, docs/a, docs/design.md.";
+    let cited = [("docs/a.md", Some("one-two")), ("docs/b/c.md", None), ("docs/a.md", Some("one"))];
+    assert_eq!(citations(text), cited);
+}
+
+/// The page whose tables have the rows that tests name.
+const ROWS: &str = "docs/reference/superedge.md";
+
+/// Whether a word names such a row: a letter of its table and a number.
+fn is_row(word: &str) -> bool {
+    let number = word.strip_prefix(['P', 'W', 'H', 'G', 'A', 'O']).unwrap_or_default();
+    matches!(number.len(), 1 | 2) && number.bytes().all(|b| b.is_ascii_digit())
+}
+
+#[test]
+fn cited_rows_exist() {
+    let page = fs::read_to_string(root().join(ROWS)).unwrap();
+    let rows: BTreeSet<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(' ').next())
+        .filter(|row| is_row(row))
+        .collect();
+    assert!(rows.len() > 100, "{ROWS} has {} rows", rows.len());
+    for file in CRATES.iter().flat_map(|name| files(name, ".rs")) {
+        let text = fs::read_to_string(&file).unwrap();
+        if !text.contains(ROWS) || file == root().join("tests/tests/docs.rs") {
+            continue;
+        }
+        let comments = text.lines().filter(|line| line.trim_start().starts_with("//"));
+        let words = comments.flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric()));
+        for row in words.filter(|word| is_row(word)) {
+            assert!(rows.contains(row), "{}: {ROWS} has no row {row}", relative(&file));
         }
     }
 }
